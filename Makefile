@@ -1,0 +1,80 @@
+# bctl: `make help` lists the targets. Programs that targets need are built once, in a cache that outlives
+# the clone: see e2e/tool.sh.
+
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+DIR         ?=
+FUZZTIME    ?= 10s
+TESTTIMEOUT ?= 20m
+PACKAGES    ?= ./...
+TESTFLAGS   ?=
+
+SERVERS := nats-server versitygw minio
+TOOLS   := golangci-lint buf protoc-gen-go govulncheck
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) DIR="
+
+## Product
+
+.PHONY: build demo
+build: ## build bin/bctl, static
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/bctl ./services/bctl
+
+demo: build ## back something up and restore it, on this machine [DIR=what to back up]
+	PATH="$(CURDIR)/bin:$$PATH" e2e/demo.sh $(DIR)
+
+## Tests
+
+.PHONY: test test-short fuzz bench
+test: servers ## all tests, with real servers and the race detector
+	@e2e/need-postgres.sh
+	go run ./e2e/withpostgres go test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $(PACKAGES)
+
+test-short: ## the tests that need no server
+	go test -short -timeout 5m $(TESTFLAGS) $(PACKAGES)
+
+fuzz: ## every fuzz target for FUZZTIME
+	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)
+
+bench: build ## the benchmarks of e2e/bench
+	PATH="$(CURDIR)/bin:$$PATH" go test -run '^$$' -bench . -benchmem -timeout 60m $(TESTFLAGS) ./e2e/bench/...
+
+## Checks
+
+.PHONY: lint proto-lint proto-breaking generate generate-check tidy-check vulncheck
+lint: proto-lint ## golangci-lint and buf lint
+	"$$(e2e/tool.sh golangci-lint)" run $(PACKAGES)
+
+proto-lint:
+	cd proto && "$$(../e2e/tool.sh buf)" lint
+
+proto-breaking: ## compare the messages with those of the commit AGAINST
+	cd proto && "$$(../e2e/tool.sh buf)" breaking --against '../.git#ref=$(or $(AGAINST),HEAD),subdir=proto'
+
+generate: ## protobuf and ent code, and migrations, from their sources
+	cd proto && PATH="$$(dirname "$$(../e2e/tool.sh protoc-gen-go)"):$$PATH" "$$(../e2e/tool.sh buf)" generate
+	go generate ./internal/index/...
+
+generate-check: ## fail when generated code is out of date
+	e2e/generate-check.sh
+
+tidy-check: ## fail when a go.mod is not tidy
+	e2e/tidy-check.sh
+
+vulncheck: ## known vulnerabilities in what bctl calls (asks a database on the network)
+	"$$(e2e/tool.sh govulncheck)" $(PACKAGES)
+
+## Programs
+
+.PHONY: servers tools clean
+servers: ## the pinned servers that tests start
+	@e2e/tool.sh $(SERVERS) >/dev/null || { echo "a server cannot be built: see above, or name yours in BCTL_NATS_SERVER, BCTL_VERSITYGW, BCTL_MINIO" >&2; exit 1; }
+
+tools: ## the pinned development tools
+	@e2e/tool.sh $(TOOLS)
+
+clean: ## remove what make built here (not the cache of programs)
+	rm -rf bin dist

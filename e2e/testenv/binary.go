@@ -1,0 +1,87 @@
+package testenv
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var (
+	natsServer = program{name: "nats-server", setting: "BCTL_NATS_SERVER"}
+	versitygw  = program{name: "versitygw", setting: "BCTL_VERSITYGW"}
+	minioBin   = program{name: "minio", setting: "BCTL_MINIO"}
+)
+
+// program is a server that e2e/tool.sh builds, unless a setting names one.
+type program struct {
+	name, setting string
+}
+
+var resolved sync.Map // name → func() (string, error)
+
+// path returns where the program is, after building it if it has to.
+func (p program) path(t testing.TB) string {
+	t.Helper()
+	skipIfShort(t)
+	if path := os.Getenv(p.setting); path != "" {
+		return path
+	}
+	once, _ := resolved.LoadOrStore(p.name, sync.OnceValues(func() (string, error) { return buildTool(p.name) }))
+	path, err := once.(func() (string, error))()
+	if err != nil {
+		t.Fatalf("no %s: set %s to its path, or see why `e2e/tool.sh %s` fails: %v", p.name, p.setting, p.name, err)
+	}
+	return path
+}
+
+func skipIfShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a real server: run without -short")
+	}
+}
+
+func buildTool(name string) (string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	var stderr bytes.Buffer
+	command := exec.Command(filepath.Join(root, "e2e", "tool.sh"), name)
+	command.Stderr = &stderr
+	stdout, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, lastLine(stderr.String()))
+	}
+	return strings.TrimSpace(string(stdout)), nil
+}
+
+// moduleRoot returns bctl's directory. Tests run in the directory of their package.
+func moduleRoot() (string, error) {
+	directory, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		content, err := os.ReadFile(filepath.Join(directory, "go.mod"))
+		if err == nil && bytes.HasPrefix(content, []byte("module github.com/bctl/bctl\n")) {
+			return directory, nil
+		}
+		parent := filepath.Dir(directory)
+		if parent == directory {
+			return "", errors.New("the working directory is not inside bctl's source tree")
+		}
+		directory = parent
+	}
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,21 @@
+// Package testenv gives tests real servers: Postgres, NATS JetStream and two S3-compatible stores, as
+// processes of this machine, each on a loopback port of its own.
+//
+//	dsn := testenv.Postgres(t)                  // a fresh database
+//	server := testenv.NATS(t)                   // JetStream, server.Kill(), server.Restart()
+//	s3 := testenv.VersityGW(t)                  // or testenv.Minio(t): a fresh bucket
+//
+// What a test starts is killed when the test ends, its output is in the test's log when the test failed, and
+// it dies with the test binary however that ends. A server that cannot be had fails the test with one line
+// that says what to do: a suite that skips what it cannot run proves nothing. Only -short skips.
+//
+// Where programs come from:
+//
+//	program       setting               otherwise
+//	Postgres      TEST_POSTGRES_DSN     a private cluster of the installed initdb and postgres
+//	nats-server   BCTL_NATS_SERVER      e2e/tool.sh nats-server (builds the pinned version once)
+//	versitygw     BCTL_VERSITYGW        e2e/tool.sh versitygw
+//	minio         BCTL_MINIO            e2e/tool.sh minio
+//
+// The package is for Linux.
+package testenv

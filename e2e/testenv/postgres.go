@@ -1,0 +1,136 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Postgres returns the DSN (postgres://…) of a fresh, empty database, which is dropped when the test ends. It is
+// in the server of TEST_POSTGRES_DSN, whose user must be allowed to create databases, or in a private cluster
+// that all tests of the binary share. Commits are not durable there: a test that pulls the plug wants
+// PostgresServer.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	skipIfShort(t)
+	dsn := os.Getenv("TEST_POSTGRES_DSN")
+	if dsn == "" {
+		cluster, err := sharedCluster()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		dsn = cluster.DSN()
+	}
+	return newDatabase(t, dsn)
+}
+
+// sharedCluster lives as long as the test binary: the server dies with it, and its janitor then tidies up.
+var sharedCluster = sync.OnceValues(func() (*Cluster, error) { return OpenCluster(Fast) })
+
+func newDatabase(t testing.TB, dsn string) string {
+	t.Helper()
+	address, err := url.Parse(dsn)
+	if err != nil || (address.Scheme != "postgres" && address.Scheme != "postgresql") {
+		t.Fatal("TEST_POSTGRES_DSN must be a postgres:// URL")
+	}
+	name := "test_" + randomName()
+	if err := executeOn(dsn, "CREATE DATABASE "+name); err != nil {
+		t.Fatalf("make a database in the server of TEST_POSTGRES_DSN, or in the test's own: %v", err)
+	}
+	t.Cleanup(func() {
+		// FORCE: a pool that the test forgot to close shall not keep the database.
+		if err := executeOn(dsn, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)"); err != nil {
+			t.Errorf("drop the test's database: %v", err)
+		}
+	})
+	address.Path = "/" + name
+	return address.String()
+}
+
+// executeOn runs one statement over a connection of its own.
+func executeOn(dsn, statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for {
+		_, err = conn.Exec(ctx, statement)
+		var failure *pgconn.PgError
+		// object_in_use: somebody else copies the template at this moment.
+		if !errors.As(err, &failure) || failure.Code != "55006" {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// ClusterServer is a Postgres server of one test's own, with fsync on, for tests that stop and start it.
+type ClusterServer struct {
+	cluster *Cluster
+	dsn     string
+}
+
+// PostgresServer starts a Postgres server for this test alone, and makes one empty database in it.
+func PostgresServer(t testing.TB) *ClusterServer {
+	t.Helper()
+	skipIfShort(t)
+	cluster, err := OpenCluster(Durable)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	cluster.process.fail = t.Fatalf
+	server := &ClusterServer{cluster: cluster}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("postgres wrote:\n%s", cluster.process.Output())
+		}
+		if err := cluster.Close(); err != nil {
+			t.Errorf("remove the cluster: %v", err)
+		}
+	})
+	address, err := url.Parse(cluster.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := executeOn(cluster.DSN(), "CREATE DATABASE test"); err != nil {
+		t.Fatalf("make a database: %v", err)
+	}
+	address.Path = "/test"
+	server.dsn = address.String()
+	return server
+}
+
+// DSN returns where the test's database is. It stays the same over restarts.
+func (s *ClusterServer) DSN() string { return s.dsn }
+
+// Kill ends the server without a checkpoint: its next start recovers from the log, as after a crash. It is
+// SIGQUIT, because SIGKILL leaves backends that keep the next start from the shared memory for a while.
+func (s *ClusterServer) Kill() { s.cluster.process.stop(syscall.SIGQUIT) }
+
+// Stop ends the server cleanly, without waiting for its clients.
+func (s *ClusterServer) Stop() { s.cluster.process.stop(syscall.SIGINT) }
+
+// Restart kills the server if it runs, starts it again on the same port, and waits until it takes connections.
+func (s *ClusterServer) Restart() {
+	s.Kill()
+	s.cluster.process.Restart()
+}
+
+// Process gives the server's process, to hang it (SIGSTOP) or read its output.
+func (s *ClusterServer) Process() *Process { return s.cluster.process }

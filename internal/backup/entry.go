@@ -1,0 +1,150 @@
+package backup
+
+import "time"
+
+// A Kind is the type of an entry.
+type Kind uint8
+
+// The kinds of entry. The numbers are part of the listing format.
+const (
+	File      Kind = 1
+	Directory Kind = 2
+	Symlink   Kind = 3
+	FIFO      Kind = 4
+	Socket    Kind = 5
+	CharDev   Kind = 6
+	BlockDev  Kind = 7
+)
+
+func (k Kind) String() string {
+	switch k {
+	case File:
+		return "file"
+	case Directory:
+		return "directory"
+	case Symlink:
+		return "symlink"
+	case FIFO:
+		return "fifo"
+	case Socket:
+		return "socket"
+	case CharDev:
+		return "chardev"
+	case BlockDev:
+		return "blockdev"
+	}
+	return "unknown"
+}
+
+// Time is a file system's time stamp: it reaches further than time.Time's
+// nanoseconds since 1970 do. The zero Time means that there is none.
+type Time struct {
+	Sec  int64  // since 1970-01-01 00:00:00 UTC
+	Nsec uint32 // 0 to 999,999,999
+}
+
+// TimeOf returns t as a Time.
+func TimeOf(t time.Time) Time { return Time{t.Unix(), uint32(t.Nanosecond())} }
+
+// Time returns t as a time.Time in UTC.
+func (t Time) Time() time.Time { return time.Unix(t.Sec, int64(t.Nsec)).UTC() }
+
+// IsZero reports whether there is no time stamp.
+func (t Time) IsZero() bool { return t == Time{} }
+
+// Compare returns -1, 0 or 1 as t is before, at or after u.
+func (t Time) Compare(u Time) int {
+	switch {
+	case t.Sec < u.Sec || t.Sec == u.Sec && t.Nsec < u.Nsec:
+		return -1
+	case t == u:
+		return 0
+	}
+	return 1
+}
+
+// Flags say what is special about an entry in one snapshot. The bits are part
+// of the listing format.
+type Flags uint8
+
+const (
+	// Racy: mtime or ctime is not older than the snapshot's start by the
+	// clock's grain, so that a later change may not show; the next snapshot
+	// reads the entry again.
+	Racy Flags = 1 << iota
+	// Unreadable: the content could not be read. It is the last good copy's
+	// where there is one (with that copy's size and times), else there is none.
+	Unreadable
+	// ChangedWhileRead: the file changed under the reader each time it tried.
+	ChangedWhileRead
+	// Wanted: the content is still to be read. Only a page on its way from a
+	// walker to a reader has it; no stored listing does.
+	Wanted
+	// XattrsWanted: the extended attributes are still to be read, as Wanted.
+	XattrsWanted
+)
+
+// An Xattr is one extended attribute; POSIX ACLs are among them, as
+// system.posix_acl_access and system.posix_acl_default.
+type Xattr struct {
+	Name  string
+	Value []byte
+}
+
+// An Entry is one name in a directory, or (as a page's Self, with an empty
+// Name) the directory itself. A subdirectory's entry in its parent has Name,
+// Kind and Inode only: the rest is in the subdirectory's own first page.
+type Entry struct {
+	Name   string // any bytes but '/' and NUL
+	Kind   Kind
+	Flags  Flags
+	Mode   uint32 // permission, set-id and sticky bits: 07777
+	UID    uint32
+	GID    uint32
+	Nlink  uint32
+	Size   int64 // bytes, of a File; 0 for others
+	Mtime  Time
+	Ctime  Time
+	Btime  Time   // zero where the file system has none
+	Inode  uint64 //
+	Device uint64 // st_dev, to tell hardlinks; never compared between snapshots
+	Rdev   uint64 // of CharDev and BlockDev
+	Target string // of a Symlink
+
+	// The extended attributes are inline, sorted by name, or, where a page has
+	// no room for them, in a chunk of their own (listing.DecodeXattrs); an
+	// XattrChunk of Length 0 is none.
+	Xattrs     []Xattr
+	XattrChunk Ref
+
+	Content Content // of a File
+}
+
+// Content says where the bytes of a file are. A file of Size 0, and one that
+// is a single hole, has no Refs.
+type Content struct {
+	// Depth 0: the Refs are the file's data, in order. Depth n > 0: each Ref
+	// names a list chunk that holds further Refs of Depth n-1.
+	Depth int
+	Refs  []Ref
+}
+
+// A Ref is one chunk in a Content.
+type Ref struct {
+	Chunk  ChunkID
+	Hole   int64 // bytes of hole between the end of the Ref before and this one
+	Length int64 // bytes of the chunk's plaintext
+	Span   int64 // bytes of the file, holes inside included, that this stands for: Length at depth 0
+}
+
+// A PageKey tells the pages of one directory apart: 0 for the first, else a
+// hash of the name that the page begins with. It stays while that name does.
+type PageKey int64
+
+// A Page is a run of one directory's listing.
+type Page struct {
+	Path    string  // of the directory within the shard: "" is the root, no leading or trailing slash
+	Key     PageKey //
+	Self    *Entry  // the directory itself: in page 0, and only there
+	Entries []Entry // sorted by name, bytewise
+}

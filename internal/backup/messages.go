@@ -1,0 +1,130 @@
+package backup
+
+// What the stages tell one another. Package flow carries these as protobuf,
+// and the index accepts the results. The order of their lives:
+//
+//	WalkTask ─► SliceWalked ─► ReadBatch ─► PackStored, BatchStored
+//
+// Only the committer makes WalkTasks and ReadBatches, out of rows of the index.
+
+// A Job is what every worker must know of the snapshot that it works for.
+type Job struct {
+	Snapshot  SnapshotID
+	Filer     FilerID
+	Shard     ShardID
+	Number    SnapshotNumber
+	Base      SnapshotNumber // 0: there is nothing to compare with
+	Started   Time
+	Source    string // URL of the shard's root
+	Selection Selection
+}
+
+// A WalkTask asks a walker to walk down from some directories.
+type WalkTask struct {
+	Job        Job
+	ID         TaskID
+	Attempt    int32
+	Generation int32 // 0: the root task; a child has its parent's plus one. Early generations get small budgets.
+	// Directories are paths within the shard, in order of their path keys.
+	Directories []string
+}
+
+// A PageVersion is a page as the index stores it.
+type PageVersion struct {
+	Path        string
+	Key         PageKey
+	Fingerprint Fingerprint
+	Inode       uint64 // of the directory, on page 0, so that a moved directory is recognised; else 0
+	Listing     []byte // encoded by package listing
+}
+
+// A PageChange is a page that a snapshot added or, where Ended, one that it
+// ended; of that, only Path and Key are there.
+type PageChange struct {
+	Ended bool
+	PageVersion
+}
+
+// A PageName names a page of a shard.
+type PageName struct {
+	Path string
+	Key  PageKey
+}
+
+// SliceWalked is what a walker found for one attempt at a WalkTask. A result
+// too large for one message is several, with Part 0, 1, 2 … and Last on the
+// last; they are accepted together or not at all.
+type SliceWalked struct {
+	Snapshot SnapshotID
+	Task     TaskID
+	Attempt  int32
+	Part     int32
+	Last     bool
+
+	// Pages are new or changed and complete: they name no content that is not stored.
+	Pages []PageVersion
+	// Ended are pages of directories that are still there which no longer exist.
+	Ended []PageName
+	// Removed are directories that are gone, with all that was below them.
+	Removed []string
+	// Batches are pages with content to read; each becomes one ReadBatch.
+	Batches [][]PageVersion
+	// Children are the directories left to walk; each becomes one WalkTask.
+	Children [][]string
+
+	Counts   Counts
+	Problems []Problem
+
+	// Failed, where it is not empty, says why the shard cannot be walked at
+	// all (its root is gone, say); the snapshot fails with it.
+	Failed string
+}
+
+// A ReadBatch asks a reader for the content of some pages' Wanted entries.
+type ReadBatch struct {
+	Job     Job
+	ID      BatchID
+	Attempt int32
+	Pages   []PageVersion
+}
+
+// PackStored says that a pack is durable in the store, and what is in it.
+// It comes before every BatchStored that relies on the pack.
+type PackStored struct {
+	Snapshot    SnapshotID
+	Pack        PackID
+	StoredBytes int64 // size of the object
+	Chunks      []ChunkPlace
+}
+
+// A ChunkPlace is where a chunk is within its pack.
+type ChunkPlace struct {
+	ID     ChunkID
+	Frame  uint32 // number of the frame in the pack
+	Offset uint32 // bytes from the start of the frame's plaintext
+	Length uint32 // bytes of plaintext
+}
+
+// BatchStored is what a reader made of one attempt at a ReadBatch: the same
+// pages, complete, and the packs that they rely on (I6).
+type BatchStored struct {
+	Snapshot SnapshotID
+	Batch    BatchID
+	Attempt  int32
+	Pages    []PageVersion
+	ReliesOn []PackID
+	Counts   Counts
+	Problems []Problem
+}
+
+// Progress is what a worker tells whoever listens, every second or so, of what
+// it has in hand. It extends the leases of the tasks and batches that it names.
+type Progress struct {
+	Worker   string
+	Snapshot SnapshotID
+	Tasks    []TaskID
+	Batches  []BatchID
+	// Since the worker's last Progress for this snapshot:
+	FilesFound, BytesFound, FilesDone, BytesDone, Errors int64
+	Path                                                 string // one that it is at now
+}

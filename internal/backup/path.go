@@ -1,0 +1,87 @@
+package backup
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// Path keys. A directory's path key is its path with each component followed
+// by a NUL: "usr/bin" is "usr\x00bin\x00", the root is empty. Bytewise order of
+// path keys is the order of a walk from the top down, and a directory with all
+// that is below it is exactly the keys that begin with its own.
+
+// PathKey returns the path key of path.
+func PathKey(path string) []byte {
+	if path == "" {
+		return []byte{}
+	}
+	key := make([]byte, len(path)+1)
+	copy(key, path)
+	for i, c := range key[:len(path)] {
+		if c == '/' {
+			key[i] = 0
+		}
+	}
+	return key
+}
+
+// PathOfKey returns the path whose path key is key.
+func PathOfKey(key []byte) (string, error) {
+	if len(key) == 0 {
+		return "", nil
+	}
+	if key[len(key)-1] != 0 || key[0] == 0 || bytes.IndexByte(key, '/') >= 0 || bytes.Contains(key, []byte{0, 0}) {
+		return "", fmt.Errorf("path key %q: %w", key, ErrCorrupt)
+	}
+	return string(bytes.ReplaceAll(key[:len(key)-1], []byte{0}, []byte{'/'})), nil
+}
+
+// PathKeyEnd returns the first path key after path and all that is below it;
+// nil, for the root, means that there is no end.
+func PathKeyEnd(path string) []byte {
+	if path == "" {
+		return nil
+	}
+	key := PathKey(path)
+	key[len(key)-1] = 1
+	return key
+}
+
+// Join returns the path of name in the directory dir.
+func Join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// CheckName returns an error that wraps ErrInvalid unless name can be the name
+// of an entry: not empty, not "." or "..", without '/' and NUL, and at most
+// 1,020 bytes (255 characters of up to 4 bytes: no file system allows more).
+func CheckName(name string) error {
+	if name == "" || name == "." || name == ".." || len(name) > 1020 || strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0 {
+		return fmt.Errorf("name %q: %w", name, ErrInvalid)
+	}
+	return nil
+}
+
+// MaxPathBytes is the longest path within a shard.
+const MaxPathBytes = 64 << 10
+
+// CheckPath returns an error that wraps ErrInvalid unless path can be a path
+// within a shard: names joined by single slashes, or empty for the root.
+func CheckPath(path string) error {
+	if path == "" {
+		return nil
+	}
+	if len(path) > MaxPathBytes {
+		return fmt.Errorf("path of %d bytes: %w", len(path), ErrInvalid)
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		if err := CheckName(name); err != nil {
+			return fmt.Errorf("path %q: %w", path, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+// Package config reads bctl's settings: flags before environment before file.
+//
+// Every setting has a key ("store.region"), which is its place in the YAML
+// file, and an environment variable; some have a flag. The file is strict: a key that does
+// not exist, one that is there twice and a value of the wrong type are errors with file and line.
+// A secret can come from a file of its own: the setting of the same name with "_file".
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A Config is all settings. The tags are the single place that says what each
+// is called: key (yaml), environment variable (env; without it, BCTL_ and the key in capitals),
+// flag, default and description. docs/configuration.md is made from them.
+type Config struct {
+	Repo       string   `yaml:"repo" flag:"repo" doc:"Directory of a repository that is all on this machine: SQLite index, directory store, worker key, locks. index, store and worker_key may replace its parts."`
+	WorkerKey  string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which walkers and readers need. Default in a repo: worker.key."`
+	Identity   string   `yaml:"identity" flag:"identity" doc:"File with the age identity, which restoring needs. Default: the user's configuration directory, bctl/identities/<repository id>.txt."`
+	Recipients []string `yaml:"recipients" doc:"Further age recipients who can restore; used by init."`
+	Codec      string   `yaml:"codec" default:"zstd-1" doc:"Compression of a new repository: zstd-1 to zstd-4, s2 or none; used by init."`
+
+	Index  Index  `yaml:"index"`
+	Store  Store  `yaml:"store"`
+	NATS   NATS   `yaml:"nats"`
+	Worker Worker `yaml:"worker"`
+	Log    Log    `yaml:"log"`
+}
+
+// Index says where the index is.
+type Index struct {
+	URL            string `yaml:"url" env:"BCTL_INDEX" flag:"index" secret:"url" doc:"postgres://user@host/database?sslmode=verify-full, or sqlite:/path/of/index.db."`
+	Password       string `yaml:"password" secret:"yes" doc:"Postgres password, where the URL has none."`
+	PasswordFile   string `yaml:"password_file" doc:"File with the Postgres password."`
+	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process; 0: a few for each CPU."`
+}
+
+// Store says where packs are.
+type Store struct {
+	URL              string        `yaml:"url" env:"BCTL_STORE" flag:"store" doc:"s3://bucket/prefix, or a directory."`
+	Endpoint         string        `yaml:"endpoint" doc:"URL of the S3 server, https://host:port. Default: Amazon's."`
+	Region           string        `yaml:"region" doc:"S3 region. Default: AWS_REGION, then us-east-1."`
+	AccessKey        string        `yaml:"access_key" doc:"S3 access key. Without it: credentials_file, the AWS environment variables, the files of AWS tools."`
+	SecretKey        string        `yaml:"secret_key" secret:"yes" doc:"S3 secret key."`
+	SecretKeyFile    string        `yaml:"secret_key_file" doc:"File with the S3 secret key."`
+	SessionToken     string        `yaml:"session_token" secret:"yes" doc:"S3 session token."`
+	SessionTokenFile string        `yaml:"session_token_file" doc:"File with the S3 session token."`
+	CredentialsFile  string        `yaml:"credentials_file" doc:"Credentials in the format of ~/.aws/credentials."`
+	Profile          string        `yaml:"profile" doc:"Profile in the credentials file."`
+	InstanceRole     bool          `yaml:"instance_role" default:"false" doc:"Take credentials from the machine's or container's role."`
+	Addressing       string        `yaml:"addressing" default:"auto" doc:"Where requests name the bucket: path, host, or auto: host at Amazon and Google, path elsewhere."`
+	CAFile           string        `yaml:"ca_file" doc:"PEM file of the only certificate authorities to trust."`
+	CertFile         string        `yaml:"cert_file" doc:"Client certificate, PEM."`
+	KeyFile          string        `yaml:"key_file" doc:"Key of the client certificate, PEM."`
+	Retry            time.Duration `yaml:"retry" default:"10m" doc:"How long to try again while the store does not answer."`
+}
+
+// NATS says where the message system of a fleet is; without a URL bctl works
+// on this machine alone.
+type NATS struct {
+	URL             string `yaml:"url" env:"BCTL_NATS" flag:"nats" secret:"url" doc:"nats://host:4222, or several with commas. Without it everything runs in this process."`
+	CredentialsFile string `yaml:"credentials_file" doc:"NATS credentials (JWT and seed)."`
+	User            string `yaml:"user" doc:"NATS user."`
+	Password        string `yaml:"password" secret:"yes" doc:"NATS password."`
+	PasswordFile    string `yaml:"password_file" doc:"File with the NATS password."`
+	CAFile          string `yaml:"ca_file" doc:"PEM file of certificate authorities to trust."`
+	CertFile        string `yaml:"cert_file" doc:"Client certificate, PEM."`
+	KeyFile         string `yaml:"key_file" doc:"Key of the client certificate, PEM."`
+	InboxPrefix     string `yaml:"inbox_prefix" doc:"Subject of replies, where permissions want one. Default: _INBOX."`
+	Replicas        int    `yaml:"replicas" default:"1" doc:"Copies of each stream: 1, 3 or 5."`
+}
+
+// Worker tunes the services; 0 is a default that is meant to be right.
+type Worker struct {
+	Name        string        `yaml:"name" doc:"What this worker is called in progress and logs. Default: host name and process id."`
+	Tasks       int           `yaml:"tasks" default:"0" doc:"Walker: walk tasks in hand at a time."`
+	Directories int           `yaml:"directories" default:"0" doc:"Walker: directories being read at a time, over all tasks."`
+	Grain       time.Duration `yaml:"grain" default:"0s" doc:"Walker: how coarse the file server's clock may be."`
+	Batches     int           `yaml:"batches" default:"0" doc:"Reader: batches being read at a time."`
+	InHand      int           `yaml:"in_hand" default:"0" doc:"Reader: batches being read or waiting for their packs."`
+	Workers     int           `yaml:"workers" default:"0" doc:"Reader: goroutines that compress and seal."`
+	Linger      time.Duration `yaml:"linger" default:"0s" doc:"Reader: how long a pack that is not full waits for more."`
+}
+
+// Log says what is logged, and how.
+type Log struct {
+	Level  string `yaml:"level" flag:"log-level" default:"info" doc:"Least level that is logged: debug, info, warn or error."`
+	Format string `yaml:"format" flag:"log-format" default:"auto" doc:"text, json, or auto: text on a terminal, json elsewhere."`
+}
+
+// Sources are where settings come from, strongest first.
+type Sources struct {
+	Flags map[string]string                 // by key; those that were given
+	Env   func(string) (string, bool)       // os.LookupEnv
+	File  string                            // YAML; "": none
+	Read  func(path string) ([]byte, error) // os.ReadFile where nil
+}
+
+// Load reads the settings. Errors wrap backup.ErrInvalid and say where the
+// wrong setting is; a file that cannot be read is an error, too.
+func Load(from Sources) (*Config, error) {
+	if from.Read == nil {
+		from.Read = os.ReadFile
+	}
+	c := &Config{}
+	settings := settingsOf(c)
+	for _, s := range settings {
+		if s.Default != "" {
+			if err := s.set(s.Default); err != nil {
+				return nil, fmt.Errorf("default of %s: %w", s.Key, err)
+			}
+		}
+	}
+	if from.File != "" {
+		data, err := from.Read(from.File)
+		if err != nil {
+			return nil, fmt.Errorf("configuration: %w", err)
+		}
+		if err := applyYAML(from.File, data, settings); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range settings {
+		if value, ok := from.Env(s.Env); ok && value != "" {
+			if err := s.set(value); err != nil {
+				return nil, fmt.Errorf("environment variable %s: %w: %w", s.Env, err, backup.ErrInvalid)
+			}
+		}
+		if value, ok := from.Flags[s.Key]; ok {
+			if err := s.set(value); err != nil {
+				return nil, fmt.Errorf("flag --%s: %w: %w", s.Flag, err, backup.ErrInvalid)
+			}
+		}
+	}
+	return c, c.complete(from.Read)
+}
+
+// complete reads secrets from their files and fills in what a repo decides.
+func (c *Config) complete(read func(string) ([]byte, error)) error {
+	secrets := []struct {
+		key   string
+		value *string
+		file  string
+	}{
+		{"index.password", &c.Index.Password, c.Index.PasswordFile},
+		{"store.secret_key", &c.Store.SecretKey, c.Store.SecretKeyFile},
+		{"store.session_token", &c.Store.SessionToken, c.Store.SessionTokenFile},
+		{"nats.password", &c.NATS.Password, c.NATS.PasswordFile},
+	}
+	for _, s := range secrets {
+		if s.file == "" {
+			continue
+		}
+		if *s.value != "" {
+			return fmt.Errorf("%s and %s_file are both set: %w", s.key, s.key, backup.ErrInvalid)
+		}
+		data, err := read(s.file)
+		if err != nil {
+			return fmt.Errorf("%s_file: %w", s.key, err)
+		}
+		*s.value = strings.TrimRight(string(data), "\r\n")
+	}
+	if c.Repo == "" {
+		return nil
+	}
+	repo, err := filepath.Abs(c.Repo)
+	if err != nil {
+		return fmt.Errorf("repo: %w", err)
+	}
+	c.Repo = repo
+	for value, name := range map[*string]string{&c.Index.URL: "index.db", &c.Store.URL: "store", &c.WorkerKey: "worker.key"} {
+		if *value == "" {
+			*value = filepath.Join(repo, name)
+		}
+	}
+	return nil
+}
+
+// Fleet reports whether bctl works with services over NATS.
+func (c *Config) Fleet() bool { return c.NATS.URL != "" }
+
+// IndexPath returns the path of a SQLite index; ok is false where the index is Postgres.
+func (c *Config) IndexPath() (path string, ok bool) {
+	if strings.HasPrefix(c.Index.URL, "postgres://") || strings.HasPrefix(c.Index.URL, "postgresql://") {
+		return "", false
+	}
+	return strings.TrimPrefix(c.Index.URL, "sqlite:"), true
+}
+
+// StorePath returns the path of a directory store; ok is false where the store is S3.
+func (c *Config) StorePath() (path string, ok bool) {
+	if strings.HasPrefix(c.Store.URL, "s3://") {
+		return "", false
+	}
+	return strings.TrimPrefix(c.Store.URL, "file://"), true
+}
+
+// LockDir is where the locks are that keep two processes on this machine from
+// backing the same shard up.
+func (c *Config) LockDir() (string, error) {
+	if c.Repo != "" {
+		return filepath.Join(c.Repo, "locks"), nil
+	}
+	if path, ok := c.IndexPath(); ok && path != "" {
+		return path + ".locks", nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a place for locks: %w", err)
+	}
+	return filepath.Join(dir, "bctl", "locks"), nil
+}

@@ -1,0 +1,30 @@
+// Package deps is scaffolding: it holds dependencies until their users exist.
+package deps
+
+import (
+	_ "ariga.io/atlas/sql/sqltool"
+	_ "entgo.io/ent"
+	_ "entgo.io/ent/dialect/sql"
+	_ "entgo.io/ent/dialect/sql/schema"
+	_ "filippo.io/age"
+	_ "github.com/PlakarKorp/go-cdc-chunkers"
+	_ "github.com/dustin/go-humanize"
+	_ "github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/klauspost/compress/zstd"
+	_ "github.com/minio/minio-go/v7"
+	_ "github.com/nats-io/nats-server/v2/server"
+	_ "github.com/nats-io/nats.go/jetstream"
+	_ "github.com/pressly/goose/v3"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/spf13/cobra"
+	_ "github.com/spf13/pflag"
+	_ "github.com/zeebo/blake3"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+	_ "google.golang.org/protobuf/proto"
+	_ "gopkg.in/yaml.v3"
+	_ "modernc.org/sqlite"
+	_ "pgregory.net/rapid"
+)

@@ -1,0 +1,165 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// A Locator says where chunks are: the index.
+type Locator interface {
+	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
+}
+
+// A Sink takes chunks. Its methods are called concurrently, once for each
+// Want, in any order.
+type Sink interface {
+	// Chunk is given the plaintext of the chunk that was wanted at offset. data is valid only during the call.
+	Chunk(offset int64, data []byte)
+	// Fail says that the chunk wanted at offset cannot be had.
+	Fail(offset int64, err error)
+}
+
+// A Want is one chunk that is needed, and where.
+type Want struct {
+	Chunk  backup.ChunkID
+	Length int64 // bytes of its plaintext
+	Offset int64 // handed to Sink, for it to tell its wants apart
+	Sink   Sink
+}
+
+// Options of a Fetcher; all but Concurrency must be set.
+type Options struct {
+	Index   Locator
+	Store   store.Store
+	Opener  *seal.Opener
+	HashKey seal.DedupKey // of the chunks' hashes
+	// Concurrency is how many ranges are read and decoded at once; 0: a few for each CPU.
+	Concurrency int
+}
+
+// A Fetcher gets chunks. Its methods may be called concurrently.
+type Fetcher struct {
+	o       Options
+	slots   chan struct{} // one for each range in hand
+	packs   chan struct{} // one for each pack that a Get is at
+	readers readerCache
+	scratch sync.Pool // of *scratch
+}
+
+// scratch is what a range in hand needs.
+type scratch struct {
+	sealed, plain []byte
+	hasher        *chunk.Hasher
+}
+
+// New returns a Fetcher.
+func New(o Options) *Fetcher {
+	if o.Concurrency <= 0 {
+		o.Concurrency = min(max(2*runtime.GOMAXPROCS(0), 4), 16)
+	}
+	f := &Fetcher{o: o, slots: make(chan struct{}, o.Concurrency), packs: make(chan struct{}, 2*o.Concurrency)}
+	f.scratch.New = func() any { return &scratch{hasher: chunk.NewHasher([32]byte(o.HashKey))} }
+	f.readers.open = f.openPack
+	return f
+}
+
+// located is a Want and where it is.
+type located struct {
+	Want
+	at index.Location
+}
+
+// Get delivers every want to its Sink, and returns when all have been
+// delivered or failed. The order of wants is changed. On an error the rest of the wants are told nothing.
+func (f *Fetcher) Get(ctx context.Context, wants []Want) error {
+	if len(wants) == 0 {
+		return nil
+	}
+	found, err := f.locate(ctx, wants)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for len(found) > 0 {
+		n := 1
+		for n < len(found) && found[n].at.Pack == found[0].at.Pack {
+			n++
+		}
+		ofPack := found[:n]
+		found = found[n:]
+		select {
+		case f.packs <- struct{}{}:
+		case <-ctx.Done():
+			return errors.Join(g.Wait(), context.Cause(ctx))
+		}
+		g.Go(func() error {
+			defer func() { <-f.packs }()
+			return f.getPack(ctx, ofPack)
+		})
+	}
+	return g.Wait()
+}
+
+// locate fails the wants that are in no pack, and returns the rest by pack, frame and place in it.
+func (f *Fetcher) locate(ctx context.Context, wants []Want) ([]located, error) {
+	ids := make([]backup.ChunkID, len(wants))
+	for i := range wants {
+		ids[i] = wants[i].Chunk
+	}
+	slices.SortFunc(ids, func(a, b backup.ChunkID) int { return bytes.Compare(a[:], b[:]) })
+	ids = slices.Compact(ids)
+	at, err := f.o.Index.LocateAll(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("locate %d chunks: %w", len(ids), err)
+	}
+	if len(at) != len(ids) {
+		return nil, fmt.Errorf("located %d of %d chunks: %w", len(at), len(ids), backup.ErrCorrupt)
+	}
+	found := make([]located, 0, len(wants))
+	for _, w := range wants {
+		i, _ := slices.BinarySearchFunc(ids, w.Chunk, func(a, b backup.ChunkID) int { return bytes.Compare(a[:], b[:]) })
+		switch loc := at[i]; {
+		case loc == index.Location{}:
+			w.Sink.Fail(w.Offset, fmt.Errorf("chunk %v is in no pack: %w", w.Chunk, backup.ErrNotFound))
+		case int64(loc.Length) != w.Length:
+			w.Sink.Fail(w.Offset, fmt.Errorf("chunk %v has %d bytes, not %d: %w", w.Chunk, loc.Length, w.Length, backup.ErrCorrupt))
+		default:
+			found = append(found, located{w, loc})
+		}
+	}
+	slices.SortFunc(found, func(a, b located) int {
+		if c := bytes.Compare(a.at.Pack[:], b.at.Pack[:]); c != 0 {
+			return c
+		}
+		if a.at.Frame != b.at.Frame {
+			return int(int64(a.at.Frame) - int64(b.at.Frame))
+		}
+		return int(int64(a.at.Offset) - int64(b.at.Offset))
+	})
+	return found, nil
+}
+
+// fatal reports whether err is not about one pack or chunk.
+func fatal(err error) bool {
+	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrWrongKey) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func failAll(wants []located, err error) {
+	for i := range wants {
+		wants[i].Sink.Fail(wants[i].Offset, err)
+	}
+}

@@ -1,0 +1,146 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+const (
+	// maxRangeBytes is the most that is read at once, one frame apart. Several
+	// ranges of a pack are read side by side, which fills a link better than
+	// one read of the whole.
+	maxRangeBytes = 8 << 20
+	// maxGapBytes is what is read and thrown away rather than asking twice.
+	maxGapBytes = 256 << 10
+)
+
+// frameWants are the wants of one frame.
+type frameWants struct {
+	frame uint32
+	info  pack.FrameInfo
+	wants []located
+}
+
+// getPack delivers the wants of one pack.
+func (f *Fetcher) getPack(ctx context.Context, wants []located) error {
+	at := wants[0].at
+	name := store.PackName(at.Snapshot, at.Pack)
+	r, err := f.readers.get(ctx, packKey{at.Snapshot, at.Pack})
+	if err != nil {
+		if fatal(err) {
+			return err
+		}
+		failAll(wants, fmt.Errorf("pack %s: %w", name, err))
+		return nil
+	}
+	frames := r.frames(wants)
+	g, ctx := errgroup.WithContext(ctx)
+	for len(frames) > 0 {
+		n := rangeOf(frames)
+		run := frames[:n]
+		frames = frames[n:]
+		select {
+		case f.slots <- struct{}{}:
+		case <-ctx.Done():
+			g.Wait()
+			return context.Cause(ctx)
+		}
+		g.Go(func() error {
+			defer func() { <-f.slots }()
+			return f.getRange(ctx, r, name, run)
+		})
+	}
+	return g.Wait()
+}
+
+// frames groups the wants by frame, in the order of the frames in the pack.
+// Wants of a frame that the pack does not have fail.
+func (r *reader) frames(wants []located) []frameWants {
+	var frames []frameWants
+	infos := r.pack.Frames()
+	for len(wants) > 0 {
+		n := 1
+		for n < len(wants) && wants[n].at.Frame == wants[0].at.Frame {
+			n++
+		}
+		if frame := wants[0].at.Frame; uint64(frame) >= uint64(len(infos)) {
+			failAll(wants[:n], fmt.Errorf("pack %v has no frame %d: %w", wants[0].at.Pack, frame, backup.ErrCorrupt))
+		} else {
+			frames = append(frames, frameWants{frame, infos[frame], wants[:n]})
+		}
+		wants = wants[n:]
+	}
+	slices.SortFunc(frames, func(a, b frameWants) int {
+		if a.info.Offset < b.info.Offset {
+			return -1
+		}
+		return 1
+	})
+	return frames
+}
+
+// rangeOf returns how many of the frames, from the first on, make one read.
+func rangeOf(frames []frameWants) int {
+	start := frames[0].info.Offset
+	for n := 1; n < len(frames); n++ {
+		before, next := frames[n-1].info, frames[n].info
+		gap := next.Offset - (before.Offset + before.SealedLength)
+		if gap > maxGapBytes || next.Offset+next.SealedLength-start > maxRangeBytes {
+			return n
+		}
+	}
+	return len(frames)
+}
+
+// getRange reads neighbouring frames at once and delivers what is wanted of them.
+func (f *Fetcher) getRange(ctx context.Context, r *reader, name string, frames []frameWants) error {
+	s := f.scratch.Get().(*scratch)
+	defer f.scratch.Put(s)
+	first, last := frames[0].info, frames[len(frames)-1].info
+	length := last.Offset + last.SealedLength - first.Offset
+	var err error
+	s.sealed, err = f.o.Store.GetRange(ctx, s.sealed[:0], name, first.Offset, length)
+	if err != nil {
+		if fatal(err) {
+			return err
+		}
+		for _, fw := range frames {
+			failAll(fw.wants, err)
+		}
+		return nil
+	}
+	for _, fw := range frames {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		from := fw.info.Offset - first.Offset
+		sealed := s.sealed[from : from+fw.info.SealedLength]
+		s.plain, err = r.pack.DecodeFrame(s.plain[:0], fw.frame, sealed, s.hasher)
+		if err != nil {
+			failAll(fw.wants, fmt.Errorf("pack %s, frame %d: %w", name, fw.frame, err))
+			continue
+		}
+		r.deliver(s.plain, fw)
+	}
+	return nil
+}
+
+// deliver hands a frame's chunks to their sinks.
+func (r *reader) deliver(plain []byte, fw frameWants) {
+	for i := range fw.wants {
+		w := &fw.wants[i]
+		end := int64(w.at.Offset) + int64(w.at.Length)
+		if hash, ok := r.hash(fw.frame, w.at.Offset, w.at.Length); !ok || hash.ID() != w.Chunk || end > int64(len(plain)) {
+			w.Sink.Fail(w.Offset, fmt.Errorf("pack %v does not hold chunk %v where the index says: %w", w.at.Pack, w.Chunk, backup.ErrCorrupt))
+			continue
+		}
+		w.Sink.Chunk(w.Offset, plain[w.at.Offset:end])
+	}
+}

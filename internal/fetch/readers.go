@@ -1,0 +1,109 @@
+package fetch
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// maxReaders bounds the chunk tables that are kept: at most 16,384 chunks each.
+const maxReaders = 48
+
+type packKey struct {
+	snapshot backup.SnapshotID
+	pack     backup.PackID
+}
+
+// A reader is a pack whose table has been read.
+type reader struct {
+	pack   *pack.Reader
+	chunks []pack.ChunkInfo // by frame and offset
+}
+
+// hash returns the hash that the pack's table has for the chunk at this place.
+func (r *reader) hash(frame, offset, length uint32) (backup.ChunkHash, bool) {
+	i, ok := slices.BinarySearchFunc(r.chunks, pack.ChunkInfo{Frame: frame, Offset: offset}, comparePlaces)
+	if !ok || r.chunks[i].Length != length {
+		return backup.ChunkHash{}, false
+	}
+	return r.chunks[i].Hash, true
+}
+
+func comparePlaces(a, b pack.ChunkInfo) int {
+	return cmp.Or(cmp.Compare(a.Frame, b.Frame), cmp.Compare(a.Offset, b.Offset))
+}
+
+func (f *Fetcher) openPack(ctx context.Context, key packKey) (*reader, error) {
+	p, err := pack.Open(ctx, f.o.Store, store.PackName(key.snapshot, key.pack), key.pack, f.o.Opener)
+	if err != nil {
+		return nil, err
+	}
+	chunks := slices.Clone(p.Chunks())
+	slices.SortFunc(chunks, comparePlaces)
+	return &reader{pack: p, chunks: chunks}, nil
+}
+
+// readerCache keeps the packs used last, and opens each once however many ask.
+type readerCache struct {
+	open func(ctx context.Context, key packKey) (*reader, error)
+
+	mu      sync.Mutex
+	entries map[packKey]*list.Element // of *cached
+	recent  list.List                 // most recently used first
+}
+
+type cached struct {
+	key  packKey
+	done chan struct{} // closed when r and err are set
+	r    *reader
+	err  error
+}
+
+func (c *readerCache) get(ctx context.Context, key packKey) (*reader, error) {
+	c.mu.Lock()
+	if c.entries == nil {
+		c.entries = make(map[packKey]*list.Element)
+	}
+	if el, ok := c.entries[key]; ok {
+		c.recent.MoveToFront(el)
+		c.mu.Unlock()
+		e := el.Value.(*cached)
+		select {
+		case <-e.done:
+			return e.r, e.err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	e := &cached{key: key, done: make(chan struct{})}
+	el := c.recent.PushFront(e)
+	c.entries[key] = el
+	for c.recent.Len() > maxReaders {
+		oldest := c.recent.Remove(c.recent.Back()).(*cached)
+		delete(c.entries, oldest.key)
+	}
+	c.mu.Unlock()
+
+	e.r, e.err = c.open(ctx, key)
+	if e.err != nil {
+		c.forget(key, el)
+	}
+	close(e.done)
+	return e.r, e.err
+}
+
+// forget lets the next one who asks try again.
+func (c *readerCache) forget(key packKey, el *list.Element) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries[key] == el {
+		c.recent.Remove(el)
+		delete(c.entries, key)
+	}
+}

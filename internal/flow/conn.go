@@ -1,0 +1,151 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Options say how to reach NATS.
+type Options struct {
+	URL         string // comma-separated for a cluster
+	Name        string // of this client, for the server's monitoring
+	Credentials string // file of a JWT and its seed; empty: none
+	User        string
+	Password    string
+	CAFile      string
+	CertFile    string
+	KeyFile     string
+	InboxPrefix string // the replies' subjects, where permissions want one; empty: _INBOX
+
+	Replicas int  // of the streams: 1, or 3 on a cluster
+	Memory   bool // keep streams in the server's memory
+
+	// InProcess connects to a server in this process instead of URL.
+	InProcess nats.InProcessConnProvider
+	Log       *slog.Logger
+}
+
+// A Conn is a connection to NATS. It reconnects for ever. All methods may be
+// called concurrently.
+type Conn struct {
+	nc   *nats.Conn
+	js   jetstream.JetStream
+	opts Options
+	log  *slog.Logger
+}
+
+// Connect connects to NATS. Where the server does not answer at once it
+// returns all the same, and keeps trying: a service may start before NATS does.
+func Connect(o Options) (*Conn, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	options, err := o.natsOptions()
+	if err != nil {
+		return nil, err
+	}
+	nc, err := nats.Connect(o.URL, options...)
+	if err != nil {
+		return nil, fmt.Errorf("nats %s: %w: %w", o.URL, err, backup.ErrInvalid)
+	}
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(256))
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("nats %s: %w", o.URL, err)
+	}
+	return &Conn{nc: nc, js: js, opts: o, log: o.Log}, nil
+}
+
+func (o Options) natsOptions() ([]nats.Option, error) {
+	options := []nats.Option{
+		nats.Name(o.Name),
+		nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(true),
+		nats.ReconnectWait(500 * time.Millisecond),
+		nats.DisconnectErrHandler(func(nc *nats.Conn, err error) {
+			if err != nil {
+				o.Log.Warn("NATS does not answer; trying again", "url", o.URL, "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) { o.Log.Info("connected to NATS again", "url", o.URL) }),
+	}
+	if o.InProcess != nil {
+		options = append(options, nats.InProcessServer(o.InProcess))
+	}
+	if o.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(o.InboxPrefix))
+	}
+	if o.User != "" {
+		options = append(options, nats.UserInfo(o.User, o.Password))
+	}
+	for _, file := range []string{o.Credentials, o.CAFile, o.CertFile, o.KeyFile} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("nats: %w: %w", err, backup.ErrInvalid)
+		}
+	}
+	if o.Credentials != "" {
+		options = append(options, nats.UserCredentials(o.Credentials))
+	}
+	if o.CAFile != "" {
+		options = append(options, nats.RootCAs(o.CAFile))
+	}
+	if o.CertFile != "" {
+		options = append(options, nats.ClientCert(o.CertFile, o.KeyFile))
+	}
+	return options, nil
+}
+
+// Ready returns nil when the server answers now, else an error that wraps
+// backup.ErrUnavailable.
+func (c *Conn) Ready() error {
+	if c.nc.IsConnected() {
+		return nil
+	}
+	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, errors.Join(c.nc.LastError()), backup.ErrUnavailable)
+}
+
+// Close sends what is buffered and disconnects.
+func (c *Conn) Close() {
+	if c.nc.IsConnected() {
+		_ = c.nc.FlushTimeout(2 * time.Second) // what is lost comes again as a new attempt
+	}
+	c.nc.Close()
+}
+
+// EnsureStreams makes the streams and consumers that are missing, and reports
+// whether a stream was: then all that was in it is lost.
+func (c *Conn) EnsureStreams(ctx context.Context) (lost bool, err error) {
+	storage := jetstream.FileStorage
+	if c.opts.Memory {
+		storage = jetstream.MemoryStorage
+	}
+	for _, q := range []queue{walkQueue, readQueue, commitQueue} {
+		stream, err := c.js.Stream(ctx, q.stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			lost = true
+			stream, err = c.js.CreateOrUpdateStream(ctx, q.streamConfig(max(c.opts.Replicas, 1), storage))
+		}
+		if err != nil {
+			return lost, fmt.Errorf("nats %s: stream %s: %w: %w", c.opts.URL, q.stream, err, backup.ErrUnavailable)
+		}
+		if _, err := stream.Consumer(ctx, q.consumer); err == nil {
+			continue
+		}
+		if _, err := stream.CreateOrUpdateConsumer(ctx, q.consumerConfig()); err != nil {
+			return lost, fmt.Errorf("nats %s: consumer %s: %w: %w", c.opts.URL, q.consumer, err, backup.ErrUnavailable)
+		}
+	}
+	return lost, nil
+}

@@ -1,0 +1,60 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// ErrTooLarge: a message does not fit. Workers cut their results to fit, so
+// this is a fault of the sender's, never of the tree's.
+var ErrTooLarge = errors.New("message too large")
+
+// Publish sends a message and returns when JetStream has it. An error that
+// wraps backup.ErrUnavailable says that JetStream may or may not have it.
+func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error {
+	data, err := hop.encode(message)
+	if err != nil {
+		return fmt.Errorf("%s: %w", hop.Subject, err)
+	}
+	if len(data) > MaxMessageBytes {
+		return fmt.Errorf("%s: %d bytes: %w", hop.Subject, len(data), ErrTooLarge)
+	}
+	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: hop.Subject, Data: data}); err != nil {
+		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, hop.Subject, err, backup.ErrUnavailable)
+	}
+	return nil
+}
+
+// SizeOf returns the bytes that a message takes.
+func SizeOf[T any](hop Hop[T], message *T) (int, error) {
+	data, err := hop.encode(message)
+	return len(data), err
+}
+
+// PublishProgress tells whoever listens; it may be lost.
+func (c *Conn) PublishProgress(p *backup.Progress) error {
+	data, err := encodeProgress(p)
+	if err != nil {
+		return err
+	}
+	return c.nc.Publish(progressSubject, data)
+}
+
+// SubscribeProgress calls fn, from one goroutine, with what workers tell until
+// stop is called.
+func (c *Conn) SubscribeProgress(fn func(*backup.Progress)) (stop func(), err error) {
+	sub, err := c.nc.Subscribe(progressSubject, func(m *nats.Msg) {
+		if p, err := decodeProgress(m.Data); err == nil {
+			fn(p)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nats %s: subscribe to progress: %w: %w", c.opts.URL, err, backup.ErrUnavailable)
+	}
+	return func() { _ = sub.Unsubscribe() }, nil
+}

@@ -1,0 +1,234 @@
+package flow
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/bctl/bctl/internal/backup"
+	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
+)
+
+func encodeWalkTask(t *backup.WalkTask) ([]byte, error) {
+	return marshal(&bctlv1.WalkTask{
+		Job: jobToWire(&t.Job), Task: int64(t.ID), Attempt: t.Attempt, Generation: t.Generation,
+		Directories: pathsToWire(t.Directories),
+	})
+}
+
+func decodeWalkTask(data []byte) (*backup.WalkTask, error) {
+	var m bctlv1.WalkTask
+	if err := unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	job, err := jobFromWire(m.GetJob())
+	if err != nil {
+		return nil, err
+	}
+	dirs, err := pathsFromWire(m.GetDirectories())
+	if err != nil {
+		return nil, err
+	}
+	return &backup.WalkTask{Job: job, ID: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Generation: m.GetGeneration(), Directories: dirs}, nil
+}
+
+func encodeReadBatch(b *backup.ReadBatch) ([]byte, error) {
+	return marshal(&bctlv1.ReadBatch{Job: jobToWire(&b.Job), Batch: int64(b.ID), Attempt: b.Attempt, Pages: pagesToWire(b.Pages)})
+}
+
+func decodeReadBatch(data []byte) (*backup.ReadBatch, error) {
+	var m bctlv1.ReadBatch
+	if err := unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	job, err := jobFromWire(m.GetJob())
+	if err != nil {
+		return nil, err
+	}
+	pages, err := pagesFromWire(m.GetPages())
+	if err != nil {
+		return nil, err
+	}
+	return &backup.ReadBatch{Job: job, ID: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(), Pages: pages}, nil
+}
+
+func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
+	m := &bctlv1.SliceWalked{
+		SnapshotId: s.Snapshot[:], Task: int64(s.Task), Attempt: s.Attempt, Part: s.Part, Last: s.Last,
+		Pages: pagesToWire(s.Pages), Removed: pathsToWire(s.Removed),
+		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: s.Failed,
+	}
+	for _, e := range s.Ended {
+		m.Ended = append(m.Ended, &bctlv1.PageName{Path: []byte(e.Path), Key: int64(e.Key)})
+	}
+	for _, b := range s.Batches {
+		m.Batches = append(m.Batches, &bctlv1.SliceWalked_Batch{Pages: pagesToWire(b)})
+	}
+	for _, c := range s.Children {
+		m.Children = append(m.Children, &bctlv1.SliceWalked_Child{Directories: pathsToWire(c)})
+	}
+	return marshal(m)
+}
+
+func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
+	var m bctlv1.SliceWalked
+	if err := unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	id, err := id16("snapshot id", m.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	s := &backup.SliceWalked{
+		Snapshot: id, Task: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Part: m.GetPart(), Last: m.GetLast(),
+		Counts: countsFromWire(m.GetCounts()), Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(),
+	}
+	if s.Part < 0 {
+		return nil, fmt.Errorf("part %d: %w", s.Part, backup.ErrInvalid)
+	}
+	if s.Pages, err = pagesFromWire(m.GetPages()); err != nil {
+		return nil, err
+	}
+	if s.Removed, err = pathsFromWire(m.GetRemoved()); err != nil {
+		return nil, err
+	}
+	for _, e := range m.GetEnded() {
+		if err := backup.CheckPath(string(e.GetPath())); err != nil {
+			return nil, err
+		}
+		s.Ended = append(s.Ended, backup.PageName{Path: string(e.GetPath()), Key: backup.PageKey(e.GetKey())})
+	}
+	for _, b := range m.GetBatches() {
+		pages, err := pagesFromWire(b.GetPages())
+		if err != nil {
+			return nil, err
+		}
+		s.Batches = append(s.Batches, pages)
+	}
+	for _, c := range m.GetChildren() {
+		dirs, err := pathsFromWire(c.GetDirectories())
+		if err != nil {
+			return nil, err
+		}
+		s.Children = append(s.Children, dirs)
+	}
+	return s, nil
+}
+
+func encodePackStored(p *backup.PackStored) ([]byte, error) {
+	m := &bctlv1.PackStored{SnapshotId: p.Snapshot[:], Pack: p.Pack[:], StoredBytes: p.StoredBytes}
+	m.ChunkIds = make([]byte, 0, len(p.Chunks)*len(backup.ChunkID{}))
+	for i := range p.Chunks {
+		c := &p.Chunks[i]
+		m.ChunkIds = append(m.ChunkIds, c.ID[:]...)
+		m.Frames = append(m.Frames, c.Frame)
+		m.Lengths = append(m.Lengths, c.Length)
+	}
+	return marshal(m)
+}
+
+func decodePackStored(data []byte) (*backup.PackStored, error) {
+	var m bctlv1.PackStored
+	if err := unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	snapshot, err := id16("snapshot id", m.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	pack, err := id16("pack", m.GetPack())
+	if err != nil {
+		return nil, err
+	}
+	n := len(m.GetFrames())
+	if len(m.GetLengths()) != n || len(m.GetChunkIds()) != n*len(backup.ChunkID{}) || m.GetStoredBytes() <= 0 {
+		return nil, fmt.Errorf("pack table of %d frames, %d lengths, %d bytes of ids: %w", n, len(m.GetLengths()), len(m.GetChunkIds()), backup.ErrInvalid)
+	}
+	p := &backup.PackStored{Snapshot: snapshot, Pack: pack, StoredBytes: m.GetStoredBytes(), Chunks: make([]backup.ChunkPlace, n)}
+	offset := uint64(0)
+	for i := range p.Chunks {
+		frame := m.GetFrames()[i]
+		if i == 0 || frame != p.Chunks[i-1].Frame {
+			offset = 0
+		}
+		if i > 0 && frame < p.Chunks[i-1].Frame || offset > math.MaxUint32 {
+			return nil, fmt.Errorf("pack table: frame %d at %d: %w", frame, i, backup.ErrInvalid)
+		}
+		length := m.GetLengths()[i]
+		p.Chunks[i] = backup.ChunkPlace{ID: backup.ChunkID(m.GetChunkIds()[i*16 : i*16+16]), Frame: frame, Offset: uint32(offset), Length: length}
+		offset += uint64(length)
+	}
+	return p, nil
+}
+
+func encodeBatchStored(b *backup.BatchStored) ([]byte, error) {
+	m := &bctlv1.BatchStored{
+		SnapshotId: b.Snapshot[:], Batch: int64(b.Batch), Attempt: b.Attempt,
+		Pages: pagesToWire(b.Pages), Counts: countsToWire(&b.Counts), Problems: problemsToWire(b.Problems),
+	}
+	for i := range b.ReliesOn {
+		m.ReliesOn = append(m.ReliesOn, b.ReliesOn[i][:])
+	}
+	return marshal(m)
+}
+
+func decodeBatchStored(data []byte) (*backup.BatchStored, error) {
+	var m bctlv1.BatchStored
+	if err := unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	id, err := id16("snapshot id", m.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	b := &backup.BatchStored{
+		Snapshot: id, Batch: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(),
+		Counts: countsFromWire(m.GetCounts()), Problems: problemsFromWire(m.GetProblems()),
+	}
+	if b.Pages, err = pagesFromWire(m.GetPages()); err != nil {
+		return nil, err
+	}
+	for _, raw := range m.GetReliesOn() {
+		pack, err := id16("pack", raw)
+		if err != nil {
+			return nil, err
+		}
+		b.ReliesOn = append(b.ReliesOn, pack)
+	}
+	return b, nil
+}
+
+func encodeProgress(p *backup.Progress) ([]byte, error) {
+	m := &bctlv1.Progress{
+		Worker: p.Worker, SnapshotId: p.Snapshot[:], Path: []byte(p.Path), Errors: p.Errors,
+		FilesFound: p.FilesFound, BytesFound: p.BytesFound, FilesDone: p.FilesDone, BytesDone: p.BytesDone,
+	}
+	for _, t := range p.Tasks {
+		m.Tasks = append(m.Tasks, int64(t))
+	}
+	for _, b := range p.Batches {
+		m.Batches = append(m.Batches, int64(b))
+	}
+	return marshal(m)
+}
+
+func decodeProgress(data []byte) (*backup.Progress, error) {
+	var m bctlv1.Progress
+	if err := unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	id, err := id16("snapshot id", m.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	p := &backup.Progress{
+		Worker: m.GetWorker(), Snapshot: id, Path: string(m.GetPath()), Errors: m.GetErrors(),
+		FilesFound: m.GetFilesFound(), BytesFound: m.GetBytesFound(), FilesDone: m.GetFilesDone(), BytesDone: m.GetBytesDone(),
+	}
+	for _, t := range m.GetTasks() {
+		p.Tasks = append(p.Tasks, backup.TaskID(t))
+	}
+	for _, b := range m.GetBatches() {
+		p.Batches = append(p.Batches, backup.BatchID(b))
+	}
+	return p, nil
+}

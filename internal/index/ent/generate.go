@@ -1,0 +1,7 @@
+// Package ent is the index's small tables: code generated from the entities in
+// package schema. The hot tables are no entities; they are in migrations/ and
+// in the adapters.
+package ent
+
+//go:generate go tool ent generate --feature sql/execquery,sql/upsert,sql/lock,sql/modifier,sql/versioned-migration --target . ./schema
+//go:generate go run ./migratediff -migrations ../../../migrations

@@ -1,0 +1,307 @@
+package entindex
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+)
+
+// Apply implements index.Committing.
+func (x *Index) Apply(ctx context.Context, results []index.Result) ([]index.Outcome, error) {
+	refused := make([]index.Outcome, len(results))
+	work := false
+	for i, r := range results {
+		refused[i].Err = validate(r)
+		work = work || refused[i].Err == nil
+	}
+	if !work {
+		return refused, nil
+	}
+	var outcomes []index.Outcome
+	err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		outcomes = slices.Clone(refused)
+		return newApplication(tx, results, outcomes).run(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return outcomes, nil
+}
+
+// An application is one transaction of Apply: it locks and reads what the
+// results are about, judges them one after the other in memory, and then writes
+// everything in bulk. Judging has no side effect but staged parts, so a result that
+// is refused leaves no trace.
+type application struct {
+	tx       *Tx
+	results  []index.Result
+	outcomes []index.Outcome
+
+	snapshots map[backup.SnapshotID]*snapshotState
+	tasks     map[backup.TaskID]*ent.WalkTask // open ones
+	batches   map[backup.BatchID]*ent.ReadBatch
+	packs     map[backup.PackID]*packState
+	writes    writes
+}
+
+// A snapshotState is a running snapshot, with what this call adds.
+type snapshotState struct {
+	row      *ent.Snapshot
+	changed  bool
+	counts   backup.Counts
+	problems int64 // stored
+	// Announced and settled, as in the row.
+	tasks, tasksSettled, batches, batchesSettled int64
+}
+
+func (s *snapshotState) complete() bool {
+	return s.tasks == s.tasksSettled && s.batches == s.batchesSettled
+}
+
+func newApplication(tx *Tx, results []index.Result, outcomes []index.Outcome) *application {
+	return &application{
+		tx: tx, results: results, outcomes: outcomes,
+		snapshots: map[backup.SnapshotID]*snapshotState{},
+		tasks:     map[backup.TaskID]*ent.WalkTask{},
+		batches:   map[backup.BatchID]*ent.ReadBatch{},
+		packs:     map[backup.PackID]*packState{},
+	}
+}
+
+func (a *application) run(ctx context.Context) error {
+	if err := a.lockSnapshots(ctx); err != nil {
+		return err
+	}
+	if err := a.registerPacks(ctx); err != nil {
+		return err
+	}
+	if err := a.loadWork(ctx); err != nil {
+		return err
+	}
+	if err := a.lockPacks(ctx); err != nil {
+		return err
+	}
+	for i, r := range a.results {
+		if a.outcomes[i] != (index.Outcome{}) {
+			continue
+		}
+		var err error
+		switch {
+		case r.Slice != nil:
+			a.outcomes[i], err = a.slice(ctx, r.Slice)
+		case r.Batch != nil:
+			a.outcomes[i] = a.batch(r.Batch)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return a.write(ctx)
+}
+
+// A live result is one that has not been refused yet.
+func (a *application) live(i int) bool { return a.outcomes[i] == (index.Outcome{}) }
+
+func snapshotOf(r index.Result) backup.SnapshotID {
+	switch {
+	case r.Slice != nil:
+		return r.Slice.Snapshot
+	case r.Pack != nil:
+		return r.Pack.Snapshot
+	}
+	return r.Batch.Snapshot
+}
+
+// lockSnapshots locks the results' snapshots, in the order of their ids, so
+// that they are running until the end of the transaction. Those that get
+// work or pages are locked against each other: their pages and counters have
+// one writer at a time, and the last result to settle sees that it is the last. Packs
+// only share the lock, because their chunks are what takes time.
+func (a *application) lockSnapshots(ctx context.Context) error {
+	exclusive := map[backup.SnapshotID]bool{}
+	for i, r := range a.results {
+		if a.live(i) {
+			exclusive[snapshotOf(r)] = exclusive[snapshotOf(r)] || r.Pack == nil
+		}
+	}
+	ids := make([]backup.SnapshotID, 0, len(exclusive))
+	for id := range exclusive {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b backup.SnapshotID) int { return slices.Compare(a[:], b[:]) })
+	for _, id := range ids {
+		row, err := a.tx.lockSnapshot(ctx, id, exclusive[id])
+		if errors.Is(err, backup.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if row.State != string(backup.Running) {
+			continue
+		}
+		a.snapshots[id] = &snapshotState{
+			row: row, counts: countsOf(row), problems: row.ProblemsStored,
+			tasks: row.TasksAnnounced, tasksSettled: row.TasksSettled,
+			batches: row.BatchesAnnounced, batchesSettled: row.BatchesSettled,
+		}
+	}
+	for i, r := range a.results {
+		if a.live(i) && a.snapshots[snapshotOf(r)] == nil {
+			a.outcomes[i].Late = true
+		}
+	}
+	return nil
+}
+
+// loadWork reads the tasks and batches that the results are about. No lock is
+// needed: only the owner of the snapshot's lock settles work, and a claim only
+// makes the attempt's number larger.
+func (a *application) loadWork(ctx context.Context) error {
+	var tasks, batches []int64
+	for i, r := range a.results {
+		switch {
+		case !a.live(i):
+		case r.Slice != nil:
+			tasks = append(tasks, int64(r.Slice.Task))
+		case r.Batch != nil:
+			batches = append(batches, int64(r.Batch.Batch))
+		}
+	}
+	openTasks, err := a.tx.openTasks(ctx, tasks)
+	if err != nil {
+		return err
+	}
+	for _, t := range openTasks {
+		a.tasks[backup.TaskID(t.ID)] = t
+	}
+	openBatches, err := a.tx.openBatches(ctx, batches)
+	if err != nil {
+		return err
+	}
+	for _, b := range openBatches {
+		a.batches[backup.BatchID(b.ID)] = b
+	}
+	return nil
+}
+
+// batch judges a BatchStored.
+func (a *application) batch(b *backup.BatchStored) index.Outcome {
+	s := a.snapshots[b.Snapshot]
+	open := a.batches[b.Batch]
+	switch {
+	case open == nil:
+		return index.Outcome{Late: true}
+	case open.SnapshotID != uuid.UUID(b.Snapshot):
+		return index.Outcome{Err: invalid("batch %d is another snapshot's", b.Batch)}
+	case b.Attempt > open.Attempt:
+		return index.Outcome{Err: invalid("attempt %d at batch %d has not been made", b.Attempt, b.Batch)}
+	case !slices.Equal(open.Names, digestNames(b.Pages)):
+		return index.Outcome{Err: invalid("pages are not those of batch %d", b.Batch)}
+	}
+	for _, pack := range b.ReliesOn {
+		switch p := a.packs[pack]; {
+		case p == nil:
+			return index.Outcome{Err: index.ErrPackUnknown}
+		case p.condemned:
+			// Read again, it will find what was in the pack nowhere, and store it anew.
+			a.writes.expired = append(a.writes.expired, int64(b.Batch))
+			return index.Outcome{Err: index.ErrCondemned, Announced: true}
+		}
+	}
+	delete(a.batches, b.Batch)
+	a.writes.settledBatches = append(a.writes.settledBatches, int64(b.Batch))
+	s.batchesSettled++
+	a.putPages(s, b.Pages)
+	a.count(s, &b.Counts, b.Problems)
+	return index.Outcome{Complete: s.complete()}
+}
+
+// slice judges a SliceWalked, or a part of one.
+func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.Outcome, error) {
+	s := a.snapshots[r.Snapshot]
+	open := a.tasks[r.Task]
+	switch {
+	case open == nil:
+		return index.Outcome{Late: true}, nil
+	case open.SnapshotID != uuid.UUID(r.Snapshot):
+		return index.Outcome{Err: invalid("task %d is another snapshot's", r.Task)}, nil
+	case r.Attempt > open.Attempt:
+		return index.Outcome{Err: invalid("attempt %d at task %d has not been made", r.Attempt, r.Task)}, nil
+	case !r.Last:
+		return index.Outcome{}, a.tx.stagePart(ctx, r)
+	}
+	parts := []*backup.SliceWalked{r}
+	if r.Part > 0 {
+		staged, err := a.tx.stagedParts(ctx, r)
+		if errors.Is(err, index.ErrPartMissing) {
+			return index.Outcome{Err: err}, nil
+		}
+		if err != nil {
+			return index.Outcome{}, err
+		}
+		parts = append(staged, r)
+	}
+	delete(a.tasks, r.Task)
+	a.writes.settledTasks = append(a.writes.settledTasks, int64(r.Task))
+	s.tasksSettled++
+	announced := false
+	for _, part := range parts {
+		a.accept(s, open, part)
+		announced = announced || len(part.Children)+len(part.Batches) > 0
+	}
+	return index.Outcome{Announced: announced, Complete: s.complete()}, nil
+}
+
+// accept takes over what a part of an accepted result says.
+func (a *application) accept(s *snapshotState, task *ent.WalkTask, part *backup.SliceWalked) {
+	shard, number := backup.ShardID(s.row.ShardID), backup.SnapshotNumber(s.row.Number)
+	for _, path := range part.Removed {
+		a.writes.trees = append(a.writes.trees, Tree{shard, number, Range{backup.PathKey(path), backup.PathKeyEnd(path)}})
+	}
+	for _, name := range part.Ended {
+		a.writes.ended = append(a.writes.ended, PageName{shard, number, index.DirectoryIDOf(name.Path), name.Key})
+	}
+	a.putPages(s, part.Pages)
+	for _, pages := range part.Batches {
+		a.writes.newBatches = append(a.writes.newBatches, newBatch{task.SnapshotID, pages})
+	}
+	for _, directories := range part.Children {
+		a.writes.newTasks = append(a.writes.newTasks, newTask{task.SnapshotID, task.Generation + 1, directories})
+	}
+	s.batches += int64(len(part.Batches))
+	s.tasks += int64(len(part.Children))
+	a.count(s, &part.Counts, part.Problems)
+}
+
+func (a *application) putPages(s *snapshotState, pages []backup.PageVersion) {
+	for i := range pages {
+		p := &pages[i]
+		a.writes.pages = append(a.writes.pages, PageRow{
+			Shard: backup.ShardID(s.row.ShardID), Number: backup.SnapshotNumber(s.row.Number),
+			Directory: index.DirectoryIDOf(p.Path), Key: p.Key, PathKey: backup.PathKey(p.Path),
+			Fingerprint: p.Fingerprint, Inode: p.Inode, Listing: p.Listing,
+		})
+	}
+}
+
+// maxProblems is how many problems of a snapshot are stored; all are counted.
+const maxProblems = 10_000
+
+func (a *application) count(s *snapshotState, c *backup.Counts, problems []backup.Problem) {
+	counts := *c
+	counts.Errors = max(counts.Errors, int64(len(problems)))
+	s.counts.Add(counts)
+	s.changed = true
+	room := min(int64(len(problems)), max(0, maxProblems-s.problems))
+	s.problems += room
+	for _, p := range problems[:room] {
+		a.writes.problems = append(a.writes.problems, newProblem{s.row.ID, p})
+	}
+}

@@ -1,0 +1,124 @@
+package entindex
+
+import (
+	"context"
+	"iter"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+)
+
+// Durability says what an Update survives once it has returned.
+type Durability int
+
+const (
+	// Relaxed: it survives the process. A power cut may undo it, but only
+	// together with every Update that came after it.
+	Relaxed Durability = iota
+	// Durable: it survives a power cut, and so do all that came before it.
+	Durable
+)
+
+// A Backend is one database: its transactions, and its way with the hot tables.
+// Its methods may be called concurrently. Errors of a database that does not
+// answer wrap backup.ErrUnavailable.
+type Backend interface {
+	// Update runs do in a transaction that writes, and commits it unless do
+	// fails. After a serialization failure or a deadlock it runs do again, in a new transaction.
+	Update(ctx context.Context, d Durability, do func(ctx context.Context, tx *Tx) error) error
+	// Client reads the small tables outside of transactions.
+	Client() *ent.Client
+	// Wrap adds to an error of Client what the Backend's own methods add to theirs.
+	Wrap(err error) error
+	HotReader
+
+	Migrate(ctx context.Context) (from, to int64, err error)
+	// SchemaVersion returns the database's version (0: none) and the one that this binary needs.
+	SchemaVersion(ctx context.Context) (have, want int64, err error)
+	Close() error
+}
+
+// A Tx is one transaction of Update.
+type Tx struct {
+	*ent.Client           // the small tables
+	Hot         HotWriter // the hot ones
+	// What a SELECT ends with to lock its rows; empty where a transaction that writes is alone anyway.
+	ForUpdate, ForShare, SkipLocked string
+}
+
+// A PageRow is a version of a page in the hot table.
+type PageRow struct {
+	Shard       backup.ShardID
+	Number      backup.SnapshotNumber // of the snapshot that writes it
+	Directory   backup.DirectoryID
+	Key         backup.PageKey
+	PathKey     []byte
+	Fingerprint backup.Fingerprint
+	Inode       uint64
+	Listing     []byte
+}
+
+// A PageName is a page whose open version is to be ended by snapshot Number.
+type PageName struct {
+	Shard     backup.ShardID
+	Number    backup.SnapshotNumber
+	Directory backup.DirectoryID
+	Key       backup.PageKey
+}
+
+// A Tree is a range of path keys, whose open versions are to be ended by snapshot Number.
+type Tree struct {
+	Shard  backup.ShardID
+	Number backup.SnapshotNumber
+	Range
+}
+
+// A Range is the path keys in [From, To); To nil is no end.
+type Range struct{ From, To []byte }
+
+// A ChunkRow is a place of a chunk; Pack is packs.id.
+type ChunkRow struct {
+	backup.ChunkPlace
+	Pack int64
+}
+
+// A Dependency: whoever relies on Pack relies on ReliesOn too. Both are packs.id.
+type Dependency struct{ Pack, ReliesOn int64 }
+
+// A HotWriter writes the hot tables within a transaction. Slices are sorted by
+// the table's key and have no key twice. A snapshot only ends versions that
+// began before it, and they get last_snapshot = Number - 1.
+type HotWriter interface {
+	// PutChunks stores places. A chunk that has one keeps it, unless that is in a condemned pack;
+	// the kept ones come back as dependencies, each once.
+	PutChunks(ctx context.Context, rows []ChunkRow) ([]Dependency, error)
+	// PutPages makes each row the open version of its page. Where the open version has the same fingerprint and listing it does nothing.
+	PutPages(ctx context.Context, rows []PageRow) error
+	EndPages(ctx context.Context, names []PageName) error
+	EndTrees(ctx context.Context, trees []Tree) error
+	// UndoPages deletes the versions that began with snapshot number, and opens again those that it ended.
+	UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error
+}
+
+// A HotReader reads the hot tables, outside of transactions. at is a snapshot
+// number: only versions that are valid in it are seen.
+type HotReader interface {
+	// Marks returns the first limit marks of the range, by path key and page, with their path keys.
+	Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r Range, limit int) ([]index.PageMark, [][]byte, error)
+	// PagesAfter returns the first limit pages of the range that are after the page (after, key), by path key and page.
+	// A nil after is before all of them.
+	PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r Range, after []byte, key backup.PageKey, limit int) ([]PageRow, error)
+	// Listings returns the listings of pages, nil where there is none.
+	Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []PageName) ([][]byte, error)
+	// DirectoriesByInode returns the path keys of the directories of that inode, at most two.
+	DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error)
+	// DirectoryMarks returns the marks of all pages of one directory, by page.
+	DirectoryMarks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, directory backup.DirectoryID) ([]index.PageMark, error)
+	// Locate returns where chunks are, in the order of ids: zero for one that is nowhere, or (unless condemned is true)
+	// in a condemned pack.
+	Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error)
+	// Begun yields the versions that began with snapshot number, Ended those that it ended (without listings); by path key and page.
+	Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
+	Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
+}

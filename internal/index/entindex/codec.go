@@ -1,0 +1,233 @@
+package entindex
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/zeebo/blake3"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// What rows carry that only the index itself reads: the directories of a task,
+// the pages of a batch, the parts of a result. Integers are varints, a list is
+// its length and its elements, the first byte is the version. Listings are
+// compressed already, so that no more is worth doing.
+const codecVersion = 1
+
+func appendBytes[T string | []byte](dst []byte, b T) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+}
+
+func appendStrings(dst []byte, list []string) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(list)))
+	for _, s := range list {
+		dst = appendBytes(dst, s)
+	}
+	return dst
+}
+
+func appendPages(dst []byte, pages []backup.PageVersion) []byte {
+	size := 0
+	for i := range pages {
+		size += len(pages[i].Path) + len(pages[i].Listing) + 48
+	}
+	dst = slices.Grow(dst, size)
+	dst = binary.AppendUvarint(dst, uint64(len(pages)))
+	for i := range pages {
+		p := &pages[i]
+		dst = appendBytes(dst, p.Path)
+		dst = binary.AppendUvarint(dst, uint64(p.Key))
+		dst = append(dst, p.Fingerprint[:]...)
+		dst = binary.AppendUvarint(dst, p.Inode)
+		dst = appendBytes(dst, p.Listing)
+	}
+	return dst
+}
+
+func encodeDirectories(directories []string) []byte {
+	return appendStrings([]byte{codecVersion}, directories)
+}
+
+func decodeDirectories(data []byte) ([]string, error) {
+	d := newDecoder(data)
+	directories := d.strings()
+	return directories, d.finish("directories of a walk task")
+}
+
+func encodePages(pages []backup.PageVersion) []byte {
+	return appendPages([]byte{codecVersion}, pages)
+}
+
+func decodePages(data []byte) ([]backup.PageVersion, error) {
+	d := newDecoder(data)
+	pages := d.pages()
+	return pages, d.finish("pages of a read batch")
+}
+
+// digestNames tells whether two lists have the same pages, in whatever order.
+func digestNames(pages []backup.PageVersion) []byte {
+	names := make([][]byte, len(pages))
+	for i := range pages {
+		directory := index.DirectoryIDOf(pages[i].Path)
+		names[i] = binary.BigEndian.AppendUint64(directory[:], uint64(pages[i].Key))
+	}
+	slices.SortFunc(names, bytes.Compare)
+	sum := blake3.Sum256(bytes.Join(names, nil))
+	return sum[:16]
+}
+
+func appendCounts(dst []byte, c *backup.Counts) []byte {
+	for _, n := range countsIntegers(c) {
+		dst = binary.AppendUvarint(dst, uint64(*n))
+	}
+	for _, f := range countsSeconds(c) {
+		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(*f))
+	}
+	return dst
+}
+
+// encodeSlice encodes what a part of a result says, without which one it is.
+func encodeSlice(s *backup.SliceWalked) []byte {
+	dst := appendPages([]byte{codecVersion}, s.Pages)
+	dst = binary.AppendUvarint(dst, uint64(len(s.Ended)))
+	for _, name := range s.Ended {
+		dst = binary.AppendUvarint(appendBytes(dst, name.Path), uint64(name.Key))
+	}
+	dst = appendStrings(dst, s.Removed)
+	dst = binary.AppendUvarint(dst, uint64(len(s.Batches)))
+	for _, pages := range s.Batches {
+		dst = appendPages(dst, pages)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Children)))
+	for _, directories := range s.Children {
+		dst = appendStrings(dst, directories)
+	}
+	dst = appendCounts(dst, &s.Counts)
+	dst = binary.AppendUvarint(dst, uint64(len(s.Problems)))
+	for _, p := range s.Problems {
+		dst = appendBytes(appendBytes(appendBytes(dst, p.Path), p.Op), p.Err)
+	}
+	return dst
+}
+
+func decodeSlice(data []byte) (*backup.SliceWalked, error) {
+	d := newDecoder(data)
+	s := &backup.SliceWalked{Pages: d.pages()}
+	for range d.count(2) {
+		s.Ended = append(s.Ended, backup.PageName{Path: string(d.bytes()), Key: backup.PageKey(d.uvarint())})
+	}
+	s.Removed = d.strings()
+	for range d.count(1) {
+		s.Batches = append(s.Batches, d.pages())
+	}
+	for range d.count(1) {
+		s.Children = append(s.Children, d.strings())
+	}
+	for _, n := range countsIntegers(&s.Counts) {
+		*n = int64(d.uvarint())
+	}
+	for _, f := range countsSeconds(&s.Counts) {
+		*f = math.Float64frombits(d.uint64())
+	}
+	for range d.count(3) {
+		s.Problems = append(s.Problems, backup.Problem{Path: string(d.bytes()), Op: string(d.bytes()), Err: string(d.bytes())})
+	}
+	return s, d.finish("part of a result")
+}
+
+// A decoder reads what the functions above wrote. After an error it returns
+// zeros, and finish the error. What it returns shares data.
+type decoder struct {
+	data []byte
+	bad  bool
+}
+
+func newDecoder(data []byte) *decoder {
+	if len(data) == 0 || data[0] != codecVersion {
+		return &decoder{bad: true}
+	}
+	return &decoder{data: data[1:]}
+}
+
+func (d *decoder) finish(what string) error {
+	if d.bad || len(d.data) > 0 {
+		return fmt.Errorf("%s in the index: %w", what, backup.ErrCorrupt)
+	}
+	return nil
+}
+
+func (d *decoder) fail() { d.bad, d.data = true, nil }
+
+func (d *decoder) uvarint() uint64 {
+	n, size := binary.Uvarint(d.data)
+	if size <= 0 {
+		d.fail()
+		return 0
+	}
+	d.data = d.data[size:]
+	return n
+}
+
+func (d *decoder) take(n uint64) []byte {
+	if n > uint64(len(d.data)) {
+		d.fail()
+		return nil
+	}
+	b := d.data[:n:n]
+	d.data = d.data[n:]
+	return b
+}
+
+func (d *decoder) bytes() []byte { return d.take(d.uvarint()) }
+
+func (d *decoder) uint64() uint64 {
+	if b := d.take(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// count reads the length of a list whose elements have at least minBytes, so
+// that a damaged length allocates nothing.
+func (d *decoder) count(minBytes int) int {
+	n := d.uvarint()
+	if n > uint64(len(d.data)/minBytes) {
+		d.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) strings() []string {
+	n := d.count(1)
+	if n == 0 {
+		return nil
+	}
+	list := make([]string, n)
+	for i := range list {
+		list[i] = string(d.bytes())
+	}
+	return list
+}
+
+func (d *decoder) pages() []backup.PageVersion {
+	n := d.count(20)
+	if n == 0 {
+		return nil
+	}
+	pages := make([]backup.PageVersion, n)
+	for i := range pages {
+		p := &pages[i]
+		p.Path = string(d.bytes())
+		p.Key = backup.PageKey(d.uvarint())
+		copy(p.Fingerprint[:], d.take(16))
+		p.Inode = d.uvarint()
+		p.Listing = d.bytes()
+	}
+	return pages
+}

@@ -1,0 +1,63 @@
+package entindex
+
+import (
+	"math"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent"
+)
+
+// countsIntegers and countsSeconds are the fields of c, in the order that the
+// codec has them in. Only the end may grow, with the codec's version.
+func countsIntegers(c *backup.Counts) [11]*int64 {
+	return [...]*int64{
+		&c.Files, &c.Directories, &c.Bytes, &c.FilesNew, &c.FilesChanged, &c.FilesUnchanged,
+		&c.StatCalls, &c.NewBytes, &c.StoredBytes, &c.ReadBytes, &c.Errors,
+	}
+}
+
+func countsSeconds(c *backup.Counts) [7]*float64 {
+	return [...]*float64{
+		&c.WalkSeconds, &c.ReadSeconds, &c.HashSeconds, &c.CompressSeconds, &c.SealSeconds, &c.UploadSeconds, &c.CommitSeconds,
+	}
+}
+
+// maxCount is the most that one count may be, and the most that a sum shows.
+const maxCount = 1 << 53
+
+func validCounts(c *backup.Counts) bool {
+	for _, n := range countsIntegers(c) {
+		if *n < 0 || *n > maxCount {
+			return false
+		}
+	}
+	for _, f := range countsSeconds(c) {
+		if !(*f >= 0 && *f <= maxCount) || math.IsNaN(*f) {
+			return false
+		}
+	}
+	return true
+}
+
+func countsOf(s *ent.Snapshot) backup.Counts {
+	return backup.Counts{
+		Files: s.Files, Directories: s.Directories, Bytes: s.Bytes,
+		FilesNew: s.FilesNew, FilesChanged: s.FilesChanged, FilesUnchanged: s.FilesUnchanged,
+		StatCalls: s.StatCalls, NewBytes: s.NewBytes, StoredBytes: s.StoredBytes, ReadBytes: s.ReadBytes, Errors: s.Errors,
+		WalkSeconds: s.WalkSeconds, ReadSeconds: s.ReadSeconds, HashSeconds: s.HashSeconds, CompressSeconds: s.CompressSeconds,
+		SealSeconds: s.SealSeconds, UploadSeconds: s.UploadSeconds, CommitSeconds: s.CommitSeconds,
+	}
+}
+
+// setCounts stores sums. They stop at maxCount, so that no forged result can
+// make a sum that the database refuses.
+func setCounts(u *ent.SnapshotUpdate, c backup.Counts) *ent.SnapshotUpdate {
+	for _, n := range countsIntegers(&c) {
+		*n = min(*n, maxCount)
+	}
+	return u.SetFiles(c.Files).SetDirectories(c.Directories).SetBytes(c.Bytes).
+		SetFilesNew(c.FilesNew).SetFilesChanged(c.FilesChanged).SetFilesUnchanged(c.FilesUnchanged).
+		SetStatCalls(c.StatCalls).SetNewBytes(c.NewBytes).SetStoredBytes(c.StoredBytes).SetReadBytes(c.ReadBytes).SetErrors(c.Errors).
+		SetWalkSeconds(c.WalkSeconds).SetReadSeconds(c.ReadSeconds).SetHashSeconds(c.HashSeconds).
+		SetCompressSeconds(c.CompressSeconds).SetSealSeconds(c.SealSeconds).SetUploadSeconds(c.UploadSeconds).SetCommitSeconds(c.CommitSeconds)
+}

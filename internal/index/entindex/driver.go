@@ -1,0 +1,48 @@
+package entindex
+
+import (
+	"context"
+	"database/sql"
+	"math/rand/v2"
+	"time"
+
+	"entgo.io/ent/dialect"
+	entsql "entgo.io/ent/dialect/sql"
+
+	"github.com/bctl/bctl/internal/index/ent"
+)
+
+// NewClient returns ent over a pool, or over a transaction that somebody else
+// commits (a *sql.Tx).
+func NewClient(dialectName string, over entsql.ExecQuerier) *ent.Client {
+	driver := entsql.NewDriver(dialectName, entsql.Conn{ExecQuerier: over})
+	if _, ok := over.(*sql.Tx); ok {
+		return ent.NewClient(ent.Driver(txDriver{driver}))
+	}
+	return ent.NewClient(ent.Driver(driver))
+}
+
+// A txDriver is within a transaction already: those that ent begins are it.
+type txDriver struct{ *entsql.Driver }
+
+func (d txDriver) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx(d), nil }
+
+// maxTries bounds how often a transaction that lost a conflict is tried.
+const maxTries = 10
+
+// Retry calls do until its error is not one that lost reports, maxTries
+// times at most, and waits a little longer each time.
+func Retry(ctx context.Context, lost func(error) bool, do func() error) error {
+	for try := 1; ; try++ {
+		err := do()
+		if err == nil || !lost(err) || try == maxTries {
+			return err
+		}
+		wait := time.Duration(rand.Int64N(int64(time.Millisecond) << try))
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}

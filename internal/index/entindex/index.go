@@ -1,0 +1,96 @@
+package entindex
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/predicate"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+)
+
+// An Index is an index.Index over a Backend. It has no state of its own.
+type Index struct{ Backend Backend }
+
+var _ index.Index = (*Index)(nil)
+
+// New returns the index in a Backend, which Close closes.
+func New(b Backend) *Index { return &Index{b} }
+
+// Close implements index.Index.
+func (x *Index) Close() error { return x.Backend.Close() }
+
+// Migrate implements index.Admin.
+func (x *Index) Migrate(ctx context.Context) (from, to int64, err error) {
+	return x.Backend.Migrate(ctx)
+}
+
+// CheckSchema implements index.Admin.
+func (x *Index) CheckSchema(ctx context.Context) error {
+	have, want, err := x.Backend.SchemaVersion(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case have < want:
+		return fmt.Errorf("%w: the index has version %d, this binary needs %d: run bctl migrate", index.ErrSchema, have, want)
+	case have > want:
+		return fmt.Errorf("%w: the index has version %d, this binary knows %d: use a newer bctl", index.ErrSchema, have, want)
+	}
+	return nil
+}
+
+// repositoryRow is the id of the only row of repositories.
+const repositoryRow = 1
+
+// CreateRepository implements index.Admin.
+func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error {
+	for _, s := range append([]string{r.Chunker, r.Codec}, r.Recipients...) {
+		if !isText(s) {
+			return invalid("repository setting %q", s)
+		}
+	}
+	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		recipients := append([]string{}, r.Recipients...)
+		return tx.Repository.Create().SetID(repositoryRow).SetRepository(uuid.UUID(r.ID)).SetVersion(r.Version).SetCreated(stamp(r.Created)).
+			SetChunker(r.Chunker).SetCodec(r.Codec).SetRecipients(recipients).Exec(ctx)
+	})
+	if ent.IsConstraintError(err) {
+		return fmt.Errorf("repository: %w", backup.ErrExists)
+	}
+	return err
+}
+
+// Repository implements index.Admin.
+func (x *Index) Repository(ctx context.Context) (backup.Repository, error) {
+	row, err := x.Backend.Client().Repository.Get(ctx, repositoryRow)
+	if ent.IsNotFound(err) {
+		return backup.Repository{}, fmt.Errorf("index: %w", backup.ErrNoRepository)
+	}
+	if err != nil {
+		return backup.Repository{}, x.Backend.Wrap(err)
+	}
+	return backup.Repository{
+		ID: backup.RepositoryID(row.Repository), Version: row.Version, Created: row.Created.UTC(),
+		Chunker: row.Chunker, Codec: row.Codec, Recipients: row.Recipients,
+	}, nil
+}
+
+// snapshotRow returns a snapshot with its shard and filer.
+func (x *Index) snapshotRow(ctx context.Context, client *ent.Client, where ...predicate.Snapshot) (*ent.Snapshot, error) {
+	return client.Snapshot.Query().Where(where...).WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).Only(ctx)
+}
+
+// committed returns a snapshot whose pages may be read, else ErrNotFound.
+func (x *Index) committed(ctx context.Context, id backup.SnapshotID) (*ent.Snapshot, error) {
+	row, err := x.Backend.Client().Snapshot.Query().
+		Where(snapshot.ID(uuid.UUID(id)), snapshot.State(string(backup.Committed))).Only(ctx)
+	if ent.IsNotFound(err) {
+		return nil, fmt.Errorf("committed snapshot %s: %w", id, backup.ErrNotFound)
+	}
+	return row, x.Backend.Wrap(err)
+}

@@ -1,0 +1,186 @@
+package entindex
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// pagesLimit is how many rows with their listings are in memory at a time.
+const pagesLimit = 256
+
+// Pages implements index.Catalog. It asks for some rows at a time, so that a
+// slow reader holds neither a connection nor a transaction; versions of a
+// committed snapshot do not change between.
+func (x *Index) Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
+	return func(yield func(backup.PageVersion, error) bool) {
+		if err := validatePath(path); err != nil {
+			yield(backup.PageVersion{}, err)
+			return
+		}
+		s, err := x.committed(ctx, id)
+		if err != nil {
+			yield(backup.PageVersion{}, err)
+			return
+		}
+		var after []byte
+		var key backup.PageKey
+		for {
+			rows, err := x.Backend.PagesAfter(ctx, backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number),
+				Range{backup.PathKey(path), backup.PathKeyEnd(path)}, after, key, pagesLimit)
+			if err != nil {
+				yield(backup.PageVersion{}, err)
+				return
+			}
+			for i := range rows {
+				version, err := rows[i].version()
+				if !yield(version, err) || err != nil {
+					return
+				}
+			}
+			if len(rows) < pagesLimit {
+				return
+			}
+			after, key = rows[len(rows)-1].PathKey, rows[len(rows)-1].Key
+		}
+	}
+}
+
+func (p *PageRow) version() (backup.PageVersion, error) {
+	path, err := backup.PathOfKey(p.PathKey)
+	return backup.PageVersion{Path: path, Key: p.Key, Fingerprint: p.Fingerprint, Inode: p.Inode, Listing: p.Listing}, err
+}
+
+// Marks implements index.Walking.
+func (x *Index) Marks(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, from, to []byte, limit int) ([]index.PageMark, []byte, error) {
+	if limit < 1 {
+		return nil, nil, invalid("limit of %d marks", limit)
+	}
+	if from == nil {
+		from = []byte{}
+	}
+	marks, keys, err := x.Backend.Marks(ctx, shard, base, Range{from, to}, limit+1)
+	if err != nil || len(marks) <= limit {
+		return marks, nil, err
+	}
+	cut := limit
+	for cut > 0 && marks[cut-1].Directory == marks[limit].Directory {
+		cut--
+	}
+	if cut > 0 {
+		return marks[:cut], keys[cut], nil
+	}
+	// One directory has more pages than limit: it comes whole, and alone.
+	marks, err = x.Backend.DirectoryMarks(ctx, shard, base, marks[0].Directory)
+	if err != nil {
+		return nil, nil, err
+	}
+	// No path key is between a directory's and its first possible child's.
+	_, rest, err := x.Backend.Marks(ctx, shard, base, Range{append(bytes.Clone(keys[0]), 0), to}, 1)
+	if err != nil || len(rest) == 0 {
+		return marks, nil, err
+	}
+	return marks, rest[0], nil
+}
+
+// Listings implements index.Walking.
+func (x *Index) Listings(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, pages []backup.PageName) ([][]byte, error) {
+	if len(pages) == 0 {
+		return nil, nil
+	}
+	names := make([]PageName, len(pages))
+	for i, p := range pages {
+		names[i] = PageName{Shard: shard, Directory: index.DirectoryIDOf(p.Path), Key: p.Key}
+	}
+	return x.Backend.Listings(ctx, shard, base, names)
+}
+
+// DirectoryByInode implements index.Walking.
+func (x *Index) DirectoryByInode(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, inode uint64) (string, bool, error) {
+	if inode == 0 {
+		return "", false, nil
+	}
+	keys, err := x.Backend.DirectoriesByInode(ctx, shard, base, inode)
+	if err != nil || len(keys) != 1 {
+		return "", false, err
+	}
+	path, err := backup.PathOfKey(keys[0])
+	return path, err == nil, err
+}
+
+// PageKeys implements index.Walking.
+func (x *Index) PageKeys(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) ([]backup.PageKey, error) {
+	marks, err := x.Backend.DirectoryMarks(ctx, shard, base, index.DirectoryIDOf(path))
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]backup.PageKey, len(marks))
+	for i := range marks {
+		keys[i] = marks[i].Key
+	}
+	return keys, nil
+}
+
+// Locate implements index.Dedup.
+func (x *Index) Locate(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+	return x.locate(ctx, ids, false)
+}
+
+// LocateAll implements index.Catalog.
+func (x *Index) LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+	return x.locate(ctx, ids, true)
+}
+
+func (x *Index) locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	return x.Backend.Locate(ctx, ids, condemned)
+}
+
+var errStop = errors.New("stop")
+
+// Changes implements index.Committing.
+func (x *Index) Changes(ctx context.Context, id backup.SnapshotID) iter.Seq2[index.Change, error] {
+	return func(yield func(index.Change, error) bool) {
+		s, err := x.Backend.Client().Snapshot.Get(ctx, uuid.UUID(id))
+		if err != nil {
+			yield(index.Change{}, x.notFound(err, id))
+			return
+		}
+		if s.State == string(backup.Failed) {
+			yield(index.Change{}, fmt.Errorf("snapshot %s has failed: %w", id, backup.ErrNotFound))
+			return
+		}
+		shard, number := backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number)
+		each := func(rows iter.Seq2[PageRow, error], ended bool) error {
+			for row, err := range rows {
+				if err != nil {
+					return err
+				}
+				version, err := row.version()
+				if err != nil {
+					return err
+				}
+				if !yield(index.Change{Ended: ended, PageVersion: version}, nil) {
+					return errStop
+				}
+			}
+			return nil
+		}
+		err = each(x.Backend.Begun(ctx, shard, number), false)
+		if err == nil {
+			err = each(x.Backend.Ended(ctx, shard, number), true)
+		}
+		if err != nil && err != errStop {
+			yield(index.Change{}, err)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package entindex
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/readbatch"
+	"github.com/bctl/bctl/internal/index/ent/slicepart"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/index/ent/walktask"
+)
+
+// SQLite has 32,766 parameters a statement.
+const (
+	listLength = 10_000 // of an IN (…)
+	insertRows = 500    // of a VALUES (…), (…)
+)
+
+// placeholders returns "$n,$n+1,…" for values, after the first n-1 parameters.
+func placeholders[T any](values []T, before int) (string, []any) {
+	var list strings.Builder
+	args := make([]any, len(values))
+	for i, v := range values {
+		if i > 0 {
+			list.WriteByte(',')
+		}
+		list.WriteByte('$')
+		list.WriteString(strconv.Itoa(before + i + 1))
+		args[i] = v
+	}
+	return list.String(), args
+}
+
+// insert runs an INSERT of many rows that returns some.
+func (tx *Tx) insert(ctx context.Context, head string, values [][]any, tail string) (*sql.Rows, error) {
+	query, args := insertStatement(head, values, tail)
+	return tx.QueryContext(ctx, query, args...)
+}
+
+func (tx *Tx) insertAll(ctx context.Context, head string, values [][]any) error {
+	query, args := insertStatement(head, values, "")
+	_, err := tx.ExecContext(ctx, query, args...)
+	return err
+}
+
+func insertStatement(head string, values [][]any, tail string) (string, []any) {
+	var query strings.Builder
+	query.WriteString(head)
+	var args []any
+	for i, row := range values {
+		if i > 0 {
+			query.WriteByte(',')
+		}
+		list, rowArgs := placeholders(row, len(args))
+		query.WriteString("(" + list + ")")
+		args = append(args, rowArgs...)
+	}
+	query.WriteString(tail)
+	return query.String(), args
+}
+
+// closeRows ends a query whose rows have been read, or are not wanted.
+func closeRows(rows *sql.Rows) error {
+	for rows.Next() { //nolint:revive // a statement that writes is done when its rows are read
+	}
+	if err := rows.Err(); err != nil {
+		rows.Close()
+		return err
+	}
+	return rows.Close()
+}
+
+// lockSnapshot returns the counters and the state of a snapshot, which stay as
+// they are until the end of the transaction.
+func (tx *Tx) lockSnapshot(ctx context.Context, id backup.SnapshotID, exclusive bool) (*ent.Snapshot, error) {
+	query := tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(id)))
+	switch {
+	case tx.ForUpdate == "":
+	case exclusive:
+		query.ForUpdate()
+	default:
+		query.ForShare()
+	}
+	row, err := query.Only(ctx)
+	if ent.IsNotFound(err) {
+		return nil, fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)
+	}
+	return row, err
+}
+
+func (tx *Tx) openTasks(ctx context.Context, ids []int64) ([]*ent.WalkTask, error) {
+	var tasks []*ent.WalkTask
+	for group := range slices.Chunk(ids, listLength) {
+		rows, err := tx.WalkTask.Query().Where(walktask.IDIn(group...)).
+			Select(walktask.FieldID, walktask.FieldSnapshotID, walktask.FieldAttempt, walktask.FieldGeneration).All(ctx)
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, rows...)
+	}
+	return tasks, nil
+}
+
+func (tx *Tx) openBatches(ctx context.Context, ids []int64) ([]*ent.ReadBatch, error) {
+	var batches []*ent.ReadBatch
+	for group := range slices.Chunk(ids, listLength) {
+		rows, err := tx.ReadBatch.Query().Where(readbatch.IDIn(group...)).
+			Select(readbatch.FieldID, readbatch.FieldSnapshotID, readbatch.FieldAttempt, readbatch.FieldNames).All(ctx)
+		if err != nil {
+			return nil, err
+		}
+		batches = append(batches, rows...)
+	}
+	return batches, nil
+}
+
+// stagePart keeps a part of a result until its last one comes.
+func (tx *Tx) stagePart(ctx context.Context, r *backup.SliceWalked) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO slice_parts (snapshot_id, task_id, attempt, part, result) VALUES ($1,$2,$3,$4,$5) ON CONFLICT DO NOTHING",
+		uuid.UUID(r.Snapshot), int64(r.Task), r.Attempt, r.Part, encodeSlice(r))
+	return err
+}
+
+// stagedParts returns the parts before the last one, or ErrPartMissing.
+func (tx *Tx) stagedParts(ctx context.Context, last *backup.SliceWalked) ([]*backup.SliceWalked, error) {
+	rows, err := tx.SlicePart.Query().
+		Where(slicepart.TaskID(int64(last.Task)), slicepart.Attempt(last.Attempt), slicepart.PartLT(last.Part)).
+		Order(slicepart.ByPart()).All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) != int(last.Part) {
+		return nil, index.ErrPartMissing
+	}
+	parts := make([]*backup.SliceWalked, len(rows))
+	for i, row := range rows {
+		if parts[i], err = decodeSlice(row.Result); err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}

@@ -1,0 +1,253 @@
+package entindex
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	entsql "entgo.io/ent/dialect/sql"
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/pack"
+	"github.com/bctl/bctl/internal/index/ent/readbatch"
+	"github.com/bctl/bctl/internal/index/ent/schema"
+	"github.com/bctl/bctl/internal/index/ent/slicepart"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/index/ent/walktask"
+)
+
+// BeginSnapshot implements index.Catalog. The shard's row is the lock.
+func (x *Index) BeginSnapshot(ctx context.Context, of backup.ShardID, s backup.Snapshot, now time.Time) (backup.Snapshot, error) {
+	if err := validateSelection(s); err != nil {
+		return backup.Snapshot{}, err
+	}
+	if s.ID == (backup.SnapshotID{}) {
+		s.ID = backup.NewSnapshotID()
+	}
+	var begun backup.Snapshot
+	var running bool
+	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		running = false
+		number, err := tx.lockShard(ctx, of)
+		if err != nil {
+			return err
+		}
+		row, err := x.snapshotRow(ctx, tx.Client, snapshot.ShardID(int64(of)), snapshot.State(string(backup.Running)))
+		if err == nil {
+			running, begun = true, toSnapshot(row)
+			return nil
+		}
+		if !ent.IsNotFound(err) {
+			return err
+		}
+		if err := tx.insertSnapshot(ctx, of, number+1, s, stamp(now)); err != nil {
+			return err
+		}
+		row, err = x.snapshotRow(ctx, tx.Client, snapshot.ID(uuid.UUID(s.ID)))
+		if err != nil {
+			return err
+		}
+		begun = toSnapshot(row)
+		return nil
+	})
+	switch {
+	case ent.IsConstraintError(err):
+		return backup.Snapshot{}, fmt.Errorf("snapshot %s: %w", s.ID, backup.ErrExists)
+	case err != nil:
+		return backup.Snapshot{}, err
+	case running:
+		return begun, backup.ErrRunning
+	}
+	return begun, nil
+}
+
+func validateSelection(s backup.Snapshot) error {
+	if s.Selection.ExcludeLargerBytes < 0 {
+		return invalid("selection: files larger than %d bytes", s.Selection.ExcludeLargerBytes)
+	}
+	for _, list := range [][]string{s.Selection.Exclude, s.Selection.ExcludeIfPresent, s.Tags} {
+		for _, text := range list {
+			if !isText(text) {
+				return invalid("selection or tag %q is not UTF-8", text)
+			}
+		}
+	}
+	return nil
+}
+
+// lockShard returns the number of the shard's newest snapshot.
+func (tx *Tx) lockShard(ctx context.Context, id backup.ShardID) (number int64, err error) {
+	rows, err := tx.QueryContext(ctx, "SELECT last_number FROM shards WHERE id = $1"+tx.ForUpdate, int64(id))
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	if err := entsql.ScanOne(rows, &number); errors.Is(err, sql.ErrNoRows) {
+		return 0, fmt.Errorf("shard %d: %w", id, backup.ErrNotFound)
+	} else if err != nil {
+		return 0, err
+	}
+	return number, nil
+}
+
+func (tx *Tx) insertSnapshot(ctx context.Context, of backup.ShardID, number int64, s backup.Snapshot, now time.Time) error {
+	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(int64(of)), snapshot.State(string(backup.Committed))).
+		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).Select(snapshot.FieldNumber).Ints(ctx)
+	if err != nil {
+		return err
+	}
+	create := tx.Snapshot.Create().SetID(uuid.UUID(s.ID)).SetShardID(int64(of)).SetNumber(number).
+		SetState(string(backup.Running)).SetStarted(now).SetSelection(s.Selection).SetAllowShrink(s.AllowShrink).SetTags(s.Tags).
+		SetTasksAnnounced(1)
+	if len(base) > 0 {
+		create.SetBase(int64(base[0]))
+	}
+	if err := create.Exec(ctx); err != nil {
+		return err
+	}
+	if err := tx.Shard.UpdateOneID(int64(of)).SetLastNumber(number).Exec(ctx); err != nil {
+		return err
+	}
+	return tx.WalkTask.Create().SetSnapshotID(uuid.UUID(s.ID)).SetGeneration(0).SetDirectories(encodeDirectories([]string{""})).Exec(ctx)
+}
+
+// CompleteSnapshots implements index.Committing.
+func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID) ([]backup.SnapshotID, error) {
+	query := x.Backend.Client().Snapshot.Query().Where(snapshot.State(string(backup.Running)), func(s *entsql.Selector) {
+		s.Where(entsql.ColumnsEQ(s.C(snapshot.FieldTasksAnnounced), s.C(snapshot.FieldTasksSettled)))
+		s.Where(entsql.ColumnsEQ(s.C(snapshot.FieldBatchesAnnounced), s.C(snapshot.FieldBatchesSettled)))
+	})
+	if only != nil {
+		query.Where(snapshot.IDIn(uuids(only)...))
+	}
+	found, err := query.Order(snapshot.ByStarted(), snapshot.ByID()).IDs(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	ids := make([]backup.SnapshotID, len(found))
+	for i, id := range found {
+		ids[i] = backup.SnapshotID(id)
+	}
+	return ids, nil
+}
+
+func uuids(ids []backup.SnapshotID) []uuid.UUID {
+	list := make([]uuid.UUID, len(ids))
+	for i, id := range ids {
+		list[i] = uuid.UUID(id)
+	}
+	return list
+}
+
+// Commit implements index.Committing.
+func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segments []string, now time.Time) error {
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		row, err := tx.lockSnapshot(ctx, id, true)
+		if err != nil {
+			return err
+		}
+		s := snapshotState{tasks: row.TasksAnnounced, tasksSettled: row.TasksSettled, batches: row.BatchesAnnounced, batchesSettled: row.BatchesSettled}
+		if row.State != string(backup.Running) || !s.complete() {
+			return fmt.Errorf("snapshot %s, running and complete: %w", id, backup.ErrNotFound)
+		}
+		if err := tx.deleteWork(ctx, row.ID); err != nil {
+			return err
+		}
+		// The commit point: once this is durable, every reader sees the snapshot.
+		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(stamp(now)).SetSegments(segments).Exec(ctx)
+	})
+}
+
+// Fail implements index.Committing. What has failed already stays failed.
+//
+// Versions of pages are undone by number. Those that began with the snapshot
+// have first_snapshot = number, and a number is used once. Those that it ended
+// have last_snapshot = number-1, and nobody else gives that value: a snapshot k
+// ends with k-1, numbers are not used again, and only the shard's one running
+// snapshot ends anything. That number-1 may have been a snapshot that failed changes
+// nothing: it ended with number-2, and has undone it. So neither set has a row that is not this snapshot's.
+func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string) error {
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		row, err := tx.lockSnapshot(ctx, id, true)
+		if err != nil {
+			return err
+		}
+		switch backup.State(row.State) {
+		case backup.Failed:
+			return nil
+		case backup.Running:
+		default:
+			return fmt.Errorf("running snapshot %s: %w", id, backup.ErrNotFound)
+		}
+		if err := tx.Hot.UndoPages(ctx, backup.ShardID(row.ShardID), backup.SnapshotNumber(row.Number)); err != nil {
+			return err
+		}
+		if err := tx.deleteWork(ctx, row.ID); err != nil {
+			return err
+		}
+		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).Exec(ctx)
+	})
+}
+
+func (tx *Tx) deleteWork(ctx context.Context, id uuid.UUID) error {
+	if _, err := tx.WalkTask.Delete().Where(walktask.SnapshotID(id)).Exec(ctx); err != nil {
+		return err
+	}
+	if _, err := tx.ReadBatch.Delete().Where(readbatch.SnapshotID(id)).Exec(ctx); err != nil {
+		return err
+	}
+	_, err := tx.SlicePart.Delete().Where(slicepart.SnapshotID(id)).Exec(ctx)
+	return err
+}
+
+// ExpireLeases implements index.Catalog.
+func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		err := tx.WalkTask.Update().Where(walktask.SnapshotID(uuid.UUID(id)), walktask.LeaseUntilNEQ(schema.NoLease)).SetLeaseUntil(schema.NoLease).Exec(ctx)
+		if err != nil {
+			return err
+		}
+		return tx.ReadBatch.Update().Where(readbatch.SnapshotID(uuid.UUID(id)), readbatch.LeaseUntilNEQ(schema.NoLease)).SetLeaseUntil(schema.NoLease).Exec(ctx)
+	})
+}
+
+// CondemnPacks implements index.Committing. It is durable, because objects are
+// deleted after it.
+func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
+	if len(packs) == 0 {
+		return nil
+	}
+	names := make([]uuid.UUID, len(packs))
+	for i, p := range packs {
+		names[i] = uuid.UUID(p)
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		for group := range slices.Chunk(names, listLength) {
+			query := tx.Pack.Query().Where(pack.PackIn(group...)).Order(pack.ByID())
+			if tx.ForUpdate != "" {
+				query.ForUpdate()
+			}
+			// In the order of ids, as batches lock them.
+			ids, err := query.IDs(ctx)
+			if err != nil {
+				return err
+			}
+			if err := tx.Pack.Update().Where(pack.IDIn(ids...)).SetCondemned(true).Exec(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (x *Index) notFound(err error, id backup.SnapshotID) error {
+	if ent.IsNotFound(err) {
+		return fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)
+	}
+	return x.Backend.Wrap(err)
+}

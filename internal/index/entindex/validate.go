@@ -1,0 +1,154 @@
+package entindex
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// validate refuses what no honest worker sends. What it lets through cannot
+// make a statement fail, so that one result never disturbs the others of its call.
+func validate(r index.Result) error {
+	switch {
+	case r.Slice != nil && r.Pack == nil && r.Batch == nil:
+		return validateSlice(r.Slice)
+	case r.Pack != nil && r.Slice == nil && r.Batch == nil:
+		return validatePack(r.Pack)
+	case r.Batch != nil && r.Slice == nil && r.Pack == nil:
+		return validateBatch(r.Batch)
+	}
+	return invalid("a result must be exactly one of slice, pack and batch")
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, backup.ErrInvalid)...)
+}
+
+func validateSlice(s *backup.SliceWalked) error {
+	if s.Task <= 0 || s.Attempt <= 0 || s.Part < 0 || s.Part >= index.MaxParts {
+		return invalid("task %d, attempt %d, part %d", s.Task, s.Attempt, s.Part)
+	}
+	if !validCounts(&s.Counts) {
+		return invalid("counts of task %d", s.Task)
+	}
+	if err := validatePages(s.Pages); err != nil {
+		return err
+	}
+	for _, name := range s.Ended {
+		if err := validateName(name.Path, name.Key); err != nil {
+			return err
+		}
+	}
+	for _, path := range s.Removed {
+		// The root cannot be gone: a shard without its root fails.
+		if path == "" {
+			return invalid("removal of the root")
+		}
+		if err := validatePath(path); err != nil {
+			return err
+		}
+	}
+	for _, pages := range s.Batches {
+		if len(pages) == 0 {
+			return invalid("a batch without pages")
+		}
+		if err := validatePages(pages); err != nil {
+			return err
+		}
+	}
+	for _, directories := range s.Children {
+		if len(directories) == 0 {
+			return invalid("a child task without directories")
+		}
+		for _, path := range directories {
+			if err := validatePath(path); err != nil {
+				return err
+			}
+		}
+	}
+	return validateProblems(s.Problems)
+}
+
+func validatePack(p *backup.PackStored) error {
+	if p.StoredBytes < 0 || len(p.Chunks) > index.MaxChunks {
+		return invalid("pack %s: %d bytes, %d chunks", p.Pack, p.StoredBytes, len(p.Chunks))
+	}
+	for i := range p.Chunks {
+		c := &p.Chunks[i]
+		if c.Frame > math.MaxInt32 || c.Offset > math.MaxInt32 || c.Length > math.MaxInt32 {
+			return invalid("pack %s: place of chunk %s", p.Pack, c.ID)
+		}
+	}
+	return nil
+}
+
+func validateBatch(b *backup.BatchStored) error {
+	if b.Batch <= 0 || b.Attempt <= 0 || len(b.ReliesOn) > index.MaxReliesOn {
+		return invalid("batch %d, attempt %d, %d packs", b.Batch, b.Attempt, len(b.ReliesOn))
+	}
+	if !validCounts(&b.Counts) {
+		return invalid("counts of batch %d", b.Batch)
+	}
+	if err := validatePages(b.Pages); err != nil {
+		return err
+	}
+	return validateProblems(b.Problems)
+}
+
+func validatePages(pages []backup.PageVersion) error {
+	for i := range pages {
+		p := &pages[i]
+		if err := validateName(p.Path, p.Key); err != nil {
+			return err
+		}
+		if len(p.Listing) > index.MaxListingBytes {
+			return invalid("listing of %d bytes", len(p.Listing))
+		}
+	}
+	return nil
+}
+
+func validateName(path string, key backup.PageKey) error {
+	if key < 0 {
+		return invalid("page key %d", key)
+	}
+	return validatePath(path)
+}
+
+func validatePath(path string) error {
+	if len(path) > index.MaxPathBytes {
+		return invalid("path of %d bytes", len(path))
+	}
+	for path != "" {
+		name, rest, more := strings.Cut(path, "/")
+		if err := backup.CheckName(name); err != nil {
+			return err
+		}
+		if more && rest == "" {
+			return invalid("path that ends in a slash")
+		}
+		path = rest
+	}
+	return nil
+}
+
+func validateProblems(problems []backup.Problem) error {
+	for i := range problems {
+		if len(problems[i].Path) > index.MaxPathBytes {
+			return invalid("path of %d bytes", len(problems[i].Path))
+		}
+	}
+	return nil
+}
+
+// text makes of s what a text column can hold: valid UTF-8 without NUL, of at
+// most maxBytes.
+func text(s string, maxBytes int) string {
+	if len(s) > maxBytes {
+		s = s[:maxBytes]
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

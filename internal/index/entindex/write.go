@@ -1,0 +1,172 @@
+package entindex
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent/readbatch"
+	"github.com/bctl/bctl/internal/index/ent/schema"
+	"github.com/bctl/bctl/internal/index/ent/slicepart"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/index/ent/walktask"
+)
+
+// writes is what an application has decided to write.
+type writes struct {
+	trees []Tree
+	ended []PageName
+	pages []PageRow
+
+	settledTasks, settledBatches []int64
+	expired                      []int64 // batches
+	newTasks                     []newTask
+	newBatches                   []newBatch
+	problems                     []newProblem
+}
+
+type newTask struct {
+	snapshot    uuid.UUID
+	generation  int32
+	directories []string
+}
+
+type newBatch struct {
+	snapshot uuid.UUID
+	pages    []backup.PageVersion
+}
+
+type newProblem struct {
+	snapshot uuid.UUID
+	backup.Problem
+}
+
+func (a *application) write(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{a.writePages, a.settle, a.announce, a.writeProblems, a.writeCounters} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writePages ends before it puts: what was removed and is there again in the
+// same snapshot is a new version, even if it looks like the old one.
+func (a *application) writePages(ctx context.Context) error {
+	w := &a.writes
+	if len(w.trees) > 0 {
+		if err := a.tx.Hot.EndTrees(ctx, w.trees); err != nil {
+			return err
+		}
+	}
+	if len(w.ended) > 0 {
+		slices.SortFunc(w.ended, comparePageNames)
+		if err := a.tx.Hot.EndPages(ctx, slices.Compact(w.ended)); err != nil {
+			return err
+		}
+	}
+	if len(w.pages) == 0 {
+		return nil
+	}
+	// Of a page that came twice the later one counts.
+	slices.Reverse(w.pages)
+	slices.SortStableFunc(w.pages, func(a, b PageRow) int { return comparePageNames(a.name(), b.name()) })
+	w.pages = slices.CompactFunc(w.pages, func(a, b PageRow) bool { return a.name() == b.name() })
+	return a.tx.Hot.PutPages(ctx, w.pages)
+}
+
+func (p *PageRow) name() PageName { return PageName{p.Shard, p.Number, p.Directory, p.Key} }
+
+func comparePageNames(a, b PageName) int {
+	if c := cmp.Compare(a.Shard, b.Shard); c != 0 {
+		return c
+	}
+	if c := slices.Compare(a.Directory[:], b.Directory[:]); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Key, b.Key)
+}
+
+func (a *application) settle(ctx context.Context) error {
+	w := &a.writes
+	for group := range slices.Chunk(w.settledTasks, listLength) {
+		if _, err := a.tx.WalkTask.Delete().Where(walktask.IDIn(group...)).Exec(ctx); err != nil {
+			return err
+		}
+		// Of the attempt that won, and of those that lost.
+		if _, err := a.tx.SlicePart.Delete().Where(slicepart.TaskIDIn(group...)).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	for group := range slices.Chunk(w.settledBatches, listLength) {
+		if _, err := a.tx.ReadBatch.Delete().Where(readbatch.IDIn(group...)).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	for group := range slices.Chunk(w.expired, listLength) {
+		if err := a.tx.ReadBatch.Update().Where(readbatch.IDIn(group...)).SetLeaseUntil(schema.NoLease).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *application) announce(ctx context.Context) error {
+	for group := range slices.Chunk(a.writes.newTasks, insertRows) {
+		values := make([][]any, len(group))
+		for i, t := range group {
+			values[i] = []any{t.snapshot, t.generation, schema.NoLease, encodeDirectories(t.directories)}
+		}
+		if err := a.tx.insertAll(ctx, "INSERT INTO walk_tasks (snapshot_id, generation, lease_until, directories) VALUES ", values); err != nil {
+			return err
+		}
+	}
+	for group := range slices.Chunk(a.writes.newBatches, insertRows) {
+		values := make([][]any, len(group))
+		for i, b := range group {
+			values[i] = []any{b.snapshot, schema.NoLease, digestNames(b.pages), encodePages(b.pages)}
+		}
+		if err := a.tx.insertAll(ctx, "INSERT INTO read_batches (snapshot_id, lease_until, names, pages) VALUES ", values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The most that the texts of a problem may have; what is longer is cut.
+const (
+	maxOpBytes    = 64
+	maxErrorBytes = 2 << 10
+)
+
+func (a *application) writeProblems(ctx context.Context) error {
+	for group := range slices.Chunk(a.writes.problems, insertRows) {
+		values := make([][]any, len(group))
+		for i, p := range group {
+			values[i] = []any{p.snapshot, []byte(p.Path), text(p.Op, maxOpBytes), text(p.Err, maxErrorBytes)}
+		}
+		if err := a.tx.insertAll(ctx, "INSERT INTO problems (snapshot_id, path, op, error) VALUES ", values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *application) writeCounters(ctx context.Context) error {
+	for _, s := range a.snapshots {
+		if !s.changed {
+			continue
+		}
+		update := a.tx.Snapshot.Update().Where(snapshot.ID(s.row.ID)).
+			SetProblemsStored(s.problems).
+			SetTasksAnnounced(s.tasks).SetTasksSettled(s.tasksSettled).
+			SetBatchesAnnounced(s.batches).SetBatchesSettled(s.batchesSettled)
+		if err := setCounts(update, s.counts).Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

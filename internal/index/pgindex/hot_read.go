@@ -1,0 +1,222 @@
+package pgindex
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"iter"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// keyPrefixBytes is how much of a path key the index pages_path has.
+const keyPrefixBytes = 1024
+
+const keyPrefix = "substring(path_key FROM 1 FOR 1024)"
+
+// rangeCondition is r as a condition: on the beginnings of path keys, which
+// the index has, and on the whole keys, because several may begin alike.
+func rangeCondition(r entindex.Range, args pgx.NamedArgs) string {
+	condition := ""
+	if len(r.From) > 0 {
+		condition = " AND " + keyPrefix + " >= @from_prefix AND path_key >= @from"
+		args["from"], args["from_prefix"] = r.From, prefix(r.From)
+	}
+	if r.To != nil {
+		condition += " AND " + keyPrefix + " <= @to_prefix AND path_key < @to"
+		args["to"], args["to_prefix"] = r.To, prefix(r.To)
+	}
+	return condition
+}
+
+func prefix(key []byte) []byte { return key[:min(len(key), keyPrefixBytes)] }
+
+const (
+	validIn   = " AND first_snapshot <= @at AND (last_snapshot IS NULL OR last_snapshot >= @at)"
+	byPathKey = " ORDER BY " + keyPrefix + ", path_key, page"
+)
+
+// Marks implements entindex.HotReader.
+func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
+	args := pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "limit": limit}
+	rows, err := b.pool.Query(ctx, "SELECT directory, page, fingerprint, path_key FROM pages WHERE shard = @shard"+
+		rangeCondition(r, args)+validIn+byPathKey+" LIMIT @limit", args)
+	if err != nil {
+		return nil, nil, b.Wrap(err)
+	}
+	defer rows.Close()
+	var marks []index.PageMark
+	var keys [][]byte
+	for rows.Next() {
+		// Binary values, without pgx's scanning: this is what an unchanged tree costs.
+		raw := rows.RawValues()
+		marks = append(marks, index.PageMark{
+			Directory: backup.DirectoryID(raw[0]), Key: backup.PageKey(binary.BigEndian.Uint64(raw[1])), Fingerprint: backup.Fingerprint(raw[2]),
+		})
+		keys = append(keys, bytes.Clone(raw[3]))
+	}
+	return marks, keys, b.Wrap(rows.Err())
+}
+
+const pageColumns = "shard, directory, page, path_key, fingerprint, inode"
+
+func scanPage(rows pgx.Rows) (p entindex.PageRow, err error) {
+	raw := rows.RawValues()
+	p = entindex.PageRow{
+		Shard: backup.ShardID(binary.BigEndian.Uint64(raw[0])), Directory: backup.DirectoryID(raw[1]),
+		Key: backup.PageKey(binary.BigEndian.Uint64(raw[2])), PathKey: bytes.Clone(raw[3]),
+		Fingerprint: backup.Fingerprint(raw[4]), Inode: binary.BigEndian.Uint64(raw[5]),
+	}
+	if len(raw) > 6 {
+		p.Listing = bytes.Clone(raw[6])
+	}
+	return p, nil
+}
+
+// PagesAfter implements entindex.HotReader.
+func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
+	args := pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "limit": limit}
+	more := ""
+	if after != nil {
+		r.From = after
+		args["after"], args["key"] = after, int64(key)
+		more = " AND (path_key, page) > (@after, @key)"
+	}
+	rows, err := b.pool.Query(ctx, "SELECT "+pageColumns+", listing FROM pages WHERE shard = @shard"+
+		rangeCondition(r, args)+more+validIn+byPathKey+" LIMIT @limit", args)
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	defer rows.Close()
+	var pages []entindex.PageRow
+	for rows.Next() {
+		p, err := scanPage(rows)
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, p)
+	}
+	return pages, b.Wrap(rows.Err())
+}
+
+// Listings implements entindex.HotReader.
+func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
+	directories, keys := make([][16]byte, len(names)), make([]int64, len(names))
+	for i, n := range names {
+		directories[i], keys[i] = n.Directory, int64(n.Key)
+	}
+	rows, err := b.pool.Query(ctx, `
+SELECT n.position, p.listing FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
+CROSS JOIN LATERAL (
+    SELECT listing, last_snapshot FROM pages
+    WHERE shard = @shard AND directory = n.directory AND page = n.page AND first_snapshot <= @at
+    ORDER BY first_snapshot DESC LIMIT 1) p
+WHERE p.last_snapshot IS NULL OR p.last_snapshot >= @at`,
+		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "directories": directories, "keys": keys})
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	defer rows.Close()
+	listings := make([][]byte, len(names))
+	for rows.Next() {
+		raw := rows.RawValues()
+		listings[binary.BigEndian.Uint64(raw[0])-1] = append([]byte{}, raw[1]...)
+	}
+	return listings, b.Wrap(rows.Err())
+}
+
+// DirectoriesByInode implements entindex.HotReader.
+func (b *backend) DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error) {
+	rows, err := b.pool.Query(ctx, "SELECT path_key FROM pages WHERE shard = @shard AND inode = @inode AND page = 0 AND inode <> 0"+validIn+" LIMIT 2",
+		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "inode": int64(inode)})
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	return keys, b.Wrap(err)
+}
+
+// DirectoryMarks implements entindex.HotReader.
+func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, directory backup.DirectoryID) ([]index.PageMark, error) {
+	rows, err := b.pool.Query(ctx, "SELECT page, fingerprint FROM pages WHERE shard = @shard AND directory = @directory"+validIn+" ORDER BY page",
+		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "directory": [16]byte(directory)})
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	marks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (index.PageMark, error) {
+		raw := row.RawValues()
+		return index.PageMark{Directory: directory, Key: backup.PageKey(binary.BigEndian.Uint64(raw[0])), Fingerprint: backup.Fingerprint(raw[1])}, nil
+	})
+	return marks, b.Wrap(err)
+}
+
+// Locate implements entindex.HotReader.
+func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
+	places := make(map[backup.ChunkID][]int, len(ids))
+	list := make([][16]byte, 0, len(ids))
+	for i, id := range ids {
+		if places[id] == nil {
+			list = append(list, id)
+		}
+		places[id] = append(places[id], i)
+	}
+	rows, err := b.pool.Query(ctx, `
+SELECT c.id, c.frame, c.frame_offset, c.length, p.pack, p.snapshot
+FROM chunks c JOIN packs p ON p.id = c.pack WHERE c.id = ANY (@ids) AND (@condemned OR NOT p.condemned)`,
+		pgx.NamedArgs{"ids": list, "condemned": condemned})
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	defer rows.Close()
+	locations := make([]index.Location, len(ids))
+	for rows.Next() {
+		raw := rows.RawValues()
+		location := index.Location{
+			Frame: binary.BigEndian.Uint32(raw[1]), Offset: binary.BigEndian.Uint32(raw[2]), Length: binary.BigEndian.Uint32(raw[3]),
+			Pack: backup.PackID(raw[4]), Snapshot: backup.SnapshotID(raw[5]),
+		}
+		for _, i := range places[backup.ChunkID(raw[0])] {
+			locations[i] = location
+		}
+	}
+	return locations, b.Wrap(rows.Err())
+}
+
+// Begun implements entindex.HotReader.
+func (b *backend) Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
+	return b.stream(ctx, "SELECT "+pageColumns+", listing FROM pages WHERE shard = $1 AND first_snapshot = $2"+byPathKey, int64(shard), int64(number))
+}
+
+// Ended implements entindex.HotReader.
+func (b *backend) Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
+	return b.stream(ctx, "SELECT shard, directory, page, path_key, '00000000-0000-0000-0000-000000000000'::uuid, 0::bigint FROM pages WHERE shard = $1 AND last_snapshot = $2"+byPathKey, int64(shard), int64(number)-1)
+}
+
+// stream yields rows as they come: the server sorts (on its disk, if need be)
+// and sends no faster than they are taken.
+func (b *backend) stream(ctx context.Context, query string, args ...any) iter.Seq2[entindex.PageRow, error] {
+	return func(yield func(entindex.PageRow, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // or closing rows early would read all the rest
+		rows, err := b.pool.Query(ctx, query, args...)
+		if err != nil {
+			yield(entindex.PageRow{}, b.Wrap(err))
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			p, err := scanPage(rows)
+			if !yield(p, err) {
+				cancel()
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(entindex.PageRow{}, b.Wrap(err))
+		}
+	}
+}

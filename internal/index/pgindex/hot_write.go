@@ -1,0 +1,165 @@
+package pgindex
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// makeStages gives a new connection its session temp tables: bulk writes are copied
+// there, and go on to the real tables in one statement. They are empty
+// again after each transaction.
+func makeStages(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `
+CREATE TEMP TABLE IF NOT EXISTS stage_chunks (
+    id uuid NOT NULL, pack bigint NOT NULL, frame integer NOT NULL, frame_offset integer NOT NULL, length integer NOT NULL
+) ON COMMIT DELETE ROWS;
+CREATE TEMP TABLE IF NOT EXISTS stage_pages (
+    shard bigint NOT NULL, number bigint NOT NULL, page bigint NOT NULL, inode bigint NOT NULL,
+    directory uuid NOT NULL, fingerprint uuid NOT NULL, path_key bytea NOT NULL, listing bytea NOT NULL
+) ON COMMIT DELETE ROWS;
+ALTER TABLE stage_pages ALTER COLUMN listing SET STORAGE EXTERNAL;
+CREATE TEMP TABLE IF NOT EXISTS stage_names (
+    shard bigint NOT NULL, number bigint NOT NULL, page bigint NOT NULL, directory uuid NOT NULL
+) ON COMMIT DELETE ROWS`)
+	return err
+}
+
+// A hotWriter is entindex.HotWriter on a connection that is in a transaction.
+type hotWriter struct{ conn *pgx.Conn }
+
+// PutChunks implements entindex.HotWriter.
+func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) ([]entindex.Dependency, error) {
+	i := -1
+	_, err := w.conn.CopyFrom(ctx, pgx.Identifier{"stage_chunks"}, []string{"id", "pack", "frame", "frame_offset", "length"},
+		newChunkSource(rows, &i))
+	if err != nil {
+		return nil, err
+	}
+	done, err := w.conn.Exec(ctx, `
+INSERT INTO chunks AS c (id, pack, frame, frame_offset, length)
+SELECT id, pack, frame, frame_offset, length FROM stage_chunks ORDER BY id
+ON CONFLICT (id) DO UPDATE
+SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length
+WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`)
+	if err != nil || int(done.RowsAffected()) == len(rows) {
+		return nil, err
+	}
+	// Some chunks were there already: their packs are what the new ones depend on.
+	found, err := w.conn.Query(ctx, `
+SELECT DISTINCT s.pack, c.pack FROM stage_chunks s JOIN chunks c ON c.id = s.id WHERE c.pack <> s.pack`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(found, func(row pgx.CollectableRow) (d entindex.Dependency, err error) {
+		err = row.Scan(&d.Pack, &d.ReliesOn)
+		return d, err
+	})
+}
+
+func newChunkSource(rows []entindex.ChunkRow, i *int) pgx.CopyFromSource {
+	values := make([]any, 5)
+	return pgx.CopyFromFunc(func() ([]any, error) {
+		if *i++; *i == len(rows) {
+			return nil, nil
+		}
+		row := &rows[*i]
+		values[0], values[1], values[2], values[3], values[4] = [16]byte(row.ID), row.Pack, int32(row.Frame), int32(row.Offset), int32(row.Length)
+		return values, nil
+	})
+}
+
+// PutPages implements entindex.HotWriter.
+func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error {
+	i := -1
+	values := make([]any, 8)
+	_, err := w.conn.CopyFrom(ctx, pgx.Identifier{"stage_pages"},
+		[]string{"shard", "number", "page", "inode", "directory", "fingerprint", "path_key", "listing"},
+		pgx.CopyFromFunc(func() ([]any, error) {
+			if i++; i == len(rows) {
+				return nil, nil
+			}
+			row := &rows[i]
+			values[0], values[1], values[2], values[3] = int64(row.Shard), int64(row.Number), int64(row.Key), int64(row.Inode)
+			values[4], values[5], values[6], values[7] = [16]byte(row.Directory), [16]byte(row.Fingerprint), row.PathKey, notNil(row.Listing)
+			return values, nil
+		}))
+	if err != nil {
+		return err
+	}
+	_, err = w.conn.Exec(ctx, `
+UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_pages s
+WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
+  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number
+  AND NOT (p.fingerprint = s.fingerprint AND p.listing = s.listing)`)
+	if err != nil {
+		return err
+	}
+	// What is still open from before is the same, and stays.
+	_, err = w.conn.Exec(ctx, `
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing)
+SELECT shard, page, number, inode, directory, fingerprint, path_key, listing FROM stage_pages s
+WHERE NOT EXISTS (
+    SELECT FROM pages p WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
+       AND p.last_snapshot IS NULL AND p.first_snapshot < s.number)
+ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE
+SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing`)
+	return err
+}
+
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// EndPages implements entindex.HotWriter.
+func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) error {
+	_, err := w.conn.CopyFrom(ctx, pgx.Identifier{"stage_names"}, []string{"shard", "number", "page", "directory"},
+		pgx.CopyFromSlice(len(names), func(i int) ([]any, error) {
+			n := &names[i]
+			return []any{int64(n.Shard), int64(n.Number), int64(n.Key), [16]byte(n.Directory)}, nil
+		}))
+	if err != nil {
+		return err
+	}
+	_, err = w.conn.Exec(ctx, `
+UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_names s
+WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
+  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number`)
+	return err
+}
+
+// batchLength is how many statements go to the server at once.
+const batchLength = 1000
+
+// EndTrees implements entindex.HotWriter: a range scan each, many at once.
+func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
+	for len(trees) > 0 {
+		n := min(len(trees), batchLength)
+		batch := &pgx.Batch{}
+		for _, t := range trees[:n] {
+			args := pgx.NamedArgs{"shard": int64(t.Shard), "number": int64(t.Number)}
+			where := rangeCondition(t.Range, args)
+			batch.Queue("UPDATE pages SET last_snapshot = @number - 1 WHERE shard = @shard AND last_snapshot IS NULL AND first_snapshot < @number"+where, args)
+		}
+		if err := w.conn.SendBatch(ctx, batch).Close(); err != nil {
+			return err
+		}
+		trees = trees[n:]
+	}
+	return nil
+}
+
+// UndoPages implements entindex.HotWriter.
+func (w hotWriter) UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
+	if _, err := w.conn.Exec(ctx, "DELETE FROM pages WHERE shard = $1 AND first_snapshot = $2", int64(shard), int64(number)); err != nil {
+		return err
+	}
+	_, err := w.conn.Exec(ctx, "UPDATE pages SET last_snapshot = NULL WHERE shard = $1 AND last_snapshot = $2", int64(shard), int64(number)-1)
+	return err
+}

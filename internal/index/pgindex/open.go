@@ -1,0 +1,163 @@
+package pgindex
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"entgo.io/ent/dialect"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// Options are what a DSN does not say. The zero Options are good.
+type Options struct {
+	// MaxConns bounds the connections to Postgres; 0: 8, or what pool_max_conns in the DSN says.
+	MaxConns int32
+	// ApplicationName is what pg_stat_activity shows; "": bctl, or what the DSN says.
+	ApplicationName string
+}
+
+// An Index is an index.Index in Postgres.
+type Index struct {
+	*entindex.Index
+	backend *backend
+}
+
+// Open connects to Postgres. The error wraps backup.ErrInvalid where the DSN
+// is wrong, and backup.ErrUnavailable where nobody answers; it never shows the DSN.
+func Open(ctx context.Context, dsn string, o Options) (*Index, error) {
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		// pgx takes passwords out of its message, but not out of every DSN that it cannot parse.
+		return nil, fmt.Errorf("the index's address must be a Postgres URL (postgres://user@host/database): %w", backup.ErrInvalid)
+	}
+	switch {
+	case o.MaxConns > 0:
+		config.MaxConns = o.MaxConns
+	case !strings.Contains(dsn, "pool_max_conns"):
+		config.MaxConns = 8
+	}
+	parameters := config.ConnConfig.RuntimeParams
+	if o.ApplicationName != "" {
+		parameters["application_name"] = o.ApplicationName
+	} else if parameters["application_name"] == "" {
+		parameters["application_name"] = "bctl"
+	}
+	// Readers of hot rows take the binary form, which only prepared statements are sure to give.
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	config.AfterConnect = makeStages
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("index: %w", err)
+	}
+	b := &backend{
+		pool:    pool,
+		address: net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port))),
+	}
+	if err := b.Wrap(pool.Ping(ctx)); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	b.db = stdlib.OpenDBFromPool(pool)
+	b.client = entindex.NewClient(dialect.Postgres, b.db)
+	return &Index{entindex.New(b), b}, nil
+}
+
+// A backend is entindex.Backend in Postgres.
+type backend struct {
+	pool    *pgxpool.Pool
+	db      *sql.DB // over pool
+	client  *ent.Client
+	address string
+	closing sync.Once
+}
+
+func (b *backend) Client() *ent.Client { return b.client }
+
+func (b *backend) Close() error {
+	var err error
+	b.closing.Do(func() {
+		err = b.db.Close()
+		b.pool.Close()
+	})
+	return err
+}
+
+// Update implements entindex.Backend. Every commit is durable, as far as the
+// server's synchronous_commit goes.
+func (b *backend) Update(ctx context.Context, _ entindex.Durability, do func(context.Context, *entindex.Tx) error) error {
+	return b.Wrap(entindex.Retry(ctx, lostConflict, func() error { return b.update(ctx, do) }))
+}
+
+func (b *backend) update(ctx context.Context, do func(context.Context, *entindex.Tx) error) (err error) {
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	// COPY needs pgx's own connection. It is in the transaction that tx is: they take turns.
+	var raw *pgx.Conn
+	if err := conn.Raw(func(c any) error { raw = c.(*stdlib.Conn).Conn(); return nil }); err != nil {
+		return err
+	}
+	err = do(ctx, &entindex.Tx{
+		Client: entindex.NewClient(dialect.Postgres, tx), Hot: hotWriter{raw},
+		ForUpdate: " FOR UPDATE", ForShare: " FOR SHARE", SkipLocked: " FOR UPDATE SKIP LOCKED",
+	})
+	if err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// lostConflict reports serialization failures and deadlocks, after which
+// Postgres has undone the transaction.
+func lostConflict(err error) bool {
+	var failure *pgconn.PgError
+	return errors.As(err, &failure) && (failure.Code == "40001" || failure.Code == "40P01")
+}
+
+// Wrap implements entindex.Backend.
+func (b *backend) Wrap(err error) error {
+	if err == nil || errors.Is(err, backup.ErrUnavailable) || !unavailable(err) {
+		return err
+	}
+	return fmt.Errorf("index at %s: %w: %w", b.address, backup.ErrUnavailable, err)
+}
+
+// unavailable reports errors of the connection, and of a server that starts,
+// stops, has no room, or cannot write.
+func unavailable(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	var failure *pgconn.PgError
+	if errors.As(err, &failure) {
+		switch failure.Code[:min(2, len(failure.Code))] {
+		case "08", "53", "57": // connection; resources; operator (shutdown, starting up)
+			return failure.Code != "57014" // a statement that was cancelled
+		}
+		return failure.Code == "25006" // read-only: a standby
+	}
+	var connect *pgconn.ConnectError
+	var network net.Error
+	return errors.As(err, &connect) || errors.As(err, &network) || pgconn.SafeToRetry(err) ||
+		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "unexpected EOF") || strings.Contains(err.Error(), "conn closed")
+}

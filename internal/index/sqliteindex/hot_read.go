@@ -1,0 +1,247 @@
+package sqliteindex
+
+import (
+	"context"
+	"database/sql"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// Parameters ?1 and ?2 of all these are the shard and the snapshot's number.
+const (
+	validIn     = " AND first_snapshot <= ?2 AND (last_snapshot IS NULL OR last_snapshot >= ?2)"
+	byPathKey   = " ORDER BY path_key, page"
+	pageColumns = "shard, directory, page, path_key, fingerprint, inode"
+)
+
+// each runs a query and calls scan for each of its rows.
+func (b *backend) each(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
+	rows, err := b.readers.QueryContext(ctx, query, args...)
+	if err != nil {
+		return b.Wrap(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return b.Wrap(rows.Err())
+}
+
+// Marks implements entindex.HotReader.
+func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
+	query := "SELECT directory, page, fingerprint, path_key FROM pages WHERE shard = ?1 AND path_key >= ?4" + validIn
+	args := []any{int64(shard), int64(at), limit, notNil(r.From)}
+	if r.To != nil {
+		query, args = query+" AND path_key < ?5", append(args, r.To)
+	}
+	var marks []index.PageMark
+	var keys [][]byte
+	var directory, fingerprint, key sql.RawBytes
+	err := b.each(ctx, query+byPathKey+" LIMIT ?3", args, func(rows *sql.Rows) error {
+		var mark index.PageMark
+		if err := rows.Scan(&directory, &mark.Key, &fingerprint, &key); err != nil {
+			return err
+		}
+		copy(mark.Directory[:], directory)
+		copy(mark.Fingerprint[:], fingerprint)
+		marks = append(marks, mark)
+		keys = append(keys, slices.Clone([]byte(key)))
+		return nil
+	})
+	return marks, keys, err
+}
+
+func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
+	var p entindex.PageRow
+	var directory, fingerprint []byte
+	var inode int64
+	targets := []any{&p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &inode}
+	if listing {
+		targets = append(targets, &p.Listing)
+	}
+	err := rows.Scan(targets...)
+	copy(p.Directory[:], directory)
+	copy(p.Fingerprint[:], fingerprint)
+	p.PathKey, p.Inode = notNil(p.PathKey), uint64(inode)
+	return p, err
+}
+
+// PagesAfter implements entindex.HotReader.
+func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
+	query := "SELECT " + pageColumns + ", listing FROM pages WHERE shard = ?1" + validIn
+	args := []any{int64(shard), int64(at), limit}
+	if after != nil {
+		query, args = query+" AND (path_key, page) > (?4, ?5)", append(args, after, int64(key))
+	} else {
+		query, args = query+" AND path_key >= ?4 AND ?5 = 0", append(args, notNil(r.From), 0)
+	}
+	if r.To != nil {
+		query, args = query+" AND path_key < ?6", append(args, r.To)
+	}
+	var pages []entindex.PageRow
+	err := b.each(ctx, query+byPathKey+" LIMIT ?3", args, func(rows *sql.Rows) error {
+		p, err := scanPage(rows, true)
+		pages = append(pages, p)
+		return err
+	})
+	return pages, err
+}
+
+// Listings implements entindex.HotReader.
+func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
+	statement, err := b.readers.PrepareContext(ctx, "SELECT listing FROM pages WHERE shard = ?1 AND directory = ?3 AND page = ?4"+validIn)
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	defer statement.Close()
+	listings := make([][]byte, len(names))
+	for i, n := range names {
+		err := statement.QueryRowContext(ctx, int64(shard), int64(at), n.Directory[:], int64(n.Key)).Scan(&listings[i])
+		switch {
+		case err == nil:
+			listings[i] = notNil(listings[i])
+		case err != sql.ErrNoRows:
+			return nil, b.Wrap(err)
+		}
+	}
+	return listings, nil
+}
+
+// DirectoriesByInode implements entindex.HotReader.
+func (b *backend) DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error) {
+	var keys [][]byte
+	err := b.each(ctx, "SELECT path_key FROM pages WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0"+validIn+" LIMIT 2",
+		[]any{int64(shard), int64(at), int64(inode)}, func(rows *sql.Rows) error {
+			var key []byte
+			err := rows.Scan(&key)
+			keys = append(keys, key)
+			return err
+		})
+	return keys, err
+}
+
+// DirectoryMarks implements entindex.HotReader.
+func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, directory backup.DirectoryID) ([]index.PageMark, error) {
+	var marks []index.PageMark
+	err := b.each(ctx, "SELECT page, fingerprint FROM pages WHERE shard = ?1 AND directory = ?3"+validIn+" ORDER BY page",
+		[]any{int64(shard), int64(at), directory[:]}, func(rows *sql.Rows) error {
+			mark := index.PageMark{Directory: directory}
+			var fingerprint []byte
+			err := rows.Scan(&mark.Key, &fingerprint)
+			copy(mark.Fingerprint[:], fingerprint)
+			marks = append(marks, mark)
+			return err
+		})
+	return marks, err
+}
+
+// locateGroup is how many chunks one query looks up.
+const locateGroup = 500
+
+// Locate implements entindex.HotReader.
+func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
+	places := make(map[backup.ChunkID][]int, len(ids))
+	list := make([]backup.ChunkID, 0, len(ids))
+	for i, id := range ids {
+		if places[id] == nil {
+			list = append(list, id)
+		}
+		places[id] = append(places[id], i)
+	}
+	slices.SortFunc(list, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
+	packs := map[int64]*index.Location{}
+	locations := make([]index.Location, len(ids))
+	for group := range slices.Chunk(list, locateGroup) {
+		args := make([]any, len(group))
+		for i := range group {
+			args[i] = group[i][:]
+		}
+		query := "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id IN (?" + strings.Repeat(",?", len(group)-1) + ")"
+		var id sql.RawBytes
+		found := map[int64][]int{} // by pack
+		err := b.each(ctx, query, args, func(rows *sql.Rows) error {
+			var l index.Location
+			var pack int64
+			if err := rows.Scan(&id, &pack, &l.Frame, &l.Offset, &l.Length); err != nil {
+				return err
+			}
+			for _, i := range places[backup.ChunkID(id)] {
+				locations[i] = l
+				found[pack] = append(found[pack], i)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := b.addPacks(ctx, packs, found, condemned, locations); err != nil {
+			return nil, err
+		}
+	}
+	return locations, nil
+}
+
+// addPacks completes locations with their packs: many chunks are in few packs,
+// which are read once.
+func (b *backend) addPacks(ctx context.Context, packs map[int64]*index.Location, found map[int64][]int, condemned bool, locations []index.Location) error {
+	for id, places := range found {
+		pack := packs[id]
+		if pack == nil {
+			row, err := b.client.Pack.Get(ctx, id)
+			if err != nil {
+				return b.Wrap(err)
+			}
+			pack = &index.Location{}
+			if condemned || !row.Condemned {
+				pack.Pack, pack.Snapshot = backup.PackID(row.Pack), backup.SnapshotID(row.Snapshot)
+			}
+			packs[id] = pack
+		}
+		for _, i := range places {
+			if *pack == (index.Location{}) {
+				locations[i] = index.Location{}
+				continue
+			}
+			locations[i].Pack, locations[i].Snapshot = pack.Pack, pack.Snapshot
+		}
+	}
+	return nil
+}
+
+// Begun implements entindex.HotReader.
+func (b *backend) Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
+	return b.stream(ctx, "SELECT "+pageColumns+", listing FROM pages WHERE shard = ? AND first_snapshot = ?"+byPathKey, true, int64(shard), int64(number))
+}
+
+// Ended implements entindex.HotReader.
+func (b *backend) Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
+	return b.stream(ctx, "SELECT shard, directory, page, path_key, x'', 0 FROM pages WHERE shard = ? AND last_snapshot = ?"+byPathKey, false, int64(shard), int64(number)-1)
+}
+
+// stream yields rows as SQLite finds them.
+func (b *backend) stream(ctx context.Context, query string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
+	return func(yield func(entindex.PageRow, error) bool) {
+		rows, err := b.readers.QueryContext(ctx, query, args...)
+		if err != nil {
+			yield(entindex.PageRow{}, b.Wrap(err))
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			p, err := scanPage(rows, listing)
+			if !yield(p, err) || err != nil {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(entindex.PageRow{}, b.Wrap(err))
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package sqliteindex
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// A hotWriter is entindex.HotWriter in a transaction of the writer. Its
+// statements are prepared once for the writer's connection.
+type hotWriter struct {
+	b  *backend
+	tx *sql.Tx
+}
+
+func (w hotWriter) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	if statement := w.b.statements[query]; statement != nil {
+		return statement, nil
+	}
+	statement, err := w.b.writer.PrepareContext(ctx, query)
+	if err == nil {
+		w.b.statements[query] = statement
+	}
+	return statement, err
+}
+
+func (w hotWriter) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	statement, err := w.prepare(ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	result, err := statement.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// chunkGroup is how many chunks one statement stores.
+const chunkGroup = 64
+
+func insertChunks(n int) string {
+	return "INSERT INTO chunks (id, pack, frame, frame_offset, length) VALUES " +
+		strings.Repeat("(?,?,?,?,?),", n-1) + "(?,?,?,?,?)" +
+		" ON CONFLICT (id) DO UPDATE SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length" +
+		" WHERE EXISTS (SELECT 1 FROM packs p WHERE p.id = chunks.pack AND p.condemned)"
+}
+
+var (
+	insertChunkGroup = insertChunks(chunkGroup)
+	insertChunk      = insertChunks(1)
+)
+
+// PutChunks implements entindex.HotWriter.
+func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) ([]entindex.Dependency, error) {
+	var kept []entindex.Dependency
+	args := make([]any, 0, 5*chunkGroup)
+	for len(rows) > 0 {
+		query, n := insertChunkGroup, chunkGroup
+		if len(rows) < chunkGroup {
+			query, n = insertChunk, 1
+		}
+		args = args[:0]
+		for i := range rows[:n] {
+			row := &rows[i]
+			args = append(args, row.ID[:], row.Pack, int64(row.Frame), int64(row.Offset), int64(row.Length))
+		}
+		affected, err := w.exec(ctx, query, args...)
+		if err != nil {
+			return nil, err
+		}
+		if int(affected) < n {
+			if kept, err = w.keptPlaces(ctx, rows[:n], kept); err != nil {
+				return nil, err
+			}
+		}
+		rows = rows[n:]
+	}
+	slices.SortFunc(kept, func(a, b entindex.Dependency) int {
+		if a.Pack != b.Pack {
+			return int(a.Pack - b.Pack)
+		}
+		return int(a.ReliesOn - b.ReliesOn)
+	})
+	return slices.Compact(kept), nil
+}
+
+// keptPlaces adds the packs that have kept some of the chunks.
+func (w hotWriter) keptPlaces(ctx context.Context, rows []entindex.ChunkRow, kept []entindex.Dependency) ([]entindex.Dependency, error) {
+	statement, err := w.prepare(ctx, "SELECT pack FROM chunks WHERE id = ?")
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		row := &rows[i]
+		dependency := entindex.Dependency{Pack: row.Pack}
+		if err := statement.QueryRowContext(ctx, row.ID[:]).Scan(&dependency.ReliesOn); err != nil {
+			return nil, err
+		}
+		if dependency.ReliesOn != row.Pack && !(len(kept) > 0 && kept[len(kept)-1] == dependency) {
+			kept = append(kept, dependency)
+		}
+	}
+	return kept, nil
+}
+
+const (
+	findOpenPage = "SELECT rowid, first_snapshot < ?4, fingerprint = ?5 AND listing = ?6 FROM pages" +
+		" WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL ORDER BY first_snapshot DESC LIMIT 1"
+	endPageRow = "UPDATE pages SET last_snapshot = ?2 - 1 WHERE rowid = ?1"
+	insertPage = "INSERT INTO pages (shard, directory, page, first_snapshot, fingerprint, inode, path_key, listing) VALUES (?,?,?,?,?,?,?,?)" +
+		" ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE" +
+		" SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing"
+	endPage = "UPDATE pages SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL AND first_snapshot < ?4"
+	endTree = "UPDATE pages SET last_snapshot = ?2 - 1 WHERE shard = ?1 AND path_key >= ?3 AND last_snapshot IS NULL AND first_snapshot < ?2"
+)
+
+// PutPages implements entindex.HotWriter.
+func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error {
+	find, err := w.prepare(ctx, findOpenPage)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		row := &rows[i]
+		var rowid int64
+		var earlier, same bool
+		err := find.QueryRowContext(ctx, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number), row.Fingerprint[:], notNil(row.Listing)).
+			Scan(&rowid, &earlier, &same)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+		case err != nil:
+			return err
+		case same:
+			continue
+		case earlier:
+			if _, err := w.exec(ctx, endPageRow, rowid, int64(row.Number)); err != nil {
+				return err
+			}
+		}
+		_, err = w.exec(ctx, insertPage, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number),
+			row.Fingerprint[:], int64(row.Inode), row.PathKey, notNil(row.Listing))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// EndPages implements entindex.HotWriter.
+func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) error {
+	for i := range names {
+		n := &names[i]
+		if _, err := w.exec(ctx, endPage, int64(n.Shard), n.Directory[:], int64(n.Key), int64(n.Number)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EndTrees implements entindex.HotWriter.
+func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
+	for _, t := range trees {
+		query, args := endTree, []any{int64(t.Shard), int64(t.Number), notNil(t.From)}
+		if t.To != nil {
+			query, args = endTree+" AND path_key < ?4", append(args, t.To)
+		}
+		if _, err := w.exec(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UndoPages implements entindex.HotWriter.
+func (w hotWriter) UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
+	if _, err := w.exec(ctx, "DELETE FROM pages WHERE shard = ? AND first_snapshot = ?", int64(shard), int64(number)); err != nil {
+		return err
+	}
+	_, err := w.exec(ctx, "UPDATE pages SET last_snapshot = NULL WHERE shard = ? AND last_snapshot = ?", int64(shard), int64(number)-1)
+	return err
+}

@@ -1,0 +1,209 @@
+package sqliteindex
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"entgo.io/ent/dialect"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// An Index is an index.Index in a SQLite file.
+type Index struct {
+	*entindex.Index
+	backend *backend
+}
+
+const (
+	readerConns = 4
+	// How long one try waits for another process that writes.
+	busyMilliseconds = 5000
+)
+
+// Open opens the index in the file, and makes an empty file (for Migrate)
+// where there is none; its directory must exist.
+func Open(ctx context.Context, path string) (*Index, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	// The names of everybody's files are in it. SQLite gives its other files the same mode.
+	file, err := os.OpenFile(absolute, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("index: %w: %w", backup.ErrNotFound, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("index: %w", err)
+	}
+	if err := file.Close(); err != nil {
+		return nil, fmt.Errorf("index: %w", err)
+	}
+	b := &backend{path: absolute, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
+	if err := b.open(ctx); err != nil {
+		return nil, errors.Join(b.Wrap(err), b.Close())
+	}
+	return &Index{entindex.New(b), b}, nil
+}
+
+func (b *backend) open(ctx context.Context) (err error) {
+	if b.writers, err = sql.Open("sqlite", b.dsn("immediate", "_journal_mode=WAL&_pragma=cache_size(-32768)&_pragma=wal_autocheckpoint(4000)")); err != nil {
+		return err
+	}
+	b.writers.SetMaxOpenConns(1)
+	// Two processes that make the file a WAL database at once get in each other's way.
+	err = entindex.Retry(ctx, isBusy, func() (err error) {
+		b.writer, err = b.writers.Conn(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if b.readers, err = sql.Open("sqlite", b.dsn("deferred", "_query_only=1&_pragma=cache_size(-8192)")); err != nil {
+		return err
+	}
+	b.readers.SetMaxOpenConns(readerConns)
+	b.readers.SetMaxIdleConns(readerConns)
+	b.client = entindex.NewClient(dialect.SQLite, b.readers)
+	return nil
+}
+
+func (b *backend) dsn(lock, more string) string {
+	address := url.URL{Scheme: "file", Path: b.path}
+	return fmt.Sprintf("%s?_txlock=%s&_busy_timeout=%d&_fk=1&_time_format=sqlite&_timezone=UTC&_synchronous=FULL&%s", address.String(), lock, busyMilliseconds, more)
+}
+
+// A backend is entindex.Backend in a SQLite file: one connection that writes,
+// whose turn it is says turn, and some that read.
+type backend struct {
+	path    string
+	writers *sql.DB
+	readers *sql.DB
+	client  *ent.Client // over readers
+	closing sync.Once
+
+	turn       chan struct{} // holds an element while the writer is in use
+	writer     *sql.Conn
+	statements map[string]*sql.Stmt // prepared on writer
+	level      entindex.Durability  // of writer's synchronous, as set last
+	leveled    bool
+}
+
+func (b *backend) Client() *ent.Client { return b.client }
+
+func (b *backend) Close() error {
+	var err error
+	b.closing.Do(func() {
+		if b.readers != nil {
+			err = b.readers.Close()
+		}
+		if b.writer == nil {
+			if b.writers != nil {
+				err = errors.Join(err, b.writers.Close())
+			}
+			return
+		}
+		b.turn <- struct{}{} // for good
+		for _, statement := range b.statements {
+			err = errors.Join(err, statement.Close())
+		}
+		err = errors.Join(err, b.writer.Close(), b.writers.Close())
+	})
+	return b.Wrap(err)
+}
+
+// take waits for the writer; give gives it back.
+func (b *backend) take(ctx context.Context) error {
+	select {
+	case b.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *backend) give() { <-b.turn }
+
+// Update implements entindex.Backend.
+func (b *backend) Update(ctx context.Context, d entindex.Durability, do func(context.Context, *entindex.Tx) error) error {
+	if err := b.take(ctx); err != nil {
+		return err
+	}
+	defer b.give()
+	return b.Wrap(entindex.Retry(ctx, isBusy, func() error { return b.update(ctx, d, do) }))
+}
+
+func (b *backend) update(ctx context.Context, d entindex.Durability, do func(context.Context, *entindex.Tx) error) error {
+	if err := b.setSynchronous(ctx, d); err != nil {
+		return err
+	}
+	tx, err := b.writer.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := do(ctx, &entindex.Tx{Client: entindex.NewClient(dialect.SQLite, tx), Hot: hotWriter{b, tx}}); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// setSynchronous sets what the next commit waits for: SQLite takes the setting
+// outside of transactions only.
+func (b *backend) setSynchronous(ctx context.Context, d entindex.Durability) error {
+	if b.leveled && b.level == d {
+		return nil
+	}
+	level := "FULL"
+	if d == entindex.Relaxed {
+		level = "NORMAL"
+	}
+	b.leveled = false
+	if _, err := b.writer.ExecContext(ctx, "PRAGMA synchronous="+level); err != nil {
+		return err
+	}
+	b.leveled, b.level = true, d
+	return nil
+}
+
+func isBusy(err error) bool {
+	code := resultCode(err)
+	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
+}
+
+// resultCode returns SQLite's primary result code; 0 where err is no error of SQLite's.
+func resultCode(err error) int {
+	var failure *sqlite.Error
+	if !errors.As(err, &failure) {
+		return 0
+	}
+	return failure.Code() & 0xff
+}
+
+// Wrap implements entindex.Backend.
+func (b *backend) Wrap(err error) error {
+	var kind error
+	switch resultCode(err) {
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:
+		kind = backup.ErrUnavailable
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		kind = backup.ErrCorrupt
+	default:
+		return err
+	}
+	if errors.Is(err, kind) {
+		return err
+	}
+	return fmt.Errorf("index in %s: %w: %w", b.path, kind, err)
+}

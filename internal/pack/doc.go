@@ -1,0 +1,40 @@
+// Package pack writes and reads packs: the immutable objects that the store
+// keeps. It is pure: a pack is built in memory and stored with one request.
+//
+// # Shape
+//
+//	header   magic, version, kind, pack id, data key wrapped to the recipients
+//	frames   each: chunks, compressed together, then sealed
+//	table    sealed: each frame's codec and lengths, each chunk's hash and length
+//	trailer  sizes, and what shows that the object is whole
+//
+// docs/formats/pack.md describes every byte.
+//
+// # Writing
+//
+//	NewWriter ─► Add, Add … ─► Finish
+//	             └ Fits says whether a frame still goes in; ErrFull if not
+//
+// A Writer takes frames until Size reaches TargetBytes (its user's decision) or
+// Fits says no. Nothing of a pack is in the store before Finish has returned
+// and its bytes are put; a Writer that is dropped before leaves nothing.
+//
+// # Reading
+//
+// Open makes two requests (three for a table of more than 64 KiB): the end of the
+// object, then the header. A Reader then knows where each frame is; its user
+// fetches frames, or many at once, and gives them to DecodeFrame.
+//
+// # What goes wrong
+//
+//	the object is truncated, or bytes of it changed    ErrCorrupt, from Open or from DecodeFrame
+//	another pack under this name                       ErrCorrupt, from Open
+//	none of the identities is a recipient              ErrWrongKey, from Open
+//	written by a later version                         ErrInvalid, from Open
+//	a chunk is not what its hash says                  ErrCorrupt, from DecodeFrame with a Hasher
+//	the object is gone; the store does not answer      the Ranger's errors, from Open
+//
+// (All of package backup, wrapped.) A damaged frame costs its own chunks only;
+// a damaged header or table costs the pack. No length is believed before it is
+// checked against the object and the limits, and nothing is allocated for it before.
+package pack

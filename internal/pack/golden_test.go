@@ -1,0 +1,321 @@
+package pack
+
+import (
+	"bytes"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/seal"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+// The files of testdata/v1 are frozen: every version to come must read them.
+const goldenDir = "testdata/v1"
+
+// A hundred times 'a' as a zstd frame: written by hand, so that it does not
+// change with the library.
+var hundredAs = []byte{0x28, 0xb5, 0x2f, 0xfd, 0x20, 100, 0x23, 0x03, 0x00, 'a'}
+
+// goldenPacks are the golden files: the plaintexts of the chunks, by frame.
+var goldenPacks = []struct {
+	name   string
+	kind   Kind
+	codec  string
+	frames [][]string
+}{
+	{"small.pack", KindData, "", [][]string{{"hello", ", world"}, {strings.Repeat("a", 60), strings.Repeat("a", 40)}}},
+	{"zstd.pack", KindData, "zstd-2", [][]string{{string(text(9000, 1)), string(text(50, 2))}, {string(random(500, 1))}}},
+	{"s2.pack", KindData, "s2", [][]string{{string(text(9000, 1)), string(text(50, 2))}, {string(random(500, 1))}}},
+	{"segment.pack", KindSegment, "", [][]string{{"rows of an index segment"}}},
+}
+
+// goldenFrame makes a frame of a golden pack: with the codec, or without one by hand.
+func goldenFrame(t *testing.T, kind Kind, codec string, plaintexts []string) Frame {
+	var chunks [][]byte
+	for _, p := range plaintexts {
+		chunks = append(chunks, []byte(p))
+	}
+	if codec != "" {
+		return frame(newCompressor(t, codec), chunks...)
+	}
+	f := frame(newCompressor(t, "none"), chunks...)
+	if f.RawLength == 100 {
+		f.Codec, f.Body = CodecZstd, hundredAs
+	}
+	if kind == KindSegment {
+		f.Chunks = nil
+	}
+	return f
+}
+
+func writeGolden(t *testing.T, i int, sealer *seal.Sealer) []byte {
+	cryptotest.SetGlobalRandom(t, uint64(i))
+	g := goldenPacks[i]
+	w, err := NewWriter(g.kind, testID, sealer, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, plaintexts := range g.frames {
+		add(t, w, goldenFrame(t, g.kind, g.codec, plaintexts))
+	}
+	return finish(t, w)
+}
+
+func TestWriteGolden(t *testing.T) {
+	if !*update {
+		t.Skip("only with -update")
+	}
+	path := filepath.Join(goldenDir, "identity.txt")
+	if _, err := os.Stat(path); err != nil {
+		identity, recipient, err := seal.GenerateIdentity()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("# public key: "+recipient+"\n"+identity+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, g := range goldenPacks {
+		t.Run(g.name, func(t *testing.T) {
+			if err := os.WriteFile(filepath.Join(goldenDir, g.name), writeGolden(t, i, goldenKeys(t).sealer), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestReadGolden(t *testing.T) {
+	keys := goldenKeys(t)
+	for _, g := range goldenPacks {
+		data := golden(t, g.name)
+		r := keys.open(t, data)
+		if r.Kind() != g.kind || len(r.Frames()) != len(g.frames) {
+			t.Errorf("%s: %s pack of %d frames", g.name, r.Kind(), len(r.Frames()))
+		}
+		for i, f := range r.Frames() {
+			raw, err := r.DecodeFrame(nil, uint32(i), data[f.Offset:][:f.SealedLength], chunk.NewHasher(testKey))
+			if err != nil || string(raw) != strings.Join(g.frames[i], "") {
+				t.Errorf("%s, frame %d: %q, %v", g.name, i, raw, err)
+			}
+			for j, c := range f.Chunks {
+				if got := raw[c.Offset:][:c.Length]; string(got) != g.frames[i][j] {
+					t.Errorf("%s, frame %d, chunk %d: %q", g.name, i, j, got)
+				}
+			}
+		}
+	}
+}
+
+// But for key material, the same frames give the same bytes. (The codecs'
+// output changes with their library, so only packs made without one are compared.)
+func TestWriterIsDeterministic(t *testing.T) {
+	for i, g := range goldenPacks {
+		if g.codec != "" {
+			continue
+		}
+		t.Run(g.name, func(t *testing.T) {
+			if got := writeGolden(t, i, goldenKeys(t).sealer); !bytes.Equal(got, golden(t, g.name)) {
+				t.Errorf("the pack has other bytes than its golden file:\n%s", hex.Dump(got))
+			}
+		})
+	}
+}
+
+// The annotated dump in the format's page is small.pack's.
+func TestDumpInDocumentation(t *testing.T) {
+	const page, begin, end = "../../docs/formats/pack.md", "<!-- begin dump -->\n", "<!-- end dump -->"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	old, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no dump", page)
+	}
+	dump := "```text\n" + dumpPack(t, golden(t, "small.pack"), goldenKeys(t)) + "```\n"
+	if *update {
+		if err := os.WriteFile(page, []byte(before+begin+dump+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if dump != old {
+		t.Errorf("%s has another dump; -update writes this one:\n%s", page, dump)
+	}
+}
+
+// dumpPack shows a pack's bytes, field by field, and what its table decrypts to.
+func dumpPack(t *testing.T, data []byte, keys keys) string {
+	tr, err := parseTrailer(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := keys.open(t, data)
+	d := dumper{data: data}
+	d.field(8, "magic")
+	d.field(1, "version")
+	d.field(1, "kind: "+r.Kind().String())
+	d.field(2, "length of the wrapped key")
+	d.field(16, "pack id")
+	d.field(int(tr.headerBytes)-headerFixedBytes-crcBytes, "wrapped key: an age file")
+	d.field(crcBytes, "CRC-32C of the header")
+	for i, f := range r.Frames() {
+		d.field(int(f.SealedLength)-seal.OverheadBytes, fmt.Sprintf("frame %d: %s, sealed", i, f.Codec))
+		d.field(seal.OverheadBytes, "tag")
+	}
+	d.field(int(tr.tableBytes)-seal.OverheadBytes, "table, sealed")
+	d.field(seal.OverheadBytes, "tag")
+	d.field(8, "length of the object")
+	d.field(4, "length of the header")
+	d.field(4, "length of the sealed table")
+	d.field(7, "magic")
+	d.field(1, "version")
+	d.field(4, "CRC-32C of the trailer")
+	if d.offset != len(data) {
+		t.Fatalf("the dump ends at %d of %d bytes", d.offset, len(data))
+	}
+
+	var aad [aadBytes]byte
+	setAAD(&aad, r.header.fixed[:], sectionTable, 0)
+	plaintext, err := r.key.Open(nil, data[tr.tableOffset():][:tr.tableBytes], tableCounter, aad[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.out.WriteString("\nThe table's plaintext:\n\n")
+	d.data, d.offset = plaintext, 0
+	d.field(1, "number of frames")
+	for i := range r.Frames() {
+		d.field(1, fmt.Sprintf("frame %d: codec", i))
+		d.field(1, "sealed length")
+		d.field(1, "raw length")
+		d.field(1, "number of chunks")
+	}
+	for _, f := range r.Frames() {
+		for i, c := range f.Chunks {
+			d.field(32, fmt.Sprintf("frame %d, chunk %d: hash", c.Frame, i))
+			d.field(1, "length")
+		}
+	}
+	if d.offset != len(plaintext) {
+		t.Fatalf("the dump ends at %d of %d bytes of the table", d.offset, len(plaintext))
+	}
+	return d.out.String()
+}
+
+type dumper struct {
+	out    strings.Builder
+	data   []byte
+	offset int
+}
+
+func (d *dumper) field(n int, note string) {
+	for line := range slices.Chunk(d.data[d.offset:][:n], 16) {
+		fmt.Fprintf(&d.out, "%s\n", strings.TrimRight(fmt.Sprintf("%04x  %-47s  %s", d.offset, fmt.Sprintf("% x", line), note), " "))
+		d.offset += len(line)
+		note = ""
+	}
+}
+
+// FuzzOpen gives the reader changed packs, and changed packs whose checksums are right.
+func FuzzOpen(f *testing.F) {
+	for _, g := range goldenPacks {
+		f.Add(golden(f, g.name), false)
+	}
+	keys := goldenKeys(f)
+	f.Fuzz(func(t *testing.T, data []byte, sum bool) {
+		data = bytes.Clone(data)
+		if sum && len(data) >= trailerBytes {
+			sumTrailer(data)
+			if tr, err := parseTrailer(data); err == nil && tr.objectBytes == int64(len(data)) {
+				sumHeader(data, tr.headerBytes)
+			}
+		}
+		r, err := OpenBytes(data, testID, keys.opener)
+		if err != nil {
+			return
+		}
+		decodeAll(t, r, data)
+	})
+}
+
+// FuzzTable gives the reader tables that authenticate: what a forger with the
+// recipients could write.
+func FuzzTable(f *testing.F) {
+	keys := newKeys(f)
+	for _, g := range goldenPacks[:1] {
+		w := keys.writer(f, g.kind)
+		add(f, w, Frame{RawLength: 10, Body: make([]byte, 10), Chunks: []Chunk{{Length: 10}}})
+		f.Add(w.table.appendTo(nil), []byte("0123456789"), false)
+		f.Add([]byte{1, 1, 26, 100, 0}, hundredAs, true)
+		f.Add([]byte{1, 2, 26, 10, 0}, []byte("\x0a\x24abcdefgh"), true)
+	}
+	f.Fuzz(func(t *testing.T, table, body []byte, segment bool) {
+		kind := KindData
+		if segment {
+			kind = KindSegment
+		}
+		w := keys.writer(t, kind)
+		setAAD(&w.aad, w.buf, sectionFrame, 0)
+		w.buf = w.key.Seal(w.buf, body, 0, w.aad[:])
+		data := finishTable(w, table)
+		r, err := OpenBytes(data, testID, keys.opener)
+		if err != nil {
+			return
+		}
+		decodeAll(t, r, data)
+	})
+}
+
+// decodeAll decodes every frame; what decodes must be as the table says.
+func decodeAll(t *testing.T, r *Reader, data []byte) {
+	for i, f := range r.Frames() {
+		raw, err := r.DecodeFrame(nil, uint32(i), data[f.Offset:][:f.SealedLength], nil)
+		if err != nil {
+			continue
+		}
+		end := uint32(0)
+		for _, c := range f.Chunks {
+			if c.Frame != uint32(i) || c.Offset != end || c.Length == 0 {
+				t.Errorf("chunk %+v of frame %d, the one before ends at %d", c, i, end)
+			}
+			end += c.Length
+		}
+		if len(raw) != f.RawLength || len(f.Chunks) > 0 && int(end) != len(raw) {
+			t.Errorf("frame of %d bytes, the table says %d, its chunks end at %d", len(raw), f.RawLength, end)
+		}
+	}
+}
+
+func goldenKeys(t testing.TB) keys {
+	t.Helper()
+	file := golden(t, "identity.txt")
+	opener, err := seal.NewOpener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(file), "# public key: ")
+	recipient, _, _ := strings.Cut(rest, "\n")
+	sealer, err := seal.NewSealer([]string{recipient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys{sealer, opener}
+}
+
+func golden(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(goldenDir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+

@@ -1,0 +1,331 @@
+package pack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+)
+
+// smallPack has two frames of two chunks and of one, all compressed; the
+// frames have the same sealed length.
+func smallPack(t testing.TB, k keys) []byte {
+	w := k.writer(t, KindData)
+	c := newCompressor(t, "zstd-1")
+	add(t, w, frame(c, bytes.Repeat([]byte("a"), 100), bytes.Repeat([]byte("a"), 50)))
+	add(t, w, frame(c, bytes.Repeat([]byte("b"), 150)))
+	return finish(t, w)
+}
+
+// readAll opens a pack, both ways, and decodes all of its frames.
+func readAll(data []byte, k keys) error {
+	_, err := Open(context.Background(), &object{data: data}, "packs/x", testID, k.opener)
+	if err != nil {
+		return err
+	}
+	r, err := OpenBytes(data, testID, k.opener)
+	if err != nil {
+		return err
+	}
+	for i, f := range r.Frames() {
+		if _, err := r.DecodeFrame(nil, uint32(i), data[f.Offset:][:f.SealedLength], chunk.NewHasher(testKey)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestTruncatedAnywhere(t *testing.T) {
+	k := newKeys(t)
+	data := smallPack(t, k)
+	for n := range data {
+		if err := readAll(data[:n], k); !errors.Is(err, backup.ErrCorrupt) {
+			t.Errorf("truncated to %d of %d bytes: %v, want ErrCorrupt", n, len(data), err)
+		}
+	}
+	if err := readAll(append(bytes.Clone(data), 0), k); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("a byte more: %v, want ErrCorrupt", err)
+	}
+	if err := readAll(data, k); err != nil {
+		t.Errorf("undamaged: %v", err)
+	}
+}
+
+func TestChangedAnywhere(t *testing.T) {
+	k := newKeys(t)
+	data := smallPack(t, k)
+	for i := range data {
+		for _, bit := range []byte{0x01, 0x80} {
+			damaged := bytes.Clone(data)
+			damaged[i] ^= bit
+			if err := readAll(damaged, k); !errors.Is(err, backup.ErrCorrupt) {
+				t.Errorf("byte %d of %d ^ %#x: %v, want ErrCorrupt", i, len(data), bit, err)
+			}
+		}
+	}
+}
+
+// What somebody could make of a pack who can write to the store but has no
+// identity: checksums are right, and only the AEAD is in his way.
+func TestForgedOutside(t *testing.T) {
+	k := newKeys(t)
+	data, other := smallPack(t, k), smallPack(t, k)
+	r := k.open(t, data)
+	one, two := r.Frames()[0], r.Frames()[1]
+	if one.SealedLength != two.SealedLength {
+		t.Fatal("the frames must have one length")
+	}
+	tests := []struct {
+		name  string
+		forge func(p []byte) []byte
+		want  error
+	}{
+		{"frames exchanged", func(p []byte) []byte {
+			copy(p[one.Offset:], data[two.Offset:][:two.SealedLength])
+			copy(p[two.Offset:], data[one.Offset:][:one.SealedLength])
+			return p
+		}, backup.ErrCorrupt},
+		{"frame of another pack", func(p []byte) []byte {
+			copy(p[one.Offset:], other[one.Offset:][:one.SealedLength])
+			return p
+		}, backup.ErrCorrupt},
+		{"table of another pack", func(p []byte) []byte {
+			copy(p[two.Offset+two.SealedLength:], other[two.Offset+two.SealedLength:])
+			return p
+		}, backup.ErrCorrupt},
+		{"header of another pack with the same id", func(p []byte) []byte {
+			copy(p, other[:one.Offset])
+			return p
+		}, backup.ErrCorrupt},
+		{"another pack id", func(p []byte) []byte { p[12] ^= 1; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"another kind", func(p []byte) []byte { p[9] = byte(KindSegment); return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"unknown kind", func(p []byte) []byte { p[9] = 3; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"another version in the header", func(p []byte) []byte { p[8] = 2; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"shorter wrapped key", func(p []byte) []byte { p[10]--; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"longer wrapped key", func(p []byte) []byte { p[11] = 0xff; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"a later version", func(p []byte) []byte { p[len(p)-5] = 2; return sumTrailer(p) }, backup.ErrInvalid},
+		{"object one longer", editTrailer(0, 8, +1), backup.ErrCorrupt},
+		{"object one shorter", editTrailer(0, 8, -1), backup.ErrCorrupt},
+		{"object of no length", setTrailer(0, 8, 0), backup.ErrCorrupt},
+		{"object as long as a trailer", setTrailer(0, 8, trailerBytes), backup.ErrCorrupt},
+		{"object too large", setTrailer(0, 8, MaxBytes+1), backup.ErrCorrupt},
+		{"object of 2^64-1", setTrailer(0, 8, 1<<64-1), backup.ErrCorrupt},
+		{"header one longer", editTrailer(8, 4, +1), backup.ErrCorrupt},
+		{"header one shorter", editTrailer(8, 4, -1), backup.ErrCorrupt},
+		{"no header", setTrailer(8, 4, 0), backup.ErrCorrupt},
+		{"header of 2^32-1", setTrailer(8, 4, 1<<32-1), backup.ErrCorrupt},
+		{"table one longer", editTrailer(12, 4, +1), backup.ErrCorrupt},
+		{"table one shorter", editTrailer(12, 4, -1), backup.ErrCorrupt},
+		{"no table", setTrailer(12, 4, 0), backup.ErrCorrupt},
+		{"table of nothing but its tag", setTrailer(12, 4, 16), backup.ErrCorrupt},
+		{"table of 2^32-1", setTrailer(12, 4, 1<<32-1), backup.ErrCorrupt},
+	}
+	for _, tt := range tests {
+		forged := tt.forge(bytes.Clone(data))
+		if bytes.Equal(forged, data) {
+			t.Fatalf("%s: nothing was forged", tt.name)
+		}
+		if err := readAll(forged, k); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestWrongIDAndKey(t *testing.T) {
+	k := newKeys(t)
+	data := smallPack(t, k)
+	if _, err := OpenBytes(data, backup.PackID{1}, k.opener); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("under another id: %v, want ErrCorrupt", err)
+	}
+	if _, err := OpenBytes(data, testID, newKeys(t).opener); !errors.Is(err, backup.ErrWrongKey) {
+		t.Errorf("with another identity: %v, want ErrWrongKey", err)
+	}
+}
+
+// Recipients are public: whoever writes to the store can make a pack with a
+// table of his own. What it claims is checked before it is believed.
+func TestForgedTable(t *testing.T) {
+	k := newKeys(t)
+	row := func(codec, sealed, raw, chunks uint64) []byte {
+		b := []byte{byte(codec)}
+		for _, v := range []uint64{sealed, raw, chunks} {
+			b = binary.AppendUvarint(b, v)
+		}
+		return b
+	}
+	chunkRow := func(lengths ...uint64) (b []byte) {
+		for _, n := range lengths {
+			b = binary.AppendUvarint(append(b, make([]byte, 32)...), n)
+		}
+		return b
+	}
+	// The pack's one frame has a body of 10 bytes; 26 is its sealed length.
+	tests := []struct {
+		name   string
+		frames uint64
+		rows   []byte
+		chunks []byte
+	}{
+		{"valid", 1, row(0, 26, 10, 1), chunkRow(10)},
+		{"no frames", 0, nil, nil},
+		{"no frames, but rows", 0, row(0, 26, 10, 1), chunkRow(10)},
+		{"fewer rows than frames", 2, row(0, 26, 10, 1), chunkRow(10)},
+		{"more rows than frames", 1, slices.Concat(row(0, 26, 10, 1), row(0, 26, 10, 1)), chunkRow(10, 10)},
+		{"too many frames", MaxFrames + 1, bytes.Repeat(row(0, 17, 1, 1), 1000), chunkRow(10)},
+		{"a huge number of frames", 1 << 62, row(0, 26, 10, 1), chunkRow(10)},
+		{"frames for which there are no bytes", MaxFrames, row(0, 26, 10, 1), chunkRow(10)},
+		{"frames that reach into the table", 1, row(0, 27, 11, 1), chunkRow(11)},
+		{"frames that end early", 1, row(0, 25, 9, 1), chunkRow(9)},
+		{"sealed length below the tag", 2, slices.Concat(row(0, 15, 10, 1), row(0, 11, 10, 1)), chunkRow(10, 10)},
+		{"sealed length of an empty body", 2, slices.Concat(row(1, 16, 10, 1), row(0, 10, 10, 1)), chunkRow(10, 10)},
+		{"sealed length of 2^64-1", 1, row(0, 1<<64-1, 10, 1), chunkRow(10)},
+		{"raw length 0", 1, row(1, 26, 0, 1), chunkRow(1)},
+		{"raw length below the body's", 1, row(1, 26, 9, 1), chunkRow(9)},
+		{"raw length above the limit", 1, row(1, 26, MaxFrameRawBytes+1, 1), chunkRow(MaxFrameRawBytes + 1)},
+		{"uncompressed frame of another length", 1, row(0, 26, 11, 1), chunkRow(11)},
+		{"unknown codec", 1, row(3, 26, 10, 1), chunkRow(10)},
+		{"no chunks", 1, row(0, 26, 10, 0), nil},
+		{"more chunks than bytes", 1, row(0, 26, 10, 11), chunkRow(slices.Repeat([]uint64{1}, 11)...)},
+		{"more chunks than rows", 1, row(0, 26, 10, 2), chunkRow(5)},
+		{"too many chunks", 1, row(1, 26, 1<<20, MaxChunks+1), chunkRow(slices.Repeat([]uint64{1}, 100)...)},
+		{"a huge number of chunks", 1, row(0, 26, 10, 1<<63), chunkRow(10)},
+		{"empty chunk", 1, row(0, 26, 10, 2), chunkRow(10, 0)},
+		{"chunks too short", 1, row(0, 26, 10, 2), chunkRow(4, 5)},
+		{"chunks too long", 1, row(0, 26, 10, 2), chunkRow(4, 7)},
+		{"chunk of 2^64-1", 1, row(0, 26, 10, 2), chunkRow(1<<64-1, 11)},
+		{"bytes behind the chunks", 1, row(0, 26, 10, 1), append(chunkRow(10), 0)},
+		{"half a hash", 1, row(0, 26, 10, 1), chunkRow(10)[:16]},
+		{"no length", 1, row(0, 26, 10, 1), chunkRow(10)[:32]},
+		{"a number without an end", 1, append(row(0, 26, 10, 1)[:1], bytes.Repeat([]byte{0xff}, 40)...), nil},
+	}
+	for _, tt := range tests {
+		w := k.writer(t, KindData)
+		add(t, w, Frame{RawLength: 10, Body: make([]byte, 10), Chunks: []Chunk{{Length: 10}}})
+		plaintext := binary.AppendUvarint(nil, tt.frames)
+		data := finishTable(w, slices.Concat(plaintext, tt.rows, tt.chunks))
+		var want error // of "valid", which shows that the others fail for their reasons
+		if tt.name != "valid" {
+			want = backup.ErrCorrupt
+		}
+		if _, err := OpenBytes(data, testID, k.opener); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, want)
+		}
+	}
+}
+
+// finishTable is Finish with another table.
+func finishTable(w *Writer, plaintext []byte) []byte {
+	offset := len(w.buf)
+	setAAD(&w.aad, w.buf, sectionTable, 0)
+	w.buf = w.key.Seal(w.buf, plaintext, tableCounter, w.aad[:])
+	return appendTrailer(w.buf, trailer{int64(len(w.buf) + trailerBytes), int64(w.headerBytes), int64(len(w.buf) - offset)})
+}
+
+// The sum of the plaintexts is bounded, whatever each frame says.
+func TestTableOfTooMuchPlaintext(t *testing.T) {
+	k := newKeys(t)
+	w := k.writer(t, KindData)
+	f := frame(newCompressor(t, "zstd-1"), make([]byte, MaxFrameRawBytes))
+	for range MaxRawBytes/MaxFrameRawBytes + 1 {
+		w.rawBytes = 0 // or Add would refuse it
+		add(t, w, f)
+	}
+	if _, err := OpenBytes(finish(t, w), testID, k.opener); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("OpenBytes: %v, want ErrCorrupt", err)
+	}
+}
+
+// A body that does not give the plaintext that the table says is refused, and
+// costs no more memory than the table's length.
+func TestForgedBody(t *testing.T) {
+	k := newKeys(t)
+	plaintext := text(5000, 1)
+	zstd, _ := newCompressor(t, "zstd-1").Compress(nil, plaintext)
+	s2, _ := newCompressor(t, "s2").Compress(nil, plaintext)
+	bomb, _ := newCompressor(t, "zstd-1").Compress(nil, make([]byte, MaxFrameRawBytes))
+	// A frame header that declares a content of 2^60 bytes, and a window of as much.
+	huge := []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0x10, 3, 0, 0, 'a'}
+	// A frame that does not declare its length: 20 blocks of 128 KiB.
+	undeclared := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58}
+	for i := range 20 {
+		last := byte(i / 19)
+		undeclared = append(undeclared, 2|last, 0, 0x10, 'a')
+	}
+	if _, err := decompress(nil, undeclared, CodecZstd, 20<<17); err != nil {
+		t.Fatalf("a frame that does not declare its length is valid: %v", err)
+	}
+	tests := []struct {
+		name  string
+		codec Codec
+		body  []byte
+		raw   int
+	}{
+		{"zstd, longer", CodecZstd, zstd, 4999},
+		{"zstd, shorter", CodecZstd, zstd, 5001},
+		{"zstd, bomb", CodecZstd, bomb, 5000},
+		{"zstd, declares too much", CodecZstd, huge, 5000},
+		{"zstd, undeclared length", CodecZstd, undeclared, 5000},
+		{"zstd, no frame", CodecZstd, []byte("garbage"), 5000},
+		{"zstd, cut short", CodecZstd, zstd[:len(zstd)-1], 5000},
+		{"zstd, as s2", CodecS2, zstd, 5000},
+		{"s2, longer", CodecS2, s2, 4999},
+		{"s2, shorter", CodecS2, s2, 5001},
+		{"s2, declares too much", CodecS2, binary.AppendUvarint(nil, 1<<32-1), 5000},
+		{"s2, cut short", CodecS2, s2[:len(s2)-1], 5000},
+		{"s2, as zstd", CodecZstd, s2, 5000},
+	}
+	for _, tt := range tests {
+		w := k.writer(t, KindSegment)
+		add(t, w, Frame{Codec: tt.codec, RawLength: tt.raw, Body: tt.body})
+		data := finish(t, w)
+		r := k.open(t, data)
+		f := r.Frames()[0]
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := r.DecodeFrame(nil, 0, data[f.Offset:][:f.SealedLength], nil)
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, backup.ErrCorrupt) {
+			t.Errorf("%s: %v, want ErrCorrupt", tt.name, err)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20 {
+			t.Errorf("%s: %d bytes were allocated for a frame of %d", tt.name, n, tt.raw)
+		}
+	}
+}
+
+// sumHeader makes the header's checksum right.
+func sumHeader(p []byte, headerBytes int64) []byte {
+	body := p[:headerBytes-crcBytes]
+	binary.LittleEndian.PutUint32(p[len(body):], crc32.Checksum(body, castagnoli))
+	return p
+}
+
+// sumTrailer makes the trailer's checksum right.
+func sumTrailer(p []byte) []byte {
+	b := p[len(p)-trailerBytes:]
+	binary.LittleEndian.PutUint32(b[24:], crc32.Checksum(b[:24], castagnoli))
+	return p
+}
+
+func setTrailer(offset, width int, value uint64) func([]byte) []byte {
+	return func(p []byte) []byte {
+		field := binary.LittleEndian.AppendUint64(nil, value)
+		copy(p[len(p)-trailerBytes+offset:], field[:width])
+		return sumTrailer(p)
+	}
+}
+
+func editTrailer(offset, width int, delta int64) func([]byte) []byte {
+	return func(p []byte) []byte {
+		field := make([]byte, 8)
+		copy(field, p[len(p)-trailerBytes+offset:][:width])
+		return setTrailer(offset, width, binary.LittleEndian.Uint64(field)+uint64(delta))(p)
+	}
+}

@@ -1,0 +1,197 @@
+package pack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/seal"
+)
+
+// A Ranger is the part of a store.Store that Open needs.
+type Ranger interface {
+	GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error)
+	Stat(ctx context.Context, name string) (int64, error)
+}
+
+// tailBytes is what Open reads of the end of an object: the trailer, and the
+// table of a pack of up to about 1,800 chunks.
+const tailBytes = 64 << 10
+
+// A Reader knows a pack's table and holds its key. It may be used concurrently.
+type Reader struct {
+	header header
+	key    *seal.DataKey
+	frames []FrameInfo
+	chunks []ChunkInfo
+}
+
+// Open reads the table of the pack id, which is the object name. It makes two
+// requests, one more for a large table, and two for an object below 64 KiB.
+// Errors: those of r, and those in the package documentation.
+func Open(ctx context.Context, r Ranger, name string, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	reader, err := open(ctx, r, name, id, opener)
+	if err != nil {
+		return nil, fmt.Errorf("open pack %s: %w", name, err)
+	}
+	return reader, nil
+}
+
+func open(ctx context.Context, r Ranger, name string, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	tail, err := readTail(ctx, r, name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := parseTrailer(tail)
+	if err != nil {
+		return nil, err
+	}
+	tailOffset := t.objectBytes - int64(len(tail))
+	if tailOffset < 0 || tailOffset > 0 && len(tail) < tailBytes {
+		return nil, fmt.Errorf("%d bytes are there, the trailer says %d: %w", len(tail), t.objectBytes, backup.ErrCorrupt)
+	}
+	part := func(offset, length int64) ([]byte, error) {
+		if offset >= tailOffset {
+			return tail[offset-tailOffset:][:length], nil
+		}
+		data, err := r.GetRange(ctx, nil, name, offset, length)
+		if err == nil && int64(len(data)) != length {
+			err = fmt.Errorf("%d bytes at %d instead of %d: %w", len(data), offset, length, backup.ErrCorrupt)
+		}
+		return data, err
+	}
+	headerData, err := part(0, t.headerBytes)
+	if err != nil {
+		return nil, err
+	}
+	sealedTable, err := part(t.tableOffset(), t.tableBytes)
+	if err != nil {
+		return nil, err
+	}
+	return newReader(headerData, sealedTable, t, id, opener)
+}
+
+// readTail returns the last tailBytes of the object, or the whole of a shorter one.
+func readTail(ctx context.Context, r Ranger, name string) ([]byte, error) {
+	tail, err := r.GetRange(ctx, nil, name, -tailBytes, tailBytes)
+	if !errors.Is(err, backup.ErrCorrupt) {
+		return tail, err
+	}
+	// The object has no tailBytes.
+	size, statErr := r.Stat(ctx, name)
+	if statErr != nil {
+		return nil, statErr
+	}
+	if size >= tailBytes {
+		return nil, err
+	}
+	return r.GetRange(ctx, nil, name, 0, size)
+}
+
+// OpenBytes is Open for an object that is in memory.
+func OpenBytes(data []byte, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	t, err := parseTrailer(data)
+	if err == nil && t.objectBytes != int64(len(data)) {
+		err = fmt.Errorf("%d bytes are there, the trailer says %d: %w", len(data), t.objectBytes, backup.ErrCorrupt)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open pack %s: %w", id, err)
+	}
+	r, err := newReader(data[:t.headerBytes], data[t.tableOffset():][:t.tableBytes], t, id, opener)
+	if err != nil {
+		return nil, fmt.Errorf("open pack %s: %w", id, err)
+	}
+	return r, nil
+}
+
+func newReader(headerData, sealedTable []byte, t trailer, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	h, err := parseHeader(headerData)
+	if err != nil {
+		return nil, err
+	}
+	if h.id != id {
+		return nil, fmt.Errorf("it holds pack %s: %w", h.id, backup.ErrCorrupt)
+	}
+	key, err := opener.Unwrap(h.wrapped)
+	if err != nil {
+		return nil, err
+	}
+	h.wrapped = nil // belongs to the caller's bytes, and is not needed again
+	var aad [aadBytes]byte
+	setAAD(&aad, h.fixed[:], sectionTable, 0)
+	plaintext, err := key.Open(nil, sealedTable, tableCounter, aad[:])
+	if err != nil {
+		return nil, fmt.Errorf("table: %w", err)
+	}
+	frames, chunks, err := parseTable(plaintext, h.kind, t.headerBytes, t.tableOffset())
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{header: h, key: key, frames: frames, chunks: chunks}, nil
+}
+
+// Kind returns what the frames hold.
+func (r *Reader) Kind() Kind { return r.header.kind }
+
+// Frames returns the frames in the order of their offsets. It is the Reader's
+// own slice: not to be changed.
+func (r *Reader) Frames() []FrameInfo { return r.frames }
+
+// Chunks returns the chunks of all frames, in their order. It is the Reader's
+// own slice: not to be changed.
+func (r *Reader) Chunks() []ChunkInfo { return r.chunks }
+
+// DecodeFrame appends the plaintext of frame n to dst. sealed is the frame as
+// stored, SealedLength bytes from Offset; it is not changed. With a Hasher
+// (the repository's dedup key) every chunk is checked against its hash.
+func (r *Reader) DecodeFrame(dst []byte, n uint32, sealed []byte, verify *chunk.Hasher) ([]byte, error) {
+	start := len(dst)
+	dst, err := r.decode(dst, n, sealed)
+	if err == nil && verify != nil {
+		err = r.verify(n, dst[start:], verify)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pack %s, frame %d: %w", r.header.id, n, err)
+	}
+	return dst, nil
+}
+
+func (r *Reader) decode(dst []byte, n uint32, sealed []byte) ([]byte, error) {
+	if int64(n) >= int64(len(r.frames)) {
+		return nil, fmt.Errorf("there are %d: %w", len(r.frames), backup.ErrInvalid)
+	}
+	f := &r.frames[n]
+	if int64(len(sealed)) != f.SealedLength {
+		return nil, fmt.Errorf("%d bytes instead of %d: %w", len(sealed), f.SealedLength, backup.ErrCorrupt)
+	}
+	var aad [aadBytes]byte
+	setAAD(&aad, r.header.fixed[:], sectionFrame, n)
+	dst = slices.Grow(dst, f.RawLength)
+	if f.Codec == CodecNone {
+		return r.key.Open(dst, sealed, uint64(n), aad[:])
+	}
+	scratch := bodies.Get().(*[]byte)
+	defer bodies.Put(scratch)
+	*scratch = slices.Grow((*scratch)[:0], len(sealed))
+	body, err := r.key.Open(*scratch, sealed, uint64(n), aad[:])
+	if err != nil {
+		return nil, err
+	}
+	return decompress(dst, body, f.Codec, f.RawLength)
+}
+
+// bodies holds *[]byte: storage for a frame between opening and decompressing.
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+func (r *Reader) verify(n uint32, raw []byte, hasher *chunk.Hasher) error {
+	for i, c := range r.frames[n].Chunks {
+		if hasher.Sum(raw[c.Offset:][:c.Length]) != c.Hash {
+			return fmt.Errorf("chunk %d of %d does not have its hash: %w", i, len(r.frames[n].Chunks), backup.ErrCorrupt)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/seal"
+)
+
+const maxIdentityBytes = 1 << 20
+
+// DefaultIdentityPath is where Init puts a repository's identity, and where
+// FindIdentity looks last: below the user's configuration directory.
+func DefaultIdentityPath(id backup.RepositoryID) (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("find a place for the identity (--identity chooses one): %w", err)
+	}
+	return filepath.Join(dir, "bctl", "identities", id.String()+".txt"), nil
+}
+
+// FindIdentity reads the identity file that was named, or the one at the
+// default place. backup.ErrWrongKey, with all places, if there is none.
+func FindIdentity(named string, id backup.RepositoryID) (*seal.Opener, string, error) {
+	path := named
+	if path == "" {
+		var err error
+		if path, err = DefaultIdentityPath(id); err != nil {
+			return nil, "", &keyError{err.Error()}
+		}
+	}
+	data, err := readKeyFile(path, maxIdentityBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", missingIdentity(named, path, id)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("identity: %w", err)
+	}
+	opener, err := seal.NewOpener(data)
+	if err != nil {
+		return nil, "", fmt.Errorf("identity file %s: %w", path, err)
+	}
+	return opener, path, nil
+}
+
+func missingIdentity(named, path string, id backup.RepositoryID) error {
+	if named != "" {
+		return &keyError{fmt.Sprintf("identity file %s does not exist", path)}
+	}
+	return &keyError{fmt.Sprintf("no identity for repository %v: --identity, BCTL_IDENTITY and the setting identity are not set, and %s does not exist", id, path)}
+}
+
+// publicKeyLine begins the comment that tells an identity's recipient, as age-keygen writes it.
+const publicKeyLine = "# public key: "
+
+// writeIdentity makes an identity file, which must not exist, and returns its recipient.
+func writeIdentity(path string, id backup.RepositoryID) (recipient string, err error) {
+	identity, recipient, err := seal.GenerateIdentity()
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("# bctl repository %v\n# Whoever loses this file loses the backups; whoever has it can read them.\n%s%s\n%s\n",
+		id, publicKeyLine, recipient, identity)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", err
+	}
+	return recipient, writeNew(path, []byte(text))
+}
+
+// readRecipient returns the recipient of an identity file, and makes sure that what is sealed to it can be opened.
+func readRecipient(path string) (string, error) {
+	data, err := readKeyFile(path, maxIdentityBytes)
+	if err != nil {
+		return "", err
+	}
+	var recipient string
+	for line := range strings.Lines(string(data)) {
+		if r, ok := strings.CutPrefix(line, publicKeyLine); ok {
+			recipient = strings.TrimSpace(r)
+		}
+	}
+	if recipient == "" {
+		return "", fmt.Errorf("identity file %s has no line %q: %w", path, publicKeyLine+"age1…", backup.ErrInvalid)
+	}
+	return recipient, checkPair(data, recipient, path)
+}
+
+func checkPair(identity []byte, recipient, path string) error {
+	opener, err := seal.NewOpener(identity)
+	if err != nil {
+		return fmt.Errorf("identity file %s: %w", path, err)
+	}
+	sealer, err := seal.NewSealer([]string{recipient})
+	if err != nil {
+		return fmt.Errorf("identity file %s: %w", path, err)
+	}
+	sealed, err := sealer.SealBlob([]byte("probe"))
+	if err != nil {
+		return err
+	}
+	if _, err := opener.OpenBlob(sealed); err != nil {
+		return fmt.Errorf("identity file %s is not the one of its public key %s: %w", path, recipient, err)
+	}
+	return nil
+}
+
+// writeNew writes a file of mode 0600 durably: whole or not at all. fs.ErrExist if it is there.
+func writeNew(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, ".bctl-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// readFull reads until buf is full or the file ends.
+func readFull(r io.Reader, buf []byte) (int, error) {
+	n, err := io.ReadFull(r, buf)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	return n, err
+}

@@ -1,0 +1,187 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/restore/target"
+)
+
+// decide finds out what is to be done for the file, and settles it if that is nothing.
+func (f *file) decide(ctx context.Context) {
+	if f.further {
+		return // when the first name is there
+	}
+	if f.r.o.Verify && f.e.Kind == backup.File {
+		f.stream = newRefStream(f.e.Size, f.e.Content)
+	}
+	never := f.r.o.Overwrite == Never
+	// Several chunks take a while, and a reader should not see some of them.
+	f.place = target.Place{Inherits: f.dir.made.Inherits, Keep: never, Temporary: never || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0}
+	f.action = Create
+	if f.dir.made.Existed {
+		if err := f.meet(ctx); err != nil {
+			f.fail("replace", err)
+			f.arrive()
+			return
+		}
+	}
+	if f.r.o.DryRun || f.action == Keep {
+		f.arrive()
+	}
+}
+
+// meet decides what to do about what is there under the name already.
+func (f *file) meet(ctx context.Context) error {
+	at, err := f.dir.open()
+	if err != nil {
+		return err
+	}
+	defer at.Release()
+	have, err := at.Stat(f.e.Name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.action = Replace
+	f.place.Temporary = true
+	switch {
+	case f.r.o.Overwrite == Never:
+		f.action = Keep
+	case have.Kind == backup.Directory:
+		return f.clear(at)
+	case f.r.o.Overwrite == IfChanged && same(&f.e, &have) && f.verified(ctx, at):
+		f.action = Keep
+		if !f.r.o.DryRun && !sameAttributes(&f.e, &have) {
+			at.Apply(f.e.Name, &f.e, &have, f.report)
+		}
+	}
+	return nil
+}
+
+// clear takes a directory out of the way: an empty one, or with Delete any.
+func (f *file) clear(at *target.Dir) error {
+	if f.r.o.DryRun {
+		return nil
+	}
+	if f.r.o.Delete {
+		return at.RemoveAll(f.e.Name, func(path string) { f.r.change(Delete, path, &backup.Entry{}) })
+	}
+	if err := at.Remove(f.e.Name); err != nil {
+		return fmt.Errorf("a directory is in the way (--delete removes it): %w", err)
+	}
+	return nil
+}
+
+// same reports whether what is there can be what the snapshot has.
+func same(e, have *backup.Entry) bool {
+	if e.Kind != have.Kind {
+		return false
+	}
+	switch e.Kind {
+	case backup.File:
+		return e.Size == have.Size && e.Mtime == have.Mtime
+	case backup.Symlink:
+		return e.Target == have.Target
+	case backup.CharDev, backup.BlockDev:
+		return e.Rdev == have.Rdev
+	}
+	return true
+}
+
+func sameAttributes(e, have *backup.Entry) bool {
+	return e.UID == have.UID && e.GID == have.GID && e.Mtime == have.Mtime && (e.Mode == have.Mode || e.Kind == backup.Symlink)
+}
+
+// verified reports whether the content at the target is the snapshot's, where that was asked for.
+func (f *file) verified(ctx context.Context, at *target.Dir) bool {
+	if !f.r.o.Verify || f.e.Kind != backup.File {
+		return true
+	}
+	in, err := at.OpenRead(f.e.Name)
+	if err != nil {
+		return false
+	}
+	defer in.Close()
+	end, err := f.compare(ctx, in)
+	return err == nil && zero(in, end, f.e.Size) == nil
+}
+
+var errDiffers = errors.New("differs")
+
+// compare compares the chunks and what is between them; end is where the last one ends.
+func (f *file) compare(ctx context.Context, in *os.File) (end int64, err error) {
+	hasher := chunk.NewHasher([32]byte(f.r.key))
+	var buf []byte
+	for {
+		ref, offset, list, ok, err := f.stream.peek()
+		switch {
+		case err != nil || !ok:
+			return end, err
+		case ctx.Err() != nil:
+			return end, context.Cause(ctx)
+		case list:
+			if err := f.r.loadLists(ctx, []*refStream{&f.stream}); err != nil {
+				return end, err
+			}
+			continue
+		}
+		if err := zero(in, end, offset); err != nil {
+			return end, err
+		}
+		if int64(cap(buf)) < ref.Length {
+			buf = make([]byte, ref.Length)
+		}
+		buf = buf[:ref.Length]
+		if _, err := in.ReadAt(buf, offset); err != nil {
+			return end, err
+		}
+		if hash := hasher.Sum(buf); hash.ID() != ref.Chunk {
+			return end, errDiffers
+		}
+		end = offset + ref.Length
+		f.stream.advance()
+	}
+}
+
+// zero returns an error unless the file is zeros from one offset to another.
+// Holes are not read.
+func zero(in *os.File, from, to int64) error {
+	buf := make([]byte, 64<<10)
+	for from < to {
+		data, err := unix.Seek(int(in.Fd()), from, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // nothing but a hole
+		}
+		if err == nil {
+			from = data
+		}
+		if from >= to {
+			return nil
+		}
+		n, err := in.ReadAt(buf[:min(int64(len(buf)), to-from)], from)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if n == 0 {
+			return io.ErrUnexpectedEOF
+		}
+		for _, c := range buf[:n] {
+			if c != 0 {
+				return errDiffers
+			}
+		}
+		from += int64(n)
+	}
+	return nil
+}

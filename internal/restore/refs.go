@@ -1,0 +1,130 @@
+package restore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/fetch"
+	"github.com/bctl/bctl/internal/listing"
+)
+
+const (
+	// maxDepth bounds lists of lists: each level multiplies by thousands.
+	maxDepth = 8
+	// maxListBytes bounds the list chunks that are fetched at once.
+	maxListBytes = 4 << 20
+)
+
+// A refStream yields the data chunks of one file in order. List chunks are
+// loaded when they are reached, one a level, so a file of any size takes little memory.
+type refStream struct {
+	size   int64
+	levels []level
+	failed error
+}
+
+// A level is the rest of one Content.
+type level struct {
+	depth int
+	refs  []backup.Ref
+	at    int64 // offset in the file where the next ref's hole begins
+	end   int64 // the level may not reach beyond
+}
+
+func newRefStream(size int64, c backup.Content) refStream {
+	return refStream{size: size, levels: []level{{c.Depth, c.Refs, 0, size}}}
+}
+
+// peek returns the next ref and its offset in the file. list: the ref is a
+// list chunk's, and push must be given its content. ok is false at the end, where err is set if the content makes no sense.
+func (s *refStream) peek() (ref backup.Ref, offset int64, list, ok bool, err error) {
+	for s.failed == nil && len(s.levels) > 0 {
+		l := &s.levels[len(s.levels)-1]
+		if len(l.refs) == 0 {
+			s.levels = s.levels[:len(s.levels)-1]
+			continue
+		}
+		ref = l.refs[0]
+		span := ref.Span
+		if l.depth == 0 {
+			span = ref.Length
+		}
+		room := l.end - l.at
+		if ref.Hole < 0 || span < 0 || ref.Length <= 0 || ref.Hole > room || span > room-ref.Hole || ref.Length > chunk.MaxBytes ||
+			l.depth < 0 || l.depth > maxDepth {
+			s.failed = fmt.Errorf("content reaches beyond its file: %w", backup.ErrCorrupt)
+			break
+		}
+		return ref, l.at + ref.Hole, l.depth > 0, true, nil
+	}
+	return ref, 0, false, false, s.failed
+}
+
+// advance goes past the ref that peek returned.
+func (s *refStream) advance() {
+	l := &s.levels[len(s.levels)-1]
+	ref := l.refs[0]
+	l.refs = l.refs[1:]
+	l.at += ref.Hole + ref.Length
+	if l.depth > 0 {
+		l.at += ref.Span - ref.Length
+	}
+}
+
+// push goes past the list that peek returned, and into it.
+func (s *refStream) push(c backup.Content) {
+	l := &s.levels[len(s.levels)-1]
+	ref, depth, at := l.refs[0], l.depth, l.at+l.refs[0].Hole
+	s.advance()
+	if c.Depth != depth-1 {
+		s.failed = fmt.Errorf("a list of depth %d is in one of depth %d: %w", c.Depth, depth, backup.ErrCorrupt)
+		return
+	}
+	s.levels = append(s.levels, level{c.Depth, c.Refs, at, at + ref.Span})
+}
+
+// A listSink decodes list chunks; the offset of a want is the stream's number.
+type listSink struct {
+	mu      sync.Mutex
+	streams []*refStream
+}
+
+func (l *listSink) Chunk(n int64, data []byte) {
+	c, err := listing.DecodeRefs(data)
+	if err != nil {
+		l.Fail(n, err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streams[n].push(c)
+}
+
+func (l *listSink) Fail(n int64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streams[n].failed = err
+}
+
+// loadLists loads the next list of the first stream, which is at one, and of
+// as many of those after it as are at one too and fit.
+func (r *restorer) loadLists(ctx context.Context, streams []*refStream) error {
+	sink := &listSink{}
+	var wants []fetch.Want
+	var bytes int64
+	for _, s := range streams {
+		ref, _, list, ok, _ := s.peek()
+		if !ok || !list {
+			continue
+		}
+		if bytes += ref.Length; bytes > maxListBytes && len(wants) > 0 {
+			break
+		}
+		wants = append(wants, fetch.Want{Chunk: ref.Chunk, Length: ref.Length, Offset: int64(len(sink.streams)), Sink: sink})
+		sink.streams = append(sink.streams, s)
+	}
+	return r.fetch.Get(ctx, wants)
+}

@@ -1,0 +1,297 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
+	"github.com/bctl/bctl/internal/fetch"
+	"github.com/bctl/bctl/internal/restore/target"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// Overwrite says what becomes of files that are at the target already.
+type Overwrite string
+
+const (
+	// IfChanged leaves a file alone whose size and mtime are the snapshot's; others are replaced.
+	IfChanged Overwrite = "if-changed"
+	// Always replaces every file.
+	Always Overwrite = "always"
+	// Never keeps whatever there is.
+	Never Overwrite = "never"
+)
+
+// A Catalog is what restore asks of the index.
+type Catalog interface {
+	browse.Catalog
+	fetch.Locator
+}
+
+// Deps are what a restore works with.
+type Deps struct {
+	Catalog Catalog
+	Store   store.Store
+	Opener  *seal.Opener
+	HashKey seal.DedupKey
+}
+
+// A Selector says which paths are meant, relative to what is restored.
+// directory paths that are not selected are not entered.
+type Selector interface {
+	Excluded(path string, directory bool) bool
+}
+
+// Options say what to restore, where to, and how.
+type Options struct {
+	Snapshot backup.SnapshotID
+	Path     string // within the shard; "" is all of it. A directory's content, or one file, goes into Target.
+	Target   string // directory; made where it is not there
+
+	Include Selector // nil: everything; else only what it "excludes" and what is below
+	Exclude Selector // nil: nothing
+
+	Overwrite Overwrite // "": IfChanged
+	Delete    bool      // remove what the snapshot does not have
+	DryRun    bool      // only say what would be done
+	Verify    bool      // compare the content of files that are left alone
+
+	Concurrency int // ranges of packs in flight; 0: a few for each CPU
+}
+
+// An Action is what becomes of one path.
+type Action string
+
+// The actions. With DryRun they are what would be done.
+const (
+	Create  Action = "create"
+	Replace Action = "replace"
+	Keep    Action = "keep" // right already, or kept because of Never
+	Link    Action = "link" // another name of a file
+	Delete  Action = "delete"
+)
+
+// A Change says what was done with one path.
+type Change struct {
+	Action Action
+	Path   string // relative to the target
+	Kind   backup.Kind
+	Size   int64 // bytes
+}
+
+// Progress is how far a restore is.
+type Progress struct {
+	Files int64 // that are done, those that were left alone included
+	Bytes int64 // of them
+	Path  string
+}
+
+// An Observer is told what happens, from any goroutine.
+type Observer interface {
+	Progress(Progress)
+	Change(Change)
+	// Problem is one thing that could not be restored or set, path relative to what is restored.
+	Problem(backup.Problem)
+}
+
+// A Summary is what a restore did.
+type Summary struct {
+	Files        int64 // written, symlinks and special files among them
+	Links        int64 // further names of files
+	Directories  int64
+	Kept         int64 // files left alone
+	Deleted      int64
+	Bytes        int64 // written, without holes
+	KeptBytes    int64 // sizes of the files left alone
+	Problems     int64
+	OwnersNotSet int64 // because only root may; one Problem for all
+}
+
+// A restorer is one run of Restore.
+type restorer struct {
+	o     Options
+	obs   Observer
+	cat   Catalog
+	fetch *fetch.Fetcher
+	key   seal.DedupKey
+	root  *target.Root // nil: a dry run to a target that is not there
+	links linkGroups
+
+	abort context.CancelCauseFunc
+
+	mu     sync.Mutex
+	active map[*file]struct{} // files between two chunks
+	last   string             // path for Progress
+
+	files, linked, directories, kept, deleted atomic.Int64
+	bytes, keptBytes, problems, owners        atomic.Int64
+	done, doneBytes                           atomic.Int64
+	openFiles, remembered                     atomic.Int64
+}
+
+// Restore restores what o says. The Summary is valid with an error, too:
+// backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable,
+// syscall.ENOSPC where the target is full, or the context's. Problems are not an error.
+func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, error) {
+	if o.Overwrite == "" {
+		o.Overwrite = IfChanged
+	}
+	entry, err := browse.Lookup(ctx, d.Catalog, o.Snapshot, o.Path)
+	if err != nil {
+		return Summary{}, err
+	}
+	r := &restorer{
+		o: o, obs: obs, cat: d.Catalog, key: d.HashKey, active: make(map[*file]struct{}),
+		fetch: fetch.New(fetch.Options{Index: d.Catalog, Store: d.Store, Opener: d.Opener, HashKey: d.HashKey, Concurrency: o.Concurrency}),
+	}
+	if entry.Kind != backup.Directory {
+		r.o.Delete = false // one file says nothing of what is beside it
+	}
+	if err := r.openTarget(); err != nil {
+		return Summary{}, err
+	}
+	defer r.closeTarget()
+	ctx, r.abort = context.WithCancelCause(ctx)
+	defer r.abort(nil)
+	stopTelling := r.tellProgress()
+	err = r.run(ctx, entry)
+	stopTelling()
+	if err != nil {
+		r.discardActive()
+		return r.summary(), err
+	}
+	r.reportOwners()
+	return r.summary(), nil
+}
+
+// run plans and writes until all is done.
+func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(windowsInFlight)
+	p := &planner{r: r, windows: g, window: &window{}}
+	err := p.plan(gctx, entry)
+	if waited := g.Wait(); err == nil || errors.Is(err, context.Canceled) {
+		err = errors.Join(waited, err)
+	}
+	// What ended the run is better told by its cause than by who noticed first.
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (r *restorer) openTarget() (err error) {
+	if _, err := os.Stat(r.o.Target); r.o.DryRun && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	r.root, err = target.Open(r.o.Target, r.o.Snapshot[:])
+	return err
+}
+
+func (r *restorer) closeTarget() {
+	if r.root != nil {
+		r.root.Close()
+	}
+}
+
+// discardActive removes what is half written. All writers have ended.
+func (r *restorer) discardActive() {
+	for f := range r.active {
+		f.discard()
+	}
+}
+
+// full are the errors after which no further file can be written.
+func full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+}
+
+// problem reports what could not be restored at path; what makes going on pointless ends the run.
+func (r *restorer) problem(path, op string, err error) {
+	if full(err) {
+		r.abort(fmt.Errorf("write to target %s: %w", r.o.Target, err))
+		return
+	}
+	if errors.Is(err, target.ErrOwner) {
+		r.owners.Add(1)
+		return
+	}
+	if errors.Is(err, context.Canceled) {
+		return // told by Restore's error
+	}
+	r.problems.Add(1)
+	r.obs.Problem(backup.Problem{Path: path, Op: op, Err: err.Error()})
+}
+
+func (r *restorer) reportOwners() {
+	if n := r.owners.Load(); n > 0 {
+		r.problems.Add(1)
+		r.obs.Problem(backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; %d entries belong to the user who restored them", target.ErrOwner, n)})
+	}
+}
+
+func (r *restorer) change(a Action, path string, e *backup.Entry) {
+	switch a {
+	case Keep:
+		r.kept.Add(1)
+		r.keptBytes.Add(e.Size)
+	case Link:
+		r.linked.Add(1)
+	case Delete:
+		r.deleted.Add(1)
+	default:
+		r.files.Add(1)
+	}
+	r.obs.Change(Change{a, path, e.Kind, e.Size})
+}
+
+func (r *restorer) at(path string) {
+	r.mu.Lock()
+	r.last = path
+	r.mu.Unlock()
+}
+
+func (r *restorer) progress() Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Progress{Files: r.done.Load(), Bytes: r.doneBytes.Load(), Path: r.last}
+}
+
+// tellProgress tells the observer ten times a second until stop.
+func (r *restorer) tellProgress() (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(100 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				r.obs.Progress(r.progress())
+			case <-quit:
+				r.obs.Progress(r.progress())
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-ended }
+}
+
+func (r *restorer) summary() Summary {
+	return Summary{
+		Files: r.files.Load(), Links: r.linked.Load(), Directories: r.directories.Load(),
+		Kept: r.kept.Load(), Deleted: r.deleted.Load(), Bytes: r.bytes.Load(), KeptBytes: r.keptBytes.Load(),
+		Problems: r.problems.Load(), OwnersNotSet: r.owners.Load(),
+	}
+}

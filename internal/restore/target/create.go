@@ -1,0 +1,217 @@
+//go:build linux
+
+package target
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A Place says how a name comes into being.
+type Place struct {
+	// Temporary: made under a temporary name and renamed when it is finished.
+	Temporary bool
+	// Keep: where the name is taken by then, that stays, and Finish is fs.ErrExist.
+	Keep bool
+	// Inherits is the directory's Made.Inherits.
+	Inherits bool
+}
+
+// A File is a regular file that is being written. It belongs to one goroutine at a time.
+type File struct {
+	dir   *Dir
+	name  string // that it has now
+	final string
+	place Place
+	fd    int
+}
+
+// Create makes a file. The name is taken, and not temporary: fs.ErrExist. The
+// directory must stay open until Finish or Discard.
+func (d *Dir) Create(name string, place Place) (*File, error) {
+	f := &File{dir: d, name: name, final: name, place: place}
+	if place.Temporary {
+		f.name = d.tempName(name)
+	}
+	var err error
+	f.fd, err = d.create(f.name)
+	if errors.Is(err, fs.ErrExist) && place.Temporary {
+		if err := d.Remove(f.name); err != nil { // left by a restore that was interrupted
+			return nil, err
+		}
+		f.fd, err = d.create(f.name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (d *Dir) create(name string) (int, error) {
+	return ignoringEINTR(func() (int, error) {
+		return unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	})
+}
+
+// WriteAt writes all of p at offset.
+func (f *File) WriteAt(p []byte, offset int64) (int, error) {
+	if f.fd < 0 {
+		fd, err := ignoringEINTR(func() (int, error) {
+			return unix.Openat(f.dir.fd, f.name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		})
+		if err != nil {
+			return 0, err
+		}
+		f.fd = fd
+	}
+	written := 0
+	for written < len(p) {
+		n, err := ignoringEINTR(func() (int, error) { return unix.Pwrite(f.fd, p[written:], offset+int64(written)) })
+		if err != nil {
+			return written, err
+		}
+		written += n
+	}
+	return written, nil
+}
+
+// Park closes the descriptor until the next WriteAt or Finish.
+func (f *File) Park() error {
+	if f.fd < 0 {
+		return nil
+	}
+	fd := f.fd
+	f.fd = -1
+	return unix.Close(fd)
+}
+
+// Finish gives the file its size (what was not written is a hole), attributes
+// and name, and closes it. end is where the data that was written ends.
+func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
+	if _, err := f.WriteAt(nil, 0); err != nil { // opens it again if it is parked
+		return err
+	}
+	if end < e.Size {
+		if err := retryEINTR(func() error { return unix.Ftruncate(f.fd, e.Size) }); err != nil {
+			f.Discard()
+			return err
+		}
+	}
+	f.dir.root.applyFile(f.fd, e, f.place.Inherits, report)
+	fd := f.fd
+	f.fd = -1
+	if err := unix.Close(fd); err != nil { // where NFS says that the disk is full
+		f.Discard()
+		return err
+	}
+	if err := f.dir.rename(f.name, f.final, f.place); err != nil {
+		f.Discard()
+		return err
+	}
+	return nil
+}
+
+// Discard closes and removes a file that cannot be finished.
+func (f *File) Discard() {
+	f.Park()
+	f.dir.Remove(f.name)
+}
+
+// rename gives what was made under a temporary name its own.
+func (d *Dir) rename(from, to string, place Place) error {
+	if !place.Temporary {
+		return nil
+	}
+	if !place.Keep {
+		return retryEINTR(func() error { return unix.Renameat(d.fd, from, d.fd, to) })
+	}
+	err := retryEINTR(func() error { return unix.Renameat2(d.fd, from, d.fd, to, unix.RENAME_NOREPLACE) })
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system without it
+		if err := unix.Linkat(d.fd, from, d.fd, to, 0); err != nil {
+			return err
+		}
+		return unix.Unlinkat(d.fd, from, 0)
+	}
+	return err
+}
+
+// MakeSpecial makes a symlink, fifo, socket or device with all its attributes.
+func (d *Dir) MakeSpecial(e *backup.Entry, place Place, report Report) error {
+	return d.make(e.Name, place, func(name string) error {
+		if err := d.mknod(name, e); err != nil {
+			return err
+		}
+		have := backup.Entry{UID: d.root.euid, GID: d.root.egid, Mode: 0o600}
+		if place.Inherits {
+			have.UID = ^e.UID
+		}
+		d.Apply(name, e, &have, report)
+		return nil
+	})
+}
+
+func (d *Dir) mknod(name string, e *backup.Entry) error {
+	types := map[backup.Kind]uint32{
+		backup.FIFO: unix.S_IFIFO, backup.Socket: unix.S_IFSOCK, backup.CharDev: unix.S_IFCHR, backup.BlockDev: unix.S_IFBLK,
+	}
+	return retryEINTR(func() error {
+		if e.Kind == backup.Symlink {
+			return unix.Symlinkat(e.Target, d.fd, name)
+		}
+		bits, ok := types[e.Kind]
+		if !ok {
+			return fmt.Errorf("kind %d: %w", e.Kind, backup.ErrInvalid)
+		}
+		return unix.Mknodat(d.fd, name, bits|0o600, int(e.Rdev))
+	})
+}
+
+// Link makes name another name of what oldName in from is.
+func (d *Dir) Link(from *Dir, oldName, name string, place Place) error {
+	return d.make(name, place, func(name string) error {
+		return retryEINTR(func() error { return unix.Linkat(from.fd, oldName, d.fd, name, 0) })
+	})
+}
+
+// make runs create with the name that place asks for, and then renames.
+func (d *Dir) make(name string, place Place, create func(name string) error) error {
+	if !place.Temporary {
+		return create(name)
+	}
+	temp := d.tempName(name)
+	err := create(temp)
+	if errors.Is(err, fs.ErrExist) {
+		if err := d.Remove(temp); err != nil {
+			return err
+		}
+		err = create(temp)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.rename(temp, name, place); err != nil {
+		d.Remove(temp)
+		return err
+	}
+	return nil
+}
+
+// OpenRead opens a regular file of the target to compare its content.
+func (d *Dir) OpenRead(name string) (*os.File, error) {
+	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		unix.Close(fd)
+		return nil, errors.Join(fmt.Errorf("%q is not a regular file: %w", name, backup.ErrInvalid), err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}

@@ -1,0 +1,270 @@
+//go:build linux
+
+package target
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// TempPrefix begins the names of what is not finished.
+const TempPrefix = ".bctl-restore-"
+
+// tempName returns the temporary name for name in d: the same whenever this
+// snapshot is restored to this place.
+func (d *Dir) tempName(name string) string {
+	h := blake3.New()
+	h.Write(d.root.salt)
+	h.WriteString(d.path + "/" + name)
+	var sum [12]byte
+	io.ReadFull(h.Digest(), sum[:]) // an XOF never fails
+	return TempPrefix + hex.EncodeToString(sum[:])
+}
+
+// Stat returns the attributes of a name without following it, with the target
+// of a symlink but without xattrs. fs.ErrNotExist: the name is free.
+func (d *Dir) Stat(name string) (backup.Entry, error) {
+	var st unix.Stat_t
+	err := retryEINTR(func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if err != nil {
+		return backup.Entry{}, err
+	}
+	e := entryOf(name, &st)
+	if e.Kind == backup.Symlink {
+		if e.Target, err = d.readlink(name); err != nil {
+			return backup.Entry{}, err
+		}
+	}
+	return e, nil
+}
+
+func (d *Dir) readlink(name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := ignoringEINTR(func() (int, error) { return unix.Readlinkat(d.fd, name, buf) })
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+func entryOf(name string, st *unix.Stat_t) backup.Entry {
+	e := backup.Entry{
+		Name: name, Mode: uint32(st.Mode) & 0o7777, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink),
+		Mtime: backup.Time{Sec: int64(st.Mtim.Sec), Nsec: uint32(st.Mtim.Nsec)},
+		Inode: st.Ino, Device: uint64(st.Dev), Rdev: uint64(st.Rdev),
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		e.Kind, e.Size = backup.File, st.Size
+	case unix.S_IFDIR:
+		e.Kind = backup.Directory
+	case unix.S_IFLNK:
+		e.Kind = backup.Symlink
+	case unix.S_IFIFO:
+		e.Kind = backup.FIFO
+	case unix.S_IFSOCK:
+		e.Kind = backup.Socket
+	case unix.S_IFCHR:
+		e.Kind = backup.CharDev
+	case unix.S_IFBLK:
+		e.Kind = backup.BlockDev
+	}
+	return e
+}
+
+// A Made says what Mkdir found.
+type Made struct {
+	Existed bool
+	// Inherits: what is made in the directory gets a group or an ACL from it.
+	Inherits bool
+}
+
+// Mkdir makes the directory name, mode 0700, or takes the one that is there,
+// which becomes accessible to its owner (Finish sets the mode). Anything else of that name is fs.ErrExist.
+func (d *Dir) Mkdir(name string) (Made, error) {
+	err := retryEINTR(func() error { return unix.Mkdirat(d.fd, name, 0o700) })
+	existed := errors.Is(err, unix.EEXIST)
+	if err != nil && !existed {
+		return Made{}, err
+	}
+	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if existed && errors.Is(err, unix.EACCES) {
+		if err = d.unlock(name); err == nil {
+			fd, err = d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
+		}
+	}
+	if err != nil {
+		if existed && (errors.Is(err, unix.ENOTDIR) || errors.Is(err, backup.ErrOutside)) {
+			return Made{}, fmt.Errorf("%q is there and no directory: %w", name, fs.ErrExist)
+		}
+		return Made{}, err
+	}
+	defer unix.Close(fd)
+	return d.root.inspect(fd, existed)
+}
+
+// MakeUsable is Mkdir for the target itself.
+func (r *Root) MakeUsable() (Made, error) { return r.inspect(r.fd, !r.created) }
+
+// inspect makes an open directory usable for its owner and finds out what it
+// hands down. A new one loses what it was handed down itself.
+func (r *Root) inspect(fd int, existed bool) (Made, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return Made{}, err
+	}
+	acl, err := unix.Fgetxattr(fd, xattrDefaultACL, nil)
+	hasACL := err == nil && acl > 0
+	setgid := st.Mode&unix.S_ISGID != 0
+	made := Made{Existed: existed, Inherits: setgid || hasACL}
+	if existed {
+		if st.Mode&0o700 != 0o700 && st.Uid == r.euid {
+			return made, unix.Fchmod(fd, st.Mode&0o7777|0o700)
+		}
+		return made, nil
+	}
+	if hasACL {
+		unix.Fremovexattr(fd, xattrDefaultACL) // Finish sets those of the snapshot
+		unix.Fremovexattr(fd, xattrAccessACL)
+	}
+	if setgid {
+		unix.Fchown(fd, -1, int(r.egid))
+		if err := unix.Fchmod(fd, 0o700); err != nil {
+			return made, err
+		}
+	}
+	made.Inherits = false
+	return made, nil
+}
+
+// unlock gives the owner access to a directory that it has locked itself out of.
+func (d *Dir) unlock(name string) error {
+	fd, err := d.openMode(name, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Chmod(procPath(fd), 0o700)
+}
+
+// openMode opens one name of d.
+func (d *Dir) openMode(name string, flags int) (int, error) {
+	if err := backup.CheckName(name); err != nil {
+		return -1, err
+	}
+	return d.root.openAt(d.fd, name, flags)
+}
+
+// Remove removes a name: what is not a directory, or an empty directory.
+func (d *Dir) Remove(name string) error {
+	err := retryEINTR(func() error { return unix.Unlinkat(d.fd, name, 0) })
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	if asDirectory := retryEINTR(func() error { return unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR) }); !errors.Is(asDirectory, unix.ENOTDIR) {
+		return asDirectory
+	}
+	return err
+}
+
+// maxRemoveDepth bounds the descriptors that RemoveAll holds.
+const maxRemoveDepth = 512
+
+// RemoveAll removes a name and what is below it, crossing no symlink and no
+// mount point. removed is told each path, relative to the target.
+func (d *Dir) RemoveAll(name string, removed func(path string)) error {
+	return d.removeAll(name, removed, 0)
+}
+
+func (d *Dir) removeAll(name string, removed func(string), depth int) error {
+	path := backup.Join(d.path, name)
+	err := d.Remove(name)
+	if err == nil {
+		removed(path)
+		return nil
+	}
+	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	if depth >= maxRemoveDepth {
+		return &fs.PathError{Op: "remove", Path: path, Err: errors.New("too deep")}
+	}
+	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	below := &Dir{root: d.root, path: path, fd: fd}
+	defer unix.Close(fd)
+	if err := d.sameDevice(below); err != nil {
+		return err
+	}
+	// Removing while reading skips no name only if the directory is read again until nothing is left.
+	for {
+		progress := false
+		err := below.Names(func(n string) error {
+			progress = true
+			return below.removeAll(n, removed, depth+1)
+		})
+		if err != nil {
+			return err
+		}
+		if !progress {
+			break
+		}
+		if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
+			return err
+		}
+	}
+	if err := d.Remove(name); err != nil {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	removed(path)
+	return nil
+}
+
+func (d *Dir) sameDevice(below *Dir) error {
+	var a, b unix.Stat_t
+	if err := errors.Join(unix.Fstat(d.fd, &a), unix.Fstat(below.fd, &b)); err != nil {
+		return err
+	}
+	if a.Dev != b.Dev {
+		return &fs.PathError{Op: "remove", Path: below.path, Err: errors.New("another file system is mounted here")}
+	}
+	return nil
+}
+
+// Names calls yield for each name in the directory until it returns an error.
+func (d *Dir) Names(yield func(name string) error) error {
+	// A descriptor of its own: the offset of d's is shared by all its users.
+	fd, err := d.root.openAt(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 32<<10)
+	var names []string
+	for {
+		n, err := ignoringEINTR(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if err != nil || n <= 0 {
+			return err
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names[:0])
+		for _, name := range names {
+			if err := yield(name); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// IsTemp reports whether name is one of those that unfinished files have.
+func IsTemp(name string) bool { return strings.HasPrefix(name, TempPrefix) }

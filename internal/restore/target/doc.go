@@ -1,0 +1,28 @@
+// Package target is the directory that a restore writes into, and the only
+// place where restore touches a file system.
+//
+// # Confinement (I10)
+//
+// A snapshot may be hostile, and so may whatever is at the target already.
+// Nothing here acts outside the directory that Open was given:
+//
+//   - Directories are opened relative to the target's descriptor with
+//     openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS),
+//     or component by component with O_NOFOLLOW where the kernel has no openat2.
+//   - Everything else is done relative to such a descriptor, with one name
+//     that backup.CheckName has passed, and never through a symlink.
+//   - What only a path can name (chmod of a fifo, xattrs of a symlink) goes
+//     through an O_PATH descriptor and /proc/self/fd, which is the inode itself.
+//
+// # What a crash leaves
+//
+// A name that is free and whose content is one write gets the file directly:
+// created with O_EXCL and mode 0600, with its mtime set last. Everything else
+// is made under a temporary name (TempPrefix and a digest of the snapshot and
+// the name) and renamed. So a file that is there under its name with its size
+// and mtime is whole, as far as the kernel was still running; after a loss of
+// power only its content can tell. The digest is the same when the restore is
+// run again, which then replaces what the first run left.
+//
+// A directory has mode 0700 until Finish.
+package target

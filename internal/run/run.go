@@ -1,0 +1,53 @@
+// Package run ends processes: the first signal asks for a graceful stop, the
+// second does not wait for it.
+package run
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// ErrInterrupted is the cause of the context that a signal has ended.
+var ErrInterrupted = errors.New("interrupted")
+
+// ExitInterrupted is the exit status of a process that a signal has ended.
+const ExitInterrupted = 130
+
+// Context returns a context that the first SIGINT or SIGTERM ends, with
+// ErrInterrupted as its cause. first, which may be nil, is called then. The
+// second signal ends the process at once. stop gives the signals back.
+func Context(parent context.Context, first func()) (ctx context.Context, stop func()) {
+	return notify(parent, first, func() { os.Exit(ExitInterrupted) })
+}
+
+func notify(parent context.Context, first, second func()) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, act := range []func(){func() {
+			cancel(ErrInterrupted)
+			if first != nil {
+				first()
+			}
+		}, second} {
+			select {
+			case <-signals:
+				act()
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(quit)
+		<-ended
+		cancel(nil)
+	}
+}

@@ -1,0 +1,68 @@
+package seal
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// OverheadBytes is how much longer sealed bytes are than their plaintext.
+const OverheadBytes = 16
+
+const (
+	rawKeyBytes = 32
+	nonceBytes  = 12
+	noncePrefix = "bctl"
+)
+
+// A DataKey seals the parts of one pack: AES-256-GCM with the nonce
+// "bctl" ‖ counter (64 bits, big endian). It may be used concurrently.
+//
+// The key is fresh for each pack and a counter is used for one Seal only: that
+// is what makes the nonces unique. The caller owns the numbering.
+type DataKey struct {
+	aead cipher.AEAD
+}
+
+func newRawKey() (raw [rawKeyBytes]byte) {
+	rand.Read(raw[:]) // never fails: crypto/rand ends the process instead
+	return raw
+}
+
+func newDataKey(raw [rawKeyBytes]byte) *DataKey {
+	block, err := aes.NewCipher(raw[:])
+	if err != nil {
+		panic(err) // only for a key of another length
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err) // only for a block cipher of another block size
+	}
+	return &DataKey{aead: aead}
+}
+
+// Seal appends the sealed plaintext, OverheadBytes longer, to dst. Plaintext
+// and the appended part must not overlap unless they are the same memory.
+func (k *DataKey) Seal(dst, plaintext []byte, counter uint64, aad []byte) []byte {
+	return k.aead.Seal(dst, nonce(counter), plaintext, aad)
+}
+
+// Open appends the plaintext of sealed to dst. Errors wrap backup.ErrCorrupt:
+// the bytes, the counter, the additional data or the key are not those of Seal.
+func (k *DataKey) Open(dst, sealed []byte, counter uint64, aad []byte) ([]byte, error) {
+	plaintext, err := k.aead.Open(dst, nonce(counter), sealed, aad)
+	if err != nil {
+		return nil, fmt.Errorf("does not authenticate: %w", backup.ErrCorrupt)
+	}
+	return plaintext, nil
+}
+
+func nonce(counter uint64) []byte {
+	n := make([]byte, 0, nonceBytes)
+	n = append(n, noncePrefix...)
+	return binary.BigEndian.AppendUint64(n, counter)
+}

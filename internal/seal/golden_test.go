@@ -1,0 +1,196 @@
+package seal
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/cryptotest"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+// The files of testdata/v1 are frozen: every version to come must read them.
+const goldenDir = "testdata/v1"
+
+var goldenWorkerKey = WorkerKey{
+	Repository: backup.RepositoryID([]byte("golden repositor")),
+	Dedup:      DedupKey([]byte("0123456789abcdef0123456789abcdef")),
+}
+
+const (
+	goldenPlaintext = "what the frame says"
+	goldenCounter   = 1<<63 | 5
+	goldenAAD       = "additional data"
+)
+
+func TestWriteGolden(t *testing.T) {
+	if !*update {
+		t.Skip("only with -update")
+	}
+	cryptotest.SetGlobalRandom(t, 1)
+	alice, bob := newPerson(t), newPerson(t)
+	sealer := newSealer(t, alice.recipient, bob.recipient)
+	key, wrapped, err := sealer.NewDataKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	workerKey := goldenWorkerKey
+	workerKey.Recipients = []string{alice.recipient, bob.recipient}
+	text, err := workerKey.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob, err := sealer.SealBlob(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{
+		"identity.txt":    []byte("# " + bob.recipient + "\n" + bob.identity + "\n"),
+		"wrapped.age":     wrapped,
+		"sealed.bin":      key.Seal(nil, []byte(goldenPlaintext), goldenCounter, []byte(goldenAAD)),
+		"worker-key.txt":  text,
+		"worker-key.age":  blob,
+		"recipient-1.txt": []byte(alice.recipient + "\n"),
+	}
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(goldenDir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestReadGolden(t *testing.T) {
+	opener, err := NewOpener(golden(t, "identity.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := opener.Unwrap(golden(t, "wrapped.age"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plaintext, err := key.Open(nil, golden(t, "sealed.bin"), goldenCounter, []byte(goldenAAD))
+	if err != nil || string(plaintext) != goldenPlaintext {
+		t.Errorf("Open: %q, %v", plaintext, err)
+	}
+	text, err := opener.OpenBlob(golden(t, "worker-key.age"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, golden(t, "worker-key.txt")) {
+		t.Errorf("OpenBlob: %q", text)
+	}
+	got, err := ParseWorkerKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Repository != goldenWorkerKey.Repository || got.Dedup != goldenWorkerKey.Dedup || len(got.Recipients) != 2 {
+		t.Errorf("worker key %+v", got)
+	}
+	again, err := got.MarshalText()
+	if err != nil || !bytes.Equal(again, text) {
+		t.Errorf("MarshalText: %q, %v", again, err)
+	}
+}
+
+// The nonce, byte by byte, against the standard library alone.
+func TestSealIsAES256GCM(t *testing.T) {
+	raw := [rawKeyBytes]byte([]byte("an AES key has thirty-two bytes!"))
+	block, err := aes.NewCipher(raw[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := hex.DecodeString("6263746c" + "0102030405060708")
+	want := gcm.Seal(nil, n, []byte("text"), []byte("aad"))
+	if got := newDataKey(raw).Seal(nil, []byte("text"), 0x0102030405060708, []byte("aad")); !bytes.Equal(got, want) {
+		t.Errorf("Seal: %x, want %x", got, want)
+	}
+}
+
+func FuzzParseWorkerKey(f *testing.F) {
+	f.Add(golden(f, "worker-key.txt"))
+	f.Add([]byte("bctl-worker-key v1\nrepository 00\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		k, err := ParseWorkerKey(data)
+		if err != nil {
+			return
+		}
+		text, err := k.MarshalText()
+		if err != nil || !bytes.Equal(text, data) {
+			t.Errorf("%q is another text of the key %q (%v)", data, text, err)
+		}
+	})
+}
+
+func FuzzUnwrap(f *testing.F) {
+	wrapped := golden(f, "wrapped.age")
+	opener, err := NewOpener(golden(f, "identity.txt"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(wrapped)
+	f.Add(wrapped[:len(wrapped)-1])
+	f.Add(golden(f, "worker-key.age"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if key, err := opener.Unwrap(data); err == nil && (key == nil || !bytes.Equal(data, wrapped)) {
+			t.Errorf("unwrapped a key that nobody wrapped: %q", data)
+		}
+		opener.OpenBlob(data)
+	})
+}
+
+func BenchmarkSeal(b *testing.B) {
+	key := newDataKey(newRawKey())
+	for _, size := range []int{64 << 10, 512 << 10} {
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			plaintext, dst := make([]byte, size), make([]byte, 0, size+OverheadBytes)
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for n := uint64(0); b.Loop(); n++ {
+				key.Seal(dst, plaintext, n, []byte(goldenAAD))
+			}
+		})
+	}
+}
+
+func BenchmarkNewDataKey(b *testing.B) {
+	sealer := newSealer(b, newPerson(b).recipient, newPerson(b).recipient)
+	b.ReportAllocs()
+	for b.Loop() {
+		sealer.NewDataKey()
+	}
+}
+
+func BenchmarkUnwrap(b *testing.B) {
+	opener, err := NewOpener(golden(b, "identity.txt"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	wrapped := golden(b, "wrapped.age")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := opener.Unwrap(wrapped); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func golden(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(goldenDir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}

@@ -1,0 +1,257 @@
+//go:build linux
+
+package posix
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source"
+)
+
+type directory struct {
+	tree *tree
+	path string
+	fd   int
+	self backup.Entry
+}
+
+func (d *directory) Self() backup.Entry { return d.self }
+
+func (d *directory) Close() error {
+	if d.fd < 0 {
+		return nil
+	}
+	fd := d.fd
+	d.fd = -1
+	return unix.Close(fd)
+}
+
+// Read makes one getdents64 call and one statx for each entry in it that is
+// not a directory. The names of one call share one allocation.
+func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) ([]backup.Entry, int, error) {
+	if err := ctx.Err(); err != nil {
+		return dst, 0, err
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	var namesBytes int
+	for namesBytes == 0 { // a buffer may hold nothing but "." and ".."
+		n, errno := s.getdents(d.fd)
+		if errno != 0 {
+			return dst, 0, &fs.PathError{Op: "list", Path: d.path, Err: asError(errno)}
+		}
+		if n == 0 {
+			return dst, 0, io.EOF
+		}
+		var err error
+		if namesBytes, err = s.parse(s.dents[:n]); err != nil {
+			return dst, 0, err
+		}
+	}
+	if d.tree.options.SortByInode {
+		slices.SortFunc(s.records, func(a, b record) int { return cmp.Compare(a.inode, b.inode) })
+	}
+	dst = slices.Grow(dst, len(s.records))
+	var names strings.Builder
+	names.Grow(namesBytes)
+	statCalls := 0
+	for _, r := range s.records {
+		from := names.Len()
+		names.Write(s.dents[r.start:r.end])
+		name := names.String()[from:]
+		dst = dst[:len(dst)+1]
+		e := &dst[len(dst)-1]
+		*e = backup.Entry{Name: name}
+		if r.kind == unix.DT_DIR {
+			e.Kind, e.Inode = backup.Directory, r.inode
+			continue
+		}
+		statCalls++
+		if op, err := d.stat(s, r, e); op != "" {
+			dst = dst[:len(dst)-1]
+			if err != nil {
+				problem(name, op, err)
+			}
+		}
+	}
+	return dst, statCalls, nil
+}
+
+// stat fills e. An op says that the entry is to be left out, and err, unless
+// the entry just vanished, why.
+func (d *directory) stat(s *scratch, r record, e *backup.Entry) (op string, err error) {
+	name := &s.dents[r.start]
+	if errno := statEntry(d.fd, name, &s.st); errno != 0 {
+		if errno == unix.ENOENT {
+			return "stat", nil
+		}
+		return "stat", asError(errno)
+	}
+	switch s.st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR: // the file system does not say in the listing, or it was replaced since
+		e.Kind, e.Inode = backup.Directory, r.inode
+		return "", nil
+	case unix.S_IFLNK:
+		target, errno := readTarget(s, d.fd, name)
+		switch errno {
+		case 0:
+			e.Target = target
+		case unix.ENOENT:
+			return "readlink", nil
+		case unix.EINVAL:
+			return "readlink", source.ErrStale
+		default:
+			return "readlink", asError(errno)
+		}
+	}
+	if setAttributes(e, &s.st); e.Kind == 0 {
+		return "stat", fmt.Errorf("file type %#o: %w", s.st.Mode&unix.S_IFMT, backup.ErrInvalid)
+	}
+	return "", nil
+}
+
+// readTarget reads the target of a symlink, which is no longer than a path.
+func readTarget(s *scratch, dir int, name *byte) (string, syscall.Errno) {
+	n, errno := readlinkat(dir, name, s.path[:])
+	if errno != 0 {
+		return "", errno
+	}
+	if n == len(s.path) { // cut off
+		return "", unix.ENAMETOOLONG
+	}
+	return string(s.path[:n]), 0
+}
+
+// OpenFile implements source.Directory.
+func (d *directory) OpenFile(ctx context.Context, name string) (source.File, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := backup.CheckName(name); err != nil {
+		return nil, err
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	fd, errno := d.tree.withoutAtime(fileFlags, func(flags int) (int, syscall.Errno) {
+		return openat(d.fd, s.setPath(name), flags)
+	})
+	switch errno {
+	case 0:
+	case unix.ELOOP, unix.ENXIO, unix.ENODEV: // a symlink, a socket, a device without a driver
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("%w: %w", errno, source.ErrStale)}
+	default:
+		return nil, &fs.PathError{Op: "open", Path: name, Err: asError(errno)}
+	}
+	f := &file{tree: d.tree, fd: fd}
+	if errno := statDescriptor(fd, &f.st); errno != 0 {
+		unix.Close(fd)
+		return nil, &fs.PathError{Op: "stat", Path: name, Err: asError(errno)}
+	}
+	if kindOf(f.st.Mode) != backup.File {
+		unix.Close(fd)
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("no regular file any more: %w", source.ErrStale)}
+	}
+	f.init()
+	return f, nil
+}
+
+// A record is one entry of a getdents64 buffer.
+type record struct {
+	inode      uint64
+	start, end uint32 // of the name; a NUL follows it
+	kind       uint8  // DT_…
+}
+
+// The layout of struct linux_dirent64.
+const (
+	direntInode  = 0
+	direntLength = 16
+	direntKind   = 18
+	direntName   = 19
+)
+
+// parse sets s.records to the entries in dents, which is the beginning of
+// s.dents, and returns how long their names are together.
+func (s *scratch) parse(dents []byte) (namesBytes int, err error) {
+	s.records = s.records[:0]
+	for at := 0; at < len(dents); {
+		d := dents[at:]
+		if len(d) <= direntName {
+			return 0, fmt.Errorf("list: truncated directory entry: %w", unix.EIO)
+		}
+		length := int(binary.NativeEndian.Uint16(d[direntLength:]))
+		if length <= direntName || length > len(d) {
+			return 0, fmt.Errorf("list: directory entry of %d bytes: %w", length, unix.EIO)
+		}
+		end := direntName
+		for end < length && d[end] != 0 {
+			end++
+		}
+		name := d[direntName:end]
+		if end == length || len(name) == 0 {
+			return 0, fmt.Errorf("list: directory entry without a name: %w", unix.EIO)
+		}
+		if string(name) != "." && string(name) != ".." {
+			s.records = append(s.records, record{
+				inode: binary.NativeEndian.Uint64(d[direntInode:]),
+				start: uint32(at + direntName),
+				end:   uint32(at + end),
+				kind:  d[direntKind],
+			})
+			namesBytes += len(name)
+		}
+		at += length
+	}
+	return namesBytes, nil
+}
+
+// setAttributes fills e from st, but for its name and a symlink's target.
+func setAttributes(e *backup.Entry, st *unix.Statx_t) {
+	e.Kind = kindOf(st.Mode)
+	e.Mode = uint32(st.Mode) & 0o7777
+	e.UID, e.GID, e.Nlink = st.Uid, st.Gid, st.Nlink
+	e.Mtime = backup.Time{Sec: st.Mtime.Sec, Nsec: st.Mtime.Nsec}
+	e.Ctime = backup.Time{Sec: st.Ctime.Sec, Nsec: st.Ctime.Nsec}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		e.Btime = backup.Time{Sec: st.Btime.Sec, Nsec: st.Btime.Nsec}
+	}
+	e.Inode = st.Ino
+	e.Device = unix.Mkdev(st.Dev_major, st.Dev_minor)
+	switch e.Kind {
+	case backup.File:
+		e.Size = int64(st.Size)
+	case backup.CharDev, backup.BlockDev:
+		e.Rdev = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
+	}
+}
+
+func kindOf(mode uint16) backup.Kind {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return backup.File
+	case unix.S_IFDIR:
+		return backup.Directory
+	case unix.S_IFLNK:
+		return backup.Symlink
+	case unix.S_IFIFO:
+		return backup.FIFO
+	case unix.S_IFSOCK:
+		return backup.Socket
+	case unix.S_IFCHR:
+		return backup.CharDev
+	case unix.S_IFBLK:
+		return backup.BlockDev
+	}
+	return 0
+}

@@ -1,0 +1,63 @@
+//go:build linux
+
+// Package posix is the source that reads a mounted path of this machine, on
+// Linux: a local file system, or what the kernel has mounted from a filer.
+//
+// # What a walk costs
+//
+// Cost is counted in system calls, since they are all that there is to it:
+//
+//	directory   openat2, statx (its own), getdents64 a buffer, one more that says "end", close
+//	file        statx, relative to its directory
+//	symlink     statx, readlinkat
+//	read        openat, statx, preadv2, statx, close; flistxattr where the caller asks
+//
+// A subdirectory costs nothing in its parent unless the file system does not
+// say in the directory what is one (DT_UNKNOWN). Entries are stat'ed in the order and at
+// the time they are listed, which lets an NFS client use READDIRPLUS. A file has lseek calls
+// only if its blocks do not cover its size: then it has holes.
+//
+// System calls go through the scheduler (Syscall, not RawSyscall): it costs
+// a few per cent of a warm walk, and without it a filer that does not
+// answer would hold a P for each call in flight and stop the process.
+//
+// # Nothing leads outside (I10)
+//
+// The root is opened once, following symlinks, since it is the operator who
+// named it. Below it every directory is opened by openat2 with RESOLVE_BENEATH,
+// RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS, relative to the root's
+// descriptor; a path that PATH_MAX does not hold is opened in pieces, and where the kernel
+// (before 5.6) or a sandbox has no openat2, component by component with O_NOFOLLOW. A file is opened by
+// name relative to its directory's descriptor with O_NOFOLLOW, and is
+// used only if the descriptor then is a regular file.
+//
+// # The page cache
+//
+// Reads carry RWF_DONTCACHE where kernel (6.14) and file system know it: pages that a
+// read brings in go when it is done, pages that were there stay. The
+// answer is remembered for each device. Elsewhere a guard asks before the first read which
+// pages are resident (cachestat, or mincore before 6.5), and drops behind the reader those that were not. Whoever
+// may not ask (not the owner, no capability) drops nothing.
+//
+// # What fails, and how
+//
+//	the root: missing / not a directory / no permission / anything else
+//	                        backup.ErrNotFound / backup.ErrInvalid / fs.ErrPermission / backup.ErrUnavailable
+//	a component became a symlink
+//	                        OpenDirectory: backup.ErrOutside; nothing behind it is read
+//	a directory vanished    OpenDirectory, Read: fs.ErrNotExist
+//	a directory became a file
+//	                        OpenDirectory: syscall.ENOTDIR
+//	an entry vanished between getdents64 and statx
+//	                        left out
+//	a file became something else before OpenFile
+//	                        source.ErrStale; fs.ErrNotExist if it is gone
+//	the server forgot the descriptor (ESTALE)
+//	                        source.ErrStale
+//	a file grew or shrank while read
+//	                        what is there is read; the caller compares Stat before and after
+//	extended attributes changed while read
+//	                        read again a few times, then an error
+//
+// Errors that are not in this table wrap the syscall.Errno.
+package posix

@@ -1,0 +1,16 @@
+//go:build linux
+
+package posix
+
+import "github.com/bctl/bctl/internal/source"
+
+// What tests switch off, to meet the ways that older kernels and other file
+// systems take.
+
+func DisableOpenat2(t source.Tree)   { t.(*tree).noOpenat2 = true }
+func DisableXattrat(t source.Tree)   { t.(*tree).noXattrat.Store(true) }
+func DisableCachestat(t source.Tree) { t.(*tree).noCachestat.Store(true) }
+func DisableDontcache(t source.Tree) { t.(*tree).cached.add(t.RootDevice()) }
+
+// HasDontcache reports whether no read of the tree has been refused RWF_DONTCACHE.
+func HasDontcache(t source.Tree) bool { return !t.(*tree).cached.has(t.RootDevice()) }

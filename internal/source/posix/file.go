@@ -1,0 +1,152 @@
+//go:build linux
+
+package posix
+
+import (
+	"io"
+	"math"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+type file struct {
+	tree *tree
+	fd   int
+
+	st     unix.Statx_t
+	fresh  bool // st is from opening, and nothing was read since: the next Stat is that one
+	size   int64
+	device uint64
+	solid  bool // no holes: the blocks cover the size, or nobody can tell
+
+	uncached bool // reads carry RWF_DONTCACHE; else guard looks after the page cache
+	guard    guard
+	iov      unix.Iovec
+}
+
+// init is called once st holds the attributes that the file has when opened.
+func (f *file) init() {
+	f.fresh = true
+	f.size = int64(f.st.Size)
+	f.device = unix.Mkdev(f.st.Dev_major, f.st.Dev_minor)
+	f.solid = f.st.Blocks >= (f.st.Size+511)/512
+	f.uncached = !f.tree.cached.has(f.device)
+	f.guard = guard{tree: f.tree, fd: f.fd, size: f.size}
+}
+
+// Stat implements source.File. The first call, before anything is read, tells
+// what opening the file has asked already.
+func (f *file) Stat() (backup.Entry, error) {
+	if !f.fresh {
+		if errno := statDescriptor(f.fd, &f.st); errno != 0 {
+			return backup.Entry{}, asError(errno)
+		}
+	}
+	f.fresh = false
+	var e backup.Entry
+	setAttributes(&e, &f.st)
+	return e, nil
+}
+
+// NextExtent implements source.File.
+func (f *file) NextExtent(offset, size int64) (start, length int64, err error) {
+	if offset >= size {
+		return offset, 0, nil
+	}
+	if f.solid {
+		return offset, size - offset, nil
+	}
+	f.fresh = false
+	start, err = unix.Seek(f.fd, offset, unix.SEEK_DATA)
+	switch err {
+	case nil:
+	case unix.ENXIO: // no data from here on, or the file has shrunk
+		return size, 0, nil
+	case unix.EINVAL, unix.EOPNOTSUPP: // the file system does not know
+		f.solid = true
+		return offset, size - offset, nil
+	default:
+		return 0, 0, asError(err.(syscall.Errno))
+	}
+	if start >= size {
+		return size, 0, nil
+	}
+	end, err := unix.Seek(f.fd, start, unix.SEEK_HOLE)
+	if err != nil || end <= start { // it shrank meanwhile: reading will tell
+		end = size
+	}
+	return start, min(end, size) - start, nil
+}
+
+// ReadAt implements io.ReaderAt. A read that comes back short exactly where
+// the file ended when it was opened is its end: no second read asks again.
+func (f *file) ReadAt(p []byte, offset int64) (n int, err error) {
+	f.fresh = false
+	for n < len(p) {
+		got, errno := f.read(p[n:], offset+int64(n))
+		if errno != 0 {
+			return n, asError(errno)
+		}
+		n += got
+		if got == 0 || n < len(p) && offset+int64(n) == f.size {
+			return n, io.EOF
+		}
+	}
+	return n, nil
+}
+
+// read makes one read of at least one byte, unless at the end.
+func (f *file) read(p []byte, offset int64) (int, syscall.Errno) {
+	if f.uncached {
+		n, errno := f.preadv2(p, offset, unix.RWF_DONTCACHE)
+		if errno != unix.EOPNOTSUPP && errno != unix.ENOSYS {
+			return n, errno
+		}
+		f.uncached = false
+		f.tree.cached.add(f.device)
+	}
+	f.guard.before(offset, int64(len(p)))
+	for {
+		n, err := unix.Pread(f.fd, p, offset)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return 0, err.(syscall.Errno)
+		}
+		f.guard.after(offset + int64(n))
+		return n, 0
+	}
+}
+
+func (f *file) preadv2(p []byte, offset int64, flags int) (int, syscall.Errno) {
+	f.iov.Base = unsafe.SliceData(p)
+	f.iov.SetLen(min(len(p), math.MaxInt32))
+	defer func() { f.iov.Base = nil }()
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(f.fd), uintptr(unsafe.Pointer(&f.iov)), 1,
+			uintptr(offset), uintptr(uint64(offset)>>32), uintptr(flags))
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), 0
+	}
+}
+
+// Close implements source.File.
+func (f *file) Close() error {
+	if f.fd < 0 {
+		return nil
+	}
+	f.guard.close()
+	fd := f.fd
+	f.fd = -1
+	return unix.Close(fd)
+}

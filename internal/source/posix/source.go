@@ -1,0 +1,107 @@
+//go:build linux
+
+package posix
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source"
+)
+
+// Scheme is the scheme of the URLs that this source opens.
+const Scheme = "posix"
+
+// Options tune a Source. The zero Options are the defaults.
+type Options struct {
+	// SortByInode stats the entries of each getdents64 buffer in the order of
+	// their inodes, and returns them so. It helps on spinning disks.
+	SortByInode bool
+}
+
+// A Source opens trees of this machine. It is for concurrent use.
+type Source struct {
+	options Options
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns a Source.
+func New(options Options) *Source { return &Source{options: options} }
+
+// URL returns the URL of an absolute path of any bytes: "/srv/a b" is
+// "posix:///srv/a%20b".
+func URL(path string) string {
+	return (&url.URL{Scheme: Scheme, Path: path}).String()
+}
+
+// Path is the reverse of URL. Its error wraps backup.ErrInvalid.
+func Path(rawURL string) (string, error) {
+	escaped, ok := strings.CutPrefix(rawURL, Scheme+"://")
+	if !ok || !strings.HasPrefix(escaped, "/") || strings.ContainsAny(escaped, "?#") {
+		return "", fmt.Errorf("source %q: want posix:///absolute/path: %w", rawURL, backup.ErrInvalid)
+	}
+	path, err := url.PathUnescape(escaped)
+	if err != nil {
+		return "", fmt.Errorf("source %q: %v: %w", rawURL, err, backup.ErrInvalid)
+	}
+	if strings.IndexByte(path, 0) >= 0 {
+		return "", fmt.Errorf("source %q: a path has no NUL: %w", rawURL, backup.ErrInvalid)
+	}
+	return path, nil
+}
+
+// Open implements source.Source.
+func (s *Source) Open(ctx context.Context, rawURL string) (source.Tree, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	path, err := Path(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := openRoot(path)
+	if err != nil {
+		return nil, rootError(path, err)
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st); err != nil {
+		unix.Close(fd)
+		return nil, rootError(path, err)
+	}
+	return &tree{
+		path:      path,
+		root:      fd,
+		device:    unix.Mkdev(st.Dev_major, st.Dev_minor),
+		options:   s.options,
+		noOpenat2: !hasOpenat2(fd),
+	}, nil
+}
+
+// openRoot follows symlinks: the operator chose the path.
+func openRoot(path string) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func rootError(path string, err error) error {
+	kind := backup.ErrUnavailable
+	switch err {
+	case unix.ENOENT:
+		kind = backup.ErrNotFound
+	case unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG:
+		kind = backup.ErrInvalid
+	case unix.EACCES, unix.EPERM:
+		return fmt.Errorf("open %q: %w", path, err) // is fs.ErrPermission by itself
+	}
+	return fmt.Errorf("open %q: %w: %w", path, err, kind)
+}

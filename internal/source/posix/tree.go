@@ -1,0 +1,231 @@
+//go:build linux
+
+package posix
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source"
+)
+
+const (
+	directoryFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOATIME
+	stepFlags      = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fileFlags      = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC | unix.O_NOATIME
+)
+
+// A tree holds the descriptor of its root. Directories and files have their
+// own, and outlive it.
+type tree struct {
+	path      string // of the root, for messages
+	device    uint64
+	options   Options
+	noOpenat2 bool
+
+	mu   sync.RWMutex // held while root is used: its number may be another file's after Close
+	root int          // -1: closed
+
+	noAtimeDenied atomic.Bool // O_NOATIME is not for us: neither owner nor CAP_FOWNER
+	noCachestat   atomic.Bool
+	noXattrat     atomic.Bool
+	cached        deviceSet // devices that do not know RWF_DONTCACHE
+}
+
+func (t *tree) RootDevice() uint64 { return t.device }
+
+func (t *tree) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.root < 0 {
+		return nil
+	}
+	fd := t.root
+	t.root = -1
+	return unix.Close(fd)
+}
+
+func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := checkPath(path); err != nil {
+		return nil, err
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	fd, err := t.openDirectory(s, path)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	d := &directory{tree: t, path: path, fd: fd}
+	if errno := statDescriptor(fd, &s.st); errno != 0 {
+		unix.Close(fd)
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: asError(errno)}
+	}
+	setAttributes(&d.self, &s.st)
+	return d, nil
+}
+
+// checkPath refuses what is not a path below the root by its form alone.
+func checkPath(path string) error {
+	if path == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		if name == ".." {
+			return fmt.Errorf("path %q: %w", path, backup.ErrOutside)
+		}
+		if name == "" || name == "." || strings.IndexByte(name, 0) >= 0 {
+			return fmt.Errorf("path %q: %w", path, backup.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// openDirectory opens path, in pieces where PATH_MAX does not hold it.
+func (t *tree) openDirectory(s *scratch, path string) (int, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.root < 0 {
+		return -1, fs.ErrClosed
+	}
+	if path == "" {
+		path = "."
+	}
+	at := t.root
+	for len(path) >= pathMax {
+		cut := strings.LastIndexByte(path[:pathMax], '/')
+		if cut < 0 {
+			t.closeStep(at)
+			return -1, unix.ENAMETOOLONG
+		}
+		next, err := t.openBeneath(s, at, path[:cut], stepFlags)
+		t.closeStep(at)
+		if err != nil {
+			return -1, err
+		}
+		at, path = next, path[cut+1:]
+	}
+	fd, err := t.openBeneath(s, at, path, directoryFlags)
+	t.closeStep(at)
+	return fd, err
+}
+
+// closeStep closes a descriptor on the way to a directory, which may be the root's.
+func (t *tree) closeStep(fd int) {
+	if fd != t.root {
+		unix.Close(fd)
+	}
+}
+
+// openBeneath opens the directory at path below at.
+func (t *tree) openBeneath(s *scratch, at int, path string, flags int) (int, error) {
+	if t.noOpenat2 {
+		return t.openByComponents(s, at, path, flags)
+	}
+	fd, errno := t.withoutAtime(flags, func(flags int) (int, syscall.Errno) {
+		return s.openat2(at, s.setPath(path), flags)
+	})
+	switch errno {
+	case 0:
+		return fd, nil
+	case unix.ELOOP, unix.EXDEV:
+		return -1, fmt.Errorf("%w: %w", errno, backup.ErrOutside)
+	case unix.EAGAIN: // renames without end; one component needs no look back
+		return t.openByComponents(s, at, path, flags)
+	}
+	return -1, asError(errno)
+}
+
+// openByComponents does what openat2 does, for kernels that have none.
+func (t *tree) openByComponents(s *scratch, at int, path string, flags int) (int, error) {
+	start := at
+	for {
+		name, rest, more := strings.Cut(path, "/")
+		open := flags
+		if more {
+			open = stepFlags
+		}
+		fd, errno := t.withoutAtime(open, func(flags int) (int, syscall.Errno) {
+			return openat(at, s.setPath(name), flags|unix.O_NOFOLLOW)
+		})
+		symlink := errno == unix.ELOOP
+		if errno == unix.ENOTDIR && statEntry(at, &s.path[0], &s.st) == 0 {
+			symlink = s.st.Mode&unix.S_IFMT == unix.S_IFLNK
+		}
+		if at != start {
+			unix.Close(at)
+		}
+		switch {
+		case symlink:
+			return -1, fmt.Errorf("%w: %w", errno, backup.ErrOutside)
+		case errno != 0:
+			return -1, asError(errno)
+		case !more:
+			return fd, nil
+		}
+		at, path = fd, rest
+	}
+}
+
+// withoutAtime calls open with flags, but without O_NOATIME where the kernel
+// does not let us have it, and remembers that for the tree.
+func (t *tree) withoutAtime(flags int, open func(flags int) (int, syscall.Errno)) (int, syscall.Errno) {
+	if t.noAtimeDenied.Load() {
+		flags &^= unix.O_NOATIME
+	}
+	fd, errno := open(flags)
+	if errno != unix.EPERM || flags&unix.O_NOATIME == 0 {
+		return fd, errno
+	}
+	if fd, errno = open(flags &^ unix.O_NOATIME); errno == 0 {
+		t.noAtimeDenied.Store(true)
+	}
+	return fd, errno
+}
+
+// asError returns errno as an error; a descriptor that the server forgot is stale.
+func asError(errno syscall.Errno) error {
+	if errno == unix.ESTALE {
+		return fmt.Errorf("%w: %w", errno, source.ErrStale)
+	}
+	return errno
+}
+
+// A deviceSet is a set of few devices that is read at every file and written
+// once a device.
+type deviceSet struct {
+	devices atomic.Pointer[[]uint64]
+}
+
+func (s *deviceSet) has(device uint64) bool {
+	devices := s.devices.Load()
+	return devices != nil && slices.Contains(*devices, device)
+}
+
+func (s *deviceSet) add(device uint64) {
+	for {
+		old := s.devices.Load()
+		var devices []uint64
+		if old != nil {
+			devices = *old
+		}
+		if slices.Contains(devices, device) {
+			return
+		}
+		devices = append(slices.Clone(devices), device)
+		if s.devices.CompareAndSwap(old, &devices) {
+			return
+		}
+	}
+}

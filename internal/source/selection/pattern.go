@@ -1,0 +1,226 @@
+package selection
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A pattern is one compiled gitignore pattern.
+type pattern struct {
+	negated       bool // what matches is taken in
+	directoryOnly bool
+	anchored      bool // matched against the path; else against the last component
+
+	literal string  // what a match begins with
+	suffix  bool    // rest is one "*" and bytes: what a match ends with is in tail
+	tail    string  //
+	rest    []token // after literal
+}
+
+// match reports whether the pattern is for this path.
+func (p *pattern) match(path, base string, isDir bool) bool {
+	if p.directoryOnly && !isDir {
+		return false
+	}
+	subject := base
+	if p.anchored {
+		subject = path
+	}
+	subject, ok := strings.CutPrefix(subject, p.literal)
+	switch {
+	case !ok:
+		return false
+	case len(p.rest) == 0:
+		return subject == ""
+	case p.suffix:
+		return strings.HasSuffix(subject, p.tail)
+	}
+	return matchTokens(p.rest, subject)
+}
+
+var (
+	errEmpty        = errors.New("is empty")
+	errComment      = errors.New(`is a comment; for a name that begins with "#" write "\#"`)
+	errBackslash    = errors.New(`ends in a "\" that escapes nothing`)
+	errBracket      = errors.New(`has a "[" without its "]"`)
+	errControl      = errors.New("has a NUL or a newline")
+	errDoubledSlash = errors.New(`has an empty component ("//"), and no path has`)
+)
+
+// compile parses one pattern. The steps and their order are git's.
+func compile(text string) (p pattern, err error) {
+	switch {
+	case len(text) > MaxPatternBytes:
+		return p, fmt.Errorf("has more than %d bytes", MaxPatternBytes)
+	case strings.ContainsAny(text, "\x00\n"):
+		return p, errControl
+	case strings.HasPrefix(text, "#"):
+		return p, errComment
+	}
+	text = trimSpaces(text)
+	text, p.negated = strings.CutPrefix(text, "!")
+	text, p.directoryOnly = strings.CutSuffix(text, "/")
+	p.anchored = strings.Contains(text, "/")
+	text = strings.TrimPrefix(text, "/")
+	if text == "" {
+		return p, errEmpty
+	}
+	if strings.Contains(text, "//") || strings.HasPrefix(text, "/") || strings.HasSuffix(text, "/") {
+		return p, errDoubledSlash
+	}
+	// What comes before the first special byte is compared as it is. What follows is
+	// looked at as a pattern of its own: "a/b**/c" is "a/b" and then "**/c".
+	n := strings.IndexAny(text, `*?[\`)
+	if n < 0 {
+		p.literal = text
+		return p, nil
+	}
+	p.literal = text[:n]
+	if p.rest, err = tokenize(text[n:], p.anchored); err != nil {
+		return p, err
+	}
+	if !p.anchored && text[n] == '*' && !strings.ContainsAny(text[n+1:], `*?[\`) {
+		p.suffix, p.tail = true, text[n+1:]
+	}
+	return p, nil
+}
+
+// trimSpaces removes the spaces at the end of a pattern that no "\" escapes.
+func trimSpaces(text string) string {
+	end := 0 // after the last byte that counts
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case ' ':
+			continue
+		case '\\':
+			i++
+		}
+		end = i + 1
+	}
+	return text[:min(end, len(text))]
+}
+
+// A token is one element of a pattern.
+type token struct {
+	op      op
+	literal byte
+	set     *byteSet
+}
+
+type op uint8
+
+const (
+	opByte          op = iota // the byte literal
+	opAny                     // any byte but '/'
+	opSet                     // a byte of set
+	opStar                    // any bytes but '/'
+	opStarStar                // any bytes: "**" as a last component
+	opStarStarSlash           // nothing, or any bytes that end in '/': "**/"
+)
+
+// tokenize turns glob into tokens. Only in an anchored pattern is "**" more
+// than "*": a name has no '/'.
+func tokenize(glob string, anchored bool) ([]token, error) {
+	var tokens []token
+	for i := 0; i < len(glob); {
+		switch c := glob[i]; c {
+		case '*':
+			start := i
+			for i < len(glob) && glob[i] == '*' {
+				i++
+			}
+			token := token{op: opStar}
+			if rest := glob[i:]; anchored && i-start > 1 && (start == 0 || glob[start-1] == '/') {
+				switch {
+				case rest == "":
+					token.op = opStarStar
+				case rest[0] == '/':
+					token.op = opStarStarSlash
+					i++
+				case strings.HasPrefix(rest, `\/`): // git allows it, but it is no "**/": the '/' has to be there
+					token.op = opStarStar
+				}
+			}
+			tokens = append(tokens, token)
+		case '?':
+			tokens = append(tokens, token{op: opAny})
+			i++
+		case '[':
+			set, length, err := parseSet(glob[i:])
+			if err != nil {
+				return nil, err
+			}
+			tokens = append(tokens, token{op: opSet, set: set})
+			i += length
+		case '\\':
+			if i++; i == len(glob) {
+				return nil, errBackslash
+			}
+			c = glob[i]
+			fallthrough
+		default:
+			tokens = append(tokens, token{op: opByte, literal: c})
+			i++
+		}
+	}
+	return tokens, nil
+}
+
+// matchTokens reports whether tokens match all of s. It goes from left to
+// right and, where it cannot go on, back to the last star and lets that take
+// one byte more; a "**" is further back than any "*" after it. Earlier stars need never be
+// tried again, so the time is at most len(tokens)·len(s)².
+func matchTokens(tokens []token, s string) bool {
+	const none = -1
+	star, starAt := none, 0 // token after the last "*", and where in s it was tried
+	deep, deepAt := none, 0 // the same for "**" and "**/"
+	t, i := 0, 0
+	for {
+		if t < len(tokens) {
+			switch k := &tokens[t]; {
+			case k.op == opStar:
+				t++
+				star, starAt = t, i
+				continue
+			case k.op == opStarStar || k.op == opStarStarSlash:
+				t++
+				deep, deepAt, star = t, i, none
+				continue
+			case i < len(s) && k.takes(s[i]):
+				t++
+				i++
+				continue
+			}
+		} else if i == len(s) {
+			return true
+		}
+		switch {
+		case star != none && starAt < len(s) && s[starAt] != '/':
+			starAt++
+			t, i = star, starAt
+		case deep != none && deepAt < len(s):
+			if deepAt++; tokens[deep-1].op == opStarStarSlash {
+				slash := strings.IndexByte(s[deepAt-1:], '/')
+				if slash < 0 {
+					return false
+				}
+				deepAt += slash
+			}
+			t, i, star = deep, deepAt, none
+		default:
+			return false
+		}
+	}
+}
+
+func (k *token) takes(c byte) bool {
+	switch k.op {
+	case opByte:
+		return c == k.literal
+	case opAny:
+		return c != '/'
+	default:
+		return k.set.has(c) && c != '/'
+	}
+}

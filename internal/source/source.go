@@ -1,0 +1,89 @@
+// Package source is the port to the trees that are backed up. posix reads any
+// mounted path; every adapter passes the suite in sourcetest.
+package source
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// ErrStale: the directory or file is no longer what it was when it was opened.
+var ErrStale = errors.New("stale")
+
+// A Source opens the roots of shards.
+type Source interface {
+	// Open opens the tree at a shard's source URL. Errors wrap
+	// backup.ErrNotFound, fs.ErrPermission, backup.ErrInvalid (not a
+	// directory) or backup.ErrUnavailable.
+	Open(ctx context.Context, url string) (Tree, error)
+}
+
+// A Tree is one shard's tree. Nothing that is opened through it is outside it
+// (I10): symlinks are never followed, whatever changes meanwhile. Paths are
+// relative to the root, any bytes, of any length; the root is "". All methods
+// may be called concurrently.
+type Tree interface {
+	// OpenDirectory opens a directory. Errors wrap fs.ErrNotExist,
+	// fs.ErrPermission, backup.ErrOutside (a component is a symlink) or
+	// syscall.ENOTDIR (it is no directory any more).
+	OpenDirectory(ctx context.Context, path string) (Directory, error)
+	// RootDevice is the st_dev of the root, for one-file-system walks.
+	RootDevice() uint64
+	Close() error
+}
+
+// A Directory is an open directory. It belongs to one goroutine, except that
+// OpenFile may be called concurrently with itself.
+type Directory interface {
+	// Self returns the directory's own attributes, without xattrs. It is the
+	// one stat of this directory.
+	Self() backup.Entry
+
+	// Read appends further entries to dst, in the order in which the file
+	// system gives them, as many as it gives at once, and returns io.EOF (and
+	// no entries) after the last. Files and special files come with all
+	// their attributes but for xattrs and content, from exactly one stat each;
+	// subdirectories with Name, Kind and Inode only, from none. Entries that vanish
+	// meanwhile are left out. An entry whose stat fails otherwise
+	// is left out too and reported to problem. statCalls is how many stats were made.
+	Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) (entries []backup.Entry, statCalls int, err error)
+
+	// Xattrs returns the extended attributes of the directory itself (name
+	// "") or of one entry that is not a regular file, sorted by name. None,
+	// and a file system that has none, is nil. Attributes whose names and values come to
+	// more than MaxXattrBytes are an error.
+	Xattrs(ctx context.Context, name string, kind backup.Kind) ([]backup.Xattr, error)
+
+	// OpenFile opens a regular file of this directory for one read from
+	// front to back. An entry that is not a regular file any more is ErrStale.
+	OpenFile(ctx context.Context, name string) (File, error)
+
+	Close() error
+}
+
+// A File is an open regular file. It belongs to one goroutine.
+type File interface {
+	// Stat returns the file's attributes now, without Name, xattrs and content.
+	Stat() (backup.Entry, error)
+
+	// NextExtent returns the next run of data at or after offset. Where the rest
+	// of the file is a hole, and at its end, length is 0. What is between offset and start is a
+	// hole. A source that does not know of holes returns offset and a
+	// length up to size.
+	NextExtent(offset, size int64) (start, length int64, err error)
+
+	// ReadAt is io.ReaderAt; it leaves the page cache as it found it.
+	io.ReaderAt
+
+	// Xattrs is as Directory.Xattrs, for this file.
+	Xattrs() ([]backup.Xattr, error)
+
+	// Close closes the file, and drops what reading it has left in the page cache.
+	Close() error
+}
+
+// MaxXattrBytes is the most that the extended attributes of one entry may come to.
+const MaxXattrBytes = 256 << 10

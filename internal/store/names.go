@@ -1,0 +1,84 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// The names of objects. docs/formats/store.md describes the layout.
+const (
+	// ConfigName is the repository's configuration: what it is and how the
+	// worker key is sealed to the recipients. It is written once, by init.
+	ConfigName = "repository"
+
+	PacksPrefix    = "packs/"
+	SegmentsPrefix = "segments/"
+	KeysPrefix     = "keys/"
+)
+
+// PackName is the name of a pack's object. It carries the snapshot that the
+// pack was made for: what belongs to no registered pack and no running
+// snapshot is an orphan.
+func PackName(snapshot backup.SnapshotID, pack backup.PackID) string {
+	return PacksPrefix + snapshot.String() + "/" + pack.String()
+}
+
+// SegmentName is the name of part n of a snapshot's index segment, as written
+// by one attempt at the commit.
+func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) string {
+	return fmt.Sprintf("%s%s/%s-%06d", SegmentsPrefix, snapshot, attempt, part)
+}
+
+// MaxNameBytes is the length of the longest name. S3 allows 1,024 bytes; the
+// rest is for the prefix that a store may have within its bucket.
+const MaxNameBytes = 512
+
+// CheckName returns an error that wraps backup.ErrInvalid unless name can be
+// an object's: components of letters, digits, '.', '-' and '_' with a slash
+// between them, none of them ".", ".." or longer than 255 bytes.
+func CheckName(name string) error {
+	if len(name) > MaxNameBytes {
+		return fmt.Errorf("a name of %d bytes, more than %d: %w", len(name), MaxNameBytes, backup.ErrInvalid)
+	}
+	for component := range strings.SplitSeq(name, "/") {
+		if !validComponent(component) {
+			return fmt.Errorf("%q is no object's name: %w", name, backup.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// CheckPrefix is CheckName for what may begin a name: it may be empty, and
+// may end with a slash.
+func CheckPrefix(prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	return CheckName(strings.TrimSuffix(prefix, "/"))
+}
+
+func validComponent(s string) bool {
+	if s == "" || s == "." || s == ".." || len(s) > 255 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		digit := '0' <= c && c <= '9'
+		if !letter && !digit && c != '.' && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// CheckRange returns an error that wraps backup.ErrInvalid unless offset and
+// length are a range that GetRange allows.
+func CheckRange(offset, length int64) error {
+	if length < 0 || offset < 0 && length > -offset || offset >= 0 && offset+length < 0 {
+		return fmt.Errorf("no range: %d bytes from %d: %w", length, offset, backup.ErrInvalid)
+	}
+	return nil
+}

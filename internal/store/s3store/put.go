@@ -1,0 +1,237 @@
+package s3store
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
+)
+
+const (
+	checksumHeader = "x-amz-checksum-crc64nvme"
+	putMetadata    = "Bctl-Put" // in the form that comes back: x-amz-meta-bctl-put
+)
+
+// A putRequest is one Put or PutNew, over all its attempts.
+type putRequest struct {
+	name     string
+	data     []byte
+	checksum string // CRC64NVME of data, as in the header
+	token    string // of a PutNew; else empty
+}
+
+func newPutRequest(name string, data []byte, token string) *putRequest {
+	return &putRequest{name, data, minio.ChecksumCRC64NVME.ChecksumBytes(data).Encoded(), token}
+}
+
+// Put implements store.Store.
+func (s *Store) Put(ctx context.Context, name string, data []byte) error {
+	if err := store.CheckName(name); err != nil {
+		return s.fail("put", name, nil, err)
+	}
+	put := newPutRequest(name, data, "")
+	return s.do(ctx, "put", name, func(ctx context.Context, w *watchdog) error {
+		err := s.send(ctx, w, put)
+		if !taken(err) {
+			return err
+		}
+		same, err := s.holds(ctx, w, put)
+		if err == nil && !same {
+			err = final{fmt.Errorf("with other content: %w", backup.ErrExists)}
+		}
+		return err
+	})
+}
+
+// PutNew implements store.Store. Where the server ignores If-None-Match, two
+// PutNews that run at the same time may both succeed.
+func (s *Store) PutNew(ctx context.Context, name string, data []byte) error {
+	if err := store.CheckName(name); err != nil {
+		return s.fail("put", name, nil, err)
+	}
+	put := newPutRequest(name, data, rand.Text())
+	return s.do(ctx, "put", name, func(ctx context.Context, w *watchdog) error {
+		before, err := s.owner(ctx, put)
+		switch {
+		case err != nil:
+			return err
+		case before == ours:
+			return nil // an earlier attempt was applied
+		case before == others:
+			return final{backup.ErrExists}
+		}
+		sent := s.send(ctx, w, put)
+		if sent != nil && !taken(sent) {
+			return sent
+		}
+		after, err := s.owner(ctx, put)
+		switch {
+		case err != nil:
+			return err
+		case after == ours, after == unknown && sent == nil:
+			return nil
+		case after == others, after == unknown:
+			return final{backup.ErrExists}
+		}
+		return errVanished
+	})
+}
+
+var errVanished = errors.New("the object is not there after it was put")
+
+// An owner says whose object a PutNew finds under its name.
+type owner uint8
+
+const (
+	nobody  owner = iota
+	unknown       // these credentials may not see it
+	ours
+	others
+)
+
+func (s *Store) owner(ctx context.Context, put *putRequest) (owner, error) {
+	info, err := s.head(ctx, put.name)
+	switch {
+	case err == nil && info.UserMetadata[putMetadata] == put.token:
+		return ours, nil
+	case err == nil:
+		return others, nil
+	}
+	switch kindOf(err) {
+	case backup.ErrNotFound:
+		return nobody, nil
+	case fs.ErrPermission:
+		return unknown, nil
+	}
+	return nobody, err
+}
+
+// taken reports whether a PUT was refused because the name has an object.
+func taken(err error) bool {
+	response, ok := errors.AsType[minio.ErrorResponse](err)
+	return ok && response.StatusCode == http.StatusPreconditionFailed
+}
+
+// send makes the PUT, and makes it again without what the server turns out not to know.
+func (s *Store) send(ctx context.Context, w *watchdog, put *putRequest) error {
+	for {
+		checksum, conditional := !s.noChecksum.Load(), !s.noConditional.Load()
+		info, err := s.sendOnce(ctx, w, put, checksum, conditional)
+		switch {
+		case err == nil && !checksum, err == nil && info.ChecksumCRC64NVME == put.checksum:
+			return nil
+		case err == nil && info.ChecksumCRC64NVME != "":
+			return errDamaged
+		case err == nil:
+			s.noChecksum.Store(true)
+			return s.readBack(ctx, w, put)
+		case checksum && refuses(err, "checksum"):
+			s.noChecksum.Store(true)
+		case conditional && refuses(err, "if-none-match"):
+			s.noConditional.Store(true)
+		default:
+			return err
+		}
+	}
+}
+
+// refuses reports whether the server knows a header too little to take it. A
+// plain "not implemented" can mean any.
+func refuses(err error, header string) bool {
+	response, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok {
+		return false
+	}
+	switch response.StatusCode {
+	case http.StatusNotImplemented:
+		return true
+	case http.StatusBadRequest:
+		unsupported := response.Code == "InvalidArgument" || response.Code == "InvalidRequest"
+		return unsupported && strings.Contains(strings.ToLower(response.Message), header)
+	}
+	return false
+}
+
+func (s *Store) sendOnce(ctx context.Context, w *watchdog, put *putRequest, checksum, conditional bool) (minio.UploadInfo, error) {
+	options := minio.PutObjectOptions{
+		UserMetadata:         map[string]string{},
+		DisableMultipart:     true,
+		DisableContentSha256: true,
+	}
+	var md5Base64 string
+	if checksum {
+		options.UserMetadata[checksumHeader] = put.checksum
+	} else {
+		sum := md5.Sum(put.data)
+		md5Base64 = base64.StdEncoding.EncodeToString(sum[:])
+	}
+	if put.token != "" {
+		options.UserMetadata[putMetadata] = put.token
+	}
+	if conditional {
+		options.SetMatchETagExcept("*")
+	}
+	w.timer.Reset(w.reply)
+	body := &upload{watchdog: w, rest: put.data}
+	defer body.release()
+	// The Core's PutObject: Client's takes the checksum header only together
+	// with trailing headers.
+	return s.core.PutObject(ctx, s.options.Bucket, s.prefix+put.name, body, int64(len(put.data)), md5Base64, "", options)
+}
+
+// holds reports whether the object that is there is the one to put.
+func (s *Store) holds(ctx context.Context, w *watchdog, put *putRequest) (bool, error) {
+	info, err := s.head(ctx, put.name)
+	switch {
+	case err != nil:
+		return false, err
+	case info.Size != int64(len(put.data)):
+		return false, nil
+	case info.ChecksumCRC64NVME != "":
+		return info.ChecksumCRC64NVME == put.checksum, nil
+	}
+	return s.sameBytes(ctx, w, put)
+}
+
+// readBack makes sure of an object that the server has stored without checking it.
+func (s *Store) readBack(ctx context.Context, w *watchdog, put *putRequest) error {
+	same, err := s.sameBytes(ctx, w, put)
+	if err == nil && !same {
+		err = final{fmt.Errorf("it arrived damaged, and the server does not check: %w", backup.ErrCorrupt)}
+	}
+	return err
+}
+
+func (s *Store) sameBytes(ctx context.Context, w *watchdog, put *putRequest) (bool, error) {
+	body, _, _, err := s.core.GetObject(ctx, s.options.Bucket, s.prefix+put.name, minio.GetObjectOptions{})
+	if err != nil {
+		return false, err
+	}
+	defer body.Close()
+	rest, buf := put.data, make([]byte, 64<<10)
+	for in := (download{w, body}); ; {
+		n, err := in.Read(buf)
+		if n > len(rest) || !bytes.Equal(buf[:n], rest[:n]) {
+			return false, nil
+		}
+		rest = rest[n:]
+		if err == io.EOF {
+			return len(rest) == 0, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}

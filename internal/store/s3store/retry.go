@@ -1,0 +1,204 @@
+package s3store
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/sethvargo/go-retry"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/store"
+)
+
+const (
+	firstPause   = 200 * time.Millisecond
+	longestPause = 15 * time.Second
+	pauseJitter  = 30 // per cent, either way
+)
+
+// do makes attempts until one succeeds, fails for good, or the time is over.
+func (s *Store) do(ctx context.Context, op, name string, attempt func(context.Context, *watchdog) error) error {
+	var (
+		started = time.Now()
+		made    int
+		last    error
+	)
+	err := retry.Do(ctx, s.pauses(op, name, &made, &last), func(ctx context.Context) error {
+		made++
+		last = s.watched(ctx, attempt)
+		if last != nil && context.Cause(ctx) == nil && transient(last) {
+			return retry.RetryableError(last)
+		}
+		return last
+	})
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		if last != nil && !errors.Is(last, context.Canceled) && !errors.Is(last, context.DeadlineExceeded) {
+			cause = fmt.Errorf("%w, after %w", cause, describe(last))
+		}
+		return s.fail(op, name, nil, cause)
+	}
+	described := describe(last)
+	if made > 1 {
+		described = fmt.Errorf("%w (attempt %d, after %s)", described, made, time.Since(started).Round(time.Second/10))
+	}
+	return s.fail(op, name, kindOf(last), described)
+}
+
+// pauses returns how long to wait after each failed attempt, and tells the observer.
+func (s *Store) pauses(op, name string, made *int, last *error) retry.Backoff {
+	exponential := retry.NewExponential(firstPause)
+	jittered := retry.WithJitterPercent(pauseJitter, retry.WithCappedDuration(longestPause, exponential))
+	bounded := retry.WithMaxDuration(s.options.RetryFor, jittered)
+	end := time.Now().Add(s.options.RetryFor)
+	return retry.BackoffFunc(func() (time.Duration, bool) {
+		pause, stop := bounded.Next()
+		if !stop && s.options.OnRetry != nil {
+			s.options.OnRetry(Retry{
+				Store: s.String(), Op: op, Name: name,
+				Attempt: *made, Err: describe(*last), Pause: pause, Remaining: max(0, time.Until(end)),
+			})
+		}
+		return pause, stop
+	})
+}
+
+func (s *Store) fail(op, name string, kind, err error) error {
+	return &store.Error{Store: s.String(), Op: op, Name: name, Kind: kind, Err: err}
+}
+
+// final marks an error that no further attempt can change. Its kind is in its chain.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
+// errDamaged: bytes are not what was sent; another transfer may be.
+var errDamaged = errors.New("the checksum is not that of the bytes")
+
+// codes says what the errors of S3 mean that their HTTP status does not tell.
+var codes = map[string]struct {
+	kind      error
+	transient bool
+}{
+	"NoSuchKey":                      {backup.ErrNotFound, false},
+	"NoSuchBucket":                   {backup.ErrNoRepository, false},
+	"InvalidRange":                   {backup.ErrCorrupt, false},
+	"XMinioStorageFull":              {store.ErrFull, true},
+	"InsufficientStorage":            {store.ErrFull, true},
+	"QuotaExceeded":                  {store.ErrFull, true},
+	"XMinioAdminBucketQuotaExceeded": {store.ErrFull, true},
+	"RequestTimeout":                 {backup.ErrUnavailable, true},
+	"ExpiredToken":                   {fs.ErrPermission, true}, // the next attempt fetches another
+	"ExpiredTokenException":          {fs.ErrPermission, true},
+	"BadDigest":                      {backup.ErrUnavailable, true},
+	"InvalidDigest":                  {backup.ErrUnavailable, true},
+	"XAmzContentChecksumMismatch":    {backup.ErrUnavailable, true},
+	"XAmzContentSHA256Mismatch":      {backup.ErrUnavailable, true},
+	"IncompleteBody":                 {backup.ErrUnavailable, true},
+	"InternalError":                  {backup.ErrUnavailable, true},
+	"ConditionalRequestConflict":     {backup.ErrUnavailable, true},
+	"OperationAborted":               {backup.ErrUnavailable, true},
+	"InvalidAccessKeyId":             {fs.ErrPermission, false},
+	"SignatureDoesNotMatch":          {fs.ErrPermission, false},
+	"RequestTimeTooSkewed":           {fs.ErrPermission, false},
+}
+
+// transient reports whether another attempt may succeed.
+func transient(err error) bool {
+	if _, ok := errors.AsType[final](err); ok {
+		return false
+	}
+	response, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok {
+		return !misconfigured(err) // a connection that failed, stalled or broke, or damage
+	}
+	if meaning, known := codes[response.Code]; known {
+		return meaning.transient
+	}
+	switch status := response.StatusCode; status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests, 499:
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	default:
+		return status >= 500
+	}
+}
+
+// kindOf returns which of the port's errors err is; nil where its chain says it.
+func kindOf(err error) error {
+	if _, ok := errors.AsType[final](err); ok || errors.Is(err, backup.ErrCorrupt) {
+		return nil
+	}
+	response, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok {
+		if misconfigured(err) {
+			return backup.ErrInvalid
+		}
+		return backup.ErrUnavailable
+	}
+	if meaning, known := codes[response.Code]; known {
+		return meaning.kind
+	}
+	switch status := response.StatusCode; {
+	case status == http.StatusInsufficientStorage:
+		return store.ErrFull
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return fs.ErrPermission
+	case status == http.StatusNotFound:
+		return backup.ErrNotFound
+	case transient(err):
+		return backup.ErrUnavailable
+	}
+	return backup.ErrInvalid
+}
+
+// misconfigured reports whether the connection failed in a way that waiting does not mend.
+func misconfigured(err error) bool {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return true
+	}
+	alert, ok := errors.AsType[tls.AlertError](err)
+	return ok && strings.Contains(alert.Error(), "certificate") // the server wants another client certificate
+}
+
+// describe makes an error of the SDK readable: what S3 answered, or the error
+// of the connection without the URL.
+func describe(err error) error {
+	if response, ok := errors.AsType[minio.ErrorResponse](err); ok {
+		text := response.Code
+		if message := strings.TrimSpace(response.Error()); message != "" && message != text {
+			text += ": " + message
+		}
+		if response.StatusCode != 0 {
+			text += fmt.Sprintf(" (HTTP %d)", response.StatusCode)
+		}
+		return answered{text, err}
+	}
+	if in, ok := errors.AsType[*url.Error](err); ok {
+		return in.Err
+	}
+	return err
+}
+
+// answered is an error of S3 with a text of our own.
+type answered struct {
+	text string
+	err  error
+}
+
+func (a answered) Error() string { return a.text }
+func (a answered) Unwrap() error { return a.err }

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/run"
+)
+
+// The exit statuses of bctl. They never change.
+const (
+	exitDone         = 0
+	exitFailed       = 1
+	exitUsage        = 2
+	exitIncomplete   = 3 // committed or restored, but for some files
+	exitNoRepository = 10
+	exitRunning      = 11
+	exitWrongKey     = 12
+	exitInterrupted  = run.ExitInterrupted
+)
+
+// errIncomplete: the command did what it could, and has said what it could not.
+var errIncomplete = errors.New("some files are missing")
+
+// exitStatus is the only place where errors become statuses.
+func exitStatus(err error) int {
+	var wrongUse *usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &wrongUse):
+		return exitUsage
+	case errors.Is(err, run.ErrInterrupted):
+		return exitInterrupted
+	case errors.Is(err, backup.ErrNoRepository):
+		return exitNoRepository
+	case errors.Is(err, backup.ErrRunning):
+		return exitRunning
+	case errors.Is(err, backup.ErrWrongKey):
+		return exitWrongKey
+	case err == errIncomplete: //nolint:errorlint // joined with another error, that one decides
+		return exitIncomplete
+	}
+	return exitFailed
+}
+
+// exit tells the user what went wrong and returns the exit status.
+func (a *app) exit(ctx context.Context, err error) int {
+	a.term.clear()
+	if err == nil {
+		return exitDone
+	}
+	// Whatever an ended context made fail, the signal was the reason.
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), run.ErrInterrupted) {
+		err = errors.Join(run.ErrInterrupted, err)
+	}
+	status := exitStatus(err)
+	if status == exitIncomplete {
+		return status
+	}
+	text := message(err)
+	if a.json {
+		a.print(errorJSON{Type: "error", Error: text})
+	}
+	a.term.println("bctl: " + text)
+	return status
+}
+
+// message is what a user is told of err.
+func message(err error) string {
+	if errors.Is(err, run.ErrInterrupted) {
+		return "interrupted"
+	}
+	return err.Error()
+}

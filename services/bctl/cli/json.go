@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"time"
+	"unicode/utf8"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// print writes v as one line of JSON.
+func (a *app) print(v any) error {
+	e := json.NewEncoder(a.out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// errorJSON is one thing that went wrong.
+type errorJSON struct {
+	Type  string `json:"type"` // error
+	Path  string `json:"path,omitempty"`
+	Raw   string `json:"path_b64,omitempty"` // where the path is not UTF-8
+	Op    string `json:"op,omitempty"`
+	Error string `json:"error"`
+}
+
+func problemJSON(p backup.Problem) errorJSON {
+	return errorJSON{Type: "error", Path: p.Path, Raw: rawBase64(p.Path), Op: p.Op, Error: p.Err}
+}
+
+// rawBase64 returns s in base64 where JSON cannot hold it, else "".
+func rawBase64(s string) string {
+	if utf8.ValidString(s) {
+		return ""
+	}
+	return base64.StdEncoding.EncodeToString([]byte(s))
+}
+
+// jsonTime is RFC 3339 in UTC; null where there is no time.
+func jsonTime(t time.Time) *string {
+	if t.IsZero() {
+		return nil
+	}
+	s := t.UTC().Format(time.RFC3339Nano)
+	return &s
+}
+
+// snapshotJSON is a line of snapshot ls. The names are fixed.
+type snapshotJSON struct {
+	ID          string   `json:"id"`
+	Filer       string   `json:"filer"`
+	Shard       string   `json:"shard"`
+	Number      int64    `json:"number"`
+	State       string   `json:"state"`
+	Started     *string  `json:"started"`
+	Committed   *string  `json:"committed"`
+	Files       int64    `json:"files"`
+	Directories int64    `json:"directories"`
+	Bytes       int64    `json:"bytes"`
+	NewBytes    int64    `json:"new_bytes"`
+	StoredBytes int64    `json:"stored_bytes"`
+	Errors      int64    `json:"errors"`
+	Tags        []string `json:"tags"`
+}
+
+func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
+	tags := s.Tags
+	if tags == nil {
+		tags = []string{}
+	}
+	return snapshotJSON{
+		ID: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, Number: int64(s.Number), State: string(s.State),
+		Started: jsonTime(s.Started), Committed: jsonTime(s.Committed),
+		Files: s.Counts.Files, Directories: s.Counts.Directories, Bytes: s.Counts.Bytes,
+		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: tags,
+	}
+}
+
+// stageSeconds are the seconds of work by stage, summed over workers.
+type stageSeconds struct {
+	Walk     float64 `json:"walk"`
+	Read     float64 `json:"read"`
+	Hash     float64 `json:"hash"`
+	Compress float64 `json:"compress"`
+	Seal     float64 `json:"seal"`
+	Upload   float64 `json:"upload"`
+	Commit   float64 `json:"commit"`
+}
+
+func stagesOf(c *backup.Counts) stageSeconds {
+	return stageSeconds{c.WalkSeconds, c.ReadSeconds, c.HashSeconds, c.CompressSeconds, c.SealSeconds, c.UploadSeconds, c.CommitSeconds}
+}

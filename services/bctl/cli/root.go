@@ -1,0 +1,189 @@
+// Package cli is the command line of bctl: a file a command, one struct each.
+//
+// Results go to stdout, progress and messages to stderr. With --json a result
+// is one object a line; docs/cli.md describes them all. What a command returns
+// becomes the exit status in exit.go, and nowhere else.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// A Service is one of the services that bctl can run in its own process.
+type Service func(ctx context.Context, c *config.Config, log *slog.Logger) error
+
+// Services are the services of a fleet.
+type Services struct {
+	Walker, Reader, Committer Service
+}
+
+// An app is one run of bctl.
+type app struct {
+	services Services
+	term     *terminal
+	out      io.Writer // results
+	env      func(string) (string, bool)
+	stop     context.Context // ended by the first signal
+
+	configFile string
+	json       bool
+	progress   string
+
+	cfg *config.Config
+	log *slog.Logger
+}
+
+// Main runs bctl with the process's arguments and returns its exit status.
+func Main(services Services) int {
+	a := &app{services: services, env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
+	a.out = a.term.stdout()
+	ctx, stop := run.Context(context.Background(), func() {
+		a.term.println("stopping; once more to stop at once")
+	})
+	defer stop()
+	root := a.root()
+	root.SetArgs(os.Args[1:])
+	return a.exit(ctx, root.ExecuteContext(ctx))
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "bctl",
+		Short: "Back up file trees, list and restore what was backed up",
+		Long: `bctl backs trees up into snapshots, which are encrypted and hold each piece of
+content once.
+
+On one machine, --repo names a directory with everything in it:
+
+  export BCTL_REPO=/backup
+  bctl init
+  bctl backup /home
+  bctl restore latest --target /tmp/home
+
+For a fleet, --config names a file with the addresses of NATS, Postgres and an S3
+store. docs/configuration.md lists all settings; each has an environment variable.
+
+Exit status: 0 done; 1 failed; 2 wrong use; 3 done, but some files could not be
+read or restored; 10 no repository; 11 another snapshot of the shard is running;
+12 wrong key; 130 interrupted.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %q (bctl --help lists them)", args[0])
+			}
+			return cmd.Help()
+		},
+		Args: cobra.ArbitraryArgs,
+	}
+	root.SetOut(a.out)
+	root.SetErr(a.term)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%s (%s --help tells more)", err, cmd.CommandPath())
+	})
+	root.CompletionOptions.DisableDefaultCmd = true
+	a.globalFlags(root)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
+	root.AddCommand(
+		newInit(a), newBackup(a), newSnapshot(a), newLs(a), newRestore(a), newMigrate(a),
+		newService(a, "walker", "Run a walker: it lists directories and finds what has changed", a.services.Walker),
+		newService(a, "reader", "Run a reader: it reads files and stores their content", a.services.Reader),
+		newService(a, "committer", "Run a committer: it hands out work and writes the index", a.services.Committer),
+		newVersion(a), newCompletion(a),
+	)
+	return root
+}
+
+func (a *app) globalFlags(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.configFile, "config", "", "`FILE` with settings, YAML (BCTL_CONFIG)")
+	for _, s := range config.Settings() {
+		if s.Flag != "" {
+			flags.String(s.Flag, "", flagUsage[s.Key]+" ("+s.Env+")")
+		}
+	}
+	flags.BoolVar(&a.json, "json", false, "print results as JSON, one object a line")
+	flags.StringVar(&a.progress, "progress", "auto", "show progress: auto (on a terminal), always or never")
+}
+
+// flagUsage is shorter than the documentation of the settings.
+var flagUsage = map[string]string{
+	"repo":       "`DIR` of a repository that is all on this machine",
+	"worker_key": "`FILE` with the worker key",
+	"identity":   "`FILE` with the identity that opens the backups",
+	"index.url":  "`URL` of the index: postgres://…, or a SQLite file",
+	"store.url":  "`URL` of the store: s3://…, or a directory",
+	"nats.url":   "`URL` of NATS, for a fleet",
+	"log.level":  "`LEVEL` of the log: debug, info, warn, error",
+	"log.format": "`FORMAT` of the log: text, json, auto",
+}
+
+// configure reads the settings. It opens nothing.
+func (a *app) configure(cmd *cobra.Command) error {
+	switch a.progress {
+	case "auto", "always", "never":
+	default:
+		return usage("--progress %s is not auto, always or never", a.progress)
+	}
+	if a.configFile == "" {
+		a.configFile, _ = a.env("BCTL_CONFIG")
+	}
+	from := config.Sources{Env: a.env, File: a.configFile, Flags: map[string]string{}}
+	for _, s := range config.Settings() {
+		if f := cmd.Flags().Lookup(s.Flag); f != nil && f.Changed {
+			from.Flags[s.Key] = f.Value.String()
+		}
+	}
+	var err error
+	if a.cfg, err = config.Load(from); err != nil {
+		return err
+	}
+	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.cfg.Log.Format)
+	return err
+}
+
+// args makes cobra's complaints about arguments usage errors.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if err := check(cmd, given); err != nil {
+			return usage("%s (usage: %s)", err, cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// group is a command that only has subcommands.
+func group(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		if len(given) > 0 {
+			return usage("unknown command %q (%s --help lists them)", given[0], cmd.CommandPath())
+		}
+		return usage("%s needs a command (--help lists them)", cmd.CommandPath())
+	}
+	return cmd
+}
+
+func usage(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// A usageError is a command line that makes no sense.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+func (e *usageError) Is(target error) bool {
+	return errors.Is(target, backup.ErrInvalid)
+}

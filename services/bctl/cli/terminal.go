@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// A terminal owns what a person sees: everything that is printed goes through
+// it, so that the progress line always stays below. It is an io.Writer for stderr.
+type terminal struct {
+	mu         sync.Mutex
+	out, err   io.Writer
+	isTerminal bool // stderr is
+	outIs      bool // stdout is
+	width      func() int
+	line       string // the progress line, as drawn
+}
+
+func newTerminal(out, errFile *os.File) *terminal {
+	return &terminal{
+		out: out, err: errFile, isTerminal: telemetry.IsTerminal(errFile), outIs: telemetry.IsTerminal(out),
+		width: func() int {
+			if w, _, err := term.GetSize(int(errFile.Fd())); err == nil && w > 0 {
+				return w
+			}
+			return 80
+		},
+	}
+}
+
+// Write writes whole lines to stderr, above the progress line.
+func (t *terminal) Write(p []byte) (int, error) { return t.above(t.err, p) }
+
+func (t *terminal) above(w io.Writer, p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.line == "" {
+		return w.Write(p)
+	}
+	io.WriteString(t.err, "\r\x1b[K")
+	n, err := w.Write(p)
+	io.WriteString(t.err, t.line)
+	return n, err
+}
+
+type aboveWriter struct {
+	t *terminal
+	w io.Writer
+}
+
+func (w aboveWriter) Write(p []byte) (int, error) { return w.t.above(w.w, p) }
+
+// stdout returns where results are written.
+func (t *terminal) stdout() io.Writer {
+	if !t.outIs {
+		return t.out
+	}
+	return aboveWriter{t, t.out}
+}
+
+func (t *terminal) println(text string) { fmt.Fprintln(t, text) }
+
+// draw replaces the progress line.
+func (t *terminal) draw(line string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.line = truncate(line, t.width()-1)
+	io.WriteString(t.err, "\r\x1b[K"+t.line)
+}
+
+// clear takes the progress line away.
+func (t *terminal) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.line != "" {
+		io.WriteString(t.err, "\r\x1b[K")
+		t.line = ""
+	}
+}
+
+// truncate cuts s to width characters, in its middle part that is a path if need be.
+func truncate(s string, width int) string {
+	if utf8.RuneCountInString(s) <= width || width < 2 {
+		return s
+	}
+	runes := []rune(s)
+	return string(runes[:width-1]) + "…"
+}
+
+// showProgress reports whether a progress line is wanted.
+func (a *app) showProgress() bool {
+	return a.progress == "always" || a.progress == "auto" && a.term.isTerminal && !a.json
+}
+
+// animate draws what line returns, a few times a second, until stop is called.
+func (a *app) animate(line func() string) (stop func()) {
+	if !a.showProgress() {
+		return func() {}
+	}
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(200 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			a.term.draw(line())
+			select {
+			case <-ticker.C:
+			case <-quit:
+				a.term.clear()
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(quit); <-ended })
+}
+
+// display returns a name for people: quoted where it could play with their terminal.
+func display(name string) string {
+	bad := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+	if strings.ContainsFunc(name, bad) {
+		return strconv.Quote(name)
+	}
+	return name
+}

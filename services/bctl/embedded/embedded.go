@@ -1,0 +1,204 @@
+// Package embedded runs all of bctl in one process: a NATS server without a
+// port, a walker, a reader and a committer, over an index and a store that the
+// caller opened. They are the services of a fleet; only the wiring is here.
+//
+// The process holds a lock on the shard while it backs it up, which the system
+// drops when the process dies. Whoever gets the lock and finds a snapshot
+// running knows that its process is dead, and goes on with it: what was
+// settled is not walked again (I5).
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/committer/commit"
+	"github.com/bctl/bctl/services/reader/read"
+	"github.com/bctl/bctl/services/walker/walk"
+)
+
+// Options are the parts that the services work with; they stay the caller's to close.
+type Options struct {
+	Index      index.Index
+	Store      store.Store
+	Source     source.Source
+	Repository backup.Repository
+	WorkerKey  seal.WorkerKey
+	Log        *slog.Logger
+	LockDir    string // where the shards' lock files are; made if need be
+
+	Walker    walk.Options
+	Reader    read.Options
+	Committer commit.Options
+}
+
+const (
+	// lease is long: no message is lost while this process lives.
+	lease         = 10 * time.Minute
+	linger        = 5 * time.Millisecond
+	progressEvery = 200 * time.Millisecond
+	startTimeout  = 10 * time.Second
+	streamBytes   = 256 << 20 // that messages in memory may come to
+)
+
+// Backup makes a snapshot of the shard, or goes on with one that a process
+// which died was making. s has its ID, Selection, AllowShrink and Tags. It
+// returns the ended snapshot: Committed, or Failed with its Reason. The error
+// is backup.ErrRunning where another process backs the shard up, ctx's where
+// it was done (the snapshot stays running, to be gone on with), or that of a
+// part which does not work. watch, if not nil, is called from one goroutine.
+func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapshot, watch func(backup.Progress)) (backup.Snapshot, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	unlock, err := lockShard(o.LockDir, shard)
+	if err != nil {
+		return backup.Snapshot{}, err
+	}
+	defer unlock()
+	snap, err := o.Index.BeginSnapshot(ctx, shard.ID, s, time.Now())
+	if errors.Is(err, backup.ErrRunning) {
+		o.Log.Info("going on with the snapshot that was interrupted", "snapshot", snap.ID.Short(), "started", snap.Started)
+		err = o.Index.ExpireLeases(ctx, snap.ID)
+	}
+	if err != nil {
+		return snap, err
+	}
+	if err := run(ctx, o, snap, watch); err != nil {
+		return snap, err
+	}
+	return o.Index.Snapshot(context.WithoutCancel(ctx), snap.ID)
+}
+
+// run runs the services until the snapshot has ended.
+func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup.Progress)) error {
+	ns, stopServer, err := startServer()
+	if err != nil {
+		return err
+	}
+	defer stopServer()
+	conn, err := flow.Connect(flow.Options{InProcess: ns, Name: "bctl", Memory: true, Log: o.Log})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.EnsureStreams(ctx); err != nil {
+		return err
+	}
+	if watch != nil {
+		stop, err := conn.SubscribeProgress(func(p *backup.Progress) { watch(*p) })
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	return runServices(ctx, o, conn, snap)
+}
+
+// runServices starts the services and stops them when the snapshot has ended,
+// when ctx is done, or when one of them cannot go on: in one process there is
+// nobody who would mend it meanwhile.
+func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Snapshot) error {
+	working, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	broken := func(err error) { stop(err) }
+	ended := func(backup.SnapshotID) { stop(errEnded) }
+
+	sealer, err := seal.NewSealer(o.WorkerKey.Recipients)
+	if err != nil {
+		return err
+	}
+	report := flow.NewReporter(conn, "embedded")
+	o.Walker.WholeSlices, o.Walker.OnRetry, o.Walker.Log = true, broken, o.Log
+	walker := walk.New(conn, o.Index, o.Source, report, o.Walker)
+	if o.Reader.Linger == 0 {
+		o.Reader.Linger = linger
+	}
+	o.Reader.OnRetry, o.Reader.Log = broken, o.Log
+	reader, err := read.New(read.Parts{
+		Conn: conn, Index: o.Index, Source: o.Source, Store: o.Store,
+		Repository: o.Repository, Key: o.WorkerKey, Report: report,
+	}, o.Reader)
+	if err != nil {
+		return err
+	}
+	o.Committer.Snapshots = []backup.SnapshotID{snap.ID}
+	o.Committer.Lease, o.Committer.Appliers = lease, 1 // SQLite has one writer
+	o.Committer.OnEnd, o.Committer.OnRetry, o.Committer.Log = ended, broken, o.Log
+	committer := commit.New(commit.Parts{Conn: conn, Index: o.Index, Store: o.Store, Sealer: sealer}, o.Committer)
+
+	var services sync.WaitGroup
+	services.Go(func() { committer.Run(working) })
+	services.Go(func() { walker.Run(working) })
+	services.Go(func() { reader.Run(working) })
+	services.Go(func() { report.Run(working, progressEvery) })
+	services.Wait()
+	if cause := context.Cause(working); !errors.Is(cause, errEnded) {
+		return cause
+	}
+	return nil
+}
+
+var errEnded = errors.New("the snapshot has ended")
+
+// startServer starts a NATS server that listens on no port and keeps its
+// streams in memory. JetStream wants a directory all the same.
+func startServer() (ns *server.Server, stop func(), err error) {
+	dir, err := os.MkdirTemp("", "bctl-nats-")
+	if err != nil {
+		return nil, nil, err
+	}
+	ns, err = server.NewServer(&server.Options{
+		ServerName: "embedded", DontListen: true, NoSigs: true, NoLog: true,
+		JetStream: true, JetStreamMaxMemory: streamBytes, StoreDir: dir,
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	stop = func() {
+		ns.Shutdown()
+		ns.WaitForShutdown()
+		_ = os.RemoveAll(dir) // it is empty, and below the system's temporary directory
+	}
+	ns.Start()
+	if !ns.ReadyForConnections(startTimeout) {
+		stop()
+		return nil, nil, fmt.Errorf("the NATS server in this process did not start: %w", backup.ErrUnavailable)
+	}
+	return ns, stop, nil
+}
+
+// lockShard takes the shard's lock, which the system drops when the process dies.
+func lockShard(dir string, shard backup.Shard) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, fmt.Sprintf("shard-%d.lock", shard.ID))
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("shard %s: %w (another process holds %s)", shard.Name, backup.ErrRunning, path)
+		}
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return func() { _ = f.Close() }, nil
+}

@@ -1,0 +1,102 @@
+// Package wire opens what the settings name: it is where bctl chooses adapters.
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/dirstore"
+	"github.com/bctl/bctl/internal/store/s3store"
+)
+
+// errNotNamed is told to whoever has not said which repository is meant.
+var errNotNamed = fmt.Errorf("%w is named: use --repo DIR (BCTL_REPO), or --config FILE (BCTL_CONFIG)", backup.ErrNoRepository)
+
+// OpenIndex opens the index. A SQLite index that is not there is
+// backup.ErrNoRepository, unless create says to make it.
+func OpenIndex(ctx context.Context, c *config.Config, create bool) (index.Index, error) {
+	if c.Index.URL == "" {
+		return nil, errNotNamed
+	}
+	path, local := c.IndexPath()
+	if !local {
+		return openPostgres(ctx, c)
+	}
+	if create {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, fmt.Errorf("make repository: %w", err)
+		}
+	} else if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		where := filepath.Dir(path)
+		return nil, fmt.Errorf("%w in %s (bctl init --repo %s makes one)", backup.ErrNoRepository, where, where)
+	}
+	return sqliteindex.Open(ctx, path)
+}
+
+// OpenStore opens the store. A directory store that is not there is
+// backup.ErrNoRepository, unless create says to make it.
+func OpenStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger) (store.Store, error) {
+	if c.Store.URL == "" {
+		return nil, errNotNamed
+	}
+	path, local := c.StorePath()
+	switch {
+	case !local:
+		o, err := s3Options(c, log)
+		if err != nil {
+			return nil, err
+		}
+		return s3store.Open(ctx, o)
+	case create:
+		return dirstore.Create(path)
+	}
+	s, err := dirstore.Open(path)
+	if errors.Is(err, backup.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: there is no store in %s", backup.ErrNoRepository, path)
+	}
+	return s, err
+}
+
+func s3Options(c *config.Config, log *slog.Logger) (s3store.Options, error) {
+	o, err := s3store.ParseURL(c.Store.URL)
+	if err != nil {
+		return o, err
+	}
+	for to, value := range map[*string]string{
+		&o.Endpoint: c.Store.Endpoint, &o.Region: c.Store.Region, &o.AccessKey: c.Store.AccessKey, &o.SecretKey: c.Store.SecretKey,
+		&o.SessionToken: c.Store.SessionToken, &o.CredentialsFile: c.Store.CredentialsFile, &o.Profile: c.Store.Profile,
+		&o.CAFile: c.Store.CAFile, &o.ClientCertFile: c.Store.CertFile, &o.ClientKeyFile: c.Store.KeyFile,
+	} {
+		if value != "" {
+			*to = value // what the URL says is weaker
+		}
+	}
+	o.InstanceRole = o.InstanceRole || c.Store.InstanceRole
+	if o.RetryFor == 0 {
+		o.RetryFor = c.Store.Retry
+	}
+	switch c.Store.Addressing {
+	case "path":
+		o.Addressing = s3store.AddressingPath
+	case "host":
+		o.Addressing = s3store.AddressingHost
+	case "auto":
+	default:
+		return o, fmt.Errorf("store.addressing %q is not path, host or auto: %w", c.Store.Addressing, backup.ErrInvalid)
+	}
+	o.OnRetry = func(r s3store.Retry) {
+		log.Warn("the store does not answer; trying again", "store", r.Store, "op", r.Op, "object", r.Name, "attempt", r.Attempt,
+			"error", r.Err, "pause", r.Pause, "remaining", r.Remaining)
+	}
+	return o, nil
+}

@@ -1,0 +1,115 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+)
+
+const (
+	applyBatch = 32                     // results that one transaction applies, at most
+	soon       = 200 * time.Millisecond // after which a result that came too early is looked at again
+	later      = 2 * time.Second        // after which one is that the index could not take
+)
+
+// applyLoop applies results, as many at a time as have come meanwhile.
+func (s *Service) applyLoop(ctx context.Context) {
+	for {
+		var batch []flow.Result
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-s.results:
+			batch = append(batch, r)
+		}
+		for more := true; more && len(batch) < applyBatch; {
+			select {
+			case r := <-s.results:
+				batch = append(batch, r)
+			default:
+				more = false
+			}
+		}
+		s.apply(ctx, batch)
+	}
+}
+
+// apply applies results in one transaction, and acknowledges each once that
+// is durable.
+func (s *Service) apply(ctx context.Context, batch []flow.Result) {
+	results := make([]index.Result, 0, len(batch))
+	kept := batch[:0]
+	for _, r := range batch {
+		if r.Slice != nil && r.Slice.Failed != "" {
+			s.fail(ctx, r.Slice.Snapshot, r.Slice.Failed, r.Delivery)
+			continue
+		}
+		kept = append(kept, r)
+		results = append(results, index.Result{Slice: r.Slice, Pack: r.Pack, Batch: r.Batch})
+	}
+	if len(results) == 0 {
+		return
+	}
+	outcomes, err := s.Index.Apply(ctx, results)
+	if err != nil {
+		for _, r := range kept {
+			r.Delivery.Retry(later)
+		}
+		if ctx.Err() == nil {
+			s.log.Warn("results will be applied later", "results", len(kept), "error", err)
+			s.opts.OnRetry(err)
+		}
+		return
+	}
+	for i := range outcomes {
+		s.acknowledge(kept[i], &outcomes[i])
+	}
+}
+
+func (s *Service) acknowledge(r flow.Result, o *index.Outcome) {
+	switch {
+	case o.Err == nil:
+		r.Delivery.Ack()
+	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
+		r.Delivery.Retry(soon)
+	case errors.Is(o.Err, index.ErrCondemned):
+		s.log.Info("read batch relies on a condemned pack, and is read again", "error", o.Err)
+		r.Delivery.Ack()
+		signal(s.wake)
+	default:
+		s.log.Error("result refused", "error", o.Err)
+		r.Delivery.Drop() // its lease brings the work back
+	}
+	if o.Late {
+		s.log.Debug("result came late, and changed nothing")
+	}
+	if o.Announced {
+		signal(s.wake)
+	}
+	if o.Complete {
+		signal(s.settled)
+	}
+}
+
+// fail ends a snapshot that cannot be made.
+func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string, d *flow.Delivery) {
+	err := s.Index.Fail(ctx, id, reason)
+	if err != nil && !errors.Is(err, backup.ErrNotFound) {
+		s.log.Warn("snapshot cannot be marked as failed yet", "snapshot", id.Short(), "error", err)
+		if d != nil {
+			d.Retry(later)
+		}
+		return
+	}
+	if err == nil {
+		s.log.Error("snapshot failed", "snapshot", id.Short(), "reason", reason)
+		s.opts.OnEnd(id)
+	}
+	if d != nil {
+		d.Ack()
+	}
+}

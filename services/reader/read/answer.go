@@ -1,0 +1,49 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/listing"
+)
+
+// answer waits until every pack that the batch relies on is durable, and then
+// tells the committer: data first, index second (I1).
+func (b *batch) answer(ctx context.Context) error {
+	started := time.Now()
+	m := &backup.BatchStored{Snapshot: b.msg.Job.Snapshot, Batch: b.msg.ID, Attempt: b.msg.Attempt, Problems: b.problems}
+	for ref := range b.packs {
+		select {
+		case <-ref.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if ref.err != nil {
+			return ref.err
+		}
+		if !slices.Contains(m.ReliesOn, ref.id) {
+			m.ReliesOn = append(m.ReliesOn, ref.id)
+		}
+	}
+	m.Counts = b.counts
+	m.Counts.Add(b.stage)
+	m.Counts.UploadSeconds += time.Since(started).Seconds()
+	var encode listing.Encoder
+	for i := range b.pages {
+		p := &b.pages[i]
+		v := p.version
+		if p.again {
+			v.Fingerprint = backup.Fingerprint{}
+		}
+		var err error
+		if v.Listing, err = encode.Encode(nil, &p.Page); err != nil {
+			return fmt.Errorf("read batch %d: %w", b.msg.ID, err)
+		}
+		m.Pages = append(m.Pages, v)
+	}
+	return flow.Publish(ctx, b.svc.Conn, flow.Batches, m)
+}

@@ -1,0 +1,123 @@
+package read
+
+import (
+	"context"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
+)
+
+// storeWindows takes windows and stores what is new in them, until ctx is done.
+func (s *Service) storeWindows(ctx context.Context) {
+	var f framer
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case w := <-s.toStore:
+			b := w.batch
+			err := s.storeWindow(ctx, w, &f)
+			s.recycle(w)
+			b.windowStored(err)
+		}
+	}
+}
+
+// A framer has the buffers of one store worker.
+type framer struct {
+	raw        []byte
+	compressed []byte
+	chunks     []pack.Chunk
+	ids        []backup.ChunkID
+}
+
+func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
+	fresh, err := s.dedup(ctx, w)
+	if err != nil {
+		return err
+	}
+	for len(fresh) > 0 {
+		n, size := 1, fresh[0].size
+		for n < len(fresh) && size+fresh[n].size <= pack.FrameTargetBytes {
+			size += fresh[n].size
+			n++
+		}
+		if err := s.storeFrame(ctx, w, f, fresh[:n], size); err != nil {
+			return err
+		}
+		fresh = fresh[n:]
+	}
+	return nil
+}
+
+// storeFrame compresses some chunks together and adds them to a pack.
+func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks []windowChunk, size int) error {
+	b := w.batch
+	raw := f.gather(w, chunks, size)
+	started := time.Now()
+	if cap(f.compressed) < size {
+		f.compressed = make([]byte, 0, size+size/8+1024)
+	}
+	body, codec := s.compress.Compress(f.compressed[:0], raw)
+	stage := backup.Counts{NewBytes: int64(size), CompressSeconds: time.Since(started).Seconds()}
+	started = time.Now()
+	ref, err := s.packer.add(ctx, b.msg.Job.Snapshot, pack.Frame{Codec: codec, RawLength: size, Body: body, Chunks: f.chunks})
+	if err != nil {
+		return err
+	}
+	stage.SealSeconds = time.Since(started).Seconds()
+	s.known.add(f.ids, ref)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.packs[ref] = struct{}{}
+	b.stage.Add(stage)
+	return nil
+}
+
+// gather returns the chunks' bytes in one piece: where they lie, if nothing
+// between them is left out.
+func (f *framer) gather(w *window, chunks []windowChunk, size int) []byte {
+	f.chunks, f.ids = f.chunks[:0], f.ids[:0]
+	offset := 0
+	for i := range chunks {
+		f.chunks = append(f.chunks, pack.Chunk{Hash: chunks[i].hash, Offset: uint32(offset), Length: uint32(chunks[i].size)})
+		f.ids = append(f.ids, chunks[i].hash.ID())
+		offset += chunks[i].size
+	}
+	first, last := chunks[0], chunks[len(chunks)-1]
+	if last.start+last.size-first.start == size {
+		return w.buf[first.start : first.start+size]
+	}
+	f.raw = f.raw[:0]
+	for i := range chunks {
+		f.raw = append(f.raw, w.buf[chunks[i].start:chunks[i].start+chunks[i].size]...)
+	}
+	return f.raw
+}
+
+func (b *batch) windowStored(err error) {
+	b.mu.Lock()
+	if b.err == nil {
+		b.err = err
+	}
+	b.mu.Unlock()
+	b.storing.Done()
+}
+
+// stored waits until all windows of the batch are in packs.
+func (b *batch) stored(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { // ends when the workers have ended their windows, which they do also when ctx is done
+		b.storing.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}

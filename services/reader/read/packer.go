@@ -1,0 +1,267 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+const (
+	uploads = 2 // packs on their way at a time
+	// maxPackAge is how long a pack that is not full waits for more while
+	// there is something to read: batches in it wait as long.
+	maxPackAge = 10 * time.Second
+	// durableRefs is how many packs are remembered to be durable.
+	durableRefs = 4096
+)
+
+// A packRef is a pack that batches rely on. done is closed when the pack is
+// durable and the committer has been told, or when that failed.
+type packRef struct {
+	id   backup.PackID
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+func (r *packRef) failed() bool {
+	select {
+	case <-r.done:
+		return r.err != nil
+	default:
+		return false
+	}
+}
+
+// An openPack is a pack being filled for one snapshot.
+type openPack struct {
+	ref      *packRef
+	snapshot backup.SnapshotID
+	writer   *pack.Writer
+	places   []backup.ChunkPlace
+	opened   time.Time
+}
+
+// A packer seals frames into packs, one at a time for each snapshot, and
+// uploads those that are full or that nothing more will come for.
+type packer struct {
+	svc    *Service
+	sealer *seal.Sealer
+
+	mu     sync.Mutex
+	open   map[backup.SnapshotID]*openPack
+	refs   map[backup.PackID]*packRef // durable ones
+	active int                        // batches that may still add
+
+	full  chan *openPack
+	idle  chan struct{} // told when active becomes 0
+	bufs  chan []byte   // of packs that were uploaded, to be used again
+	owned sync.WaitGroup
+}
+
+func newPacker(svc *Service, sealer *seal.Sealer) *packer {
+	return &packer{
+		svc: svc, sealer: sealer,
+		open: map[backup.SnapshotID]*openPack{}, refs: map[backup.PackID]*packRef{},
+		full: make(chan *openPack), idle: make(chan struct{}, 1), bufs: make(chan []byte, uploads+1),
+	}
+}
+
+// run uploads until ctx is done. Packs that are not uploaded then are lost,
+// and so are the attempts that rely on them.
+func (p *packer) run(ctx context.Context) {
+	for range uploads {
+		p.owned.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case full := <-p.full:
+					p.upload(ctx, full)
+				}
+			}
+		})
+	}
+	p.flushLoop(ctx)
+	p.owned.Wait()
+}
+
+// flushLoop sees to packs that are not full.
+func (p *packer) flushLoop(ctx context.Context) {
+	age := time.NewTicker(maxPackAge / 4)
+	defer age.Stop()
+	linger := time.NewTimer(0)
+	linger.Stop()
+	defer linger.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.idle:
+			linger.Reset(p.svc.opts.Linger)
+		case <-linger.C:
+			p.flush(ctx, 0)
+		case <-age.C:
+			p.flush(ctx, maxPackAge)
+		}
+	}
+}
+
+// flush uploads the open packs of at least this age; of age 0 only if nobody
+// is about to add to them.
+func (p *packer) flush(ctx context.Context, age time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if age == 0 && p.active > 0 {
+		return
+	}
+	for _, open := range p.open {
+		if time.Since(open.opened) >= age {
+			if p.close(ctx, open) != nil {
+				return
+			}
+		}
+	}
+}
+
+// begin and end frame the time in which a batch may add to packs.
+func (p *packer) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.active++
+}
+
+func (p *packer) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.active--; p.active == 0 {
+		select {
+		case p.idle <- struct{}{}:
+		default: // it was told already
+		}
+	}
+}
+
+// add seals a frame into the snapshot's open pack. It blocks while as many
+// packs as may be are on their way.
+func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (*packRef, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	open := p.open[snapshot]
+	if open != nil && !open.writer.Fits(f) {
+		if err := p.close(ctx, open); err != nil {
+			return nil, err
+		}
+		open = nil
+	}
+	if open == nil {
+		var err error
+		if open, err = p.newPack(snapshot); err != nil {
+			return nil, err
+		}
+	}
+	n, err := open.writer.Add(f)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range f.Chunks {
+		open.places = append(open.places, backup.ChunkPlace{ID: c.Hash.ID(), Frame: n, Offset: c.Offset, Length: c.Length})
+	}
+	ref := open.ref
+	if open.writer.Size() >= pack.TargetBytes {
+		err = p.close(ctx, open)
+	}
+	return ref, err
+}
+
+func (p *packer) newPack(snapshot backup.SnapshotID) (*openPack, error) {
+	var buf []byte
+	select {
+	case buf = <-p.bufs:
+	default:
+		buf = make([]byte, 0, pack.MaxBytes) // what is not written to takes no memory
+	}
+	ref := &packRef{id: backup.NewPackID(), done: make(chan struct{})}
+	w, err := pack.NewWriter(pack.KindData, ref.id, p.sealer, buf)
+	if err != nil {
+		return nil, err
+	}
+	open := &openPack{ref: ref, snapshot: snapshot, writer: w, opened: time.Now()}
+	p.open[snapshot] = open
+	return open, nil
+}
+
+// close hands an open pack to an upload. The caller holds mu.
+func (p *packer) close(ctx context.Context, open *openPack) error {
+	delete(p.open, open.snapshot)
+	select {
+	case p.full <- open:
+		return nil
+	case <-ctx.Done():
+		open.ref.err = ctx.Err()
+		close(open.ref.done)
+		return ctx.Err()
+	}
+}
+
+func (p *packer) upload(ctx context.Context, open *openPack) {
+	open.ref.err = p.put(ctx, open)
+	close(open.ref.done)
+}
+
+func (p *packer) put(ctx context.Context, open *openPack) error {
+	data, err := open.writer.Finish()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		select {
+		case p.bufs <- data[:0]:
+		default:
+		}
+	}()
+	if err := p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data); err != nil {
+		return err
+	}
+	return p.tell(ctx, &backup.PackStored{
+		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)), Chunks: open.places,
+	})
+}
+
+// tell sends PackStored until it is taken: what comes next relies on it.
+func (p *packer) tell(ctx context.Context, m *backup.PackStored) error {
+	for {
+		err := flow.Publish(ctx, p.svc.Conn, flow.Packs, m)
+		if err == nil || !errors.Is(err, backup.ErrUnavailable) {
+			return err
+		}
+		p.svc.opts.Log.Warn("pack is stored, but the committer cannot be told yet", "pack", m.Pack, "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryDelay):
+		}
+	}
+}
+
+// durable returns the ref of a pack that the index has.
+func (p *packer) durable(id backup.PackID) *packRef {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ref := p.refs[id]; ref != nil {
+		return ref
+	}
+	if len(p.refs) >= durableRefs {
+		clear(p.refs)
+	}
+	ref := &packRef{id: id, done: make(chan struct{})}
+	close(ref.done)
+	p.refs[id] = ref
+	return ref
+}

@@ -1,0 +1,135 @@
+package read
+
+import (
+	"context"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/source"
+)
+
+// A splitter cuts the extents of one large or sparse file into chunks.
+type splitter struct {
+	batch *batch
+	file  source.File
+	refs  refTree
+}
+
+// extent reads length bytes of data at start, which come after hole bytes of
+// hole, into windows, and cuts them there.
+func (s *splitter) extent(ctx context.Context, hole, start, length int64) error {
+	b := s.batch
+	if b.cutter == nil {
+		cutter, err := chunk.NewCutter(b.svc.Repository.Chunker, b.svc.Key.Dedup)
+		if err != nil {
+			return err
+		}
+		b.cutter = cutter
+	}
+	have := 0 // bytes that were read and not cut yet, at the start of the space
+	for offset, end := start, start+length; offset < end || have > 0; {
+		want := int(min(int64(chunk.MaxBytes), end-offset+int64(have)))
+		space, err := s.space(ctx, want, have)
+		if err != nil {
+			return err
+		}
+		n, err := readFull(s.file, space[have:want], offset)
+		if err != nil {
+			return err
+		}
+		b.counts.ReadBytes += int64(n)
+		offset += int64(n)
+		have += n
+		if have < want {
+			end = offset // the file was cut short meanwhile
+		}
+		for have > 0 {
+			n := b.cutter.Cut(space[:have], offset >= end)
+			if n == 0 {
+				break
+			}
+			ref := b.addChunk(space[:n])
+			ref.Hole, hole = hole, 0
+			if err := s.refs.add(ctx, b, ref); err != nil {
+				return err
+			}
+			space, have = space[n:], have-n
+		}
+	}
+	return nil
+}
+
+// space returns room for want bytes in the window, the first have of which
+// are those that the last room's chunks left uncut.
+func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
+	b := s.batch
+	if have == 0 {
+		return b.space(ctx, want)
+	}
+	if b.window.free() >= want {
+		return b.window.next(want), nil // they are there already
+	}
+	rest := b.window.next(have)
+	full := b.window
+	b.window = nil
+	space, err := b.space(ctx, want)
+	if err == nil {
+		copy(space, rest)
+	}
+	return space, b.send(ctx, full, err)
+}
+
+// A refTree collects the refs of one file. A level that gets too long is
+// stored as a list chunk, and becomes one ref of the level above.
+type refTree struct{ levels [][]backup.Ref }
+
+const (
+	inlineRefs = 4       // that a listing holds; more are stored as a list chunk
+	listRefs   = 1 << 15 // of a list chunk
+)
+
+func (t *refTree) add(ctx context.Context, b *batch, ref backup.Ref) error {
+	return t.addAt(ctx, b, 0, ref)
+}
+
+func (t *refTree) addAt(ctx context.Context, b *batch, level int, ref backup.Ref) error {
+	if level == len(t.levels) {
+		t.levels = append(t.levels, nil)
+	}
+	t.levels[level] = append(t.levels[level], ref)
+	if len(t.levels[level]) < listRefs {
+		return nil
+	}
+	return t.store(ctx, b, level)
+}
+
+// store makes a list chunk of a level.
+func (t *refTree) store(ctx context.Context, b *batch, level int) error {
+	refs := t.levels[level]
+	ref, err := b.storeChunk(ctx, listing.EncodeRefs(nil, backup.Content{Depth: level, Refs: refs}))
+	if err != nil {
+		return err
+	}
+	ref.Span = contentSize(backup.Content{Refs: refs})
+	t.levels[level] = refs[:0]
+	return t.addAt(ctx, b, level+1, ref)
+}
+
+// finish returns the content, storing all levels but the last.
+func (t *refTree) finish(ctx context.Context, b *batch) (backup.Content, error) {
+	for level := 0; level < len(t.levels); level++ {
+		refs := t.levels[level]
+		top := level == len(t.levels)-1
+		if top && len(refs) <= inlineRefs {
+			return backup.Content{Depth: level, Refs: refs}, nil
+		}
+		if len(refs) == 0 {
+			continue
+		}
+		if err := t.store(ctx, b, level); err != nil {
+			return backup.Content{}, err
+		}
+	}
+	return backup.Content{}, nil
+}

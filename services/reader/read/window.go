@@ -1,0 +1,116 @@
+package read
+
+import (
+	"context"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+)
+
+// windowBytes is a window's size: any chunk fits, and one question to the
+// index serves about a thousand small files.
+const windowBytes = chunk.MaxBytes
+
+// A window collects chunks of one batch, one after the other in one buffer,
+// until it is full. Then the store workers take it.
+type window struct {
+	batch  *batch
+	buf    []byte // windowBytes; made at its first use
+	used   int
+	chunks []windowChunk
+}
+
+type windowChunk struct {
+	hash        backup.ChunkHash
+	start, size int
+}
+
+func (w *window) free() int { return windowBytes - w.used }
+
+// next returns the next n bytes of the buffer, which may hold anything.
+func (w *window) next(n int) []byte { return w.buf[w.used : w.used+n : w.used+n] }
+
+// space returns room for n bytes of the next chunk; addChunk takes what was
+// used of it. A window that has not so much left is sent to be stored.
+func (b *batch) space(ctx context.Context, n int) ([]byte, error) {
+	if b.window != nil && b.window.free() < n {
+		if err := b.flush(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if b.window == nil {
+		select {
+		case b.window = <-b.svc.windows:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if b.window.buf == nil {
+			b.window.buf = make([]byte, windowBytes)
+		}
+		b.window.batch = b
+	}
+	return b.window.next(n), nil
+}
+
+// addChunk makes the data, which is the start of the space given last, a chunk.
+func (b *batch) addChunk(data []byte) backup.Ref {
+	started := time.Now()
+	hash := b.hash.Sum(data)
+	b.counts.HashSeconds += time.Since(started).Seconds()
+	w := b.window
+	w.chunks = append(w.chunks, windowChunk{hash, w.used, len(data)})
+	w.used += len(data)
+	return backup.Ref{Chunk: hash.ID(), Length: int64(len(data)), Span: int64(len(data))}
+}
+
+// storeChunk stores data that is not from a file's content.
+func (b *batch) storeChunk(ctx context.Context, data []byte) (backup.Ref, error) {
+	space, err := b.space(ctx, len(data))
+	if err != nil {
+		return backup.Ref{}, err
+	}
+	copy(space, data)
+	return b.addChunk(space), nil
+}
+
+// flush sends the window to be stored, if there is anything in it.
+func (b *batch) flush(ctx context.Context) error {
+	w := b.window
+	b.window = nil
+	return b.send(ctx, w, nil)
+}
+
+// send gives a window to the store workers, unless there is an error already.
+func (b *batch) send(ctx context.Context, w *window, err error) error {
+	if w == nil {
+		return err
+	}
+	if err != nil || len(w.chunks) == 0 {
+		b.svc.recycle(w)
+		return err
+	}
+	b.storing.Add(1)
+	select {
+	case b.svc.toStore <- w:
+		return nil
+	case <-ctx.Done():
+		b.storing.Done()
+		b.svc.recycle(w)
+		return ctx.Err()
+	}
+}
+
+// giveBack returns a window that reading ended with.
+func (b *batch) giveBack() {
+	if b.window != nil {
+		b.svc.recycle(b.window)
+		b.window = nil
+	}
+}
+
+// recycle makes a window free again.
+func (s *Service) recycle(w *window) {
+	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
+	s.windows <- w // never blocks: there are as many places as windows
+}

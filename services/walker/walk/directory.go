@@ -1,0 +1,266 @@
+package walk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"syscall"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/source"
+)
+
+// A visitor has what listing one directory needs, to be used again for the
+// next. It belongs to one goroutine.
+type visitor struct {
+	entries     []backup.Entry
+	pages       []page
+	fingerprint *listing.Fingerprinter
+	encode      listing.Encoder
+}
+
+// keepEntries is how large a directory's buffer is kept for the next one.
+const keepEntries = 64 << 10
+
+func newVisitor() *visitor {
+	return &visitor{fingerprint: listing.NewFingerprinter()}
+}
+
+// A page is one of a directory's pages that differs from the last snapshot.
+type page struct {
+	key         backup.PageKey
+	self        *backup.Entry // on page 0
+	entries     []backup.Entry
+	fingerprint backup.Fingerprint // as it will be stored: zero if it must be looked at again
+}
+
+// A visit is one directory of a slice, while it is worked on.
+type visit struct {
+	*visitor
+	slice *slice
+	path  string
+	dir   source.Directory
+	self  backup.Entry
+	marks []index.PageMark
+
+	counts   backup.Counts
+	problems []backup.Problem
+}
+
+// visit lists one directory, compares its pages with the last snapshot, and
+// adds what differs to the result. It returns the subdirectories to walk.
+func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirectories []string, entries int, err error) {
+	marks, err := s.marks.of(ctx, path)
+	if err != nil {
+		return nil, 0, err
+	}
+	dir, err := s.tree.OpenDirectory(ctx, path)
+	if err != nil {
+		return nil, 0, s.notOpened(ctx, path, len(marks) > 0, err)
+	}
+	defer dir.Close()
+	w := visit{visitor: v, slice: s, path: path, dir: dir, self: dir.Self(), marks: marks}
+	w.counts.Directories, w.counts.StatCalls = 1, 1
+	if err := w.list(ctx); err != nil {
+		return nil, 0, s.notListed(ctx, &w, err)
+	}
+	w.cut()
+	if err := w.store(ctx); err != nil {
+		return nil, 0, err
+	}
+	for i := range v.entries {
+		if e := &v.entries[i]; e.Kind == backup.Directory {
+			subdirectories = append(subdirectories, backup.Join(path, e.Name))
+		}
+	}
+	entries = len(v.entries)
+	v.release()
+	return subdirectories, entries, nil
+}
+
+// release lets go of what the directory held.
+func (v *visitor) release() {
+	if cap(v.entries) > keepEntries {
+		v.entries = nil
+	}
+	clear(v.entries)
+	clear(v.pages)
+	v.entries, v.pages = v.entries[:0], v.pages[:0]
+}
+
+// list reads the directory, without what is excluded, sorts it, and flags what
+// is racy.
+func (w *visit) list(ctx context.Context) error {
+	v := w.visitor
+	v.entries = v.entries[:0]
+	if w.slice.task.Job.Selection.OneFileSystem && w.self.Device != w.slice.tree.RootDevice() {
+		w.flagRacy(&w.self)
+		return nil // a mount point is kept, empty
+	}
+	problem := func(name, op string, err error) { w.problem(name, op, err) }
+	for {
+		from := len(v.entries)
+		entries, stats, err := w.dir.Read(ctx, v.entries, problem)
+		v.entries = entries
+		w.counts.StatCalls += int64(stats)
+		if !w.slice.match.Empty() {
+			v.entries = append(v.entries[:from], w.selected(v.entries[from:])...)
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if w.markedExcluded() {
+		v.entries = v.entries[:0]
+	}
+	listing.Sort(v.entries)
+	w.flagRacy(&w.self)
+	for i := range v.entries {
+		e := &v.entries[i]
+		if e.Kind == backup.Directory {
+			continue
+		}
+		w.flagRacy(e)
+		w.counts.Files++
+		w.counts.Bytes += e.Size
+	}
+	return nil
+}
+
+// selected keeps, in place, the entries that are not excluded.
+func (w *visit) selected(entries []backup.Entry) []backup.Entry {
+	return slices.DeleteFunc(entries, func(e backup.Entry) bool {
+		m := w.slice.match
+		if e.Kind == backup.File && m.TooLarge(e.Size) {
+			return true
+		}
+		return m.HasPatterns() && m.Excluded(backup.Join(w.path, e.Name), e.Kind == backup.Directory)
+	})
+}
+
+// markedExcluded reports whether a name says that the directory is kept empty.
+func (w *visit) markedExcluded() bool {
+	m := w.slice.match
+	return m.HasMarkers() && slices.ContainsFunc(w.entries, func(e backup.Entry) bool { return m.IsMarker(e.Name) })
+}
+
+// flagRacy goes by ctime alone: whatever changes a file sets it to the present,
+// while an mtime can be set to the future for good.
+func (w *visit) flagRacy(e *backup.Entry) {
+	if e.Ctime.Compare(w.slice.racyFrom) >= 0 {
+		e.Flags |= backup.Racy
+	}
+}
+
+func (w *visit) problem(name, op string, err error) {
+	path := w.path
+	if name != "" {
+		path = backup.Join(w.path, name)
+	}
+	w.problems = append(w.problems, backup.Problem{Path: path, Op: op, Err: plainError(err)})
+}
+
+// plainError drops the operation and path that an error repeats.
+func plainError(err error) string {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return pathErr.Err.Error()
+	}
+	return err.Error()
+}
+
+// cut cuts the sorted entries into pages and keeps those whose fingerprint is
+// not the last snapshot's.
+func (w *visit) cut() {
+	rest := w.entries
+	self, key := &w.self, backup.PageKey(0)
+	for {
+		n := listing.Cut(rest, false)
+		p := page{key: key, self: self, entries: rest[:n]}
+		p.fingerprint = w.fingerprint.Of(self, p.entries)
+		if w.unchanged(&p) {
+			w.countUnchanged(p.entries)
+		} else {
+			if hasFlags(&p) || len(w.problems) > 0 {
+				p.fingerprint = backup.Fingerprint{}
+			}
+			w.pages = append(w.pages, p)
+		}
+		if rest = rest[n:]; len(rest) == 0 {
+			return
+		}
+		self, key = nil, listing.Key(rest[0].Name)
+	}
+}
+
+func (w *visit) unchanged(p *page) bool {
+	for i := range w.marks {
+		if w.marks[i].Key == p.key {
+			return w.marks[i].Fingerprint.Matches(p.fingerprint)
+		}
+	}
+	return false
+}
+
+func (w *visit) countUnchanged(entries []backup.Entry) {
+	for i := range entries {
+		if entries[i].Kind != backup.Directory {
+			w.counts.FilesUnchanged++
+		}
+	}
+}
+
+func hasFlags(p *page) bool {
+	if p.self != nil && p.self.Flags != 0 {
+		return true
+	}
+	return slices.ContainsFunc(p.entries, func(e backup.Entry) bool { return e.Flags != 0 })
+}
+
+// notOpened decides what becomes of a directory that could not be opened.
+func (s *slice) notOpened(ctx context.Context, path string, known bool, err error) error {
+	switch {
+	case ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable):
+		return err
+	case path == "":
+		return fmt.Errorf("%w: %w", errRootGone, err)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, backup.ErrOutside), errors.Is(err, syscall.ENOTDIR):
+		if !known {
+			return nil
+		}
+		return s.result.removed(ctx, path)
+	}
+	// What the last snapshot has of it stays valid: it is carried forward.
+	return s.result.add(ctx, contribution{
+		counts:   backup.Counts{Directories: 1, Errors: 1},
+		problems: []backup.Problem{{Path: path, Op: "open", Err: plainError(err)}},
+	})
+}
+
+// notListed decides what becomes of a directory that could be opened but not
+// read: without an old copy, its own attributes are all there is to keep.
+func (s *slice) notListed(ctx context.Context, w *visit, err error) error {
+	switch {
+	case ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable):
+		return err
+	case w.path == "":
+		return fmt.Errorf("%w: %w", errRootGone, err)
+	}
+	w.problem("", "list", err)
+	w.entries = w.entries[:0]
+	if len(w.marks) == 0 {
+		w.self.Flags |= backup.Unreadable
+		w.pages = append(w.pages[:0], page{self: &w.self})
+	}
+	w.counts = backup.Counts{Directories: 1, StatCalls: w.counts.StatCalls}
+	defer w.release()
+	return w.storePages(ctx)
+}

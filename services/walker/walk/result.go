@@ -1,0 +1,222 @@
+package walk
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// How large results get. A message may have flow.MaxMessageBytes.
+const (
+	maxListingBytes = 400 << 10
+	partBytes       = 420 << 10 // of a message's pages, paths and problems
+
+	// A read batch is large enough that a reader's round trips do not count,
+	// and small enough to be spread.
+	batchFiles   = 2000
+	batchContent = 64 << 20
+	batchBytes   = 160 << 10 // of listings
+
+	// childrenOf a slice: early slices make many children, for they spread
+	// the tree; later ones only as many as keep walkers busy.
+	earlyChildren      = 32
+	laterChildren      = 8
+	earlyGenerations   = 2
+	laterChildMinimum  = 16 // directories a child of a later slice starts from, at least
+	pageOverheadBytes  = 64
+	pathOverheadBytes  = 8
+	problemOverhead    = 64
+	maxProblemsPerPart = 1000
+)
+
+// A contribution is what one directory adds to the result.
+type contribution struct {
+	path     string
+	pages    []backup.PageVersion
+	toRead   []pageToRead
+	counts   backup.Counts
+	problems []backup.Problem
+}
+
+// A pageToRead is complete but for the content of some files.
+type pageToRead struct {
+	backup.PageVersion
+	files int
+	bytes int64
+}
+
+// A result collects what a slice finds and sends it, in as many messages as it
+// takes. Its methods may be called concurrently.
+type result struct {
+	svc *Service
+
+	mu        sync.Mutex
+	part      *backup.SliceWalked
+	partBytes int
+	total     int
+
+	batch                                 []backup.PageVersion
+	batchFiles, batchListing, batchPlaces int
+	batchContent                          int64
+}
+
+func newResult(svc *Service, task *backup.WalkTask) *result {
+	return &result{svc: svc, part: &backup.SliceWalked{Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt}}
+}
+
+// bytes is about what the result has come to.
+func (r *result) bytes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.total + r.batchListing
+}
+
+func (r *result) walked(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.part.Counts.WalkSeconds += d.Seconds()
+}
+
+func (r *result) add(ctx context.Context, c contribution) error {
+	r.svc.report.Add(r.part.Snapshot, backup.Progress{
+		FilesFound: c.counts.Files, BytesFound: c.counts.Bytes, Errors: c.counts.Errors, Path: c.path,
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.part.Counts.Add(c.counts)
+	for i := range c.pages {
+		if err := r.room(ctx, pageBytes(&c.pages[i])); err != nil {
+			return err
+		}
+		r.part.Pages = append(r.part.Pages, c.pages[i])
+	}
+	for i := range c.toRead {
+		if err := r.addToBatch(ctx, &c.toRead[i]); err != nil {
+			return err
+		}
+	}
+	for _, p := range c.problems {
+		if err := r.room(ctx, len(p.Path)+len(p.Err)+problemOverhead); err != nil {
+			return err
+		}
+		r.part.Problems = append(r.part.Problems, p)
+	}
+	return nil
+}
+
+func pageBytes(p *backup.PageVersion) int { return len(p.Path) + len(p.Listing) + pageOverheadBytes }
+
+// addToBatch puts the page into the batch being made, after ending it where
+// the page would make it too large.
+func (r *result) addToBatch(ctx context.Context, p *pageToRead) error {
+	size := pageBytes(&p.PageVersion)
+	if r.batchListing > 0 && r.batchListing+size > batchBytes {
+		if err := r.endBatch(ctx); err != nil {
+			return err
+		}
+	}
+	r.batch = append(r.batch, p.PageVersion)
+	r.batchListing += size
+	r.batchFiles += p.files
+	r.batchContent += p.bytes
+	if r.batchFiles >= batchFiles || r.batchContent >= batchContent || r.batchListing >= batchBytes {
+		return r.endBatch(ctx)
+	}
+	return nil
+}
+
+func (r *result) endBatch(ctx context.Context) error {
+	if len(r.batch) == 0 {
+		return nil
+	}
+	if err := r.room(ctx, r.batchListing); err != nil {
+		return err
+	}
+	r.part.Batches = append(r.part.Batches, r.batch)
+	r.batch, r.batchListing, r.batchFiles, r.batchContent = nil, 0, 0, 0
+	return nil
+}
+
+func (r *result) ended(ctx context.Context, page backup.PageName) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.room(ctx, len(page.Path)+pathOverheadBytes); err != nil {
+		return err
+	}
+	r.part.Ended = append(r.part.Ended, page)
+	return nil
+}
+
+func (r *result) removed(ctx context.Context, path string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.room(ctx, len(path)+pathOverheadBytes); err != nil {
+		return err
+	}
+	r.part.Removed = append(r.part.Removed, path)
+	return nil
+}
+
+// children makes child tasks of directories, which are given in reverse order.
+func (r *result) children(ctx context.Context, directories []string, generation int32) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(directories)
+	if n == 0 {
+		return nil
+	}
+	children := earlyChildren
+	if generation >= earlyGenerations || r.svc.opts.WholeSlices {
+		children = min(laterChildren, (n+laterChildMinimum-1)/laterChildMinimum)
+	}
+	size := min((n+children-1)/children, childDirectories)
+	for end := n; end > 0; {
+		child, bytes := make([]string, 0, size), 0
+		for end > 0 && len(child) < size && bytes < partBytes/2 {
+			end--
+			child = append(child, directories[end])
+			bytes += len(directories[end]) + pathOverheadBytes
+		}
+		if err := r.room(ctx, bytes); err != nil {
+			return err
+		}
+		r.part.Children = append(r.part.Children, child)
+	}
+	return nil
+}
+
+// room sends what there is as a part where size more bytes would be too much.
+func (r *result) room(ctx context.Context, size int) error {
+	if r.partBytes > 0 && (r.partBytes+size > partBytes || len(r.part.Problems) > maxProblemsPerPart) {
+		if err := r.send(ctx, false); err != nil {
+			return err
+		}
+	}
+	r.partBytes += size
+	r.total += size
+	return nil
+}
+
+func (r *result) send(ctx context.Context, last bool) error {
+	r.part.Last = last
+	if err := r.svc.send(ctx, r.part); err != nil {
+		return err
+	}
+	r.part = &backup.SliceWalked{
+		Snapshot: r.part.Snapshot, Task: r.part.Task, Attempt: r.part.Attempt, Part: r.part.Part + 1,
+	}
+	r.partBytes = 0
+	return nil
+}
+
+// finish sends the last message: with it the attempt can be accepted.
+func (r *result) finish(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.endBatch(ctx); err != nil {
+		return err
+	}
+	return r.send(ctx, true)
+}
