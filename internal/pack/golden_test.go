@@ -318,4 +318,3 @@ func golden(t testing.TB, name string) []byte {
 	}
 	return data
 }
-

@@ -35,7 +35,7 @@ func TestPackHoldsWhatWasAdded(t *testing.T) {
 				{text(3000, 1), text(10, 2), text(70_000, 3)},
 				{random(40_000, 1)},
 				{[]byte("x")},
-				{text(chunk.MaxBytes, 4)},
+				{text(1<<20, 4)},
 				{make([]byte, 1<<20), random(1<<20, 2)},
 			} {
 				f := frame(compressor, chunks...)
@@ -454,7 +454,7 @@ func random(n int, seed byte) []byte {
 	return p
 }
 
-// text compresses about as well as program text does.
+// text looks a little like a program; it compresses to about half.
 func text(n int, seed byte) []byte {
 	words := strings.Fields("func return if err != nil { } for range the of a in := == backup context string int64 bytes chunk frame pack 0 1 2 len append package import")
 	r := rand.New(rand.NewChaCha8([32]byte{seed, 1}))

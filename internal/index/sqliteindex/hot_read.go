@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
@@ -195,11 +196,11 @@ func (b *backend) addPacks(ctx context.Context, packs map[int64]*index.Location,
 		pack := packs[id]
 		if pack == nil {
 			row, err := b.client.Pack.Get(ctx, id)
-			if err != nil {
+			if err != nil && !ent.IsNotFound(err) { // deleted since: then the chunk is nowhere
 				return b.Wrap(err)
 			}
 			pack = &index.Location{}
-			if condemned || !row.Condemned {
+			if err == nil && (condemned || !row.Condemned) {
 				pack.Pack, pack.Snapshot = backup.PackID(row.Pack), backup.SnapshotID(row.Snapshot)
 			}
 			packs[id] = pack

@@ -45,8 +45,10 @@ type run struct{ start, end int64 }
 
 const (
 	dropBytes   = 1 << 20  // how far pages trail behind the reader before they are dropped
-	windowBytes = 16 << 20 // of one mincore: at most 2,048 cold runs
-	aheadBytes  = 16 << 20 // more than any readahead window
+	windowBytes = 16 << 20 // of one mincore
+	// More than the kernel reads ahead: two windows, of 16 MiB each on a device
+	// with a large one. There are at most 10,240 cold runs in it: 160 KiB.
+	aheadBytes = 64 << 20
 	// Up to here a file is read at once, and the default readahead stops at its end.
 	smallBytes = 256 << 10
 )
@@ -79,8 +81,13 @@ func (g *guard) after(end int64) {
 	case cold:
 		g.drop(run{g.done, end})
 	case partly:
-		for len(g.cold) > 0 && g.cold[0].end <= end {
-			g.drop(g.cold[0])
+		for len(g.cold) > 0 && g.cold[0].start < end {
+			r := &g.cold[0]
+			behind := run{r.start, min(r.end, end/pageBytes*pageBytes)}
+			if g.drop(behind); behind.end < r.end {
+				r.start = behind.end
+				break
+			}
 			g.cold = g.cold[1:]
 		}
 	}
@@ -121,7 +128,7 @@ func (g *guard) ask() {
 			g.state = hot
 		}
 	}
-	if g.state != hot && g.size > smallBytes {
+	if g.state == cold && g.size > smallBytes { // doubles the readahead
 		_ = unix.Fadvise(g.fd, 0, 0, unix.FADV_SEQUENTIAL)
 	}
 }

@@ -27,7 +27,7 @@ func TestPageCacheIsLeftAsItWas(t *testing.T) {
 		"cachestat": posix.DisableDontcache,
 		"mincore":   func(tree source.Tree) { posix.DisableDontcache(tree); posix.DisableCachestat(tree) },
 	} {
-		for _, sizeBytes := range []int{1000, 100_000, 1 << 20, 40<<20 + 777} {
+		for _, sizeBytes := range []int{1000, 100_000, 1 << 20, 140<<20 + 777} {
 			for _, pattern := range []string{"cold", "hot", "partly"} {
 				t.Run(fmt.Sprintf("%s/%d/%s", name, sizeBytes, pattern), func(t *testing.T) {
 					testPageCache(t, prepare, sizeBytes, pattern)
@@ -62,6 +62,7 @@ func testPageCache(t *testing.T, prepare func(source.Tree), sizeBytes int, patte
 		t.Fatal(err)
 	}
 	after := residency(t, path, sizeBytes)
+	dbg(t, before, after)
 	lost, left := 0, 0
 	for i := range before {
 		if before[i] && !after[i] {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -33,6 +34,9 @@ func memoryDirectory(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-")
 	if err != nil {
 		t.Skip("no tmpfs: ", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
@@ -108,13 +112,11 @@ func TestRoot(t *testing.T) {
 	if _, err := tree.OpenDirectory(context.Background(), ""); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("after Close: error %v, want ErrClosed", err)
 	}
-	asNobody(t, func() {
-		fd, err := unix.Open(dir, unix.O_PATH, 0) // nobody may not come through the directories above
-		if err != nil {
-			return
+	if os.Getuid() == 0 { // nobody must come as far
+		for above := dir; strings.HasPrefix(above, os.TempDir()+"/"); above = filepath.Dir(above) {
+			os.Chmod(above, 0o755)
 		}
-		unix.Close(fd)
-	})
+	}
 	asNobody(t, func() {
 		if _, err := s.Open(context.Background(), posix.URL(filepath.Join(dir, "closed"))); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("closed: error %v, want ErrPermission", err)

@@ -19,6 +19,9 @@ const (
 	dentsBytes = 64 << 10
 	pathMax    = unix.PathMax // with the NUL
 
+	// How often a path that others rename meanwhile is tried again.
+	raceRetries = 128
+
 	statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 )
 
@@ -95,7 +98,6 @@ func openat(dir int, name *byte, flags int) (int, syscall.Errno) {
 // openat2 resolves beneath dir and through no link at all. It does not take
 // O_NOFOLLOW: with it a symlink at the end would be ENOTDIR, without it ELOOP.
 func (s *scratch) openat2(dir int, path *byte, flags int) (int, syscall.Errno) {
-	const raceRetries = 128 // EAGAIN: something was renamed while the kernel looked
 	s.how = unix.OpenHow{
 		Flags:   uint64(flags),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
@@ -105,7 +107,7 @@ func (s *scratch) openat2(dir int, path *byte, flags int) (int, syscall.Errno) {
 			uintptr(unsafe.Pointer(&s.how)), unix.SizeofOpenHow, 0, 0)
 		switch {
 		case errno == unix.EINTR:
-		case errno == unix.EAGAIN && races < raceRetries:
+		case errno == unix.EAGAIN && races < raceRetries: // something was renamed while the kernel looked
 			races++
 		default:
 			return int(fd), errno

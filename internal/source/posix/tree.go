@@ -156,13 +156,7 @@ func (t *tree) openByComponents(s *scratch, at int, path string, flags int) (int
 		if more {
 			open = stepFlags
 		}
-		fd, errno := t.withoutAtime(open, func(flags int) (int, syscall.Errno) {
-			return openat(at, s.setPath(name), flags|unix.O_NOFOLLOW)
-		})
-		symlink := errno == unix.ELOOP
-		if errno == unix.ENOTDIR && statEntry(at, &s.path[0], &s.st) == 0 {
-			symlink = s.st.Mode&unix.S_IFMT == unix.S_IFLNK
-		}
+		fd, symlink, errno := t.openComponent(s, at, name, open)
 		if at != start {
 			unix.Close(at)
 		}
@@ -176,6 +170,24 @@ func (t *tree) openByComponents(s *scratch, at int, path string, flags int) (int
 		}
 		at, path = fd, rest
 	}
+}
+
+// openComponent opens the directory name in at, and tells whether it is a
+// symlink if it is none.
+func (t *tree) openComponent(s *scratch, at int, name string, flags int) (fd int, symlink bool, errno syscall.Errno) {
+	for range raceRetries {
+		fd, errno = t.withoutAtime(flags, func(flags int) (int, syscall.Errno) {
+			return openat(at, s.setPath(name), flags|unix.O_NOFOLLOW)
+		})
+		if errno != unix.ENOTDIR || statEntry(at, &s.path[0], &s.st) != 0 {
+			break
+		}
+		if kind := kindOf(s.st.Mode); kind != backup.Directory {
+			return -1, kind == backup.Symlink, errno
+		}
+		// It is one now: somebody swaps it.
+	}
+	return fd, errno == unix.ELOOP, errno
 }
 
 // withoutAtime calls open with flags, but without O_NOATIME where the kernel

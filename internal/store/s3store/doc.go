@@ -23,7 +23,8 @@
 //	                            PutNew: the stored number is ours: an earlier attempt
 //	                            was applied, done; else ErrExists.
 //	400 BadDigest and the like  damaged on its way: again
-//	409, 429, 5xx, none at all  unknown whether it was applied: again, after a pause
+//	409, 429, 5xx, none at all  unknown whether it was applied: after a pause the object is
+//	                            looked at as for 412; if it is not there, again
 //	403, 404 NoSuchBucket, …    final
 //
 // PutNew looks at the object first and once more at the end, since there are

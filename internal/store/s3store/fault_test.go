@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +62,7 @@ func TestWritesSurviveFaults(t *testing.T) {
 					heard := newCounter()
 					o.OnRetry = heard.observe
 					s := open(t, o)
-					p.next(steps...)
+					p.next(slices.Clone(steps)...)
 					if err := put(s, object, pack()); err != nil {
 						t.Fatal(err)
 					}

@@ -42,17 +42,39 @@ func (s *Store) Put(ctx context.Context, name string, data []byte) error {
 		return s.fail("put", name, nil, err)
 	}
 	put := newPutRequest(name, data, "")
+	again := false
 	return s.do(ctx, "put", name, func(ctx context.Context, w *watchdog) error {
+		if again {
+			// The attempt before may have been applied, or refused with a 412
+			// that was lost: servers refuse early, and close on the body.
+			if there, err := s.there(ctx, w, put); there || err != nil {
+				return err
+			}
+		}
+		again = true
 		err := s.send(ctx, w, put)
 		if !taken(err) {
 			return err
 		}
-		same, err := s.holds(ctx, w, put)
-		if err == nil && !same {
-			err = final{fmt.Errorf("with other content: %w", backup.ErrExists)}
+		there, err := s.there(ctx, w, put)
+		if !there && err == nil {
+			err = final{fmt.Errorf("and it cannot be read, to compare: %w", backup.ErrExists)}
 		}
 		return err
 	})
+}
+
+// there reports whether the object is in the store. One with the name and
+// other content is backup.ErrExists. Without the permission to see it, it is not there.
+func (s *Store) there(ctx context.Context, w *watchdog, put *putRequest) (bool, error) {
+	same, err := s.holds(ctx, w, put)
+	switch {
+	case err == nil && !same:
+		return false, final{fmt.Errorf("with other content: %w", backup.ErrExists)}
+	case err != nil && (kindOf(err) == backup.ErrNotFound || kindOf(err) == fs.ErrPermission):
+		return false, nil
+	}
+	return same, err
 }
 
 // PutNew implements store.Store. Where the server ignores If-None-Match, two
@@ -89,7 +111,8 @@ func (s *Store) PutNew(ctx context.Context, name string, data []byte) error {
 	})
 }
 
-var errVanished = errors.New("the object is not there after it was put")
+// errVanished: deleted in between.
+var errVanished = errors.New("the name was taken, but has no object")
 
 // An owner says whose object a PutNew finds under its name.
 type owner uint8

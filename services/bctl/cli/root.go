@@ -7,7 +7,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/telemetry"
@@ -184,6 +182,3 @@ func usage(format string, args ...any) error {
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
-func (e *usageError) Is(target error) bool {
-	return errors.Is(target, backup.ErrInvalid)
-}

@@ -14,7 +14,6 @@ import (
 // answer waits until every pack that the batch relies on is durable, and then
 // tells the committer: data first, index second (I1).
 func (b *batch) answer(ctx context.Context) error {
-	started := time.Now()
 	m := &backup.BatchStored{Snapshot: b.msg.Job.Snapshot, Batch: b.msg.ID, Attempt: b.msg.Attempt, Problems: b.problems}
 	for ref := range b.packs {
 		select {
@@ -31,7 +30,7 @@ func (b *batch) answer(ctx context.Context) error {
 	}
 	m.Counts = b.counts
 	m.Counts.Add(b.stage)
-	m.Counts.UploadSeconds += time.Since(started).Seconds()
+	m.Counts.UploadSeconds += time.Duration(b.svc.packer.uploadNanos.Swap(0)).Seconds()
 	var encode listing.Encoder
 	for i := range b.pages {
 		p := &b.pages[i]

@@ -62,11 +62,12 @@ func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks [
 	body, codec := s.compress.Compress(f.compressed[:0], raw)
 	stage := backup.Counts{NewBytes: int64(size), CompressSeconds: time.Since(started).Seconds()}
 	started = time.Now()
-	ref, err := s.packer.add(ctx, b.msg.Job.Snapshot, pack.Frame{Codec: codec, RawLength: size, Body: body, Chunks: f.chunks})
+	ref, grewBytes, err := s.packer.add(ctx, b.msg.Job.Snapshot, pack.Frame{Codec: codec, RawLength: size, Body: body, Chunks: f.chunks})
 	if err != nil {
 		return err
 	}
 	stage.SealSeconds = time.Since(started).Seconds()
+	stage.StoredBytes = int64(grewBytes)
 	s.known.add(f.ids, ref)
 	b.mu.Lock()
 	defer b.mu.Unlock()

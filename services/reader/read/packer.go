@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -63,6 +64,8 @@ type packer struct {
 	idle  chan struct{} // told when active becomes 0
 	bufs  chan []byte   // of packs that were uploaded, to be used again
 	owned sync.WaitGroup
+
+	uploadNanos atomic.Int64 // spent, and not yet told by a batch
 }
 
 func newPacker(svc *Service, sealer *seal.Sealer) *packer {
@@ -148,36 +151,36 @@ func (p *packer) end() {
 	}
 }
 
-// add seals a frame into the snapshot's open pack. It blocks while as many
-// packs as may be are on their way.
-func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (*packRef, error) {
+// add seals a frame into the snapshot's open pack, and says by how many bytes
+// that grew. It blocks while as many packs as may be are on their way.
+func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (ref *packRef, grewBytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	open := p.open[snapshot]
 	if open != nil && !open.writer.Fits(f) {
 		if err := p.close(ctx, open); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		open = nil
 	}
-	if open == nil {
-		var err error
-		if open, err = p.newPack(snapshot); err != nil {
-			return nil, err
-		}
+	before := 0
+	if open != nil {
+		before = open.writer.Size()
+	} else if open, err = p.newPack(snapshot); err != nil {
+		return nil, 0, err
 	}
 	n, err := open.writer.Add(f)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for _, c := range f.Chunks {
 		open.places = append(open.places, backup.ChunkPlace{ID: c.Hash.ID(), Frame: n, Offset: c.Offset, Length: c.Length})
 	}
-	ref := open.ref
+	grewBytes = open.writer.Size() - before
 	if open.writer.Size() >= pack.TargetBytes {
 		err = p.close(ctx, open)
 	}
-	return ref, err
+	return open.ref, grewBytes, err
 }
 
 func (p *packer) newPack(snapshot backup.SnapshotID) (*openPack, error) {
@@ -226,9 +229,11 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		default:
 		}
 	}()
+	started := time.Now()
 	if err := p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data); err != nil {
 		return err
 	}
+	p.uploadNanos.Add(int64(time.Since(started)))
 	return p.tell(ctx, &backup.PackStored{
 		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)), Chunks: open.places,
 	})

@@ -88,15 +88,15 @@ func newSlice(svc *Service, task *backup.WalkTask, tree source.Tree) (*slice, er
 // the budget is spent.
 func (s *slice) walk(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.stop)()
-	g, ctx := errgroup.WithContext(ctx)
-	defer context.AfterFunc(ctx, s.stop)()
+	g, working := errgroup.WithContext(ctx)
+	defer context.AfterFunc(working, s.stop)()
 	for range s.svc.opts.Directories {
-		g.Go(func() error { return s.work(ctx) })
+		g.Go(func() error { return s.work(working) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return s.result.children(ctx, s.frontier, s.task.Generation)

@@ -1,0 +1,236 @@
+package indextest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A Database is an empty place for an index. It lives as long as its test.
+type Database struct {
+	// Open opens the index, each time as another process would.
+	Open func() index.Index
+}
+
+// A fixture is a migrated index with one shard.
+type fixture struct {
+	testing.TB
+	ctx   context.Context
+	x     index.Index
+	db    Database
+	shard backup.Shard
+	now   time.Time
+}
+
+func newFixture(t testing.TB, fresh func(testing.TB) Database) *fixture {
+	t.Helper()
+	db := fresh(t)
+	f := &fixture{TB: t, ctx: t.Context(), x: db.Open(), db: db, now: time.Date(2026, 3, 1, 2, 3, 4, 5000, time.UTC)}
+	if _, _, err := f.x.Migrate(f.ctx); err != nil {
+		t.Fatal(err)
+	}
+	f.shard = f.newShard("filer", "home")
+	return f
+}
+
+func (f *fixture) newShard(filerName, name string) backup.Shard {
+	f.Helper()
+	filer, err := f.x.EnsureFiler(f.ctx, filerName)
+	f.must(err)
+	shard, err := f.x.EnsureShard(f.ctx, filer.ID, name, "posix:///srv/"+name)
+	f.must(err)
+	return shard
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) wants(err, want error) {
+	f.Helper()
+	if !errors.Is(err, want) {
+		f.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+// begin begins a snapshot of the fixture's shard.
+func (f *fixture) begin() backup.Snapshot {
+	f.Helper()
+	s, err := f.x.BeginSnapshot(f.ctx, f.shard.ID, backup.Snapshot{ID: backup.NewSnapshotID()}, f.now)
+	f.must(err)
+	return s
+}
+
+func (f *fixture) snapshot(id backup.SnapshotID) backup.Snapshot {
+	f.Helper()
+	s, err := f.x.Snapshot(f.ctx, id)
+	f.must(err)
+	return s
+}
+
+// claimTasks claims all open tasks of a snapshot.
+func (f *fixture) claimTasks(s backup.Snapshot) []backup.WalkTask {
+	f.Helper()
+	tasks, err := f.x.ClaimTasks(f.ctx, f.claim(s))
+	f.must(err)
+	return tasks
+}
+
+func (f *fixture) claimTask(s backup.Snapshot) backup.WalkTask {
+	f.Helper()
+	tasks := f.claimTasks(s)
+	if len(tasks) != 1 {
+		f.Fatalf("claimed %d tasks, want 1", len(tasks))
+	}
+	return tasks[0]
+}
+
+func (f *fixture) claimBatches(s backup.Snapshot) []backup.ReadBatch {
+	f.Helper()
+	batches, err := f.x.ClaimBatches(f.ctx, f.claim(s))
+	f.must(err)
+	return batches
+}
+
+func (f *fixture) claimBatch(s backup.Snapshot) backup.ReadBatch {
+	f.Helper()
+	batches := f.claimBatches(s)
+	if len(batches) != 1 {
+		f.Fatalf("claimed %d batches, want 1", len(batches))
+	}
+	return batches[0]
+}
+
+func (f *fixture) claim(s backup.Snapshot) index.Claim {
+	return index.Claim{Snapshots: []backup.SnapshotID{s.ID}, Lease: time.Minute, Limit: 1000, Now: f.now}
+}
+
+// apply applies results in one call.
+func (f *fixture) apply(results ...index.Result) []index.Outcome {
+	f.Helper()
+	outcomes, err := f.x.Apply(f.ctx, results)
+	f.must(err)
+	if len(outcomes) != len(results) {
+		f.Fatalf("%d outcomes of %d results", len(outcomes), len(results))
+	}
+	return outcomes
+}
+
+// accept applies results, all of which must be accepted.
+func (f *fixture) accept(results ...index.Result) []index.Outcome {
+	f.Helper()
+	outcomes := f.apply(results...)
+	for i, o := range outcomes {
+		if o.Err != nil || o.Late {
+			f.Fatalf("result %d: %+v, want it accepted", i, o)
+		}
+	}
+	return outcomes
+}
+
+// walk begins a snapshot and settles its root task with one result.
+func (f *fixture) walk(fill func(*backup.SliceWalked)) backup.Snapshot {
+	f.Helper()
+	s := f.begin()
+	result := sliceOf(f.claimTask(s))
+	fill(result)
+	f.accept(index.Result{Slice: result})
+	return s
+}
+
+func (f *fixture) commit(s backup.Snapshot) {
+	f.Helper()
+	f.must(f.x.Commit(f.ctx, s.ID, []string{"segments/" + s.ID.String() + "/0"}, f.now.Add(time.Hour)))
+}
+
+// commitPages makes a committed snapshot with these pages new.
+func (f *fixture) commitPages(pages ...backup.PageVersion) backup.Snapshot {
+	f.Helper()
+	s := f.walk(func(r *backup.SliceWalked) { r.Pages = pages })
+	f.commit(s)
+	return s
+}
+
+// pages are all pages of a committed snapshot at path and below.
+func (f *fixture) pages(s backup.Snapshot, path string) []backup.PageVersion {
+	f.Helper()
+	var pages []backup.PageVersion
+	for p, err := range f.x.Pages(f.ctx, s.ID, path) {
+		f.must(err)
+		pages = append(pages, p)
+	}
+	return pages
+}
+
+func (f *fixture) changes(s backup.Snapshot) []index.Change {
+	f.Helper()
+	var changes []index.Change
+	for c, err := range f.x.Changes(f.ctx, s.ID) {
+		f.must(err)
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// sliceOf is an empty result of a task.
+func sliceOf(t backup.WalkTask) *backup.SliceWalked {
+	return &backup.SliceWalked{Snapshot: t.Job.Snapshot, Task: t.ID, Attempt: t.Attempt, Last: true}
+}
+
+// storedOf is a result of a batch.
+func storedOf(b backup.ReadBatch, packs ...backup.PackID) *backup.BatchStored {
+	return &backup.BatchStored{Snapshot: b.Job.Snapshot, Batch: b.ID, Attempt: b.Attempt, Pages: b.Pages, ReliesOn: packs}
+}
+
+// pageOf is page 0 of a directory with some content.
+func pageOf(path, content string) backup.PageVersion {
+	sum := blake3.Sum256([]byte(path + "\x00" + content))
+	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint(sum[:16]), Inode: inodeOf(path), Listing: []byte(content)}
+}
+
+// inodeOf is one that a path always has; a large one, too large for a signed number.
+func inodeOf(path string) uint64 {
+	sum := blake3.Sum256([]byte(path))
+	return 1<<63 | uint64(sum[0])<<16 | uint64(sum[1])<<8 | uint64(sum[2])
+}
+
+func chunkID(n int) backup.ChunkID {
+	sum := blake3.Sum256(fmt.Appendf(nil, "chunk %d", n))
+	return backup.ChunkID(sum[:16])
+}
+
+// packOf is a pack with the chunks of these numbers.
+func packOf(s backup.Snapshot, chunks ...int) *backup.PackStored {
+	p := &backup.PackStored{Snapshot: s.ID, Pack: backup.NewPackID(), StoredBytes: int64(100 * len(chunks))}
+	for i, n := range chunks {
+		p.Chunks = append(p.Chunks, backup.ChunkPlace{ID: chunkID(n), Frame: uint32(i / 2), Offset: uint32(i % 2 * 100), Length: uint32(100 + n)})
+	}
+	return p
+}
+
+// paths are the paths of pages, in their order.
+func paths(pages []backup.PageVersion) []string {
+	list := make([]string, len(pages))
+	for i, p := range pages {
+		list[i] = p.Path
+	}
+	return list
+}
+
+func (f *fixture) wantPaths(got []backup.PageVersion, want ...string) {
+	f.Helper()
+	if !slices.Equal(paths(got), want) {
+		f.Fatalf("pages of %q, want %q", paths(got), want)
+	}
+}

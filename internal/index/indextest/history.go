@@ -1,0 +1,182 @@
+package indextest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// testHistory does random things to a shard over some snapshots, of which some
+// fail, and compares what the index says of each committed one with a model.
+func testHistory(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	shards := 0
+	rapid.Check(t, func(r *rapid.T) {
+		shards++
+		h := &history{fixture: f, r: r, shard: f.newShard("filer", fmt.Sprint("history ", shards)), pages: model{}}
+		for range rapid.IntRange(1, 6).Draw(r, "snapshots") {
+			h.takeSnapshot()
+		}
+		h.check()
+	})
+}
+
+// A model is what a snapshot has: pages by their names.
+type model map[backup.PageName]backup.PageVersion
+
+type history struct {
+	*fixture
+	r         *rapid.T
+	shard     backup.Shard
+	pages     model // now
+	committed []committedModel
+	put       map[backup.PageName]bool // by the snapshot that runs
+}
+
+type committedModel struct {
+	backup.Snapshot
+	pages model
+}
+
+func (h *history) takeSnapshot() {
+	s, err := h.x.BeginSnapshot(h.ctx, h.shard.ID, backup.Snapshot{}, h.now)
+	h.must(err)
+	before, next := h.pages, maps.Clone(h.pages)
+	root := sliceOf(h.claimTask(s))
+	h.put = map[backup.PageName]bool{}
+	var batched []backup.PageVersion
+	for range rapid.IntRange(0, 12).Draw(h.r, "changes") {
+		page := h.change(root, next)
+		if page != nil && rapid.Bool().Draw(h.r, "batched") {
+			batched = append(batched, *page)
+		} else if page != nil {
+			root.Pages = append(root.Pages, *page)
+		}
+	}
+	if len(batched) > 0 {
+		wanted := slices.Clone(batched)
+		for i := range wanted {
+			wanted[i].Listing = append([]byte("wanted "), wanted[i].Listing...)
+		}
+		root.Batches = [][]backup.PageVersion{wanted}
+	}
+	h.accept(index.Result{Slice: root})
+	for _, b := range h.claimBatches(s) {
+		stored := storedOf(b)
+		stored.Pages = batched
+		h.accept(index.Result{Batch: stored})
+	}
+	if rapid.IntRange(0, 3).Draw(h.r, "fails") == 0 {
+		h.must(h.x.Fail(h.ctx, s.ID, "the test says so"))
+		return
+	}
+	h.checkChanges(s, before, next)
+	h.commit(s)
+	h.pages = next
+	h.committed = append(h.committed, committedModel{s, maps.Clone(next)})
+}
+
+var historyPath = rapid.Custom(func(r *rapid.T) string {
+	return strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "a\xff", "a\x01", "a b"}), 0, 3).Draw(r, "path"), "/")
+})
+
+// change does one thing to next, puts what a walker says of it into root, and returns the page that is new.
+func (h *history) change(root *backup.SliceWalked, next model) *backup.PageVersion {
+	path := historyPath.Draw(h.r, "directory")
+	key := backup.PageKey(rapid.IntRange(0, 2).Draw(h.r, "key"))
+	name := backup.PageName{Path: path, Key: key}
+	switch rapid.IntRange(0, 5).Draw(h.r, "what") {
+	case 0: // the directory is gone, and perhaps comes again
+		if path == "" {
+			return nil
+		}
+		root.Removed = append(root.Removed, path)
+		maps.DeleteFunc(next, func(n backup.PageName, _ backup.PageVersion) bool { return within(n.Path, path) && !h.put[n] })
+		return nil
+	case 1: // a page is gone
+		root.Ended = append(root.Ended, name)
+		if !h.put[name] {
+			delete(next, name)
+		}
+		return nil
+	}
+	if h.put[name] { // a walker says one thing of a page
+		return nil
+	}
+	h.put[name] = true
+	page := pageOf(path, rapid.SampledFrom([]string{"", "one", "two"}).Draw(h.r, "content"))
+	page.Key = key
+	if key != 0 {
+		page.Inode = 0
+	}
+	next[name] = page
+	return &page
+}
+
+func within(path, directory string) bool {
+	return directory == "" || path == directory || strings.HasPrefix(path, directory+"/")
+}
+
+// check compares every committed snapshot with its model, however old it is.
+func (h *history) check() {
+	for _, c := range h.committed {
+		want := slices.SortedFunc(maps.Values(c.pages), comparePages)
+		got := h.fixture.pages(c.Snapshot, "")
+		for i := range got {
+			got[i].Listing = append([]byte{}, got[i].Listing...)
+		}
+		if len(got) != len(want) {
+			h.r.Fatalf("snapshot %d has %d pages %q, want %d %q", c.Number, len(got), paths(got), len(want), paths(want))
+		}
+		for i := range want {
+			if !reflect.DeepEqual(got[i], want[i]) {
+				h.r.Fatalf("snapshot %d: page %+v, want %+v", c.Number, got[i], want[i])
+			}
+		}
+		marks, next, err := h.x.Marks(h.ctx, h.shard.ID, c.Number, nil, nil, 10_000)
+		h.must(err)
+		if len(marks) != len(want) || next != nil {
+			h.r.Fatalf("snapshot %d has %d marks and more at %q, want %d", c.Number, len(marks), next, len(want))
+		}
+	}
+}
+
+// checkChanges compares a snapshot's changes with the difference of the models.
+func (h *history) checkChanges(s backup.Snapshot, before, next model) {
+	var ended int
+	state, began := maps.Clone(before), model{}
+	for c, err := range h.x.Changes(h.ctx, s.ID) {
+		h.must(err)
+		name := backup.PageName{Path: c.Path, Key: c.Key}
+		if c.Ended {
+			ended++
+			delete(state, name)
+			continue
+		}
+		if ended > 0 {
+			h.r.Fatal("a change that begins after one that ends")
+		}
+		c.Listing = append([]byte{}, c.Listing...)
+		began[name] = c.PageVersion
+	}
+	maps.Copy(state, began)
+	if !reflect.DeepEqual(state, next) {
+		h.r.Fatalf("snapshot %d: its changes make %v of %v, want %v", s.Number, state, before, next)
+	}
+}
+
+func comparePages(a, b backup.PageVersion) int {
+	if c := bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path)); c != 0 {
+		return c
+	}
+	return int(a.Key - b.Key)
+}

@@ -1,0 +1,18 @@
+// Package indextest is the conformance suite of index.Index. An adapter's test is
+//
+//	func TestIndex(t *testing.T) { indextest.Run(t, freshDatabase) }
+package indextest
+
+import "testing"
+
+// Run runs the suite. fresh makes an empty database for one test.
+func Run(t *testing.T, fresh func(testing.TB) Database) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, func(testing.TB) Database)
+	}{
+		{"History", testHistory},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, fresh) })
+	}
+}

@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+type initCommand struct {
+	app        *app
+	recipients []string
+}
+
+func newInit(a *app) *cobra.Command {
+	c := &initCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make a repository and its key",
+		Long: `Makes a repository: its index, its store, the worker key that backing up needs,
+and the identity that restoring needs. It prints where the identity is. Whoever
+loses that file loses the backups; whoever has it can read them.
+
+An init that was interrupted is finished by running it again.`,
+		Example: `  bctl init --repo /backup
+  bctl init --repo /backup --identity /media/usb/backup-key.txt
+  bctl init --config fleet.yaml --recipient age1…`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+	}
+	cmd.Flags().StringArrayVar(&c.recipients, "recipient", nil, "further age `RECIPIENT` who can restore (may be repeated)")
+	return cmd
+}
+
+func (c *initCommand) run(ctx context.Context) error {
+	a := c.app
+	i, err := wire.OpenIndex(ctx, a.cfg, true)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	s, err := wire.OpenStore(ctx, a.cfg, true, a.log)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	made, err := repo.Init(ctx, s, i, repo.Options{
+		WorkerKeyPath: a.cfg.WorkerKey, IdentityPath: a.cfg.Identity,
+		Recipients: append(a.cfg.Recipients, c.recipients...),
+		Chunker:    chunk.DefaultCutter, Codec: a.cfg.Codec, Now: time.Now(),
+	})
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.print(struct {
+			Repository string   `json:"repository"`
+			Store      string   `json:"store"`
+			Identity   string   `json:"identity"`
+			WorkerKey  string   `json:"worker_key"`
+			Recipients []string `json:"recipients"`
+		}{made.Repository.ID.String(), s.String(), made.IdentityPath, made.WorkerKeyPath, made.Repository.Recipients})
+	}
+	_, err = fmt.Fprintf(a.out, `repository  %v
+store       %v
+worker key  %s
+identity    %s
+
+Keep a copy of the identity somewhere else: without it nothing can be restored,
+and whoever has it can read all backups.
+`, made.Repository.ID, s, made.WorkerKeyPath, made.IdentityPath)
+	return err
+}

@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
+)
+
+// maxSortedEntries is the largest directory whose entries are sorted; those of
+// a larger one come page by page.
+const maxSortedEntries = 100_000
+
+type lsCommand struct {
+	app       *app
+	which     which
+	recursive bool
+	long      bool
+	table     *tabwriter.Writer
+}
+
+func newLs(a *app) *cobra.Command {
+	c := &lsCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "ls SNAPSHOT[:PATH]",
+		Short: "List what is in a snapshot",
+		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that was
+backed up. With --json each entry is an object with all its attributes.`,
+		Example: `  bctl ls latest
+  bctl ls -l latest:home/alice
+  bctl ls -R 3f2a:etc --json`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
+	}
+	c.which.flags(cmd)
+	cmd.Flags().BoolVarP(&c.recursive, "recursive", "R", false, "all that is below, too, with whole paths")
+	cmd.Flags().BoolVarP(&c.long, "long", "l", false, "type, mode, owner, size and time of each entry")
+	return cmd
+}
+
+func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
+	i, err := c.app.openIndex(ctx)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	s, path, e, err := c.which.place(ctx, i, arg)
+	if err != nil {
+		return err
+	}
+	if c.long && !c.app.json {
+		c.table = tabwriter.NewWriter(c.app.out, 0, 0, 1, ' ', 0)
+		defer func() { err = errors.Join(err, c.table.Flush()) }()
+	}
+	switch {
+	case e.Kind != backup.Directory:
+		return c.entry(path, e.Name, &e)
+	case c.recursive:
+		return c.tree(ctx, i, s.ID, path)
+	}
+	return c.directory(ctx, i, s.ID, path)
+}
+
+// directory lists one directory; its subdirectories' attributes are in pages of their own.
+func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.SnapshotID, dir string) error {
+	full := c.long || c.app.json
+	print := func(entries []backup.Entry) error {
+		listing.Sort(entries)
+		for n := range entries {
+			e := &entries[n]
+			path := backup.Join(dir, e.Name)
+			if full && e.Kind == backup.Directory {
+				self, err := browse.Directory(ctx, i, id, path)
+				if err != nil {
+					return err
+				}
+				if self != nil {
+					e = self
+				}
+			}
+			if err := c.entry(path, entries[n].Name, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var entries []backup.Entry
+	for e, err := range browse.Entries(ctx, i, id, dir) {
+		if err != nil {
+			return err
+		}
+		entries = append(entries, e)
+		if len(entries) == maxSortedEntries {
+			if err := print(entries); err != nil {
+				return err
+			}
+			entries = entries[:0]
+		}
+	}
+	return print(entries)
+}
+
+// tree lists all that is at path and below it, in the order of a walk.
+func (c *lsCommand) tree(ctx context.Context, i index.Catalog, id backup.SnapshotID, top string) error {
+	for v, err := range i.Pages(ctx, id, top) {
+		if err != nil {
+			return err
+		}
+		page, err := listing.DecodePage(v)
+		if err != nil {
+			return err
+		}
+		if page.Self != nil && page.Path != top {
+			if err := c.entry(page.Path, page.Path, page.Self); err != nil {
+				return err
+			}
+		}
+		for n := range page.Entries {
+			e := &page.Entries[n]
+			if e.Kind == backup.Directory {
+				continue // its own first page follows
+			}
+			path := backup.Join(page.Path, e.Name)
+			if err := c.entry(path, path, e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// entry prints one entry: path is for JSON, name for people.
+func (c *lsCommand) entry(path, name string, e *backup.Entry) error {
+	switch {
+	case c.app.json:
+		return c.app.print(newEntryJSON(path, e))
+	case c.long:
+		return longLine(c.table, name, e)
+	}
+	suffix := ""
+	if e.Kind == backup.Directory {
+		suffix = "/"
+	}
+	_, err := fmt.Fprintln(c.app.out, display(name)+suffix)
+	return err
+}
+
+func longLine(w io.Writer, name string, e *backup.Entry) error {
+	text := display(name)
+	if e.Kind == backup.Symlink {
+		text += " -> " + display(e.Target)
+	}
+	if e.Flags&backup.Unreadable != 0 {
+		text += "  (unreadable)"
+	}
+	bytes := fmt.Sprint(e.Size)
+	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {
+		bytes = fmt.Sprintf("%d,%d", major(e.Rdev), minor(e.Rdev))
+	}
+	_, err := fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", modeString(e), e.Nlink, e.UID, e.GID, bytes, localTime(e.Mtime.Time()), text)
+	return err
+}
+
+// modeString is the first column of ls -l.
+func modeString(e *backup.Entry) string {
+	kinds := map[backup.Kind]byte{
+		backup.Directory: 'd', backup.Symlink: 'l', backup.FIFO: 'p', backup.Socket: 's', backup.CharDev: 'c', backup.BlockDev: 'b',
+	}
+	s := []byte(fs.FileMode(e.Mode & 0o777).String())
+	if k, ok := kinds[e.Kind]; ok {
+		s[0] = k
+	}
+	for _, bit := range []struct {
+		mode   uint32
+		at     int
+		letter byte
+	}{{0o4000, 3, 's'}, {0o2000, 6, 's'}, {0o1000, 9, 't'}} {
+		if e.Mode&bit.mode == 0 {
+			continue
+		}
+		if s[bit.at] != 'x' {
+			bit.letter -= 'a' - 'A'
+		}
+		s[bit.at] = bit.letter
+	}
+	return string(s)
+}
+
+// major and minor are Linux's, wherever this runs.
+func major(dev uint64) uint64 { return dev>>8&0xfff | dev>>32&^0xfff }
+func minor(dev uint64) uint64 { return dev&0xff | dev>>12&0xffffff00 }
+
+// entryJSON is one entry of ls --json. Times are RFC 3339 in UTC.
+type entryJSON struct {
+	Path      string            `json:"path"`
+	Raw       string            `json:"path_b64,omitempty"`
+	Kind      string            `json:"kind"`
+	Mode      string            `json:"mode"` // octal
+	UID       uint32            `json:"uid"`
+	GID       uint32            `json:"gid"`
+	Size      int64             `json:"size"`
+	Mtime     *string           `json:"mtime"`
+	Ctime     *string           `json:"ctime"`
+	Btime     *string           `json:"btime"`
+	Inode     uint64            `json:"inode"`
+	Device    uint64            `json:"device"`
+	Nlink     uint32            `json:"nlink"`
+	Rdev      uint64            `json:"rdev,omitempty"`
+	Target    string            `json:"target,omitempty"`
+	TargetRaw string            `json:"target_b64,omitempty"`
+	Xattrs    map[string]string `json:"xattrs,omitempty"` // values in base64
+	Flags     []string          `json:"flags,omitempty"`
+}
+
+func newEntryJSON(path string, e *backup.Entry) entryJSON {
+	j := entryJSON{
+		Path: path, Raw: rawBase64(path), Kind: e.Kind.String(), Mode: fmt.Sprintf("%04o", e.Mode), UID: e.UID, GID: e.GID,
+		Size: e.Size, Mtime: entryTime(e.Mtime), Ctime: entryTime(e.Ctime), Btime: entryTime(e.Btime),
+		Inode: e.Inode, Device: e.Device, Nlink: e.Nlink, Rdev: e.Rdev, Target: e.Target, TargetRaw: rawBase64(e.Target),
+	}
+	for _, x := range e.Xattrs {
+		if j.Xattrs == nil {
+			j.Xattrs = make(map[string]string)
+		}
+		j.Xattrs[x.Name] = base64.StdEncoding.EncodeToString(x.Value)
+	}
+	for _, f := range []struct {
+		flag backup.Flags
+		name string
+	}{{backup.Racy, "racy"}, {backup.Unreadable, "unreadable"}, {backup.ChangedWhileRead, "changed_while_read"}} {
+		if e.Flags&f.flag != 0 {
+			j.Flags = append(j.Flags, f.name)
+		}
+	}
+	return j
+}
+
+func entryTime(t backup.Time) *string {
+	if t.IsZero() {
+		return nil
+	}
+	return jsonTime(t.Time())
+}

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+func newMigrate(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring the index up to this version of bctl",
+		Long: `Brings the schema of the index up to this version of bctl. It may be run at any
+time, by several processes at once. Run it before the services are updated.`,
+		Example: `  bctl migrate --config fleet.yaml`,
+		Args:    args(cobra.NoArgs),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return migrate(cmd.Context(), a) },
+	}
+}
+
+func migrate(ctx context.Context, a *app) error {
+	i, err := wire.OpenIndex(ctx, a.cfg, false)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	from, to, err := i.Migrate(ctx)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.print(struct {
+			From int64 `json:"from"`
+			To   int64 `json:"to"`
+		}{from, to})
+	}
+	if from == to {
+		_, err = fmt.Fprintf(a.out, "the index is at version %d already\n", to)
+	} else {
+		_, err = fmt.Fprintf(a.out, "the index went from version %d to %d\n", from, to)
+	}
+	return err
+}

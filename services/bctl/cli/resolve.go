@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A which narrows the snapshots that a command is about.
+type which struct {
+	filer, shard string
+}
+
+func (w *which) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&w.filer, "filer", "", "only snapshots of this `FILER`")
+	cmd.Flags().StringVar(&w.shard, "shard", "", "only snapshots of this `SHARD`")
+}
+
+// maxCandidates is how many snapshots an ambiguous prefix lists.
+const maxCandidates = 10
+
+// snapshot finds the snapshot that arg names: an id, a unique prefix of one,
+// or "latest", the newest that is committed.
+func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (backup.Snapshot, error) {
+	if arg == "latest" {
+		found, err := c.Snapshots(ctx, index.SnapshotFilter{
+			Filer: w.filer, Shard: w.shard, States: []backup.State{backup.Committed}, Limit: 1,
+		})
+		if err != nil {
+			return backup.Snapshot{}, err
+		}
+		if len(found) == 0 {
+			return backup.Snapshot{}, fmt.Errorf("no committed snapshot%s: %w", w, backup.ErrNotFound)
+		}
+		return found[0], nil
+	}
+	prefix := strings.ToLower(arg)
+	if arg == "" || len(arg) > 32 || strings.Trim(prefix, "0123456789abcdef") != "" {
+		return backup.Snapshot{}, usage("%q is not a snapshot: give an id, the beginning of one, or latest", arg)
+	}
+	found, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, IDPrefix: prefix, Limit: maxCandidates + 1})
+	switch {
+	case err != nil:
+		return backup.Snapshot{}, err
+	case len(found) == 0:
+		return backup.Snapshot{}, fmt.Errorf("no snapshot begins with %s%s: %w", arg, w, backup.ErrNotFound)
+	case len(found) > 1:
+		return backup.Snapshot{}, ambiguous(arg, found)
+	}
+	return found[0], nil
+}
+
+func (w *which) String() string {
+	s := ""
+	if w.filer != "" {
+		s += " of filer " + w.filer
+	}
+	if w.shard != "" {
+		s += " of shard " + w.shard
+	}
+	return s
+}
+
+func ambiguous(prefix string, found []backup.Snapshot) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s is the beginning of several snapshots:", prefix)
+	for i := range found[:min(len(found), maxCandidates)] {
+		s := &found[i]
+		fmt.Fprintf(&b, "\n  %v  %s  %s %s", s.ID, localTime(s.Started), display(s.Filer.Name), display(s.Shard.Name))
+	}
+	if len(found) > maxCandidates {
+		b.WriteString("\n  …")
+	}
+	return usage("%s", b.String())
+}
+
+// splitPath splits SNAPSHOT[:PATH].
+func splitPath(arg string) (snapshot, path string, err error) {
+	snapshot, path, _ = strings.Cut(arg, ":")
+	if path, err = browse.CleanPath(path); err != nil {
+		return "", "", usage("%v", err)
+	}
+	return snapshot, path, nil
+}
+
+// place finds a snapshot that can be read, and the entry at a path in it.
+func (w *which) place(ctx context.Context, c index.Catalog, arg string) (s backup.Snapshot, path string, e backup.Entry, err error) {
+	id, path, err := splitPath(arg)
+	if err != nil {
+		return s, "", e, err
+	}
+	if s, err = w.snapshot(ctx, c, id); err != nil {
+		return s, "", e, err
+	}
+	if s.State != backup.Committed {
+		return s, "", e, fmt.Errorf("snapshot %s is %s, and only a committed one can be read: %w", s.ID.Short(), s.State, backup.ErrNotFound)
+	}
+	e, err = browse.Lookup(ctx, c, s.ID, path)
+	return s, path, e, err
+}
+
+func parseStates(names []string) (states []backup.State, err error) {
+	known := []backup.State{backup.Running, backup.Committed, backup.Failed, backup.Deleting}
+	for _, name := range names {
+		if !slices.Contains(known, backup.State(name)) {
+			return nil, usage("--state %s is not running, committed, failed or deleting", name)
+		}
+		states = append(states, backup.State(name))
+	}
+	return states, nil
+}

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/restore"
+	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/source/selection"
+)
+
+type restoreCommand struct {
+	app              *app
+	which            which
+	target           string
+	include, exclude []string
+	overwrite        string
+	del              bool
+	dryRun           bool
+	verify           bool
+	verbose          bool
+	concurrency      int
+
+	tracker *tracker
+}
+
+func newRestore(a *app) *cobra.Command {
+	c := &restoreCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "restore SNAPSHOT[:PATH] --target DIR",
+		Short: "Restore a snapshot, or a part of one",
+		Long: `Restores into DIR, which is made where it is not there. What is in the directory
+at PATH (without PATH: in the tree that was backed up) goes directly into DIR; a
+file goes into DIR under its name. Nothing outside of DIR is touched.
+
+A restore that was interrupted goes on when it is run again: files that have
+their size and time already are left alone.
+
+--include and --exclude are patterns as in .gitignore, relative to PATH.`,
+		Example: `  bctl restore latest --target /tmp/restored
+  bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
+  bctl restore latest:etc/hosts --target .
+  bctl restore latest --target /srv/data --delete --dry-run`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
+	}
+	c.which.flags(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&c.target, "target", "", "`DIR` to restore into (required)")
+	flags.StringArrayVar(&c.include, "include", nil, "only what matches `PATTERN` (may be repeated)")
+	flags.StringArrayVar(&c.exclude, "exclude", nil, "not what matches `PATTERN` (may be repeated)")
+	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "files that are there: always, if-changed (size or time differs) or never")
+	flags.BoolVar(&c.del, "delete", false, "remove from DIR what the snapshot does not have")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "only say what would be done")
+	flags.BoolVar(&c.verify, "verify", false, "compare the content of files that seem right, too")
+	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change")
+	flags.IntVar(&c.concurrency, "concurrency", 0, "reads of packs at a time; 0: by the number of CPUs")
+	return cmd
+}
+
+func (c *restoreCommand) options() (restore.Options, error) {
+	o := restore.Options{
+		Target: c.target, Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, DryRun: c.dryRun, Verify: c.verify, Concurrency: c.concurrency,
+	}
+	if c.target == "" {
+		return o, usage("--target DIR is needed")
+	}
+	switch o.Overwrite {
+	case restore.Always, restore.IfChanged, restore.Never:
+	default:
+		return o, usage("--overwrite %s is not always, if-changed or never", c.overwrite)
+	}
+	for _, s := range []struct {
+		patterns []string
+		to       *restore.Selector
+	}{{c.include, &o.Include}, {c.exclude, &o.Exclude}} {
+		if len(s.patterns) == 0 {
+			continue
+		}
+		m, err := selection.Compile(backup.Selection{Exclude: s.patterns})
+		if err != nil {
+			return o, usage("%v", err)
+		}
+		*s.to = m
+	}
+	return o, nil
+}
+
+func (c *restoreCommand) run(ctx context.Context, arg string) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	r, err := c.app.openRepository(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	s, path, _, err := c.which.place(ctx, r.index, arg)
+	if err != nil {
+		return err
+	}
+	opener, key, err := c.app.openSealed(r)
+	if err != nil {
+		return err
+	}
+	o.Snapshot, o.Path = s.ID, path
+	c.tracker = newTracker(c.expect(&s, &o))
+	stop := c.app.animate(c.tracker.line)
+	defer stop()
+	started := time.Now()
+	sum, err := restore.Restore(ctx, restore.Deps{Catalog: r.index, Store: r.store, Opener: opener, HashKey: key}, o, c)
+	stop()
+	if err != nil {
+		if errors.Is(err, run.ErrInterrupted) {
+			c.app.term.println("Run the same command again to go on; finished files are not restored twice.")
+		}
+		return err
+	}
+	if err := c.summary(&s, &sum, time.Since(started)); err != nil {
+		return err
+	}
+	if sum.Problems > 0 {
+		return errIncomplete
+	}
+	return nil
+}
+
+// expect returns how much there is to restore, where that is known.
+func (c *restoreCommand) expect(s *backup.Snapshot, o *restore.Options) (files, bytes int64) {
+	if o.Path != "" || o.Include != nil || o.Exclude != nil {
+		return 0, 0
+	}
+	return s.Counts.Files, s.Counts.Bytes
+}
+
+// Progress, Change and Problem make it a restore.Observer.
+func (c *restoreCommand) Progress(p restore.Progress) { c.tracker.set(p.Files, p.Bytes, p.Path) }
+
+func (c *restoreCommand) Change(ch restore.Change) {
+	if !c.verbose && !c.dryRun || ch.Action == restore.Keep && !c.verbose {
+		return
+	}
+	if c.app.json {
+		c.app.print(struct {
+			Type   string `json:"type"`
+			Action string `json:"action"`
+			Path   string `json:"path"`
+			Raw    string `json:"path_b64,omitempty"`
+			Size   int64  `json:"size"`
+		}{"change", string(ch.Action), ch.Path, rawBase64(ch.Path), ch.Size})
+		return
+	}
+	fmt.Fprintf(c.app.out, "%-8s%s\n", ch.Action, display(ch.Path))
+}
+
+func (c *restoreCommand) Problem(p backup.Problem) {
+	if c.app.json {
+		c.app.print(problemJSON(p))
+		return
+	}
+	c.app.term.println(describeProblem(p))
+}
+
+func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration) error {
+	if c.app.json {
+		return c.app.print(struct {
+			Type           string  `json:"type"`
+			Snapshot       string  `json:"snapshot"`
+			Target         string  `json:"target"`
+			DryRun         bool    `json:"dry_run"`
+			Files          int64   `json:"files"`
+			Links          int64   `json:"links"`
+			Directories    int64   `json:"directories"`
+			Kept           int64   `json:"kept"`
+			Deleted        int64   `json:"deleted"`
+			Bytes          int64   `json:"bytes"`
+			KeptBytes      int64   `json:"kept_bytes"`
+			Errors         int64   `json:"errors"`
+			ElapsedSeconds float64 `json:"elapsed_seconds"`
+		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.Deleted,
+			sum.Bytes, sum.KeptBytes, sum.Problems, elapsed.Seconds()})
+	}
+	verb := "restored"
+	if c.dryRun {
+		verb = "would restore"
+	}
+	fmt.Fprintf(c.app.out, "%s %s files, %s links, %s directories (%s) from snapshot %s in %.1f s\n", verb, humanize.Comma(sum.Files),
+		humanize.Comma(sum.Links), humanize.Comma(sum.Directories), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
+	_, err := fmt.Fprintf(c.app.out, "left alone: %s files (%s); deleted: %s; problems: %s\n",
+		humanize.Comma(sum.Kept), size(sum.KeptBytes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
+	return err
+}

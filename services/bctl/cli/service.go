@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+func newService(a *app, name, short string, service Service) *cobra.Command {
+	return &cobra.Command{
+		Use:   name,
+		Short: short,
+		Long: short + `. It works until it is told to stop (SIGINT, SIGTERM), and then
+finishes or hands back what it has in hand. Any number of them may run.`,
+		Example: "  bctl " + name + " --config fleet.yaml",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !a.cfg.Fleet() {
+				return usage("bctl %s is part of a fleet and needs NATS: set nats.url in --config FILE, or BCTL_NATS", name)
+			}
+			if service == nil {
+				return errors.New("this build has no " + name)
+			}
+			return service(cmd.Context(), a.cfg, a.log)
+		},
+	}
+}

@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+func newSnapshot(a *app) *cobra.Command {
+	cmd := group(&cobra.Command{Use: "snapshot", Short: "List and show snapshots", Aliases: []string{"snapshots"}})
+	cmd.AddCommand(newSnapshotLs(a), newSnapshotShow(a))
+	return cmd
+}
+
+type snapshotLs struct {
+	app    *app
+	which  which
+	since  string
+	states []string
+	limit  int
+}
+
+func newSnapshotLs(a *app) *cobra.Command {
+	c := &snapshotLs{app: a}
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List snapshots, newest last",
+		Example: `  bctl snapshot ls
+  bctl snapshot ls --filer nas1 --since 24h
+  bctl snapshot ls --state failed --limit 10 --json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+	}
+	c.which.flags(cmd)
+	cmd.Flags().StringVar(&c.since, "since", "", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
+	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, committed, failed or deleting ones")
+	cmd.Flags().IntVar(&c.limit, "limit", 0, "the newest `N`; 0: all")
+	return cmd
+}
+
+func (c *snapshotLs) run(ctx context.Context) error {
+	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Limit: c.limit}
+	var err error
+	if f.Since, err = parseSince(c.since, time.Now()); err != nil {
+		return err
+	}
+	if f.States, err = parseStates(c.states); err != nil {
+		return err
+	}
+	if c.limit < 0 {
+		return usage("--limit %d is negative", c.limit)
+	}
+	i, err := c.app.openIndex(ctx)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	found, err := i.Snapshots(ctx, f)
+	if err != nil {
+		return err
+	}
+	if c.app.json {
+		for n := range found {
+			if err := c.app.print(newSnapshotJSON(&found[n])); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return snapshotTable(c.app.out, found)
+}
+
+func snapshotTable(w io.Writer, found []backup.Snapshot) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tSTARTED\tFILER\tSHARD\tNUMBER\tSTATE\tFILES\tSIZE\tSTORED\tERRORS\tTAGS")
+	for i := range found {
+		s := &found[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s\n", s.ID.Short(), localTime(s.Started), display(s.Filer.Name),
+			display(s.Shard.Name), s.Number, s.State, humanize.Comma(s.Counts.Files), size(s.Counts.Bytes), size(s.Counts.StoredBytes),
+			s.Counts.Errors, display(strings.Join(s.Tags, ",")))
+	}
+	return t.Flush()
+}
+
+// parseSince reads a point in time, or how long ago one was.
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usage("--since %q is not a time (2006-01-02, 2006-01-02T15:04:05Z) or a duration (24h)", text)
+}
+
+func localTime(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+func newSnapshotShow(a *app) *cobra.Command {
+	var w which
+	cmd := &cobra.Command{
+		Use:   "show SNAPSHOT",
+		Short: "Show all that is known of a snapshot",
+		Long: `Shows what a snapshot holds, what making it took, and every file that could not be
+backed up. SNAPSHOT is an id, the beginning of one, or latest.`,
+		Example: `  bctl snapshot show latest
+  bctl snapshot show 3f2a --json`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error { return a.showSnapshot(cmd.Context(), &w, given[0]) },
+	}
+	w.flags(cmd)
+	return cmd
+}
+
+func (a *app) showSnapshot(ctx context.Context, w *which, arg string) error {
+	i, err := a.openIndex(ctx)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	s, err := w.snapshot(ctx, i, arg)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		err = a.print(newSnapshotDetail(&s))
+	} else {
+		err = a.describe(&s)
+	}
+	if err != nil {
+		return err
+	}
+	for p, err := range i.Problems(ctx, s.ID) {
+		if err != nil {
+			return err
+		}
+		if a.json {
+			err = a.print(problemJSON(p))
+		} else {
+			_, err = fmt.Fprintf(a.out, "  %s\n", describeProblem(p))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func describeProblem(p backup.Problem) string {
+	path := p.Path
+	if path == "" {
+		path = "."
+	}
+	return fmt.Sprintf("%s: %s: %s", display(path), p.Op, display(p.Err))
+}
+
+// snapshotDetail is the object of snapshot show; the problems follow as error objects.
+type snapshotDetail struct {
+	Type string `json:"type"` // snapshot
+	snapshotJSON
+	Base           int64        `json:"base"`
+	Reason         string       `json:"reason,omitempty"`
+	Source         string       `json:"source"`
+	FilesNew       int64        `json:"files_new"`
+	FilesChanged   int64        `json:"files_changed"`
+	FilesUnchanged int64        `json:"files_unchanged"`
+	ReadBytes      int64        `json:"read_bytes"`
+	StatCalls      int64        `json:"stat_calls"`
+	Tasks          [2]int64     `json:"tasks"`   // settled, announced
+	Batches        [2]int64     `json:"batches"` // settled, announced
+	StageSeconds   stageSeconds `json:"stage_seconds"`
+
+	Selection backup.Selection `json:"selection"`
+}
+
+func newSnapshotDetail(s *backup.Snapshot) snapshotDetail {
+	c := &s.Counts
+	return snapshotDetail{
+		Type: "snapshot", snapshotJSON: newSnapshotJSON(s), Base: int64(s.Base), Reason: s.Reason, Source: s.Shard.Source,
+		FilesNew: c.FilesNew, FilesChanged: c.FilesChanged, FilesUnchanged: c.FilesUnchanged,
+		ReadBytes: c.ReadBytes, StatCalls: c.StatCalls,
+		Tasks:        [2]int64{s.TasksSettled, s.TasksAnnounced},
+		Batches:      [2]int64{s.BatchesSettled, s.BatchesAnnounced},
+		StageSeconds: stagesOf(c), Selection: s.Selection,
+	}
+}
+
+func (a *app) describe(s *backup.Snapshot) error {
+	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
+	c := &s.Counts
+	row("id", "%v", s.ID)
+	row("filer", "%s", display(s.Filer.Name))
+	row("shard", "%s", display(s.Shard.Name))
+	row("source", "%s", display(s.Shard.Source))
+	row("number", "%d, compared with %d", s.Number, s.Base)
+	row("state", "%s", s.State)
+	if s.Reason != "" {
+		row("reason", "%s", display(s.Reason))
+	}
+	row("started", "%s", localTime(s.Started))
+	row("committed", "%s", localTime(s.Committed))
+	if len(s.Tags) > 0 {
+		row("tags", "%s", display(strings.Join(s.Tags, ", ")))
+	}
+	for _, p := range s.Selection.Exclude {
+		row("exclude", "%s", display(p))
+	}
+	for _, p := range s.Selection.ExcludeIfPresent {
+		row("exclude if present", "%s", display(p))
+	}
+	if s.Selection.OneFileSystem {
+		row("one file system", "yes")
+	}
+	if s.Selection.ExcludeLargerBytes > 0 {
+		row("exclude larger", "%s", size(s.Selection.ExcludeLargerBytes))
+	}
+	if s.State == backup.Running {
+		row("walk tasks", "%d of %d", s.TasksSettled, s.TasksAnnounced)
+		row("read batches", "%d of %d", s.BatchesSettled, s.BatchesAnnounced)
+	}
+	countRows(row, c)
+	row("errors", "%d", c.Errors)
+	return t.Flush()
+}
+
+// countRows are the rows that snapshot show and the summary of backup share.
+func countRows(row func(name, format string, args ...any), c *backup.Counts) {
+	row("files", "%s in %s directories, %s", humanize.Comma(c.Files), humanize.Comma(c.Directories), size(c.Bytes))
+	row("", "%s new, %s changed, %s unchanged", humanize.Comma(c.FilesNew), humanize.Comma(c.FilesChanged), humanize.Comma(c.FilesUnchanged))
+	row("read", "%s", size(c.ReadBytes))
+	row("new", "%s, stored as %s%s", size(c.NewBytes), size(c.StoredBytes), ratio(c.NewBytes, c.StoredBytes))
+	row("stat calls", "%s", humanize.Comma(c.StatCalls))
+	row("seconds of work", "walk %.1f, read %.1f, hash %.1f, compress %.1f, seal %.1f, upload %.1f, commit %.1f",
+		c.WalkSeconds, c.ReadSeconds, c.HashSeconds, c.CompressSeconds, c.SealSeconds, c.UploadSeconds, c.CommitSeconds)
+}
+
+func ratio(raw, stored int64) string {
+	if raw <= 0 || stored <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%.1f to 1)", float64(raw)/float64(stored))
+}

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  bctl version --json",
+		Args:    args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			version, commit := buildVersion()
+			if a.json {
+				return a.print(struct {
+					Version string `json:"version"`
+					Commit  string `json:"commit"`
+					Go      string `json:"go"`
+				}{version, commit, runtime.Version()})
+			}
+			_, err := fmt.Fprintf(a.out, "bctl %s (%s, %s)\n", version, commit, runtime.Version())
+			return err
+		},
+	}
+}
+
+// buildVersion is what the Go command has recorded in the binary.
+func buildVersion() (version, commit string) {
+	version, commit = "unknown", "unknown"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return version, commit
+	}
+	version = info.Main.Version
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			commit += "+changes"
+		}
+	}
+	return version, commit
+}
+
+func newCompletion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:       "completion bash|zsh|fish|powershell",
+		Short:     "Print a shell's completion script",
+		Example:   "  source <(bctl completion bash)",
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		Args:      args(cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)),
+		RunE: func(cmd *cobra.Command, shells []string) error {
+			root := cmd.Root()
+			switch shells[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			case "fish":
+				return root.GenFishCompletion(a.out, true)
+			}
+			return root.GenPowerShellCompletionWithDesc(a.out)
+		},
+	}
+}

@@ -1,0 +1,45 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"golang.org/x/term"
+
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// Main is the main function of a service that has a program of its own. It
+// returns the exit status: 0, 1 failed, 2 wrong use.
+func Main(name string, service Runner) int {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	file := flags.String("config", os.Getenv("BCTL_CONFIG"), "`FILE` with settings, YAML (BCTL_CONFIG); each has an environment variable, too")
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	c, err := config.Load(config.Sources{Env: os.LookupEnv, File: *file})
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		return 2
+	}
+	log, err := telemetry.NewLogger(os.Stderr, term.IsTerminal(int(os.Stderr.Fd())), c.Log.Level, c.Log.Format)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		return 2
+	}
+	ctx, stop := run.Context(context.Background(), func() { log.Info("stopping") })
+	defer stop()
+	if err := service(ctx, c, log); err != nil && !errors.Is(err, run.ErrInterrupted) {
+		log.Error(name+" failed", "error", err)
+		return 1
+	}
+	return 0
+}
