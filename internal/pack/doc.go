@@ -21,9 +21,9 @@
 //
 // # Reading
 //
-// Open makes two requests (three for a table of more than 64 KiB): the end of the
-// object, then the header. A Reader then knows where each frame is; its user
-// fetches frames, or many at once, and gives them to DecodeFrame.
+// Open makes two requests: the end of the object, then the header. (Three for an
+// object below 64 KiB, or a table above.) A Reader then knows where each frame
+// is; its user fetches frames, or many at once, and gives them to DecodeFrame.
 //
 // # What goes wrong
 //

@@ -212,16 +212,14 @@ func TestOpenRequests(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		data     []byte
-		clamp    bool // the store answers a suffix that is longer than the object with the object
 		requests int
 	}{
-		{"small: tail, size, all", finish(t, small), false, 3},
-		{"small, clamped: tail", small.buf, true, 1},
-		{"middle: tail, header", finish(t, middle), false, 2},
-		{"many chunks: tail, header, table", finish(t, manyChunks), false, 3},
+		{"small: tail, size, all", finish(t, small), 3},
+		{"middle: tail, header", finish(t, middle), 2},
+		{"many chunks: tail, header, table", finish(t, manyChunks), 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := &object{data: tt.data, clamp: tt.clamp}
+			o := &object{data: tt.data}
 			r, err := Open(context.Background(), o, "packs/x", testID, keys.opener)
 			if err != nil {
 				t.Fatal(err)
@@ -420,7 +418,6 @@ func finish(t testing.TB, w *Writer) []byte {
 // An object is a store of one object that keeps to store.Store's contract.
 type object struct {
 	data     []byte
-	clamp    bool
 	err      error
 	requests []string
 }
@@ -438,9 +435,6 @@ func (o *object) GetRange(_ context.Context, dst []byte, name string, offset, le
 	}
 	if offset < 0 {
 		offset += size
-	}
-	if offset < 0 && o.clamp {
-		offset, length = 0, length+offset
 	}
 	if offset < 0 || offset+length > size {
 		return nil, fmt.Errorf("%s has %d bytes: %w", name, size, backup.ErrCorrupt)

@@ -31,7 +31,7 @@ type Reader struct {
 }
 
 // Open reads the table of the pack id, which is the object name. It makes two
-// requests, one more for a large table, and two for an object below 64 KiB.
+// requests, or three: for an object below 64 KiB, and for a table above.
 // Errors: those of r, and those in the package documentation.
 func Open(ctx context.Context, r Ranger, name string, id backup.PackID, opener *seal.Opener) (*Reader, error) {
 	reader, err := open(ctx, r, name, id, opener)

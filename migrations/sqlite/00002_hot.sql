@@ -16,8 +16,9 @@ CREATE TABLE pages (
     listing        BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX pages_key ON pages (shard, directory, page, first_snapshot);
--- A subtree is one range of this index; keys have no limit here.
-CREATE INDEX pages_path ON pages (shard, path_key, page, first_snapshot);
+-- A subtree is one range of this index; keys have no limit here. It has all that a mark has, so that an
+-- unchanged tree is compared without a look at the table.
+CREATE INDEX pages_path ON pages (shard, path_key, page, first_snapshot, last_snapshot, fingerprint, directory);
 -- A directory that was moved, by its inode.
 CREATE INDEX pages_inode ON pages (shard, inode) WHERE page = 0 AND inode <> 0;
 -- What one snapshot began and ended: its segment, its undo, and garbage collection.

@@ -154,7 +154,9 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 	return marks, b.Wrap(err)
 }
 
-// Locate implements entindex.HotReader.
+// Locate implements entindex.HotReader. Each id is looked up by itself, in its
+// one partition: id = ANY (…) would look up all of them in every partition. (OFFSET 0 keeps
+// the planner from turning it round.)
 func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
 	places := make(map[backup.ChunkID][]int, len(ids))
 	list := make([][16]byte, 0, len(ids))
@@ -166,7 +168,9 @@ func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bo
 	}
 	rows, err := b.pool.Query(ctx, `
 SELECT c.id, c.frame, c.frame_offset, c.length, p.pack, p.snapshot
-FROM chunks c JOIN packs p ON p.id = c.pack WHERE c.id = ANY (@ids) AND (@condemned OR NOT p.condemned)`,
+FROM unnest(@ids::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id = wanted.id OFFSET 0) c
+JOIN packs p ON p.id = c.pack WHERE @condemned OR NOT p.condemned`,
 		pgx.NamedArgs{"ids": list, "condemned": condemned})
 	if err != nil {
 		return nil, b.Wrap(err)

@@ -50,7 +50,8 @@ WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`)
 	}
 	// Some chunks were there already: their packs are what the new ones depend on.
 	found, err := w.conn.Query(ctx, `
-SELECT DISTINCT s.pack, c.pack FROM stage_chunks s JOIN chunks c ON c.id = s.id WHERE c.pack <> s.pack`)
+SELECT DISTINCT s.pack, c.pack FROM stage_chunks s
+CROSS JOIN LATERAL (SELECT pack FROM chunks WHERE id = s.id OFFSET 0) c WHERE c.pack <> s.pack`)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func Open(ctx context.Context, path string) (*Index, error) {
 }
 
 func (b *backend) open(ctx context.Context) (err error) {
-	if b.writers, err = sql.Open("sqlite", b.dsn("immediate", "_journal_mode=WAL&_pragma=cache_size(-32768)&_pragma=wal_autocheckpoint(4000)")); err != nil {
+	if b.writers, err = sql.Open("sqlite", b.dsn("immediate", "_journal_mode=WAL&_pragma=cache_size(-32768)&_pragma=wal_autocheckpoint(16000)&_pragma=temp_store(MEMORY)")); err != nil {
 		return err
 	}
 	b.writers.SetMaxOpenConns(1)

@@ -26,7 +26,7 @@ type guard struct {
 	size  int64 // bytes, when the file was opened
 	state guardState
 
-	done    int64 // nothing before it is left to drop
+	done    int64 // where pages were dropped last
 	sampled int64 // partly: what is before it has been looked at
 	cold    []run // partly: not dropped yet, in order
 }
@@ -72,20 +72,21 @@ func (g *guard) before(offset, length int64) {
 	}
 }
 
-// after is called when the bytes up to end have been read.
+// after is called when the bytes up to end have been read. It drops each run
+// from its beginning: pages come in folios of up to some MiB, which go only as
+// a whole, and where nothing is left, dropping costs nothing.
 func (g *guard) after(end int64) {
 	if end-g.done < dropBytes {
 		return
 	}
 	switch g.state {
 	case cold:
-		g.drop(run{g.done, end})
+		g.drop(run{0, end})
 	case partly:
 		for len(g.cold) > 0 && g.cold[0].start < end {
-			r := &g.cold[0]
-			behind := run{r.start, min(r.end, end/pageBytes*pageBytes)}
-			if g.drop(behind); behind.end < r.end {
-				r.start = behind.end
+			r := g.cold[0]
+			g.drop(run{r.start, min(r.end, end)})
+			if end < r.end {
 				break
 			}
 			g.cold = g.cold[1:]

@@ -38,7 +38,7 @@
 // # Trying again
 //
 // Each operation is tried until Options.RetryFor is over, with growing, random
-// pauses of up to 15 seconds; Options.OnRetry hears of each. minio-go's own
+// pauses of up to some 15 seconds; Options.OnRetry hears of each. minio-go's own
 // retries are off. Nothing can hang: an attempt that transfers no byte for
 // Options.StallTimeout, or whose answer does not come for
 // Options.ResponseTimeout, is given up and counts as failed.

@@ -55,8 +55,8 @@ func withoutMethods(o Options) plainOptions { return plainOptions(o) }
 func TestParseURLRefuses(t *testing.T) {
 	for _, url := range []string{
 		"", "backups", "http://backups", "s3:backups", "s3://", "s3:///prefix", "s3://ab", "s3://a..b",
-		"s3://SECRET:SECRET@backups", "s3://backups:9000", "s3://backups#SECRET", "s3://backups/../SECRET",
-		"s3://backups/a b", "s3://backups/SECRET\x00", "s3://back%2fups",
+		"s3://SECRET:SECRET@backups", "s3://backups:9000", "s3://backups#SECRET", "s3://backups/../x",
+		"s3://backups/a b", "s3://backups/x\x00", "s3://back%2fups",
 		"s3://backups?secret_key=SECRET", "s3://backups?region=a&region=SECRET", "s3://backups?region=",
 		"s3://backups?endpoint=ftp://h", "s3://backups?endpoint=http://SECRET:SECRET@h", "s3://backups?endpoint=http://h/SECRET",
 		"s3://backups?endpoint=http://h?SECRET", "s3://backups?endpoint=http://", "s3://backups?endpoint=http://h:SECRET",
@@ -65,7 +65,7 @@ func TestParseURLRefuses(t *testing.T) {
 		_, err := ParseURL(url)
 		if !errors.Is(err, backup.ErrInvalid) {
 			t.Errorf("%s: %v", url, err)
-		} else if strings.Contains(err.Error(), "SECRET") && !strings.Contains(url, "/SECRET\x00") {
+		} else if strings.Contains(err.Error(), "SECRET") {
 			t.Errorf("%s: the error repeats it: %v", url, err)
 		}
 	}

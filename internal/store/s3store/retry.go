@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -90,7 +91,7 @@ var codes = map[string]struct {
 	kind      error
 	transient bool
 }{
-	"NoSuchKey":                      {backup.ErrNotFound, false},
+	"NoSuchKey":                      {backup.ErrNotFound, false}, // no other 404 means that
 	"NoSuchBucket":                   {backup.ErrNoRepository, false},
 	"InvalidRange":                   {backup.ErrCorrupt, false},
 	"XMinioStorageFull":              {store.ErrFull, true},
@@ -109,6 +110,7 @@ var codes = map[string]struct {
 	"ConditionalRequestConflict":     {backup.ErrUnavailable, true},
 	"OperationAborted":               {backup.ErrUnavailable, true},
 	"InvalidAccessKeyId":             {fs.ErrPermission, false},
+	"XAdminUserNotFound":             {fs.ErrPermission, false}, // versitygw's InvalidAccessKeyId, with a 404
 	"SignatureDoesNotMatch":          {fs.ErrPermission, false},
 	"RequestTimeTooSkewed":           {fs.ErrPermission, false},
 }
@@ -155,8 +157,6 @@ func kindOf(err error) error {
 		return store.ErrFull
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return fs.ErrPermission
-	case status == http.StatusNotFound:
-		return backup.ErrNotFound
 	case transient(err):
 		return backup.ErrUnavailable
 	}
@@ -171,8 +171,9 @@ func misconfigured(err error) bool {
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return true
 	}
-	alert, ok := errors.AsType[tls.AlertError](err)
-	return ok && strings.Contains(alert.Error(), "certificate") // the server wants another client certificate
+	// The server wants another client certificate. The type of a TLS alert is not exported.
+	remote, ok := errors.AsType[*net.OpError](err)
+	return ok && remote.Op == "remote error" && strings.Contains(remote.Error(), "certificate")
 }
 
 // describe makes an error of the SDK readable: what S3 answered, or the error

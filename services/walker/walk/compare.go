@@ -80,11 +80,18 @@ func (w *visit) oldEntries(ctx context.Context, gone []backup.PageKey) (old []ba
 			}
 		}
 	}
+	return w.fetch(ctx, path, keys)
+}
+
+// fetch returns the entries of some of a directory's pages in the last
+// snapshot, sorted, and the directory's own where page 0 is among them.
+func (w *visit) fetch(ctx context.Context, path string, keys []backup.PageKey) (old []backup.Entry, self *backup.Entry, err error) {
+	job := &w.slice.task.Job
 	names := make([]backup.PageName, len(keys))
 	for i, key := range keys {
 		names[i] = backup.PageName{Path: path, Key: key}
 	}
-	listings, err := idx.Listings(ctx, job.Shard, job.Base, names)
+	listings, err := w.slice.svc.index.Listings(ctx, job.Shard, job.Base, names)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -50,6 +50,9 @@ type visit struct {
 
 	counts   backup.Counts
 	problems []backup.Problem
+	total    int    // entries listed
+	excluded bool   // one of them says that the directory is kept empty
+	spilled  *spill // the runs of a directory too large for memory
 }
 
 // visit lists one directory, compares its pages with the last snapshot, and
@@ -64,27 +67,39 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		return nil, 0, s.notOpened(ctx, path, len(marks) > 0, err)
 	}
 	defer dir.Close()
-	w := visit{visitor: v, slice: s, path: path, dir: dir, self: dir.Self(), marks: marks}
+	w := &visit{visitor: v, slice: s, path: path, dir: dir, self: dir.Self(), marks: marks}
 	w.counts.Directories, w.counts.StatCalls = 1, 1
+	defer w.release()
 	if err := w.list(ctx); err != nil {
-		return nil, 0, s.notListed(ctx, &w, err)
+		return nil, 0, s.notListed(ctx, w, err)
+	}
+	if w.spilled != nil {
+		subdirectories, err = w.storeSpilled(ctx)
+		return subdirectories, w.total, err
 	}
 	w.cut()
 	if err := w.store(ctx); err != nil {
 		return nil, 0, err
 	}
-	for i := range v.entries {
-		if e := &v.entries[i]; e.Kind == backup.Directory {
-			subdirectories = append(subdirectories, backup.Join(path, e.Name))
+	return w.subdirectories(nil, v.entries), w.total, nil
+}
+
+// subdirectories appends the paths of the directories among entries to dst.
+func (w *visit) subdirectories(dst []string, entries []backup.Entry) []string {
+	for i := range entries {
+		if e := &entries[i]; e.Kind == backup.Directory {
+			dst = append(dst, backup.Join(w.path, e.Name))
 		}
 	}
-	entries = len(v.entries)
-	v.release()
-	return subdirectories, entries, nil
+	return dst
 }
 
 // release lets go of what the directory held.
-func (v *visitor) release() {
+func (w *visit) release() {
+	if w.spilled != nil {
+		w.spilled.close()
+	}
+	v := w.visitor
 	if cap(v.entries) > keepEntries {
 		v.entries = nil
 	}
@@ -93,13 +108,13 @@ func (v *visitor) release() {
 	v.entries, v.pages = v.entries[:0], v.pages[:0]
 }
 
-// list reads the directory, without what is excluded, sorts it, and flags what
-// is racy.
+// list reads the directory, without what is excluded, and sorts it. Of a
+// directory too large for memory it leaves sorted runs in w.spilled.
 func (w *visit) list(ctx context.Context) error {
 	v := w.visitor
 	v.entries = v.entries[:0]
+	w.flagRacy(&w.self)
 	if w.slice.task.Job.Selection.OneFileSystem && w.self.Device != w.slice.tree.RootDevice() {
-		w.flagRacy(&w.self)
 		return nil // a mount point is kept, empty
 	}
 	problem := func(name, op string, err error) { w.problem(name, op, err) }
@@ -117,14 +132,30 @@ func (w *visit) list(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if len(v.entries) >= spillEntries {
+			if err := w.spill(); err != nil {
+				return err
+			}
+		}
 	}
-	if w.markedExcluded() {
-		v.entries = v.entries[:0]
+	if w.spilled == nil {
+		w.admit()
+	} else if err := w.spill(); err != nil {
+		return err
 	}
-	listing.Sort(v.entries)
-	w.flagRacy(&w.self)
-	for i := range v.entries {
-		e := &v.entries[i]
+	if w.excluded {
+		w.dropAll()
+	}
+	return nil
+}
+
+// admit sorts the entries in memory, flags what is racy and counts them.
+func (w *visit) admit() {
+	w.excluded = w.excluded || w.markedExcluded()
+	listing.Sort(w.entries)
+	w.total += len(w.entries)
+	for i := range w.entries {
+		e := &w.entries[i]
 		if e.Kind == backup.Directory {
 			continue
 		}
@@ -132,7 +163,16 @@ func (w *visit) list(ctx context.Context) error {
 		w.counts.Files++
 		w.counts.Bytes += e.Size
 	}
-	return nil
+}
+
+// dropAll makes the directory an empty one.
+func (w *visit) dropAll() {
+	w.visitor.entries = w.entries[:0]
+	w.counts.Files, w.counts.Bytes = 0, 0
+	if w.spilled != nil {
+		w.spilled.close()
+		w.spilled = nil
+	}
 }
 
 // selected keeps, in place, the entries that are not excluded.
@@ -184,21 +224,25 @@ func (w *visit) cut() {
 	self, key := &w.self, backup.PageKey(0)
 	for {
 		n := listing.Cut(rest, false)
-		p := page{key: key, self: self, entries: rest[:n]}
-		p.fingerprint = w.fingerprint.Of(self, p.entries)
-		if w.unchanged(&p) {
-			w.countUnchanged(p.entries)
-		} else {
-			if hasFlags(&p) || len(w.problems) > 0 {
-				p.fingerprint = backup.Fingerprint{}
-			}
-			w.pages = append(w.pages, p)
-		}
+		w.compare(page{key: key, self: self, entries: rest[:n]})
 		if rest = rest[n:]; len(rest) == 0 {
 			return
 		}
 		self, key = nil, listing.Key(rest[0].Name)
 	}
+}
+
+// compare keeps the page unless its fingerprint is the last snapshot's.
+func (w *visit) compare(p page) {
+	p.fingerprint = w.fingerprint.Of(p.self, p.entries)
+	if w.unchanged(&p) {
+		w.countUnchanged(p.entries)
+		return
+	}
+	if hasFlags(&p) || len(w.problems) > 0 {
+		p.fingerprint = backup.Fingerprint{}
+	}
+	w.pages = append(w.pages, p)
 }
 
 func (w *visit) unchanged(p *page) bool {
@@ -261,6 +305,5 @@ func (s *slice) notListed(ctx context.Context, w *visit, err error) error {
 		w.pages = append(w.pages[:0], page{self: &w.self})
 	}
 	w.counts = backup.Counts{Directories: 1, StatCalls: w.counts.StatCalls}
-	defer w.release()
 	return w.storePages(ctx)
 }

@@ -175,6 +175,12 @@ func (s *slice) done(subdirectories []string, entries int) (spill []string) {
 	return spill
 }
 
+// spillChildren makes child tasks of a large directory's subdirectories.
+func (s *slice) spillChildren(ctx context.Context, subdirectories []string) error {
+	slices.Reverse(subdirectories)
+	return s.result.children(ctx, subdirectories, s.task.Generation)
+}
+
 func (s *slice) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,17 @@
+package wire
+
+import (
+	"log/slog"
+
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+)
+
+// ConnectNATS connects to the fleet's NATS; name is for its monitoring.
+func ConnectNATS(c *config.Config, name string, log *slog.Logger) (*flow.Conn, error) {
+	return flow.Connect(flow.Options{
+		URL: c.NATS.URL, Name: name, Credentials: c.NATS.CredentialsFile, User: c.NATS.User, Password: c.NATS.Password,
+		CAFile: c.NATS.CAFile, CertFile: c.NATS.CertFile, KeyFile: c.NATS.KeyFile,
+		InboxPrefix: c.NATS.InboxPrefix, Replicas: c.NATS.Replicas, Log: log,
+	})
+}
