@@ -34,7 +34,7 @@ func TakeOver(entries, old []backup.Entry) (c Comparison) {
 		known := j < len(old) && old[j].Name == e.Name && old[j].Kind != backup.Directory
 		switch {
 		case known && Unchanged(e, &old[j]):
-			e.Content, e.Xattrs = old[j].Content, old[j].Xattrs
+			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
 			c.Unchanged++
 			continue
 		case known:

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -13,20 +12,26 @@ import (
 
 var decoder = func() *zstd.Decoder {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxBytes),
-		zstd.WithDecodeAllCapLimit(false))
+		zstd.WithDecoderMaxWindow(MaxBytes))
 	if err != nil {
 		panic(err) // the options are constants
 	}
 	return d
 }()
 
-// Limits on what a listing may claim, checked before anything is allocated.
+// Limits on what a listing may claim, checked before anything is allocated
+// for it. With MaxBytes they bound what a page takes in memory.
 const (
-	maxRows    = 1 << 16
-	maxRefs    = 1 << 20
-	maxTarget  = 1 << 16
-	maxXattr   = 1 << 20
-	minRowSize = 5 // bytes that any row takes: two lengths, kind, flags, inode
+	maxRows    = 1 << 14 // of a page
+	maxRefs    = 1 << 20 // of a list chunk
+	maxTarget  = 1 << 16 // bytes
+	maxXattrs  = 1 << 16 // of a page, or of an XattrChunk
+	minRowSize = 5       // bytes that any row takes: two lengths, kind, flags, inode
+	maxNsec    = 999_999_999
+
+	// maxDepth of list chunks: a list chunk holds tens of thousands of refs,
+	// so that three levels hold any file.
+	maxDepth = 4
 )
 
 // DecodePage decodes a page as the index stores it.
@@ -42,54 +47,91 @@ func DecodePage(v backup.PageVersion) (backup.Page, error) {
 // Decode decodes a listing; Path and Key of the page are not part of it. Any
 // bytes are safe: what is not a listing is backup.ErrCorrupt.
 func Decode(data []byte) (backup.Page, error) {
-	if len(data) < 2 || data[0] != version {
-		return backup.Page{}, fmt.Errorf("listing: unknown version: %w", backup.ErrCorrupt)
+	r := reader{b: data}
+	v, compression := r.byte(), r.byte()
+	if r.err == nil && v != version {
+		r.fail("unknown version %d", v)
 	}
-	body := data[2:]
-	switch data[1] {
-	case bodyPlain:
-	case bodyZstd:
+	columns := r.bytes(r.uvarint())
+	chunks := r.b
+	if r.err != nil {
+		return backup.Page{}, r.err
+	}
+	switch compression {
+	case columnsPlain:
+	case columnsZstd:
 		var err error
-		if body, err = decoder.DecodeAll(body, make([]byte, 0, min(4*len(body), MaxBytes))); err != nil {
+		if columns, err = decoder.DecodeAll(columns, make([]byte, 0, min(4*len(columns), MaxBytes))); err != nil {
 			return backup.Page{}, fmt.Errorf("listing: %w: %w", err, backup.ErrCorrupt)
 		}
 	default:
-		return backup.Page{}, fmt.Errorf("listing: unknown compression %d: %w", data[1], backup.ErrCorrupt)
+		r.fail("unknown compression %d", compression)
 	}
-	r := reader{b: body}
-	p := r.page()
-	if r.err == nil && len(r.b) > 0 {
-		r.fail("%d bytes too many", len(r.b))
+	if len(columns) > MaxBytes {
+		r.fail("columns of %d bytes", len(columns))
 	}
+	r.b = columns
+	p := r.page(chunks)
 	if r.err != nil {
 		return backup.Page{}, r.err
 	}
 	return p, nil
 }
 
-// DecodeRefs decodes a list chunk.
-func DecodeRefs(data []byte) (backup.Content, error) {
-	r := reader{b: data}
-	if r.byte() != version {
-		r.fail("list chunk: unknown version")
+// check returns an error unless Decode would take the page.
+func check(p *backup.Page) error {
+	if len(p.Entries) >= maxRows {
+		return fmt.Errorf("%d entries: %w", len(p.Entries), backup.ErrInvalid)
 	}
-	c := backup.Content{Depth: int(r.byte())}
-	n := r.count(maxRefs, len(backup.ChunkID{})+2)
-	if r.err == nil {
-		c.Refs = make([]backup.Ref, n)
-		r.refNumbers(&c)
-		r.refChunks(&c)
+	xattrs := 0
+	if p.Self != nil {
+		if p.Self.Name != "" || p.Self.Kind != backup.Directory {
+			return fmt.Errorf("%v %q for the directory itself: %w", p.Self.Kind, p.Self.Name, backup.ErrInvalid)
+		}
+		if err := checkEntry(p.Self); err != nil {
+			return err
+		}
+		xattrs = len(p.Self.Xattrs)
 	}
-	if r.err == nil && len(r.b) > 0 {
-		r.fail("%d bytes too many", len(r.b))
+	before := ""
+	for i := range p.Entries {
+		e := &p.Entries[i]
+		if err := backup.CheckName(e.Name); err != nil {
+			return err
+		}
+		if e.Name <= before {
+			return fmt.Errorf("name %q after %q: %w", e.Name, before, backup.ErrInvalid)
+		}
+		before = e.Name
+		if err := checkEntry(e); err != nil {
+			return err
+		}
+		xattrs += len(e.Xattrs)
 	}
-	return c, r.err
+	if xattrs > maxXattrs {
+		return fmt.Errorf("%d xattrs: %w", xattrs, backup.ErrInvalid)
+	}
+	return nil
+}
+
+func checkEntry(e *backup.Entry) error {
+	bad := e.Kind < backup.File || e.Kind > backup.BlockDev || e.Size < 0 || len(e.Target) > maxTarget ||
+		max(e.Mtime.Nsec, e.Ctime.Nsec, e.Btime.Nsec) > maxNsec || e.Content.Depth < 0 || e.Content.Depth > maxDepth
+	for i := range e.Content.Refs {
+		r := &e.Content.Refs[i]
+		bad = bad || r.Hole < 0 || r.Length < 0 || r.Span < 0
+	}
+	if bad {
+		return fmt.Errorf("%v %q has an attribute that is out of range: %w", e.Kind, e.Name, backup.ErrInvalid)
+	}
+	return nil
 }
 
 // reader takes values from b until the first error, and zeros from then on.
 type reader struct {
-	b   []byte
-	err error
+	b          []byte
+	err        error
+	xattrsRead int
 }
 
 func (r *reader) fail(format string, args ...any) {
@@ -130,12 +172,12 @@ func (r *reader) byte() byte {
 }
 
 // bytes returns the next n bytes, which stay the listing's.
-func (r *reader) bytes(n int) []byte {
-	if n < 0 || n > len(r.b) {
+func (r *reader) bytes(n uint64) []byte {
+	if n > uint64(len(r.b)) {
 		r.fail("cut short")
 		return nil
 	}
-	s := r.b[:n]
+	s := r.b[:n:n]
 	r.b = r.b[n:]
 	return s
 }
@@ -160,7 +202,14 @@ func (r *reader) nonNegative() int64 {
 	return int64(v)
 }
 
-func (r *reader) page() (p backup.Page) {
+// end fails if anything is left.
+func (r *reader) end() {
+	if len(r.b) > 0 {
+		r.fail("%d bytes too many", len(r.b))
+	}
+}
+
+func (r *reader) page(chunks []byte) (p backup.Page) {
 	hasSelf := r.byte()
 	n := r.count(maxRows, minRowSize)
 	if hasSelf > 1 || int(hasSelf) > n {
@@ -183,7 +232,7 @@ func (r *reader) page() (p backup.Page) {
 	for _, e := range rows {
 		e.Flags = backup.Flags(r.byte())
 	}
-	r.deltas(rows, func(e *backup.Entry, v int64) { e.Inode = uint64(v) })
+	r.deltas(rows, inodeColumn.set)
 	if r.err == nil && hasSelf == 1 && all[0].Kind != backup.Directory {
 		r.fail("self is a %v", all[0].Kind)
 	}
@@ -195,7 +244,7 @@ func (r *reader) page() (p backup.Page) {
 	for _, e := range rows {
 		r.xattrs(e)
 	}
-	r.contents(rows)
+	r.contents(rows, chunks)
 	if hasSelf == 1 {
 		p.Self, all = &all[0], all[1:]
 	}
@@ -205,54 +254,49 @@ func (r *reader) page() (p backup.Page) {
 
 // names checks that every name can be one, and that they ascend.
 func (r *reader) names(rows []*backup.Entry, hasSelf bool) {
-	shared := make([]int, len(rows))
-	ends := make([]int, len(rows))
+	shared, total := make([]uint64, len(rows)), uint64(0)
+	own := make([]uint64, len(rows))
 	for i := range rows {
-		shared[i] = int(min(r.uvarint(), math.MaxInt32))
+		shared[i] = r.uvarint()
 	}
-	total, prev := 0, 0
+	before := uint64(0)
 	for i := range rows {
-		own := int(min(r.uvarint(), math.MaxInt32))
-		if shared[i] > prev || own > len(r.b) {
-			r.fail("name of length %d+%d", shared[i], own)
+		own[i] = r.uvarint()
+		if shared[i] > before || own[i] > uint64(len(r.b)) {
+			r.fail("name of %d+%d bytes after one of %d", shared[i], own[i], before)
 			return
 		}
-		prev = shared[i] + own
-		total += prev
-		ends[i] = own
+		before = shared[i] + own[i]
+		total += before
 	}
 	if total > MaxBytes {
 		r.fail("%d bytes of names", total)
 		return
 	}
-	arena := make([]byte, 0, total)
-	last := []byte(nil)
+	arena, at := make([]byte, 0, total), uint64(0)
 	for i := range rows {
-		from := len(arena)
-		arena = append(arena, last[:min(shared[i], len(last))]...)
-		arena = append(arena, r.bytes(ends[i])...)
-		last = arena[from:]
+		last := arena[at:]
+		at = uint64(len(arena))
+		arena = append(append(arena, last[:shared[i]]...), r.bytes(own[i])...)
+		if r.err != nil {
+			return
+		}
 	}
-	if r.err != nil {
-		return
-	}
-	text := string(arena)
-	at, before := 0, ""
+	text, last := string(arena), ""
 	for i, e := range rows {
-		n := shared[i] + ends[i]
-		e.Name = text[at : at+n]
-		at += n
+		n := shared[i] + own[i]
+		e.Name, text = text[:n], text[n:]
 		if i == 0 && hasSelf {
 			if e.Name != "" {
 				r.fail("self has the name %q", e.Name)
 			}
 			continue
 		}
-		if err := backup.CheckName(e.Name); err != nil || e.Name <= before {
-			r.fail("name %q after %q", e.Name, before)
+		if err := backup.CheckName(e.Name); err != nil || e.Name <= last {
+			r.fail("name %q after %q", e.Name, last)
 			return
 		}
-		before = e.Name
+		last = e.Name
 	}
 }
 
@@ -265,43 +309,36 @@ func (r *reader) deltas(rows []*backup.Entry, set func(*backup.Entry, int64)) {
 }
 
 func (r *reader) attributes(rows []*backup.Entry) {
-	for _, set := range [...]func(*backup.Entry, int64){
-		func(e *backup.Entry, v int64) { e.Mode = uint32(v) & 0o7777 },
-		func(e *backup.Entry, v int64) { e.UID = uint32(v) },
-		func(e *backup.Entry, v int64) { e.GID = uint32(v) },
-		func(e *backup.Entry, v int64) { e.Nlink = uint32(v) },
-		func(e *backup.Entry, v int64) { e.Device = uint64(v) },
-		func(e *backup.Entry, v int64) { e.Size = v },
-		func(e *backup.Entry, v int64) { e.Mtime.Sec = v },
-		func(e *backup.Entry, v int64) { e.Ctime.Sec = v },
-		func(e *backup.Entry, v int64) { e.Btime.Sec = v },
-	} {
-		r.deltas(rows, set)
-	}
-	for _, at := range [...]func(*backup.Entry) *uint32{
-		func(e *backup.Entry) *uint32 { return &e.Mtime.Nsec },
-		func(e *backup.Entry) *uint32 { return &e.Ctime.Nsec },
-		func(e *backup.Entry) *uint32 { return &e.Btime.Nsec },
-	} {
-		for _, e := range rows {
-			v := r.uvarint()
-			if v > 999_999_999 {
-				r.fail("%d nanoseconds", v)
-			}
-			*at(e) = uint32(v)
-		}
+	for _, column := range idColumns {
+		r.deltas(rows, column.set)
 	}
 	for _, e := range rows {
-		if e.Size < 0 {
-			r.fail("size %d", e.Size)
+		e.Size = r.nonNegative()
+	}
+	for _, at := range timeColumns {
+		r.deltas(rows, func(e *backup.Entry, v int64) { at(e).Sec = v })
+	}
+	planes := r.bytes(uint64(len(timeColumns) * 4 * len(rows)))
+	if r.err != nil {
+		return
+	}
+	for _, at := range timeColumns {
+		for i, e := range rows {
+			n := len(rows)
+			nsec := uint32(planes[i]) | uint32(planes[n+i])<<8 | uint32(planes[2*n+i])<<16 | uint32(planes[3*n+i])<<24
+			if nsec > maxNsec {
+				r.fail("%d nanoseconds", nsec)
+			}
+			at(e).Nsec = nsec
 		}
+		planes = planes[4*len(rows):]
 	}
 }
 
 func (r *reader) special(e *backup.Entry) {
 	switch e.Kind {
 	case backup.Symlink:
-		e.Target = string(r.bytes(r.count(maxTarget, 1)))
+		e.Target = string(r.bytes(uint64(r.count(maxTarget, 1))))
 	case backup.CharDev, backup.BlockDev:
 		e.Rdev = r.uvarint()
 	case backup.File, backup.Directory, backup.FIFO, backup.Socket:
@@ -310,102 +347,56 @@ func (r *reader) special(e *backup.Entry) {
 
 func (r *reader) xattrs(e *backup.Entry) {
 	n := r.uvarint()
-	if n == xattrsInChunk {
-		e.XattrChunk.Length = int64(r.count(maxXattr, 0))
-		e.XattrChunk.Span = e.XattrChunk.Length
-		copy(e.XattrChunk.Chunk[:], r.bytes(len(backup.ChunkID{})))
+	if n%2 == 0 {
+		e.Xattrs = r.xattrList(n / 2)
 		return
 	}
-	if n%2 != 0 || n/2 > uint64(len(r.b)) {
-		r.fail("%d xattrs", n)
+	c := &e.XattrChunk
+	if c.Length = r.nonNegative(); n != xattrsInChunk || c.Length == 0 {
+		r.fail("xattrs: %d, in a chunk of %d bytes", n, c.Length)
+	}
+	c.Span = c.Length
+	copy(c.Chunk[:], r.bytes(uint64(len(c.Chunk))))
+}
+
+// contents reads the last column, and the chunk ids that follow the columns:
+// their number is that of all refs.
+func (r *reader) contents(rows []*backup.Entry, chunks []byte) {
+	if r.err != nil {
 		return
 	}
-	e.Xattrs = r.xattrList(int(n / 2))
-}
-
-// xattrList reads n attributes; each takes two bytes at least.
-func (r *reader) xattrList(n int) []backup.Xattr {
-	if n == 0 || r.err != nil {
-		return nil
-	}
-	if n > len(r.b)/2 {
-		r.fail("%d xattrs", n)
-		return nil
-	}
-	xattrs := make([]backup.Xattr, n)
-	for i := range xattrs {
-		xattrs[i].Name = string(r.bytes(r.count(maxXattr, 1)))
-		xattrs[i].Value = append([]byte(nil), r.bytes(r.count(maxXattr, 1))...)
-	}
-	return xattrs
-}
-
-// DecodeXattrs decodes the content of an XattrChunk.
-func DecodeXattrs(data []byte) ([]backup.Xattr, error) {
-	r := reader{b: data}
-	if r.byte() != version {
-		r.fail("xattrs: unknown version")
-	}
-	xattrs := r.xattrList(r.count(maxXattr, 2))
-	if r.err == nil && len(r.b) > 0 {
-		r.fail("%d bytes too many", len(r.b))
-	}
-	return xattrs, r.err
-}
-
-func (r *reader) contents(rows []*backup.Entry) {
-	// All refs of the page share one slice; the chunk ids that must still
-	// follow bound it.
-	var refs []backup.Ref
+	refs := make([]backup.Ref, len(chunks)/len(backup.ChunkID{}))
+	rest := refs
 	for _, e := range rows {
-		if e.Kind != backup.File || r.err != nil {
+		if e.Kind != backup.File {
 			continue
 		}
-		n := r.count(maxRefs, 2)
-		if n == 0 {
+		n := r.uvarint()
+		whole := n == wholeFile
+		if n > wholeFile {
+			n--
+		}
+		if n > uint64(len(rest)) {
+			r.fail("%d refs more than chunk ids", n-uint64(len(rest)))
+		}
+		if n == 0 || r.err != nil {
 			continue
 		}
-		if (len(refs)+n)*len(backup.ChunkID{}) > len(r.b) {
-			r.fail("count of %d refs", len(refs)+n)
-			return
+		e.Content.Refs, rest = rest[:n:n], rest[n:]
+		if whole {
+			e.Content.Refs[0] = backup.Ref{Length: e.Size, Span: e.Size}
+			continue
 		}
 		e.Content.Depth = int(r.byte())
-		from := len(refs)
-		refs = slices.Grow(refs, n)[:from+n]
-		e.Content.Refs = refs[from : from+n : from+n]
 		r.refNumbers(&e.Content)
 	}
-	at := 0
-	for _, e := range rows {
-		if n := len(e.Content.Refs); n > 0 {
-			e.Content.Refs = refs[at : at+n : at+n] // of the slice as it ended up
-			at += n
-			r.refChunks(&e.Content)
-		}
+	r.end()
+	if r.err == nil && len(rest) > 0 {
+		r.fail("%d chunk ids too many", len(rest))
 	}
-}
-
-// maxDepth of list chunks: a list chunk holds tens of thousands of refs, so
-// that three levels hold any file.
-const maxDepth = 4
-
-func (r *reader) refNumbers(c *backup.Content) {
-	if c.Depth > maxDepth {
-		r.fail("depth %d", c.Depth)
-		return
-	}
-	for i := range c.Refs {
-		ref := &c.Refs[i]
-		ref.Hole, ref.Length = r.nonNegative(), r.nonNegative()
-		ref.Span = ref.Length
-		if c.Depth > 0 {
-			ref.Span = r.nonNegative()
-		}
-	}
-}
-
-func (r *reader) refChunks(c *backup.Content) {
-	for i := range c.Refs {
-		copy(c.Refs[i].Chunk[:], r.bytes(len(backup.ChunkID{})))
+	if r.err == nil {
+		r.b = chunks
+		r.refChunks(refs)
+		r.end()
 	}
 }

@@ -10,12 +10,13 @@ import (
 )
 
 // The encoding's version is its first byte; the second says how the columns
-// that follow are compressed.
+// that follow are compressed. The chunk ids come last: compression would gain
+// nothing from them, and lose some of what it gains from the rest.
 const (
 	version = 1
 
-	bodyPlain = 0
-	bodyZstd  = 1
+	columnsPlain = 0
+	columnsZstd  = 1
 )
 
 // MaxBytes is the most that a listing's columns may take, before compression.
@@ -35,20 +36,37 @@ var encoder = func() *zstd.Encoder {
 
 // An Encoder turns pages into listings; it reuses its buffers and belongs to
 // one goroutine.
-type Encoder struct{ body []byte }
+type Encoder struct {
+	columns, packed []byte
+	rows            []*backup.Entry
+}
 
-// Encode appends the listing of a page to dst. Entries must be sorted.
+// Encode appends the listing of a page to dst. What Decode would not take
+// (entries that are not sorted, a name that is none) is backup.ErrInvalid.
 func (c *Encoder) Encode(dst []byte, p *backup.Page) ([]byte, error) {
-	c.body = appendColumns(c.body[:0], p)
-	if len(c.body) > MaxBytes {
-		return dst, fmt.Errorf("listing of %q: %d bytes, more than %d: %w", p.Path, len(c.body), MaxBytes, backup.ErrInvalid)
+	if err := check(p); err != nil {
+		return dst, fmt.Errorf("listing of %q: %w", p.Path, err)
 	}
-	if len(c.body) < plainBelow {
-		dst = append(dst, version, bodyPlain)
-		return append(dst, c.body...), nil
+	c.appendColumns(p)
+	if len(c.columns) > MaxBytes {
+		return dst, fmt.Errorf("listing of %q: %d bytes, more than %d: %w", p.Path, len(c.columns), MaxBytes, backup.ErrInvalid)
 	}
-	dst = append(dst, version, bodyZstd)
-	return encoder.EncodeAll(c.body, dst), nil
+	columns := c.columns
+	if len(columns) < plainBelow {
+		dst = append(dst, version, columnsPlain)
+	} else {
+		c.packed = encoder.EncodeAll(columns, c.packed[:0])
+		columns = c.packed
+		dst = append(dst, version, columnsZstd)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(columns)))
+	dst = append(dst, columns...)
+	for i := range p.Entries {
+		if e := &p.Entries[i]; e.Kind == backup.File {
+			dst = appendChunks(dst, e.Content.Refs)
+		}
+	}
+	return dst, nil
 }
 
 // Encode appends the listing of a page to dst.
@@ -57,53 +75,51 @@ func Encode(dst []byte, p *backup.Page) ([]byte, error) {
 	return c.Encode(dst, p)
 }
 
-// appendColumns appends the page column by column: like values stand together,
-// as differences to the value above, which is what makes them compress.
-func appendColumns(b []byte, p *backup.Page) []byte {
-	rows := make([]*backup.Entry, 0, len(p.Entries)+1)
+// appendColumns makes the page's columns: like values stand together, most as
+// differences to the value above, which is what makes them compress.
+func (c *Encoder) appendColumns(p *backup.Page) {
+	c.rows = c.rows[:0]
 	hasSelf := byte(0)
 	if p.Self != nil {
 		hasSelf = 1
-		rows = append(rows, p.Self)
+		c.rows = append(c.rows, p.Self)
 	}
 	for i := range p.Entries {
-		rows = append(rows, &p.Entries[i])
+		c.rows = append(c.rows, &p.Entries[i])
 	}
-	b = append(b, hasSelf)
-	b = binary.AppendUvarint(b, uint64(len(rows)))
-	b = appendNames(b, rows)
-	for _, e := range rows {
+	b := append(c.columns[:0], hasSelf)
+	b = binary.AppendUvarint(b, uint64(len(c.rows)))
+	b = appendNames(b, c.rows)
+	for _, e := range c.rows {
 		b = append(b, byte(e.Kind))
 	}
-	for _, e := range rows {
+	for _, e := range c.rows {
 		b = append(b, byte(e.Flags))
 	}
-	b = appendDeltas(b, rows, func(e *backup.Entry) int64 { return int64(e.Inode) })
-	rows = fullRows(rows)
-	b = appendAttributes(b, rows)
-	for _, e := range rows {
+	b = appendDeltas(b, c.rows, inodeColumn.get)
+	full := fullRows(c.rows)
+	b = appendAttributes(b, full)
+	for _, e := range full {
 		b = appendSpecial(b, e)
 	}
-	for _, e := range rows {
+	for _, e := range full {
 		b = appendXattrs(b, e)
 	}
-	return appendContents(b, rows)
+	c.columns = appendContents(b, full)
+	clear(c.rows[:cap(c.rows)]) // they would keep the entries alive
 }
 
-// fullRows drops, in place, the rows that have a name, kind and inode only.
+// fullRows drops, in place, the rows that have a name, kind and inode only: a
+// subdirectory has its attributes in its own first page.
 func fullRows(rows []*backup.Entry) []*backup.Entry {
 	full := rows[:0]
 	for _, e := range rows {
-		if isFull(e.Kind, e.Name) {
+		if e.Kind != backup.Directory || e.Name == "" {
 			full = append(full, e)
 		}
 	}
 	return full
 }
-
-// isFull reports whether the entry has all attributes: a subdirectory has its
-// own in its own first page.
-func isFull(kind backup.Kind, name string) bool { return kind != backup.Directory || name == "" }
 
 func appendNames(b []byte, rows []*backup.Entry) []byte {
 	prev := ""
@@ -134,10 +150,37 @@ func sharedPrefix(a, b string) int {
 	return n
 }
 
-func appendDeltas(b []byte, rows []*backup.Entry, value func(*backup.Entry) int64) []byte {
+// A column is a number that every row has, or every row with attributes.
+type column struct {
+	get func(*backup.Entry) int64
+	set func(*backup.Entry, int64)
+}
+
+var inodeColumn = column{
+	func(e *backup.Entry) int64 { return int64(e.Inode) },
+	func(e *backup.Entry, v int64) { e.Inode = uint64(v) },
+}
+
+// The columns that are stored as differences, in their order, before the sizes …
+var idColumns = [...]column{
+	{func(e *backup.Entry) int64 { return int64(e.Mode & 0o7777) }, func(e *backup.Entry, v int64) { e.Mode = uint32(v) & 0o7777 }},
+	{func(e *backup.Entry) int64 { return int64(e.UID) }, func(e *backup.Entry, v int64) { e.UID = uint32(v) }},
+	{func(e *backup.Entry) int64 { return int64(e.GID) }, func(e *backup.Entry, v int64) { e.GID = uint32(v) }},
+	{func(e *backup.Entry) int64 { return int64(e.Nlink) }, func(e *backup.Entry, v int64) { e.Nlink = uint32(v) }},
+	{func(e *backup.Entry) int64 { return int64(e.Device) }, func(e *backup.Entry, v int64) { e.Device = uint64(v) }},
+}
+
+// … and after them: the times, of which the nanoseconds follow.
+var timeColumns = [...]func(*backup.Entry) *backup.Time{
+	func(e *backup.Entry) *backup.Time { return &e.Mtime },
+	func(e *backup.Entry) *backup.Time { return &e.Ctime },
+	func(e *backup.Entry) *backup.Time { return &e.Btime },
+}
+
+func appendDeltas(b []byte, rows []*backup.Entry, get func(*backup.Entry) int64) []byte {
 	prev := int64(0)
 	for _, e := range rows {
-		v := value(e)
+		v := get(e)
 		b = binary.AppendVarint(b, v-prev)
 		prev = v
 	}
@@ -145,26 +188,22 @@ func appendDeltas(b []byte, rows []*backup.Entry, value func(*backup.Entry) int6
 }
 
 func appendAttributes(b []byte, rows []*backup.Entry) []byte {
-	for _, value := range [...]func(*backup.Entry) int64{
-		func(e *backup.Entry) int64 { return int64(e.Mode) },
-		func(e *backup.Entry) int64 { return int64(e.UID) },
-		func(e *backup.Entry) int64 { return int64(e.GID) },
-		func(e *backup.Entry) int64 { return int64(e.Nlink) },
-		func(e *backup.Entry) int64 { return int64(e.Device) },
-		func(e *backup.Entry) int64 { return e.Size },
-		func(e *backup.Entry) int64 { return e.Mtime.Sec },
-		func(e *backup.Entry) int64 { return e.Ctime.Sec },
-		func(e *backup.Entry) int64 { return e.Btime.Sec },
-	} {
-		b = appendDeltas(b, rows, value)
+	for _, column := range idColumns {
+		b = appendDeltas(b, rows, column.get)
 	}
-	for _, nsec := range [...]func(*backup.Entry) uint32{
-		func(e *backup.Entry) uint32 { return e.Mtime.Nsec },
-		func(e *backup.Entry) uint32 { return e.Ctime.Nsec },
-		func(e *backup.Entry) uint32 { return e.Btime.Nsec },
-	} {
-		for _, e := range rows {
-			b = binary.AppendUvarint(b, uint64(nsec(e)))
+	for _, e := range rows {
+		b = binary.AppendUvarint(b, uint64(e.Size))
+	}
+	for _, at := range timeColumns {
+		b = appendDeltas(b, rows, func(e *backup.Entry) int64 { return at(e).Sec })
+	}
+	// Nanoseconds are noise, or multiples of something: byte by byte, the noise
+	// stays out of the way of the rest.
+	for _, at := range timeColumns {
+		for shift := 0; shift < 32; shift += 8 {
+			for _, e := range rows {
+				b = append(b, byte(at(e).Nsec>>shift))
+			}
 		}
 	}
 	return b
@@ -197,68 +236,29 @@ func appendXattrs(b []byte, e *backup.Entry) []byte {
 	return appendXattrList(b, e.Xattrs)
 }
 
-func appendXattrList(b []byte, xattrs []backup.Xattr) []byte {
-	for i := range xattrs {
-		x := &xattrs[i]
-		b = binary.AppendUvarint(b, uint64(len(x.Name)))
-		b = append(b, x.Name...)
-		b = binary.AppendUvarint(b, uint64(len(x.Value)))
-		b = append(b, x.Value...)
-	}
-	return b
+// wholeFile is the first number of a file's row in the column of contents
+// where it has one ref, that is all of the file; else it is 0 for none, and
+// one more than the number of refs.
+const wholeFile = 1
+
+func isWhole(e *backup.Entry) bool {
+	c := &e.Content
+	return len(c.Refs) == 1 && c.Depth == 0 && c.Refs[0].Hole == 0 && c.Refs[0].Length == e.Size
 }
 
-// EncodeXattrs appends the content of an XattrChunk.
-func EncodeXattrs(dst []byte, xattrs []backup.Xattr) []byte {
-	dst = append(dst, version)
-	dst = binary.AppendUvarint(dst, uint64(len(xattrs)))
-	return appendXattrList(dst, xattrs)
-}
-
-// appendContents puts the numbers first and the chunk ids, which do not
-// compress, last.
 func appendContents(b []byte, rows []*backup.Entry) []byte {
 	for _, e := range rows {
-		if e.Kind != backup.File {
-			continue
-		}
-		b = binary.AppendUvarint(b, uint64(len(e.Content.Refs)))
-		if len(e.Content.Refs) == 0 {
-			continue
-		}
-		b = append(b, byte(e.Content.Depth))
-		b = appendRefNumbers(b, e.Content)
-	}
-	for _, e := range rows {
-		if e.Kind != backup.File {
-			continue
-		}
-		for i := range e.Content.Refs {
-			b = append(b, e.Content.Refs[i].Chunk[:]...)
+		switch {
+		case e.Kind != backup.File:
+		case len(e.Content.Refs) == 0:
+			b = append(b, 0)
+		case isWhole(e):
+			b = append(b, wholeFile)
+		default:
+			b = binary.AppendUvarint(b, uint64(len(e.Content.Refs))+1)
+			b = append(b, byte(e.Content.Depth))
+			b = appendRefNumbers(b, e.Content)
 		}
 	}
 	return b
-}
-
-func appendRefNumbers(b []byte, c backup.Content) []byte {
-	for i := range c.Refs {
-		r := &c.Refs[i]
-		b = binary.AppendUvarint(b, uint64(r.Hole))
-		b = binary.AppendUvarint(b, uint64(r.Length))
-		if c.Depth > 0 {
-			b = binary.AppendUvarint(b, uint64(r.Span))
-		}
-	}
-	return b
-}
-
-// EncodeRefs appends a list chunk: the refs of one level of a large file.
-func EncodeRefs(dst []byte, c backup.Content) []byte {
-	dst = append(dst, version, byte(c.Depth))
-	dst = binary.AppendUvarint(dst, uint64(len(c.Refs)))
-	dst = appendRefNumbers(dst, c)
-	for i := range c.Refs {
-		dst = append(dst, c.Refs[i].Chunk[:]...)
-	}
-	return dst
 }

@@ -1,17 +1,13 @@
 package listing
 
-import (
-	"slices"
-	"strings"
+import "github.com/bctl/bctl/internal/backup"
 
-	"github.com/bctl/bctl/internal/backup"
-)
-
-// Where a directory is cut into pages. A page ends before a name whose hash
-// says so, once it has minPageEntries; that is a property of the name, so that
-// adding one file changes one page, or cuts one in two. The limits on entries
-// and bytes cut a page that has met no such name; the next such name brings
-// the cuts back in step.
+// Where a directory is cut into pages. A page has minPageEntries or half of
+// maxPageBytes, and then ends before the next name whose hash says so; where
+// none comes before the page is full, before the one of the least hash. Both
+// are properties of the names, so that adding one file changes one page, or
+// cuts one in two; that a cut moves into the least size of a page, and takes
+// the next cut with it, is rare, and stays near.
 const (
 	minPageEntries = 256
 	maxPageEntries = 4096
@@ -19,23 +15,28 @@ const (
 	boundaryMask   = 1<<10 - 1
 )
 
-// Sort puts entries in the order that listings have: by name, bytewise.
-func Sort(entries []backup.Entry) {
-	slices.SortFunc(entries, func(a, b backup.Entry) int { return strings.Compare(a.Name, b.Name) })
-}
-
 // Cut returns how many of the sorted entries make the next page: all of them
 // where there are few. When more may follow (the caller has not the whole
 // directory in hand) and the page does not end within entries, it returns 0.
+// It goes by names and symlink targets alone.
 func Cut(entries []backup.Entry, more bool) int {
-	bytes := 0
+	bytes, least, leastHash := 0, 0, uint64(0)
 	for i := range entries {
 		e := &entries[i]
 		if i >= maxPageEntries || bytes >= maxPageBytes {
-			return i
+			if least == 0 {
+				return i // the entry before is as large as half a page
+			}
+			return least
 		}
-		if i >= minPageEntries && nameHash(e.Name)&boundaryMask == 0 {
-			return i
+		if i >= minPageEntries || bytes >= maxPageBytes/2 {
+			h := nameHash(e.Name)
+			if h&boundaryMask == 0 {
+				return i
+			}
+			if least == 0 || h < leastHash {
+				least, leastHash = i, h
+			}
 		}
 		bytes += estimate(e)
 	}
@@ -51,14 +52,9 @@ func Key(name string) backup.PageKey {
 	return backup.PageKey(h + 1)
 }
 
-// estimate is about what the entry takes in a listing before compression.
-func estimate(e *backup.Entry) int {
-	n := 64 + len(e.Name) + len(e.Target)
-	for i := range e.Xattrs {
-		n += len(e.Xattrs[i].Name) + len(e.Xattrs[i].Value) + 4
-	}
-	return n
-}
+// estimate is about what the entry takes in a listing before compression,
+// without what a walk does not know when it cuts.
+func estimate(e *backup.Entry) int { return 64 + len(e.Name) + len(e.Target) }
 
 // nameHash is 64-bit FNV-1a with a final mix, for FNV's low bits are weak. It
 // is part of the format: it decides where pages begin.

@@ -5,8 +5,9 @@ import (
 	"os"
 
 	"github.com/bctl/bctl/services/bctl/cli"
+	"github.com/bctl/bctl/services/bctl/wire"
 )
 
 func main() {
-	os.Exit(cli.Main(cli.Services{}))
+	os.Exit(cli.Main(cli.Services{Walker: wire.RunWalker, Reader: wire.RunReader, Committer: wire.RunCommitter}))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"iter"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -154,40 +155,50 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 	return marks, b.Wrap(err)
 }
 
-// Locate implements entindex.HotReader. Each id is looked up by itself, in its
-// one partition: id = ANY (…) would look up all of them in every partition. (OFFSET 0 keeps
-// the planner from turning it round.)
+// locateChunks looks up chunks of one partition: $3 and $4 are the ends of its
+// ids. Without them each partition would be searched for all of the ids.
+const locateChunks = `
+SELECT c.id, c.frame, c.frame_offset, c.length, p.pack, p.snapshot
+FROM chunks c JOIN packs p ON p.id = c.pack
+WHERE c.id = ANY ($1) AND c.id BETWEEN $3 AND $4 AND ($2 OR NOT p.condemned)`
+
+// Locate implements entindex.HotReader: a query a partition, all at once.
 func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
 	places := make(map[backup.ChunkID][]int, len(ids))
-	list := make([][16]byte, 0, len(ids))
+	var partitions [16][][16]byte // by the first digit of the id
 	for i, id := range ids {
 		if places[id] == nil {
-			list = append(list, id)
+			partitions[id[0]>>4] = append(partitions[id[0]>>4], id)
 		}
 		places[id] = append(places[id], i)
 	}
-	rows, err := b.pool.Query(ctx, `
-SELECT c.id, c.frame, c.frame_offset, c.length, p.pack, p.snapshot
-FROM unnest(@ids::uuid[]) AS wanted (id)
-CROSS JOIN LATERAL (SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id = wanted.id OFFSET 0) c
-JOIN packs p ON p.id = c.pack WHERE @condemned OR NOT p.condemned`,
-		pgx.NamedArgs{"ids": list, "condemned": condemned})
-	if err != nil {
+	locations := make([]index.Location, len(ids))
+	batch := &pgx.Batch{}
+	for digit, list := range partitions {
+		if len(list) == 0 {
+			continue
+		}
+		slices.SortFunc(list, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
+		low, high := [16]byte{byte(digit << 4)}, [16]byte(bytes.Repeat([]byte{0xff}, 16))
+		high[0] = byte(digit<<4 | 0xf)
+		batch.Queue(locateChunks, list, condemned, low, high).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				raw := rows.RawValues()
+				location := index.Location{
+					Frame: binary.BigEndian.Uint32(raw[1]), Offset: binary.BigEndian.Uint32(raw[2]), Length: binary.BigEndian.Uint32(raw[3]),
+					Pack: backup.PackID(raw[4]), Snapshot: backup.SnapshotID(raw[5]),
+				}
+				for _, i := range places[backup.ChunkID(raw[0])] {
+					locations[i] = location
+				}
+			}
+			return rows.Err()
+		})
+	}
+	if err := b.pool.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, b.Wrap(err)
 	}
-	defer rows.Close()
-	locations := make([]index.Location, len(ids))
-	for rows.Next() {
-		raw := rows.RawValues()
-		location := index.Location{
-			Frame: binary.BigEndian.Uint32(raw[1]), Offset: binary.BigEndian.Uint32(raw[2]), Length: binary.BigEndian.Uint32(raw[3]),
-			Pack: backup.PackID(raw[4]), Snapshot: backup.SnapshotID(raw[5]),
-		}
-		for _, i := range places[backup.ChunkID(raw[0])] {
-			locations[i] = location
-		}
-	}
-	return locations, b.Wrap(rows.Err())
+	return locations, nil
 }
 
 // Begun implements entindex.HotReader.

@@ -11,6 +11,3 @@ func DisableOpenat2(t source.Tree)   { t.(*tree).noOpenat2 = true }
 func DisableXattrat(t source.Tree)   { t.(*tree).noXattrat.Store(true) }
 func DisableCachestat(t source.Tree) { t.(*tree).noCachestat.Store(true) }
 func DisableDontcache(t source.Tree) { t.(*tree).cached.add(t.RootDevice()) }
-
-// HasDontcache reports whether no read of the tree has been refused RWF_DONTCACHE.
-func HasDontcache(t source.Tree) bool { return !t.(*tree).cached.has(t.RootDevice()) }

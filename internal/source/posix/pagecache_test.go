@@ -27,17 +27,27 @@ func TestPageCacheIsLeftAsItWas(t *testing.T) {
 		"cachestat": posix.DisableDontcache,
 		"mincore":   func(tree source.Tree) { posix.DisableDontcache(tree); posix.DisableCachestat(tree) },
 	} {
-		for _, sizeBytes := range []int{1000, 100_000, 1 << 20, 140<<20 + 777} {
+		for _, sizeBytes := range []int{1000, 100_000, 20<<20 + 777, 100 << 20} {
 			for _, pattern := range []string{"cold", "hot", "partly"} {
+				if sizeBytes > 50<<20 && (testing.Short() || pattern != "partly") { // more than one window
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%d/%s", name, sizeBytes, pattern), func(t *testing.T) {
-					testPageCache(t, prepare, sizeBytes, pattern)
+					var changed string
+					for range 3 { // the machine's other work evicts pages too
+						if changed = readAndCompare(t, prepare, sizeBytes, pattern); changed == "" {
+							return
+						}
+					}
+					t.Error(changed)
 				})
 			}
 		}
 	}
 }
 
-func testPageCache(t *testing.T, prepare func(source.Tree), sizeBytes int, pattern string) {
+// readAndCompare returns how reading a file has changed what is resident of it.
+func readAndCompare(t *testing.T, prepare func(source.Tree), sizeBytes int, pattern string) (changed string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	heat(t, path, sizeBytes, pattern)
@@ -62,7 +72,6 @@ func testPageCache(t *testing.T, prepare func(source.Tree), sizeBytes int, patte
 		t.Fatal(err)
 	}
 	after := residency(t, path, sizeBytes)
-	dbg(t, before, after)
 	lost, left := 0, 0
 	for i := range before {
 		if before[i] && !after[i] {
@@ -72,10 +81,10 @@ func testPageCache(t *testing.T, prepare func(source.Tree), sizeBytes int, patte
 			left++
 		}
 	}
-	// Large folios are dropped whole or not at all: the seams between hot and cold may keep a few.
-	if allowed := len(before) / 100; lost > 0 || left > 0 && pattern != "partly" || left > allowed {
-		t.Errorf("of %d pages %d that were resident are gone, %d that were not are left", len(before), lost, left)
+	if lost == 0 && left == 0 {
+		return ""
 	}
+	return fmt.Sprintf("of %d pages %d that were resident are gone, %d that were not are left", len(before), lost, left)
 }
 
 // chunked reads in pieces of 1 MiB, as the reader of large files does.

@@ -1,5 +1,10 @@
 package selection
 
+// Why this is our own: of the libraries that can be had, go-gitignore
+// (sabhiram) takes "[!a]" for "[a]" and loses "?" and "\ ", and go-git's matcher
+// is filepath.Match, which knows neither "[!a]" nor "[[:alpha:]]", behind a
+// large module. A wrong exclusion is lost data.
+
 import (
 	"errors"
 	"fmt"

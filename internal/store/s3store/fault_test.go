@@ -38,9 +38,8 @@ func times(n int, s step) (steps []step) {
 // Both faults of a durable write, and others, in one Put or PutNew: it succeeds,
 // and what is stored is what was put.
 func TestWritesSurviveFaults(t *testing.T) {
+	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
-		p, o := throughProxy(t, server)
-		o.StallTimeout, o.ResponseTimeout = 500*time.Millisecond, 500*time.Millisecond
 		slowDown := answer(http.StatusServiceUnavailable, "SlowDown")
 		for name, steps := range map[string][]step{
 			"lost":               {{"PUT", lost}},
@@ -58,11 +57,14 @@ func TestWritesSurviveFaults(t *testing.T) {
 				"PutNew": func(s *Store, name string, data []byte) error { return s.PutNew(t.Context(), name, data) },
 			} {
 				t.Run(method+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					p, o := throughProxy(t, server)
+					o.StallTimeout, o.ResponseTimeout = 500*time.Millisecond, 500*time.Millisecond
 					o.Prefix = strings.ReplaceAll(method+"/"+name, " ", "-")
 					heard := newCounter()
 					o.OnRetry = heard.observe
 					s := open(t, o)
-					p.next(slices.Clone(steps)...)
+					p.next(slices.Clone(steps)...) // it eats them
 					if err := put(s, object, pack()); err != nil {
 						t.Fatal(err)
 					}
@@ -81,6 +83,7 @@ func TestWritesSurviveFaults(t *testing.T) {
 
 // A damaged body is refused by the server itself, and does not become an object.
 func TestADamagedBodyIsRefused(t *testing.T) {
+	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		p, o := throughProxy(t, server)
 		o.RetryFor = -1
@@ -98,6 +101,7 @@ func TestADamagedBodyIsRefused(t *testing.T) {
 
 // After an answer was lost, somebody else's object is still somebody else's.
 func TestPutNewKnowsItsOwnObject(t *testing.T) {
+	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		p, o := throughProxy(t, server)
 		s := open(t, o)
@@ -116,6 +120,7 @@ func TestPutNewKnowsItsOwnObject(t *testing.T) {
 
 // Names are never put twice; whoever does it learns it, and changes nothing.
 func TestPutDoesNotOverwrite(t *testing.T) {
+	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		s := open(t, optionsFor(server))
 		if err := s.Put(t.Context(), object, []byte("first")); err != nil {
@@ -133,6 +138,7 @@ func TestPutDoesNotOverwrite(t *testing.T) {
 }
 
 func TestReadsSurviveFaults(t *testing.T) {
+	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		p, o := throughProxy(t, server)
 		o.StallTimeout, o.ResponseTimeout = 500*time.Millisecond, 500*time.Millisecond
@@ -175,6 +181,7 @@ func TestReadsSurviveFaults(t *testing.T) {
 
 // What a request costs: no look before, none after.
 func TestRequestsOfAnOperation(t *testing.T) {
+	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
 	s := open(t, o)
 	for _, c := range []struct {
@@ -203,6 +210,7 @@ func TestRequestsOfAnOperation(t *testing.T) {
 
 // A server that does not check CRC64NVME gets Content-MD5.
 func TestServersWithoutChecksums(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(*proxy, http.ResponseWriter, *http.Request){
 		"ignores":    forgetChecksum,
 		"refuses":    answer(http.StatusNotImplemented, "NotImplemented"),
@@ -235,6 +243,7 @@ func TestServersWithoutChecksums(t *testing.T) {
 
 // An unchecked object that was damaged on its way is found at once.
 func TestUncheckedDamageIsFound(t *testing.T) {
+	t.Parallel()
 	server := testenv.VersityGW(t)
 	p, o := throughProxy(t, server)
 	s := open(t, o)
@@ -253,6 +262,7 @@ func TestUncheckedDamageIsFound(t *testing.T) {
 
 // A server that does not know If-None-Match on PUT is used without.
 func TestServersWithoutConditions(t *testing.T) {
+	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
 	s := open(t, o)
 	p.next(times(2, step{"PUT", answer(http.StatusNotImplemented, "NotImplemented")})...)
@@ -272,6 +282,7 @@ func TestServersWithoutConditions(t *testing.T) {
 
 // What is final is told at once; what is not is tried until the time is over.
 func TestAnswers(t *testing.T) {
+	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
 	o.RetryFor = 300 * time.Millisecond
 	for _, c := range []struct {
@@ -324,6 +335,7 @@ func TestAnswers(t *testing.T) {
 
 // The server is killed and comes back while a Put keeps trying.
 func TestPutOutlivesARestart(t *testing.T) {
+	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		o := optionsFor(server)
 		o.RetryFor = time.Minute
@@ -350,6 +362,7 @@ func TestPutOutlivesARestart(t *testing.T) {
 
 // A server that does not answer is given up after RetryFor, with an error that says which and why.
 func TestGivingUp(t *testing.T) {
+	t.Parallel()
 	server := testenv.VersityGW(t)
 	o := optionsFor(server)
 	o.RetryFor = 500 * time.Millisecond
@@ -368,6 +381,7 @@ func TestGivingUp(t *testing.T) {
 
 // A context that ends in the middle ends the operation, and the caller has his buffer.
 func TestCancelInTheMiddle(t *testing.T) {
+	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
 	for name, fault := range map[string]func(*proxy, http.ResponseWriter, *http.Request){
 		"while it stalls": stall,

@@ -82,3 +82,17 @@ func TestWatchdog(t *testing.T) {
 		}
 	})
 }
+
+// The transport may read a body after the attempt is over; by then the buffer is the caller's.
+func TestAReleasedUploadReadsNothing(t *testing.T) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	u := &upload{watchdog: &watchdog{timer: timer, stall: time.Hour, reply: time.Hour}, rest: make([]byte, 10)}
+	if n, err := u.Read(make([]byte, 4)); n != 4 || err != nil {
+		t.Fatalf("before: %d, %v", n, err)
+	}
+	u.release()
+	if n, err := u.Read(make([]byte, 4)); n != 0 || err == nil || u.rest != nil {
+		t.Errorf("after: %d, %v", n, err)
+	}
+}

@@ -61,6 +61,7 @@ func TestConformance(t *testing.T) {
 
 // A listing has many pages; what others keep in the bucket is not in it.
 func TestListOfManyPages(t *testing.T) {
+	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		o := optionsFor(server)
 		s := open(t, o)

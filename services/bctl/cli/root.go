@@ -38,6 +38,7 @@ type app struct {
 	configFile string
 	json       bool
 	progress   string
+	profiler   profiler
 
 	cfg *config.Config
 	log *slog.Logger
@@ -53,7 +54,11 @@ func Main(services Services) int {
 	defer stop()
 	root := a.root()
 	root.SetArgs(os.Args[1:])
-	return a.exit(ctx, root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	if failed := a.profiler.stop(); failed != nil {
+		a.term.println("bctl: " + failed.Error())
+	}
+	return a.exit(ctx, err)
 }
 
 func (a *app) root() *cobra.Command {
@@ -112,6 +117,7 @@ func (a *app) globalFlags(root *cobra.Command) {
 			flags.String(s.Flag, "", flagUsage[s.Key]+" ("+s.Env+")")
 		}
 	}
+	a.profiler.flags(flags)
 	flags.BoolVar(&a.json, "json", false, "print results as JSON, one object a line")
 	flags.StringVar(&a.progress, "progress", "auto", "show progress: auto (on a terminal), always or never")
 }
@@ -144,7 +150,10 @@ func (a *app) configure(cmd *cobra.Command) error {
 			from.Flags[s.Key] = f.Value.String()
 		}
 	}
-	var err error
+	err := a.profiler.start()
+	if err != nil {
+		return err
+	}
 	if a.cfg, err = config.Load(from); err != nil {
 		return err
 	}

@@ -1,0 +1,200 @@
+package indextest
+
+import (
+	"reflect"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// batchesOf begins a snapshot with so many open batches of one page each.
+func (f *fixture) batchesOf(paths ...string) (backup.Snapshot, []backup.ReadBatch) {
+	f.Helper()
+	s := f.walk(func(r *backup.SliceWalked) {
+		for _, path := range paths {
+			r.Batches = append(r.Batches, []backup.PageVersion{pageOf(path, "content")})
+		}
+	})
+	return s, f.claimBatches(s)
+}
+
+func (f *fixture) locate(numbers ...int) []index.Location {
+	f.Helper()
+	locations, err := f.x.Locate(f.ctx, chunkIDs(numbers))
+	f.must(err)
+	return locations
+}
+
+func (f *fixture) locateAll(numbers ...int) []index.Location {
+	f.Helper()
+	locations, err := f.x.LocateAll(f.ctx, chunkIDs(numbers))
+	f.must(err)
+	return locations
+}
+
+func chunkIDs(numbers []int) []backup.ChunkID {
+	ids := make([]backup.ChunkID, len(numbers))
+	for i, n := range numbers {
+		ids[i] = chunkID(n)
+	}
+	return ids
+}
+
+// at is where chunk i of a pack is.
+func at(p *backup.PackStored, i int) index.Location {
+	c := p.Chunks[i]
+	return index.Location{Pack: p.Pack, Snapshot: p.Snapshot, Frame: c.Frame, Offset: c.Offset, Length: c.Length}
+}
+
+func (f *fixture) wantLocations(got []index.Location, want ...index.Location) {
+	f.Helper()
+	if !reflect.DeepEqual(got, want) {
+		f.Fatalf("locations %+v, want %+v", got, want)
+	}
+}
+
+func testLocate(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s := f.begin()
+	nowhere := index.Location{}
+	first, second := packOf(s, 1, 2, 3), packOf(s, 3, 4)
+	second.Chunks[1].Frame, second.Chunks[1].Offset, second.Chunks[1].Length = 1<<31-1, 1<<31-1, 1<<31-1
+	f.accept(index.Result{Pack: first})
+	f.accept(index.Result{Pack: second}, index.Result{Pack: first}) // again
+	// In the order of the ids, one twice, some nowhere; the first place is kept.
+	f.wantLocations(f.locate(4, 9, 3, 1, 4), at(second, 1), nowhere, at(first, 2), at(first, 0), at(second, 1))
+	f.wantLocations(f.locate())
+
+	many := make([]int, 5000)
+	for i := range many {
+		many[i] = i
+	}
+	all := packOf(s, many...)
+	f.accept(index.Result{Pack: all})
+	for i, l := range f.locate(many...) {
+		want := at(all, i)
+		if i >= 1 && i <= 3 {
+			want = at(first, i-1)
+		} else if i == 4 {
+			want = at(second, 1)
+		}
+		if l != want {
+			t.Fatalf("chunk %d is at %+v, want %+v", i, l, want)
+		}
+	}
+}
+
+// A condemned pack is nowhere for dedup, and restore still finds it. A new
+// place replaces one in it.
+func testCondemnedChunks(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s := f.begin()
+	first := packOf(s, 1, 2)
+	f.accept(index.Result{Pack: first})
+	f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{first.Pack, backup.NewPackID()}))
+	f.must(f.x.CondemnPacks(f.ctx, nil))
+	f.wantLocations(f.locate(1, 2), index.Location{}, index.Location{})
+	f.wantLocations(f.locateAll(1, 2), at(first, 0), at(first, 1))
+
+	second := packOf(s, 2, 3)
+	f.accept(index.Result{Pack: second})
+	f.wantLocations(f.locate(1, 2, 3), index.Location{}, at(second, 0), at(second, 1))
+	f.wantLocations(f.locateAll(1, 2), at(first, 0), at(second, 0))
+	// Registered again, the condemned pack stays what it is.
+	f.accept(index.Result{Pack: first})
+	f.wantLocations(f.locate(1), index.Location{})
+}
+
+// A batch is refused while a pack that it relies on is not registered, and
+// once one is condemned; then it can be read again at once (I1, I6).
+func testBatchesRelyOnPacks(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s, batches := f.batchesOf("a", "b")
+	known, missing := packOf(s, 1), packOf(s, 2)
+	result := index.Result{Batch: storedOf(batches[0], known.Pack, missing.Pack)}
+	f.accept(index.Result{Pack: known})
+	f.wants(f.apply(result)[0].Err, index.ErrPackUnknown)
+	f.wantLeased(f.now, 0, 2)
+
+	f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{known.Pack}))
+	outcomes := f.apply(index.Result{Pack: missing}, result, index.Result{Batch: storedOf(batches[1], missing.Pack)})
+	f.wants(outcomes[1].Err, index.ErrCondemned)
+	if outcomes[0].Err != nil || outcomes[2].Err != nil || outcomes[2].Complete || !outcomes[1].Announced {
+		t.Fatalf("%+v, want only the batch of the condemned pack refused", outcomes)
+	}
+	if got := f.snapshot(s.ID); got.BatchesSettled != 1 {
+		t.Fatalf("snapshot %+v, want one batch settled", got)
+	}
+	// Its lease runs still, but it was expired.
+	again := f.claimBatch(s)
+	if again.ID != batches[0].ID || again.Attempt != 2 {
+		t.Fatalf("claimed %+v, want batch %d again", again, batches[0].ID)
+	}
+	anew := packOf(s, 1)
+	if o := f.accept(index.Result{Pack: anew}, index.Result{Batch: storedOf(again, anew.Pack, missing.Pack)}); !o[1].Complete {
+		t.Fatalf("%+v, want the snapshot complete", o)
+	}
+}
+
+// A pack that came with chunks which were there already makes whoever relies on it rely on
+// the packs that have them (I6).
+func testPackDependencies(t *testing.T, fresh func(testing.TB) Database) {
+	for name, together := range map[string]bool{"one call": true, "two calls": false} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, fresh)
+			s, batches := f.batchesOf("a", "b")
+			// Two readers stored chunk 2 at the same time.
+			first, second := packOf(s, 1, 2), packOf(s, 2, 3)
+			if together {
+				f.accept(index.Result{Pack: first}, index.Result{Pack: second})
+			} else {
+				f.accept(index.Result{Pack: first})
+				f.accept(index.Result{Pack: second})
+			}
+			holder, other := first, second
+			if f.locate(2)[0].Pack == second.Pack {
+				holder, other = second, first
+			}
+			f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{holder.Pack}))
+			o := f.apply(index.Result{Batch: storedOf(batches[0], other.Pack)})[0]
+			f.wants(o.Err, index.ErrCondemned)
+			// What relies on neither is not concerned.
+			third := packOf(s, 4)
+			f.accept(index.Result{Pack: third}, index.Result{Batch: storedOf(batches[1], third.Pack)})
+		})
+	}
+}
+
+// Garbage collection condemns packs while batches that rely on them commit:
+// whichever comes first, no accepted batch relies on a pack that was condemned before.
+func testCondemnWhileApplying(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	for range 10 {
+		s, batches := f.batchesOf("a")
+		p := packOf(s, 1)
+		f.accept(index.Result{Pack: p})
+		other := f.db.Open()
+		var group errgroup.Group
+		group.Go(func() error { return other.CondemnPacks(f.ctx, []backup.PackID{p.Pack}) })
+		var outcome index.Outcome
+		group.Go(func() error {
+			outcomes, err := f.x.Apply(f.ctx, []index.Result{{Batch: storedOf(batches[0], p.Pack)}})
+			if err == nil {
+				outcome = outcomes[0]
+			}
+			return err
+		})
+		f.must(group.Wait())
+		f.must(other.Close())
+		if outcome.Err != nil {
+			f.wants(outcome.Err, index.ErrCondemned)
+		}
+		if accepted := f.snapshot(s.ID).BatchesSettled == 1; accepted != (outcome.Err == nil) {
+			t.Fatalf("outcome %+v, accepted %t", outcome, accepted)
+		}
+		f.must(f.x.Fail(f.ctx, s.ID, ""))
+	}
+}

@@ -1,0 +1,133 @@
+package listing
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// stored is a file as a snapshot has it.
+func stored() backup.Entry {
+	return backup.Entry{
+		Name: "f", Kind: backup.File, Mode: 0o644, Size: 5, Inode: 7, Mtime: backup.Time{Sec: 100}, Ctime: backup.Time{Sec: 101, Nsec: 5},
+		Xattrs:     []backup.Xattr{{Name: "user.a", Value: []byte("b")}},
+		XattrChunk: backup.Ref{Chunk: backup.ChunkID{9}, Length: 70_000, Span: 70_000},
+		Content:    backup.Content{Refs: []backup.Ref{{Chunk: backup.ChunkID{1}, Length: 5, Span: 5}}},
+	}
+}
+
+// seen is e as a walk sees it.
+func seen(e backup.Entry) backup.Entry {
+	e.Flags, e.Xattrs, e.XattrChunk, e.Content = 0, nil, backup.Ref{}, backup.Content{}
+	return e
+}
+
+func with(e backup.Entry, change func(*backup.Entry)) backup.Entry {
+	change(&e)
+	return e
+}
+
+func TestUnchangedFileKeepsItsContent(t *testing.T) {
+	e := []backup.Entry{with(seen(stored()), func(e *backup.Entry) { e.Device, e.Btime.Sec, e.Nlink = 5, 3, 2 })}
+	c := TakeOver(e, []backup.Entry{stored()})
+	want := with(stored(), func(e *backup.Entry) { e.Device, e.Btime.Sec, e.Nlink = 5, 3, 2 })
+	if !reflect.DeepEqual(e[0], want) {
+		t.Errorf("got %+v\nwant %+v", e[0], want)
+	}
+	if c != (Comparison{Unchanged: 1}) {
+		t.Errorf("counted %+v", c)
+	}
+}
+
+func TestChangedFileIsReadAgain(t *testing.T) {
+	for name, change := range map[string]func(now, old *backup.Entry){
+		"size":                    func(now, _ *backup.Entry) { now.Size++ },
+		"mtime":                   func(now, _ *backup.Entry) { now.Mtime.Nsec++ },
+		"mtime, to the past":      func(now, _ *backup.Entry) { now.Mtime.Sec-- },
+		"ctime":                   func(now, _ *backup.Entry) { now.Ctime.Nsec++ },
+		"inode":                   func(now, _ *backup.Entry) { now.Inode++ },
+		"racy":                    func(_, old *backup.Entry) { old.Flags = backup.Racy },
+		"could not be read":       func(_, old *backup.Entry) { old.Flags = backup.Unreadable },
+		"changed under the read":  func(_, old *backup.Entry) { old.Flags = backup.ChangedWhileRead },
+		"was a symlink":           func(_, old *backup.Entry) { old.Kind = backup.Symlink },
+		"racy, and in this again": func(now, old *backup.Entry) { now.Flags, old.Flags = backup.Racy, backup.Racy },
+	} {
+		t.Run(name, func(t *testing.T) {
+			now, old := seen(stored()), stored()
+			change(&now, &old)
+			e := []backup.Entry{now}
+			c := TakeOver(e, []backup.Entry{old})
+			if e[0].Flags != now.Flags|backup.Wanted || e[0].Content.Refs != nil || e[0].Xattrs != nil || e[0].XattrChunk.Length != 0 {
+				t.Errorf("got %+v", e[0])
+			}
+			if want := (Comparison{Changed: 1, WantedFiles: 1, WantedBytes: now.Size}); c != want {
+				t.Errorf("counted %+v, want %+v", c, want)
+			}
+		})
+	}
+}
+
+func TestTakeOver(t *testing.T) {
+	name := func(name string, kind backup.Kind) backup.Entry {
+		return with(stored(), func(e *backup.Entry) { e.Name, e.Kind = name, kind })
+	}
+	now := []backup.Entry{
+		seen(name("a-new", backup.File)), seen(name("b-directory", backup.Directory)), seen(name("c-link", backup.Symlink)),
+		seen(name("d-new-link", backup.Symlink)), seen(name("e-was-directory", backup.File)), seen(name("f", backup.File)),
+		seen(name("z-new", backup.FIFO)),
+	}
+	old := []backup.Entry{
+		name("0-gone", backup.File), name("b-directory", backup.Directory), name("c-gone", backup.File), name("c-link", backup.Symlink),
+		name("e-was-directory", backup.Directory), name("f", backup.File), name("g-gone", backup.File),
+	}
+	c := TakeOver(now, old)
+	if want := (Comparison{New: 4, Unchanged: 2, WantedFiles: 2, WantedBytes: 10}); c != want {
+		t.Errorf("counted %+v, want %+v", c, want)
+	}
+	flags := []backup.Flags{backup.Wanted, 0, 0, backup.XattrsWanted, backup.Wanted, 0, backup.XattrsWanted}
+	for i := range now {
+		if now[i].Flags != flags[i] {
+			t.Errorf("%s has flags %b, want %b", now[i].Name, now[i].Flags, flags[i])
+		}
+	}
+	if now[1].Xattrs != nil {
+		t.Error("a subdirectory's entry got xattrs: they are in its own first page")
+	}
+	if !reflect.DeepEqual(now[2].Xattrs, stored().Xattrs) {
+		t.Error("an unchanged symlink lost its xattrs")
+	}
+}
+
+func TestRemovedDirectories(t *testing.T) {
+	list := func(entries ...string) (out []backup.Entry) {
+		for _, e := range entries {
+			kind := backup.File
+			if name, ok := cutSlash(e); ok {
+				kind, e = backup.Directory, name
+			}
+			out = append(out, backup.Entry{Name: e, Kind: kind})
+		}
+		return out
+	}
+	for _, test := range []struct{ now, old, want []string }{
+		{},
+		{old: []string{"a/", "b", "c/"}, want: []string{"a", "c"}},
+		{now: []string{"a/", "b/"}, old: []string{"a/", "b/"}},
+		{now: []string{"a", "b/"}, old: []string{"a/", "b/"}, want: []string{"a"}},
+		{now: []string{"a/", "new/"}, old: []string{"a", "b", "c"}},
+		{now: []string{"b", "d/"}, old: []string{"a/", "b/", "c/", "d/", "e/"}, want: []string{"a", "b", "c", "e"}},
+	} {
+		if got := RemovedDirectories(list(test.now...), list(test.old...)); !slices.Equal(got, test.want) {
+			t.Errorf("of %q, now %q: %q removed, want %q", test.old, test.now, got, test.want)
+		}
+	}
+}
+
+func cutSlash(s string) (string, bool) {
+	if s[len(s)-1] == '/' {
+		return s[:len(s)-1], true
+	}
+	return s, false
+}

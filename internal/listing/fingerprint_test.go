@@ -1,0 +1,102 @@
+package listing
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// twoFiles is a page whose fingerprint the tests below change.
+func twoFiles() (self *backup.Entry, entries []backup.Entry) {
+	self = &backup.Entry{Kind: backup.Directory, Mode: 0o755, Inode: 2, Ctime: backup.Time{Sec: 99}}
+	return self, []backup.Entry{
+		{Name: "a", Kind: backup.File, Mode: 0o644, Inode: 3, Size: 5},
+		{Name: "d", Kind: backup.Directory, Inode: 4},
+		{Name: "l", Kind: backup.Symlink, Mode: 0o777, Inode: 5, Target: "a"},
+	}
+}
+
+func TestFingerprintSeesWhatMatters(t *testing.T) {
+	self, entries := twoFiles()
+	f := NewFingerprinter()
+	seenBefore := map[backup.Fingerprint]string{f.Of(self, entries): "nothing"}
+	for name, change := range map[string]func(self *backup.Entry, e []backup.Entry) []backup.Entry{
+		"name":               func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Name = "b"; return e },
+		"kind":               func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Kind = backup.FIFO; return e },
+		"mode":               func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Mode = 0o600; return e },
+		"uid":                func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].UID = 1; return e },
+		"gid":                func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].GID = 1; return e },
+		"nlink":              func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Nlink = 2; return e },
+		"size":               func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Size = 6; return e },
+		"mtime":              func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Mtime.Sec = 1; return e },
+		"mtime nanoseconds":  func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Mtime.Nsec = 1; return e },
+		"ctime":              func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Ctime.Sec = 1; return e },
+		"ctime nanoseconds":  func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Ctime.Nsec = 1; return e },
+		"inode":              func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Inode = 9; return e },
+		"rdev":               func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Rdev = 1; return e },
+		"target":             func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[2].Target = "d"; return e },
+		"directory's inode":  func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[1].Inode = 9; return e },
+		"one less":           func(_ *backup.Entry, e []backup.Entry) []backup.Entry { return e[:2] },
+		"none":               func(_ *backup.Entry, _ []backup.Entry) []backup.Entry { return nil },
+		"self's mode":        func(self *backup.Entry, e []backup.Entry) []backup.Entry { self.Mode = 0o700; return e },
+		"self's ctime":       func(self *backup.Entry, e []backup.Entry) []backup.Entry { self.Ctime.Sec = 1; return e },
+		"self's inode":       func(self *backup.Entry, e []backup.Entry) []backup.Entry { self.Inode = 9; return e },
+		"names run together": func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Name = "a\x01"; return e },
+	} {
+		self, entries := twoFiles()
+		fp := f.Of(self, change(self, entries))
+		if other, ok := seenBefore[fp]; ok {
+			t.Errorf("a change of %s gives the fingerprint of a change of %s", name, other)
+		}
+		seenBefore[fp] = name
+	}
+	if _, ok := seenBefore[f.Of(nil, entries)]; ok {
+		t.Error("without self the fingerprint is one of those with it")
+	}
+}
+
+func TestFingerprintSeesNothingElse(t *testing.T) {
+	self, entries := twoFiles()
+	f := NewFingerprinter()
+	want := f.Of(self, entries)
+	for name, change := range map[string]func(e *backup.Entry){
+		"flags":       func(e *backup.Entry) { e.Flags = backup.Racy },
+		"birth time":  func(e *backup.Entry) { e.Btime = backup.Time{Sec: 5, Nsec: 6} },
+		"device":      func(e *backup.Entry) { e.Device = 9 },
+		"xattrs":      func(e *backup.Entry) { e.Xattrs = []backup.Xattr{{Name: "user.a"}} },
+		"xattr chunk": func(e *backup.Entry) { e.XattrChunk.Length = 5 },
+		"content":     func(e *backup.Entry) { e.Content.Refs = make([]backup.Ref, 1) },
+	} {
+		self, entries := twoFiles()
+		change(self)
+		change(&entries[0])
+		if f.Of(self, entries) != want {
+			t.Errorf("a change of %s changes the fingerprint", name)
+		}
+	}
+	// What a subdirectory's own first page has does not matter in its parent.
+	entries[1].Mode, entries[1].Mtime.Sec, entries[1].Nlink, entries[1].Size = 0o700, 5, 9, 4096
+	if f.Of(self, entries) != want {
+		t.Error("a subdirectory's attributes change its parent's fingerprint")
+	}
+}
+
+// Another fingerprint for the same page would have every unchanged file looked
+// at again.
+func TestFingerprintNeverChanges(t *testing.T) {
+	self, entries := twoFiles()
+	const want = "bffb918941feb53fa604ed4bfcdcabe8"
+	if got := NewFingerprinter().Of(self, entries); hex.EncodeToString(got[:]) != want {
+		t.Errorf("fingerprint %x, and it was %s", got, want)
+	}
+}
+
+func TestFingerprintAllocatesNothing(t *testing.T) {
+	entries := files(1000)
+	f := NewFingerprinter()
+	f.Of(nil, entries)
+	if n := testing.AllocsPerRun(50, func() { f.Of(nil, entries) }); n != 0 {
+		t.Errorf("%v allocations a page", n)
+	}
+}

@@ -1,0 +1,86 @@
+package listing
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Sort puts entries in the order that listings have, by name, bytewise, and
+// drops, in place, all but the first of those with the same name: a file
+// system may give a name twice while a directory changes.
+func Sort(entries []backup.Entry) []backup.Entry {
+	sorted := true
+	for i := 1; i < len(entries) && sorted; i++ {
+		sorted = entries[i-1].Name < entries[i].Name
+	}
+	if sorted {
+		return entries
+	}
+	scratch := sortKeys.Get().(*[]sortKey)
+	keys := appendKeys((*scratch)[:0], entries)
+	twice := false
+	slices.SortFunc(keys, func(a, b sortKey) int {
+		if a.head != b.head {
+			return cmp.Compare(a.head, b.head)
+		}
+		if c := strings.Compare(entries[a.at].Name, entries[b.at].Name); c != 0 {
+			return c
+		}
+		twice = twice || a.at != b.at
+		return cmp.Compare(a.at, b.at)
+	})
+	arrange(entries, keys)
+	if cap(keys) <= keepKeys {
+		*scratch = keys
+		sortKeys.Put(scratch)
+	}
+	if twice {
+		entries = slices.CompactFunc(entries, func(a, b backup.Entry) bool { return a.Name == b.Name })
+	}
+	return entries
+}
+
+// A sortKey stands for an entry, which is large to move and far to look at:
+// the eight bytes of its name after what all names begin with mostly decide.
+type sortKey struct {
+	head uint64
+	at   int
+}
+
+const keepKeys = 16 << 10
+
+var sortKeys = sync.Pool{New: func() any { return new([]sortKey) }}
+
+func appendKeys(keys []sortKey, entries []backup.Entry) []sortKey {
+	common := entries[0].Name
+	for i := range entries {
+		common = common[:sharedPrefix(common, entries[i].Name)]
+	}
+	for i := range entries {
+		var head [8]byte
+		copy(head[:], entries[i].Name[len(common):])
+		keys = append(keys, sortKey{binary.BigEndian.Uint64(head[:]), i})
+	}
+	return keys
+}
+
+// arrange moves each entry once, to where the keys say: the i-th key has the
+// place of the entry that comes to i.
+func arrange(entries []backup.Entry, keys []sortKey) {
+	for i := range keys {
+		if keys[i].at == i {
+			continue
+		}
+		first, to := entries[i], i
+		for from := keys[to].at; from != i; from = keys[to].at {
+			entries[to], keys[to].at = entries[from], to
+			to = from
+		}
+		entries[to], keys[to].at = first, to
+	}
+}

@@ -1,0 +1,299 @@
+package restore
+
+import (
+	"bytes"
+	"context"
+	"iter"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/dirstore"
+)
+
+// A fixture is a snapshot made by hand, in a real store. Its catalog believes
+// everything: an index may be hostile, and then holds what a real one refuses.
+type fixture struct {
+	t        *testing.T
+	snapshot backup.SnapshotID
+	store    store.Store
+	opener   *seal.Opener
+	sealer   *seal.Sealer
+	key      seal.DedupKey
+	hasher   *chunk.Hasher
+
+	pages []backup.PageVersion
+	at    map[backup.ChunkID]index.Location
+	id    backup.PackID
+	pack  *pack.Writer
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	identity, recipient, err := seal.GenerateIdentity()
+	check(t, err)
+	opener, err := seal.NewOpener([]byte(identity + "\n"))
+	check(t, err)
+	sealer, err := seal.NewSealer([]string{recipient})
+	check(t, err)
+	s, err := dirstore.Create(t.TempDir())
+	check(t, err)
+	key := seal.NewDedupKey()
+	f := &fixture{
+		t: t, snapshot: backup.NewSnapshotID(), store: s, opener: opener, sealer: sealer, key: key,
+		hasher: chunk.NewHasher([32]byte(key)), at: map[backup.ChunkID]index.Location{},
+	}
+	f.newPack()
+	return f
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newPack begins another pack; the one before is in the store then.
+func (f *fixture) newPack() {
+	f.t.Helper()
+	if f.pack != nil && f.pack.Chunks() == 0 {
+		return
+	}
+	if f.pack != nil {
+		data, err := f.pack.Finish()
+		check(f.t, err)
+		check(f.t, f.store.Put(context.Background(), store.PackName(f.snapshot, f.id), data))
+	}
+	f.id = backup.NewPackID()
+	var err error
+	f.pack, err = pack.NewWriter(pack.KindData, f.id, f.sealer, nil)
+	check(f.t, err)
+}
+
+// chunk stores a chunk and returns a ref of it, after a hole.
+func (f *fixture) chunk(data []byte, hole int64) backup.Ref {
+	f.t.Helper()
+	hash := f.hasher.Sum(data)
+	if _, ok := f.at[hash.ID()]; !ok {
+		frame, err := f.pack.Add(pack.Frame{
+			RawLength: len(data), Body: data, Chunks: []pack.Chunk{{Hash: hash, Length: uint32(len(data))}},
+		})
+		check(f.t, err)
+		f.at[hash.ID()] = index.Location{Pack: f.id, Snapshot: f.snapshot, Frame: frame, Length: uint32(len(data))}
+	}
+	return backup.Ref{Chunk: hash.ID(), Hole: hole, Length: int64(len(data)), Span: int64(len(data))}
+}
+
+// list stores a list chunk of refs and returns a content that names it.
+func (f *fixture) list(depth int, refs ...backup.Ref) backup.Content {
+	f.t.Helper()
+	ref := f.chunk(listing.EncodeRefs(nil, backup.Content{Depth: depth - 1, Refs: refs}), 0)
+	ref.Span = 0
+	for _, r := range refs {
+		ref.Span += r.Hole + r.Span
+	}
+	return backup.Content{Depth: depth, Refs: []backup.Ref{ref}}
+}
+
+var testTime = backup.Time{Sec: 1_600_000_000, Nsec: 123_456_789}
+
+// entry returns an entry of the user who runs the test.
+func entry(name string, kind backup.Kind) backup.Entry {
+	return backup.Entry{
+		Name: name, Kind: kind, Mode: 0o644, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Nlink: 1, Mtime: testTime, Inode: 7,
+	}
+}
+
+// file returns a file of one chunk, or of none if it is empty.
+func (f *fixture) file(name, content string) backup.Entry {
+	e := entry(name, backup.File)
+	e.Size = int64(len(content))
+	if content != "" {
+		e.Content.Refs = []backup.Ref{f.chunk([]byte(content), 0)}
+	}
+	return e
+}
+
+func symlink(name, target string) backup.Entry {
+	e := entry(name, backup.Symlink)
+	e.Target = target
+	return e
+}
+
+func subdirectory(name string) backup.Entry {
+	return backup.Entry{Name: name, Kind: backup.Directory, Inode: 8}
+}
+
+// directory adds the only page of a directory.
+func (f *fixture) directory(path string, entries ...backup.Entry) {
+	f.t.Helper()
+	self := entry("", backup.Directory)
+	self.Mode = 0o755
+	f.page(backup.Page{Path: path, Self: &self, Entries: entries})
+}
+
+func (f *fixture) page(p backup.Page) {
+	f.t.Helper()
+	listing.Sort(p.Entries)
+	data, err := listing.Encode(nil, &p)
+	check(f.t, err)
+	f.pages = append(f.pages, backup.PageVersion{Path: p.Path, Key: p.Key, Listing: data})
+}
+
+// Pages and LocateAll make it a Catalog.
+func (f *fixture) Pages(_ context.Context, _ backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
+	return func(yield func(backup.PageVersion, error) bool) {
+		slices.SortStableFunc(f.pages, func(a, b backup.PageVersion) int {
+			return bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path))
+		})
+		for _, p := range f.pages {
+			if path != "" && p.Path != path && !strings.HasPrefix(p.Path, path+"/") {
+				continue
+			}
+			if !yield(p, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (f *fixture) LocateAll(_ context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+	found := make([]index.Location, len(ids))
+	for i, id := range ids {
+		found[i] = f.at[id]
+	}
+	return found, nil
+}
+
+func (f *fixture) deps() Deps {
+	return Deps{Catalog: f, Store: f.store, Opener: f.opener, HashKey: f.key}
+}
+
+// restore runs Restore and fails the test on an error.
+func (f *fixture) restore(o Options) (Summary, *observer) {
+	f.t.Helper()
+	sum, obs, err := f.tryRestore(context.Background(), o)
+	check(f.t, err)
+	return sum, obs
+}
+
+func (f *fixture) tryRestore(ctx context.Context, o Options) (Summary, *observer, error) {
+	f.t.Helper()
+	f.newPack()
+	obs := &observer{}
+	o.Snapshot = f.snapshot
+	sum, err := Restore(ctx, f.deps(), o, obs)
+	return sum, obs, err
+}
+
+// An observer keeps what it is told.
+type observer struct {
+	mu       sync.Mutex
+	problems []backup.Problem
+	changes  []Change
+	onChange func(Change)
+}
+
+func (o *observer) Progress(Progress) {}
+
+func (o *observer) Change(c Change) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.changes = append(o.changes, c)
+	if o.onChange != nil {
+		o.onChange(c)
+	}
+}
+
+func (o *observer) Problem(p backup.Problem) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.problems = append(o.problems, p)
+}
+
+// wantProblems checks at what paths there were problems.
+func (o *observer) wantProblems(t *testing.T, paths ...string) {
+	t.Helper()
+	var got []string
+	for _, p := range o.problems {
+		got = append(got, p.Path)
+	}
+	slices.Sort(got)
+	slices.Sort(paths)
+	if !slices.Equal(got, paths) {
+		t.Errorf("problems at %q, want %q: %v", got, paths, o.problems)
+	}
+}
+
+// actions returns "action path" of each change, sorted.
+func (o *observer) actions() []string {
+	var got []string
+	for _, c := range o.changes {
+		got = append(got, string(c.Action)+" "+c.Path)
+	}
+	slices.Sort(got)
+	return got
+}
+
+func wantFile(t *testing.T, path, content string) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != content {
+		t.Errorf("%s holds %.100q, want %.100q (%v)", path, got, content, err)
+	}
+}
+
+func wantNothing(t *testing.T, path string) {
+	t.Helper()
+	if info, err := os.Lstat(path); err == nil {
+		t.Errorf("%s is there: %v", path, info.Mode())
+	}
+}
+
+// wantNames checks what is in a directory.
+func wantNames(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	check(t, err)
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	slices.Sort(names)
+	if !slices.Equal(got, names) {
+		t.Errorf("%s holds %q, want %q", dir, got, names)
+	}
+}
+
+func write(t *testing.T, path, content string, mtime backup.Time) {
+	t.Helper()
+	check(t, os.WriteFile(path, []byte(content), 0o644))
+	check(t, os.Chtimes(path, time.Time{}, mtime.Time()))
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("takes root")
+	}
+}
+
+func stat(t *testing.T, path string) unix.Stat_t {
+	t.Helper()
+	var st unix.Stat_t
+	check(t, unix.Lstat(path, &st))
+	return st
+}
