@@ -94,9 +94,23 @@ func BenchmarkEncode(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.ReportMetric(float64(len(dst))/float64(len(p.Entries)), "bytes/entry")
 		return func() { dst, _ = c.Encode(dst[:0], p) }
 	})
+}
+
+// What the index stores of a file. 16 bytes are its chunk's id.
+func TestBytesPerEntry(t *testing.T) {
+	for n, budget := range map[int]float64{100: 34, 1300: 30} {
+		data, err := Encode(nil, realisticPage(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := float64(len(data)) / float64(n)
+		t.Logf("%d entries: %.1f bytes each", n, got)
+		if got > budget {
+			t.Errorf("%d entries: %.1f bytes each, more than %.0f", n, got, budget)
+		}
+	}
 }
 
 func BenchmarkDecode(b *testing.B) {

@@ -28,7 +28,8 @@ type Source interface {
 type Tree interface {
 	// OpenDirectory opens a directory. Errors wrap fs.ErrNotExist,
 	// fs.ErrPermission, backup.ErrOutside (a component is a symlink) or
-	// syscall.ENOTDIR (it is no directory any more).
+	// syscall.ENOTDIR (it is no directory any more). One that may be looked at
+	// but not listed opens all the same: then Read fails with fs.ErrPermission.
 	OpenDirectory(ctx context.Context, path string) (Directory, error)
 	// RootDevice is the st_dev of the root, for one-file-system walks.
 	RootDevice() uint64

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/index/ent"
 )
 
@@ -266,7 +267,7 @@ func (a *application) accept(s *snapshotState, task *ent.WalkTask, part *backup.
 		a.writes.trees = append(a.writes.trees, Tree{shard, number, Range{backup.PathKey(path), backup.PathKeyEnd(path)}})
 	}
 	for _, name := range part.Ended {
-		a.writes.ended = append(a.writes.ended, PageName{shard, number, index.DirectoryIDOf(name.Path), name.Key})
+		a.writes.ended = append(a.writes.ended, PageName{shard, number, listing.DirectoryID(name.Path), name.Key})
 	}
 	a.putPages(s, part.Pages)
 	for _, pages := range part.Batches {
@@ -285,7 +286,7 @@ func (a *application) putPages(s *snapshotState, pages []backup.PageVersion) {
 		p := &pages[i]
 		a.writes.pages = append(a.writes.pages, PageRow{
 			Shard: backup.ShardID(s.row.ShardID), Number: backup.SnapshotNumber(s.row.Number),
-			Directory: index.DirectoryIDOf(p.Path), Key: p.Key, PathKey: backup.PathKey(p.Path),
+			Directory: listing.DirectoryID(p.Path), Key: p.Key, PathKey: backup.PathKey(p.Path),
 			Fingerprint: p.Fingerprint, Inode: p.Inode, Listing: p.Listing,
 		})
 	}

@@ -43,8 +43,20 @@ type Backend interface {
 type Tx struct {
 	*ent.Client           // the small tables
 	Hot         HotWriter // the hot ones
+	Dialect
+}
+
+// A Dialect is what differs in the SQL that both databases run.
+type Dialect struct {
 	// What a SELECT ends with to lock its rows; empty where a transaction that writes is alone anyway.
 	ForUpdate, ForShare, SkipLocked string
+	// Numbered: parameters of an INSERT are $1, $2 …; else each is a ?, because
+	// SQLite takes quadratic time for numbers.
+	Numbered bool
+	// In is the condition that column is one of the list that is parameter n;
+	// List makes the parameter of a []int64 or []uuid.UUID. So a list of any length is the same statement.
+	In   func(column string, n int) string
+	List func(values any) any
 }
 
 // A PageRow is a version of a page in the hot table.

@@ -10,7 +10,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 // What rows carry that only the index itself reads: the directories of a task,
@@ -73,7 +73,7 @@ func decodePages(data []byte) ([]backup.PageVersion, error) {
 func digestNames(pages []backup.PageVersion) []byte {
 	names := make([][]byte, len(pages))
 	for i := range pages {
-		directory := index.DirectoryIDOf(pages[i].Path)
+		directory := listing.DirectoryID(pages[i].Path)
 		names[i] = binary.BigEndian.AppendUint64(directory[:], uint64(pages[i].Key))
 	}
 	slices.SortFunc(names, bytes.Compare)

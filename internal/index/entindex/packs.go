@@ -187,8 +187,7 @@ func (tx *Tx) insertDependencies(ctx context.Context, dependencies []Dependency)
 func (tx *Tx) dependencies(ctx context.Context, packs []int64) (map[int64][]int64, error) {
 	on := map[int64][]int64{}
 	for group := range slices.Chunk(packs, listLength) {
-		list, args := placeholders(group, 0)
-		rows, err := tx.QueryContext(ctx, "SELECT pack, relies_on FROM pack_dependencies WHERE pack IN ("+list+")", args...)
+		rows, err := tx.QueryContext(ctx, "SELECT pack, relies_on FROM pack_dependencies WHERE "+tx.In("pack", 1), tx.List(group))
 		if err != nil {
 			return nil, err
 		}
@@ -217,8 +216,7 @@ func (tx *Tx) condemnedPacks(ctx context.Context, ids []int64) (map[int64]bool, 
 		condemned[id] = true
 	}
 	for group := range slices.Chunk(ids, listLength) {
-		list, args := placeholders(group, 0)
-		rows, err := tx.QueryContext(ctx, "SELECT id, condemned FROM packs WHERE id IN ("+list+") ORDER BY id"+tx.ForShare, args...)
+		rows, err := tx.QueryContext(ctx, "SELECT id, condemned FROM packs WHERE "+tx.In("id", 1)+" ORDER BY id"+tx.ForShare, tx.List(group))
 		if err != nil {
 			return nil, err
 		}

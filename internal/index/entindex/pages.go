@@ -11,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 // pagesLimit is how many rows with their listings are in memory at a time.
@@ -97,7 +98,7 @@ func (x *Index) Listings(ctx context.Context, shard backup.ShardID, base backup.
 	}
 	names := make([]PageName, len(pages))
 	for i, p := range pages {
-		names[i] = PageName{Shard: shard, Directory: index.DirectoryIDOf(p.Path), Key: p.Key}
+		names[i] = PageName{Shard: shard, Directory: listing.DirectoryID(p.Path), Key: p.Key}
 	}
 	return x.Backend.Listings(ctx, shard, base, names)
 }
@@ -117,7 +118,7 @@ func (x *Index) DirectoryByInode(ctx context.Context, shard backup.ShardID, base
 
 // PageKeys implements index.Walking.
 func (x *Index) PageKeys(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) ([]backup.PageKey, error) {
-	marks, err := x.Backend.DirectoryMarks(ctx, shard, base, index.DirectoryIDOf(path))
+	marks, err := x.Backend.DirectoryMarks(ctx, shard, base, listing.DirectoryID(path))
 	if err != nil {
 		return nil, err
 	}
@@ -168,6 +169,9 @@ func (x *Index) Changes(ctx context.Context, id backup.SnapshotID) iter.Seq2[ind
 				version, err := row.version()
 				if err != nil {
 					return err
+				}
+				if ended {
+					version = backup.PageVersion{Path: version.Path, Key: version.Key}
 				}
 				if !yield(index.Change{Ended: ended, PageVersion: version}, nil) {
 					return errStop

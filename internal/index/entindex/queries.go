@@ -25,46 +25,41 @@ const (
 	insertRows = 500    // of a VALUES (…), (…)
 )
 
-// placeholders returns "$n,$n+1,…" for values, after the first n-1 parameters.
-func placeholders[T any](values []T, before int) (string, []any) {
-	var list strings.Builder
-	args := make([]any, len(values))
-	for i, v := range values {
-		if i > 0 {
-			list.WriteByte(',')
-		}
-		list.WriteByte('$')
-		list.WriteString(strconv.Itoa(before + i + 1))
-		args[i] = v
-	}
-	return list.String(), args
-}
-
 // insert runs an INSERT of many rows that returns some.
 func (tx *Tx) insert(ctx context.Context, head string, values [][]any, tail string) (*sql.Rows, error) {
-	query, args := insertStatement(head, values, tail)
+	query, args := tx.insertStatement(head, values, tail)
 	return tx.QueryContext(ctx, query, args...)
 }
 
 func (tx *Tx) insertAll(ctx context.Context, head string, values [][]any) error {
-	query, args := insertStatement(head, values, "")
+	query, args := tx.insertStatement(head, values, "")
 	_, err := tx.ExecContext(ctx, query, args...)
 	return err
 }
 
-func insertStatement(head string, values [][]any, tail string) (string, []any) {
+func (d *Dialect) insertStatement(head string, values [][]any, tail string) (string, []any) {
 	var query strings.Builder
 	query.WriteString(head)
-	var args []any
-	for i, row := range values {
-		if i > 0 {
-			query.WriteByte(',')
+	args := make([]any, 0, len(values)*len(values[0]))
+	for _, row := range values {
+		for i, value := range row {
+			switch {
+			case i > 0:
+				query.WriteString(",")
+			case len(args) > 0:
+				query.WriteString("),(")
+			default:
+				query.WriteString("(")
+			}
+			args = append(args, value)
+			if d.Numbered {
+				query.WriteString("$" + strconv.Itoa(len(args)))
+			} else {
+				query.WriteString("?")
+			}
 		}
-		list, rowArgs := placeholders(row, len(args))
-		query.WriteString("(" + list + ")")
-		args = append(args, rowArgs...)
 	}
-	query.WriteString(tail)
+	query.WriteString(")" + tail)
 	return query.String(), args
 }
 

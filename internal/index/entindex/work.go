@@ -71,8 +71,8 @@ func (x *Index) claim(ctx context.Context, c index.Claim, table, columns string,
 		args := []any{stamp(c.Now), stamp(c.Now.Add(c.Lease)), c.Limit}
 		where := ""
 		if c.Snapshots != nil {
-			list, ids := placeholders(uuids(c.Snapshots), len(args))
-			where, args = " AND snapshot_id IN ("+list+")", append(args, ids...)
+			args = append(args, tx.List(uuids(c.Snapshots)))
+			where = " AND " + tx.In("snapshot_id", len(args))
 		}
 		// Materialized, or a plan may run the SELECT more than once, and lock more than the limit.
 		rows, err := tx.QueryContext(ctx, "WITH claimed AS MATERIALIZED (SELECT id FROM "+table+
@@ -151,9 +151,8 @@ func extend[ID ~int64](ctx context.Context, tx *Tx, table string, ids []ID, unti
 		for i, id := range group {
 			raw[i] = int64(id)
 		}
-		list, args := placeholders(raw, 1)
 		_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET lease_until = $1 WHERE id IN ("+
-			"SELECT id FROM "+table+" WHERE id IN ("+list+") ORDER BY id"+tx.SkipLocked+")", append([]any{stamp(until)}, args...)...)
+			"SELECT id FROM "+table+" WHERE "+tx.In("id", 2)+" ORDER BY id"+tx.SkipLocked+")", stamp(until), tx.List(raw))
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 // Names have any bytes, and paths any length: two that begin alike for
@@ -50,7 +51,7 @@ func testNames(t *testing.T, fresh func(testing.TB) Database) {
 	below := backup.PathKey(deep + "/one")
 	marks, next, err := f.x.Marks(f.ctx, f.shard.ID, s.Number, below, backup.PathKeyEnd(deep+"/one"), 100)
 	f.must(err)
-	if len(marks) != 2 || next != nil || marks[0].Directory != index.DirectoryIDOf(deep+"/one") {
+	if len(marks) != 2 || next != nil || marks[0].Directory != listing.DirectoryID(deep+"/one") {
 		t.Fatalf("%d marks below, more at %q; want 2", len(marks), next)
 	}
 	second := f.walk(func(r *backup.SliceWalked) { r.Removed = []string{deep + "/one", "x"} })
@@ -203,7 +204,7 @@ func testMarks(t *testing.T, fresh func(testing.TB) Database) {
 		var want []index.PageMark
 		for _, p := range pages {
 			if key := backup.PathKey(p.Path); bytes.Compare(key, from) >= 0 && (to == nil || bytes.Compare(key, to) < 0) {
-				want = append(want, index.PageMark{Directory: index.DirectoryIDOf(p.Path), Key: p.Key, Fingerprint: p.Fingerprint})
+				want = append(want, index.PageMark{Directory: listing.DirectoryID(p.Path), Key: p.Key, Fingerprint: p.Fingerprint})
 			}
 		}
 		for _, limit := range []int{1, 2, 7, 20, 21, 1000} {

@@ -41,11 +41,16 @@ const (
 	byPathKey = " ORDER BY " + keyPrefix + ", path_key, page"
 )
 
+func selectMarks(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) (string, pgx.NamedArgs) {
+	args := pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "limit": limit}
+	return "SELECT directory, page, fingerprint, path_key FROM pages WHERE shard = @shard" +
+		rangeCondition(r, args) + validIn + byPathKey + " LIMIT @limit", args
+}
+
 // Marks implements entindex.HotReader.
 func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
-	args := pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "limit": limit}
-	rows, err := b.pool.Query(ctx, "SELECT directory, page, fingerprint, path_key FROM pages WHERE shard = @shard"+
-		rangeCondition(r, args)+validIn+byPathKey+" LIMIT @limit", args)
+	query, args := selectMarks(shard, at, r, limit)
+	rows, err := b.pool.Query(ctx, query, args)
 	if err != nil {
 		return nil, nil, b.Wrap(err)
 	}
@@ -63,7 +68,13 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 	return marks, keys, b.Wrap(rows.Err())
 }
 
-const pageColumns = "shard, directory, page, path_key, fingerprint, inode"
+const (
+	pageColumns     = "shard, directory, page, path_key, fingerprint, inode"
+	selectByInode   = "SELECT path_key FROM pages WHERE shard = @shard AND inode = @inode AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
+	selectDirectory = "SELECT page, fingerprint FROM pages WHERE shard = @shard AND directory = @directory" + validIn + " ORDER BY page"
+	selectBegun     = "SELECT " + pageColumns + ", listing FROM pages WHERE shard = $1 AND first_snapshot = $2" + byPathKey
+	selectEnded     = "SELECT " + pageColumns + " FROM pages WHERE shard = $1 AND last_snapshot = $2" + byPathKey
+)
 
 func scanPage(rows pgx.Rows) (p entindex.PageRow, err error) {
 	raw := rows.RawValues()
@@ -78,8 +89,7 @@ func scanPage(rows pgx.Rows) (p entindex.PageRow, err error) {
 	return p, nil
 }
 
-// PagesAfter implements entindex.HotReader.
-func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
+func selectPages(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) (string, pgx.NamedArgs) {
 	args := pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "limit": limit}
 	more := ""
 	if after != nil {
@@ -87,8 +97,14 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 		args["after"], args["key"] = after, int64(key)
 		more = " AND (path_key, page) > (@after, @key)"
 	}
-	rows, err := b.pool.Query(ctx, "SELECT "+pageColumns+", listing FROM pages WHERE shard = @shard"+
-		rangeCondition(r, args)+more+validIn+byPathKey+" LIMIT @limit", args)
+	return "SELECT " + pageColumns + ", listing FROM pages WHERE shard = @shard" +
+		rangeCondition(r, args) + more + validIn + byPathKey + " LIMIT @limit", args
+}
+
+// PagesAfter implements entindex.HotReader.
+func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
+	query, args := selectPages(shard, at, r, after, key, limit)
+	rows, err := b.pool.Query(ctx, query, args)
 	if err != nil {
 		return nil, b.Wrap(err)
 	}
@@ -104,19 +120,21 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 	return pages, b.Wrap(rows.Err())
 }
 
+const selectListings = `
+SELECT n.position, p.listing FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
+CROSS JOIN LATERAL (
+    SELECT listing, last_snapshot FROM pages
+    WHERE shard = @shard AND directory = n.directory AND page = n.page AND first_snapshot <= @at
+    ORDER BY first_snapshot DESC LIMIT 1) p
+WHERE p.last_snapshot IS NULL OR p.last_snapshot >= @at`
+
 // Listings implements entindex.HotReader.
 func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
 	directories, keys := make([][16]byte, len(names)), make([]int64, len(names))
 	for i, n := range names {
 		directories[i], keys[i] = n.Directory, int64(n.Key)
 	}
-	rows, err := b.pool.Query(ctx, `
-SELECT n.position, p.listing FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
-CROSS JOIN LATERAL (
-    SELECT listing, last_snapshot FROM pages
-    WHERE shard = @shard AND directory = n.directory AND page = n.page AND first_snapshot <= @at
-    ORDER BY first_snapshot DESC LIMIT 1) p
-WHERE p.last_snapshot IS NULL OR p.last_snapshot >= @at`,
+	rows, err := b.pool.Query(ctx, selectListings,
 		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "directories": directories, "keys": keys})
 	if err != nil {
 		return nil, b.Wrap(err)
@@ -132,7 +150,7 @@ WHERE p.last_snapshot IS NULL OR p.last_snapshot >= @at`,
 
 // DirectoriesByInode implements entindex.HotReader.
 func (b *backend) DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error) {
-	rows, err := b.pool.Query(ctx, "SELECT path_key FROM pages WHERE shard = @shard AND inode = @inode AND page = 0 AND inode <> 0"+validIn+" LIMIT 2",
+	rows, err := b.pool.Query(ctx, selectByInode,
 		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "inode": int64(inode)})
 	if err != nil {
 		return nil, b.Wrap(err)
@@ -143,7 +161,7 @@ func (b *backend) DirectoriesByInode(ctx context.Context, shard backup.ShardID, 
 
 // DirectoryMarks implements entindex.HotReader.
 func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, directory backup.DirectoryID) ([]index.PageMark, error) {
-	rows, err := b.pool.Query(ctx, "SELECT page, fingerprint FROM pages WHERE shard = @shard AND directory = @directory"+validIn+" ORDER BY page",
+	rows, err := b.pool.Query(ctx, selectDirectory,
 		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "directory": [16]byte(directory)})
 	if err != nil {
 		return nil, b.Wrap(err)
@@ -203,12 +221,12 @@ func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bo
 
 // Begun implements entindex.HotReader.
 func (b *backend) Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
-	return b.stream(ctx, "SELECT "+pageColumns+", listing FROM pages WHERE shard = $1 AND first_snapshot = $2"+byPathKey, int64(shard), int64(number))
+	return b.stream(ctx, selectBegun, int64(shard), int64(number))
 }
 
 // Ended implements entindex.HotReader.
 func (b *backend) Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
-	return b.stream(ctx, "SELECT shard, directory, page, path_key, '00000000-0000-0000-0000-000000000000'::uuid, 0::bigint FROM pages WHERE shard = $1 AND last_snapshot = $2"+byPathKey, int64(shard), int64(number)-1)
+	return b.stream(ctx, selectEnded, int64(shard), int64(number)-1)
 }
 
 // stream yields rows as they come: the server sorts (on its disk, if need be)

@@ -12,8 +12,15 @@ import (
 // makeStages gives a new connection its session temp tables: bulk writes are copied
 // there, and go on to the real tables in one statement. They are empty
 // again after each transaction.
+//
+// The planner knows nothing of temp tables, takes them for large, and would read all
+// of pages to join it with a few rows. What these connections do is look
+// up rows by key, so that a nested loop over an index is right whatever the sizes.
 func makeStages(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `
+SET enable_hashjoin = off;
+SET enable_mergejoin = off;
+SET enable_seqscan = off;
 CREATE TEMP TABLE IF NOT EXISTS stage_chunks (
     id uuid NOT NULL, pack bigint NOT NULL, frame integer NOT NULL, frame_offset integer NOT NULL, length integer NOT NULL
 ) ON COMMIT DELETE ROWS;
@@ -28,6 +35,38 @@ CREATE TEMP TABLE IF NOT EXISTS stage_names (
 	return err
 }
 
+// From the stages to the tables.
+const (
+	insertChunks = `
+INSERT INTO chunks AS c (id, pack, frame, frame_offset, length)
+SELECT id, pack, frame, frame_offset, length FROM stage_chunks ORDER BY id
+ON CONFLICT (id) DO UPDATE
+SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length
+WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`
+	// A chunk a lookup: OFFSET 0 keeps the planner from reading all chunks instead.
+	keptPlaces = `
+SELECT DISTINCT s.pack, c.pack FROM stage_chunks s
+CROSS JOIN LATERAL (SELECT pack FROM chunks WHERE id = s.id OFFSET 0) c WHERE c.pack <> s.pack`
+	endChangedPages = `
+UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_pages s
+WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
+  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number
+  AND NOT (p.fingerprint = s.fingerprint AND p.listing = s.listing)`
+	// What is still open from before is the same, and stays.
+	insertPages = `
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing)
+SELECT shard, page, number, inode, directory, fingerprint, path_key, listing FROM stage_pages s
+WHERE NOT EXISTS (
+    SELECT FROM pages p WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
+       AND p.last_snapshot IS NULL AND p.first_snapshot < s.number)
+ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE
+SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing`
+	endNamedPages = `
+UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_names s
+WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
+  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number`
+)
+
 // A hotWriter is entindex.HotWriter on a connection that is in a transaction.
 type hotWriter struct{ conn *pgx.Conn }
 
@@ -39,19 +78,12 @@ func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) ([]e
 	if err != nil {
 		return nil, err
 	}
-	done, err := w.conn.Exec(ctx, `
-INSERT INTO chunks AS c (id, pack, frame, frame_offset, length)
-SELECT id, pack, frame, frame_offset, length FROM stage_chunks ORDER BY id
-ON CONFLICT (id) DO UPDATE
-SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length
-WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`)
+	done, err := w.conn.Exec(ctx, insertChunks)
 	if err != nil || int(done.RowsAffected()) == len(rows) {
 		return nil, err
 	}
 	// Some chunks were there already: their packs are what the new ones depend on.
-	found, err := w.conn.Query(ctx, `
-SELECT DISTINCT s.pack, c.pack FROM stage_chunks s
-CROSS JOIN LATERAL (SELECT pack FROM chunks WHERE id = s.id OFFSET 0) c WHERE c.pack <> s.pack`)
+	found, err := w.conn.Query(ctx, keptPlaces)
 	if err != nil {
 		return nil, err
 	}
@@ -91,23 +123,11 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 	if err != nil {
 		return err
 	}
-	_, err = w.conn.Exec(ctx, `
-UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_pages s
-WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
-  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number
-  AND NOT (p.fingerprint = s.fingerprint AND p.listing = s.listing)`)
+	_, err = w.conn.Exec(ctx, endChangedPages)
 	if err != nil {
 		return err
 	}
-	// What is still open from before is the same, and stays.
-	_, err = w.conn.Exec(ctx, `
-INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing)
-SELECT shard, page, number, inode, directory, fingerprint, path_key, listing FROM stage_pages s
-WHERE NOT EXISTS (
-    SELECT FROM pages p WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
-       AND p.last_snapshot IS NULL AND p.first_snapshot < s.number)
-ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE
-SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing`)
+	_, err = w.conn.Exec(ctx, insertPages)
 	return err
 }
 
@@ -128,10 +148,7 @@ func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) erro
 	if err != nil {
 		return err
 	}
-	_, err = w.conn.Exec(ctx, `
-UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_names s
-WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
-  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number`)
+	_, err = w.conn.Exec(ctx, endNamedPages)
 	return err
 }
 
@@ -144,9 +161,8 @@ func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
 		n := min(len(trees), batchLength)
 		batch := &pgx.Batch{}
 		for _, t := range trees[:n] {
-			args := pgx.NamedArgs{"shard": int64(t.Shard), "number": int64(t.Number)}
-			where := rangeCondition(t.Range, args)
-			batch.Queue("UPDATE pages SET last_snapshot = @number - 1 WHERE shard = @shard AND last_snapshot IS NULL AND first_snapshot < @number"+where, args)
+			query, args := endTree(t)
+			batch.Queue(query, args)
 		}
 		if err := w.conn.SendBatch(ctx, batch).Close(); err != nil {
 			return err
@@ -156,11 +172,22 @@ func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
 	return nil
 }
 
+func endTree(t entindex.Tree) (string, pgx.NamedArgs) {
+	args := pgx.NamedArgs{"shard": int64(t.Shard), "number": int64(t.Number)}
+	return "UPDATE pages SET last_snapshot = @number - 1 WHERE shard = @shard AND last_snapshot IS NULL AND first_snapshot < @number" +
+		rangeCondition(t.Range, args), args
+}
+
+const (
+	deleteBegun = "DELETE FROM pages WHERE shard = $1 AND first_snapshot = $2"
+	reopenEnded = "UPDATE pages SET last_snapshot = NULL WHERE shard = $1 AND last_snapshot = $2"
+)
+
 // UndoPages implements entindex.HotWriter.
 func (w hotWriter) UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
-	if _, err := w.conn.Exec(ctx, "DELETE FROM pages WHERE shard = $1 AND first_snapshot = $2", int64(shard), int64(number)); err != nil {
+	if _, err := w.conn.Exec(ctx, deleteBegun, int64(shard), int64(number)); err != nil {
 		return err
 	}
-	_, err := w.conn.Exec(ctx, "UPDATE pages SET last_snapshot = NULL WHERE shard = $1 AND last_snapshot = $2", int64(shard), int64(number)-1)
+	_, err := w.conn.Exec(ctx, reopenEnded, int64(shard), int64(number)-1)
 	return err
 }

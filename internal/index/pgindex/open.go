@@ -75,6 +75,12 @@ func Open(ctx context.Context, dsn string, o Options) (*Index, error) {
 	return &Index{entindex.New(b), b}, nil
 }
 
+var postgres = entindex.Dialect{
+	ForUpdate: " FOR UPDATE", ForShare: " FOR SHARE", SkipLocked: " FOR UPDATE SKIP LOCKED", Numbered: true,
+	In:   func(column string, n int) string { return column + " = ANY ($" + strconv.Itoa(n) + ")" },
+	List: func(values any) any { return values },
+}
+
 // A backend is entindex.Backend in Postgres.
 type backend struct {
 	pool    *pgxpool.Pool
@@ -118,8 +124,7 @@ func (b *backend) update(ctx context.Context, do func(context.Context, *entindex
 		return err
 	}
 	err = do(ctx, &entindex.Tx{
-		Client: entindex.NewClient(dialect.Postgres, tx), Hot: hotWriter{raw},
-		ForUpdate: " FOR UPDATE", ForShare: " FOR SHARE", SkipLocked: " FOR UPDATE SKIP LOCKED",
+		Client: entindex.NewClient(dialect.Postgres, tx), Hot: hotWriter{raw}, Dialect: postgres,
 	})
 	if err != nil {
 		return err

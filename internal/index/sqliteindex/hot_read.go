@@ -223,7 +223,7 @@ func (b *backend) Begun(ctx context.Context, shard backup.ShardID, number backup
 
 // Ended implements entindex.HotReader.
 func (b *backend) Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
-	return b.stream(ctx, "SELECT shard, directory, page, path_key, x'', 0 FROM pages WHERE shard = ? AND last_snapshot = ?"+byPathKey, false, int64(shard), int64(number)-1)
+	return b.stream(ctx, "SELECT "+pageColumns+" FROM pages WHERE shard = ? AND last_snapshot = ?"+byPathKey, false, int64(shard), int64(number)-1)
 }
 
 // stream yields rows as SQLite finds them.

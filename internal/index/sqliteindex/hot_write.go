@@ -13,10 +13,7 @@ import (
 
 // A hotWriter is entindex.HotWriter in a transaction of the writer. Its
 // statements are prepared once for the writer's connection.
-type hotWriter struct {
-	b  *backend
-	tx *sql.Tx
-}
+type hotWriter struct{ b *backend }
 
 func (w hotWriter) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	if statement := w.b.statements[query]; statement != nil {

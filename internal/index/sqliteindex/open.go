@@ -3,12 +3,14 @@ package sqliteindex
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 
 	"entgo.io/ent/dialect"
@@ -84,6 +86,20 @@ func (b *backend) dsn(lock, more string) string {
 	return fmt.Sprintf("%s?_txlock=%s&_busy_timeout=%d&_fk=1&_time_format=sqlite&_timezone=UTC&_synchronous=FULL&%s", address.String(), lock, busyMilliseconds, more)
 }
 
+// Nobody else writes while a transaction does: nothing is locked row by row.
+var dialectSQLite = entindex.Dialect{
+	In: func(column string, n int) string {
+		return column + " IN (SELECT value FROM json_each($" + strconv.Itoa(n) + "))"
+	},
+	List: func(values any) any {
+		list, err := json.Marshal(values)
+		if err != nil {
+			panic(err) // numbers and UUIDs always have a form
+		}
+		return string(list)
+	},
+}
+
 // A backend is entindex.Backend in a SQLite file: one connection that writes,
 // whose turn it is says turn, and some that read.
 type backend struct {
@@ -153,7 +169,7 @@ func (b *backend) update(ctx context.Context, d entindex.Durability, do func(con
 		return err
 	}
 	defer tx.Rollback()
-	if err := do(ctx, &entindex.Tx{Client: entindex.NewClient(dialect.SQLite, tx), Hot: hotWriter{b, tx}}); err != nil {
+	if err := do(ctx, &entindex.Tx{Client: entindex.NewClient(dialect.SQLite, tx), Hot: hotWriter{b}, Dialect: dialectSQLite}); err != nil {
 		return err
 	}
 	return tx.Commit()

@@ -24,6 +24,8 @@ type directory struct {
 	path string
 	fd   int
 	self backup.Entry
+
+	denied syscall.Errno // why it cannot be listed; else 0
 }
 
 func (d *directory) Self() backup.Entry { return d.self }
@@ -42,6 +44,9 @@ func (d *directory) Close() error {
 func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) ([]backup.Entry, int, error) {
 	if err := ctx.Err(); err != nil {
 		return dst, 0, err
+	}
+	if d.denied != 0 {
+		return dst, 0, &fs.PathError{Op: "list", Path: d.path, Err: d.denied}
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)

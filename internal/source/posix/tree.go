@@ -4,6 +4,7 @@ package posix
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -63,11 +64,18 @@ func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	fd, err := t.openDirectory(s, path)
+	d := &directory{tree: t, path: path}
+	fd, err := t.openDirectory(s, path, directoryFlags)
+	if errors.Is(err, fs.ErrPermission) {
+		// What it is can be known without the right to list it.
+		if fd, err = t.openDirectory(s, path, stepFlags); err == nil {
+			d.denied = unix.EACCES
+		}
+	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	d := &directory{tree: t, path: path, fd: fd}
+	d.fd = fd
 	if errno := statDescriptor(fd, &s.st); errno != 0 {
 		unix.Close(fd)
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: asError(errno)}
@@ -93,7 +101,7 @@ func checkPath(path string) error {
 }
 
 // openDirectory opens path, in pieces where PATH_MAX does not hold it.
-func (t *tree) openDirectory(s *scratch, path string) (int, error) {
+func (t *tree) openDirectory(s *scratch, path string, flags int) (int, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.root < 0 {
@@ -116,7 +124,7 @@ func (t *tree) openDirectory(s *scratch, path string) (int, error) {
 		}
 		at, path = next, path[cut+1:]
 	}
-	fd, err := t.openBeneath(s, at, path, directoryFlags)
+	fd, err := t.openBeneath(s, at, path, flags)
 	t.closeStep(at)
 	return fd, err
 }

@@ -247,9 +247,17 @@ func dropPrivileges() error {
 
 func checkPermission(tree source.Tree) error {
 	ctx := context.Background()
-	for _, path := range []string{"closed", "enter"} {
-		if _, err := tree.OpenDirectory(ctx, path); !errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("directory %s: error %v, want ErrPermission", path, err)
+	for path, mode := range map[string]uint32{"closed": 0, "enter": 0o111} {
+		d, err := tree.OpenDirectory(ctx, path)
+		if err != nil {
+			return fmt.Errorf("directory %s, which may be looked at: %w", path, err)
+		}
+		defer d.Close()
+		if d.Self().Mode != mode {
+			return fmt.Errorf("directory %s: mode %#o, want %#o", path, d.Self().Mode, mode)
+		}
+		if _, _, err := d.Read(ctx, nil, nil); !errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("list directory %s: error %v, want ErrPermission", path, err)
 		}
 	}
 	root, err := tree.OpenDirectory(ctx, "")

@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/run"
-	"github.com/bctl/bctl/internal/source/selection"
+	"github.com/bctl/bctl/internal/selection"
 )
 
 type backupCommand struct {

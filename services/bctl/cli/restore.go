@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/restore"
 	"github.com/bctl/bctl/internal/run"
-	"github.com/bctl/bctl/internal/source/selection"
+	"github.com/bctl/bctl/internal/selection"
 )
 
 type restoreCommand struct {

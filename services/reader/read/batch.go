@@ -192,7 +192,7 @@ func (b *batch) readOld(ctx context.Context, p *page) error {
 		}
 		p.old = append(p.old, old.Entries...)
 	}
-	listing.Sort(p.old)
+	p.old = listing.Sort(p.old)
 	p.oldRead = true
 	return nil
 }

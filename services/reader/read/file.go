@@ -32,7 +32,7 @@ func (b *batch) readFile(ctx context.Context, dir source.Directory, p *page, e *
 		return err
 	}
 	var content backup.Content
-	changed := false
+	var changed bool
 	for try := 1; ; try++ {
 		if content, err = b.content(ctx, f, &before); err != nil {
 			return err

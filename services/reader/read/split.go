@@ -118,7 +118,7 @@ func (t *refTree) store(ctx context.Context, b *batch, level int) error {
 
 // finish returns the content, storing all levels but the last.
 func (t *refTree) finish(ctx context.Context, b *batch) (backup.Content, error) {
-	for level := 0; level < len(t.levels); level++ {
+	for level := 0; level < len(t.levels); level++ { //nolint:intrange // storing a level adds to the next, which may be new
 		refs := t.levels[level]
 		top := level == len(t.levels)-1
 		if top && len(refs) <= inlineRefs {

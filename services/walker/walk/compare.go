@@ -109,7 +109,7 @@ func (w *visit) fetch(ctx context.Context, path string, keys []backup.PageKey) (
 		}
 	}
 	if len(names) > 1 {
-		listing.Sort(old)
+		old = listing.Sort(old)
 	}
 	return old, self, nil
 }

@@ -111,20 +111,19 @@ func (w *visit) release() {
 // list reads the directory, without what is excluded, and sorts it. Of a
 // directory too large for memory it leaves sorted runs in w.spilled.
 func (w *visit) list(ctx context.Context) error {
-	v := w.visitor
-	v.entries = v.entries[:0]
+	w.entries = w.entries[:0]
 	w.flagRacy(&w.self)
 	if w.slice.task.Job.Selection.OneFileSystem && w.self.Device != w.slice.tree.RootDevice() {
 		return nil // a mount point is kept, empty
 	}
 	problem := func(name, op string, err error) { w.problem(name, op, err) }
 	for {
-		from := len(v.entries)
-		entries, stats, err := w.dir.Read(ctx, v.entries, problem)
-		v.entries = entries
+		from := len(w.entries)
+		entries, stats, err := w.dir.Read(ctx, w.entries, problem)
+		w.entries = entries
 		w.counts.StatCalls += int64(stats)
 		if !w.slice.match.Empty() {
-			v.entries = append(v.entries[:from], w.selected(v.entries[from:])...)
+			w.entries = append(w.entries[:from], w.selected(w.entries[from:])...)
 		}
 		if err == io.EOF {
 			break
@@ -132,7 +131,7 @@ func (w *visit) list(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(v.entries) >= spillEntries {
+		if len(w.entries) >= spillEntries {
 			if err := w.spill(); err != nil {
 				return err
 			}
@@ -152,7 +151,7 @@ func (w *visit) list(ctx context.Context) error {
 // admit sorts the entries in memory, flags what is racy and counts them.
 func (w *visit) admit() {
 	w.excluded = w.excluded || w.markedExcluded()
-	listing.Sort(w.entries)
+	w.entries = listing.Sort(w.entries)
 	w.total += len(w.entries)
 	for i := range w.entries {
 		e := &w.entries[i]
@@ -167,7 +166,7 @@ func (w *visit) admit() {
 
 // dropAll makes the directory an empty one.
 func (w *visit) dropAll() {
-	w.visitor.entries = w.entries[:0]
+	w.entries = w.entries[:0]
 	w.counts.Files, w.counts.Bytes = 0, 0
 	if w.spilled != nil {
 		w.spilled.close()

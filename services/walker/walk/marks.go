@@ -7,6 +7,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 const (
@@ -90,7 +91,7 @@ func (m *marks) load(ctx context.Context, from []byte) (*window, error) {
 }
 
 func (w *window) of(path string) []index.PageMark {
-	id := index.DirectoryIDOf(path)
+	id := listing.DirectoryID(path)
 	first, ok := w.first[id]
 	if !ok {
 		return nil

@@ -57,9 +57,9 @@ type result struct {
 	partBytes int
 	total     int
 
-	batch                                 []backup.PageVersion
-	batchFiles, batchListing, batchPlaces int
-	batchContent                          int64
+	batch                    []backup.PageVersion
+	batchFiles, batchListing int
+	batchContent             int64
 }
 
 func newResult(svc *Service, task *backup.WalkTask) *result {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/selection"
 )
 
 var errRootGone = errors.New("the shard's root cannot be read")

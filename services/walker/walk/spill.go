@@ -51,7 +51,7 @@ func (w *visit) spill() error {
 	w.admit()
 	err := w.spilled.write(w.entries)
 	clear(w.entries)
-	w.visitor.entries = w.entries[:0]
+	w.entries = w.entries[:0]
 	return err
 }
 

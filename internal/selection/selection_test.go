@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/source/selection"
+	"github.com/bctl/bctl/internal/selection"
 )
 
 func compile(tb testing.TB, patterns ...string) *selection.Matcher {

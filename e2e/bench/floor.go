@@ -1,0 +1,201 @@
+//go:build linux
+
+package main
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/zeebo/blake3"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// The floor is what no backup of the kind can do without: each entry is listed
+// and has its attributes read, once; and to store, each file is opened, read,
+// hashed, compressed in frames, sealed and written to one file. It has no
+// index, takes no care of duplicates, and forgets what it has read.
+const floorFrameBytes = 512 << 10
+
+// runFloor does the work that mode names: "walk", or "store:FILE".
+func runFloor(mode, tree string) error {
+	f := &floor{work: make(chan string, 1<<20)} // more directories than any preset has
+	if path, store := strings.CutPrefix(mode, "store:"); store {
+		out, err := os.Create(path)
+		if err != nil {
+			return err
+		}
+		f.out = out
+	} else if mode != "walk" {
+		return fmt.Errorf("-floor %s is not walk or store:FILE", mode)
+	}
+	f.add(tree)
+	go func() { // ends with the last directory, on which every worker waits
+		f.open.Wait()
+		close(f.work)
+	}()
+	var workers errgroup.Group
+	for range runtime.NumCPU() {
+		workers.Go(f.worker)
+	}
+	if err := workers.Wait(); err != nil || f.out == nil {
+		return err
+	}
+	return errors.Join(f.out.Sync(), f.out.Close())
+}
+
+type floor struct {
+	work chan string    // directories to walk
+	open sync.WaitGroup // directories that are not walked yet
+
+	mutex sync.Mutex // of out
+	out   *os.File   // nil: only walk
+}
+
+func (f *floor) add(dir string) {
+	f.open.Add(1)
+	f.work <- dir
+}
+
+// A floorWorker has what one goroutine works with.
+type floorWorker struct {
+	floor   *floor
+	entries []byte // as getdents gives them
+	digest  *blake3.Hasher
+	frame   []byte // content that is not compressed yet
+	body    []byte
+	sealed  []byte
+	encoder *zstd.Encoder
+	aead    cipher.AEAD
+	counter uint64
+}
+
+func (f *floor) worker() error {
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20))
+	if err != nil {
+		return err
+	}
+	block, err := aes.NewCipher(make([]byte, 32))
+	if err != nil {
+		return err
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return err
+	}
+	w := &floorWorker{
+		floor: f, encoder: encoder, aead: aead, digest: blake3.New(),
+		entries: make([]byte, 128<<10), frame: make([]byte, 0, 2*floorFrameBytes),
+	}
+	var failed error
+	for dir := range f.work {
+		if failed == nil { // and else only count: somebody waits for it
+			failed = w.directory(dir)
+		}
+		f.open.Done()
+	}
+	if failed == nil && len(w.frame) > 0 {
+		failed = w.flush()
+	}
+	return failed
+}
+
+func (w *floorWorker) directory(path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	w.digest.Reset()
+	for {
+		n, err := unix.Getdents(fd, w.entries)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if n == 0 {
+			var sum [16]byte
+			_, err = w.digest.Digest().Read(sum[:])
+			return err
+		}
+		for rest := w.entries[:n]; len(rest) > 0; {
+			length := binary.NativeEndian.Uint16(rest[16:])
+			if err := w.entry(fd, path, unix.ByteSliceToString(rest[19:length])); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			rest = rest[length:]
+		}
+	}
+}
+
+func (w *floorWorker) entry(fd int, dir, name string) error {
+	if name == "." || name == ".." {
+		return nil
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(fd, name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st); err != nil {
+		return err
+	}
+	record := append(make([]byte, 0, 320), name...)
+	for _, value := range []uint64{st.Size, st.Ino, uint64(st.Mtime.Sec), uint64(st.Mtime.Nsec), uint64(st.Ctime.Sec), uint64(st.Ctime.Nsec)} {
+		record = binary.LittleEndian.AppendUint64(record, value)
+	}
+	w.digest.Write(record)
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		w.floor.add(filepath.Join(dir, name))
+	case st.Mode&unix.S_IFMT == unix.S_IFREG && w.floor.out != nil:
+		return w.file(fd, name)
+	}
+	return nil
+}
+
+// file reads a file into frames.
+func (w *floorWorker) file(dir int, name string) error {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for {
+		had := len(w.frame)
+		n, err := unix.Read(fd, w.frame[had:cap(w.frame)])
+		if err != nil || n == 0 {
+			return err
+		}
+		w.frame = w.frame[:had+n]
+		_ = blake3.Sum256(w.frame[had:])
+		if len(w.frame) >= floorFrameBytes {
+			if err := w.flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// flush compresses, seals and writes the frame.
+func (w *floorWorker) flush() error {
+	w.body = w.encoder.EncodeAll(w.frame, w.body[:0])
+	body := w.body
+	if len(body) > len(w.frame)-len(w.frame)/32 {
+		body = w.frame
+	}
+	var nonce [12]byte
+	w.counter++
+	binary.BigEndian.PutUint64(nonce[4:], w.counter)
+	w.sealed = w.aead.Seal(w.sealed[:0], nonce[:], body, nil)
+	w.frame = w.frame[:0]
+	w.floor.mutex.Lock()
+	defer w.floor.mutex.Unlock()
+	_, err := w.floor.out.Write(w.sealed)
+	return err
+}

@@ -1,0 +1,223 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+// A sample is one run of one tool's step.
+type sample struct {
+	Tool          string  `json:"tool"`
+	Step          step    `json:"step"`
+	Round         int     `json:"round"`
+	WallSeconds   float64 `json:"wall_seconds"`
+	UserSeconds   float64 `json:"user_seconds"`
+	SystemSeconds float64 `json:"system_seconds"`
+	PeakBytes     int64   `json:"peak_bytes"`   // resident, of the largest process
+	StoredBytes   int64   `json:"stored_bytes"` // of the repository, afterwards
+	Note          string  `json:"note,omitempty"`
+}
+
+func (s *sample) cpuSeconds() float64 { return s.UserSeconds + s.SystemSeconds }
+
+// A bench measures tools on one tree.
+type bench struct {
+	self    string // this program
+	work    string // directory for all that is made
+	tree    string
+	tools   []*tool
+	rounds  map[step]int
+	verbose func(format string, args ...any)
+
+	places  map[string]*place // by tool: those of the last round of first backups
+	broken  map[string]bool   // tools that failed
+	samples []sample
+}
+
+// all measures the steps in their order.
+func (b *bench) all(ctx context.Context, changes func(round int) error) error {
+	if err := b.warm(ctx); err != nil {
+		return err
+	}
+	for _, s := range steps {
+		for round := range b.rounds[s] {
+			if s == churned {
+				if err := changes(round); err != nil {
+					return err
+				}
+			}
+			if err := b.round(ctx, s, round); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// warm brings the tree into the page cache, and its entries into the kernel's.
+func (b *bench) warm(ctx context.Context) error {
+	p := place{bench: b.self, tree: b.tree, repo: filepath.Join(b.work, "warm")}
+	_, err := b.run(ctx, command{args: p.expand([]string{"$BENCH", "-floor", "store:$REPO", "$TREE"})}, os.Environ())
+	return err
+}
+
+// round runs a step once with each tool. Another one is first in each round.
+func (b *bench) round(ctx context.Context, s step, round int) error {
+	for i := range b.tools {
+		t := b.tools[(i+round)%len(b.tools)]
+		if !t.has(s) || b.broken[t.name] {
+			continue
+		}
+		err := b.one(ctx, t, s, round)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			continue
+		}
+		if t.name == "bctl" {
+			return err
+		}
+		b.verbose("%v: %s is left out from here on", err, t.name)
+		b.broken[t.name] = true
+	}
+	return nil
+}
+
+// one measures one run.
+func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
+	p, err := b.placeFor(ctx, t, s, round)
+	if err != nil {
+		return err
+	}
+	todo := t.backup
+	if s == restore {
+		todo = t.restore
+	} else {
+		p.serial++
+	}
+	c := todo(*p)
+	if c.dir != "" {
+		if err := os.MkdirAll(c.dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := settle(b.work); err != nil {
+		return err
+	}
+	m, err := b.run(ctx, c, t.environment(*p))
+	if err != nil {
+		return fmt.Errorf("%s, %s: %w", t.name, s, err)
+	}
+	m.Tool, m.Step, m.Round = t.name, s, round
+	if s == restore && round == 0 {
+		m.Note = compare(b.tree, t.restored(*p))
+	}
+	if m.StoredBytes, err = diskBytes(p.repo); err != nil {
+		return err
+	}
+	b.samples = append(b.samples, m)
+	b.verbose("%-10s %-12s %8.2f s wall %8.2f s CPU %6d MiB %s", s, t.name, m.WallSeconds, m.cpuSeconds(), m.PeakBytes>>20, m.Note)
+	return nil
+}
+
+// placeFor returns where the tool is to work: a new repository for a first
+// backup, and that of the last round for all later steps.
+func (b *bench) placeFor(ctx context.Context, t *tool, s step, round int) (*place, error) {
+	p := b.places[t.name]
+	if s == first || p == nil {
+		name := fmt.Sprintf("%s-%d", strings.ReplaceAll(t.name, " ", "-"), round)
+		p = &place{bench: b.self, tree: b.tree, repo: filepath.Join(b.work, "repo", name), home: filepath.Join(b.work, "home", name)}
+		b.places[t.name] = p
+		if err := errors.Join(os.MkdirAll(p.home, 0o755), os.MkdirAll(filepath.Dir(p.repo), 0o755)); err != nil {
+			return nil, err
+		}
+		if t.init != nil {
+			if _, err := b.run(ctx, t.init(*p), t.environment(*p)); err != nil {
+				return nil, fmt.Errorf("%s, init: %w", t.name, err)
+			}
+		}
+	}
+	p.target = filepath.Join(b.work, "restored", fmt.Sprintf("%s-%d", strings.ReplaceAll(t.name, " ", "-"), round))
+	return p, os.MkdirAll(filepath.Dir(p.target), 0o755)
+}
+
+// outputBytes is how much of what a tool prints is kept for an error's text.
+const outputBytes = 2000
+
+// run runs a command and measures it.
+func (b *bench) run(ctx context.Context, c command, env []string) (m sample, err error) {
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
+	cmd.Dir, cmd.Env = c.dir, env
+	cmd.Stdout = nil // as in a cron job
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	started := time.Now()
+	err = cmd.Run()
+	m.WallSeconds = time.Since(started).Seconds()
+	if err != nil {
+		tail := bytes.TrimSpace(stderr.Bytes())
+		return m, fmt.Errorf("%s: %w: %s", strings.Join(c.args, " "), err, tail[max(0, len(tail)-outputBytes):])
+	}
+	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	m.UserSeconds, m.SystemSeconds = seconds(usage.Utime), seconds(usage.Stime)
+	m.PeakBytes = usage.Maxrss << 10
+	return m, nil
+}
+
+func seconds(t syscall.Timeval) float64 { return time.Duration(t.Nano()).Seconds() }
+
+// settle writes out what earlier runs have left dirty, so that no run pays for another's.
+func settle(dir string) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
+}
+
+// compare says in few words whether a restored tree is the one that was backed up.
+func compare(tree, restored string) string {
+	lines := treetest.Compare(tree, restored)
+	switch {
+	case len(lines) == 0:
+		return "equal"
+	case len(treetest.Compare(tree, restored, treetest.DirectoryTimes)) == 0:
+		return "equal but for times of directories"
+	}
+	return fmt.Sprintf("%d differences, the first: %s", len(lines), lines[0])
+}
+
+// diskBytes is what a tree takes up on disk, as du counts it. Nothing there: 0.
+func diskBytes(root string) (total int64, err error) {
+	err = filepath.WalkDir(root, func(_ string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		total += info.Sys().(*syscall.Stat_t).Blocks * 512
+		return nil
+	})
+	return total, err
+}

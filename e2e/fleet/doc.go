@@ -1,0 +1,19 @@
+// Package fleet runs the bctl program as its users do: as processes, with real
+// servers. It is for the tests in e2e.
+//
+//	repo := fleet.NewRepo(t)                      // bctl init, everything on this machine
+//	repo.Must("backup", tree)                     // fails the test unless the exit status is 0
+//	running := repo.Start("backup", tree)         // running.Kill(), running.Interrupt()
+//
+//	f := fleet.New(t, fleet.Options{})            // NATS, Postgres, S3, 2 walkers, 2 readers, 2 committers
+//	backup := f.Start("backup", "--filer", "f", "--shard", tree)
+//	fleet.Await(t, "a settled task", func() bool { return f.Work().TasksSettled > 0 })
+//	f.Walkers[0].Kill()
+//	f.Walkers[0].Restart()
+//
+// The program is built once a test binary, with the race detector where the
+// tests have it; a race that it finds ends the process, and fails the test.
+//
+// The package looks at the index by SQL of its own and at the store as it is
+// on disk, so that it can judge both.
+package fleet

@@ -1,0 +1,131 @@
+package fleet
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "modernc.org/sqlite"             // the driver "sqlite"
+)
+
+// An Index looks at the tables of an index, beside bctl.
+type Index struct {
+	t  testing.TB
+	db *sql.DB
+}
+
+// OpenPostgres looks at an index in Postgres.
+func OpenPostgres(t testing.TB, dsn string) *Index { return openIndex(t, "pgx", dsn) }
+
+// Index looks at the repository's index.
+func (r *Repo) Index() *Index {
+	return openIndex(r.t, "sqlite", "file:"+filepath.Join(r.Dir, "index.db")+"?mode=ro&_pragma=busy_timeout(10000)")
+}
+
+func openIndex(t testing.TB, driver, dsn string) *Index {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(2)
+	t.Cleanup(func() { _ = db.Close() }) // nothing is written over it but what Exec does
+	return &Index{t: t, db: db}
+}
+
+// Work is how much of a snapshot's work is known and done.
+type Work struct {
+	State                                                          string
+	TasksAnnounced, TasksSettled, BatchesAnnounced, BatchesSettled int64
+}
+
+// Settled is the number of tasks and batches that are settled.
+func (w Work) Settled() int64 { return w.TasksSettled + w.BatchesSettled }
+
+// Work returns it for the newest snapshot; zero where there is none.
+func (x *Index) Work() (w Work) {
+	x.t.Helper()
+	rows, err := x.db.Query("SELECT state, tasks_announced, tasks_settled, batches_announced, batches_settled FROM snapshots ORDER BY started DESC LIMIT 1")
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	defer rows.Close()
+	if rows.Next() {
+		err = rows.Scan(&w.State, &w.TasksAnnounced, &w.TasksSettled, &w.BatchesAnnounced, &w.BatchesSettled)
+	}
+	if err != nil || rows.Err() != nil {
+		x.t.Fatal(err, rows.Err())
+	}
+	return w
+}
+
+// Snapshots returns the ids of all snapshots, with whether each has ended.
+func (x *Index) Snapshots() map[string]bool {
+	x.t.Helper()
+	ids := map[string]bool{}
+	for _, row := range x.strings("SELECT id || ' ' || state FROM snapshots") {
+		id, state, _ := strings.Cut(row, " ")
+		ids[plain(id)] = state != "running"
+	}
+	return ids
+}
+
+// Packs returns the registered packs as the names of their objects.
+func (x *Index) Packs() map[string]bool {
+	x.t.Helper()
+	names := map[string]bool{}
+	for _, row := range x.strings("SELECT snapshot || '/' || pack FROM packs") {
+		names["packs/"+plain(row)] = true
+	}
+	return names
+}
+
+// plain writes a UUID as bctl does.
+func plain(id string) string { return strings.ReplaceAll(id, "-", "") }
+
+func (x *Index) strings(query string, args ...any) (list []string) {
+	x.t.Helper()
+	rows, err := x.db.Query(query, args...)
+	if err != nil {
+		x.t.Fatalf("%s: %v", query, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			x.t.Fatal(err)
+		}
+		list = append(list, s)
+	}
+	if err := rows.Err(); err != nil {
+		x.t.Fatal(err)
+	}
+	return list
+}
+
+// Count returns the one number of a query.
+func (x *Index) Count(query string, args ...any) (n int64) {
+	x.t.Helper()
+	if err := x.db.QueryRow(query, args...).Scan(&n); err != nil {
+		x.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// DB is the connection, for what the methods do not do.
+func (x *Index) DB() *sql.DB { return x.db }
+
+// CheckSettled fails the test unless no work is left of snapshots that have ended.
+func (x *Index) CheckSettled() {
+	x.t.Helper()
+	for _, table := range []string{"walk_tasks", "read_batches", "slice_parts"} {
+		if n := x.Count("SELECT count(*) FROM " + table); n != 0 {
+			x.t.Errorf("%d rows are left in %s", n, table)
+		}
+	}
+	if n := x.Count("SELECT count(*) FROM chunks WHERE pack NOT IN (SELECT id FROM packs)"); n != 0 {
+		x.t.Errorf("%d chunks are in packs that are not registered", n)
+	}
+}

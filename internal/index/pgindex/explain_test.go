@@ -1,0 +1,92 @@
+package pgindex
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// The statements of the hot tables find their rows through indexes: nobody
+// reads a table, or a partition, from front to back.
+func TestPlans(t *testing.T) {
+	ctx := t.Context()
+	x, err := Open(ctx, testenv.Postgres(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	if _, _, err := x.Migrate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := x.backend.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(ctx, `
+INSERT INTO pages (shard, page, first_snapshot, last_snapshot, inode, directory, fingerprint, path_key, listing)
+SELECT 1 + n % 2, 0, 1 + n % 20, CASE WHEN n % 10 = 0 THEN n % 20 + 1 END, n, gen_random_uuid(), gen_random_uuid(),
+    convert_to('d' || n % 100, 'UTF8') || '\x00' || convert_to(n::text, 'UTF8') || '\x00', '\x00'
+FROM generate_series(1, 60000) n;
+INSERT INTO packs (pack, snapshot, stored_bytes, chunks) SELECT gen_random_uuid(), gen_random_uuid(), 1, 1 FROM generate_series(1, 20000);
+INSERT INTO chunks SELECT gen_random_uuid(), 1 + n % 20000, 1, 1, 1 FROM generate_series(1, 160000) n;
+INSERT INTO stage_pages SELECT shard, 21, page, inode, directory, fingerprint, path_key, listing FROM pages LIMIT 100;
+INSERT INTO stage_names SELECT shard, 21, page, directory FROM pages LIMIT 100;
+INSERT INTO stage_chunks SELECT * FROM chunks LIMIT 100;
+ANALYZE pages; ANALYZE packs; ANALYZE chunks`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subtree := entindex.Range{From: backup.PathKey("d7"), To: backup.PathKeyEnd("d7")}
+	named := func(query string, args pgx.NamedArgs) []any { return []any{query, args} }
+	in := pgx.NamedArgs{"shard": int64(1), "at": int64(3), "inode": int64(7), "directory": [16]byte{}, "directories": make([][16]byte, 100), "keys": make([]int64, 100)}
+	wanted := make([][16]byte, 300)
+	for i := range wanted {
+		wanted[i] = [16]byte{0x30, byte(i >> 8), byte(i)}
+	}
+	for _, test := range []struct {
+		name  string
+		query []any
+		want  string // in the plan
+	}{
+		{"marks of a subtree", named(selectMarks(1, 3, subtree, 10_000)), "pages_path"},
+		{"marks of everything", named(selectMarks(1, 3, entindex.Range{}, 1000)), "pages_path"},
+		{"pages of a subtree", named(selectPages(1, 3, subtree, nil, 0, 256)), "pages_path"},
+		{"pages after one", named(selectPages(1, 3, subtree, backup.PathKey("d7/5"), 3, 256)), "pages_path"},
+		{"listings", []any{selectListings, in}, "pages_pkey"},
+		{"directory", []any{selectDirectory, in}, "pages_pkey"},
+		{"inode", []any{selectByInode, in}, "pages_inode"},
+		{"begun", []any{selectBegun, 1, 3}, "pages_first"},
+		{"ended", []any{selectEnded, 1, 3}, "pages_last"},
+		{"end a tree", named(endTree(entindex.Tree{Shard: 1, Number: 21, Range: subtree})), "pages_path"},
+		{"end pages", []any{endNamedPages}, "pages_pkey"},
+		{"end changed pages", []any{endChangedPages}, "pages_pkey"},
+		{"insert pages", []any{insertPages}, "pages_pkey"},
+		{"undo", []any{deleteBegun, 1, 3}, "pages_first"},
+		{"reopen", []any{reopenEnded, 1, 3}, "pages_last"},
+		{"locate", []any{locateChunks, wanted, false, [16]byte{0x30}, [16]byte{0x3f, 0xff}}, "chunks_3_pkey"},
+		{"kept places", []any{keptPlaces}, "chunks_a_pkey"},
+	} {
+		rows, err := tx.Query(ctx, "EXPLAIN "+test.query[0].(string), test.query[1:]...)
+		if err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		plan := strings.Join(lines, "\n")
+		if !strings.Contains(plan, test.want) || strings.Contains(plan, "Seq Scan on pages") || strings.Contains(plan, "Seq Scan on chunks") {
+			t.Errorf("%s does not use %s alone:\n%s", test.name, test.want, plan)
+		}
+		if test.name == "locate" && strings.Contains(plan, "chunks_4") {
+			t.Errorf("locate searches other partitions:\n%s", plan)
+		}
+	}
+}

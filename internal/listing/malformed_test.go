@@ -1,0 +1,302 @@
+package listing
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// listing makes a listing of columns as they are, and chunk ids.
+func listing(columns []byte, chunks ...byte) []byte {
+	data := binary.AppendUvarint([]byte{version, columnsPlain}, uint64(len(columns)))
+	return slices.Concat(data, columns, chunks)
+}
+
+func packed(columns []byte) []byte {
+	frame := encoder.EncodeAll(columns, nil)
+	return append(binary.AppendUvarint([]byte{version, columnsZstd}, uint64(len(frame))), frame...)
+}
+
+// number is a varint of the largest kind.
+var number = binary.AppendUvarint(nil, math.MaxUint64)
+
+// oneFile is the columns of a page of one file, cut open before its last number, which says what content it has.
+func oneFile(content ...byte) []byte {
+	columns := []byte{0, 1, 0, 1, 'a', byte(backup.File), 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0}
+	columns = append(columns, make([]byte, 12)...) // nanoseconds
+	return append(append(columns, 0), content...)
+}
+
+var malformed = map[string][]byte{
+	"nothing":                   {},
+	"version only":              {version},
+	"version 0":                 {0, 0, 0},
+	"version 2":                 {2, 0, 2, 0, 0},
+	"unknown compression":       {version, 2, 2, 0, 0},
+	"columns longer than all":   append([]byte{version, 0}, number...),
+	"columns empty":             {version, 0, 0},
+	"columns not zstd":          {version, columnsZstd, 3, 1, 2, 3},
+	"self flag 2":               listing([]byte{2, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}),
+	"self without a row":        listing([]byte{1, 0}),
+	"rows without bytes":        listing(append([]byte{0}, number...)),
+	"rows beyond bytes":         listing([]byte{0, 200, 1}),
+	"too many rows":             listing(append([]byte{0, 0x81, 0x80, 1}, make([]byte, 1<<20)...)),
+	"no columns after the rows": listing([]byte{0, 1}),
+	"first name shares":         listing([]byte{0, 1, 1, 1, 'a', 1, 0, 0}),
+	"name longer than all":      listing(append([]byte{0, 1, 0}, number...)),
+	"shares more than it has":   listing([]byte{0, 2, 0, 2, 1, 1, 'a', 'b', 1, 1, 0, 0, 0, 0}),
+	"name empty":                listing([]byte{0, 1, 0, 0, 2, 0, 0}),
+	"name with a slash":         listing([]byte{0, 1, 0, 1, '/', 2, 0, 0}),
+	"name with a NUL":           listing([]byte{0, 1, 0, 1, 0, 2, 0, 0}),
+	"name is dot":               listing([]byte{0, 1, 0, 1, '.', 2, 0, 0}),
+	"names descend":             listing([]byte{0, 2, 0, 0, 1, 1, 'b', 'a', 2, 2, 0, 0, 0, 0}),
+	"names are equal":           listing([]byte{0, 2, 0, 1, 1, 0, 'b', 2, 2, 0, 0, 0, 0}),
+	"self has a name":           listing([]byte{1, 1, 0, 1, 'a', 2, 0, 0}),
+	"self is a file":            listing([]byte{1, 1, 0, 0, 1, 0, 0}),
+	"kind 0":                    listing([]byte{0, 1, 0, 1, 'a', 0, 0, 0}),
+	"kind 8":                    listing([]byte{0, 1, 0, 1, 'a', 8, 0, 0}),
+	"bytes after the columns":   listing([]byte{0, 1, 0, 1, 'a', 2, 0, 0, 0}),
+	"chunk without a file":      listing([]byte{0, 1, 0, 1, 'a', 2, 0, 0}, make([]byte, 16)...),
+	"half a chunk id":           listing([]byte{0, 0}, make([]byte, 8)...),
+	"content without chunk":     listing(oneFile(wholeFile)),
+	"chunk without content":     listing(oneFile(0), make([]byte, 16)...),
+	"one chunk and a half":      listing(oneFile(wholeFile), make([]byte, 24)...),
+	"many refs":                 listing(oneFile(number...), make([]byte, 16)...),
+	"refs without numbers":      listing(oneFile(2, 0), make([]byte, 16)...),
+	"depth":                     listing(oneFile(2, maxDepth+1, 0, 0, 0), make([]byte, 16)...),
+	"negative hole":             listing(oneFile(slices.Concat([]byte{2, 0}, number, []byte{0})...), make([]byte, 16)...),
+	"xattrs in chunk 3":         listing(append(oneFile()[:len(oneFile())-1], 3, 1, 0)),
+	"xattr chunk of no bytes":   listing(slices.Concat(oneFile()[:len(oneFile())-1], []byte{xattrsInChunk, 0}, make([]byte, 16), []byte{0})),
+	"many xattrs":               listing(append(oneFile()[:len(oneFile())-1], slices.Concat(binary.AppendUvarint(nil, math.MaxUint64-1), make([]byte, 100))...)),
+}
+
+func TestMalformedListings(t *testing.T) {
+	if _, err := Decode(listing(oneFile(wholeFile), make([]byte, 16)...)); err != nil {
+		t.Fatalf("what the vectors are made of is not right itself: %v", err)
+	}
+	for name, data := range malformed {
+		p, err := Decode(data)
+		if !errors.Is(err, backup.ErrCorrupt) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if !reflect.DeepEqual(p, backup.Page{}) {
+			t.Errorf("%s: a page came with the error: %+v", name, p)
+		}
+	}
+}
+
+func TestNanosecondsAreChecked(t *testing.T) {
+	columns := oneFile(0)
+	columns[17+3] = 0x3c // 0x3c000000 is 1,006,632,960
+	if _, err := Decode(listing(columns)); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Whatever is cut off or turned round, the answer is an error or a page that
+// can be written again, never a panic.
+func TestDamagedGoldenFiles(t *testing.T) {
+	for name := range goldenPages {
+		data := golden(t, name, nil)
+		for n := range data {
+			if _, err := Decode(data[:n]); !errors.Is(err, backup.ErrCorrupt) {
+				t.Fatalf("%s cut after %d of %d bytes: error %v", name, n, len(data), err)
+			}
+		}
+		if _, err := Decode(append(slices.Clone(data), 0)); !errors.Is(err, backup.ErrCorrupt) {
+			t.Errorf("%s with a byte more: error %v", name, err)
+		}
+		for bit := 0; bit < 8*len(data); bit += 1 + len(data)/500 {
+			damaged := slices.Clone(data)
+			damaged[bit/8] ^= 1 << (bit % 8)
+			decodeStable(t, damaged)
+		}
+	}
+	for _, name := range []string{"list.chunk", "xattrs.chunk"} {
+		data := golden(t, name, nil)
+		for n := range data {
+			_, err1 := DecodeRefs(data[:n])
+			_, err2 := DecodeXattrs(data[:n])
+			if !errors.Is(err1, backup.ErrCorrupt) || !errors.Is(err2, backup.ErrCorrupt) {
+				t.Fatalf("%s cut after %d of %d bytes: errors %v, %v", name, n, len(data), err1, err2)
+			}
+		}
+		for bit := range 8 * len(data) {
+			damaged := slices.Clone(data)
+			damaged[bit/8] ^= 1 << (bit % 8)
+			refsStable(t, damaged)
+			xattrsStable(t, damaged)
+		}
+	}
+}
+
+// decodeStable decodes what may be a listing; if it is one, what it says can be
+// written and read again.
+func decodeStable(t testing.TB, data []byte) {
+	p, err := Decode(data)
+	if err != nil {
+		if !errors.Is(err, backup.ErrCorrupt) {
+			t.Fatalf("error %v", err)
+		}
+		return
+	}
+	again, err := Encode(nil, &p)
+	if err != nil {
+		t.Fatalf("what was decoded cannot be encoded: %v\n%+v", err, p)
+	}
+	q, err := Decode(again)
+	if err != nil || !reflect.DeepEqual(p, q) {
+		t.Fatalf("decoded, encoded and decoded: %v\n%+v\n%+v", err, p, q)
+	}
+}
+
+func refsStable(t testing.TB, data []byte) {
+	c, err := DecodeRefs(data)
+	if err != nil {
+		if !errors.Is(err, backup.ErrCorrupt) {
+			t.Fatalf("error %v", err)
+		}
+		return
+	}
+	if d, err := DecodeRefs(EncodeRefs(nil, c)); err != nil || !reflect.DeepEqual(c, d) {
+		t.Fatalf("decoded, encoded and decoded: %v\n%+v\n%+v", err, c, d)
+	}
+}
+
+func xattrsStable(t testing.TB, data []byte) {
+	x, err := DecodeXattrs(data)
+	if err != nil {
+		if !errors.Is(err, backup.ErrCorrupt) {
+			t.Fatalf("error %v", err)
+		}
+		return
+	}
+	if y, err := DecodeXattrs(EncodeXattrs(nil, x)); err != nil || !reflect.DeepEqual(x, y) {
+		t.Fatalf("decoded, encoded and decoded: %v\n%+v\n%+v", err, x, y)
+	}
+}
+
+// A listing of a few bytes must not take more memory than the largest page:
+// columns of MaxBytes, and rows for each of them.
+func TestHostileListingsAreBounded(t *testing.T) {
+	zeros := make([]byte, MaxBytes)
+	names := append([]byte{0}, binary.AppendUvarint(nil, maxRows)...) // names of one byte each, all alike
+	names = append(names, bytes.Repeat([]byte{0}, maxRows)...)
+	names = append(names, bytes.Repeat([]byte{1}, maxRows)...)
+	names = append(names, make([]byte, MaxBytes-len(names))...)
+	self := append([]byte{1, 1, 0, 0, byte(backup.Directory)}, make([]byte, 2+9+12)...)
+	xattrs := append(slices.Clone(self), binary.AppendUvarint(nil, MaxBytes-100)...)
+	xattrs = append(xattrs, make([]byte, MaxBytes-len(xattrs))...)
+	for name, test := range map[string]struct {
+		data  []byte
+		limit uint64
+	}{
+		"more than MaxBytes": {packed(make([]byte, 64<<20)), 8 << 20},
+		"zeros":              {packed(zeros), 16 << 20},
+		"rows":               {packed(names), 24 << 20},
+		"xattrs":             {packed(xattrs), 16 << 20},
+		// zstd headers that claim a content, or a window, of gigabytes.
+		"content size": {hostileFrame(0xe0, binary.LittleEndian.AppendUint64(nil, 1<<40)), 8 << 20},
+		"window":       {hostileFrame(0x00, []byte{0xff}), 8 << 20},
+	} {
+		if len(test.data) > 70_000 {
+			t.Errorf("%s: %d bytes are not few", name, len(test.data))
+		}
+		var err error
+		if got := allocated(func() { _, err = Decode(test.data) }); got > test.limit {
+			t.Errorf("%s: %d bytes of input took %d KiB", name, len(test.data), got>>10)
+		}
+		if !errors.Is(err, backup.ErrCorrupt) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// hostileFrame is a listing with a zstd frame of the given header and one empty last block.
+func hostileFrame(descriptor byte, header []byte) []byte {
+	frame := slices.Concat([]byte{0x28, 0xb5, 0x2f, 0xfd, descriptor}, header, []byte{1, 0, 0})
+	return append(binary.AppendUvarint([]byte{version, columnsZstd}, uint64(len(frame))), frame...)
+}
+
+func TestHostileChunksAreBounded(t *testing.T) {
+	for name, count := range map[string]uint64{"most": math.MaxUint64, "int": math.MaxInt64, "limit": maxRefs, "a few": 100_000} {
+		claim := binary.AppendUvarint(nil, count)
+		refs, xattrs := append([]byte{version, 0}, claim...), append([]byte{version}, claim...)
+		got := allocated(func() {
+			if _, err := DecodeRefs(append(refs, make([]byte, 1000)...)); !errors.Is(err, backup.ErrCorrupt) {
+				t.Errorf("%s refs: error %v", name, err)
+			}
+			if _, err := DecodeXattrs(append(xattrs, make([]byte, 1000)...)); !errors.Is(err, backup.ErrCorrupt) {
+				t.Errorf("%s xattrs: error %v", name, err)
+			}
+		})
+		if got > 64<<10 {
+			t.Errorf("%s: a count of %d took %d KiB", name, count, got>>10)
+		}
+	}
+}
+
+// allocated returns how many bytes f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+func FuzzDecode(f *testing.F) {
+	for name := range goldenPages {
+		data := golden(f, name, nil)
+		f.Add(data[1] == columnsZstd, data)
+		if data[1] == columnsZstd { // so that mutations reach the columns
+			r := reader{b: data[2:]}
+			columns, err := decoder.DecodeAll(r.bytes(r.uvarint()), nil)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(false, listing(columns, r.b...))
+		}
+	}
+	for _, data := range malformed {
+		if len(data) < 1<<10 {
+			f.Add(false, data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, compress bool, data []byte) {
+		decodeStable(t, data)
+		if compress {
+			decodeStable(t, packed(data))
+		}
+	})
+}
+
+func FuzzDecodeRefs(f *testing.F) {
+	f.Add(golden(f, "list.chunk", nil))
+	f.Add(EncodeRefs(nil, backup.Content{}))
+	f.Fuzz(func(t *testing.T, data []byte) { refsStable(t, data) })
+}
+
+func FuzzDecodeXattrs(f *testing.F) {
+	f.Add(golden(f, "xattrs.chunk", nil))
+	f.Add(EncodeXattrs(nil, nil))
+	f.Fuzz(func(t *testing.T, data []byte) { xattrsStable(t, data) })
+}
+
+func ExampleDecode() {
+	data, _ := Encode(nil, &backup.Page{Entries: []backup.Entry{
+		{Name: "etc", Kind: backup.Directory, Inode: 12},
+		{Name: "hosts", Kind: backup.File, Size: 120, Mode: 0o644},
+	}})
+	page, err := Decode(data)
+	fmt.Println(page.Entries[1].Name, page.Entries[1].Size, err)
+	// Output: hosts 120 <nil>
+}

@@ -1,0 +1,156 @@
+//go:build linux
+
+package target
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+func open(t *testing.T, openat2 bool) (*Root, string) {
+	t.Helper()
+	path := t.TempDir()
+	r, err := Open(path, []byte("salt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.openat2 = openat2
+	t.Cleanup(func() { r.Close() })
+	return r, path
+}
+
+// With openat2 and without: directories open, symlinks and what is no directory do not.
+func TestDirIsConfined(t *testing.T) {
+	for _, openat2 := range []bool{true, false} {
+		r, path := open(t, openat2)
+		must(t, os.MkdirAll(filepath.Join(path, "a/b"), 0o755))
+		must(t, os.Symlink("/", filepath.Join(path, "a/root")))
+		must(t, os.Symlink("b", filepath.Join(path, "a/inner")))
+		must(t, os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
+		for _, test := range []struct {
+			path string
+			want error
+		}{
+			{"", nil}, {"a", nil}, {"a/b", nil},
+			{"a/root", unix.ENOTDIR}, {"a/root/etc", backup.ErrOutside}, {"a/inner/x", backup.ErrOutside},
+			{"a/../..", backup.ErrOutside}, {"file", unix.ENOTDIR}, {"none", fs.ErrNotExist},
+		} {
+			d, err := r.Dir(test.path)
+			if err == nil {
+				d.Release()
+			}
+			// Which of the two a symlink gives depends on where in the path it is.
+			confined := errors.Is(err, backup.ErrOutside) || errors.Is(err, unix.ENOTDIR)
+			if test.want == nil && err != nil || test.want != nil && !errors.Is(err, test.want) && !confined {
+				t.Errorf("openat2 %v, %q: %v, want %v", openat2, test.path, err, test.want)
+			}
+			if test.want != nil && err == nil {
+				t.Errorf("openat2 %v, %q opened", openat2, test.path)
+			}
+		}
+	}
+}
+
+func TestIdleDirectoriesAreBounded(t *testing.T) {
+	r, path := open(t, true)
+	for i := range maxIdleDirectories + 50 {
+		name := strings.Repeat("d", 1+i%200) + strings.Repeat("e", i/200)
+		must(t, os.Mkdir(filepath.Join(path, name), 0o755))
+		d, err := r.Dir(name)
+		must(t, err)
+		again, err := r.Dir(name)
+		must(t, err)
+		if d != again {
+			t.Fatal("opened twice")
+		}
+		d.Release()
+		again.Release()
+	}
+	if len(r.open) != maxIdleDirectories || r.idle.Len() != maxIdleDirectories {
+		t.Errorf("%d open, %d idle", len(r.open), r.idle.Len())
+	}
+}
+
+// What the target's own directory hands down (a group, an ACL) does not stick.
+func TestInheritedAttributes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("takes root")
+	}
+	r, path := open(t, true)
+	must(t, os.Chown(path, 0, 4242))
+	must(t, unix.Chmod(path, 0o2755))
+	acl := "\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x07\x00\x01\x00\x00\x00" +
+		"\x04\x00\x05\x00\xff\xff\xff\xff" + "\x10\x00\x07\x00\xff\xff\xff\xff" + "\x20\x00\x05\x00\xff\xff\xff\xff"
+	if err := unix.Setxattr(path, xattrDefaultACL, []byte(acl), 0); err != nil {
+		t.Skip("no ACLs here: ", err)
+	}
+	made, err := r.MakeUsable()
+	must(t, err)
+	if !made.Existed || !made.Inherits {
+		t.Fatalf("%+v", made)
+	}
+	d, err := r.Dir("")
+	must(t, err)
+	defer d.Release()
+	report := func(op string, err error) { t.Errorf("%s: %v", op, err) }
+	e := backup.Entry{Name: "file", Kind: backup.File, Mode: 0o640}
+	f, err := d.Create("file", Place{Inherits: true})
+	must(t, err)
+	must(t, f.Finish(&e, 0, report))
+	made, err = d.Mkdir("dir")
+	must(t, err)
+	if made.Existed || made.Inherits {
+		t.Errorf("%+v", made)
+	}
+	sub, err := r.Dir("dir")
+	must(t, err)
+	sub.FinishDirectory(&backup.Entry{Kind: backup.Directory, Mode: 0o750}, false, report)
+	sub.Release()
+	for name, mode := range map[string]uint32{"file": 0o640, "dir": 0o750} {
+		var st unix.Stat_t
+		must(t, unix.Lstat(filepath.Join(path, name), &st))
+		if st.Gid != 0 || st.Mode&0o7777 != mode {
+			t.Errorf("%s: gid %d, mode %o", name, st.Gid, st.Mode&0o7777)
+		}
+		for _, x := range []string{xattrAccessACL, xattrDefaultACL} {
+			if _, err := unix.Lgetxattr(filepath.Join(path, name), x, nil); !errors.Is(err, unix.ENODATA) {
+				t.Errorf("%s has %s (%v)", name, x, err)
+			}
+		}
+	}
+}
+
+// Keep: what came into being meanwhile is not replaced.
+func TestKeepDoesNotReplace(t *testing.T) {
+	r, path := open(t, true)
+	d, err := r.Dir("")
+	must(t, err)
+	defer d.Release()
+	f, err := d.Create("name", Place{Temporary: true, Keep: true})
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(path, "name"), []byte("theirs"), 0o644))
+	err = f.Finish(&backup.Entry{Mode: 0o644}, 0, func(string, error) {})
+	if !errors.Is(err, fs.ErrExist) {
+		t.Errorf("finish: %v", err)
+	}
+	entries, err := os.ReadDir(path)
+	must(t, err)
+	if len(entries) != 1 {
+		t.Errorf("left: %v", entries)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

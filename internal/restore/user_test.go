@@ -1,0 +1,73 @@
+package restore
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Without root: owners are not set, which is said once, and nobody gets a
+// set-id file of the wrong owner; what is locked is opened and locked again.
+func TestWithoutRoot(t *testing.T) {
+	if os.Geteuid() == 0 {
+		asNobody(t)
+		return
+	}
+	f := newFixture(t)
+	locked := f.file("locked", "l")
+	locked.Mode = 0
+	theirs := f.file("theirs", "t")
+	theirs.UID, theirs.GID, theirs.Mode = 12345, 12345, 0o6755
+	also := symlink("also-theirs", "x")
+	also.UID = 12345
+	f.directory("", locked, theirs, also, f.file("mine", "m"), subdirectory("closed"))
+	self := entry("", backup.Directory)
+	self.Mode = 0
+	f.page(backup.Page{Path: "closed", Self: &self, Entries: []backup.Entry{f.file("in", "i")}})
+	target := filepath.Join(t.TempDir(), "target")
+	for range 2 {
+		sum, obs := f.restore(Options{Target: target})
+		obs.wantProblems(t, "")
+		if sum.OwnersNotSet != 2 || sum.Problems != 1 {
+			t.Errorf("%+v", sum)
+		}
+		wantFile(t, filepath.Join(target, "mine"), "m")
+		for name, want := range map[string]uint32{"theirs": 0o755, "locked": 0, "closed": 0} {
+			if got := stat(t, filepath.Join(target, name)).Mode & 0o7777; got != want {
+				t.Errorf("%s has mode %o, want %o", name, got, want)
+			}
+		}
+		check(t, os.Chmod(filepath.Join(target, "closed"), 0o700))
+		wantFile(t, filepath.Join(target, "closed/in"), "i")
+		check(t, os.Chmod(filepath.Join(target, "closed"), 0))
+	}
+	check(t, os.Chmod(filepath.Join(target, "closed"), 0o700)) // or it cannot be removed
+}
+
+// asNobody runs the calling test again as another user.
+func asNobody(t *testing.T) {
+	t.Helper()
+	tmp, err := os.MkdirTemp("", "bctl-nobody-")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	self, err := os.Executable()
+	check(t, err)
+	data, err := os.ReadFile(self)
+	check(t, err)
+	binary := filepath.Join(tmp, "test")
+	check(t, os.WriteFile(binary, data, 0o755))
+	check(t, os.Chmod(tmp, 0o777))
+	cmd := exec.Command(binary, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Dir = tmp
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("as nobody: %v\n%s", err, out)
+	}
+}
