@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,44 +155,57 @@ type mutator struct {
 	t      testing.TB
 	dir    string
 	random *rand.Rand
-	next   int
+	made   int      // of new names
+	files  []string // what is in the tree, or was a moment ago
+	dirs   []string
 }
 
-// paths returns what is in the tree, sorted: directories, or the rest.
-func (m *mutator) paths(directories bool) (list []string) {
+// look lists the tree anew.
+func (m *mutator) look() {
 	m.t.Helper()
+	m.files, m.dirs = nil, nil
 	err := filepath.WalkDir(m.dir, func(path string, d fs.DirEntry, err error) error {
-		if path != m.dir && d.IsDir() == directories {
-			list = append(list, path)
+		switch {
+		case path == m.dir:
+		case d.IsDir():
+			m.dirs = append(m.dirs, path)
+		default:
+			m.files = append(m.files, path)
 		}
 		return err
 	})
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	slices.Sort(list)
-	return list
 }
 
-// pick returns one of what is in the tree; "" if there is none.
-func (m *mutator) pick(directories bool) string {
-	list := m.paths(directories)
-	if len(list) == 0 {
-		return ""
+// pick returns one of a list that is still there; "" if it finds none.
+func (m *mutator) pick(list []string, directory bool) string {
+	for range 10 {
+		if len(list) == 0 {
+			break
+		}
+		path := list[m.random.IntN(len(list))]
+		if info, err := os.Lstat(path); err == nil && info.IsDir() == directory {
+			return path
+		}
 	}
-	return list[m.random.IntN(len(list))]
+	return ""
 }
+
+func (m *mutator) file() string      { return m.pick(m.files, false) }
+func (m *mutator) directory() string { return m.pick(m.dirs, true) }
 
 // place returns a path that is not there yet, in a directory that is.
 func (m *mutator) place() string {
-	m.next++
+	m.made++
 	parent := m.dir
 	if m.random.IntN(4) > 0 {
-		if directory := m.pick(true); directory != "" {
+		if directory := m.directory(); directory != "" {
 			parent = directory
 		}
 	}
-	return filepath.Join(parent, fmt.Sprintf("new%d", m.next))
+	return filepath.Join(parent, fmt.Sprintf("new%d", m.made))
 }
 
 // A mutation is one way to change a tree; it returns what it did, and "" where
@@ -263,15 +275,15 @@ var mutations = []mutation{
 		return "symlink " + path, os.Symlink(randomName(m.random, 10), path)
 	},
 	func(m *mutator) (string, error) {
-		path := m.pick(false)
+		path := m.file()
 		if path == "" {
 			return "", nil
 		}
 		return "remove " + path, os.Remove(path)
 	},
 	func(m *mutator) (string, error) { // onto another file, maybe
-		from, to := m.pick(false), m.pick(false)
-		if from == "" {
+		from, to := m.file(), m.file()
+		if from == "" || to == "" {
 			return "", nil
 		}
 		if m.random.IntN(2) == 0 {
@@ -280,22 +292,22 @@ var mutations = []mutation{
 		return "rename " + from + " to " + to, os.Rename(from, to)
 	},
 	func(m *mutator) (string, error) {
-		path := m.pick(true)
+		path := m.directory()
 		if path == "" || m.random.IntN(3) > 0 { // they would soon be few
 			return "", nil
 		}
 		return "remove all " + path, os.RemoveAll(path)
 	},
 	func(m *mutator) (string, error) { // move a directory, not into itself
-		from, to := m.pick(true), m.place()
+		from, to := m.directory(), m.place()
 		if from == "" || strings.HasPrefix(to, from+"/") {
 			return "", nil
 		}
 		return "move " + from + " to " + to, os.Rename(from, to)
 	},
 	func(m *mutator) (string, error) { // two directories change places
-		a, b, between := m.pick(true), m.pick(true), m.place()
-		if a == "" || strings.HasPrefix(a+"/", b+"/") || strings.HasPrefix(b+"/", a+"/") || strings.HasPrefix(between, a+"/") || strings.HasPrefix(between, b+"/") {
+		a, b, between := m.directory(), m.directory(), m.place()
+		if a == "" || b == "" || strings.HasPrefix(a+"/", b+"/") || strings.HasPrefix(b+"/", a+"/") || strings.HasPrefix(between, a+"/") || strings.HasPrefix(between, b+"/") {
 			return "", nil
 		}
 		for _, step := range [][2]string{{a, between}, {b, a}, {between, b}} {
@@ -317,7 +329,7 @@ var mutations = []mutation{
 		})
 	},
 	func(m *mutator) (string, error) { // a directory becomes a file
-		path := m.pick(true)
+		path := m.directory()
 		if path == "" || m.random.IntN(3) > 0 {
 			return "", nil
 		}
@@ -327,7 +339,7 @@ var mutations = []mutation{
 		return "replace by a file " + path, os.WriteFile(path, []byte("was a directory"), 0o644)
 	},
 	func(m *mutator) (string, error) {
-		path := m.pick(true)
+		path := m.directory()
 		if path == "" {
 			return "", nil
 		}
@@ -337,7 +349,7 @@ var mutations = []mutation{
 
 // onFile does something to a regular file.
 func (m *mutator) onFile(what string, do func(path string, info fs.FileInfo) error) (string, error) {
-	path := m.pick(false)
+	path := m.file()
 	if path == "" {
 		return "", nil
 	}
@@ -352,6 +364,9 @@ func (m *mutator) onFile(what string, do func(path string, info fs.FileInfo) err
 func (m *mutator) mutate(n int) (log []string) {
 	m.t.Helper()
 	for len(log) < n {
+		if len(log)%10 == 0 {
+			m.look()
+		}
 		what, err := mutations[m.random.IntN(len(mutations))](m)
 		if err != nil {
 			m.t.Fatalf("%s: %v", what, err)

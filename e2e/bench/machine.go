@@ -18,8 +18,8 @@ type machine struct {
 	Cores       int    `json:"cores"`
 	MemoryBytes int64  `json:"memory_bytes"`
 	Kernel      string `json:"kernel"`
-	FileSystem  string `json:"file_system"`  // of the work directory
-	LoadBefore  string `json:"load_before"`  // averages over 1, 5 and 15 minutes
+	FileSystem  string `json:"file_system"` // of the work directory
+	LoadBefore  string `json:"load_before"` // averages over 1, 5 and 15 minutes
 	LoadAfter   string `json:"load_after"`
 	GoVersion   string `json:"go"`
 }

@@ -49,13 +49,10 @@ type tool struct {
 
 	init, backup, restore func(p place) command
 
-	// within is where in the target the tree comes to be: "" or, for what
-	// restores whole paths, the tree's path.
+	// wholePaths: the tree is restored not into the target, but below it under its own path.
 	wholePaths bool
-	// reference tools are no backup programs: nothing is asserted of them.
-	reference bool
-	// unchangedOnly, firstOnly: a reference that is for one step.
-	only step
+	reference  bool // not a backup program: nothing is asserted of it
+	only       step // the only one that it is a reference for
 }
 
 // A command is a program to run.
@@ -84,7 +81,7 @@ func tools() []*tool {
 	return []*tool{
 		{
 			name: "bctl", what: "zstd, encrypted", programs: []string{"bctl"}, version: []string{"version"},
-			env: []string{"BCTL_REPO=$REPO"},
+			env:  []string{"BCTL_REPO=$REPO"},
 			init: run("bctl", "init"), backup: run("bctl", "backup", "$TREE"),
 			restore: run("bctl", "restore", "latest", "--target", "$TARGET"),
 		},
@@ -123,17 +120,17 @@ func tools() []*tool {
 			restore: run("kopia", "snapshot", "restore", "$TREE", "$TARGET"),
 		},
 		{
-			name: "tar|zstd", what: "tar, zstd -3", programs: []string{"zstd", "tar"}, version: []string{"--version"},
-			backup:  run("sh", "-c", "mkdir $REPO && tar -C $TREE -cf - . | zstd -q -3 -o $REPO/tree.tar.zst"),
+			name: "tar+zstd", what: "zstd -3, one stream", programs: []string{"zstd", "tar"}, version: []string{"--version"},
+			backup:  run("sh", "-c", "mkdir $REPO && tar -C $TREE -H posix -cf - . | zstd -q -3 -o $REPO/tree.tar.zst"),
 			restore: run("sh", "-c", "mkdir $TARGET && zstd -q -dc $REPO/tree.tar.zst | tar -C $TARGET -xf -"), reference: true,
 		},
 		{name: "cp -a", what: "copies", programs: []string{"cp"}, restore: run("cp", "-a", "$TREE", "$TARGET"), reference: true, only: restore},
 		{
 			name: "find", what: "stats every file", programs: []string{"find"},
-			backup: run("find", "$TREE", "-printf", "%s\n"), reference: true, only: unchanged,
+			backup: run("find", "$TREE", "-printf", `%s\n`), reference: true, only: unchanged,
 		},
-		{name: "floor walk", what: "see doc.go", backup: run("$BENCH", "-floor", "walk", "$TREE"), reference: true, only: unchanged},
-		{name: "floor store", what: "see doc.go", backup: run("$BENCH", "-floor", "store:$REPO", "$TREE"), reference: true, only: first},
+		{name: "floor walk", what: "lists and stats", backup: run("$BENCH", "-floor", "walk", "$TREE"), reference: true, only: unchanged},
+		{name: "floor store", what: "and reads, hashes, zstd, seals", backup: run("$BENCH", "-floor", "store:$REPO", "$TREE"), reference: true, only: first},
 	}
 }
 
@@ -150,7 +147,7 @@ func (t *tool) has(s step) bool {
 	return t.backup != nil
 }
 
-// find returns the tools that are installed, and the names of the others.
+// findTools returns the tools that are installed, and the names of the others.
 func findTools(wanted string) (found []*tool, missing []string) {
 	chosen := map[string]bool{}
 	for name := range strings.SplitSeq(wanted, ",") {

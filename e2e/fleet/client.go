@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -124,8 +126,26 @@ type Running struct {
 	t              testing.TB
 	args           []string
 	cmd            *exec.Cmd
-	stdout, stderr bytes.Buffer
+	stdout, stderr buffer
 	ended          chan struct{}
+}
+
+// A buffer may be read while the command writes to it.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // Start starts a command. It is killed when the test ends before it.
@@ -181,6 +201,9 @@ func (r *Running) Ended() bool {
 	}
 }
 
+// Stderr is what the command has written to standard error so far.
+func (r *Running) Stderr() string { return r.stderr.String() }
+
 // Kill ends the command with SIGKILL.
 func (r *Running) Kill() {
 	r.Signal(syscall.SIGKILL)
@@ -202,7 +225,7 @@ func (r *Running) Wait() Output {
 func (o Output) String() string {
 	var b strings.Builder
 	b.WriteString("bctl " + strings.Join(o.Args, " "))
-	b.WriteString("\nexit status " + itoa(o.Status))
+	b.WriteString("\nexit status " + strconv.Itoa(o.Status))
 	b.WriteString("\nstdout: " + o.Stdout + "\nstderr: " + o.Stderr)
 	return b.String()
 }

@@ -1,7 +1,5 @@
 package fleet
 
-import "strconv"
-
 // Summary is the object that backup --json ends with.
 type Summary struct {
 	Snapshot, Filer, Shard, State, Reason string
@@ -33,5 +31,3 @@ type Snapshot struct {
 type Problem struct {
 	Path, Op, Error string
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }

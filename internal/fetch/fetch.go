@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -53,10 +52,9 @@ type Options struct {
 // A Fetcher gets chunks. Its methods may be called concurrently.
 type Fetcher struct {
 	o       Options
-	slots   chan struct{} // one for each range in hand
+	slots   chan *scratch // whoever has one may have a range in hand
 	packs   chan struct{} // one for each pack that a Get is at
 	readers readerCache
-	scratch sync.Pool // of *scratch
 }
 
 // scratch is what a range in hand needs.
@@ -70,8 +68,10 @@ func New(o Options) *Fetcher {
 	if o.Concurrency <= 0 {
 		o.Concurrency = min(max(2*runtime.GOMAXPROCS(0), 4), 16)
 	}
-	f := &Fetcher{o: o, slots: make(chan struct{}, o.Concurrency), packs: make(chan struct{}, 2*o.Concurrency)}
-	f.scratch.New = func() any { return &scratch{hasher: chunk.NewHasher([32]byte(o.HashKey))} }
+	f := &Fetcher{o: o, slots: make(chan *scratch, o.Concurrency), packs: make(chan struct{}, 2*o.Concurrency)}
+	for range o.Concurrency {
+		f.slots <- &scratch{hasher: chunk.NewHasher([32]byte(o.HashKey))}
+	}
 	f.readers.open = f.openPack
 	return f
 }

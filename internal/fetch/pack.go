@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -46,15 +47,15 @@ func (f *Fetcher) getPack(ctx context.Context, wants []located) error {
 		n := rangeOf(frames)
 		run := frames[:n]
 		frames = frames[n:]
+		var s *scratch
 		select {
-		case f.slots <- struct{}{}:
+		case s = <-f.slots:
 		case <-ctx.Done():
-			g.Wait()
-			return context.Cause(ctx)
+			return errors.Join(g.Wait(), context.Cause(ctx))
 		}
 		g.Go(func() error {
-			defer func() { <-f.slots }()
-			return f.getRange(ctx, r, name, run)
+			defer func() { f.slots <- s }()
+			return f.getRange(ctx, r, name, run, s)
 		})
 	}
 	return g.Wait()
@@ -100,9 +101,7 @@ func rangeOf(frames []frameWants) int {
 }
 
 // getRange reads neighbouring frames at once and delivers what is wanted of them.
-func (f *Fetcher) getRange(ctx context.Context, r *reader, name string, frames []frameWants) error {
-	s := f.scratch.Get().(*scratch)
-	defer f.scratch.Put(s)
+func (f *Fetcher) getRange(ctx context.Context, r *reader, name string, frames []frameWants, s *scratch) error {
 	first, last := frames[0].info, frames[len(frames)-1].info
 	length := last.Offset + last.SealedLength - first.Offset
 	var err error

@@ -13,7 +13,7 @@ import (
 )
 
 // maxReaders bounds the chunk tables that are kept: at most 16,384 chunks each.
-const maxReaders = 48
+const maxReaders = 24
 
 type packKey struct {
 	snapshot backup.SnapshotID
@@ -44,8 +44,11 @@ func (f *Fetcher) openPack(ctx context.Context, key packKey) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	chunks := slices.Clone(p.Chunks())
-	slices.SortFunc(chunks, comparePlaces)
+	chunks := p.Chunks()
+	if !slices.IsSortedFunc(chunks, comparePlaces) { // writers add them in order, but the format does not ask for it
+		chunks = slices.Clone(chunks)
+		slices.SortFunc(chunks, comparePlaces)
+	}
 	return &reader{pack: p, chunks: chunks}, nil
 }
 

@@ -41,6 +41,8 @@ type Conn struct {
 	js   jetstream.JetStream
 	opts Options
 	log  *slog.Logger
+
+	ackWait time.Duration // shorter in tests
 }
 
 // Connect connects to NATS. Where the server does not answer at once it
@@ -62,7 +64,7 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("nats %s: %w", o.URL, err)
 	}
-	return &Conn{nc: nc, js: js, opts: o, log: o.Log}, nil
+	return &Conn{nc: nc, js: js, opts: o, log: o.Log, ackWait: ackWait}, nil
 }
 
 func (o Options) natsOptions() ([]nats.Option, error) {
@@ -140,10 +142,11 @@ func (c *Conn) EnsureStreams(ctx context.Context) (lost bool, err error) {
 		if err != nil {
 			return lost, fmt.Errorf("nats %s: stream %s: %w: %w", c.opts.URL, q.stream, err, backup.ErrUnavailable)
 		}
-		if _, err := stream.Consumer(ctx, q.consumer); err == nil {
-			continue
+		_, err = stream.Consumer(ctx, q.consumer)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			_, err = stream.CreateOrUpdateConsumer(ctx, q.consumerConfig(c.ackWait))
 		}
-		if _, err := stream.CreateOrUpdateConsumer(ctx, q.consumerConfig()); err != nil {
+		if err != nil {
 			return lost, fmt.Errorf("nats %s: consumer %s: %w: %w", c.opts.URL, q.consumer, err, backup.ErrUnavailable)
 		}
 	}

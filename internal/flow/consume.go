@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	nextWait       = 5 * time.Second // of one request for a message
-	maxPullers     = 4               // requests at a time of one consumer
-	heartbeatEvery = ackWait / 3
-	retryDelay     = time.Second
+	nextWait   = 5 * time.Second // of one request for a message
+	maxPullers = 4               // requests at a time of one consumer
+	retryDelay = time.Second
 )
 
-// A Delivery is a message in hand. Exactly one of Ack, Retry and Drop ends it;
-// until then the server is kept from delivering it to anyone else.
+// A Delivery is a message in hand. The first of Ack, Retry and Drop ends it;
+// until then the server is kept from delivering it to anyone else. Its methods
+// may be called from any goroutine.
 type Delivery struct {
 	msg  jetstream.Msg
 	done func()
@@ -53,16 +53,18 @@ func (h *inHand) add(msg jetstream.Msg) *Delivery {
 	h.mu.Lock()
 	h.msgs[msg] = struct{}{}
 	h.mu.Unlock()
-	return &Delivery{msg: msg, done: func() {
+	return &Delivery{msg: msg, done: sync.OnceFunc(func() {
 		h.mu.Lock()
 		delete(h.msgs, msg)
 		h.mu.Unlock()
 		<-h.free
-	}}
+	})}
 }
 
-func (h *inHand) keepAlive(ctx context.Context) {
-	tick := time.NewTicker(heartbeatEvery)
+// keepAlive tells the server, three times in the time that it waits, that the
+// deliveries in hand are worked on.
+func (h *inHand) keepAlive(ctx context.Context, ackWait time.Duration) {
+	tick := time.NewTicker(ackWait / 3)
 	defer tick.Stop()
 	for {
 		select {
@@ -128,7 +130,7 @@ func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result
 func consume(ctx context.Context, c *Conn, q queue, limit int, decode func(jetstream.Msg) (func(*Delivery), error)) {
 	hand := newInHand(limit)
 	var owned sync.WaitGroup
-	owned.Go(func() { hand.keepAlive(ctx) })
+	owned.Go(func() { hand.keepAlive(ctx, c.ackWait) })
 	for range min(limit, maxPullers) {
 		owned.Go(func() {
 			for ctx.Err() == nil {
@@ -166,23 +168,20 @@ func (c *Conn) pull(ctx context.Context, q queue, hand *inHand, decode func(jets
 	}
 }
 
-// nextMessage returns nil and no error when none came in time.
+// nextMessage returns nil and no error when none came in time. When ctx is
+// done the request is taken back: what the server would answer it with goes to
+// someone else at once.
 func nextMessage(ctx context.Context, consumer jetstream.Consumer) (jetstream.Msg, error) {
-	batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(nextWait))
+	ctx, cancel := context.WithTimeout(ctx, nextWait)
+	defer cancel()
+	batch, err := consumer.Fetch(1, jetstream.FetchContext(ctx))
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case msg := <-batch.Messages():
-		if msg != nil {
-			return msg, nil
-		}
-		return nil, batch.Error()
-	case <-ctx.Done():
-		// The request is still with the server: what it answers in the time
-		// that is left would wait for the acknowledgement's time to run out.
-		return nil, nil
+	if msg := <-batch.Messages(); msg != nil {
+		return msg, nil
 	}
+	return nil, batch.Error()
 }
 
 func (c *Conn) deliver(msg jetstream.Msg, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) {

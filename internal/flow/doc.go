@@ -19,11 +19,21 @@
 //
 // # Delivery
 //
-// A handler that returns nil has its message acknowledged. ErrRetry (or any
-// other error) has it delivered again after a delay, to anyone. ErrDrop ends it: the message
-// can never be handled, and was recorded. A message that cannot be decoded is dropped
-// and logged; the lease brings back the work that it was about. While
-// a handler runs the server is told so, and does not deliver the message again.
+// Whoever takes a message gets a Delivery with it, and ends it: Ack when the
+// work is done, Retry to have it delivered again after a delay, to anyone, Drop
+// when the message can never be handled, and that was recorded. Until then
+// the server is told, three times in every ackWait, that the message is worked
+// on, and does not deliver it again. A message that cannot be decoded is
+// dropped and logged; the lease brings back the work that it was about.
+//
+//	what fails                        what becomes of the message
+//	handler's process dies            delivered to another once ackWait has passed
+//	handler's connection is lost      the same; the client reconnects for ever, and asks again
+//	acknowledgement is lost           delivered again; the index refuses the second result (I3)
+//	server restarts                   kept, unless power fails with it: then as a stream that is deleted
+//	stream is deleted                 lost: EnsureStreams makes it again and says so; the leases bring the work back
+//	stream is full (maxQueued)        Publish fails with backup.ErrUnavailable; the sender tries again
+//	consumer's ctx is done            its requests are taken back; what is in hand is still the handler's to end
 //
 // # Ownership
 //

@@ -59,7 +59,7 @@ func (q queue) streamConfig(replicas int, storage jetstream.StorageType) jetstre
 // maxQueued bounds each stream; the dispatcher keeps the queues much shorter.
 const maxQueued = 100_000
 
-func (q queue) consumerConfig() jetstream.ConsumerConfig {
+func (q queue) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       q.consumer,
 		AckPolicy:     jetstream.AckExplicitPolicy,

@@ -2,6 +2,8 @@ package flow
 
 import (
 	"fmt"
+	"math"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -14,8 +16,15 @@ import (
 
 func marshal(m proto.Message) ([]byte, error) { return proto.MarshalOptions{}.Marshal(m) }
 
+// text is s as protobuf takes it: what is not UTF-8 in a text for people must
+// not keep the message from being sent.
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
 // unmarshal reports any error as backup.ErrInvalid: the same bytes will never do.
 func unmarshal(data []byte, m proto.Message) error {
+	if len(data) > MaxMessageBytes {
+		return fmt.Errorf("message of %d bytes: %w", len(data), backup.ErrInvalid)
+	}
 	if err := proto.Unmarshal(data, m); err != nil {
 		return fmt.Errorf("%w: %w", err, backup.ErrInvalid)
 	}
@@ -33,9 +42,9 @@ func jobToWire(j *backup.Job) *bctlv1.Job {
 	return &bctlv1.Job{
 		SnapshotId: j.Snapshot[:], FilerId: int64(j.Filer), ShardId: int64(j.Shard),
 		Number: int64(j.Number), Base: int64(j.Base),
-		StartedSeconds: j.Started.Sec, StartedNanos: j.Started.Nsec, Source: j.Source,
+		StartedSeconds: j.Started.Sec, StartedNanos: j.Started.Nsec, Source: text(j.Source),
 		Selection: &bctlv1.Selection{
-			Exclude: j.Selection.Exclude, ExcludeIfPresent: j.Selection.ExcludeIfPresent,
+			Exclude: bytesOf(j.Selection.Exclude), ExcludeIfPresent: bytesOf(j.Selection.ExcludeIfPresent),
 			OneFileSystem: j.Selection.OneFileSystem, ExcludeLargerBytes: j.Selection.ExcludeLargerBytes,
 		},
 	}
@@ -49,34 +58,47 @@ func jobFromWire(m *bctlv1.Job) (backup.Job, error) {
 	if m.GetNumber() < 1 || m.GetBase() < 0 || m.GetBase() >= m.GetNumber() {
 		return backup.Job{}, fmt.Errorf("snapshot %d based on %d: %w", m.GetNumber(), m.GetBase(), backup.ErrInvalid)
 	}
+	if m.GetStartedNanos() > 999_999_999 {
+		return backup.Job{}, fmt.Errorf("start at %d nanoseconds: %w", m.GetStartedNanos(), backup.ErrInvalid)
+	}
 	return backup.Job{
 		Snapshot: id, Filer: backup.FilerID(m.GetFilerId()), Shard: backup.ShardID(m.GetShardId()),
 		Number: backup.SnapshotNumber(m.GetNumber()), Base: backup.SnapshotNumber(m.GetBase()),
 		Started: backup.Time{Sec: m.GetStartedSeconds(), Nsec: m.GetStartedNanos()}, Source: m.GetSource(),
 		Selection: backup.Selection{
-			Exclude: m.GetSelection().GetExclude(), ExcludeIfPresent: m.GetSelection().GetExcludeIfPresent(),
+			Exclude: stringsOf(m.GetSelection().GetExclude()), ExcludeIfPresent: stringsOf(m.GetSelection().GetExcludeIfPresent()),
 			OneFileSystem: m.GetSelection().GetOneFileSystem(), ExcludeLargerBytes: m.GetSelection().GetExcludeLargerBytes(),
 		},
 	}, nil
 }
 
-func pathsToWire(paths []string) [][]byte {
-	out := make([][]byte, len(paths))
-	for i, p := range paths {
-		out[i] = []byte(p)
+func bytesOf(texts []string) [][]byte {
+	out := make([][]byte, len(texts))
+	for i, t := range texts {
+		out[i] = []byte(t)
 	}
 	return out
 }
 
-func pathsFromWire(paths [][]byte) ([]string, error) {
-	out := make([]string, len(paths))
-	for i, p := range paths {
-		out[i] = string(p)
-		if err := backup.CheckPath(out[i]); err != nil {
+func stringsOf(texts [][]byte) []string {
+	if len(texts) == 0 {
+		return nil
+	}
+	out := make([]string, len(texts))
+	for i, t := range texts {
+		out[i] = string(t)
+	}
+	return out
+}
+
+func pathsFromWire(raw [][]byte) ([]string, error) {
+	paths := stringsOf(raw)
+	for _, p := range paths {
+		if err := backup.CheckPath(p); err != nil {
 			return nil, err
 		}
 	}
-	return out, nil
+	return paths, nil
 }
 
 func pagesToWire(pages []backup.PageVersion) []*bctlv1.Page {
@@ -92,6 +114,9 @@ func pagesToWire(pages []backup.PageVersion) []*bctlv1.Page {
 }
 
 func pagesFromWire(pages []*bctlv1.Page) ([]backup.PageVersion, error) {
+	if len(pages) == 0 {
+		return nil, nil
+	}
 	out := make([]backup.PageVersion, len(pages))
 	for i, p := range pages {
 		v := backup.PageVersion{Path: string(p.GetPath()), Key: backup.PageKey(p.GetKey()), Inode: p.GetInode(), Listing: p.GetListing()}
@@ -116,12 +141,15 @@ func pagesFromWire(pages []*bctlv1.Page) ([]backup.PageVersion, error) {
 func problemsToWire(problems []backup.Problem) []*bctlv1.Problem {
 	out := make([]*bctlv1.Problem, len(problems))
 	for i, p := range problems {
-		out[i] = &bctlv1.Problem{Path: []byte(p.Path), Op: p.Op, Error: p.Err}
+		out[i] = &bctlv1.Problem{Path: []byte(p.Path), Op: text(p.Op), Error: text(p.Err)}
 	}
 	return out
 }
 
 func problemsFromWire(problems []*bctlv1.Problem) []backup.Problem {
+	if len(problems) == 0 {
+		return nil
+	}
 	out := make([]backup.Problem, len(problems))
 	for i, p := range problems {
 		out[i] = backup.Problem{Path: string(p.GetPath()), Op: p.GetOp(), Err: p.GetError()}
@@ -139,12 +167,18 @@ func countsToWire(c *backup.Counts) *bctlv1.Counts {
 	}
 }
 
-func countsFromWire(m *bctlv1.Counts) backup.Counts {
-	return backup.Counts{
+func countsFromWire(m *bctlv1.Counts) (backup.Counts, error) {
+	c := backup.Counts{
 		Files: m.GetFiles(), Directories: m.GetDirectories(), Bytes: m.GetBytes(),
 		FilesNew: m.GetFilesNew(), FilesChanged: m.GetFilesChanged(), FilesUnchanged: m.GetFilesUnchanged(),
 		StatCalls: m.GetStatCalls(), NewBytes: m.GetNewBytes(), StoredBytes: m.GetStoredBytes(), ReadBytes: m.GetReadBytes(), Errors: m.GetErrors(),
 		WalkSeconds: m.GetWalkSeconds(), ReadSeconds: m.GetReadSeconds(), HashSeconds: m.GetHashSeconds(),
 		CompressSeconds: m.GetCompressSeconds(), SealSeconds: m.GetSealSeconds(), UploadSeconds: m.GetUploadSeconds(), CommitSeconds: m.GetCommitSeconds(),
 	}
+	// One result that is no number would make none of the whole snapshot's sum.
+	sum := c.WalkSeconds + c.ReadSeconds + c.HashSeconds + c.CompressSeconds + c.SealSeconds + c.UploadSeconds + c.CommitSeconds
+	if math.IsNaN(sum) || math.IsInf(sum, 0) {
+		return c, fmt.Errorf("counts of %f seconds: %w", sum, backup.ErrInvalid)
+	}
+	return c, nil
 }

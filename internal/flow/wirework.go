@@ -11,7 +11,7 @@ import (
 func encodeWalkTask(t *backup.WalkTask) ([]byte, error) {
 	return marshal(&bctlv1.WalkTask{
 		Job: jobToWire(&t.Job), Task: int64(t.ID), Attempt: t.Attempt, Generation: t.Generation,
-		Directories: pathsToWire(t.Directories),
+		Directories: bytesOf(t.Directories),
 	})
 }
 
@@ -54,8 +54,8 @@ func decodeReadBatch(data []byte) (*backup.ReadBatch, error) {
 func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
 	m := &bctlv1.SliceWalked{
 		SnapshotId: s.Snapshot[:], Task: int64(s.Task), Attempt: s.Attempt, Part: s.Part, Last: s.Last,
-		Pages: pagesToWire(s.Pages), Removed: pathsToWire(s.Removed),
-		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: s.Failed,
+		Pages: pagesToWire(s.Pages), Removed: bytesOf(s.Removed),
+		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: text(s.Failed),
 	}
 	for _, e := range s.Ended {
 		m.Ended = append(m.Ended, &bctlv1.PageName{Path: []byte(e.Path), Key: int64(e.Key)})
@@ -64,7 +64,7 @@ func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
 		m.Batches = append(m.Batches, &bctlv1.SliceWalked_Batch{Pages: pagesToWire(b)})
 	}
 	for _, c := range s.Children {
-		m.Children = append(m.Children, &bctlv1.SliceWalked_Child{Directories: pathsToWire(c)})
+		m.Children = append(m.Children, &bctlv1.SliceWalked_Child{Directories: bytesOf(c)})
 	}
 	return marshal(m)
 }
@@ -80,7 +80,10 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 	}
 	s := &backup.SliceWalked{
 		Snapshot: id, Task: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Part: m.GetPart(), Last: m.GetLast(),
-		Counts: countsFromWire(m.GetCounts()), Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(),
+		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(),
+	}
+	if s.Counts, err = countsFromWire(m.GetCounts()); err != nil {
+		return nil, err
 	}
 	if s.Part < 0 {
 		return nil, fmt.Errorf("part %d: %w", s.Part, backup.ErrInvalid)
@@ -94,6 +97,9 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 	for _, e := range m.GetEnded() {
 		if err := backup.CheckPath(string(e.GetPath())); err != nil {
 			return nil, err
+		}
+		if e.GetKey() < 0 {
+			return nil, fmt.Errorf("page %d of %q: %w", e.GetKey(), e.GetPath(), backup.ErrInvalid)
 		}
 		s.Ended = append(s.Ended, backup.PageName{Path: string(e.GetPath()), Key: backup.PageKey(e.GetKey())})
 	}
@@ -143,7 +149,10 @@ func decodePackStored(data []byte) (*backup.PackStored, error) {
 	if len(m.GetLengths()) != n || len(m.GetChunkIds()) != n*len(backup.ChunkID{}) || m.GetStoredBytes() <= 0 {
 		return nil, fmt.Errorf("pack table of %d frames, %d lengths, %d bytes of ids: %w", n, len(m.GetLengths()), len(m.GetChunkIds()), backup.ErrInvalid)
 	}
-	p := &backup.PackStored{Snapshot: snapshot, Pack: pack, StoredBytes: m.GetStoredBytes(), Chunks: make([]backup.ChunkPlace, n)}
+	p := &backup.PackStored{Snapshot: snapshot, Pack: pack, StoredBytes: m.GetStoredBytes()}
+	if n > 0 {
+		p.Chunks = make([]backup.ChunkPlace, n)
+	}
 	offset := uint64(0)
 	for i := range p.Chunks {
 		frame := m.GetFrames()[i]
@@ -182,7 +191,10 @@ func decodeBatchStored(data []byte) (*backup.BatchStored, error) {
 	}
 	b := &backup.BatchStored{
 		Snapshot: id, Batch: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(),
-		Counts: countsFromWire(m.GetCounts()), Problems: problemsFromWire(m.GetProblems()),
+		Problems: problemsFromWire(m.GetProblems()),
+	}
+	if b.Counts, err = countsFromWire(m.GetCounts()); err != nil {
+		return nil, err
 	}
 	if b.Pages, err = pagesFromWire(m.GetPages()); err != nil {
 		return nil, err
@@ -199,7 +211,7 @@ func decodeBatchStored(data []byte) (*backup.BatchStored, error) {
 
 func encodeProgress(p *backup.Progress) ([]byte, error) {
 	m := &bctlv1.Progress{
-		Worker: p.Worker, SnapshotId: p.Snapshot[:], Path: []byte(p.Path), Errors: p.Errors,
+		Worker: text(p.Worker), SnapshotId: p.Snapshot[:], Path: []byte(p.Path), Errors: p.Errors,
 		FilesFound: p.FilesFound, BytesFound: p.BytesFound, FilesDone: p.FilesDone, BytesDone: p.BytesDone,
 	}
 	for _, t := range p.Tasks {

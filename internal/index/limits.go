@@ -3,7 +3,6 @@ package index
 // The most that one thing in a message may come to. What is above is refused
 // with backup.ErrInvalid.
 const (
-	MaxPathBytes    = 64 << 10 // a path within a shard
 	MaxListingBytes = 4 << 20  // an encoded page
 	MaxParts        = 4096     // parts of a SliceWalked
 	MaxReliesOn     = 64 << 10 // packs of a BatchStored

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 )
 
@@ -49,5 +50,18 @@ func notify(parent context.Context, first, second func()) (context.Context, func
 		close(quit)
 		<-ended
 		cancel(nil)
+	}
+}
+
+// gcPercent is how much garbage the collector lets come up before it runs, of
+// what is live: most of that is buffers of packs and windows, which are made once,
+// so that running it twice as often as by default costs little and saves a third of the memory.
+const gcPercent = 50
+
+// TuneMemory sets the garbage collector to what bctl's processes need, unless
+// GOGC says otherwise.
+func TuneMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 }

@@ -54,7 +54,7 @@ type Header struct {
 // of the objects' names and is sealed into each.
 func Write(sealer *seal.Sealer, id backup.PackID, h Header, changes iter.Seq2[backup.PageChange, error], put func(part int, data []byte) error) error {
 	w := writer{sealer: sealer, id: id, header: h, put: put}
-	w.header.Version = version
+	w.header.Version, w.header.Part, w.header.Last = version, 0, false
 	var err error
 	if w.compress, err = pack.NewCompressor(codec); err != nil {
 		return err
@@ -84,8 +84,9 @@ type writer struct {
 	header   Header
 	put      func(int, []byte) error
 
-	frame []byte
-	body  []byte
+	frame  []byte
+	body   []byte
+	object []byte // storage for the next part
 	// The frames of a part wait for its header, which says whether it is the last.
 	frames [][]byte
 	size   int
@@ -110,7 +111,7 @@ func (w *writer) endFrame() error {
 }
 
 func (w *writer) endPart() error {
-	out, err := pack.NewWriter(pack.KindSegment, w.id, w.sealer, nil)
+	out, err := pack.NewWriter(pack.KindSegment, w.id, w.sealer, w.object)
 	if err != nil {
 		return err
 	}
@@ -131,6 +132,7 @@ func (w *writer) endPart() error {
 	if err != nil {
 		return err
 	}
+	w.object = data
 	part := w.header.Part
 	w.header.Part++
 	w.frames, w.size = nil, 0

@@ -9,8 +9,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 // Apply implements index.Committing.

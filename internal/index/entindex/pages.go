@@ -22,7 +22,7 @@ const pagesLimit = 256
 // committed snapshot do not change between.
 func (x *Index) Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
 	return func(yield func(backup.PageVersion, error) bool) {
-		if err := validatePath(path); err != nil {
+		if err := backup.CheckPath(path); err != nil {
 			yield(backup.PageVersion{}, err)
 			return
 		}

@@ -47,7 +47,7 @@ func validateSlice(s *backup.SliceWalked) error {
 		if path == "" {
 			return invalid("removal of the root")
 		}
-		if err := validatePath(path); err != nil {
+		if err := backup.CheckPath(path); err != nil {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func validateSlice(s *backup.SliceWalked) error {
 			return invalid("a child task without directories")
 		}
 		for _, path := range directories {
-			if err := validatePath(path); err != nil {
+			if err := backup.CheckPath(path); err != nil {
 				return err
 			}
 		}
@@ -115,29 +115,12 @@ func validateName(path string, key backup.PageKey) error {
 	if key < 0 {
 		return invalid("page key %d", key)
 	}
-	return validatePath(path)
-}
-
-func validatePath(path string) error {
-	if len(path) > index.MaxPathBytes {
-		return invalid("path of %d bytes", len(path))
-	}
-	for path != "" {
-		name, rest, more := strings.Cut(path, "/")
-		if err := backup.CheckName(name); err != nil {
-			return err
-		}
-		if more && rest == "" {
-			return invalid("path that ends in a slash")
-		}
-		path = rest
-	}
-	return nil
+	return backup.CheckPath(path)
 }
 
 func validateProblems(problems []backup.Problem) error {
 	for i := range problems {
-		if len(problems[i].Path) > index.MaxPathBytes {
+		if len(problems[i].Path) > backup.MaxPathBytes {
 			return invalid("path of %d bytes", len(problems[i].Path))
 		}
 	}

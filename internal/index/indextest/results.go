@@ -41,7 +41,7 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 		bad = append(bad, index.Result{Pack: p})
 	}
 	bad = append(bad, index.Result{}, index.Result{Slice: sliceOf(task), Batch: storedOf(batch)})
-	for _, path := range []string{"/", "a/", "/a", "a//b", ".", "a/../b", "nul\x00", strings.Repeat("n", 1021), strings.Repeat("n/", index.MaxPathBytes/2) + "n"} {
+	for _, path := range []string{"/", "a/", "/a", "a//b", ".", "a/../b", "nul\x00", strings.Repeat("n", 1021), strings.Repeat("n/", backup.MaxPathBytes/2) + "n"} {
 		slice(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{{Path: path}} })
 		slice(func(r *backup.SliceWalked) { r.Ended = []backup.PageName{{Path: path}} })
 		slice(func(r *backup.SliceWalked) { r.Removed = []string{path} })
@@ -63,7 +63,7 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 	slice(func(r *backup.SliceWalked) { r.Children = [][]string{{}} })
 	slice(func(r *backup.SliceWalked) { r.Batches = [][]backup.PageVersion{{}} })
 	slice(func(r *backup.SliceWalked) {
-		r.Problems = []backup.Problem{{Path: strings.Repeat("n", index.MaxPathBytes+1)}}
+		r.Problems = []backup.Problem{{Path: strings.Repeat("n", backup.MaxPathBytes+1)}}
 	})
 	slice(func(r *backup.SliceWalked) {
 		r.Pages = []backup.PageVersion{{Listing: make([]byte, index.MaxListingBytes+1)}}

@@ -13,14 +13,12 @@ import (
 // there, and go on to the real tables in one statement. They are empty
 // again after each transaction.
 //
-// The planner knows nothing of temp tables, takes them for large, and would read all
-// of pages to join it with a few rows. What these connections do is look
-// up rows by key, so that a nested loop over an index is right whatever the sizes.
+// The planner knows nothing of temp tables, takes them for large, and might read
+// all of pages to join it with a few rows. What these connections do is look up rows by key, a loop over an index.
 func makeStages(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `
 SET enable_hashjoin = off;
 SET enable_mergejoin = off;
-SET enable_seqscan = off;
 CREATE TEMP TABLE IF NOT EXISTS stage_chunks (
     id uuid NOT NULL, pack bigint NOT NULL, frame integer NOT NULL, frame_offset integer NOT NULL, length integer NOT NULL
 ) ON COMMIT DELETE ROWS;
@@ -47,24 +45,35 @@ WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`
 	keptPlaces = `
 SELECT DISTINCT s.pack, c.pack FROM stage_chunks s
 CROSS JOIN LATERAL (SELECT pack FROM chunks WHERE id = s.id OFFSET 0) c WHERE c.pack <> s.pack`
+	// Newest versions are found a lookup a page (LIMIT keeps the planner from turning it round), and then by
+	// where they are: nobody moves them meanwhile, because the snapshot is locked.
 	endChangedPages = `
-UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_pages s
-WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
-  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number
-  AND NOT (p.fingerprint = s.fingerprint AND p.listing = s.listing)`
+UPDATE pages p SET last_snapshot = changed.number - 1 FROM (
+    SELECT s.number, newest.place FROM stage_pages s
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place, first_snapshot, last_snapshot, fingerprint, listing FROM pages
+        WHERE shard = s.shard AND directory = s.directory AND page = s.page ORDER BY first_snapshot DESC LIMIT 1) newest
+    WHERE newest.last_snapshot IS NULL AND newest.first_snapshot < s.number
+      AND NOT (newest.fingerprint = s.fingerprint AND newest.listing = s.listing)) changed
+WHERE p.ctid = changed.place AND p.last_snapshot IS NULL`
 	// What is still open from before is the same, and stays.
 	insertPages = `
 INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing)
-SELECT shard, page, number, inode, directory, fingerprint, path_key, listing FROM stage_pages s
-WHERE NOT EXISTS (
-    SELECT FROM pages p WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
-       AND p.last_snapshot IS NULL AND p.first_snapshot < s.number)
+SELECT s.shard, s.page, s.number, s.inode, s.directory, s.fingerprint, s.path_key, s.listing FROM stage_pages s
+LEFT JOIN LATERAL (
+    SELECT first_snapshot, last_snapshot FROM pages
+    WHERE shard = s.shard AND directory = s.directory AND page = s.page ORDER BY first_snapshot DESC LIMIT 1) newest ON true
+WHERE newest.first_snapshot IS NULL OR newest.last_snapshot IS NOT NULL OR newest.first_snapshot = s.number
 ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE
 SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing`
 	endNamedPages = `
-UPDATE pages p SET last_snapshot = s.number - 1 FROM stage_names s
-WHERE p.shard = s.shard AND p.directory = s.directory AND p.page = s.page
-  AND p.last_snapshot IS NULL AND p.first_snapshot < s.number`
+UPDATE pages p SET last_snapshot = named.number - 1 FROM (
+    SELECT s.number, newest.place FROM stage_names s
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place, first_snapshot, last_snapshot FROM pages
+        WHERE shard = s.shard AND directory = s.directory AND page = s.page ORDER BY first_snapshot DESC LIMIT 1) newest
+    WHERE newest.last_snapshot IS NULL AND newest.first_snapshot < s.number) named
+WHERE p.ctid = named.place AND p.last_snapshot IS NULL`
 )
 
 // A hotWriter is entindex.HotWriter on a connection that is in a transaction.

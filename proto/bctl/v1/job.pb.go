@@ -133,8 +133,8 @@ func (x *Job) GetSelection() *Selection {
 // Selection says what of a shard is left out.
 type Selection struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
-	Exclude            []string               `protobuf:"bytes,1,rep,name=exclude,proto3" json:"exclude,omitempty"`                                             // gitignore patterns
-	ExcludeIfPresent   []string               `protobuf:"bytes,2,rep,name=exclude_if_present,json=excludeIfPresent,proto3" json:"exclude_if_present,omitempty"` // names
+	Exclude            [][]byte               `protobuf:"bytes,1,rep,name=exclude,proto3" json:"exclude,omitempty"`                                             // gitignore patterns, of any bytes
+	ExcludeIfPresent   [][]byte               `protobuf:"bytes,2,rep,name=exclude_if_present,json=excludeIfPresent,proto3" json:"exclude_if_present,omitempty"` // names, of any bytes
 	OneFileSystem      bool                   `protobuf:"varint,3,opt,name=one_file_system,json=oneFileSystem,proto3" json:"one_file_system,omitempty"`
 	ExcludeLargerBytes int64                  `protobuf:"varint,4,opt,name=exclude_larger_bytes,json=excludeLargerBytes,proto3" json:"exclude_larger_bytes,omitempty"` // 0: no limit
 	unknownFields      protoimpl.UnknownFields
@@ -171,14 +171,14 @@ func (*Selection) Descriptor() ([]byte, []int) {
 	return file_bctl_v1_job_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *Selection) GetExclude() []string {
+func (x *Selection) GetExclude() [][]byte {
 	if x != nil {
 		return x.Exclude
 	}
 	return nil
 }
 
-func (x *Selection) GetExcludeIfPresent() []string {
+func (x *Selection) GetExcludeIfPresent() [][]byte {
 	if x != nil {
 		return x.ExcludeIfPresent
 	}
@@ -588,8 +588,8 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	"\x06source\x18\b \x01(\tR\x06source\x120\n" +
 	"\tselection\x18\t \x01(\v2\x12.bctl.v1.SelectionR\tselection\"\xad\x01\n" +
 	"\tSelection\x12\x18\n" +
-	"\aexclude\x18\x01 \x03(\tR\aexclude\x12,\n" +
-	"\x12exclude_if_present\x18\x02 \x03(\tR\x10excludeIfPresent\x12&\n" +
+	"\aexclude\x18\x01 \x03(\fR\aexclude\x12,\n" +
+	"\x12exclude_if_present\x18\x02 \x03(\fR\x10excludeIfPresent\x12&\n" +
 	"\x0fone_file_system\x18\x03 \x01(\bR\roneFileSystem\x120\n" +
 	"\x14exclude_larger_bytes\x18\x04 \x01(\x03R\x12excludeLargerBytes\"~\n" +
 	"\x04Page\x12\x12\n" +

@@ -254,7 +254,7 @@ func countRows(row func(name, format string, args ...any), c *backup.Counts) {
 }
 
 func ratio(raw, stored int64) string {
-	if raw <= 0 || stored <= 0 {
+	if stored <= 0 || raw < stored {
 		return ""
 	}
 	return fmt.Sprintf(" (%.1f to 1)", float64(raw)/float64(stored))

@@ -51,6 +51,7 @@ const (
 	// lease is long: no message is lost while this process lives.
 	lease         = 10 * time.Minute
 	linger        = 5 * time.Millisecond
+	uploads       = 1
 	progressEvery = 200 * time.Millisecond
 	startTimeout  = 10 * time.Second
 	streamBytes   = 256 << 20 // that messages in memory may come to
@@ -128,6 +129,9 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	walker := walk.New(conn, o.Index, o.Source, report, o.Walker)
 	if o.Reader.Linger == 0 {
 		o.Reader.Linger = linger
+	}
+	if o.Reader.Uploads == 0 {
+		o.Reader.Uploads = uploads
 	}
 	o.Reader.OnRetry, o.Reader.Log = broken, o.Log
 	reader, err := read.New(read.Parts{

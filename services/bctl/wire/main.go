@@ -17,6 +17,7 @@ import (
 // Main is the main function of a service that has a program of its own. It
 // returns the exit status: 0, 1 failed, 2 wrong use.
 func Main(name string, service Runner) int {
+	run.TuneMemory()
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	file := flags.String("config", os.Getenv("BCTL_CONFIG"), "`FILE` with settings, YAML (BCTL_CONFIG); each has an environment variable, too")
 	if err := flags.Parse(os.Args[1:]); err != nil {

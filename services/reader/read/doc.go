@@ -9,13 +9,13 @@
 //
 //	batch goroutine     open, read, cut, hash ──► window ─┐        (Options.Batches)
 //	store workers       dedup, compress, seal ◄───────────┘──► pack (Options.Workers)
-//	uploads             PUT ──► PackStored ──► BatchStored           (2 at a time)
+//	uploads             PUT ──► PackStored ──► BatchStored           (Options.Uploads)
 //
 // # Memory
 //
-// Windows are taken from a fixed set and given back; packs are at most one
-// being filled for a snapshot, and two on their way. Nothing grows with the size of a
-// file, a batch or the tree.
+// Windows are taken from a fixed set and given back, and who waits for one
+// holds none; packs are at most one being filled for a snapshot, and those on their way.
+// Nothing grows with the size of a file, a batch or the tree.
 //
 // # Failure
 //

@@ -18,7 +18,7 @@ func (s *Service) storeWindows(ctx context.Context) {
 		case w := <-s.toStore:
 			b := w.batch
 			err := s.storeWindow(ctx, w, &f)
-			s.recycle(w)
+			w.recycle()
 			b.windowStored(err)
 		}
 	}

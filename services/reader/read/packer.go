@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	uploads = 2 // packs on their way at a time
 	// maxPackAge is how long a pack that is not full waits for more while
 	// there is something to read: batches in it wait as long.
 	maxPackAge = 10 * time.Second
+	// packBufferBytes hold a pack that has just got full, and its table.
+	packBufferBytes = pack.TargetBytes + 3<<20
 	// durableRefs is how many packs are remembered to be durable.
 	durableRefs = 4096
 )
@@ -72,14 +73,14 @@ func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 	return &packer{
 		svc: svc, sealer: sealer,
 		open: map[backup.SnapshotID]*openPack{}, refs: map[backup.PackID]*packRef{},
-		full: make(chan *openPack), idle: make(chan struct{}, 1), bufs: make(chan []byte, uploads+1),
+		full: make(chan *openPack), idle: make(chan struct{}, 1), bufs: make(chan []byte, svc.opts.Uploads+1),
 	}
 }
 
 // run uploads until ctx is done. Packs that are not uploaded then are lost,
 // and so are the attempts that rely on them.
 func (p *packer) run(ctx context.Context) {
-	for range uploads {
+	for range p.svc.opts.Uploads {
 		p.owned.Go(func() {
 			for {
 				select {
@@ -188,7 +189,7 @@ func (p *packer) newPack(snapshot backup.SnapshotID) (*openPack, error) {
 	select {
 	case buf = <-p.bufs:
 	default:
-		buf = make([]byte, 0, pack.MaxBytes) // what is not written to takes no memory
+		buf = make([]byte, 0, packBufferBytes)
 	}
 	ref := &packRef{id: backup.NewPackID(), done: make(chan struct{})}
 	w, err := pack.NewWriter(pack.KindData, ref.id, p.sealer, buf)

@@ -31,6 +31,7 @@ type Options struct {
 	Batches int    // batches being read at a time
 	InHand  int    // batches being read or waiting for their packs
 	Workers int    // that compress and seal
+	Uploads int    // packs on their way to the store at a time
 	// Linger is how long a pack that is not full waits for more, when there
 	// is nothing left to read.
 	Linger time.Duration
@@ -43,9 +44,13 @@ type Options struct {
 const (
 	DefaultBatches = 8
 	DefaultInHand  = 64
+	DefaultUploads = 2
 	DefaultLinger  = 100 * time.Millisecond
 
 	retryDelay = 2 * time.Second
+
+	// largeWindows are filled at a time, over all batches.
+	largeWindows = 4
 )
 
 // Parts are what a reader works with; they stay the caller's to close.
@@ -66,7 +71,8 @@ type Service struct {
 	compress *pack.Compressor
 	known    *known
 	packer   *packer
-	windows  chan *window  // those that are free
+	small    chan *window  // windows that are free
+	large    chan *window  // windows that are free
 	toStore  chan *window  // those that are full
 	reading  chan struct{} // a token for each batch being read
 }
@@ -77,6 +83,7 @@ func New(p Parts, o Options) (*Service, error) {
 	orDefault(&o.Batches, DefaultBatches)
 	orDefault(&o.InHand, DefaultInHand)
 	orDefault(&o.Workers, runtime.GOMAXPROCS(0))
+	orDefault(&o.Uploads, DefaultUploads)
 	orDefault(&o.Linger, DefaultLinger)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -95,12 +102,10 @@ func New(p Parts, o Options) (*Service, error) {
 	s := &Service{
 		Parts: p, opts: o, compress: compress,
 		known:   newKnown(),
-		windows: make(chan *window, o.Batches+o.Workers),
+		small:   newWindows(o.Batches+o.Workers, smallWindowBytes),
+		large:   newWindows(largeWindows+o.Workers, largeWindowBytes),
 		toStore: make(chan *window),
 		reading: make(chan struct{}, o.Batches),
-	}
-	for range cap(s.windows) {
-		s.windows <- &window{}
 	}
 	s.packer = newPacker(s, sealer)
 	return s, nil

@@ -14,6 +14,7 @@ type splitter struct {
 	batch *batch
 	file  source.File
 	refs  refTree
+	rest  []byte // what is carried from one window to the next
 }
 
 // extent reads length bytes of data at start, which come after hole bytes of
@@ -70,14 +71,14 @@ func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
 	if b.window.free() >= want {
 		return b.window.next(want), nil // they are there already
 	}
-	rest := b.window.next(have)
-	full := b.window
-	b.window = nil
-	space, err := b.space(ctx, want)
-	if err == nil {
-		copy(space, rest)
+	// The window is sent before another is taken: whoever waits for one holds none.
+	s.rest = append(s.rest[:0], b.window.next(have)...)
+	if err := b.flush(ctx); err != nil {
+		return nil, err
 	}
-	return space, b.send(ctx, full, err)
+	space, err := b.space(ctx, want)
+	copy(space, s.rest)
+	return space, err
 }
 
 // A refTree collects the refs of one file. A level that gets too long is

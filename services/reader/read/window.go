@@ -8,17 +8,32 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 )
 
-// windowBytes is a window's size: any chunk fits, and one question to the
-// index serves about a thousand small files.
-const windowBytes = chunk.MaxBytes
+// The sizes of windows. In a small one there is room for any file that is one
+// chunk, and one question to the index serves some hundred files; there are as many as
+// may be filled at a time. In a large one there is room for any chunk; there are fewer.
+const (
+	smallWindowBytes = chunk.WholeFileBytes
+	largeWindowBytes = chunk.MaxBytes
+)
 
 // A window collects chunks of one batch, one after the other in one buffer,
 // until it is full. Then the store workers take it.
 type window struct {
 	batch  *batch
-	buf    []byte // windowBytes; made at its first use
+	home   chan *window // where it is kept while it is free
+	size   int
+	buf    []byte // of size; made at its first use
 	used   int
 	chunks []windowChunk
+}
+
+// newWindows makes n windows that are free.
+func newWindows(n, size int) chan *window {
+	home := make(chan *window, n)
+	for range n {
+		home <- &window{home: home, size: size}
+	}
+	return home
 }
 
 type windowChunk struct {
@@ -26,7 +41,7 @@ type windowChunk struct {
 	start, size int
 }
 
-func (w *window) free() int { return windowBytes - w.used }
+func (w *window) free() int { return w.size - w.used }
 
 // next returns the next n bytes of the buffer, which may hold anything.
 func (w *window) next(n int) []byte { return w.buf[w.used : w.used+n : w.used+n] }
@@ -40,13 +55,17 @@ func (b *batch) space(ctx context.Context, n int) ([]byte, error) {
 		}
 	}
 	if b.window == nil {
+		from := b.svc.small
+		if n > smallWindowBytes {
+			from = b.svc.large
+		}
 		select {
-		case b.window = <-b.svc.windows:
+		case b.window = <-from:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 		if b.window.buf == nil {
-			b.window.buf = make([]byte, windowBytes)
+			b.window.buf = make([]byte, b.window.size)
 		}
 		b.window.batch = b
 	}
@@ -74,21 +93,16 @@ func (b *batch) storeChunk(ctx context.Context, data []byte) (backup.Ref, error)
 	return b.addChunk(space), nil
 }
 
-// flush sends the window to be stored, if there is anything in it.
+// flush gives the window to the store workers, if there is anything in it.
 func (b *batch) flush(ctx context.Context) error {
 	w := b.window
 	b.window = nil
-	return b.send(ctx, w, nil)
-}
-
-// send gives a window to the store workers, unless there is an error already.
-func (b *batch) send(ctx context.Context, w *window, err error) error {
 	if w == nil {
-		return err
+		return nil
 	}
-	if err != nil || len(w.chunks) == 0 {
-		b.svc.recycle(w)
-		return err
+	if len(w.chunks) == 0 {
+		w.recycle()
+		return nil
 	}
 	b.storing.Add(1)
 	select {
@@ -96,7 +110,7 @@ func (b *batch) send(ctx context.Context, w *window, err error) error {
 		return nil
 	case <-ctx.Done():
 		b.storing.Done()
-		b.svc.recycle(w)
+		w.recycle()
 		return ctx.Err()
 	}
 }
@@ -104,13 +118,13 @@ func (b *batch) send(ctx context.Context, w *window, err error) error {
 // giveBack returns a window that reading ended with.
 func (b *batch) giveBack() {
 	if b.window != nil {
-		b.svc.recycle(b.window)
+		b.window.recycle()
 		b.window = nil
 	}
 }
 
 // recycle makes a window free again.
-func (s *Service) recycle(w *window) {
+func (w *window) recycle() {
 	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
-	s.windows <- w // never blocks: there are as many places as windows
+	w.home <- w // never blocks: there are as many places as windows
 }

@@ -80,11 +80,9 @@ func (r *result) walked(d time.Duration) {
 }
 
 func (r *result) add(ctx context.Context, c contribution) error {
-	r.svc.report.Add(r.part.Snapshot, backup.Progress{
-		FilesFound: c.counts.Files, BytesFound: c.counts.Bytes, Errors: c.counts.Errors, Path: c.path,
-	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.report(&c)
 	r.part.Counts.Add(c.counts)
 	for i := range c.pages {
 		if err := r.room(ctx, pageBytes(&c.pages[i])); err != nil {
@@ -104,6 +102,19 @@ func (r *result) add(ctx context.Context, c contribution) error {
 		r.part.Problems = append(r.part.Problems, p)
 	}
 	return nil
+}
+
+// report tells of what was found; what need not be read is done with that.
+func (r *result) report(c *contribution) {
+	p := backup.Progress{
+		FilesFound: c.counts.Files, BytesFound: c.counts.Bytes, Errors: c.counts.Errors, Path: c.path,
+		FilesDone: c.counts.Files, BytesDone: c.counts.Bytes,
+	}
+	for i := range c.toRead {
+		p.FilesDone -= int64(c.toRead[i].files)
+		p.BytesDone -= c.toRead[i].bytes
+	}
+	r.svc.report.Add(r.part.Snapshot, p)
 }
 
 func pageBytes(p *backup.PageVersion) int { return len(p.Path) + len(p.Listing) + pageOverheadBytes }

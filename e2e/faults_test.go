@@ -1,0 +1,67 @@
+package e2e_test
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/e2e/fleet"
+)
+
+// A write to the store may be lost, or be carried out and then answered with an error.
+func TestStoreWritesFail(t *testing.T) {
+	t.Parallel()
+	f, tree := fleet.New(t, fleet.Options{Proxy: true}), filepath.Join(t.TempDir(), "tree")
+	generate(t, tree, 30, shape{directories: 200, files: 5, meanBytes: 20_000})
+	settle(t)
+	f.Proxy.Fail(50)
+	backup, _ := f.StartBackup(tree)
+	orphans := check(t, f, backup.Wait(), tree)
+	t.Logf("%d writes lost, %d applied and then an error; %d orphans", f.Proxy.Lost.Load(), f.Proxy.Applied.Load(), orphans)
+	if f.Proxy.Lost.Load()+f.Proxy.Applied.Load() == 0 {
+		t.Error("no write failed")
+	}
+}
+
+// Every connection to Postgres that is in a transaction ends, again and again,
+// before its commit, while it is committing, or after.
+func TestPostgresConnectionsEnd(t *testing.T) {
+	t.Parallel()
+	f, tree := fleet.New(t, fleet.Options{}), filepath.Join(t.TempDir(), "tree")
+	generate(t, tree, 31, spread)
+	settle(t)
+	backup, _ := f.StartBackup(tree)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var owned sync.WaitGroup
+	ended := 0
+	owned.Go(func() {
+		tick := time.NewTicker(40 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			// One at a time and not each time, so that something gets done.
+			var n int
+			err := f.Index.DB().QueryRowContext(ctx, `SELECT count(pg_terminate_backend(pid)) FROM (
+				SELECT pid FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle' AND random() < 0.5 LIMIT 2) busy`).Scan(&n)
+			if err == nil {
+				ended += n
+			}
+		}
+	})
+	out := backup.Wait()
+	stop()
+	owned.Wait()
+	orphans := check(t, f, out, tree)
+	t.Logf("%d connections ended; %d orphans", ended, orphans)
+	if ended == 0 {
+		t.Error("no connection was ended")
+	}
+}

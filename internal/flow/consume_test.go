@@ -1,0 +1,343 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+func TestMessagesReachTheirStage(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	page := []backup.PageVersion{{Path: "a", Listing: []byte{1}}}
+	job := backup.Job{Snapshot: backup.SnapshotID{1}, Number: 1}
+	for _, err := range []error{
+		Publish(ctx, c, Walk, walkTask(1)),
+		Publish(ctx, c, Slices, &backup.SliceWalked{Task: 2, Pages: page}),
+		Publish(ctx, c, Read, &backup.ReadBatch{Job: job, ID: 3, Pages: page}),
+		Publish(ctx, c, Packs, &backup.PackStored{Pack: backup.PackID{4}, StoredBytes: 1}),
+		Publish(ctx, c, Batches, &backup.BatchStored{Batch: 5, Pages: page}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tasks, _ := consumeWalk(t, c, 1)
+	got := receive(t, "walk task", tasks)
+	if got.task.ID != 1 {
+		t.Errorf("task %d", got.task.ID)
+	}
+	got.delivery.Ack()
+
+	batches, results := make(chan *backup.ReadBatch, 1), make(chan Result, 3)
+	ended := make(chan struct{}, 2)
+	go func() {
+		c.ConsumeRead(ctx, 1, func(b *backup.ReadBatch, d *Delivery) { batches <- b; d.Ack() })
+		ended <- struct{}{}
+	}()
+	go func() {
+		c.ConsumeResults(ctx, 8, func(r Result) { results <- r; r.Delivery.Ack() })
+		ended <- struct{}{}
+	}()
+	if b := receive(t, "read batch", batches); b.ID != 3 || len(b.Pages) != 1 {
+		t.Errorf("batch %+v", b)
+	}
+	var slice, pack, batch bool
+	for range 3 {
+		r := receive(t, "result", results)
+		slice = slice || r.Slice != nil && r.Slice.Task == 2 && r.Pack == nil && r.Batch == nil
+		pack = pack || r.Pack != nil && r.Pack.Pack == backup.PackID{4} && r.Slice == nil && r.Batch == nil
+		batch = batch || r.Batch != nil && r.Batch.Batch == 5 && r.Slice == nil && r.Pack == nil
+	}
+	if !slice || !pack || !batch {
+		t.Errorf("slice %t, pack %t, batch %t", slice, pack, batch)
+	}
+	cancel()
+	receive(t, "end of a consumer", ended)
+	receive(t, "end of a consumer", ended)
+}
+
+func TestAckedMessageIsGone(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	publish(t, c, 1)
+	tasks, _ := consumeWalk(t, c, 1)
+	receive(t, "task", tasks).delivery.Ack()
+	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
+}
+
+func TestRetriedMessageComesAgain(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	publish(t, c, 1)
+	tasks, _ := consumeWalk(t, c, 1)
+	receive(t, "task", tasks).delivery.Retry(time.Millisecond)
+	again := receive(t, "task again", tasks)
+	if again.task.ID != 1 {
+		t.Errorf("task %d", again.task.ID)
+	}
+	again.delivery.Ack()
+	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
+}
+
+func TestDroppedMessageIsGone(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	publish(t, c, 1, 2)
+	tasks, _ := consumeWalk(t, c, 1)
+	receive(t, "task", tasks).delivery.Drop()
+	if next := receive(t, "next task", tasks); next.task.ID != 2 {
+		t.Errorf("task %d after the one that was dropped", next.task.ID)
+	}
+	until(t, "the queue has what is in hand only", func(ctx context.Context) bool { return queued(ctx, c) == 1 })
+}
+
+func TestWhatCannotBeDecodedIsDropped(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	for _, data := range [][]byte{nil, []byte("not a message"), make([]byte, MaxMessageBytes+1)} {
+		if _, err := c.js.PublishMsg(t.Context(), &nats.Msg{Subject: Walk.Subject, Data: data}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(t, c, 7)
+	tasks, _ := consumeWalk(t, c, 1)
+	got := receive(t, "task", tasks)
+	if got.task.ID != 7 {
+		t.Errorf("task %d", got.task.ID)
+	}
+	got.delivery.Ack()
+	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
+}
+
+// A second end of a delivery must not give back a place that is another's.
+func TestDeliveryEndsOnce(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	publish(t, c, 1, 2, 3)
+	tasks, _ := consumeWalk(t, c, 1)
+	first := receive(t, "task", tasks)
+	first.delivery.Ack()
+	second := receive(t, "second task", tasks)
+	first.delivery.Ack()
+	first.delivery.Retry(0)
+	first.delivery.Drop()
+	until(t, "one task is in hand and none asked for", func(ctx context.Context) bool {
+		info := walkConsumer(t, ctx, c)
+		return info.NumAckPending == 1 && info.NumWaiting == 0
+	})
+	second.delivery.Ack()
+	if third := receive(t, "third task", tasks); third.task.ID != 3 {
+		t.Errorf("task %d", third.task.ID)
+	}
+}
+
+func TestLimitOfDeliveriesInHand(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	publish(t, c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+	const limit = 6 // more than there are requests at a time
+	tasks, _ := consumeWalk(t, c, limit)
+	var hand []taken
+	for range limit {
+		hand = append(hand, receive(t, "task", tasks))
+	}
+	until(t, "as many as the limit are in hand and none asked for", func(ctx context.Context) bool {
+		info := walkConsumer(t, ctx, c)
+		return info.NumAckPending == limit && info.NumWaiting == 0
+	})
+	if len(tasks) > 0 {
+		t.Fatalf("%d tasks beyond the limit of %d", len(tasks), limit)
+	}
+	hand[0].delivery.Ack()
+	hand[1].delivery.Retry(time.Hour)
+	for range 2 {
+		hand = append(hand, receive(t, "task for a place that became free", tasks))
+	}
+	until(t, "the places are taken again", func(ctx context.Context) bool { return walkConsumer(t, ctx, c).NumWaiting == 0 })
+	if len(tasks) > 0 {
+		t.Errorf("%d tasks beyond the limit of %d", len(tasks), limit)
+	}
+	seen := map[backup.TaskID]bool{}
+	for _, h := range hand {
+		seen[h.task.ID] = true
+	}
+	if len(seen) != limit+2 {
+		t.Errorf("%d different tasks, want %d", len(seen), limit+2)
+	}
+}
+
+func TestDeadConsumersMessageGoesToAnother(t *testing.T) {
+	s := inProcess(t)
+	const ackWait = 300 * time.Millisecond
+	dying := ready(t, listen(Options{}, s), ackWait)
+	publish(t, dying, 1)
+	tasks, _ := consumeWalk(t, dying, 1)
+	receive(t, "task", tasks)
+	dying.nc.Close() // as if the process had died with the task in hand
+
+	alive := connect(t, listen(Options{}, s), ackWait)
+	tasks, _ = consumeWalk(t, alive, 1)
+	got := receive(t, "task of the dead", tasks)
+	if got.task.ID != 1 {
+		t.Errorf("task %d", got.task.ID)
+	}
+}
+
+// A consumer that ends takes its requests back: nothing is delivered to it
+// that would wait for the acknowledgement's time to run out.
+func TestEndedConsumerTakesNothing(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	first, stop := consumeWalk(t, c, 4)
+	until(t, "messages are asked for", func(ctx context.Context) bool { return walkConsumer(t, ctx, c).NumWaiting > 0 })
+	stop()
+	if err := c.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, c, 1, 2, 3, 4, 5)
+	second, _ := consumeWalk(t, c, 5)
+	for range 5 {
+		receive(t, "task", second)
+	}
+	if len(first) > 0 {
+		t.Errorf("%d tasks went to the consumer that had ended", len(first))
+	}
+}
+
+// While one task is held for longer than the server waits, another, which
+// nobody keeps alive, is delivered again and again: that is the clock.
+func TestSlowMessageIsKept(t *testing.T) {
+	const ackWait = 300 * time.Millisecond
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	publish(t, c, 1)
+	tasks, _ := consumeWalk(t, c, 1)
+	slow := receive(t, "task", tasks)
+	publish(t, c, 2)
+	consumer, err := c.js.Consumer(t.Context(), walkQueue.stream, walkQueue.consumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deliveries := uint64(0); deliveries < 5; {
+		batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(within))
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := receive(t, "task that nobody keeps", batch.Messages())
+		task, err := Walk.decode(msg.Data())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if task.ID != 2 {
+			t.Fatal("the task that is kept alive was delivered again")
+		}
+		meta, err := msg.Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		deliveries = meta.NumDelivered
+	}
+	slow.delivery.Ack()
+	until(t, "only the other task is left", func(ctx context.Context) bool { return queued(ctx, c) == 1 })
+}
+
+func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {
+	c := connect(t, listen(Options{}, inProcess(t)), ackWait)
+	if lost, err := c.EnsureStreams(t.Context()); err != nil || !lost {
+		t.Fatalf("first: lost %t, %v", lost, err)
+	}
+	if lost, err := c.EnsureStreams(t.Context()); err != nil || lost {
+		t.Fatalf("nothing was missing: lost %t, %v", lost, err)
+	}
+	tasks, _ := consumeWalk(t, c, 2)
+	publish(t, c, 1)
+	held := receive(t, "task", tasks)
+	publish(t, c, 2)
+	receive(t, "task", tasks).delivery.Ack()
+	for _, q := range []queue{walkQueue, readQueue, commitQueue} {
+		if err := c.js.DeleteStream(t.Context(), q.stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Publish(t.Context(), c, Walk, walkTask(3)); !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("published without a stream: %v", err)
+	}
+	if lost, err := c.EnsureStreams(t.Context()); err != nil || !lost {
+		t.Errorf("all were deleted: lost %t, %v", lost, err)
+	}
+	publish(t, c, 4)
+	if got := receive(t, "task after the streams were deleted", tasks); got.task.ID != 4 {
+		t.Errorf("task %d", got.task.ID)
+	}
+	held.delivery.Ack() // of a message that is no more: the place is free all the same
+	publish(t, c, 5)
+	if got := receive(t, "task for the place", tasks); got.task.ID != 5 {
+		t.Errorf("task %d", got.task.ID)
+	}
+}
+
+func TestConsumerThatIsMissingIsMadeAgain(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	publish(t, c, 1)
+	if err := c.js.DeleteConsumer(t.Context(), walkQueue.stream, walkQueue.consumer); err != nil {
+		t.Fatal(err)
+	}
+	if lost, err := c.EnsureStreams(t.Context()); err != nil || lost {
+		t.Fatalf("lost %t, %v", lost, err)
+	}
+	tasks, _ := consumeWalk(t, c, 1)
+	if got := receive(t, "task", tasks); got.task.ID != 1 {
+		t.Errorf("task %d", got.task.ID)
+	}
+}
+
+func TestMessageAboveTheLimitIsRefused(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	m := &backup.ReadBatch{Job: backup.Job{Number: 1}, ID: 1, Pages: []backup.PageVersion{{Path: "a", Listing: make([]byte, MaxMessageBytes)}}}
+	size, err := SizeOf(Read, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Pages[0].Listing = m.Pages[0].Listing[:2*MaxMessageBytes-size]
+	if size, err = SizeOf(Read, m); err != nil || size != MaxMessageBytes {
+		t.Fatalf("%d bytes, %v", size, err)
+	}
+	if err := Publish(t.Context(), c, Read, m); err != nil {
+		t.Errorf("of %d bytes: %v", size, err)
+	}
+	m.Pages[0].Path = "ab"
+	if err := Publish(t.Context(), c, Read, m); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("of a byte more: %v", err)
+	}
+	if _, err := Read.decode(slices.Grow([]byte(nil), 1)); !errors.Is(err, backup.ErrInvalid) {
+		t.Errorf("empty: %v", err)
+	}
+}
+
+func TestConnectSaysWhatIsWrong(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no credentials file": {URL: "nats://127.0.0.1:1", Credentials: "/does/not/exist"},
+		"no CA file":          {URL: "nats://127.0.0.1:1", CAFile: "/does/not/exist"},
+		"no URL at all":       {URL: "nats://a b:x"},
+	} {
+		if c, err := Connect(o); !errors.Is(err, backup.ErrInvalid) {
+			t.Errorf("%s: %v, %v", name, c, err)
+		}
+	}
+}
+
+func TestReadySaysWhetherTheServerAnswers(t *testing.T) {
+	c := connect(t, Options{URL: "nats://127.0.0.1:1"}, ackWait) // nothing listens there
+	if err := c.Ready(); !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("without a server: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := Publish(ctx, c, Walk, walkTask(1)); !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("published without a server: %v", err)
+	}
+	if err := ready(t, listen(Options{}, inProcess(t)), ackWait).Ready(); err != nil {
+		t.Errorf("with a server: %v", err)
+	}
+}

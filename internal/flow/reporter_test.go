@@ -1,0 +1,76 @@
+package flow
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+func TestReporterTellsWhatIsInHand(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	heard := make(chan *backup.Progress, 1000)
+	stop, err := c.SubscribeProgress(func(p *backup.Progress) { heard <- p })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if err := c.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+
+	r := NewReporter(c, "worker-1")
+	snapshot := backup.SnapshotID{1}
+	taskDone, batchDone := r.Task(snapshot, 11), r.Batch(snapshot, 22)
+	r.Add(snapshot, backup.Progress{FilesFound: 3, BytesFound: 30, Path: "a"})
+	r.Add(snapshot, backup.Progress{FilesDone: 2, BytesDone: 20, Errors: 1, Path: "b"})
+	r.Add(snapshot, backup.Progress{FilesFound: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { r.Run(ctx, time.Millisecond); close(ended) }()
+
+	first := receive(t, "report", heard)
+	if first.Worker != "worker-1" || first.Snapshot != snapshot || len(first.Tasks) != 1 || first.Tasks[0] != 11 || len(first.Batches) != 1 || first.Batches[0] != 22 {
+		t.Errorf("in hand: %+v", first)
+	}
+	if first.FilesFound != 4 || first.BytesFound != 30 || first.FilesDone != 2 || first.BytesDone != 20 || first.Errors != 1 || first.Path != "b" {
+		t.Errorf("numbers: %+v", first)
+	}
+	second := receive(t, "second report", heard)
+	if second.FilesFound != 0 || second.Path != "" || len(second.Tasks) != 1 {
+		t.Errorf("numbers are told once, what is in hand each time: %+v", second)
+	}
+	taskDone()
+	for p := receive(t, "report", heard); len(p.Tasks) > 0; p = receive(t, "report", heard) {
+		if len(p.Batches) != 1 {
+			t.Fatalf("the batch is in hand: %+v", p)
+		}
+	}
+	batchDone()
+	for p := receive(t, "report", heard); len(p.Batches) > 0; p = receive(t, "report", heard) {
+	}
+	cancel()
+	receive(t, "end of the reporter", ended)
+	if reports := r.take(); len(reports) > 0 || len(r.jobs) > 0 {
+		t.Errorf("what is done with is remembered: %+v", reports)
+	}
+}
+
+func TestReporterKeepsSnapshotsApart(t *testing.T) {
+	r := NewReporter(nil, "worker-1")
+	one, two := backup.SnapshotID{1}, backup.SnapshotID{2}
+	r.Task(one, 1)
+	r.Batch(two, 1)()
+	r.Add(two, backup.Progress{FilesFound: 5})
+	for range 2 {
+		for _, p := range r.take() {
+			if p.Snapshot == one && (len(p.Tasks) != 1 || p.FilesFound != 0) || p.Snapshot == two && (len(p.Batches) != 0 || p.FilesFound != 5) {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+	if len(r.jobs) != 1 {
+		t.Errorf("%d snapshots are remembered, one has work in hand", len(r.jobs))
+	}
+}

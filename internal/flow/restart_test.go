@@ -1,0 +1,113 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A server that is killed and comes back is found again by consumers and
+// publishers, and what its streams had on disk is still delivered.
+func TestServerIsKilledAndRestarted(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	c := ready(t, Options{URL: s.URL(), Name: "test"}, 2*time.Second)
+	tasks, _ := consumeWalk(t, c, 1)
+	publish(t, c, 1, 2)
+	held := receive(t, "task", tasks)
+	if held.task.ID != 1 {
+		t.Errorf("task %d", held.task.ID)
+	}
+
+	s.Kill()
+	until(t, "the connection is seen to be lost", func(context.Context) bool { return c.Ready() != nil })
+	if err := c.Ready(); !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("ready without a server: %v", err)
+	}
+	s.Restart()
+
+	publish(t, c, 3)
+	held.delivery.Ack()
+	seen := map[backup.TaskID]bool{}
+	for !seen[2] || !seen[3] { // task 1 may come again: its acknowledgement may be lost
+		got := receive(t, "task after the restart", tasks)
+		seen[got.task.ID] = true
+		got.delivery.Ack()
+	}
+	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
+	if lost, err := c.EnsureStreams(t.Context()); err != nil || lost {
+		t.Errorf("streams on disk: lost %t, %v", lost, err)
+	}
+}
+
+// Streams in memory are lost with the server: EnsureStreams says so, and
+// consumers that waited all the while go on.
+func TestServerThatForgetsIsRestarted(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	c := ready(t, Options{URL: s.URL(), Name: "test", Memory: true}, 2*time.Second)
+	tasks, _ := consumeWalk(t, c, 1)
+	publish(t, c, 1)
+	receive(t, "task", tasks).delivery.Ack()
+	s.Restart()
+	var lost bool
+	until(t, "the streams are there again", func(ctx context.Context) bool {
+		again, err := c.EnsureStreams(ctx)
+		lost = lost || again
+		return err == nil
+	})
+	if !lost {
+		t.Error("a restart that lost the streams was not reported")
+	}
+	publish(t, c, 2)
+	if got := receive(t, "task after the restart", tasks); got.task.ID != 2 {
+		t.Errorf("task %d", got.task.ID)
+	}
+}
+
+// A service may start before NATS does.
+func TestServiceStartsBeforeTheServer(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	s.Kill()
+	c := connect(t, Options{URL: s.URL(), Name: "test"}, 2*time.Second)
+	tasks, _ := consumeWalk(t, c, 1)
+	s.Restart()
+	until(t, "the streams are there", func(ctx context.Context) bool {
+		_, err := c.EnsureStreams(ctx)
+		return err == nil
+	})
+	publish(t, c, 1)
+	if got := receive(t, "task", tasks); got.task.ID != 1 {
+		t.Errorf("task %d", got.task.ID)
+	}
+}
+
+// A server that hangs (its process is stopped) is no different from one that is gone.
+func TestServerHangs(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	c := ready(t, Options{URL: s.URL(), Name: "test"}, 2*time.Second)
+	tasks, _ := consumeWalk(t, c, 1)
+	s.Signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	err := Publish(ctx, c, Walk, walkTask(1))
+	cancel()
+	if !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("published to a server that hangs: %v", err)
+	}
+	s.Signal(syscall.SIGCONT)
+	publish(t, c, 2)
+	for { // task 1 may have been sent after all
+		got := receive(t, "task", tasks)
+		got.delivery.Ack()
+		if got.task.ID == 2 {
+			return
+		}
+	}
+}

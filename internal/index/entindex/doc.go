@@ -1,0 +1,37 @@
+// Package entindex is what pgindex and sqliteindex have in common: the whole
+// of index.Index, over a Backend. A Backend gives transactions, and
+// does the bulk work on the hot tables (pages, chunks) in its own dialect; the small
+// tables are ent's.
+//
+// # Rows are states
+//
+//	walk_tasks, read_batches   a row is open work; settling it deletes it, and
+//	                           late results find nothing. lease_until in the
+//	                           past (1970 where nobody ever had it): can be claimed.
+//	slice_parts                parts of a result whose last has not come
+//	snapshots                  state, and the counters of announced and settled work (I4)
+//	packs                      registered; condemned
+//	pack_dependencies          a pack came with chunks that other packs have already:
+//	                           who relies on it relies on those (I6)
+//
+// # Apply
+//
+// One transaction, in this order: validate in memory; lock the snapshots, by id;
+// register the packs and their chunks; read the open work; lock the packs that
+// batches rely on, by id; judge each result, in memory, in the order of the call; write in bulk. What
+// a result is refused for is known before anything of it is written, so that results
+// of one call do not disturb each other.
+//
+// Locks are always taken in the order shard, snapshots, packs, chunks, work. What
+// claims and extends work passes locked rows by, so it waits for nobody. Where two transactions
+// wait for each other all the same (two calls that register the same packs), the
+// database ends one, and Update runs it again.
+//
+// # What a crash leaves
+//
+//	in Apply, Commit, Fail, BeginSnapshot   all of it or nothing
+//	after Apply, before its acknowledgement the results come again: late, or registered already
+//	between a part and its last             the parts, until the task is settled or the snapshot ends
+//	after a claim, before its dispatch      a lease that runs out: the work is claimed again
+//	after PackStored, before BatchStored    a registered pack that nothing relies on: garbage
+package entindex

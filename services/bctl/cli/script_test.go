@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"bctl": func() { os.Exit(Main(Services{})) },
+	})
+}
+
+// The scripts are examples of every command. Beside testscript's commands they have
+//
+//	status N COMMAND ARGS…    runs a command that must end with exit status N
+//	treeequal A B             two trees are equal in all that a backup brings back
+//	maketree DIR FILES BYTES  makes files, the same ones each time
+//	await COMMAND ARGS…        repeats a command until it prints something
+//	hold FILE                 takes a lock on a file until the script ends
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"),
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, ".config"))
+			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
+			e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
+			e.Setenv("TZ", "UTC")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold,
+		},
+		Condition: func(c string) (bool, error) {
+			path, ok := strings.CutPrefix(c, "path:")
+			if !ok {
+				return false, fmt.Errorf("unknown condition %q", c)
+			}
+			_, err := os.Stat(path)
+			return err == nil, nil
+		},
+	})
+}
+
+func status(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N COMMAND ARGS…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+func treeEqual(ts *testscript.TestScript, neg bool, args []string) {
+	differences := treetest.Compare(ts.MkAbs(args[0]), ts.MkAbs(args[1]))
+	if neg != (len(differences) > 0) {
+		ts.Fatalf("%d differences:\n%s", len(differences), strings.Join(differences[:min(20, len(differences))], "\n"))
+	}
+}
+
+func makeTree(ts *testscript.TestScript, _ bool, args []string) {
+	files, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	size, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	for i := range files {
+		dir := filepath.Join(ts.MkAbs(args[0]), fmt.Sprintf("d%03d", i/100))
+		if i%100 == 0 {
+			ts.Check(os.MkdirAll(dir, 0o755))
+		}
+		line := fmt.Sprintf("file %d of this tree\n", i*7919)
+		content := strings.Repeat(line, 1+size/len(line))[:size]
+		ts.Check(os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%05d", i)), []byte(content), 0o644))
+	}
+}
+
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	deadline := time.Now().Add(time.Minute)
+	for time.Now().Before(deadline) {
+		ts.Check(ts.Exec(args[0], args[1:]...))
+		if ts.ReadFile("stdout") != "" {
+			return
+		}
+	}
+	ts.Fatalf("%q prints nothing", args)
+}
+
+func hold(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_RDWR, 0)
+	ts.Check(err)
+	ts.Check(syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+	ts.Defer(func() { f.Close() })
+}
+
+// Every command says what it is for, and shows an example.
+func TestHelp(t *testing.T) {
+	a := &app{out: os.Stdout, term: &terminal{}}
+	commands := []string{}
+	for queue := a.root().Commands(); len(queue) > 0; queue = queue[1:] {
+		cmd := queue[0]
+		queue = append(queue, cmd.Commands()...)
+		commands = append(commands, cmd.CommandPath())
+		if cmd.Short == "" || !cmd.HasSubCommands() && cmd.Example == "" {
+			t.Errorf("%s has no description or example", cmd.CommandPath())
+		}
+	}
+	docs, err := os.ReadFile(filepath.FromSlash("../../../docs/cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(commands)
+	for _, c := range commands {
+		if !strings.Contains(string(docs), "`"+c) {
+			t.Errorf("docs/cli.md does not tell of %s", c)
+		}
+	}
+}
