@@ -7,6 +7,8 @@ FUZZTIME    ?= 10s
 TESTTIMEOUT ?= 20m
 PACKAGES    ?= ./...
 TESTFLAGS   ?=
+BENCH_PRESET ?= million20
+BENCH_FLAGS  ?=
 
 SERVERS := nats-server versitygw minio
 TOOLS   := golangci-lint buf protoc-gen-go govulncheck
@@ -15,7 +17,7 @@ TOOLS   := golangci-lint buf protoc-gen-go govulncheck
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) DIR="
+	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) BENCH_PRESET=$(BENCH_PRESET) BENCH_FLAGS= DIR="
 
 ## Product
 
@@ -39,8 +41,8 @@ test-short: ## the tests that need no server
 fuzz: ## every fuzz target for FUZZTIME
 	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)
 
-bench: build ## the benchmarks of e2e/bench
-	PATH="$(CURDIR)/bin:$$PATH" go test -run '^$$' -bench . -benchmem -timeout 60m $(TESTFLAGS) ./e2e/bench/...
+bench: build ## bctl beside the backup programs that are installed [BENCH_PRESET=million5 BENCH_FLAGS=-assert]
+	PATH="$(CURDIR)/bin:$$PATH" go run ./e2e/bench -preset $(BENCH_PRESET) $(BENCH_FLAGS)
 
 ## Checks
 

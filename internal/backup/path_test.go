@@ -76,7 +76,7 @@ func TestPathComesBackFromItsKey(t *testing.T) {
 }
 
 func TestPathKey(t *testing.T) {
-	for path, want := range map[string]string{"": "", "usr": "usr\x00", "usr/bin": "usr\x00bin\x00", "\xff/ ": "\xff\x00 \x00"} {
+	for path, want := range map[string]string{"": "", "usr": "usr\x00", "usr/bin": "usr\x00bin\x00", "\xff/+": "\xff\x00+\x00"} {
 		if got := PathKey(path); string(got) != want || got == nil {
 			t.Errorf("key of %q: %q", path, got)
 		}

@@ -126,7 +126,7 @@ func TestDeliveryEndsOnce(t *testing.T) {
 	first.delivery.Retry(0)
 	first.delivery.Drop()
 	until(t, "one task is in hand and none asked for", func(ctx context.Context) bool {
-		info := walkConsumer(t, ctx, c)
+		info := walkConsumer(ctx, c)
 		return info.NumAckPending == 1 && info.NumWaiting == 0
 	})
 	second.delivery.Ack()
@@ -145,7 +145,7 @@ func TestLimitOfDeliveriesInHand(t *testing.T) {
 		hand = append(hand, receive(t, "task", tasks))
 	}
 	until(t, "as many as the limit are in hand and none asked for", func(ctx context.Context) bool {
-		info := walkConsumer(t, ctx, c)
+		info := walkConsumer(ctx, c)
 		return info.NumAckPending == limit && info.NumWaiting == 0
 	})
 	if len(tasks) > 0 {
@@ -156,7 +156,7 @@ func TestLimitOfDeliveriesInHand(t *testing.T) {
 	for range 2 {
 		hand = append(hand, receive(t, "task for a place that became free", tasks))
 	}
-	until(t, "the places are taken again", func(ctx context.Context) bool { return walkConsumer(t, ctx, c).NumWaiting == 0 })
+	until(t, "the places are taken again", func(ctx context.Context) bool { return walkConsumer(ctx, c).NumWaiting == 0 })
 	if len(tasks) > 0 {
 		t.Errorf("%d tasks beyond the limit of %d", len(tasks), limit)
 	}
@@ -191,7 +191,7 @@ func TestDeadConsumersMessageGoesToAnother(t *testing.T) {
 func TestEndedConsumerTakesNothing(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	first, stop := consumeWalk(t, c, 4)
-	until(t, "messages are asked for", func(ctx context.Context) bool { return walkConsumer(t, ctx, c).NumWaiting > 0 })
+	until(t, "messages are asked for", func(ctx context.Context) bool { return walkConsumer(ctx, c).NumWaiting > 0 })
 	stop()
 	if err := c.nc.Flush(); err != nil {
 		t.Fatal(err)

@@ -115,8 +115,7 @@ func consumeWalk(t testing.TB, c *Conn, limit int) (tasks <-chan taken, stop fun
 }
 
 // walkConsumer is the state of the walkers' queue.
-func walkConsumer(t testing.TB, ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
-	t.Helper()
+func walkConsumer(ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
 	consumer, err := c.js.Consumer(ctx, walkQueue.stream, walkQueue.consumer)
 	if err != nil {
 		return &jetstream.ConsumerInfo{}

@@ -87,7 +87,8 @@ func (c *Encoder) appendColumns(p *backup.Page) {
 	for i := range p.Entries {
 		c.rows = append(c.rows, &p.Entries[i])
 	}
-	b := append(c.columns[:0], hasSelf)
+	b := c.columns[:0]
+	b = append(b, hasSelf)
 	b = binary.AppendUvarint(b, uint64(len(c.rows)))
 	b = appendNames(b, c.rows)
 	for _, e := range c.rows {

@@ -144,7 +144,7 @@ func manyChanges(n, listingBytes int) iter.Seq2[backup.PageChange, error] {
 		random := rand.NewChaCha8([32]byte{})
 		listing := make([]byte, listingBytes)
 		for i := range n {
-			random.Read(listing)
+			_, _ = random.Read(listing)
 			c := backup.PageChange{PageVersion: backup.PageVersion{Path: fmt.Sprintf("d/%06d", i), Listing: bytes.Clone(listing)}}
 			if i%10 == 9 {
 				c = backup.PageChange{Ended: true, PageVersion: backup.PageVersion{Path: c.Path, Key: backup.PageKey(i)}}
@@ -169,7 +169,10 @@ func TestLargeSegmentHasParts(t *testing.T) {
 	}
 	n := 0
 	got := read(t, k, parts, exampleHeader())
-	for want := range manyChanges(200, 400<<10) {
+	for want, err := range manyChanges(200, 400<<10) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		if !reflect.DeepEqual(got[n], want) {
 			t.Fatalf("change %d of %q is not what was written", n, got[n].Path)
 		}
@@ -207,7 +210,7 @@ func TestWritingIsBounded(t *testing.T) {
 func TestLargestChangeFits(t *testing.T) {
 	k := newKeys(t)
 	large := make([]byte, 5<<20)
-	rand.NewChaCha8([32]byte{1}).Read(large)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(large)
 	changes := []backup.PageChange{
 		{PageVersion: backup.PageVersion{Path: "a", Listing: bytes.Clone(large[:frameBytes-100])}},
 		{PageVersion: backup.PageVersion{Path: strings.Repeat("p/", backup.MaxPathBytes/2-1) + "p", Listing: large}},

@@ -18,6 +18,8 @@ import (
 type Database struct {
 	// Open opens the index, each time as another process would.
 	Open func() index.Index
+	// Rows counts the rows of a table.
+	Rows func(table string) int
 }
 
 // A fixture is a migrated index with one shard.
@@ -181,6 +183,13 @@ func (f *fixture) changes(s backup.Snapshot) []index.Change {
 		changes = append(changes, c)
 	}
 	return changes
+}
+
+func (f *fixture) wantRows(table string, want int) {
+	f.Helper()
+	if got := f.db.Rows(table); got != want {
+		f.Fatalf("%d rows in %s, want %d", got, table, want)
+	}
 }
 
 // sliceOf is an empty result of a task.

@@ -106,6 +106,52 @@ func testVersions(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
+// Results of one snapshot come in any order: what one removes does not touch
+// what another has put, and of a page that is put twice the later one counts.
+func testOrderOfResults(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	f.commitPages(pageOf("", "root"), pageOf("a", "old"), pageOf("a/b", "old"), pageOf("c", "old"))
+	s := f.walk(func(r *backup.SliceWalked) {
+		r.Pages = []backup.PageVersion{pageOf("a/b", "new"), pageOf("c", "new")}
+		r.Children = [][]string{{"x"}, {"y"}}
+	})
+	tasks := f.claimTasks(s)
+	removing := sliceOf(tasks[0])
+	removing.Removed = []string{"a"}
+	removing.Ended = []backup.PageName{{Path: "c"}}
+	f.accept(index.Result{Slice: removing})
+	twice := sliceOf(tasks[1])
+	twice.Pages = []backup.PageVersion{pageOf("z", "first"), pageOf("z", "second"), pageOf("c", "newest")}
+	if o := f.apply(index.Result{Slice: twice}, index.Result{Slice: twice}); !o[0].Complete || o[1] != (index.Outcome{Late: true}) {
+		t.Fatalf("%+v, want the first accepted and the second late", o)
+	}
+	f.commit(s)
+	f.wantPaths(f.pages(s, ""), "", "a/b", "c", "z")
+	if got := f.pages(s, "z"); string(got[0].Listing) != "second" {
+		t.Fatalf("page %+v, want the later one", got)
+	}
+	if got := f.pages(s, "c"); string(got[0].Listing) != "newest" {
+		t.Fatalf("page %+v, want the later one", got)
+	}
+}
+
+// An unchanged tree costs no row.
+func testUnchangedTree(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	pages := []backup.PageVersion{pageOf("", "root"), pageOf("a", "a")}
+	f.commitPages(pages...)
+	f.wantRows("pages", 2)
+	for range 3 {
+		f.commitPages()
+		f.commitPages(pages...) // even if they are sent
+	}
+	f.wantRows("pages", 2)
+	f.must(f.x.Fail(f.ctx, f.walk(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{pageOf("a", "b")} }).ID, ""))
+	for table, want := range map[string]int{"pages": 2, "snapshots": 8, "walk_tasks": 0, "read_batches": 0, "slice_parts": 0} {
+		f.wantRows(table, want)
+	}
+}
+
 func testWalking(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	root, a, second := pageOf("", "root"), pageOf("a", "a1"), pageOf("a", "a2")

@@ -147,7 +147,10 @@ func testAppliedThenError(t *testing.T, fresh func(testing.TB) Database) {
 	root := sliceOf(backup.WalkTask{Job: backup.Job{Snapshot: s.ID}, ID: 1, Attempt: 1})
 	result := index.Result{Batch: storedOf(batches[0], p.Pack)}
 	result.Batch.Counts.Files = 5
-	f.accept(index.Result{Pack: p}, result)
+	// Twice in one call, too.
+	if o := f.apply(index.Result{Pack: p}, result, result, index.Result{Pack: p}); o[1].Err != nil || !o[1].Complete || o[2] != (index.Outcome{Late: true}) {
+		t.Fatalf("%+v, want the first accepted and the second late", o)
+	}
 	for _, ended := range []func(){func() {}, func() { f.commit(s) }} {
 		ended()
 		before := f.snapshot(s.ID)
@@ -164,6 +167,8 @@ func testAppliedThenError(t *testing.T, fresh func(testing.TB) Database) {
 	if o := f.apply(index.Result{Pack: p})[0]; o != (index.Outcome{Late: true}) {
 		t.Fatalf("%+v of a pack for a committed snapshot, want it late", o)
 	}
+	f.wantRows("packs", 1)
+	f.wantRows("chunks", 1)
 	unknown := *p
 	unknown.Snapshot = backup.NewSnapshotID()
 	if o := f.apply(index.Result{Pack: &unknown})[0]; o != (index.Outcome{Late: true}) {

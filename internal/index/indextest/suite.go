@@ -36,6 +36,8 @@ func Run(t *testing.T, fresh func(testing.TB) Database) {
 		{"Problems", testProblems},
 		{"Names", testNames},
 		{"Versions", testVersions},
+		{"OrderOfResults", testOrderOfResults},
+		{"UnchangedTree", testUnchangedTree},
 		{"Walking", testWalking},
 		{"Marks", testMarks},
 		{"ManyPages", testManyPages},

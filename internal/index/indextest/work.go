@@ -220,6 +220,7 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 	lost, won := parts(losing, "lost"), parts(winning, "won")
 
 	f.accept(lost[0])
+	f.wantRows("slice_parts", 1)
 	f.wants(f.apply(lost[2])[0].Err, index.ErrPartMissing)
 	f.wants(f.apply(won[2])[0].Err, index.ErrPartMissing)
 	if got := f.snapshot(s.ID); got.TasksSettled != 0 || got.Counts.Files != 0 {
@@ -236,6 +237,7 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 			t.Fatalf("%+v of a part that comes afterwards, want it late", o)
 		}
 	}
+	f.wantRows("slice_parts", 0) // the loser's are gone as well
 	children, batches := f.claimTasks(s), f.claimBatches(s)
 	if len(children) != 3 || !reflect.DeepEqual(children[0].Directories, []string{"won0/child", "won0/other"}) || len(batches) != 3 {
 		t.Fatalf("claimed %+v and %+v, want the winner's", children, batches)

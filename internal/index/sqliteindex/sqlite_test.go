@@ -1,6 +1,7 @@
 package sqliteindex_test
 
 import (
+	"database/sql"
 	"path/filepath"
 	"testing"
 
@@ -13,7 +14,20 @@ func TestIndex(t *testing.T) { indextest.Run(t, fresh) }
 
 func fresh(t testing.TB) indextest.Database {
 	path := filepath.Join(t.TempDir(), "index.db")
-	return indextest.Database{Open: func() index.Index { return open(t, path) }}
+	return indextest.Database{
+		Open: func() index.Index { return open(t, path) },
+		Rows: func(table string) (n int) {
+			db, err := sql.Open("sqlite", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		},
+	}
 }
 
 func open(t testing.TB, path string) *sqliteindex.Index {

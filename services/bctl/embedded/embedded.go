@@ -52,6 +52,7 @@ const (
 	lease         = 10 * time.Minute
 	linger        = 5 * time.Millisecond
 	uploads       = 1
+	queued        = 32 // tasks, and batches, in the streams, which are in memory here
 	progressEvery = 200 * time.Millisecond
 	startTimeout  = 10 * time.Second
 	streamBytes   = 256 << 20 // that messages in memory may come to
@@ -142,7 +143,8 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 		return err
 	}
 	o.Committer.Snapshots = []backup.SnapshotID{snap.ID}
-	o.Committer.Lease, o.Committer.Appliers = lease, 1 // SQLite has one writer
+	o.Committer.Lease, o.Committer.Queued = lease, queued
+	o.Committer.Appliers = 1 // SQLite has one writer
 	o.Committer.OnEnd, o.Committer.OnRetry, o.Committer.Log = ended, broken, o.Log
 	committer := commit.New(commit.Parts{Conn: conn, Index: o.Index, Store: o.Store, Sealer: sealer}, o.Committer)
 

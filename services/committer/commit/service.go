@@ -96,7 +96,7 @@ func (s *Service) Run(ctx context.Context) {
 	for range s.opts.Appliers {
 		owned.Go(func() { s.applyLoop(ctx) })
 	}
-	s.Conn.ConsumeResults(ctx, 4*applyBatch, func(r flow.Result) {
+	s.Conn.ConsumeResults(ctx, 2*applyBatch, func(r flow.Result) {
 		select {
 		case s.results <- r:
 		case <-ctx.Done():

@@ -86,8 +86,11 @@ func (s *spill) write(entries []backup.Entry) error {
 
 func (s *spill) close() { _ = s.file.Close() } // it has no name: that is the end of it
 
-// A merge yields the entries of all runs in order.
-type merge struct{ cursors []*cursor }
+// A merge yields the entries of all runs in order, each name once.
+type merge struct {
+	cursors []*cursor
+	last    string // name that it yielded last
+}
 
 // A cursor is at one entry of a run.
 type cursor struct {
@@ -128,9 +131,13 @@ func (m *merge) next(dst []backup.Entry, n int) ([]backup.Entry, error) {
 	if len(m.cursors) == 0 {
 		return dst, io.EOF
 	}
-	for ; n > 0 && len(m.cursors) > 0; n-- {
+	for n > 0 && len(m.cursors) > 0 {
 		c := m.cursors[0]
-		dst = append(dst, c.entries[0])
+		if name := c.entries[0].Name; name != m.last {
+			dst = append(dst, c.entries[0])
+			m.last = name
+			n--
+		}
 		c.entries = c.entries[1:]
 		if len(c.entries) == 0 {
 			switch err := c.block(); {

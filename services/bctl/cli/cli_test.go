@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/run"
+)
+
+func TestExitStatus(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{errors.New("any"), 1},
+		{fmt.Errorf("x: %w", usage("wrong")), 2},
+		{errIncomplete, 3},
+		{errors.Join(errIncomplete, errors.New("any")), 1},
+		{fmt.Errorf("x: %w", backup.ErrNoRepository), 10},
+		{fmt.Errorf("x: %w", backup.ErrRunning), 11},
+		{fmt.Errorf("x: %w", backup.ErrWrongKey), 12},
+		{errors.Join(run.ErrInterrupted, context.Canceled), 130},
+		{backup.ErrShrunk, 1},
+	} {
+		if got := exitStatus(test.err); got != test.want {
+			t.Errorf("%v: status %d, want %d", test.err, got, test.want)
+		}
+	}
+}
+
+func TestProgressLine(t *testing.T) {
+	now := time.Unix(0, 0)
+	p := newTracker(1000, 1<<30) // the last snapshot's
+	p.started, p.now = now, func() time.Time { return now }
+	p.add(backup.Progress{FilesFound: 500, BytesFound: 512 << 20, FilesDone: 250, BytesDone: 256 << 20, Path: "home/a\x1b[31m"})
+	now = now.Add(10 * time.Second)
+	want := `0:10  250 of 1,000 files  256 MiB of 1.0 GiB  26 MiB/s  0:30 left  "home/a\x1b[31m"`
+	if got := p.line(); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	// There is more than last time: what was found counts.
+	p.add(backup.Progress{FilesFound: 1500, BytesFound: 2 << 30, Errors: 2, Path: "b"})
+	if got := p.line(); !strings.Contains(got, "of 2,000 files  256 MiB of 2.5 GiB") || !strings.Contains(got, "2 errors  b") {
+		t.Error(got)
+	}
+}
+
+// Log lines go above the progress line, which is whole again after each.
+func TestLogAndProgressStayInStep(t *testing.T) {
+	var out bytes.Buffer
+	term := &terminal{out: &out, err: &out, width: func() int { return 12 }}
+	term.draw("progress line")
+	term.println("log")
+	term.draw("next")
+	term.clear()
+	term.println("end")
+	const clear = "\r\x1b[K"
+	if got, want := out.String(), clear+"progress l…"+clear+"log\nprogress l…"+clear+"next"+clear+"end\n"; got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+}
+
+func TestDisplay(t *testing.T) {
+	for name, want := range map[string]string{"plain ü.txt": "plain ü.txt", "a\nb": `"a\nb"`, "\xff": `"\xff"`, "\x1b]0;x\a": `"\x1b]0;x\a"`} {
+		if got := display(name); got != want {
+			t.Errorf("%q is shown as %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestModeString(t *testing.T) {
+	for _, test := range []struct {
+		kind backup.Kind
+		mode uint32
+		want string
+	}{
+		{backup.File, 0o644, "-rw-r--r--"}, {backup.Directory, 0o1777, "drwxrwxrwt"}, {backup.File, 0o6755, "-rwsr-sr-x"},
+		{backup.File, 0o7000, "---S--S--T"}, {backup.Symlink, 0o777, "lrwxrwxrwx"}, {backup.BlockDev, 0o660, "brw-rw----"},
+	} {
+		if got := modeString(&backup.Entry{Kind: test.kind, Mode: test.mode}); got != test.want {
+			t.Errorf("%v %o: %s, want %s", test.kind, test.mode, got, test.want)
+		}
+	}
+}
+
+func TestParseSince(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"24h":                  now.Add(-24 * time.Hour),
+		"2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		"2025-12-31":           time.Date(2025, 12, 31, 0, 0, 0, 0, time.Local),
+	} {
+		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+}
