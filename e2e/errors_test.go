@@ -104,23 +104,20 @@ func TestStoreIsFull(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a small file system takes root")
 	}
-	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
-	packs := filepath.Join(repo.StoreDir(), "packs")
-	if err := os.MkdirAll(packs, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", packs, "tmpfs", 0, "size=2m"); err != nil {
+	store, tree := t.TempDir(), filepath.Join(t.TempDir(), "tree")
+	if err := unix.Mount("tmpfs", store, "tmpfs", 0, "size=2m"); err != nil {
 		t.Skipf("mount: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(packs, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(store, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
+	repo := fleet.NewRepo(t, "BCTL_STORE="+filepath.Join(store, "s"))
 	generate(t, tree, 40, shape{directories: 10, files: 10, meanBytes: 100_000})
-	expect(t, repo.Run("backup", tree), 1, repo.StoreDir(), "space")
+	expect(t, repo.Run("backup", tree), 1, store, "no space left")
 	expect(t, repo.Run("restore", "latest", "--target", filepath.Join(t.TempDir(), "t")), 1, "no committed snapshot")
-	if err := unix.Mount("tmpfs", packs, "tmpfs", unix.MS_REMOUNT, "size=100m"); err != nil {
+	if err := unix.Mount("tmpfs", store, "tmpfs", unix.MS_REMOUNT, "size=100m"); err != nil {
 		t.Fatal(err)
 	}
 	if made := repo.Backup(tree); made.State != "committed" || len(repo.Index().Snapshots()) != 1 {
@@ -138,16 +135,30 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 	}
 	nobody := "127.0.0.1:" + strconv.Itoa(port)
 	backup := append([]string{"backup"}, fleet.BackupArgs(tree)...)
-	with := func(name, value string) fleet.Output {
+	start := func(name, value string) *fleet.Running {
 		c := *f.Client
 		c.Env = append(c.Env[:len(c.Env):len(c.Env)], name+"="+value, "BCTL_STORE_RETRY=1s")
-		return c.Run(backup...)
+		return c.Start(backup...)
 	}
-	expect(t, with("BCTL_INDEX", "postgres://u:secret@"+nobody+"/db"), 1, nobody, "postgres")
-	expect(t, with("BCTL_STORE_ENDPOINT", "http://"+nobody), 1, nobody, "s3")
-	expect(t, with("BCTL_NATS", "nats://"+nobody), 1, nobody, "nats")
+	out := start("BCTL_INDEX", "postgres://u:secret@"+nobody+"/db").Wait()
+	expect(t, out, 1, "index at "+nobody)
+	if strings.Contains(out.Stderr, "secret") {
+		t.Errorf("the password is shown: %s", out)
+	}
+	expect(t, start("BCTL_STORE_ENDPOINT", "http://"+nobody).Wait(), 1, nobody, "s3")
 	if n := len(f.Index.Snapshots()); n != 0 {
 		t.Errorf("%d snapshots were begun", n)
+	}
+	// NATS only spreads work, and tells bctl how far it is: it is waited for.
+	waiting := start("BCTL_NATS", "nats://user:secret@"+nobody)
+	fleet.Await(t, "a word about NATS", func() bool {
+		return waiting.Ended() || strings.Contains(waiting.Stderr(), "NATS does not answer") && strings.Contains(waiting.Stderr(), nobody)
+	})
+	waiting.Signal(syscall.SIGINT)
+	out = waiting.Wait()
+	expect(t, out, 130)
+	if strings.Contains(out.Stderr, "secret") {
+		t.Errorf("the password is shown: %s", out)
 	}
 }
 

@@ -40,11 +40,12 @@ func NewClient(t testing.TB, env ...string) *Client {
 	return &Client{t: t, Home: home, Env: env}
 }
 
-// NewRepo returns a Client of a new repository that is all on this machine.
-func NewRepo(t testing.TB) *Repo {
+// NewRepo returns a Client of a new repository that is all on this machine,
+// unless env has other settings.
+func NewRepo(t testing.TB, env ...string) *Repo {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "repo")
-	r := &Repo{Client: NewClient(t, "BCTL_REPO="+dir), Dir: dir}
+	r := &Repo{Client: NewClient(t, append(env, "BCTL_REPO="+dir)...), Dir: dir}
 	r.Must("init")
 	return r
 }

@@ -113,7 +113,7 @@ type BatchStored struct {
 	Attempt  int32
 	Pages    []PageVersion
 	ReliesOn []PackID
-	Counts   Counts
+	Counts   Counts // Files and Bytes correct what the walker counted, and may be negative
 	Problems []Problem
 }
 

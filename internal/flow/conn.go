@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -51,11 +54,13 @@ func Connect(o Options) (*Conn, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	address := o.URL
+	o.URL = redacted(o.URL) // from here on it is only for messages
 	options, err := o.natsOptions()
 	if err != nil {
 		return nil, err
 	}
-	nc, err := nats.Connect(o.URL, options...)
+	nc, err := nats.Connect(address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("nats %s: %w: %w", o.URL, err, backup.ErrInvalid)
 	}
@@ -67,18 +72,59 @@ func Connect(o Options) (*Conn, error) {
 	return &Conn{nc: nc, js: js, opts: o, log: o.Log, ackWait: ackWait}, nil
 }
 
+// redacted returns a comma-separated list of URLs without their passwords.
+func redacted(urls string) string {
+	list := strings.Split(urls, ",")
+	for i, text := range list {
+		if u, err := url.Parse(strings.TrimSpace(text)); err != nil {
+			list[i] = "(not a URL)"
+		} else if u.User != nil {
+			list[i] = u.Redacted()
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// An outage is the time in which NATS does not answer. It is told of at its
+// beginning, at its end, and every now and then.
+type outage struct {
+	Options
+	mu   sync.Mutex
+	told time.Time // zero: there is none
+}
+
+const tellEvery = 30 * time.Second
+
+func (o *outage) goesOn(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil || time.Since(o.told) < tellEvery {
+		return
+	}
+	o.told = time.Now()
+	o.Log.Warn("NATS does not answer; trying again", "url", o.URL, "error", err)
+}
+
+func (o *outage) ended() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.told.IsZero() {
+		o.Log.Info("connected to NATS again", "url", o.URL)
+	}
+	o.told = time.Time{}
+}
+
 func (o Options) natsOptions() ([]nats.Option, error) {
+	out := &outage{Options: o}
 	options := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(500 * time.Millisecond),
-		nats.DisconnectErrHandler(func(nc *nats.Conn, err error) {
-			if err != nil {
-				o.Log.Warn("NATS does not answer; trying again", "url", o.URL, "error", err)
-			}
-		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { o.Log.Info("connected to NATS again", "url", o.URL) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { out.ended() }),
+		nats.ConnectHandler(func(*nats.Conn) { out.ended() }),
 	}
 	if o.InProcess != nil {
 		options = append(options, nats.InProcessServer(o.InProcess))

@@ -39,6 +39,17 @@ func validCounts(c *backup.Counts) bool {
 	return true
 }
 
+// validCorrection is validCounts for a batch, whose files and bytes correct
+// what the walker counted: files that were gone when they were to be read count less.
+func validCorrection(c *backup.Counts) bool {
+	rest := *c
+	if rest.Files < -maxCount || rest.Bytes < -maxCount {
+		return false
+	}
+	rest.Files, rest.Bytes = max(rest.Files, 0), max(rest.Bytes, 0)
+	return validCounts(&rest)
+}
+
 func countsOf(s *ent.Snapshot) backup.Counts {
 	return backup.Counts{
 		Files: s.Files, Directories: s.Directories, Bytes: s.Bytes,
@@ -49,11 +60,11 @@ func countsOf(s *ent.Snapshot) backup.Counts {
 	}
 }
 
-// setCounts stores sums. They stop at maxCount, so that no forged result can
-// make a sum that the database refuses.
+// setCounts stores sums. They stop at 0 and at maxCount, so that no forged
+// result can make a sum that the database refuses.
 func setCounts(u *ent.SnapshotUpdate, c backup.Counts) *ent.SnapshotUpdate {
 	for _, n := range countsIntegers(&c) {
-		*n = min(*n, maxCount)
+		*n = max(0, min(*n, maxCount))
 	}
 	return u.SetFiles(c.Files).SetDirectories(c.Directories).SetBytes(c.Bytes).
 		SetFilesNew(c.FilesNew).SetFilesChanged(c.FilesChanged).SetFilesUnchanged(c.FilesUnchanged).

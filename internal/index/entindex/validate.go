@@ -89,7 +89,7 @@ func validateBatch(b *backup.BatchStored) error {
 	if b.Batch <= 0 || b.Attempt <= 0 || len(b.ReliesOn) > index.MaxReliesOn {
 		return invalid("batch %d, attempt %d, %d packs", b.Batch, b.Attempt, len(b.ReliesOn))
 	}
-	if !validCounts(&b.Counts) {
+	if !validCorrection(&b.Counts) {
 		return invalid("counts of batch %d", b.Batch)
 	}
 	if err := validatePages(b.Pages); err != nil {

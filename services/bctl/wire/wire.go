@@ -82,7 +82,7 @@ func s3Options(c *config.Config, log *slog.Logger) (s3store.Options, error) {
 		}
 	}
 	o.InstanceRole = o.InstanceRole || c.Store.InstanceRole
-	if o.RetryFor == 0 {
+	if c.Store.Retry != s3store.DefaultRetryFor { // the default is weaker than the URL
 		o.RetryFor = c.Store.Retry
 	}
 	switch c.Store.Addressing {

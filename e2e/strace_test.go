@@ -1,0 +1,76 @@
+package e2e_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/bctl/bctl/e2e/fleet"
+)
+
+// A backup of what has not changed stats each entry once, by the kernel's
+// count, and opens no file.
+func TestOneStatAnEntry(t *testing.T) {
+	t.Parallel()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Fatal("strace is not installed (Debian: apt-get install strace)")
+	}
+	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
+	generate(t, tree, 60, shape{directories: 100, files: 30, meanBytes: 10})
+	settle(t)
+	repo.Backup(tree)
+	empty := t.TempDir()
+	repo.Backup(empty)
+	all, directories := entries(t, tree)
+
+	// What bctl calls for its own files is the same for an empty tree.
+	own := traced(t, repo, strace, empty)
+	calls := traced(t, repo, strace, tree)
+	more := func(names ...string) (n int64) {
+		for _, name := range names {
+			n += calls[name] - own[name]
+		}
+		return n
+	}
+	if n := more("statx"); n != all-1 {
+		t.Errorf("%d stat calls for %d entries; %v, without entries %v", n, all-1, calls, own)
+	}
+	const slack = 20 // SQLite's own look at its files differs a little
+	if n := more("stat", "lstat", "fstat", "newfstatat"); n > slack {
+		t.Errorf("%d stat calls of other kinds; %v, without entries %v", n, calls, own)
+	}
+	if n := more("openat2"); n != directories-1 {
+		t.Errorf("%d opens for %d directories; %v, without entries %v", n, directories-1, calls, own)
+	}
+	if n := more("open", "openat", "read", "pread64", "preadv2"); n > slack {
+		t.Errorf("files were opened or read; %v, without entries %v", calls, own)
+	}
+	t.Logf("%d entries in %d directories: %v; an empty directory: %v", all, directories, calls, own)
+}
+
+// traced returns how often a backup makes each system call on files.
+func traced(t *testing.T, repo *fleet.Repo, strace, tree string) map[string]int64 {
+	t.Helper()
+	counts := filepath.Join(t.TempDir(), "counts")
+	client := *repo.Client
+	client.Under = []string{strace, "-c", "-f", "-o", counts, "-e", "trace=%file,%desc"}
+	client.Must("backup", tree)
+	text, err := os.ReadFile(counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]int64{}
+	for line := range strings.Lines(string(text)) {
+		// % time, seconds, usecs/call, calls, errors (if any), syscall
+		if fields := strings.Fields(line); len(fields) >= 5 {
+			if n, err := strconv.ParseInt(fields[3], 10, 64); err == nil {
+				calls[fields[len(fields)-1]] = n
+			}
+		}
+	}
+	return calls
+}
