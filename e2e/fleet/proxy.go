@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -11,14 +10,16 @@ import (
 	"testing"
 )
 
-// A FaultProxy forwards requests to a server, and lets some of those that
-// write fail: before the server has them (lost), or after it has carried them
-// out (applied, then an error).
+// A FaultProxy forwards requests to a server. While Fail is set only every
+// fifth request that writes succeeds. Of the others, two are lost before the
+// server has them, and two are carried out; of either, one ends with an error, and one with
+// the connection.
 type FaultProxy struct {
 	URL           string
 	Lost, Applied atomic.Int64 // how many failed
+	Fail          atomic.Bool
 
-	percent atomic.Int64
+	writes atomic.Int64
 }
 
 func newFaultProxy(t testing.TB, upstream string) *FaultProxy {
@@ -36,18 +37,23 @@ func newFaultProxy(t testing.TB, upstream string) *FaultProxy {
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPut || rand.Int64N(100) >= p.percent.Load() {
+		if r.Method != http.MethodPut || !p.Fail.Load() {
 			forward.ServeHTTP(w, r)
 			return
 		}
-		if rand.IntN(2) == 0 {
+		n := p.writes.Add(1) % 5
+		switch n {
+		case 0:
+			forward.ServeHTTP(w, r)
+			return
+		case 1, 2:
 			p.Lost.Add(1)
-			_, _ = io.CopyN(io.Discard, r.Body, 1000) // it was on its way when the connection broke
-		} else {
+			_, _ = io.CopyN(io.Discard, r.Body, 1000) // it was on its way
+		case 3, 4:
 			p.Applied.Add(1)
 			forward.ServeHTTP(httptest.NewRecorder(), r)
 		}
-		if rand.IntN(2) == 0 {
+		if n%2 == 0 {
 			panic(http.ErrAbortHandler) // the connection ends
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -56,6 +62,3 @@ func newFaultProxy(t testing.TB, upstream string) *FaultProxy {
 	p.URL = server.URL
 	return p
 }
-
-// Fail lets so many of a hundred writes fail from now on.
-func (p *FaultProxy) Fail(percent int) { p.percent.Store(int64(percent)) }

@@ -129,20 +129,11 @@ func runWithReports(ctx context.Context, report *flow.Reporter, run func(context
 	reports.Wait()
 }
 
-// Connect connects to the fleet's NATS.
-func Connect(c *config.Config, log *slog.Logger) (*flow.Conn, error) {
-	if c.NATS.URL == "" {
-		return nil, fmt.Errorf("no NATS server is set: use --nats URL (BCTL_NATS), or nats.url in --config FILE: %w", backup.ErrInvalid)
-	}
-	return flow.Connect(flow.Options{
-		URL: c.NATS.URL, Name: workerName(c), Credentials: c.NATS.CredentialsFile, User: c.NATS.User, Password: c.NATS.Password,
-		CAFile: c.NATS.CAFile, CertFile: c.NATS.CertFile, KeyFile: c.NATS.KeyFile,
-		InboxPrefix: c.NATS.InboxPrefix, Replicas: c.NATS.Replicas, Log: log,
-	})
-}
-
 func connect(c *config.Config, log *slog.Logger) (*flow.Conn, *flow.Reporter, error) {
-	conn, err := Connect(c, log)
+	if !c.Fleet() {
+		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
+	}
+	conn, err := ConnectNATS(c, workerName(c), log)
 	if err != nil {
 		return nil, nil, err
 	}
