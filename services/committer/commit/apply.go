@@ -54,7 +54,10 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	if len(results) == 0 {
 		return
 	}
+	s.tellSeconds(results)
+	started := time.Now()
 	outcomes, err := s.Index.Apply(ctx, results)
+	s.commitNanos.Add(int64(time.Since(started)))
 	if err != nil {
 		for _, r := range kept {
 			r.Delivery.Retry(later)
@@ -67,6 +70,21 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	}
 	for i := range outcomes {
 		s.acknowledge(kept[i], &outcomes[i])
+	}
+}
+
+// tellSeconds has the first result count the time of the transactions before
+// this one.
+func (s *Service) tellSeconds(results []index.Result) {
+	for _, r := range results {
+		switch {
+		case r.Slice != nil:
+			r.Slice.Counts.CommitSeconds += time.Duration(s.commitNanos.Swap(0)).Seconds()
+			return
+		case r.Batch != nil:
+			r.Batch.Counts.CommitSeconds += time.Duration(s.commitNanos.Swap(0)).Seconds()
+			return
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -58,6 +59,8 @@ type Service struct {
 	results chan flow.Result
 	wake    chan struct{} // there may be work to hand out
 	settled chan struct{} // there may be a snapshot to commit
+
+	commitNanos atomic.Int64 // spent in transactions, and not yet told by a result
 }
 
 // New returns a committer.
