@@ -28,6 +28,10 @@ const (
 // FS returns the migrations of a dialect.
 func FS(d Dialect) (fs.FS, error) { return fs.Sub(files, string(d)) }
 
+// SelectVersion reads the version of a database from goose's table, which is
+// not there before the first migration. It returns no row after all were undone.
+const SelectVersion = "SELECT version_id FROM goose_db_version WHERE is_applied ORDER BY id DESC LIMIT 1"
+
 // Version returns the version of the schema that this binary needs: that of
 // the dialect's last migration.
 func Version(d Dialect) (int64, error) {

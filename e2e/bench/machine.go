@@ -39,7 +39,7 @@ func describeMachine(work string) machine {
 	}
 	var st unix.Statfs_t
 	if unix.Statfs(work, &st) == nil {
-		m.FileSystem = fileSystemName(int64(st.Type))
+		m.FileSystem = fileSystemName(int64(st.Type)) //nolint:unconvert // 32 bits elsewhere
 	}
 	return m
 }

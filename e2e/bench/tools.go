@@ -185,7 +185,7 @@ func (t *tool) versionLine() string {
 		return "?"
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line
+	return strings.Trim(line, "* ")
 }
 
 // environment is that of all the tool's commands: its own settings in a home of its own.

@@ -16,6 +16,7 @@ const (
 	BlockDev  Kind = 7
 )
 
+// String returns the kind's name in lower case, as the command line prints it.
 func (k Kind) String() string {
 	switch k {
 	case File:

@@ -17,6 +17,7 @@ func (h ChunkHash) ID() ChunkID { return ChunkID(h[:16]) }
 // A ChunkID is the first 128 bits of a ChunkHash.
 type ChunkID [16]byte
 
+// String returns the 32 hexadecimal digits.
 func (id ChunkID) String() string { return hex.EncodeToString(id[:]) }
 
 // A PackID names one pack. It is random, chosen by the attempt that makes the
@@ -26,6 +27,7 @@ type PackID [16]byte
 // NewPackID returns a random PackID.
 func NewPackID() PackID { return PackID(random16()) }
 
+// String returns the 32 hexadecimal digits.
 func (id PackID) String() string { return hex.EncodeToString(id[:]) }
 
 // A SnapshotID names one snapshot of one shard for ever and everywhere: in the
@@ -36,6 +38,7 @@ type SnapshotID [16]byte
 // NewSnapshotID returns a random SnapshotID.
 func NewSnapshotID() SnapshotID { return SnapshotID(random16()) }
 
+// String returns the 32 hexadecimal digits.
 func (id SnapshotID) String() string { return hex.EncodeToString(id[:]) }
 
 // Short returns the first eight digits, for people.
@@ -53,6 +56,7 @@ type RepositoryID [16]byte
 // NewRepositoryID returns a random RepositoryID.
 func NewRepositoryID() RepositoryID { return RepositoryID(random16()) }
 
+// String returns the 32 hexadecimal digits.
 func (id RepositoryID) String() string { return hex.EncodeToString(id[:]) }
 
 // ParseRepositoryID reads the 32 hexadecimal digits of String.
@@ -76,6 +80,7 @@ type SnapshotNumber int64
 // within its shard. A btree key may have 2,704 bytes; a path may have more.
 type DirectoryID [16]byte
 
+// String returns the 32 hexadecimal digits.
 func (id DirectoryID) String() string { return hex.EncodeToString(id[:]) }
 
 // A Fingerprint is a 128-bit digest of a page's names and attributes, without

@@ -56,6 +56,15 @@ func Join(dir, name string) string {
 	return dir + "/" + name
 }
 
+// Split is the reverse of Join: the directory of a path, and its name there.
+func Split(path string) (dir, name string) {
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 {
+		return "", path
+	}
+	return path[:i], path[i+1:]
+}
+
 // CheckName returns an error that wraps ErrInvalid unless name can be the name
 // of an entry: not empty, not "." or "..", without '/' and NUL, and at most
 // 1,020 bytes (255 characters of up to 4 bytes: no file system allows more).

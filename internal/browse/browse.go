@@ -14,6 +14,7 @@ import (
 
 // A Catalog yields the pages of a snapshot: the index.
 type Catalog interface {
+	// Pages is as in index.Catalog.
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
 }
 
@@ -48,7 +49,7 @@ func Lookup(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (
 	if path == "" {
 		return backup.Entry{}, notFound
 	}
-	dir, name := split(path)
+	dir, name := backup.Split(path)
 	for e, err := range Entries(ctx, c, id, dir) {
 		if err != nil {
 			return backup.Entry{}, err
@@ -80,7 +81,7 @@ func Directory(ctx context.Context, c Catalog, id backup.SnapshotID, path string
 		if page.Self == nil {
 			return nil, fmt.Errorf("first page of %q has no attributes: %w", path, backup.ErrCorrupt)
 		}
-		_, page.Self.Name = split(path)
+		_, page.Self.Name = backup.Split(path)
 		return page.Self, nil
 	}
 	return nil, nil
@@ -111,12 +112,4 @@ func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) 
 			}
 		}
 	}
-}
-
-func split(path string) (dir, name string) {
-	i := strings.LastIndexByte(path, '/')
-	if i < 0 {
-		return "", path
-	}
-	return path[:i], path[i+1:]
 }

@@ -80,7 +80,7 @@ func (c *Cutter) Cut(data []byte, last bool) int {
 // keeps the algorithm to itself and wants a reader and a buffer; so the buffer
 // is data's own storage, and the reader (inPlace) says that it has filled it.
 func (c *Cutter) firstCut(data []byte) int {
-	buf := data
+	var buf []byte
 	if cap(data) >= c.options.MaxSize {
 		buf = data[:c.options.MaxSize]
 	} else {

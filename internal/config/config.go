@@ -141,7 +141,8 @@ func Load(from Sources) (*Config, error) {
 			}
 		}
 	}
-	return c, c.complete(from.Read)
+	err := c.complete(from.Read)
+	return c, err
 }
 
 // complete reads secrets from their files and fills in what a repo decides.

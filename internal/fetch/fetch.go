@@ -19,6 +19,7 @@ import (
 
 // A Locator says where chunks are: the index.
 type Locator interface {
+	// LocateAll is as in index.Catalog.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
 }
 

@@ -64,18 +64,25 @@ func (h *inHand) add(msg jetstream.Msg) *Delivery {
 // keepAlive tells the server, three times in the time that it waits, that the
 // deliveries in hand are worked on.
 func (h *inHand) keepAlive(ctx context.Context, ackWait time.Duration) {
-	tick := time.NewTicker(ackWait / 3)
+	every(ctx, ackWait/3, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for msg := range h.msgs {
+			_ = msg.InProgress() // the next one tries again
+		}
+	})
+}
+
+// every calls do at intervals until ctx is done.
+func every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			h.mu.Lock()
-			for msg := range h.msgs {
-				_ = msg.InProgress() // the next one tries again
-			}
-			h.mu.Unlock()
+			do()
 		}
 	}
 }

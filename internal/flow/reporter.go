@@ -32,16 +32,7 @@ func NewReporter(c *Conn, worker string) *Reporter {
 
 // Run reports until ctx is done.
 func (r *Reporter) Run(ctx context.Context, interval time.Duration) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.report()
-		}
-	}
+	every(ctx, interval, r.report)
 }
 
 // Task notes that a walk task is in hand until done is called.

@@ -55,6 +55,7 @@ type Index interface {
 	Walking
 	Dedup
 	Committing
+	// Close ends the connections.
 	Close() error
 }
 
@@ -106,7 +107,7 @@ type Catalog interface {
 	// below it, in the order of path keys (pages of one directory: page 0 first). It
 	// holds no more than a bounded number of rows. ErrNotFound where the snapshot is not committed.
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
-	// Locate is Dedup's, for restore: it finds chunks in condemned packs as well.
+	// LocateAll is Dedup's Locate, for restore: it finds chunks in condemned packs as well.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
 }
 
@@ -159,15 +160,16 @@ type Claim struct {
 
 // Committing is what the committer does; it is the only writer of results.
 type Committing interface {
-	// Claim… returns open work whose lease has run out (or that never had one),
-	// oldest first, each with a new attempt number and lease. Concurrent claims
-	// never get the same attempt.
+	// ClaimTasks returns open walk tasks whose lease has run out (or that never
+	// had one), oldest first, each with a new attempt number and lease. Concurrent
+	// claims never get the same attempt.
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
+	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
 	// Extend renews the leases of work that is in hand.
 	Extend(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID, until time.Time) error
-	// Leased returns how many tasks and batches have a lease that runs: what is on its way.
-	Leased(ctx context.Context, now time.Time) (tasks, batches int, err error)
+	// Leased returns how many tasks and batches of these snapshots (nil: of any) have a lease that runs: what is on its way.
+	Leased(ctx context.Context, only []backup.SnapshotID, now time.Time) (tasks, batches int, err error)
 
 	// Apply accepts results, in order, in one transaction that is durable when
 	// it returns. What a result finds is told in its Outcome; the error is for
@@ -202,6 +204,8 @@ type Outcome struct {
 	Err error
 	// Late: the work was not open any more, or the snapshot not running; nothing was changed.
 	Late bool
+	// Failed: the result says, in time, that its snapshot cannot be made; nothing was changed yet.
+	Failed bool
 	// Announced: there is new work to claim.
 	Announced bool
 	// Complete: with this result, all work of the snapshot is settled.

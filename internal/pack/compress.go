@@ -23,6 +23,7 @@ const (
 	CodecS2   Codec = 2 // an S2 block
 )
 
+// String returns the codec's name, without a level.
 func (c Codec) String() string {
 	switch c {
 	case CodecNone:

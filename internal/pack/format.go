@@ -35,6 +35,7 @@ const (
 	KindSegment Kind = 2 // a part of a snapshot's index segment; its frames need not have chunks
 )
 
+// String returns the kind's name, for messages.
 func (k Kind) String() string {
 	switch k {
 	case KindData:

@@ -12,9 +12,11 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 )
 
-// A Ranger is the part of a store.Store that Open needs.
+// A Ranger is the part of a store.Store that Open needs, with the store's contract.
 type Ranger interface {
+	// GetRange appends length bytes of the object, from offset, to dst.
 	GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error)
+	// Stat returns the object's size in bytes.
 	Stat(ctx context.Context, name string) (int64, error)
 }
 

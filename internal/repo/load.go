@@ -12,10 +12,13 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// An Index is what this package asks of the index.
+// An Index is what this package asks of the index, with the contracts of index.Admin.
 type Index interface {
+	// Migrate brings the schema up to date.
 	Migrate(ctx context.Context) (from, to int64, err error)
+	// CreateRepository stores the repository's row.
 	CreateRepository(ctx context.Context, r backup.Repository) error
+	// Repository returns that row.
 	Repository(ctx context.Context) (backup.Repository, error)
 }
 

@@ -109,7 +109,7 @@ func below(path, dir string) bool { return dir == "" || strings.HasPrefix(path, 
 // enter goes to another directory. It is false for one that is not restored,
 // and then neither is what is below it.
 func (p *planner) enter(path string, key backup.PageKey, page *backup.Page, damaged bool) bool {
-	parentPath, name := splitPath(path)
+	parentPath, name := backup.Split(path)
 	for p.current != nil && (path == "" || p.current.path != parentPath) {
 		p.leave()
 	}
@@ -204,14 +204,6 @@ func (p *planner) entry(e *backup.Entry) {
 		return // done when the first of its names is
 	}
 	p.window.add(f)
-}
-
-func splitPath(path string) (dir, name string) {
-	i := strings.LastIndexByte(path, '/')
-	if i < 0 {
-		return "", path
-	}
-	return path[:i], path[i+1:]
 }
 
 func (r *restorer) excluded(path string, directory bool) bool {

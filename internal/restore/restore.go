@@ -50,6 +50,7 @@ type Deps struct {
 // A Selector says which paths are meant, relative to what is restored.
 // directory paths that are not selected are not entered.
 type Selector interface {
+	// Excluded reports whether a path is meant; directory says what it is.
 	Excluded(path string, directory bool) bool
 }
 
@@ -99,7 +100,9 @@ type Progress struct {
 
 // An Observer is told what happens, from any goroutine.
 type Observer interface {
+	// Progress is how far it is now.
 	Progress(Progress)
+	// Change is one thing that was done to the target, or would be in a dry run.
 	Change(Change)
 	// Problem is one thing that could not be restored or set, path relative to what is restored.
 	Problem(backup.Problem)

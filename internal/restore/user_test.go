@@ -52,7 +52,7 @@ func TestWithoutRoot(t *testing.T) {
 // asNobody runs the calling test again as another user.
 func asNobody(t *testing.T) {
 	t.Helper()
-	tmp, err := os.MkdirTemp("", "bctl-nobody-")
+	tmp, err := os.MkdirTemp("", "bctl-nobody-") //nolint:usetesting // t.TempDir is below a directory that only its user may enter
 	check(t, err)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
 	self, err := os.Executable()

@@ -260,7 +260,7 @@ func TestWorkerKeyHidesDedupKey(t *testing.T) {
 	key := WorkerKey{Dedup: NewDedupKey()}
 	secret := fmt.Sprintf("%x", key.Dedup[:])
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
-		if text := fmt.Sprintf(verb, key); strings.Contains(text, secret) || strings.Contains(text, fmt.Sprint(key.Dedup[:4])[1:8]) {
+		if text := fmt.Sprintf(verb, key); strings.Contains(text, secret) || strings.Contains(text, fmt.Sprintf("%d", key.Dedup[:4])[1:8]) {
 			t.Errorf("%s shows the key: %s", verb, text)
 		}
 	}
@@ -272,10 +272,10 @@ func TestParseWorkerKeyRefusesEdits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	edit := func(old, new string) string {
-		edited := strings.Replace(string(good), old, new, 1)
+	edit := func(from, to string) string {
+		edited := strings.Replace(string(good), from, to, 1)
 		if edited == string(good) {
-			t.Fatalf("%q is not there", old)
+			t.Fatalf("%q is not there", from)
 		}
 		return edited
 	}

@@ -33,6 +33,7 @@ type Tree interface {
 	OpenDirectory(ctx context.Context, path string) (Directory, error)
 	// RootDevice is the st_dev of the root, for one-file-system walks.
 	RootDevice() uint64
+	// Close gives the root back. What was opened through the tree is closed before.
 	Close() error
 }
 
@@ -62,6 +63,7 @@ type Directory interface {
 	// front to back. An entry that is not a regular file any more is ErrStale.
 	OpenFile(ctx context.Context, name string) (File, error)
 
+	// Close gives the directory back. A second call does nothing.
 	Close() error
 }
 

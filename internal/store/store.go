@@ -52,6 +52,7 @@ type Store interface {
 	// String says where the store is, for messages; it has no secrets.
 	String() string
 
+	// Close gives back what the store holds open.
 	Close() error
 }
 
@@ -79,6 +80,7 @@ type Error struct {
 	Err   error  // the cause; may be nil
 }
 
+// Error implements error: store, operation, name, kind and cause, without what is empty.
 func (e *Error) Error() string {
 	what := e.Op
 	if e.Name != "" {

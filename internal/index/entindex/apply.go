@@ -235,10 +235,12 @@ func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.O
 		return index.Outcome{Err: invalid("task %d is another snapshot's", r.Task)}, nil
 	case r.Attempt > open.Attempt:
 		return index.Outcome{Err: invalid("attempt %d at task %d has not been made", r.Attempt, r.Task)}, nil
+	case r.Failed != "":
+		return index.Outcome{Failed: true}, nil
 	case !r.Last:
 		return index.Outcome{}, a.tx.stagePart(ctx, r)
 	}
-	parts := []*backup.SliceWalked{r}
+	var parts []*backup.SliceWalked
 	if r.Part > 0 {
 		staged, err := a.tx.stagedParts(ctx, r)
 		if errors.Is(err, index.ErrPartMissing) {
@@ -247,8 +249,9 @@ func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.O
 		if err != nil {
 			return index.Outcome{}, err
 		}
-		parts = append(staged, r)
+		parts = staged
 	}
+	parts = append(parts, r)
 	delete(a.tasks, r.Task)
 	a.writes.settledTasks = append(a.writes.settledTasks, int64(r.Task))
 	s.tasksSettled++

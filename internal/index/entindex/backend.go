@@ -33,9 +33,11 @@ type Backend interface {
 	Wrap(err error) error
 	HotReader
 
+	// Migrate is as in index.Admin.
 	Migrate(ctx context.Context) (from, to int64, err error)
 	// SchemaVersion returns the database's version (0: none) and the one that this binary needs.
 	SchemaVersion(ctx context.Context) (have, want int64, err error)
+	// Close ends the connections.
 	Close() error
 }
 
@@ -98,6 +100,14 @@ type ChunkRow struct {
 // A Dependency: whoever relies on Pack relies on ReliesOn too. Both are packs.id.
 type Dependency struct{ Pack, ReliesOn int64 }
 
+// NotNull returns b, which the drivers would store as NULL if it were nil.
+func NotNull(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
 // A HotWriter writes the hot tables within a transaction. Slices are sorted by
 // the table's key and have no key twice. A snapshot only ends versions that
 // began before it, and they get last_snapshot = Number - 1.
@@ -107,7 +117,9 @@ type HotWriter interface {
 	PutChunks(ctx context.Context, rows []ChunkRow) ([]Dependency, error)
 	// PutPages makes each row the open version of its page. Where the open version has the same fingerprint and listing it does nothing.
 	PutPages(ctx context.Context, rows []PageRow) error
+	// EndPages ends the open versions of pages.
 	EndPages(ctx context.Context, names []PageName) error
+	// EndTrees ends the open versions of all pages in ranges of paths.
 	EndTrees(ctx context.Context, trees []Tree) error
 	// UndoPages deletes the versions that began with snapshot number, and opens again those that it ended.
 	UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error
@@ -130,7 +142,8 @@ type HotReader interface {
 	// Locate returns where chunks are, in the order of ids: zero for one that is nowhere, or (unless condemned is true)
 	// in a condemned pack.
 	Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error)
-	// Begun yields the versions that began with snapshot number, Ended those that it ended (without listings); by path key and page.
+	// Begun yields the versions that began with snapshot number, by path key and page.
 	Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
+	// Ended yields those that it ended, without listings, by path key and page.
 	Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
 }

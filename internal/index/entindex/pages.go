@@ -183,7 +183,7 @@ func (x *Index) Changes(ctx context.Context, id backup.SnapshotID) iter.Seq2[ind
 		if err == nil {
 			err = each(x.Backend.Ended(ctx, shard, number), true)
 		}
-		if err != nil && err != errStop {
+		if err != nil && !errors.Is(err, errStop) {
 			yield(index.Change{}, err)
 		}
 	}

@@ -65,7 +65,7 @@ func (d *Dialect) insertStatement(head string, values [][]any, tail string) (str
 
 // closeRows ends a query whose rows have been read, or are not wanted.
 func closeRows(rows *sql.Rows) error {
-	for rows.Next() { //nolint:revive // a statement that writes is done when its rows are read
+	for rows.Next() { // a statement that writes is done when its rows are read
 	}
 	if err := rows.Err(); err != nil {
 		rows.Close()

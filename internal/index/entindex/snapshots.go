@@ -92,7 +92,7 @@ func (tx *Tx) lockShard(ctx context.Context, id backup.ShardID) (number int64, e
 	} else if err != nil {
 		return 0, err
 	}
-	return number, nil
+	return number, rows.Err()
 }
 
 func (tx *Tx) insertSnapshot(ctx context.Context, of backup.ShardID, number int64, s backup.Snapshot, now time.Time) error {

@@ -161,11 +161,17 @@ func extend[ID ~int64](ctx context.Context, tx *Tx, table string, ids []ID, unti
 }
 
 // Leased implements index.Committing.
-func (x *Index) Leased(ctx context.Context, now time.Time) (tasks, batches int, err error) {
+func (x *Index) Leased(ctx context.Context, only []backup.SnapshotID, now time.Time) (tasks, batches int, err error) {
 	client := x.Backend.Client()
-	if tasks, err = client.WalkTask.Query().Where(walktask.LeaseUntilGT(stamp(now))).Count(ctx); err != nil {
+	walks := client.WalkTask.Query().Where(walktask.LeaseUntilGT(stamp(now)))
+	reads := client.ReadBatch.Query().Where(readbatch.LeaseUntilGT(stamp(now)))
+	if only != nil {
+		walks.Where(walktask.SnapshotIDIn(uuids(only)...))
+		reads.Where(readbatch.SnapshotIDIn(uuids(only)...))
+	}
+	if tasks, err = walks.Count(ctx); err != nil {
 		return 0, 0, x.Backend.Wrap(err)
 	}
-	batches, err = client.ReadBatch.Query().Where(readbatch.LeaseUntilGT(stamp(now))).Count(ctx)
+	batches, err = reads.Count(ctx)
 	return tasks, batches, x.Backend.Wrap(err)
 }

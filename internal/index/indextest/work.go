@@ -64,7 +64,7 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 
 func (f *fixture) wantLeased(now time.Time, wantTasks, wantBatches int) {
 	f.Helper()
-	tasks, batches, err := f.x.Leased(f.ctx, now)
+	tasks, batches, err := f.x.Leased(f.ctx, nil, now)
 	f.must(err)
 	if tasks != wantTasks || batches != wantBatches {
 		f.Fatalf("%d tasks and %d batches have a lease, want %d and %d", tasks, batches, wantTasks, wantBatches)

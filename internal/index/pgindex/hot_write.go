@@ -126,7 +126,7 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 			}
 			row := &rows[i]
 			values[0], values[1], values[2], values[3] = int64(row.Shard), int64(row.Number), int64(row.Key), int64(row.Inode)
-			values[4], values[5], values[6], values[7] = [16]byte(row.Directory), [16]byte(row.Fingerprint), row.PathKey, notNil(row.Listing)
+			values[4], values[5], values[6], values[7] = [16]byte(row.Directory), [16]byte(row.Fingerprint), row.PathKey, entindex.NotNull(row.Listing)
 			return values, nil
 		}))
 	if err != nil {
@@ -138,13 +138,6 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 	}
 	_, err = w.conn.Exec(ctx, insertPages)
 	return err
-}
-
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
 }
 
 // EndPages implements entindex.HotWriter.

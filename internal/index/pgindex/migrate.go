@@ -45,7 +45,7 @@ func (b *backend) SchemaVersion(ctx context.Context) (have, want int64, err erro
 	if want, err = migrations.Version(migrations.Postgres); err != nil {
 		return 0, 0, err
 	}
-	err = b.pool.QueryRow(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied ORDER BY id DESC LIMIT 1").Scan(&have)
+	err = b.pool.QueryRow(ctx, migrations.SelectVersion).Scan(&have)
 	var failure *pgconn.PgError
 	if errors.Is(err, pgx.ErrNoRows) || errors.As(err, &failure) && failure.Code == "42P01" {
 		return 0, want, nil // undefined_table

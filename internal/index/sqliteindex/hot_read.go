@@ -38,7 +38,7 @@ func (b *backend) each(ctx context.Context, query string, args []any, scan func(
 // Marks implements entindex.HotReader.
 func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
 	query := "SELECT directory, page, fingerprint, path_key FROM pages WHERE shard = ?1 AND path_key >= ?4" + validIn
-	args := []any{int64(shard), int64(at), limit, notNil(r.From)}
+	args := []any{int64(shard), int64(at), limit, entindex.NotNull(r.From)}
 	if r.To != nil {
 		query, args = query+" AND path_key < ?5", append(args, r.To)
 	}
@@ -70,7 +70,7 @@ func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
 	err := rows.Scan(targets...)
 	copy(p.Directory[:], directory)
 	copy(p.Fingerprint[:], fingerprint)
-	p.PathKey, p.Inode = notNil(p.PathKey), uint64(inode)
+	p.PathKey, p.Inode = entindex.NotNull(p.PathKey), uint64(inode)
 	return p, err
 }
 
@@ -81,7 +81,7 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 	if after != nil {
 		query, args = query+" AND (path_key, page) > (?4, ?5)", append(args, after, int64(key))
 	} else {
-		query, args = query+" AND path_key >= ?4 AND ?5 = 0", append(args, notNil(r.From), 0)
+		query, args = query+" AND path_key >= ?4 AND ?5 = 0", append(args, entindex.NotNull(r.From), 0)
 	}
 	if r.To != nil {
 		query, args = query+" AND path_key < ?6", append(args, r.To)
@@ -107,7 +107,7 @@ func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.
 		err := statement.QueryRowContext(ctx, int64(shard), int64(at), n.Directory[:], int64(n.Key)).Scan(&listings[i])
 		switch {
 		case err == nil:
-			listings[i] = notNil(listings[i])
+			listings[i] = entindex.NotNull(listings[i])
 		case err != sql.ErrNoRows:
 			return nil, b.Wrap(err)
 		}

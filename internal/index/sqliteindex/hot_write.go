@@ -99,7 +99,7 @@ func (w hotWriter) keptPlaces(ctx context.Context, rows []entindex.ChunkRow, kep
 		if err := statement.QueryRowContext(ctx, row.ID[:]).Scan(&dependency.ReliesOn); err != nil {
 			return nil, err
 		}
-		if dependency.ReliesOn != row.Pack && !(len(kept) > 0 && kept[len(kept)-1] == dependency) {
+		if dependency.ReliesOn != row.Pack && (len(kept) == 0 || kept[len(kept)-1] != dependency) {
 			kept = append(kept, dependency)
 		}
 	}
@@ -127,7 +127,7 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 		row := &rows[i]
 		var rowid int64
 		var earlier, same bool
-		err := find.QueryRowContext(ctx, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number), row.Fingerprint[:], notNil(row.Listing)).
+		err := find.QueryRowContext(ctx, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number), row.Fingerprint[:], entindex.NotNull(row.Listing)).
 			Scan(&rowid, &earlier, &same)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
@@ -141,19 +141,12 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 			}
 		}
 		_, err = w.exec(ctx, insertPage, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number),
-			row.Fingerprint[:], int64(row.Inode), row.PathKey, notNil(row.Listing))
+			row.Fingerprint[:], int64(row.Inode), row.PathKey, entindex.NotNull(row.Listing))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
 }
 
 // EndPages implements entindex.HotWriter.
@@ -170,7 +163,7 @@ func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) erro
 // EndTrees implements entindex.HotWriter.
 func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
 	for _, t := range trees {
-		query, args := endTree, []any{int64(t.Shard), int64(t.Number), notNil(t.From)}
+		query, args := endTree, []any{int64(t.Shard), int64(t.Number), entindex.NotNull(t.From)}
 		if t.To != nil {
 			query, args = endTree+" AND path_key < ?4", append(args, t.To)
 		}

@@ -55,7 +55,7 @@ func (b *backend) SchemaVersion(ctx context.Context) (have, want int64, err erro
 	if want, err = migrations.Version(migrations.SQLite); err != nil {
 		return 0, 0, err
 	}
-	err = b.readers.QueryRowContext(ctx, "SELECT version_id FROM goose_db_version WHERE is_applied ORDER BY id DESC LIMIT 1").Scan(&have)
+	err = b.readers.QueryRowContext(ctx, migrations.SelectVersion).Scan(&have)
 	if errors.Is(err, sql.ErrNoRows) || err != nil && strings.Contains(err.Error(), "no such table") {
 		return 0, want, nil
 	}

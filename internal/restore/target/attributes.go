@@ -54,7 +54,7 @@ func (r *Root) applyFile(fd int, e *backup.Entry, inherits bool, report Report) 
 		}
 	}
 	if inherits {
-		unix.Fremovexattr(fd, xattrAccessACL)
+		_ = unix.Fremovexattr(fd, xattrAccessACL) // fails where none was handed down
 	}
 	setXattrs(e.Xattrs, func(name string, value []byte) error { return unix.Fsetxattr(fd, name, value, 0) }, report)
 	if mode != 0o600 || inherits || len(e.Xattrs) > 0 {

@@ -117,10 +117,12 @@ func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
 	return nil
 }
 
-// Discard closes and removes a file that cannot be finished.
+// Discard closes and removes a file that cannot be finished. The caller has the
+// error that matters already; a file that stays is found by its name, and
+// written anew, by the next restore to this place.
 func (f *File) Discard() {
-	f.Park()
-	f.dir.Remove(f.name)
+	_ = f.Park()
+	_ = f.dir.Remove(f.name)
 }
 
 // rename gives what was made under a temporary name its own.
@@ -196,7 +198,7 @@ func (d *Dir) make(name string, place Place, create func(name string) error) err
 		return err
 	}
 	if err := d.rename(temp, name, place); err != nil {
-		d.Remove(temp)
+		_ = d.Remove(temp) // what stays is replaced by the next restore to this place
 		return err
 	}
 	return nil

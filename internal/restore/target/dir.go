@@ -24,9 +24,9 @@ const TempPrefix = ".bctl-restore-"
 func (d *Dir) tempName(name string) string {
 	h := blake3.New()
 	h.Write(d.root.salt)
-	h.WriteString(d.path + "/" + name)
+	h.Write([]byte(d.path + "/" + name))
 	var sum [12]byte
-	io.ReadFull(h.Digest(), sum[:]) // an XOF never fails
+	h.Digest().Read(sum[:])
 	return TempPrefix + hex.EncodeToString(sum[:])
 }
 
@@ -57,10 +57,11 @@ func (d *Dir) readlink(name string) (string, error) {
 }
 
 func entryOf(name string, st *unix.Stat_t) backup.Entry {
+	seconds, nanoseconds := st.Mtim.Unix()
 	e := backup.Entry{
-		Name: name, Mode: uint32(st.Mode) & 0o7777, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink),
-		Mtime: backup.Time{Sec: int64(st.Mtim.Sec), Nsec: uint32(st.Mtim.Nsec)},
-		Inode: st.Ino, Device: uint64(st.Dev), Rdev: uint64(st.Rdev),
+		Name: name, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink),
+		Mtime: backup.Time{Sec: seconds, Nsec: uint32(nanoseconds)},
+		Inode: st.Ino, Device: st.Dev, Rdev: st.Rdev,
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -133,11 +134,12 @@ func (r *Root) inspect(fd int, existed bool) (Made, error) {
 		return made, nil
 	}
 	if hasACL {
-		unix.Fremovexattr(fd, xattrDefaultACL) // Finish sets those of the snapshot
-		unix.Fremovexattr(fd, xattrAccessACL)
+		// Finish sets those of the snapshot.
+		_ = unix.Fremovexattr(fd, xattrDefaultACL)
+		_ = unix.Fremovexattr(fd, xattrAccessACL) // fails where there is none
 	}
 	if setgid {
-		unix.Fchown(fd, -1, int(r.egid))
+		_ = unix.Fchown(fd, -1, int(r.egid)) // Finish sets the group, and reports where it cannot
 		if err := unix.Fchmod(fd, 0o700); err != nil {
 			return made, err
 		}

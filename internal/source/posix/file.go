@@ -70,7 +70,7 @@ func (f *file) NextExtent(offset, size int64) (start, length int64, err error) {
 		f.solid = true
 		return offset, size - offset, nil
 	default:
-		return 0, 0, asError(err.(syscall.Errno))
+		return 0, 0, asStale(err)
 	}
 	if start >= size {
 		return size, 0, nil
@@ -87,9 +87,9 @@ func (f *file) NextExtent(offset, size int64) (start, length int64, err error) {
 func (f *file) ReadAt(p []byte, offset int64) (n int, err error) {
 	f.fresh = false
 	for n < len(p) {
-		got, errno := f.read(p[n:], offset+int64(n))
-		if errno != 0 {
-			return n, asError(errno)
+		got, err := f.read(p[n:], offset+int64(n))
+		if err != nil {
+			return n, asStale(err)
 		}
 		n += got
 		if got == 0 || n < len(p) && offset+int64(n) == f.size {
@@ -100,11 +100,11 @@ func (f *file) ReadAt(p []byte, offset int64) (n int, err error) {
 }
 
 // read makes one read of at least one byte, unless at the end.
-func (f *file) read(p []byte, offset int64) (int, syscall.Errno) {
+func (f *file) read(p []byte, offset int64) (int, error) {
 	if f.uncached {
 		n, errno := f.preadv2(p, offset, unix.RWF_DONTCACHE)
 		if errno != unix.EOPNOTSUPP && errno != unix.ENOSYS {
-			return n, errno
+			return result(uintptr(n), errno)
 		}
 		f.uncached = false
 		f.tree.cached.add(f.device)
@@ -116,10 +116,10 @@ func (f *file) read(p []byte, offset int64) (int, syscall.Errno) {
 			continue
 		}
 		if err != nil {
-			return 0, err.(syscall.Errno)
+			return 0, err
 		}
 		f.guard.after(offset + int64(n))
-		return n, 0
+		return n, nil
 	}
 }
 

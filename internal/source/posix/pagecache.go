@@ -141,7 +141,7 @@ func (g *guard) sample(length int64) bool {
 	if err != nil {
 		return false
 	}
-	defer unix.MunmapPtr(at, uintptr(length))
+	defer func() { _ = unix.MunmapPtr(at, uintptr(length)) }() // fails only for what is not mapped
 	resident := make([]byte, pages)
 	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(at), uintptr(length), uintptr(unsafe.Pointer(&resident[0]))); errno != 0 {
 		return false

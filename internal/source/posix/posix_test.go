@@ -31,7 +31,7 @@ func TestSource(t *testing.T) {
 
 // memoryDirectory is on tmpfs: no RWF_DONTCACHE, large extended attributes.
 func memoryDirectory(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // t.TempDir need not be on tmpfs
 	if err != nil {
 		t.Skip("no tmpfs: ", err)
 	}

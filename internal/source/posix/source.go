@@ -4,7 +4,9 @@ package posix
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"strings"
 
@@ -48,7 +50,7 @@ func Path(rawURL string) (string, error) {
 	}
 	path, err := url.PathUnescape(escaped)
 	if err != nil {
-		return "", fmt.Errorf("source %q: %v: %w", rawURL, err, backup.ErrInvalid)
+		return "", fmt.Errorf("source %q: %w: %w", rawURL, err, backup.ErrInvalid)
 	}
 	if strings.IndexByte(path, 0) >= 0 {
 		return "", fmt.Errorf("source %q: a path has no NUL: %w", rawURL, backup.ErrInvalid)
@@ -95,13 +97,13 @@ func openRoot(path string) (int, error) {
 
 func rootError(path string, err error) error {
 	kind := backup.ErrUnavailable
-	switch err {
-	case unix.ENOENT:
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		kind = backup.ErrNotFound
-	case unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG:
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG):
 		kind = backup.ErrInvalid
-	case unix.EACCES, unix.EPERM:
-		return fmt.Errorf("open %q: %w", path, err) // is fs.ErrPermission by itself
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("open %q: %w", path, err)
 	}
 	return fmt.Errorf("open %q: %w: %w", path, err, kind)
 }

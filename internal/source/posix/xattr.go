@@ -5,6 +5,7 @@ package posix
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -51,10 +52,10 @@ func (d *directory) Xattrs(ctx context.Context, name string, _ backup.Kind) ([]b
 	if !d.tree.noXattrat.Load() {
 		found, err := xattrs(name, entryXattrs{d.fd, name})
 		// A sandbox may answer EPERM to calls it does not know.
-		if !isErrno(err, unix.ENOSYS) && !isErrno(err, unix.EPERM) {
+		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 			return found, err
 		}
-		if isErrno(err, unix.ENOSYS) {
+		if errors.Is(err, unix.ENOSYS) {
 			d.tree.noXattrat.Store(true)
 		}
 	}
@@ -67,11 +68,6 @@ func (f *file) Xattrs() ([]backup.Xattr, error) {
 	return xattrs("", descriptorXattrs(f.fd))
 }
 
-func isErrno(err error, errno syscall.Errno) bool {
-	pathError, ok := err.(*fs.PathError)
-	return ok && pathError.Err == errno
-}
-
 // xattrs reads all attributes through c. An entry that has none costs one
 // system call and no allocation.
 func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
@@ -79,7 +75,7 @@ func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
 	defer xattrBuffers.Put(buf)
 	list, err := readXattr(buf[:], c.list)
 	switch {
-	case err == unix.EOPNOTSUPP:
+	case errors.Is(err, unix.EOPNOTSUPP):
 		return nil, nil
 	case err != nil:
 		return nil, &fs.PathError{Op: "listxattr", Path: path, Err: asStale(err)}
@@ -91,7 +87,7 @@ func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
 	sizeBytes := 0
 	for name := range strings.SplitSeq(strings.TrimSuffix(names, "\x00"), "\x00") {
 		value, err := readXattr(buf[:], func(dest []byte) (int, error) { return c.get(name, dest) })
-		if err == unix.ENODATA { // removed since it was listed
+		if errors.Is(err, unix.ENODATA) { // removed since it was listed
 			continue
 		}
 		if err != nil {
@@ -112,13 +108,12 @@ func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
 func readXattr(buf []byte, call func(dest []byte) (int, error)) ([]byte, error) {
 	for range xattrRetries {
 		n, err := call(buf)
-		switch err {
-		case nil:
+		switch {
+		case err == nil:
 			return buf[:n], nil
-		case unix.EINTR:
+		case errors.Is(err, unix.EINTR):
 			continue
-		case unix.ERANGE:
-		default:
+		case !errors.Is(err, unix.ERANGE):
 			return nil, err
 		}
 		if n, err = call(nil); err != nil {
@@ -189,7 +184,7 @@ func (e entryXattrs) get(attribute string, dest []byte) (int, error) {
 }
 
 func asStale(err error) error {
-	if errno, ok := err.(syscall.Errno); ok {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return asError(errno)
 	}
 	return err

@@ -45,7 +45,7 @@ type closing struct{ source.Directory }
 func (d closing) Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) ([]backup.Entry, int, error) {
 	entries, n, err := d.Directory.Read(ctx, dst, problem)
 	if err != nil {
-		d.Directory.Close()
+		d.Close()
 	}
 	return entries, n, err
 }

@@ -82,7 +82,7 @@ func TestFullDisk(t *testing.T) {
 func TestPermission(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {
-		dir, err := os.MkdirTemp("", "dirstore") // t.TempDir is below a directory that only its user may enter
+		dir, err := os.MkdirTemp("", "dirstore") //nolint:usetesting // t.TempDir is below a directory that only its user may enter
 		if err != nil {
 			t.Fatal(err)
 		}

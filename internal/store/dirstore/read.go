@@ -112,7 +112,7 @@ func readAt(dst []byte, file *os.File, start, length int64) ([]byte, error) {
 	if n == int(length) {
 		return dst, nil
 	}
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("it became shorter while it was read: %w", backup.ErrCorrupt)
 	}
 	return nil, err
@@ -128,7 +128,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Object,
 		}
 		directory, begin := path.Split(prefix)
 		l := lister{ctx: ctx, root: s.root, yield: yield}
-		if err := l.list(path.Clean(directory), begin); err != nil && err != errStopped {
+		if err := l.list(path.Clean(directory), begin); err != nil && !errors.Is(err, errStopped) {
 			yield(store.Object{}, s.fail("list", prefix, err))
 		}
 	}
@@ -177,7 +177,7 @@ func (l *lister) list(directory, begin string) error {
 
 func (l *lister) entry(dir *os.File, name string, e fs.DirEntry) error {
 	if store.CheckName(name) != nil {
-		return nil // the temporary files, and what others have put here
+		return nil //nolint:nilerr // it is no object: a temporary file, or what others have put here
 	}
 	if e.IsDir() {
 		return l.list(name, "")

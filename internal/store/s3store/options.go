@@ -26,6 +26,7 @@ const (
 // Addressing says where a request names the bucket.
 type Addressing uint8
 
+// The ways to address a bucket.
 const (
 	AddressingAuto Addressing = iota // in the host name at Amazon and Google, in the path elsewhere
 	AddressingPath                   // https://endpoint/bucket/object

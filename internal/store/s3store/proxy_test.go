@@ -37,7 +37,7 @@ func newProxy(t testing.TB, upstream string) *proxy {
 	p.Server = httptest.NewServer(p)
 	t.Cleanup(func() {
 		close(p.done)
-		p.Server.Close()
+		p.Close()
 	})
 	return p
 }

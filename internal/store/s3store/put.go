@@ -71,7 +71,7 @@ func (s *Store) there(ctx context.Context, w *watchdog, put *putRequest) (bool, 
 	switch {
 	case err == nil && !same:
 		return false, final{fmt.Errorf("with other content: %w", backup.ErrExists)}
-	case err != nil && (kindOf(err) == backup.ErrNotFound || kindOf(err) == fs.ErrPermission):
+	case err != nil && (errors.Is(kindOf(err), backup.ErrNotFound) || errors.Is(kindOf(err), fs.ErrPermission)):
 		return false, nil
 	}
 	return same, err
@@ -131,11 +131,9 @@ func (s *Store) owner(ctx context.Context, put *putRequest) (owner, error) {
 		return ours, nil
 	case err == nil:
 		return others, nil
-	}
-	switch kindOf(err) {
-	case backup.ErrNotFound:
+	case errors.Is(kindOf(err), backup.ErrNotFound):
 		return nobody, nil
-	case fs.ErrPermission:
+	case errors.Is(kindOf(err), fs.ErrPermission):
 		return unknown, nil
 	}
 	return nobody, err
@@ -244,7 +242,7 @@ func (s *Store) sameBytes(ctx context.Context, w *watchdog, put *putRequest) (bo
 	}
 	defer body.Close()
 	rest, buf := put.data, make([]byte, 64<<10)
-	for in := (download{w, body}); ; {
+	for in := io.Reader(download{w, body}); ; {
 		n, err := in.Read(buf)
 		if n > len(rest) || !bytes.Equal(buf[:n], rest[:n]) {
 			return false, nil

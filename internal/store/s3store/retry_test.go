@@ -57,7 +57,7 @@ func TestWatchdog(t *testing.T) {
 				u := &upload{watchdog: w, rest: make([]byte, 5)}
 				for range 3 {
 					_, _ = u.Read(make([]byte, 1))
-					time.Sleep(900 * time.Millisecond)
+					time.Sleep(900 * time.Millisecond) //nolint:forbidigo // the bubble's clock: nobody waits
 				}
 				<-ctx.Done()
 			}, 2800 * time.Millisecond},

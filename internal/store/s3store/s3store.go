@@ -2,6 +2,7 @@ package s3store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -113,7 +114,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	}
 	return s.do(ctx, "delete", name, func(ctx context.Context, _ *watchdog) error {
 		err := s.core.RemoveObject(ctx, s.options.Bucket, s.prefix+name, minio.RemoveObjectOptions{})
-		if err != nil && kindOf(err) == backup.ErrNotFound {
+		if err != nil && errors.Is(kindOf(err), backup.ErrNotFound) {
 			return nil
 		}
 		return err

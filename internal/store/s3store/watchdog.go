@@ -30,7 +30,7 @@ func (s *Store) watched(ctx context.Context, attempt func(context.Context, *watc
 	w.timer = time.AfterFunc(w.reply, func() { cancel(stalled) })
 	defer w.timer.Stop()
 	err := attempt(ctx, w)
-	if err != nil && context.Cause(ctx) == stalled {
+	if err != nil && errors.Is(context.Cause(ctx), stalled) {
 		return stalled
 	}
 	return err

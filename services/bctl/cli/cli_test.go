@@ -61,8 +61,8 @@ func TestLogAndProgressStayInStep(t *testing.T) {
 	term.draw("next")
 	term.clear()
 	term.println("end")
-	const clear = "\r\x1b[K"
-	if got, want := out.String(), clear+"progress l…"+clear+"log\nprogress l…"+clear+"next"+clear+"end\n"; got != want {
+	const erase = "\r\x1b[K"
+	if got, want := out.String(), erase+"progress l…"+erase+"log\nprogress l…"+erase+"next"+erase+"end\n"; got != want {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 }

@@ -74,7 +74,7 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 // directory lists one directory; its subdirectories' attributes are in pages of their own.
 func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.SnapshotID, dir string) error {
 	full := c.long || c.app.json
-	print := func(entries []backup.Entry) error {
+	show := func(entries []backup.Entry) error {
 		listing.Sort(entries)
 		for n := range entries {
 			e := &entries[n]
@@ -101,13 +101,13 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.Sn
 		}
 		entries = append(entries, e)
 		if len(entries) == maxSortedEntries {
-			if err := print(entries); err != nil {
+			if err := show(entries); err != nil {
 				return err
 			}
 			entries = entries[:0]
 		}
 	}
-	return print(entries)
+	return show(entries)
 }
 
 // tree lists all that is at path and below it, in the order of a walk.

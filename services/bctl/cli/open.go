@@ -35,7 +35,9 @@ type repository struct {
 	object repo.Object
 }
 
-func (r *repository) close() { errors.Join(r.store.Close(), r.index.Close()) }
+// close ends both. What they were asked to store is stored, or was reported:
+// their errors of closing say nothing more.
+func (r *repository) close() { _ = errors.Join(r.store.Close(), r.index.Close()) }
 
 // openRepository opens both, and checks that they are the same repository's.
 func (a *app) openRepository(ctx context.Context) (*repository, error) {

@@ -33,7 +33,6 @@ type app struct {
 	term     *terminal
 	out      io.Writer // results
 	env      func(string) (string, bool)
-	stop     context.Context // ended by the first signal
 
 	configFile string
 	json       bool

@@ -48,9 +48,9 @@ func (t *terminal) above(w io.Writer, p []byte) (int, error) {
 	if t.line == "" {
 		return w.Write(p)
 	}
-	io.WriteString(t.err, "\r\x1b[K")
+	t.show(clearLine)
 	n, err := w.Write(p)
-	io.WriteString(t.err, t.line)
+	t.show(t.line)
 	return n, err
 }
 
@@ -71,12 +71,18 @@ func (t *terminal) stdout() io.Writer {
 
 func (t *terminal) println(text string) { fmt.Fprintln(t, text) }
 
+// clearLine moves to the beginning of the line and erases it.
+const clearLine = "\r\x1b[K"
+
+// show writes a part of the progress line. That nobody can see it stops no backup.
+func (t *terminal) show(text string) { _, _ = io.WriteString(t.err, text) }
+
 // draw replaces the progress line.
 func (t *terminal) draw(line string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.line = truncate(line, t.width()-1)
-	io.WriteString(t.err, "\r\x1b[K"+t.line)
+	t.show(clearLine + t.line)
 }
 
 // clear takes the progress line away.
@@ -84,7 +90,7 @@ func (t *terminal) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.line != "" {
-		io.WriteString(t.err, "\r\x1b[K")
+		t.show(clearLine)
 		t.line = ""
 	}
 }

@@ -65,7 +65,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s, err := waitFor(ctx, log, "the store", func() (store.Store, error) { return OpenStore(ctx, c, false, log) })
+	s, err := waitForStore(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	s, err := waitFor(ctx, log, "the store", func() (store.Store, error) { return OpenStore(ctx, c, false, log) })
+	s, err := waitForStore(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -168,6 +168,11 @@ func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (inde
 		return nil, r, errors.Join(err, idx.Close())
 	}
 	return idx, r, nil
+}
+
+// waitForStore waits for the store.
+func waitForStore(ctx context.Context, c *config.Config, log *slog.Logger) (store.Store, error) {
+	return waitFor(ctx, log, "the store", func() (store.Store, error) { return OpenStore(ctx, c, false, log) })
 }
 
 // waitFor tries until it works, ctx is done, or the error is one that will stay.

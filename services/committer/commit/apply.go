@@ -42,34 +42,25 @@ func (s *Service) applyLoop(ctx context.Context) {
 // is durable.
 func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	results := make([]index.Result, 0, len(batch))
-	kept := batch[:0]
 	for _, r := range batch {
-		if r.Slice != nil && r.Slice.Failed != "" {
-			s.fail(ctx, r.Slice.Snapshot, r.Slice.Failed, r.Delivery)
-			continue
-		}
-		kept = append(kept, r)
 		results = append(results, index.Result{Slice: r.Slice, Pack: r.Pack, Batch: r.Batch})
-	}
-	if len(results) == 0 {
-		return
 	}
 	s.tellSeconds(results)
 	started := time.Now()
 	outcomes, err := s.Index.Apply(ctx, results)
 	s.commitNanos.Add(int64(time.Since(started)))
 	if err != nil {
-		for _, r := range kept {
+		for _, r := range batch {
 			r.Delivery.Retry(later)
 		}
 		if ctx.Err() == nil {
-			s.log.Warn("results will be applied later", "results", len(kept), "error", err)
+			s.log.Warn("results will be applied later", "results", len(batch), "error", err)
 			s.opts.OnRetry(err)
 		}
 		return
 	}
 	for i := range outcomes {
-		s.acknowledge(kept[i], &outcomes[i])
+		s.acknowledge(ctx, batch[i], &outcomes[i])
 	}
 }
 
@@ -88,8 +79,10 @@ func (s *Service) tellSeconds(results []index.Result) {
 	}
 }
 
-func (s *Service) acknowledge(r flow.Result, o *index.Outcome) {
+func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outcome) {
 	switch {
+	case o.Failed:
+		s.fail(ctx, r.Slice.Snapshot, r.Slice.Failed, r.Delivery)
 	case o.Err == nil:
 		r.Delivery.Ack()
 	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
@@ -101,6 +94,7 @@ func (s *Service) acknowledge(r flow.Result, o *index.Outcome) {
 	default:
 		s.log.Error("result refused", "error", o.Err)
 		r.Delivery.Drop() // its lease brings the work back
+		s.opts.OnRetry(o.Err)
 	}
 	if o.Late {
 		s.log.Debug("result came late, and changed nothing")

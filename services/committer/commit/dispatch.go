@@ -27,12 +27,17 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	defer poll.Stop()
 	var looked time.Time
 	for {
+		// Without streams nothing is claimed: attempts would be spent on nothing.
+		var err error
 		if time.Since(looked) > streamsEvery {
-			if s.ensureStreams(ctx) == nil {
+			if err = s.ensureStreams(ctx); err == nil {
 				looked = time.Now()
 			}
 		}
-		if err := s.dispatch(ctx); err != nil && ctx.Err() == nil {
+		if err == nil {
+			err = s.dispatch(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn("work will be handed out later", "error", err)
 			s.opts.OnRetry(err)
 			looked = time.Time{}
@@ -50,14 +55,8 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 // were on their way are lost: their work can be handed out at once.
 func (s *Service) ensureStreams(ctx context.Context) error {
 	lost, err := s.Conn.EnsureStreams(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			s.log.Warn("queues cannot be set up yet", "error", err)
-		}
+	if err != nil || !lost {
 		return err
-	}
-	if !lost {
-		return nil
 	}
 	running, err := s.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}})
 	if err != nil {
@@ -75,7 +74,7 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 func (s *Service) dispatch(ctx context.Context) error {
 	for {
 		now := time.Now()
-		tasks, batches, err := s.Index.Leased(ctx, now)
+		tasks, batches, err := s.Index.Leased(ctx, s.opts.Snapshots, now)
 		if err != nil {
 			return err
 		}
@@ -147,6 +146,8 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 // takeBack ends the leases of work that could not be sent: it need not wait
 // for them to run out.
 func (s *Service) takeBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), later) // also when this process is told to stop
+	defer cancel()
 	if err := s.Index.Extend(ctx, tasks, batches, time.Now()); err != nil {
 		s.log.Debug("leases run out by themselves", "error", err)
 	}

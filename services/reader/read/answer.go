@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/listing"
 )
 
@@ -31,6 +30,13 @@ func (b *batch) answer(ctx context.Context) error {
 	m.Counts = b.counts
 	m.Counts.Add(b.stage)
 	m.Counts.UploadSeconds += time.Duration(b.svc.packer.uploadNanos.Swap(0)).Seconds()
+	m.Pages = b.complete
+	return b.svc.sendBatch(ctx, m)
+}
+
+// encode makes page versions of the pages that were read: so a batch takes
+// little while it waits for its packs.
+func (b *batch) encode() error {
 	var encode listing.Encoder
 	for i := range b.pages {
 		p := &b.pages[i]
@@ -42,7 +48,8 @@ func (b *batch) answer(ctx context.Context) error {
 		if v.Listing, err = encode.Encode(nil, &p.Page); err != nil {
 			return fmt.Errorf("read batch %d: %w", b.msg.ID, err)
 		}
-		m.Pages = append(m.Pages, v)
+		b.complete = append(b.complete, v)
 	}
-	return flow.Publish(ctx, b.svc.Conn, flow.Batches, m)
+	b.pages, b.hash, b.cutter = nil, nil, nil
+	return nil
 }

@@ -17,17 +17,20 @@ import (
 
 // A batch is one attempt at a read batch.
 type batch struct {
-	svc   *Service
-	msg   *backup.ReadBatch
-	pages []page
+	svc      *Service
+	msg      *backup.ReadBatch
+	pages    []page               // while it is read
+	complete []backup.PageVersion // then
 
 	// What the goroutine that reads uses:
 	hash   *chunk.Hasher
 	cutter *chunk.Cutter
 	window *window
 
-	counts   backup.Counts
-	problems []backup.Problem
+	counts       backup.Counts
+	problems     []backup.Problem
+	problemBytes int
+	inlineBytes  int // of xattrs that the listings hold
 
 	// What store workers tell, under mu:
 	storing sync.WaitGroup // windows that are not stored yet
@@ -41,15 +44,19 @@ type batch struct {
 type page struct {
 	backup.Page
 	version backup.PageVersion
-	again   bool // the next snapshot must look at it again
-	inline  int  // bytes of xattrs that the listing holds
-	old     []backup.Entry
-	oldRead bool
+	again   bool                     // the next snapshot must look at it again
+	old     map[string]*backup.Entry // of the page's names, in the last snapshot; nil until it is needed
 }
 
-// inlineXattrBytes is what the xattrs of a page's files may take in its
-// listing; those that come after are stored as chunks.
-const inlineXattrBytes = 48 << 10
+// What a batch may add to its pages, so that they still fit one message.
+const (
+	// inlineXattrBytes is what xattrs may take in the batch's listings; those
+	// that come after are stored as chunks.
+	inlineXattrBytes = 48 << 10
+	// maxProblemBytes is what is told of problems; all are counted, and flagged.
+	maxProblemBytes = 96 << 10
+	problemOverhead = 64
+)
 
 func (b *batch) decode() error {
 	b.pages = make([]page, len(b.msg.Pages))
@@ -65,6 +72,9 @@ func (b *batch) decode() error {
 
 // read reads all wanted files, and gives their chunks to the store workers.
 func (b *batch) read(ctx context.Context) error {
+	if err := b.decode(); err != nil {
+		return err
+	}
 	b.hash = chunk.NewHasher(b.svc.Key.Dedup)
 	tree, err := b.svc.Source.Open(ctx, b.msg.Job.Source)
 	if err != nil {
@@ -77,7 +87,10 @@ func (b *batch) read(ctx context.Context) error {
 			return err
 		}
 	}
-	return b.flush(ctx)
+	if err := b.flush(ctx); err != nil {
+		return err
+	}
+	return b.encode()
 }
 
 func (b *batch) readPage(ctx context.Context, tree source.Tree, p *page) error {
@@ -148,53 +161,69 @@ func (b *batch) carryForward(ctx context.Context, p *page, e *backup.Entry) erro
 	if err := b.readOld(ctx, p); err != nil {
 		return err
 	}
-	i, ok := slices.BinarySearchFunc(p.old, e.Name, func(o backup.Entry, name string) int {
-		switch {
-		case o.Name < name:
-			return -1
-		case o.Name > name:
-			return 1
+	old := p.old[e.Name]
+	if old != nil && old.Kind == backup.File && (len(old.Content.Refs) > 0 || old.Flags&backup.Unreadable == 0) {
+		*e = *old
+		if err := b.placeXattrs(ctx, e, old.Xattrs); err != nil {
+			return err
 		}
-		return 0
-	})
-	if ok && p.old[i].Kind == backup.File && (len(p.old[i].Content.Refs) > 0 || p.old[i].Flags&backup.Unreadable == 0) {
-		*e = p.old[i]
 	}
 	e.Flags |= backup.Unreadable
 	return nil
 }
 
-// readOld fetches what the last snapshot has of the page's directory.
+// readOld fetches what the last snapshot has of the page's names: on the page
+// of the same key most of the time, else on others of the directory, of which one
+// is held at a time.
 func (b *batch) readOld(ctx context.Context, p *page) error {
-	if p.oldRead || b.msg.Job.Base == 0 {
+	if p.old != nil {
 		return nil
 	}
+	old := make(map[string]*backup.Entry, len(p.Entries))
+	for i := range p.Entries {
+		old[p.Entries[i].Name] = nil
+	}
 	job := &b.msg.Job
-	keys, err := b.svc.Index.PageKeys(ctx, job.Shard, job.Base, p.Path)
-	if err != nil {
-		return err
-	}
-	names := make([]backup.PageName, len(keys))
-	for i, key := range keys {
-		names[i] = backup.PageName{Path: p.Path, Key: key}
-	}
-	listings, err := b.svc.Index.Listings(ctx, job.Shard, job.Base, names)
-	if err != nil {
-		return err
-	}
-	for i, data := range listings {
-		if data == nil {
-			continue
-		}
-		old, err := listing.DecodePage(backup.PageVersion{Path: p.Path, Key: keys[i], Listing: data})
+	if job.Base > 0 {
+		keys, err := b.svc.Index.PageKeys(ctx, job.Shard, job.Base, p.Path)
 		if err != nil {
 			return err
 		}
-		p.old = append(p.old, old.Entries...)
+		if i := slices.Index(keys, p.Key); i > 0 {
+			keys[0], keys[i] = keys[i], keys[0]
+		}
+		missing := len(old)
+		for i := 0; i < len(keys) && missing > 0; i++ {
+			found, err := b.readOldPage(ctx, backup.PageName{Path: p.Path, Key: keys[i]}, old)
+			if err != nil {
+				return err
+			}
+			missing -= found
+		}
 	}
-	p.old = listing.Sort(p.old)
-	p.oldRead = true
+	p.old = old
 	return nil
+}
+
+// readOldPage puts the entries of one page whose names are wanted into old.
+func (b *batch) readOldPage(ctx context.Context, name backup.PageName, old map[string]*backup.Entry) (found int, err error) {
+	job := &b.msg.Job
+	listings, err := b.svc.Index.Listings(ctx, job.Shard, job.Base, []backup.PageName{name})
+	if err != nil || len(listings) == 0 || listings[0] == nil {
+		return 0, err
+	}
+	page, err := listing.DecodePage(backup.PageVersion{Path: name.Path, Key: name.Key, Listing: listings[0]})
+	if err != nil {
+		return 0, err
+	}
+	for i := range page.Entries {
+		e := page.Entries[i]
+		if before, wanted := old[e.Name]; wanted && before == nil {
+			old[e.Name] = &e
+			found++
+		}
+	}
+	return found, nil
 }
 
 func (b *batch) problem(p *page, name, op string, err error) {
@@ -203,5 +232,10 @@ func (b *batch) problem(p *page, name, op string, err error) {
 	if errors.As(err, &pathErr) {
 		err = pathErr.Err
 	}
-	b.problems = append(b.problems, backup.Problem{Path: backup.Join(p.Path, name), Op: op, Err: err.Error()})
+	path := backup.Join(p.Path, name)
+	b.problemBytes += len(path) + len(err.Error()) + problemOverhead
+	if b.problemBytes > maxProblemBytes {
+		return
+	}
+	b.problems = append(b.problems, backup.Problem{Path: path, Op: op, Err: err.Error()})
 }

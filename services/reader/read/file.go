@@ -88,8 +88,7 @@ func contentSize(c backup.Content) (n int64) {
 	return n
 }
 
-// readXattrs reads the file's xattrs into the entry, or into a chunk where the
-// page has no room for more.
+// readXattrs reads the file's xattrs.
 func (b *batch) readXattrs(ctx context.Context, f source.File, p *page, e *backup.Entry) error {
 	xattrs, err := f.Xattrs()
 	if err != nil {
@@ -97,17 +96,25 @@ func (b *batch) readXattrs(ctx context.Context, f source.File, p *page, e *backu
 		p.again = true
 		return nil
 	}
+	return b.placeXattrs(ctx, e, xattrs)
+}
+
+// placeXattrs puts xattrs into the entry or, where there is no room, a chunk.
+func (b *batch) placeXattrs(ctx context.Context, e *backup.Entry, xattrs []backup.Xattr) (err error) {
+	e.Xattrs = nil
+	if len(xattrs) == 0 {
+		return nil
+	}
 	size := 0
 	for i := range xattrs {
 		size += len(xattrs[i].Name) + len(xattrs[i].Value) + 4
 	}
-	if p.inline+size <= inlineXattrBytes {
-		p.inline += size
+	if b.inlineBytes+size <= inlineXattrBytes {
+		b.inlineBytes += size
 		e.Xattrs = xattrs
 		return nil
 	}
-	data := listing.EncodeXattrs(nil, xattrs)
-	e.XattrChunk, err = b.storeChunk(ctx, data)
+	e.XattrChunk, err = b.storeChunk(ctx, listing.EncodeXattrs(nil, xattrs))
 	return err
 }
 

@@ -24,6 +24,9 @@ func (s *Service) storeWindows(ctx context.Context) {
 	}
 }
 
+// maxFrameChunks bounds a frame of tiny files: several such fit into a pack.
+const maxFrameChunks = pack.MaxChunks / 4
+
 // A framer has the buffers of one store worker.
 type framer struct {
 	raw        []byte
@@ -39,7 +42,7 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 	}
 	for len(fresh) > 0 {
 		n, size := 1, fresh[0].size
-		for n < len(fresh) && size+fresh[n].size <= pack.FrameTargetBytes {
+		for n < len(fresh) && n < maxFrameChunks && size+fresh[n].size <= pack.FrameTargetBytes {
 			size += fresh[n].size
 			n++
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
@@ -20,6 +19,9 @@ const (
 	maxPackAge = 10 * time.Second
 	// packBufferBytes hold a pack that has just got full, and its table.
 	packBufferBytes = pack.TargetBytes + 3<<20
+	// maxOpenPacks bounds the packs being filled, for reading for many
+	// snapshots at once: beyond it the oldest is uploaded as it is.
+	maxOpenPacks = 4
 	// durableRefs is how many packs are remembered to be durable.
 	durableRefs = 4096
 )
@@ -167,7 +169,7 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 	before := 0
 	if open != nil {
 		before = open.writer.Size()
-	} else if open, err = p.newPack(snapshot); err != nil {
+	} else if open, err = p.newPack(ctx, snapshot); err != nil {
 		return nil, 0, err
 	}
 	n, err := open.writer.Add(f)
@@ -184,7 +186,12 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 	return open.ref, grewBytes, err
 }
 
-func (p *packer) newPack(snapshot backup.SnapshotID) (*openPack, error) {
+func (p *packer) newPack(ctx context.Context, snapshot backup.SnapshotID) (*openPack, error) {
+	if len(p.open) >= maxOpenPacks {
+		if err := p.close(ctx, p.oldest()); err != nil {
+			return nil, err
+		}
+	}
 	var buf []byte
 	select {
 	case buf = <-p.bufs:
@@ -199,6 +206,15 @@ func (p *packer) newPack(snapshot backup.SnapshotID) (*openPack, error) {
 	open := &openPack{ref: ref, snapshot: snapshot, writer: w, opened: time.Now()}
 	p.open[snapshot] = open
 	return open, nil
+}
+
+func (p *packer) oldest() (oldest *openPack) {
+	for _, open := range p.open {
+		if oldest == nil || open.opened.Before(oldest.opened) {
+			oldest = open
+		}
+	}
+	return oldest
 }
 
 // close hands an open pack to an upload. The caller holds mu.
@@ -231,6 +247,7 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		}
 	}()
 	started := time.Now()
+	// What a Put that failed may have written is an orphan: the pack's name is not used again.
 	if err := p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data); err != nil {
 		return err
 	}
@@ -243,7 +260,7 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 // tell sends PackStored until it is taken: what comes next relies on it.
 func (p *packer) tell(ctx context.Context, m *backup.PackStored) error {
 	for {
-		err := flow.Publish(ctx, p.svc.Conn, flow.Packs, m)
+		err := p.svc.sendPack(ctx, m)
 		if err == nil || !errors.Is(err, backup.ErrUnavailable) {
 			return err
 		}

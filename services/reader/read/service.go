@@ -75,6 +75,10 @@ type Service struct {
 	large    chan *window  // windows that are free
 	toStore  chan *window  // those that are full
 	reading  chan struct{} // a token for each batch being read
+
+	// To the committer; not through NATS in tests.
+	sendPack  func(context.Context, *backup.PackStored) error
+	sendBatch func(context.Context, *backup.BatchStored) error
 }
 
 // New returns a reader. It fails with backup.ErrInvalid where the repository
@@ -108,6 +112,10 @@ func New(p Parts, o Options) (*Service, error) {
 		reading: make(chan struct{}, o.Batches),
 	}
 	s.packer = newPacker(s, sealer)
+	s.sendPack = func(ctx context.Context, m *backup.PackStored) error { return flow.Publish(ctx, p.Conn, flow.Packs, m) }
+	s.sendBatch = func(ctx context.Context, m *backup.BatchStored) error {
+		return flow.Publish(ctx, p.Conn, flow.Batches, m)
+	}
 	return s, nil
 }
 
@@ -120,16 +128,21 @@ func orDefault[T int | time.Duration](v *T, def T) {
 // Run takes batches until ctx is done; those in hand are handed back then.
 func (s *Service) Run(ctx context.Context) {
 	var owned sync.WaitGroup
-	for range s.opts.Workers {
-		owned.Go(func() { s.storeWindows(ctx) })
-	}
-	owned.Go(func() { s.packer.run(ctx) })
+	s.start(ctx, &owned)
 	var batches sync.WaitGroup
 	s.Conn.ConsumeRead(ctx, s.opts.InHand, func(msg *backup.ReadBatch, d *flow.Delivery) {
 		batches.Go(func() { s.handle(ctx, msg, d) })
 	})
 	batches.Wait()
 	owned.Wait()
+}
+
+// start starts what batches give their windows to.
+func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
+	for range s.opts.Workers {
+		owned.Go(func() { s.storeWindows(ctx) })
+	}
+	owned.Go(func() { s.packer.run(ctx) })
 }
 
 func (s *Service) handle(ctx context.Context, msg *backup.ReadBatch, d *flow.Delivery) {
@@ -153,9 +166,6 @@ func (s *Service) handle(ctx context.Context, msg *backup.ReadBatch, d *flow.Del
 // batch makes one attempt at a batch.
 func (s *Service) batch(ctx context.Context, msg *backup.ReadBatch) error {
 	b := &batch{svc: s, msg: msg, packs: map[*packRef]struct{}{}}
-	if err := b.decode(); err != nil {
-		return err
-	}
 	select {
 	case s.reading <- struct{}{}:
 	case <-ctx.Done():

@@ -52,13 +52,28 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 			}
 			ref := b.addChunk(space[:n])
 			ref.Hole, hole = hole, 0
-			if err := s.refs.add(ctx, b, ref); err != nil {
-				return err
-			}
 			space, have = space[n:], have-n
+			s.refs.add(ref)
+			if s.refs.full() {
+				if space, err = s.storeRefs(ctx, space[:have]); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil
+}
+
+// storeRefs stores the full list of refs as a chunk. What is not cut yet lies
+// where that chunk goes, and is moved behind it.
+func (s *splitter) storeRefs(ctx context.Context, uncut []byte) (moved []byte, err error) {
+	s.rest = append(s.rest[:0], uncut...)
+	if err := s.refs.store(ctx, s.batch, 0); err != nil || len(s.rest) == 0 {
+		return nil, err
+	}
+	moved, err = s.batch.space(ctx, len(s.rest))
+	copy(moved, s.rest)
+	return moved, err
 }
 
 // space returns room for want bytes in the window, the first have of which
@@ -85,14 +100,21 @@ func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
 // stored as a list chunk, and becomes one ref of the level above.
 type refTree struct{ levels [][]backup.Ref }
 
-const (
-	inlineRefs = 4       // that a listing holds; more are stored as a list chunk
-	listRefs   = 1 << 15 // of a list chunk
-)
+// inlineRefs is how many refs a listing holds; more are stored as a list chunk.
+const inlineRefs = 4
 
-func (t *refTree) add(ctx context.Context, b *batch, ref backup.Ref) error {
-	return t.addAt(ctx, b, 0, ref)
+// listRefs is how many refs a list chunk has; fewer in tests.
+var listRefs = 1 << 15
+
+// add takes a ref of the data; when the tree is full then, its refs are to be stored.
+func (t *refTree) add(ref backup.Ref) {
+	if len(t.levels) == 0 {
+		t.levels = append(t.levels, nil)
+	}
+	t.levels[0] = append(t.levels[0], ref)
 }
+
+func (t *refTree) full() bool { return len(t.levels[0]) >= listRefs }
 
 func (t *refTree) addAt(ctx context.Context, b *batch, level int, ref backup.Ref) error {
 	if level == len(t.levels) {

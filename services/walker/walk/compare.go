@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
@@ -16,11 +18,6 @@ func (w *visit) store(ctx context.Context) error {
 		old, oldSelf, err := w.oldEntries(ctx, gone)
 		if err != nil {
 			return err
-		}
-		if len(w.marks) > 0 {
-			if err := w.dropRemoved(ctx, old); err != nil {
-				return err
-			}
 		}
 		for i := range w.pages {
 			w.takeOver(ctx, &w.pages[i], old, oldSelf)
@@ -39,12 +36,9 @@ func (w *visit) endedKeys() (keys []backup.PageKey) {
 	if len(w.marks) <= 1 {
 		return nil // page 0 never ends alone
 	}
-	now := map[backup.PageKey]bool{0: true}
-	for rest := w.entries; len(rest) > 0; {
-		n := listing.Cut(rest, false)
-		if rest = rest[n:]; len(rest) > 0 {
-			now[listing.Key(rest[0].Name)] = true
-		}
+	now := make(map[backup.PageKey]bool, len(w.keys))
+	for _, key := range w.keys {
+		now[key] = true
 	}
 	for i := range w.marks {
 		if !now[w.marks[i].Key] {
@@ -54,64 +48,124 @@ func (w *visit) endedKeys() (keys []backup.PageKey) {
 	return keys
 }
 
-// oldEntries returns what the last snapshot has of the pages that changed or
-// ended, sorted. Of a directory that it does not have at this path, but knows
-// by its inode, it is what it had at the other.
+// oldEntries returns what the last snapshot has, of the pages that changed or
+// ended, under names that are still there, sorted. It ends directories that are not. Of
+// a directory that the last snapshot does not have at this path, but knows by its
+// inode, it returns what it had at the other.
 func (w *visit) oldEntries(ctx context.Context, gone []backup.PageKey) (old []backup.Entry, self *backup.Entry, err error) {
-	job := &w.slice.task.Job
-	if job.Base == 0 {
-		return nil, nil, nil
-	}
-	idx := w.slice.svc.index
-	path, keys := w.path, gone
-	if len(w.marks) == 0 {
-		moved, ok, err := idx.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
-		if err != nil || !ok {
-			return nil, nil, err
-		}
-		path = moved
-		if keys, err = idx.PageKeys(ctx, job.Shard, job.Base, path); err != nil {
-			return nil, nil, err
-		}
-	} else {
-		for i := range w.pages {
-			if w.marked(w.pages[i].key) {
-				keys = append(keys, w.pages[i].key)
-			}
-		}
-	}
-	return w.fetch(ctx, path, keys)
-}
-
-// fetch returns the entries of some of a directory's pages in the last
-// snapshot, sorted, and the directory's own where page 0 is among them.
-func (w *visit) fetch(ctx context.Context, path string, keys []backup.PageKey) (old []backup.Entry, self *backup.Entry, err error) {
-	job := &w.slice.task.Job
-	names := make([]backup.PageName, len(keys))
-	for i, key := range keys {
-		names[i] = backup.PageName{Path: path, Key: key}
-	}
-	listings, err := w.slice.svc.index.Listings(ctx, job.Shard, job.Base, names)
+	path, keys, err := w.oldPages(ctx, gone)
 	if err != nil {
 		return nil, nil, err
 	}
-	for i, data := range listings {
-		if data == nil {
-			continue
-		}
-		p, err := listing.DecodePage(backup.PageVersion{Path: path, Key: keys[i], Listing: data})
-		if err != nil {
-			return nil, nil, fmt.Errorf("index: shard %d, snapshot %d: %w", job.Shard, job.Base, err)
-		}
-		old = append(old, p.Entries...)
+	err = w.eachOld(ctx, path, keys, func(p *backup.Page) error {
 		if p.Self != nil {
 			self = p.Self
 		}
+		old = appendKept(old, p.Entries, w.entries)
+		if len(w.marks) == 0 {
+			return nil
+		}
+		return w.dropRemoved(ctx, p.Entries)
+	})
+	if err != nil {
+		return nil, nil, err
 	}
-	if len(names) > 1 {
+	if len(keys) > 1 {
 		old = listing.Sort(old)
 	}
 	return old, self, nil
+}
+
+// appendKept appends the old entries whose names are among the entries; both are sorted.
+func appendKept(dst, old, entries []backup.Entry) []backup.Entry {
+	i := 0
+	for j := range old {
+		for i < len(entries) && entries[i].Name < old[j].Name {
+			i++
+		}
+		if i < len(entries) && entries[i].Name == old[j].Name {
+			dst = append(dst, old[j])
+		}
+	}
+	return dst
+}
+
+// oldPages returns where the last snapshot has the pages that oldEntries is about.
+func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path string, keys []backup.PageKey, err error) {
+	job := &w.slice.task.Job
+	if job.Base == 0 {
+		return "", nil, nil
+	}
+	if len(w.marks) == 0 {
+		idx := w.slice.svc.index
+		moved, ok, err := idx.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
+		if err != nil || !ok {
+			return "", nil, err
+		}
+		keys, err = idx.PageKeys(ctx, job.Shard, job.Base, moved)
+		return moved, keys, err
+	}
+	keys = gone
+	for i := range w.pages {
+		if w.marked(w.pages[i].key) {
+			keys = append(keys, w.pages[i].key)
+		}
+	}
+	return w.path, keys, nil
+}
+
+// fetchPages of the last snapshot are held at a time.
+const fetchPages = 16
+
+// eachOld calls fn with pages that the last snapshot has of a directory.
+func (w *visit) eachOld(ctx context.Context, path string, keys []backup.PageKey, fn func(*backup.Page) error) error {
+	job := &w.slice.task.Job
+	for group := range slices.Chunk(keys, fetchPages) {
+		names := make([]backup.PageName, len(group))
+		for i, key := range group {
+			names[i] = backup.PageName{Path: path, Key: key}
+		}
+		listings, err := w.slice.svc.index.Listings(ctx, job.Shard, job.Base, names)
+		if err != nil {
+			return err
+		}
+		for i, data := range listings {
+			if data == nil {
+				continue
+			}
+			p, err := listing.DecodePage(backup.PageVersion{Path: path, Key: group[i], Listing: data})
+			if err != nil {
+				return fmt.Errorf("index: shard %d, snapshot %d: %w", job.Shard, job.Base, err)
+			}
+			if err := fn(&p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// carryForward adds what the last snapshot has of entries that could not be
+// looked at, flagged.
+func (w *visit) carryForward(ctx context.Context) error {
+	slices.Sort(w.failed)
+	keys := make([]backup.PageKey, len(w.marks))
+	for i := range w.marks {
+		keys[i] = w.marks[i].Key
+	}
+	return w.eachOld(ctx, w.path, keys, func(p *backup.Page) error {
+		for i := range p.Entries {
+			e := &p.Entries[i]
+			if _, failed := slices.BinarySearch(w.failed, e.Name); !failed {
+				continue
+			}
+			if e.Kind != backup.Directory {
+				e.Flags |= backup.Unreadable
+			}
+			w.entries = append(w.entries, *e)
+		}
+		return nil
+	})
 }
 
 func (w *visit) marked(key backup.PageKey) bool {
@@ -148,7 +202,11 @@ func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSe
 		}
 	}
 	for i := range p.entries {
-		if e := &p.entries[i]; e.Flags&backup.XattrsWanted != 0 {
+		e := &p.entries[i]
+		if e.Flags&backup.Wanted != 0 {
+			e.Flags &^= backup.Unreadable // the reader will see
+		}
+		if e.Flags&backup.XattrsWanted != 0 {
 			e.Flags &^= backup.XattrsWanted
 			w.readXattrs(ctx, p, e)
 		}
@@ -158,8 +216,10 @@ func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSe
 func (w *visit) readXattrs(ctx context.Context, p *page, e *backup.Entry) {
 	xattrs, err := w.dir.Xattrs(ctx, e.Name, e.Kind)
 	if err != nil {
-		w.problem(e.Name, "xattr", err)
 		p.fingerprint = backup.Fingerprint{}
+		if !errors.Is(err, fs.ErrNotExist) { // it has just vanished
+			w.problem(e.Name, "xattr", err)
+		}
 		return
 	}
 	e.Xattrs = xattrs
@@ -168,19 +228,18 @@ func (w *visit) readXattrs(ctx context.Context, p *page, e *backup.Entry) {
 // storePages adds the pages that differ to the result, with everything else
 // that is known of the directory.
 func (w *visit) storePages(ctx context.Context) error {
-	w.counts.Errors += int64(len(w.problems))
-	add := contribution{path: w.path, counts: w.counts, problems: w.problems}
+	add := contribution{path: w.path}
 	for i := range w.pages {
 		p := &w.pages[i]
-		version := backup.PageVersion{Path: w.path, Key: p.key, Fingerprint: p.fingerprint}
+		version := backup.PageVersion{Path: w.path, Key: p.key}
 		if p.self != nil {
 			version.Inode = p.self.Inode
 		}
 		var err error
-		version.Listing, err = w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Self: p.self, Entries: p.entries})
-		if err != nil || len(version.Listing) > maxListingBytes {
-			return errors.Join(fmt.Errorf("directory %q: listing of %d bytes: %w", w.path, len(version.Listing), backup.ErrInvalid), err)
+		if version.Listing, err = w.encodePage(p); err != nil {
+			return fmt.Errorf("directory %q: %w", w.path, err)
 		}
+		version.Fingerprint = p.fingerprint
 		wantedFiles, wantedBytes := wanted(p.entries)
 		if wantedFiles == 0 {
 			add.pages = append(add.pages, version)
@@ -188,7 +247,47 @@ func (w *visit) storePages(ctx context.Context) error {
 		}
 		add.toRead = append(add.toRead, pageToRead{version, wantedFiles, wantedBytes})
 	}
+	w.counts.Errors += int64(len(w.problems))
+	add.counts, add.problems = w.counts, w.problems
 	return w.slice.result.add(ctx, add)
+}
+
+var errNoRoom = errors.New("more extended attributes than a directory's listing has room for")
+
+// encodePage returns the page's listing. Where extended attributes make it too
+// large, those of files are left to the reader, which has another place for them;
+// if that is not enough, the others are lost, and it is said.
+func (w *visit) encodePage(p *page) ([]byte, error) {
+	data, err := w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Self: p.self, Entries: p.entries})
+	if err == nil && len(data) <= maxListingBytes {
+		return data, nil
+	}
+	for _, makeRoom := range []func(e *backup.Entry){
+		func(e *backup.Entry) {
+			if e.Kind == backup.File {
+				e.Flags = e.Flags&^backup.Unreadable | backup.Wanted
+				e.Content, e.Xattrs = backup.Content{}, nil
+			}
+		},
+		func(e *backup.Entry) {
+			w.problem(e.Name, "xattr", errNoRoom)
+			e.Xattrs, p.fingerprint = nil, backup.Fingerprint{}
+		},
+	} {
+		if p.self != nil && len(p.self.Xattrs) > 0 {
+			makeRoom(p.self)
+		}
+		for i := range p.entries {
+			if len(p.entries[i].Xattrs) > 0 {
+				makeRoom(&p.entries[i])
+			}
+		}
+		data, err = w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Self: p.self, Entries: p.entries})
+		if err == nil && len(data) <= maxListingBytes {
+			return data, nil
+		}
+	}
+	return nil, errors.Join(fmt.Errorf("listing of %d bytes: %w", len(data), backup.ErrInvalid), err)
 }
 
 func wanted(entries []backup.Entry) (files int, bytes int64) {

@@ -20,12 +20,22 @@ import (
 type visitor struct {
 	entries     []backup.Entry
 	pages       []page
+	keys        []backup.PageKey // of all of a directory's pages
 	fingerprint *listing.Fingerprinter
 	encode      listing.Encoder
 }
 
 // keepEntries is how large a directory's buffer is kept for the next one.
 const keepEntries = 64 << 10
+
+// maxFailed entries of one directory can be told one by one; more are a
+// directory that cannot be read.
+const maxFailed = 10_000
+
+var (
+	errTooManyFailed = errors.New("too many entries that cannot be looked at")
+	errPathTooLong   = fmt.Errorf("a subdirectory's path would have more than %d bytes", backup.MaxPathBytes)
+)
 
 func newVisitor() *visitor {
 	return &visitor{fingerprint: listing.NewFingerprinter()}
@@ -50,9 +60,10 @@ type visit struct {
 
 	counts   backup.Counts
 	problems []backup.Problem
-	total    int    // entries listed
-	excluded bool   // one of them says that the directory is kept empty
-	spilled  *spill // the runs of a directory too large for memory
+	failed   []string // entries that are there, but could not be looked at
+	total    int      // entries listed
+	excluded bool     // one of them says that the directory is kept empty
+	spilled  *spill   // the runs of a directory too large for memory
 }
 
 // visit lists one directory, compares its pages with the last snapshot, and
@@ -73,23 +84,31 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	if err := w.list(ctx); err != nil {
 		return nil, 0, s.notListed(ctx, w, err)
 	}
+	if err := w.complete(ctx); err != nil {
+		return nil, 0, err
+	}
 	if w.spilled != nil {
 		subdirectories, err = w.storeSpilled(ctx)
 		return subdirectories, w.total, err
 	}
 	w.cut()
-	if err := w.store(ctx); err != nil {
-		return nil, 0, err
-	}
-	return w.subdirectories(nil, v.entries), w.total, nil
+	subdirectories = w.subdirectories(nil, w.entries)
+	return subdirectories, w.total, w.store(ctx)
 }
 
 // subdirectories appends the paths of the directories among entries to dst.
 func (w *visit) subdirectories(dst []string, entries []backup.Entry) []string {
 	for i := range entries {
-		if e := &entries[i]; e.Kind == backup.Directory {
-			dst = append(dst, backup.Join(w.path, e.Name))
+		e := &entries[i]
+		if e.Kind != backup.Directory {
+			continue
 		}
+		path := backup.Join(w.path, e.Name)
+		if len(path) > backup.MaxPathBytes {
+			w.problem("", "open", errPathTooLong)
+			continue
+		}
+		dst = append(dst, path)
 	}
 	return dst
 }
@@ -105,52 +124,72 @@ func (w *visit) release() {
 	}
 	clear(v.entries)
 	clear(v.pages)
-	v.entries, v.pages = v.entries[:0], v.pages[:0]
+	v.entries, v.pages, v.keys = v.entries[:0], v.pages[:0], v.keys[:0]
 }
 
-// list reads the directory, without what is excluded, and sorts it. Of a
-// directory too large for memory it leaves sorted runs in w.spilled.
+// list reads the directory, without what is excluded. Of a directory too large
+// for memory it leaves sorted runs in w.spilled, and the last of it in memory.
 func (w *visit) list(ctx context.Context) error {
 	w.entries = w.entries[:0]
 	w.flagRacy(&w.self)
 	if w.slice.task.Job.Selection.OneFileSystem && w.self.Device != w.slice.tree.RootDevice() {
 		return nil // a mount point is kept, empty
 	}
-	problem := func(name, op string, err error) { w.problem(name, op, err) }
-	for {
+	for !w.excluded {
 		from := len(w.entries)
-		entries, stats, err := w.dir.Read(ctx, w.entries, problem)
+		entries, stats, err := w.dir.Read(ctx, w.entries, w.notStated)
 		w.entries = entries
 		w.counts.StatCalls += int64(stats)
-		if !w.slice.match.Empty() {
-			w.entries = append(w.entries[:from], w.selected(w.entries[from:])...)
-		}
 		if err == io.EOF {
-			break
+			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if len(w.entries) >= spillEntries {
+		if len(w.failed) > maxFailed {
+			return errTooManyFailed
+		}
+		if !w.slice.match.Empty() {
+			w.selectFrom(from)
+		}
+		if len(w.entries) >= w.slice.svc.spillEntries {
 			if err := w.spill(); err != nil {
 				return err
 			}
 		}
 	}
-	if w.spilled == nil {
-		w.admit()
-	} else if err := w.spill(); err != nil {
-		return err
+	w.dropAll()
+	return nil
+}
+
+// notStated notes an entry that could not be looked at. One that is excluded
+// may be so for just that reason.
+func (w *visit) notStated(name, op string, err error) {
+	path := backup.Join(w.path, name)
+	if m := w.slice.match; m.HasPatterns() && (m.Excluded(path, false) || m.Excluded(path, true)) {
+		return
 	}
-	if w.excluded {
-		w.dropAll()
+	w.problem(name, op, err)
+	w.failed = append(w.failed, name)
+}
+
+// complete makes of what was listed what the snapshot shall have: with the
+// last good copy of entries that could not be looked at, and in order.
+func (w *visit) complete(ctx context.Context) error {
+	if len(w.failed) > 0 {
+		if err := w.carryForward(ctx); err != nil {
+			return err
+		}
 	}
+	if w.spilled != nil {
+		return w.spill()
+	}
+	w.admit()
 	return nil
 }
 
 // admit sorts the entries in memory, flags what is racy and counts them.
 func (w *visit) admit() {
-	w.excluded = w.excluded || w.markedExcluded()
 	w.entries = listing.Sort(w.entries)
 	w.total += len(w.entries)
 	for i := range w.entries {
@@ -164,9 +203,10 @@ func (w *visit) admit() {
 	}
 }
 
-// dropAll makes the directory an empty one.
+// dropAll makes the directory an empty one, of which nothing failed.
 func (w *visit) dropAll() {
-	w.entries = w.entries[:0]
+	clear(w.entries)
+	w.entries, w.failed, w.problems = w.entries[:0], nil, nil
 	w.counts.Files, w.counts.Bytes = 0, 0
 	if w.spilled != nil {
 		w.spilled.close()
@@ -174,21 +214,19 @@ func (w *visit) dropAll() {
 	}
 }
 
-// selected keeps, in place, the entries that are not excluded.
-func (w *visit) selected(entries []backup.Entry) []backup.Entry {
-	return slices.DeleteFunc(entries, func(e backup.Entry) bool {
-		m := w.slice.match
+// selectFrom keeps, in place, the entries from there on that are not excluded,
+// and notes whether one of them excludes all.
+func (w *visit) selectFrom(from int) {
+	m := w.slice.match
+	read := w.entries[from:]
+	w.excluded = m.HasMarkers() && slices.ContainsFunc(read, func(e backup.Entry) bool { return m.IsMarker(e.Name) })
+	kept := slices.DeleteFunc(read, func(e backup.Entry) bool {
 		if e.Kind == backup.File && m.TooLarge(e.Size) {
 			return true
 		}
 		return m.HasPatterns() && m.Excluded(backup.Join(w.path, e.Name), e.Kind == backup.Directory)
 	})
-}
-
-// markedExcluded reports whether a name says that the directory is kept empty.
-func (w *visit) markedExcluded() bool {
-	m := w.slice.match
-	return m.HasMarkers() && slices.ContainsFunc(w.entries, func(e backup.Entry) bool { return m.IsMarker(e.Name) })
+	w.entries = w.entries[:from+len(kept)]
 }
 
 // flagRacy goes by ctime alone: whatever changes a file sets it to the present,
@@ -201,7 +239,7 @@ func (w *visit) flagRacy(e *backup.Entry) {
 
 func (w *visit) problem(name, op string, err error) {
 	path := w.path
-	if name != "" {
+	if name != "" && len(path)+1+len(name) <= backup.MaxPathBytes {
 		path = backup.Join(w.path, name)
 	}
 	w.problems = append(w.problems, backup.Problem{Path: path, Op: op, Err: plainError(err)})
@@ -222,6 +260,7 @@ func (w *visit) cut() {
 	rest := w.entries
 	self, key := &w.self, backup.PageKey(0)
 	for {
+		w.keys = append(w.keys, key)
 		n := listing.Cut(rest, false)
 		w.compare(page{key: key, self: self, entries: rest[:n]})
 		if rest = rest[n:]; len(rest) == 0 {
@@ -231,14 +270,16 @@ func (w *visit) cut() {
 	}
 }
 
-// compare keeps the page unless its fingerprint is the last snapshot's.
+// compare keeps the page unless its fingerprint is the last snapshot's. A flag
+// must be stored even if nothing else is new.
 func (w *visit) compare(p page) {
 	p.fingerprint = w.fingerprint.Of(p.self, p.entries)
-	if w.unchanged(&p) {
+	flagged := hasFlags(&p)
+	if !flagged && w.unchanged(&p) {
 		w.countUnchanged(p.entries)
 		return
 	}
-	if hasFlags(&p) || len(w.problems) > 0 {
+	if flagged || len(w.problems) > 0 {
 		p.fingerprint = backup.Fingerprint{}
 	}
 	w.pages = append(w.pages, p)
@@ -271,7 +312,7 @@ func hasFlags(p *page) bool {
 // notOpened decides what becomes of a directory that could not be opened.
 func (s *slice) notOpened(ctx context.Context, path string, known bool, err error) error {
 	switch {
-	case ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable):
+	case transient(ctx, err):
 		return err
 	case path == "":
 		return fmt.Errorf("%w: %w", errRootGone, err)
@@ -292,7 +333,7 @@ func (s *slice) notOpened(ctx context.Context, path string, known bool, err erro
 // read: without an old copy, its own attributes are all there is to keep.
 func (s *slice) notListed(ctx context.Context, w *visit, err error) error {
 	switch {
-	case ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable):
+	case transient(ctx, err):
 		return err
 	case w.path == "":
 		return fmt.Errorf("%w: %w", errRootGone, err)

@@ -1,7 +1,9 @@
 package walk
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +29,7 @@ const (
 	laterChildMinimum  = 16 // directories a child of a later slice starts from, at least
 	pageOverheadBytes  = 64
 	pathOverheadBytes  = 8
+	nameOverheadBytes  = 24 // of a page's name: its key is long
 	problemOverhead    = 64
 	maxProblemsPerPart = 1000
 )
@@ -153,7 +156,7 @@ func (r *result) endBatch(ctx context.Context) error {
 func (r *result) ended(ctx context.Context, page backup.PageName) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.room(ctx, len(page.Path)+pathOverheadBytes); err != nil {
+	if err := r.room(ctx, len(page.Path)+nameOverheadBytes); err != nil {
 		return err
 	}
 	r.part.Ended = append(r.part.Ended, page)
@@ -170,7 +173,8 @@ func (r *result) removed(ctx context.Context, path string) error {
 	return nil
 }
 
-// children makes child tasks of directories, which are given in reverse order.
+// children makes child tasks of directories, which it puts into the order of
+// their path keys: many at work leave them almost in it.
 func (r *result) children(ctx context.Context, directories []string, generation int32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,12 +187,13 @@ func (r *result) children(ctx context.Context, directories []string, generation 
 		children = min(laterChildren, (n+laterChildMinimum-1)/laterChildMinimum)
 	}
 	size := min((n+children-1)/children, childDirectories)
-	for end := n; end > 0; {
+	slices.SortFunc(directories, comparePaths)
+	for len(directories) > 0 {
 		child, bytes := make([]string, 0, size), 0
-		for end > 0 && len(child) < size && bytes < partBytes/2 {
-			end--
-			child = append(child, directories[end])
-			bytes += len(directories[end]) + pathOverheadBytes
+		for len(directories) > 0 && len(child) < size && bytes < partBytes/2 {
+			child = append(child, directories[0])
+			bytes += len(directories[0]) + pathOverheadBytes
+			directories = directories[1:]
 		}
 		if err := r.room(ctx, bytes); err != nil {
 			return err
@@ -196,6 +201,22 @@ func (r *result) children(ctx context.Context, directories []string, generation 
 		r.part.Children = append(r.part.Children, child)
 	}
 	return nil
+}
+
+// comparePaths compares as backup.PathKey's order has it.
+func comparePaths(a, b string) int {
+	for i := range min(len(a), len(b)) {
+		switch {
+		case a[i] == b[i]:
+		case a[i] == '/':
+			return -1
+		case b[i] == '/':
+			return 1
+		default:
+			return cmp.Compare(a[i], b[i])
+		}
+	}
+	return cmp.Compare(len(a), len(b))
 }
 
 // room sends what there is as a part where size more bytes would be too much.

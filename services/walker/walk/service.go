@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -48,6 +49,11 @@ type Service struct {
 	report   *flow.Reporter
 	inFlight chan struct{} // a token for each directory being read
 	visitors sync.Pool
+
+	// What only tests change.
+	send         func(context.Context, *backup.SliceWalked) error
+	budgets      []budget // by generation
+	spillEntries int      // of one directory that are held in memory
 }
 
 // New returns a walker. Its parts stay the caller's to close.
@@ -62,6 +68,10 @@ func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Rep
 		opts: o, conn: conn, index: idx, source: src, report: report,
 		inFlight: make(chan struct{}, o.Directories),
 		visitors: sync.Pool{New: func() any { return newVisitor() }},
+		send: func(ctx context.Context, m *backup.SliceWalked) error {
+			return flow.Publish(ctx, conn, flow.Slices, m)
+		},
+		budgets: budgets, spillEntries: spillEntries,
 	}
 }
 
@@ -103,7 +113,7 @@ func (s *Service) handle(ctx context.Context, task *backup.WalkTask, d *flow.Del
 func (s *Service) walk(ctx context.Context, task *backup.WalkTask) error {
 	tree, err := s.source.Open(ctx, task.Job.Source)
 	if err != nil {
-		if ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable) {
+		if transient(ctx, err) {
 			return err
 		}
 		return s.fail(ctx, task, err)
@@ -130,6 +140,8 @@ func (s *Service) fail(ctx context.Context, task *backup.WalkTask, cause error) 
 	})
 }
 
-func (s *Service) send(ctx context.Context, m *backup.SliceWalked) error {
-	return flow.Publish(ctx, s.conn, flow.Slices, m)
+// transient reports whether an error is not the tree's: the same may work later.
+func transient(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable) ||
+		errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }

@@ -66,16 +66,16 @@ func newSlice(svc *Service, task *backup.WalkTask, tree source.Tree) (*slice, er
 	if err != nil {
 		return nil, err
 	}
-	generation := min(int(task.Generation), len(budgets)-1)
+	generation := min(int(task.Generation), len(svc.budgets)-1)
 	if svc.opts.WholeSlices {
-		generation = len(budgets) - 1
+		generation = len(svc.budgets) - 1
 	}
 	s := &slice{
 		svc: svc, task: task, tree: tree, match: match,
 		marks:    newMarks(svc.index, task.Job.Shard, task.Job.Base, task.Directories),
 		result:   newResult(svc, task),
 		racyFrom: backup.TimeOf(task.Job.Started.Time().Add(-svc.opts.Grain)),
-		budget:   budgets[generation],
+		budget:   svc.budgets[generation],
 	}
 	s.end = time.Now().Add(s.budget.time)
 	s.more = sync.NewCond(&s.mu)
@@ -103,8 +103,6 @@ func (s *slice) walk(ctx context.Context) error {
 }
 
 func (s *slice) work(ctx context.Context) error {
-	v := s.svc.visitors.Get().(*visitor)
-	defer s.svc.visitors.Put(v)
 	for {
 		path, ok := s.next()
 		if !ok {
@@ -117,7 +115,9 @@ func (s *slice) work(ctx context.Context) error {
 			return ctx.Err()
 		}
 		started := time.Now()
+		v := s.svc.visitors.Get().(*visitor) // its buffers are as many as directories are read at a time
 		subdirectories, entries, err := v.visit(ctx, s, path)
+		s.svc.visitors.Put(v)
 		s.result.walked(time.Since(started))
 		<-s.svc.inFlight
 		if err != nil {
@@ -168,17 +168,12 @@ func (s *slice) done(subdirectories []string, entries int) (spill []string) {
 	s.busy--
 	s.entries += entries
 	if len(s.frontier) > maxFrontier {
-		spill = slices.Clone(s.frontier[:maxFrontier/2])
-		s.frontier = slices.Delete(s.frontier, 0, maxFrontier/2)
+		n := len(s.frontier) - maxFrontier/2
+		spill = slices.Clone(s.frontier[:n])
+		s.frontier = slices.Delete(s.frontier, 0, n)
 	}
 	s.more.Broadcast()
 	return spill
-}
-
-// spillChildren makes child tasks of a large directory's subdirectories.
-func (s *slice) spillChildren(ctx context.Context, subdirectories []string) error {
-	slices.Reverse(subdirectories)
-	return s.result.children(ctx, subdirectories, s.task.Generation)
 }
 
 func (s *slice) stop() {

@@ -36,12 +36,20 @@ type spill struct {
 // A run is a part of the file: blocks, each a length and a listing.
 type run struct{ from, to int64 }
 
-// spill writes the entries in memory as one more run.
+// spill writes the entries in memory as one more run. That it cannot is this
+// machine's fault, and says nothing about the directory.
 func (w *visit) spill() error {
+	if err := w.spillRun(); err != nil {
+		return fmt.Errorf("sort a directory of more than %d entries: %w: %w", w.slice.svc.spillEntries, err, backup.ErrUnavailable)
+	}
+	return nil
+}
+
+func (w *visit) spillRun() error {
 	if w.spilled == nil {
 		f, err := os.CreateTemp("", "bctl-walk-")
 		if err != nil {
-			return fmt.Errorf("sort a directory of more than %d entries: %w", spillEntries, err)
+			return err
 		}
 		if err := os.Remove(f.Name()); err != nil {
 			return errors.Join(err, f.Close())
@@ -216,7 +224,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 		keys[key] = true
 		subdirectories = w.subdirectories(subdirectories, entries)
 		if len(subdirectories) >= spillSubdirectories {
-			if err := w.slice.spillChildren(ctx, subdirectories); err != nil {
+			if err := w.slice.result.children(ctx, subdirectories, w.slice.task.Generation); err != nil {
 				return err
 			}
 			subdirectories = nil
@@ -242,17 +250,18 @@ func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entrie
 	}
 	w.pages = w.pages[:0]
 	w.compare(p)
-	if len(w.pages) > 0 && w.marked(key) {
-		old, self, err := w.fetch(ctx, w.path, []backup.PageKey{key})
-		if err != nil {
-			return err
+	if len(w.pages) > 0 {
+		var old backup.Page
+		if w.marked(key) {
+			err := w.eachOld(ctx, w.path, []backup.PageKey{key}, func(p *backup.Page) error { old = *p; return nil })
+			if err != nil {
+				return err
+			}
 		}
-		for _, name := range listing.RemovedDirectories(entries, old) {
+		for _, name := range listing.RemovedDirectories(entries, old.Entries) {
 			gone[name] = true
 		}
-		w.takeOver(ctx, &w.pages[0], old, self)
-	} else if len(w.pages) > 0 {
-		w.takeOver(ctx, &w.pages[0], nil, nil)
+		w.takeOver(ctx, &w.pages[0], old.Entries, old.Self)
 	}
 	err := w.storePages(ctx)
 	w.counts, w.problems = backup.Counts{}, nil
@@ -261,14 +270,16 @@ func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entrie
 
 // endSpilled ends pages that are gone, and directories that are on no page.
 func (w *visit) endSpilled(ctx context.Context, ended []backup.PageKey, gone map[string]bool) error {
-	for _, key := range ended {
-		old, _, err := w.fetch(ctx, w.path, []backup.PageKey{key})
-		if err != nil {
-			return err
-		}
-		for _, name := range listing.RemovedDirectories(nil, old) {
+	err := w.eachOld(ctx, w.path, ended, func(old *backup.Page) error {
+		for _, name := range listing.RemovedDirectories(nil, old.Entries) {
 			gone[name] = true
 		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, key := range ended {
 		if err := w.slice.result.ended(ctx, backup.PageName{Path: w.path, Key: key}); err != nil {
 			return err
 		}
@@ -276,7 +287,7 @@ func (w *visit) endSpilled(ctx context.Context, ended []backup.PageKey, gone map
 	if len(gone) == 0 {
 		return nil
 	}
-	err := w.spilled.pages(func(_ backup.PageKey, entries []backup.Entry) error {
+	err = w.spilled.pages(func(_ backup.PageKey, entries []backup.Entry) error {
 		for i := range entries {
 			if entries[i].Kind == backup.Directory {
 				delete(gone, entries[i].Name)

@@ -1,0 +1,203 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+var errPower = errors.New("the power went")
+
+// Each durable write fails in two ways: lost, and done all the same. Either
+// way no batch that relies on the pack is answered, and the next try stores anew.
+func TestPutFails(t *testing.T) {
+	for name, fault := range map[string]func(put func() error) error{
+		"lost": func(func() error) error { return errPower },
+		"applied, then an error": func(put func() error) error {
+			if err := put(); err != nil {
+				return err
+			}
+			return errPower
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, treetest.Tree{"a": treetest.File(random(1, 5<<20)), "b": treetest.File("b")})
+			f.store.bad = []func(func() error) error{fault}
+			msg := f.batchOf("")
+			if err := f.reader.batch(f.ctx, msg); !errors.Is(err, errPower) {
+				t.Fatalf("error %v, want that of the Put", err)
+			}
+			if s := must(f.idx.Snapshot(f.ctx, f.snap.ID))(t); s.Complete() {
+				t.Fatal("the batch is settled")
+			}
+			f.read(msg) // delivered again, as the same attempt
+			f.commit()
+			f.wantTree()
+		})
+	}
+}
+
+// Many batches have their content in one pack; when it cannot be put, all fail.
+func TestAllBatchesOfALostPackFail(t *testing.T) {
+	f := newFixture(t, treetest.Tree{
+		"a": treetest.Dir(), "a/1": treetest.File("one"), "b": treetest.Dir(), "b/2": treetest.File("two"), "c": treetest.Dir(), "c/3": treetest.File("one"),
+	})
+	f.reader = f.newReader(Options{Linger: 50 * time.Millisecond})
+	f.begin()
+	f.announce(f.pagesOf("a"), f.pagesOf("b"), f.pagesOf("c"), f.pagesOf(""))
+	messages := []*backup.ReadBatch{f.claim(), f.claim(), f.claim(), f.claim()}
+	f.store.bad = []func(func() error) error{func(func() error) error { return errPower }}
+	f.reader.packer.begin() // so that nothing is flushed before all are in
+	errs := f.readAll(messages, func() { f.reader.packer.end() })
+	for i, err := range errs[:3] {
+		if !errors.Is(err, errPower) {
+			t.Errorf("batch %d: error %v", i, err)
+		}
+	}
+	if errs[3] != nil {
+		t.Errorf("the batch that relies on nothing: %v", errs[3])
+	}
+	for i, err := range f.readAll(messages[:3], func() {}) {
+		if err != nil {
+			t.Errorf("batch %d, tried again: %v", i, err)
+		}
+	}
+	f.commit()
+	f.wantTree()
+}
+
+// readAll reads batches at the same time; released is called when all have been read.
+func (f *fixture) readAll(messages []*backup.ReadBatch, released func()) []error {
+	ctx, cancel := context.WithTimeout(f.ctx, time.Minute)
+	defer cancel()
+	errs := make([]error, len(messages))
+	var all sync.WaitGroup
+	for i, msg := range messages {
+		all.Go(func() { errs[i] = f.reader.batch(ctx, msg) })
+	}
+	for len(f.reader.known.young) == 0 || f.reader.packer.busy() > 1 {
+		if ctx.Err() != nil {
+			break
+		}
+		_, _, _ = f.idx.Leased(ctx, nil, time.Now()) // the pace
+	}
+	released()
+	all.Wait()
+	return errs
+}
+
+func (p *packer) busy() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.active
+}
+
+// A slow store blocks who adds, not who waits for its packs; and a reader
+// whose store hangs stops when it is told to.
+func TestPutHangs(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.File(random(1, 80<<20))})
+	release := make(chan struct{})
+	hang := func(put func() error) error { <-release; return put() }
+	f.store.bad = []func(func() error) error{hang, hang, hang}
+	ctx, cancel := context.WithCancel(f.ctx)
+	msg, result := f.batchOf(""), make(chan error, 1)
+	go func() { result <- f.reader.batch(ctx, msg) }()
+	for f.store.putsSoFar() < 2 {
+		_, _, _ = f.idx.Leased(f.ctx, nil, time.Now()) // the pace
+	}
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	close(release)
+	f.read(msg)
+	f.commit()
+	f.wantTree()
+}
+
+// Two readers find the same content at the same time, each stores it, and
+// every page of both can be read back, whichever place the index has kept.
+func TestTwoReadersOfTheSameContent(t *testing.T) {
+	same := random(1, 6<<20)
+	f := newFixture(t, treetest.Tree{
+		"a": treetest.Dir(), "a/1": treetest.File(same), "a/2": treetest.File("same"), "a/3": treetest.File("a"),
+		"b": treetest.Dir(), "b/1": treetest.File(same), "b/2": treetest.File("same"), "b/3": treetest.File("b"),
+	})
+	f.begin()
+	f.announce(f.pagesOf("a"), f.pagesOf("b"))
+	messages := []*backup.ReadBatch{f.claim(), f.claim()}
+	readers := []*Service{f.newReader(Options{}), f.newReader(Options{})}
+	var both sync.WaitGroup
+	for i, msg := range messages {
+		both.Go(func() {
+			if err := readers[i].batch(f.ctx, msg); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	f.commit()
+	f.wantTree()
+}
+
+// A pack that was condemned after it was found makes the batch be read again,
+// and its content is stored anew (I6).
+func TestCondemnedPackIsNotReliedOn(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "b": treetest.File(random(1, 2<<20))})
+	f.read(f.batchOf(""))
+	f.commit()
+	var first []backup.PackID
+	for _, e := range f.entries() {
+		f.chunk(e.Content.Refs[0].Chunk)
+	}
+	for id := range f.packs {
+		first = append(first, id)
+	}
+	// The reader still remembers the chunks.
+	msg := f.batchOf("")
+	if err := f.idx.CondemnPacks(f.ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.reader.batch(f.ctx, msg); !errors.Is(err, index.ErrCondemned) {
+		t.Fatalf("error %v, want ErrCondemned", err)
+	}
+	again := f.claim()
+	if again.Attempt != 2 {
+		t.Errorf("attempt %d", again.Attempt)
+	}
+	f.read(again)
+	f.commit()
+	for _, id := range first { // as garbage collection would
+		for o, err := range f.store.List(f.ctx, "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(o.Name) > 32 && o.Name[len(o.Name)-32:] == id.String() {
+				_ = f.store.Delete(f.ctx, o.Name)
+			}
+		}
+	}
+	clear(f.packs)
+	f.wantTree()
+}
+
+// The committer cannot be told of a pack for a while: the batch waits for it.
+func TestPackIsToldUntilItIsTaken(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.File("content")})
+	tell, tries := f.reader.sendPack, 0
+	f.reader.sendPack = func(ctx context.Context, m *backup.PackStored) error {
+		if tries++; tries == 1 {
+			return backup.ErrUnavailable
+		}
+		return tell(ctx, m)
+	}
+	f.read(f.batchOf(""))
+	f.commit()
+	f.wantTree()
+}

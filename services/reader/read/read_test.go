@@ -1,0 +1,200 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+// random is content that does not compress, the same for the same seed.
+func random(seed uint64, n int) string {
+	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
+	b := make([]byte, n)
+	_, _ = r.Read(b)
+	return string(b)
+}
+
+// text is content that compresses, and in which no two chunks are the same.
+func text(n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "line %d of a file that is not very interesting\n", i)
+	}
+	return b.String()[:n]
+}
+
+func TestEveryFileComesBack(t *testing.T) {
+	const whole = chunk.WholeFileBytes
+	f := newFixture(t, treetest.Tree{
+		"empty":                treetest.File(""),
+		"small":                treetest.File("hello"),
+		"small.again":          treetest.File("hello"),
+		"one chunk":            treetest.File(random(1, whole)),
+		"one byte more":        treetest.File(random(2, whole+1)),
+		"one byte less":        treetest.File(random(3, whole-1)),
+		"incompressible 20MiB": treetest.File(random(4, 20<<20)),
+		"compressible 20MiB":   treetest.File(text(20 << 20)),
+		"link":                 treetest.HardLink("small"),
+		"hole":                 treetest.Sparse(3 << 20),
+		"sparse": treetest.Sparse(9<<20+17, treetest.Extent{Offset: 3 << 12, Data: random(5, 5000)},
+			treetest.Extent{Offset: 5<<20 + 4096, Data: random(6, 1<<20+3)}),
+		"small sparse": treetest.Sparse(100_000, treetest.Extent{Offset: 40_960, Data: "x"}),
+		"fifo":         treetest.FIFO(),
+		"symlink":      treetest.Symlink("small"),
+		"sub":          treetest.Dir(),
+		"sub/file":     treetest.File(random(7, 100_000)),
+	})
+	f.read(f.batchOf("", "sub"))
+	f.commit()
+	f.wantTree()
+
+	all := f.entries()
+	if e := all["one chunk"]; e.Content.Depth != 0 || len(e.Content.Refs) != 1 {
+		t.Errorf("a file of 1 MiB has %d refs of depth %d", len(e.Content.Refs), e.Content.Depth)
+	}
+	if e := all["compressible 20MiB"]; e.Content.Depth != 1 {
+		t.Errorf("a file of 20 MiB has refs of depth %d, want a list", e.Content.Depth)
+	}
+	if e := all["hole"]; len(e.Content.Refs) != 0 || e.Size != 3<<20 {
+		t.Errorf("a hole has %d refs and %d bytes", len(e.Content.Refs), e.Size)
+	}
+	if e := all["sparse"]; e.Content.Depth == 0 && e.Content.Refs[0].Hole != 3<<12 {
+		t.Errorf("the first hole has %d bytes", e.Content.Refs[0].Hole)
+	}
+}
+
+// The list chunks of a long file are stored while what comes after them waits
+// in the same window.
+func TestListsOfLists(t *testing.T) {
+	defer func(n int) { listRefs = n }(listRefs)
+	listRefs = 3
+	tree := treetest.Tree{
+		"solid":      treetest.File(random(1, 24<<20)),
+		"one extent": treetest.File(text(13 << 20)),
+		"extents":    treetest.Sparse(2<<20, extents(40, 3*4096)...),
+		"trailing":   treetest.Sparse(30<<20, extents(3, 4096)...),
+	}
+	f := newFixture(t, tree)
+	f.read(f.batchOf(""))
+	f.commit()
+	f.wantTree()
+	if e := f.entries()["extents"]; e.Content.Depth < 2 {
+		t.Errorf("40 extents in lists of 3 have depth %d", e.Content.Depth)
+	}
+}
+
+// extents are n runs of data of one block, every so many bytes.
+func extents(n int, every int64) (list []treetest.Extent) {
+	for i := range n {
+		list = append(list, treetest.Extent{Offset: int64(i)*every + 4096, Data: random(uint64(i), 4096)})
+	}
+	return list
+}
+
+func TestXattrs(t *testing.T) {
+	tree := treetest.Tree{"plain": treetest.File("x")}
+	for i := range 40 { // more than a batch's listings have room for
+		tree[fmt.Sprintf("%02d", i)] = treetest.File("y").WithXattr("user.long", random(uint64(i), 2000))
+	}
+	f := newFixture(t, tree)
+	f.read(f.batchOf(""))
+	f.commit()
+	inline, apart := 0, 0
+	for path, e := range f.entries() {
+		xattrs := e.Xattrs
+		if e.XattrChunk.Length > 0 {
+			apart++
+			xattrs = must(listing.DecodeXattrs(f.chunk(e.XattrChunk.Chunk)))(t)
+		}
+		inline += len(e.Xattrs)
+		if path == "plain" {
+			if len(xattrs) != 0 {
+				t.Errorf("%s has %v", path, xattrs)
+			}
+			continue
+		}
+		var n uint64
+		_, _ = fmt.Sscanf(path, "%d", &n)
+		if len(xattrs) != 1 || xattrs[0].Name != "user.long" || string(xattrs[0].Value) != random(n, 2000) {
+			t.Errorf("%s has %d xattrs, which are not its own", path, len(xattrs))
+		}
+	}
+	if inline == 0 || apart == 0 {
+		t.Errorf("%d in the listing, %d in chunks", inline, apart)
+	}
+}
+
+// More tiny files than a pack may have chunks.
+func TestPacksFullOfTinyFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 20,000 files")
+	}
+	f := newFixture(t, nil)
+	const n = 20_000
+	for i := range n {
+		if err := os.WriteFile(filepath.Join(f.dir, fmt.Sprint(i)), fmt.Append(nil, i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.read(f.batchOf(""))
+	f.commit()
+	if puts := f.store.putsSoFar(); puts != 2 {
+		t.Errorf("%d packs for %d chunks", puts, n)
+	}
+	all := f.entries()
+	if len(all) != n {
+		t.Fatalf("%d entries", len(all))
+	}
+	for i := 0; i < n; i += 997 {
+		e := all[fmt.Sprint(i)]
+		if got := string(f.content(&e)); got != fmt.Sprint(i) {
+			t.Errorf("file %d has content %q", i, got)
+		}
+	}
+}
+
+func TestWhatIsStoredIsNotStoredAgain(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "b": treetest.File(random(1, 3<<20)), "c": treetest.File(text(2 << 20))})
+	f.read(f.batchOf(""))
+	f.commit()
+	before := f.store.putsSoFar()
+	f.reader = f.newReader(Options{}) // which remembers nothing
+	f.read(f.batchOf(""))
+	f.commit()
+	if puts := f.store.putsSoFar() - before; puts != 0 {
+		t.Errorf("%d packs for content that is stored already", puts)
+	}
+	f.wantTree()
+	if c := must(f.idx.Snapshot(f.ctx, f.snap.ID))(t).Counts; c.NewBytes != 0 || c.StoredBytes != 0 || c.ReadBytes == 0 {
+		t.Errorf("counts %+v", c)
+	}
+}
+
+func TestPacksBeingFilledAreBounded(t *testing.T) {
+	f := newFixture(t, nil)
+	s := f.newReader(Options{})
+	s.packer.begin() // so that nothing is flushed because all is idle
+	s.sendPack = func(context.Context, *backup.PackStored) error { return nil }
+	for i := range 3 * maxOpenPacks {
+		data := fmt.Append(nil, "chunk ", i)
+		frame := pack.Frame{RawLength: len(data), Body: data, Chunks: []pack.Chunk{{
+			Hash: chunk.NewHasher(f.key.Dedup).Sum(data), Length: uint32(len(data)),
+		}}}
+		if _, _, err := s.packer.add(f.ctx, backup.NewSnapshotID(), frame); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.packer.open); n > maxOpenPacks {
+			t.Fatalf("%d packs are open", n)
+		}
+	}
+}
