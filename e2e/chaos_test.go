@@ -18,7 +18,7 @@ import (
 // The queues of a fleet: streams, and the consumer of each.
 var queues = map[string]string{"BCTL_WALK": "walkers", "BCTL_READ": "readers", "BCTL_COMMIT": "committers"}
 
-func connect(t *testing.T, f *fleet.Fleet) (*nats.Conn, jetstream.JetStream) {
+func connect(t *testing.T, f *fleet.Fleet) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(f.NATS.URL(), nats.MaxReconnects(-1))
 	if err != nil {
@@ -29,7 +29,20 @@ func connect(t *testing.T, f *fleet.Fleet) (*nats.Conn, jetstream.JetStream) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return nc, js
+	return js
+}
+
+// awaitQueues waits until a committer has made the queues.
+func awaitQueues(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	fleet.Await(t, "the queues", func() bool {
+		for stream, consumer := range queues {
+			if _, err := js.Consumer(t.Context(), stream, consumer); err != nil {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // All streams may be deleted in mid-run: the truth is in the index (I2).
@@ -38,7 +51,7 @@ func TestStreamsDeleted(t *testing.T) {
 	f, tree := fleet.New(t, fleet.Options{}), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 20, spread)
 	settle(t)
-	_, js := connect(t, f)
+	js := connect(t, f)
 	backup, _ := f.StartBackup(tree)
 	for _, settled := range []int64{1, 12} {
 		fleet.Await(t, "work to be settled", func() bool { return f.Index.Work().Settled() >= settled })
@@ -49,14 +62,7 @@ func TestStreamsDeleted(t *testing.T) {
 			}
 		}
 		t.Logf("streams deleted at %+v", at)
-		fleet.Await(t, "the streams to be made again", func() bool {
-			for stream, consumer := range queues {
-				if _, err := js.Consumer(t.Context(), stream, consumer); err != nil {
-					return false
-				}
-			}
-			return true
-		})
+		awaitQueues(t, js)
 	}
 	orphans := check(t, f, backup.Wait(), tree)
 	t.Logf("%d orphans", orphans)
@@ -85,29 +91,30 @@ func (h *thief) run(ctx context.Context, stream, consumer string) {
 	}
 }
 
+// handle makes less than one message of one on average: it meets its own again.
 func (h *thief) handle(ctx context.Context, msg jetstream.Msg) {
 	switch n := rand.IntN(100); {
-	case n < h.lostPercent:
+	case n < 30:
 		h.lost.Add(1)
-	case n < 50:
+	case n < 70:
 		h.late.Add(1)
 		h.publishLater(ctx, msg)
 	default:
 		h.twice.Add(1)
-		for range 1 + rand.IntN(3) {
-			h.publishLater(ctx, msg)
-		}
+		h.publishLater(ctx, msg)
 		h.publishLater(ctx, msg)
 	}
 	_ = msg.Ack() // an acknowledgement that is lost has the message delivered once more
 }
+
+const maxDelay = 1500 * time.Millisecond
 
 // publishLater puts a message back into its queue after some time, behind
 // others that came after it.
 func (h *thief) publishLater(ctx context.Context, msg jetstream.Msg) {
 	again := nats.NewMsg(msg.Subject())
 	again.Data = msg.Data()
-	wait := time.NewTimer(time.Duration(rand.IntN(h.maxDelayMs)) * time.Millisecond)
+	wait := time.NewTimer(rand.N(maxDelay))
 	h.owned.Go(func() {
 		defer wait.Stop()
 		select {
@@ -124,17 +131,10 @@ func TestMessagesLostLateAndTwice(t *testing.T) {
 	f, tree := fleet.New(t, fleet.Options{}), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 21, spread)
 	settle(t)
-	_, js := connect(t, f)
-	fleet.Await(t, "the queues", func() bool {
-		for stream, consumer := range queues {
-			if _, err := js.Consumer(t.Context(), stream, consumer); err != nil {
-				return false
-			}
-		}
-		return true
-	})
+	js := connect(t, f)
+	awaitQueues(t, js)
 	ctx, stop := context.WithCancel(t.Context())
-	h := &thief{js: js, lostPercent: 20, maxDelayMs: 1500}
+	h := &thief{js: js}
 	for stream, consumer := range queues {
 		for range 4 { // as many as a service's
 			h.owned.Go(func() { h.run(ctx, stream, consumer) })
@@ -151,5 +151,42 @@ func TestMessagesLostLateAndTwice(t *testing.T) {
 	h.owned.Wait()
 	if h.lost.Load() == 0 || h.late.Load() == 0 || h.twice.Load() == 0 {
 		t.Error("the thief did not get enough to prove anything")
+	}
+}
+
+// A worker that dies with a message in hand says nothing, and JetStream keeps
+// the message for a minute: the lease in the index brings the work back.
+func TestDeadWorkersWorkIsHandedOutAgain(t *testing.T) {
+	t.Parallel()
+	f, tree := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: 1}), filepath.Join(t.TempDir(), "tree")
+	generate(t, tree, 22, shape{directories: 5, files: 5, meanBytes: 1000})
+	settle(t)
+	js := connect(t, f)
+	awaitQueues(t, js)
+	take := func(stream string) { // as a worker does, and no more
+		queue, err := js.Consumer(t.Context(), stream, queues[stream])
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch, err := queue.Fetch(1, jetstream.FetchMaxWait(30*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if msg := <-batch.Messages(); msg == nil {
+			t.Fatalf("nothing came from %s: %v", stream, batch.Error())
+		}
+	}
+	backup, _ := f.StartBackup(tree)
+	died := time.Now()
+	for _, stage := range []struct{ stream, service string }{{"BCTL_WALK", "walker"}, {"BCTL_READ", "reader"}} {
+		take(stage.stream)
+		died = time.Now()
+		f.Service(stage.service)
+	}
+	check(t, f, backup.Wait(), tree)
+	within := time.Since(died)
+	t.Logf("the snapshot was whole %.1f s after the reader died; the lease is %d s", within.Seconds(), fleet.LeaseSeconds)
+	if within > 30*time.Second { // the machine may be slow; without the lease it takes a minute
+		t.Errorf("it took %v", within)
 	}
 }

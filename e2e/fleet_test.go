@@ -30,7 +30,7 @@ func check(t *testing.T, f *fleet.Fleet, out fleet.Output, tree string) (orphans
 
 // spread is a tree that makes many tasks and batches: the first slice of a
 // fleet's snapshot is of 64 directories.
-var spread = shape{directories: 300, files: 6, meanBytes: 6000}
+var spread = shape{directories: 200, files: 5, meanBytes: 6000}
 
 func TestFleet(t *testing.T) {
 	t.Parallel()

@@ -17,8 +17,8 @@ import (
 func TestKilledBackupIsResumed(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
-	// Long names: listings of half a megabyte in all, so that a task is not the whole tree.
-	generate(t, tree, 4, shape{directories: 90, files: 40, meanBytes: 8000, longNames: true})
+	// Long names: listings of 400 KB in all, so that a task is not the whole tree.
+	generate(t, tree, 4, shape{directories: 60, files: 40, meanBytes: 8000, longNames: true})
 	index := repo.Index()
 	m := &mutator{t: t, dir: tree, random: rand.New(rand.NewPCG(4, 4))}
 
@@ -26,9 +26,9 @@ func TestKilledBackupIsResumed(t *testing.T) {
 	other := fleet.NewRepo(t)
 	other.Backup(tree)
 	takes := time.Since(started)
-	for round := range 3 {
+	for round := range 2 {
 		kills := 0
-		for range 4 {
+		for range 3 {
 			backup := repo.Start("backup", tree)
 			<-time.After(rand.N(takes))
 			if !backup.Ended() {
@@ -60,7 +60,7 @@ func TestSettledTasksAreNotWalkedAgain(t *testing.T) {
 	t.Parallel()
 	var repo *fleet.Repo
 	tree := filepath.Join(t.TempDir(), "tree")
-	generate(t, tree, 5, shape{directories: 150, files: 50, meanBytes: 100, longNames: true})
+	generate(t, tree, 5, shape{directories: 120, files: 40, meanBytes: 100, longNames: true})
 	settle(t)
 	var index *fleet.Index
 	var settled fleet.Work
@@ -110,7 +110,7 @@ func TestSettledTasksAreNotWalkedAgain(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
-	generate(t, tree, 6, shape{directories: 40, files: 60, meanBytes: 20_000, longNames: true})
+	generate(t, tree, 6, shape{directories: 40, files: 30, meanBytes: 20_000, longNames: true})
 	index := repo.Index()
 	for i, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		backup := repo.Start("backup", tree)

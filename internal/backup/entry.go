@@ -16,6 +16,28 @@ const (
 	BlockDev  Kind = 7
 )
 
+// KindOfMode returns the kind that the type bits of a POSIX st_mode name; 0 for
+// a type that is not backed up.
+func KindOfMode(mode uint32) Kind {
+	switch mode & 0o170000 { // S_IFMT
+	case 0o100000: // S_IFREG
+		return File
+	case 0o040000: // S_IFDIR
+		return Directory
+	case 0o120000: // S_IFLNK
+		return Symlink
+	case 0o010000: // S_IFIFO
+		return FIFO
+	case 0o140000: // S_IFSOCK
+		return Socket
+	case 0o020000: // S_IFCHR
+		return CharDev
+	case 0o060000: // S_IFBLK
+		return BlockDev
+	}
+	return 0
+}
+
 // String returns the kind's name in lower case, as the command line prints it.
 func (k Kind) String() string {
 	switch k {

@@ -33,7 +33,7 @@ type Tree interface {
 	OpenDirectory(ctx context.Context, path string) (Directory, error)
 	// RootDevice is the st_dev of the root, for one-file-system walks.
 	RootDevice() uint64
-	// Close gives the root back. What was opened through the tree is closed before.
+	// Close gives the root back. A second call does nothing.
 	Close() error
 }
 

@@ -23,6 +23,16 @@ const (
 // each runs a query and calls scan for each of its rows.
 func (b *backend) each(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
 	rows, err := b.readers.QueryContext(ctx, query, args...)
+	return b.scanAll(rows, err, scan)
+}
+
+// eachOf is each for a compiled query.
+func (b *backend) eachOf(ctx context.Context, query *sql.Stmt, args []any, scan func(*sql.Rows) error) error {
+	rows, err := query.QueryContext(ctx, args...)
+	return b.scanAll(rows, err, scan)
+}
+
+func (b *backend) scanAll(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
 	if err != nil {
 		return b.Wrap(err)
 	}
@@ -143,8 +153,27 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 	return marks, err
 }
 
-// locateGroup is how many chunks one query looks up.
-const locateGroup = 500
+// locateGroups are how many chunks one query looks up; what is left over is
+// filled up with the last. Few sizes, so that their statements are compiled once.
+var locateGroups = [...]int{16, 256}
+
+// locate returns the compiled query for n chunks.
+func (b *backend) locate(ctx context.Context, n int) (*sql.Stmt, error) {
+	b.compile.Lock()
+	defer b.compile.Unlock()
+	if statement := b.locates[n]; statement != nil {
+		return statement, nil
+	}
+	statement, err := b.readers.PrepareContext(ctx, "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id IN (?"+strings.Repeat(",?", n-1)+")")
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	if b.locates == nil {
+		b.locates = map[int]*sql.Stmt{}
+	}
+	b.locates[n] = statement
+	return statement, nil
+}
 
 // Locate implements entindex.HotReader.
 func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
@@ -159,15 +188,23 @@ func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bo
 	slices.SortFunc(list, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
 	packs := map[int64]*index.Location{}
 	locations := make([]index.Location, len(ids))
-	for group := range slices.Chunk(list, locateGroup) {
-		args := make([]any, len(group))
-		for i := range group {
-			args[i] = group[i][:]
+	largest := locateGroups[len(locateGroups)-1]
+	for group := range slices.Chunk(list, largest) {
+		size := locateGroups[0]
+		if len(group) > size {
+			size = largest
 		}
-		query := "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id IN (?" + strings.Repeat(",?", len(group)-1) + ")"
+		statement, err := b.locate(ctx, size)
+		if err != nil {
+			return nil, err
+		}
+		args := make([]any, size)
+		for i := range args {
+			args[i] = group[min(i, len(group)-1)][:]
+		}
 		var id sql.RawBytes
 		found := map[int64][]int{} // by pack
-		err := b.each(ctx, query, args, func(rows *sql.Rows) error {
+		err = b.eachOf(ctx, statement, args, func(rows *sql.Rows) error {
 			var l index.Location
 			var pack int64
 			if err := rows.Scan(&id, &pack, &l.Frame, &l.Offset, &l.Length); err != nil {

@@ -109,6 +109,9 @@ type backend struct {
 	client  *ent.Client // over readers
 	closing sync.Once
 
+	compile sync.Mutex
+	locates map[int]*sql.Stmt // compiled on readers, by the number of chunks
+
 	turn       chan struct{} // holds an element while the writer is in use
 	writer     *sql.Conn
 	statements map[string]*sql.Stmt // prepared on writer
@@ -121,8 +124,11 @@ func (b *backend) Client() *ent.Client { return b.client }
 func (b *backend) Close() error {
 	var err error
 	b.closing.Do(func() {
+		for _, statement := range b.locates {
+			err = errors.Join(err, statement.Close())
+		}
 		if b.readers != nil {
-			err = b.readers.Close()
+			err = errors.Join(err, b.readers.Close())
 		}
 		if b.writer == nil {
 			if b.writers != nil {

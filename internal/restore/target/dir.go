@@ -24,7 +24,7 @@ const TempPrefix = ".bctl-restore-"
 func (d *Dir) tempName(name string) string {
 	h := blake3.New()
 	h.Write(d.root.salt)
-	h.Write([]byte(d.path + "/" + name))
+	_, _ = h.WriteString(d.path + "/" + name) // a hash takes everything
 	var sum [12]byte
 	h.Digest().Read(sum[:])
 	return TempPrefix + hex.EncodeToString(sum[:])
@@ -59,25 +59,12 @@ func (d *Dir) readlink(name string) (string, error) {
 func entryOf(name string, st *unix.Stat_t) backup.Entry {
 	seconds, nanoseconds := st.Mtim.Unix()
 	e := backup.Entry{
-		Name: name, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink),
+		Kind: backup.KindOfMode(st.Mode), Name: name, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink),
 		Mtime: backup.Time{Sec: seconds, Nsec: uint32(nanoseconds)},
 		Inode: st.Ino, Device: st.Dev, Rdev: st.Rdev,
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		e.Kind, e.Size = backup.File, st.Size
-	case unix.S_IFDIR:
-		e.Kind = backup.Directory
-	case unix.S_IFLNK:
-		e.Kind = backup.Symlink
-	case unix.S_IFIFO:
-		e.Kind = backup.FIFO
-	case unix.S_IFSOCK:
-		e.Kind = backup.Socket
-	case unix.S_IFCHR:
-		e.Kind = backup.CharDev
-	case unix.S_IFBLK:
-		e.Kind = backup.BlockDev
+	if e.Kind == backup.File {
+		e.Size = st.Size
 	}
 	return e
 }

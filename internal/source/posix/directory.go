@@ -240,23 +240,3 @@ func setAttributes(e *backup.Entry, st *unix.Statx_t) {
 		e.Rdev = unix.Mkdev(st.Rdev_major, st.Rdev_minor)
 	}
 }
-
-func kindOf(mode uint16) backup.Kind {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		return backup.File
-	case unix.S_IFDIR:
-		return backup.Directory
-	case unix.S_IFLNK:
-		return backup.Symlink
-	case unix.S_IFIFO:
-		return backup.FIFO
-	case unix.S_IFSOCK:
-		return backup.Socket
-	case unix.S_IFCHR:
-		return backup.CharDev
-	case unix.S_IFBLK:
-		return backup.BlockDev
-	}
-	return 0
-}

@@ -55,15 +55,27 @@ func newFixture(t *testing.T, tree treetest.Tree) *fixture {
 	f.opener = must(seal.NewOpener([]byte(identity)))(t)
 	f.key = seal.WorkerKey{Repository: backup.NewRepositoryID(), Dedup: seal.NewDedupKey(), Recipients: []string{recipient}}
 	f.repo = backup.Repository{ID: f.key.Repository, Chunker: chunk.DefaultCutter, Codec: "zstd-1", Recipients: f.key.Recipients}
-	f.idx = must(sqliteindex.Open(f.ctx, filepath.Join(t.TempDir(), "index.db")))(t)
+	memory := memoryDirectory(t)
+	f.idx = must(sqliteindex.Open(f.ctx, filepath.Join(memory, "index.db")))(t)
 	t.Cleanup(func() { _ = f.idx.Close() })
 	_, _ = must2(f.idx.Migrate(f.ctx))(t)
-	f.store = &faultStore{Store: must(dirstore.Create(filepath.Join(t.TempDir(), "store")))(t)}
+	f.store = &faultStore{Store: must(dirstore.Create(filepath.Join(memory, "store")))(t)}
 	t.Cleanup(func() { _ = f.store.Close() })
 	filer := must(f.idx.EnsureFiler(f.ctx, "filer"))(t)
 	f.shard = must(f.idx.EnsureShard(f.ctx, filer.ID, f.dir, posix.URL(f.dir)))(t)
 	f.reader = f.newReader(Options{Linger: time.Millisecond})
 	return f
+}
+
+// memoryDirectory is one that is synced in no time, where there is such.
+func memoryDirectory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 func must[T any](v T, err error) func(testing.TB) T {

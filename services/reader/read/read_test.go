@@ -136,28 +136,46 @@ func TestXattrs(t *testing.T) {
 
 // More tiny files than a pack may have chunks.
 func TestPacksFullOfTinyFiles(t *testing.T) {
-	if testing.Short() {
-		t.Skip("makes 20,000 files")
-	}
+	const directories, files = 9, 2000
 	f := newFixture(t, nil)
-	const n = 20_000
-	for i := range n {
-		if err := os.WriteFile(filepath.Join(f.dir, fmt.Sprint(i)), fmt.Append(nil, i), 0o600); err != nil {
+	var batches [][]backup.PageVersion
+	var messages []*backup.ReadBatch
+	f.begin()
+	for d := range directories {
+		if err := os.Mkdir(filepath.Join(f.dir, fmt.Sprint(d)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i := range files {
+			if err := os.WriteFile(filepath.Join(f.dir, fmt.Sprint(d), fmt.Sprint(i)), fmt.Append(nil, d, "/", i), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		batches = append(batches, f.pagesOf(fmt.Sprint(d)))
+	}
+	f.announce(batches...)
+	for range batches {
+		messages = append(messages, f.claim())
+	}
+	f.reader.packer.begin() // so that nothing is flushed before all are in
+	for _, err := range f.readAll(messages, f.reader.packer.end) {
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.read(f.batchOf(""))
 	f.commit()
 	if puts := f.store.putsSoFar(); puts != 2 {
-		t.Errorf("%d packs for %d chunks", puts, n)
+		t.Errorf("%d packs for %d chunks", puts, directories*files)
 	}
 	all := f.entries()
-	if len(all) != n {
+	if len(all) != directories*files {
 		t.Fatalf("%d entries", len(all))
 	}
-	for i := 0; i < n; i += 997 {
-		e := all[fmt.Sprint(i)]
-		if got := string(f.content(&e)); got != fmt.Sprint(i) {
+	for i := range files {
+		if i%499 != 0 {
+			continue
+		}
+		e := all[fmt.Sprint(i%directories, "/", i)]
+		if got := string(f.content(&e)); got != fmt.Sprint(i%directories, "/", i) {
 			t.Errorf("file %d has content %q", i, got)
 		}
 	}

@@ -203,8 +203,8 @@ func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSe
 	}
 	for i := range p.entries {
 		e := &p.entries[i]
-		if e.Flags&backup.Wanted != 0 {
-			e.Flags &^= backup.Unreadable // the reader will see
+		if _, failed := slices.BinarySearch(w.failed, e.Name); failed && e.Kind != backup.Directory {
+			e.Flags = e.Flags&^(backup.Wanted|backup.XattrsWanted) | backup.Unreadable // it is the old one already
 		}
 		if e.Flags&backup.XattrsWanted != 0 {
 			e.Flags &^= backup.XattrsWanted

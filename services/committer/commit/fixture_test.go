@@ -1,0 +1,285 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/segment"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/dirstore"
+)
+
+const within = time.Minute
+
+// A fixture is an index with one shard, a store, and a queue; the workers are the test.
+type fixture struct {
+	*testing.T
+	ctx    context.Context
+	idx    index.Index
+	store  *faultStore
+	sealer *seal.Sealer
+	opener *seal.Opener
+	shard  backup.Shard
+	conn   *flow.Conn
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, ctx: t.Context()}
+	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") // syncs in no time
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	identity, recipient, err := seal.GenerateIdentity()
+	f.must(err)
+	f.opener = value(seal.NewOpener([]byte(identity)))(f)
+	f.sealer = value(seal.NewSealer([]string{recipient}))(f)
+	f.idx = value(sqliteindex.Open(f.ctx, filepath.Join(dir, "index.db")))(f)
+	t.Cleanup(func() { _ = f.idx.Close() })
+	_, _, err = f.idx.Migrate(f.ctx)
+	f.must(err)
+	f.store = &faultStore{Store: value(dirstore.Create(filepath.Join(dir, "store")))(f)}
+	t.Cleanup(func() { _ = f.store.Close() })
+	filer := value(f.idx.EnsureFiler(f.ctx, "filer"))(f)
+	f.shard = value(f.idx.EnsureShard(f.ctx, filer.ID, "/srv", "posix:///srv"))(f)
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func value[T any](v T, err error) func(*fixture) T {
+	return func(f *fixture) T {
+		f.Helper()
+		f.must(err)
+		return v
+	}
+}
+
+// queue connects to a NATS server of its own, without streams.
+func (f *fixture) queue() (conn *flow.Conn, stop func()) {
+	f.Helper()
+	ns := value(server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: f.TempDir(), NoSigs: true, NoLog: true}))(f)
+	ns.Start()
+	if !ns.ReadyForConnections(within) {
+		f.Fatal("the server is not ready")
+	}
+	f.conn = value(flow.Connect(flow.Options{InProcess: ns, Memory: true}))(f)
+	conn = f.conn
+	stop = sync.OnceFunc(func() { conn.Close(); ns.Shutdown(); ns.WaitForShutdown() })
+	f.Cleanup(stop)
+	return conn, stop
+}
+
+func (f *fixture) service(idx Index, o Options) *Service {
+	return New(Parts{Conn: f.conn, Index: idx, Store: f.store, Sealer: f.sealer}, o)
+}
+
+func (f *fixture) begin() backup.Snapshot {
+	f.Helper()
+	return value(f.idx.BeginSnapshot(f.ctx, f.shard.ID, backup.Snapshot{}, time.Now()))(f)
+}
+
+func (f *fixture) snapshot(id backup.SnapshotID) backup.Snapshot {
+	f.Helper()
+	return value(f.idx.Snapshot(f.ctx, id))(f)
+}
+
+func (f *fixture) claimTask() backup.WalkTask {
+	f.Helper()
+	tasks := value(f.idx.ClaimTasks(f.ctx, index.Claim{Lease: time.Hour, Limit: 10, Now: time.Now()}))(f)
+	if len(tasks) != 1 {
+		f.Fatalf("claimed %d tasks", len(tasks))
+	}
+	return tasks[0]
+}
+
+func (f *fixture) apply(results ...index.Result) {
+	f.Helper()
+	for _, o := range value(f.idx.Apply(f.ctx, results))(f) {
+		f.must(o.Err)
+	}
+}
+
+// walked makes a snapshot that is complete after one slice.
+func (f *fixture) walked(fill func(*backup.SliceWalked)) backup.Snapshot {
+	f.Helper()
+	s := f.begin()
+	slice := sliceOf(new(f.claimTask()))
+	fill(slice)
+	f.apply(index.Result{Slice: slice})
+	return s
+}
+
+// pages of a committed snapshot.
+func (f *fixture) pages(id backup.SnapshotID) map[backup.PageName]string {
+	f.Helper()
+	pages := map[backup.PageName]string{}
+	for p, err := range f.idx.Pages(f.ctx, id, "") {
+		f.must(err)
+		pages[backup.PageName{Path: p.Path, Key: p.Key}] = string(p.Listing)
+	}
+	return pages
+}
+
+// segments opens all segments of a snapshot, by attempt, with the identity.
+func (f *fixture) segments(id backup.SnapshotID) map[string][]*segment.Part {
+	f.Helper()
+	all := map[string][]*segment.Part{}
+	var names []string
+	for o, err := range f.store.List(f.ctx, "segments/") {
+		f.must(err)
+		if strings.Contains(o.Name, id.String()) {
+			names = append(names, o.Name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		data := value(f.store.Get(f.ctx, name, 64<<20))(f)
+		attempt, part := "", 0
+		for _, s := range strings.FieldsFunc(strings.TrimPrefix(name, "segments/"), func(r rune) bool { return r == '/' || r == '-' || r == '.' }) {
+			if len(s) == 32 && s != id.String() {
+				attempt = s
+			}
+		}
+		var raw backup.PackID
+		_, err := fmt.Sscanf(attempt, "%x", (*hex)(&raw))
+		f.must(err)
+		p, err := segment.Open(data, raw, f.opener)
+		if err != nil {
+			f.Fatalf("%s, part %d: %v", name, part, err)
+		}
+		all[attempt] = append(all[attempt], p)
+	}
+	return all
+}
+
+// hex reads 32 digits.
+type hex backup.PackID
+
+func (h *hex) Scan(s fmt.ScanState, _ rune) error {
+	token, err := s.Token(true, nil)
+	if err != nil {
+		return err
+	}
+	id, err := backup.ParseSnapshotID(string(token))
+	*h = hex(id)
+	return err
+}
+
+func sliceOf(t *backup.WalkTask) *backup.SliceWalked {
+	return &backup.SliceWalked{Snapshot: t.Job.Snapshot, Task: t.ID, Attempt: t.Attempt, Last: true}
+}
+
+func pageOf(path, listing string) backup.PageVersion {
+	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint([]byte(fmt.Sprintf("%-16.16s", listing))), Inode: 7, Listing: []byte(listing)}
+}
+
+// work answers as a walker and a reader would for a tree of these directories
+// below the root, one of which has a file to read; until ctx is done.
+func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...string) (wait func()) {
+	var owned sync.WaitGroup
+	owned.Go(func() {
+		conn.ConsumeWalk(ctx, 4, func(t *backup.WalkTask, d *flow.Delivery) {
+			slice := sliceOf(t)
+			slice.Counts = backup.Counts{Files: 1, Directories: int64(len(t.Directories))}
+			for _, path := range t.Directories {
+				slice.Pages = append(slice.Pages, pageOf(path, "listing of "+path))
+			}
+			if t.Generation == 0 {
+				slice.Pages = nil
+				slice.Batches = [][]backup.PageVersion{{pageOf("", "wanted")}}
+				for _, path := range directories {
+					slice.Children = append(slice.Children, []string{path})
+				}
+			}
+			answer(ctx, conn, flow.Slices, slice, d)
+		})
+	})
+	owned.Go(func() {
+		conn.ConsumeRead(ctx, 4, func(b *backup.ReadBatch, d *flow.Delivery) {
+			pack := &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.NewPackID(), StoredBytes: 1, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
+			if flow.Publish(ctx, conn, flow.Packs, pack) != nil {
+				d.Retry(0)
+				return
+			}
+			stored := &backup.BatchStored{Snapshot: b.Job.Snapshot, Batch: b.ID, Attempt: b.Attempt, ReliesOn: []backup.PackID{pack.Pack}}
+			for _, p := range b.Pages {
+				stored.Pages = append(stored.Pages, pageOf(p.Path, "listing of "+p.Path))
+			}
+			answer(ctx, conn, flow.Batches, stored, d)
+		})
+	})
+	return owned.Wait
+}
+
+func answer[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], message *T, d *flow.Delivery) {
+	if flow.Publish(ctx, conn, hop, message) != nil {
+		d.Retry(0)
+		return
+	}
+	d.Ack()
+}
+
+// ended waits until the snapshot is not running any more.
+func (f *fixture) ended(id backup.SnapshotID) backup.Snapshot {
+	f.Helper()
+	ctx, cancel := context.WithTimeout(f.ctx, within)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s := f.snapshot(id)
+		if s.State != backup.Running {
+			return s
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			f.Fatalf("the snapshot has not ended: %+v", s)
+		}
+	}
+}
+
+var errPower = errors.New("the power went")
+
+// A faultStore is a store whose next Puts can go wrong.
+type faultStore struct {
+	store.Store
+	mu  sync.Mutex
+	bad []func(put func() error) error
+}
+
+func (s *faultStore) Put(ctx context.Context, name string, data []byte) error {
+	s.mu.Lock()
+	var bad func(func() error) error
+	if len(s.bad) > 0 {
+		bad, s.bad = s.bad[0], s.bad[1:]
+	}
+	s.mu.Unlock()
+	put := func() error { return s.Store.Put(ctx, name, data) }
+	if bad == nil {
+		return put()
+	}
+	return bad(put)
+}

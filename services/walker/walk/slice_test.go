@@ -1,0 +1,268 @@
+package walk
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+// budgetOf is a budget of directories alone.
+func budgetOf(directories int) []budget {
+	return []budget{{directories, 1 << 30, 1 << 30, time.Hour}}
+}
+
+// However small the slices are, every directory is in exactly one of them.
+func TestBudgets(t *testing.T) {
+	tree := treetest.Tree{}
+	for i := range 12 {
+		for j := range 6 {
+			tree[fmt.Sprintf("d%d/e%d/file", i, j)] = treetest.File("x")
+		}
+	}
+	for name, b := range map[string]budget{
+		"one directory":   {1, 1 << 30, 1 << 30, time.Hour},
+		"few directories": {5, 1 << 30, 1 << 30, time.Hour},
+		"one entry":       {1 << 30, 1, 1 << 30, time.Hour},
+		"one byte":        {1 << 30, 1 << 30, 1, time.Hour},
+		"no time":         {1 << 30, 1 << 30, 1 << 30, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, tree)
+			f.svc.budgets = []budget{b}
+			w := f.snapshot()
+			if len(w.parts) < 4 {
+				t.Errorf("%d slices", len(w.parts))
+			}
+			f.wantEachOnce(w)
+			f.wantTree(w)
+		})
+	}
+}
+
+// wantEachOnce fails the test unless every directory was listed once, and its pages sent once.
+func (f *fixture) wantEachOnce(w walked) {
+	f.Helper()
+	files, directories := f.entries()
+	if c := w.counts; c.StatCalls != files+directories || c.Directories != directories || c.Files != files {
+		f.Errorf("%d stats, %d directories, %d files; the tree has %d directories, %d files",
+			c.StatCalls, c.Directories, c.Files, directories, files)
+	}
+	seen := map[backup.PageName]bool{}
+	for _, p := range w.pages {
+		name := backup.PageName{Path: p.Path, Key: p.Key}
+		if seen[name] {
+			f.Errorf("page %v was sent twice", name)
+		}
+		seen[name] = true
+	}
+}
+
+// A slice that is cut leaves each directory either walked or to a child.
+func TestCancelledSliceSendsNothing(t *testing.T) {
+	f := newFixture(t, home)
+	task := f.rootTask()
+	ctx, cancel := contextCancelledAfterSends(f, 0)
+	defer cancel()
+	if err := f.svc.walk(ctx, task); err == nil {
+		t.Error("a cancelled walk succeeded")
+	}
+	for _, m := range f.take() {
+		if m.Last {
+			t.Errorf("a cancelled walk sent its last part: %+v", m)
+		}
+	}
+}
+
+// Random trees, changes and budgets: each snapshot is the tree as it is, each
+// directory is walked once, and what did not change is not sent.
+func TestAnyTree(t *testing.T) {
+	f := newFixture(t, nil)
+	top := t.TempDir()
+	runs := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		runs++
+		f.dir = filepath.Join(top, fmt.Sprint("tree", runs))
+		must(t, os.Mkdir(f.dir, 0o755))
+		f.newShard(fmt.Sprint("shard", runs))
+		f.svc.opts.Directories = rapid.SampledFrom([]int{1, 2, 16}).Draw(rt, "directories at a time")
+		f.svc.spillEntries = rapid.SampledFrom([]int{2, 5, spillEntries}).Draw(rt, "entries in memory")
+		for i := range 4 {
+			f.svc.budgets = budgetOf(rapid.SampledFrom([]int{1, 2, 3, 10, 1000}).Draw(rt, "budget"))
+			if i > 0 {
+				change(rt, f.dir)
+			}
+			w := f.snapshot()
+			f.wantEachOnce(w)
+			f.wantTree(w)
+		}
+		again := f.snapshot()
+		again.wantPages(t)
+		if len(again.ended)+len(again.removed) > 0 {
+			t.Errorf("an unchanged tree: ended %v, removed %q", again.ended, again.removed)
+		}
+	})
+}
+
+// change makes some random changes to the tree.
+func change(rt *rapid.T, dir string) {
+	path := rapid.Custom(func(rt *rapid.T) string {
+		return filepath.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "a b", "a!", "a\xff", "b", "c"}), 1, 4).Draw(rt, "path")...)
+	})
+	for range rapid.IntRange(1, 12).Draw(rt, "changes") {
+		at, to := filepath.Join(dir, path.Draw(rt, "at")), filepath.Join(dir, path.Draw(rt, "to"))
+		switch rapid.SampledFrom([]string{"file", "file", "directory", "link", "remove", "rename"}).Draw(rt, "what") {
+		case "file":
+			if os.MkdirAll(filepath.Dir(at), 0o755) == nil { // not below a file
+				_ = os.WriteFile(at, []byte(rapid.StringN(0, 5, 9).Draw(rt, "content")), 0o644)
+			}
+		case "directory":
+			_ = os.MkdirAll(at, 0o755)
+		case "link":
+			_ = os.Symlink("a", at)
+		case "remove":
+			_ = os.RemoveAll(at)
+		case "rename":
+			_ = os.Rename(at, to)
+		}
+	}
+}
+
+// A directory that does not fit into memory gives the pages that it gives if it does.
+func TestSpill(t *testing.T) {
+	tree := merged(files("large", 3000), home)
+	delete(tree, "bob/pipe")
+	for i := range 100 {
+		tree[fmt.Sprintf("large/sub-%03d/file", i)] = treetest.File("x")
+	}
+	f := newFixture(t, tree)
+	want := pagesByName(f.snapshot())
+	f.svc.spillEntries = 100
+	w := f.snapshot()
+	w.wantPages(t) // the same fingerprints as from memory
+	f.newShard("again")
+	w = f.snapshot()
+	f.wantEachOnce(w)
+	f.wantTree(w)
+	if got := pagesByName(w); !maps.Equal(got, want) {
+		t.Errorf("%d pages through the file, %d from memory, or others", len(got), len(want))
+	}
+	for i := range 100 {
+		f.remove(fmt.Sprintf("large/sub-%03d", i))
+	}
+	f.write("large/file-000777", "changed")
+	w = f.snapshot()
+	f.wantTree(w)
+	if got := w.wanted(t); !slices.Equal(got, []string{"large/file-000777"}) {
+		t.Errorf("to read %q", got)
+	}
+	if len(w.removed) != 100 {
+		t.Errorf("%d directories removed, want 100", len(w.removed))
+	}
+	f.selection = backup.Selection{ExcludeIfPresent: []string{"file-002999"}}
+	w = f.snapshot()
+	if state := f.state(w); len(state) > len(home)*3 || state["large/"].Kind != backup.Directory {
+		t.Errorf("%d entries with the large directory kept empty", len(state))
+	}
+}
+
+func pagesByName(w walked) map[backup.PageName]string {
+	pages := map[backup.PageName]string{}
+	for _, p := range w.pages {
+		pages[backup.PageName{Path: p.Path, Key: p.Key}] = fmt.Sprintf("%x %d %x", p.Fingerprint, p.Inode, p.Listing)
+	}
+	return pages
+}
+
+// Temporary space that is full is no fault of the directory's: the task is tried again.
+func TestSpillWithoutSpace(t *testing.T) {
+	f := newFixture(t, files("large", 300))
+	f.snapshot()
+	task := f.rootTask()
+	f.svc.spillEntries = 100
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	if err := f.svc.walk(t.Context(), task); err == nil || !strings.Contains(err.Error(), "sort a directory") {
+		t.Errorf("error %v", err)
+	}
+	if sent := f.take(); len(sent) > 0 {
+		t.Errorf("sent %+v", sent)
+	}
+}
+
+// A result that is larger than a message comes in parts, which count as one.
+func TestParts(t *testing.T) {
+	tree := treetest.Tree{}
+	for i := range 30 { // symlinks need no reader, and their targets do not compress
+		for j := range 100 {
+			tree[fmt.Sprintf("dir-%02d/link-%03d", i, j)] = treetest.Symlink(noise(i*1000+j, 400))
+		}
+	}
+	f := newFixture(t, tree)
+	f.svc.budgets = budgetOf(1000)
+	w := f.snapshot()
+	if len(w.parts) < 2 {
+		t.Fatalf("%d parts", len(w.parts))
+	}
+	for i, p := range w.parts {
+		if p.Part != int32(i) || p.Last != (i == len(w.parts)-1) {
+			t.Errorf("message %d is part %d, last %v", i, p.Part, p.Last)
+		}
+	}
+	f.wantEachOnce(w)
+	f.wantTree(w)
+}
+
+// Paths and names of any number fit into their messages.
+func TestNamesFit(t *testing.T) {
+	f := newFixture(t, nil)
+	r := newResult(f.svc, f.rootTask())
+	for i := range 100_000 {
+		must(t, r.ended(t.Context(), backup.PageName{Key: 1<<53 - backup.PageKey(i)}))
+		must(t, r.removed(t.Context(), fmt.Sprint(i)))
+	}
+	directories := make([]string, 60_000)
+	for i := range directories {
+		directories[i] = fmt.Sprint(i)
+	}
+	must(t, r.children(t.Context(), directories, 0))
+	must(t, r.finish(t.Context()))
+	var w walked
+	w.add(f.take())
+	if len(w.ended) != 100_000 || len(w.removed) != 100_000 || w.children != len(directories) {
+		t.Errorf("%d ended, %d removed, %d children", len(w.ended), len(w.removed), w.children)
+	}
+}
+
+func TestComparePaths(t *testing.T) {
+	path := rapid.Custom(func(rt *rapid.T) string {
+		return strings.Join(rapid.SliceOfN(rapid.StringOfN(rapid.SampledFrom([]rune("a!\x01\u00ff")), 1, 3, -1), 0, 3).Draw(rt, "names"), "/")
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		a, b := path.Draw(rt, "a"), path.Draw(rt, "b")
+		if got, want := comparePaths(a, b), slices.Compare(backup.PathKey(a), backup.PathKey(b)); got != want {
+			rt.Errorf("%q and %q compare as %d, their keys as %d", a, b, got, want)
+		}
+	})
+}
+
+// noise is text that does not compress well.
+func noise(seed, length int) string {
+	var b strings.Builder
+	x := uint64(seed)*2654435761 + 1
+	for b.Len() < length {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b.WriteString(fmt.Sprintf("%x", x))
+	}
+	return b.String()[:length]
+}
