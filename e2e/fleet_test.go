@@ -91,8 +91,8 @@ func TestKillAnyProcess(t *testing.T) {
 		settle(t)
 		started := time.Now()
 		backup, _ := f.StartBackup(shard)
-		settled := m.random.Int64N(total * 3 / 4)
-		fleet.Await(t, "work to be settled", func() bool { return f.Index.Work().Settled() >= settled })
+		settled := m.random.Int64N(total / 2)
+		fleet.Await(t, "work to be settled", func() bool { return backup.Ended() || f.Index.Work().Settled() >= settled })
 		victim.kill()
 		<-time.After(time.Duration(m.random.IntN(300)) * time.Millisecond) // the rest works on meanwhile
 		victim.back()

@@ -22,15 +22,15 @@ func TestKilledBackupIsResumed(t *testing.T) {
 	index := repo.Index()
 	m := &mutator{t: t, dir: tree, random: rand.New(rand.NewPCG(4, 4))}
 
-	started := time.Now()
 	other := fleet.NewRepo(t)
+	started := time.Now()
 	other.Backup(tree)
 	takes := time.Since(started)
 	for round := range 2 {
 		kills := 0
 		for range 3 {
 			backup := repo.Start("backup", tree)
-			<-time.After(rand.N(takes))
+			<-time.After(rand.N(takes * 3 / 4))
 			if !backup.Ended() {
 				kills++
 			}

@@ -100,6 +100,18 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+func TestSplit(t *testing.T) {
+	for path, want := range map[string][2]string{"": {"", ""}, "a": {"", "a"}, "a/b": {"a", "b"}, "a/b/c": {"a/b", "c"}} {
+		dir, name := Split(path)
+		if dir != want[0] || name != want[1] {
+			t.Errorf("%q: %q and %q, want %q", path, dir, name, want)
+		}
+		if Join(dir, name) != path {
+			t.Errorf("%q joins to %q", path, Join(dir, name))
+		}
+	}
+}
+
 func TestCheckName(t *testing.T) {
 	for _, name := range []string{"a", "...", "..a", ".hidden", " ", "\x01\xff\n", strings.Repeat("n", 1020)} {
 		if err := CheckName(name); err != nil {

@@ -163,7 +163,7 @@ func (d *directory) OpenFile(ctx context.Context, name string) (source.File, err
 		unix.Close(fd)
 		return nil, &fs.PathError{Op: "stat", Path: name, Err: asError(errno)}
 	}
-	if kindOf(f.st.Mode) != backup.File {
+	if backup.KindOfMode(uint32(f.st.Mode)) != backup.File {
 		unix.Close(fd)
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("no regular file any more: %w", source.ErrStale)}
 	}
@@ -223,7 +223,7 @@ func (s *scratch) parse(dents []byte) (namesBytes int, err error) {
 
 // setAttributes fills e from st, but for its name and a symlink's target.
 func setAttributes(e *backup.Entry, st *unix.Statx_t) {
-	e.Kind = kindOf(st.Mode)
+	e.Kind = backup.KindOfMode(uint32(st.Mode))
 	e.Mode = uint32(st.Mode) & 0o7777
 	e.UID, e.GID, e.Nlink = st.Uid, st.Gid, st.Nlink
 	e.Mtime = backup.Time{Sec: st.Mtime.Sec, Nsec: st.Mtime.Nsec}

@@ -190,7 +190,7 @@ func (t *tree) openComponent(s *scratch, at int, name string, flags int) (fd int
 		if errno != unix.ENOTDIR || statEntry(at, &s.path[0], &s.st) != 0 {
 			break
 		}
-		if kind := kindOf(s.st.Mode); kind != backup.Directory {
+		if kind := backup.KindOfMode(uint32(s.st.Mode)); kind != backup.Directory {
 			return -1, kind == backup.Symlink, errno
 		}
 		// It is one now: somebody swaps it.

@@ -125,7 +125,8 @@ func (f *fixture) apply(results ...index.Result) {
 func (f *fixture) walked(fill func(*backup.SliceWalked)) backup.Snapshot {
 	f.Helper()
 	s := f.begin()
-	slice := sliceOf(new(f.claimTask()))
+	task := f.claimTask()
+	slice := sliceOf(&task)
 	fill(slice)
 	f.apply(index.Result{Slice: slice})
 	return s
@@ -147,7 +148,7 @@ func (f *fixture) segments(id backup.SnapshotID) map[string][]*segment.Part {
 	f.Helper()
 	all := map[string][]*segment.Part{}
 	var names []string
-	for o, err := range f.store.List(f.ctx, "segments/") {
+	for o, err := range f.store.List(f.ctx, store.SegmentsPrefix) {
 		f.must(err)
 		if strings.Contains(o.Name, id.String()) {
 			names = append(names, o.Name)
@@ -156,35 +157,11 @@ func (f *fixture) segments(id backup.SnapshotID) map[string][]*segment.Part {
 	slices.Sort(names)
 	for _, name := range names {
 		data := value(f.store.Get(f.ctx, name, 64<<20))(f)
-		attempt, part := "", 0
-		for _, s := range strings.FieldsFunc(strings.TrimPrefix(name, "segments/"), func(r rune) bool { return r == '/' || r == '-' || r == '.' }) {
-			if len(s) == 32 && s != id.String() {
-				attempt = s
-			}
-		}
-		var raw backup.PackID
-		_, err := fmt.Sscanf(attempt, "%x", (*hex)(&raw))
-		f.must(err)
-		p, err := segment.Open(data, raw, f.opener)
-		if err != nil {
-			f.Fatalf("%s, part %d: %v", name, part, err)
-		}
-		all[attempt] = append(all[attempt], p)
+		attempt, _, _ := strings.Cut(name[strings.LastIndexByte(name, '/')+1:], "-")
+		pack := backup.PackID(value(backup.ParseSnapshotID(attempt))(f)) // the same digits
+		all[attempt] = append(all[attempt], value(segment.Open(data, pack, f.opener))(f))
 	}
 	return all
-}
-
-// hex reads 32 digits.
-type hex backup.PackID
-
-func (h *hex) Scan(s fmt.ScanState, _ rune) error {
-	token, err := s.Token(true, nil)
-	if err != nil {
-		return err
-	}
-	id, err := backup.ParseSnapshotID(string(token))
-	*h = hex(id)
-	return err
 }
 
 func sliceOf(t *backup.WalkTask) *backup.SliceWalked {

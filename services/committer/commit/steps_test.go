@@ -1,0 +1,309 @@
+package commit
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A stepIndex is an index that something happens to before or after its steps.
+type stepIndex struct {
+	index.Index
+	before, after func(step string) error
+}
+
+func (x *stepIndex) step(name string, do func() error) error {
+	if x.before != nil {
+		if err := x.before(name); err != nil {
+			return err
+		}
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	if x.after != nil {
+		return x.after(name)
+	}
+	return nil
+}
+
+func (x *stepIndex) ClaimTasks(ctx context.Context, c index.Claim) (tasks []backup.WalkTask, err error) {
+	err = x.step("claim tasks", func() error { tasks, err = x.Index.ClaimTasks(ctx, c); return err })
+	return tasks, err
+}
+
+func (x *stepIndex) ClaimBatches(ctx context.Context, c index.Claim) (batches []backup.ReadBatch, err error) {
+	err = x.step("claim batches", func() error { batches, err = x.Index.ClaimBatches(ctx, c); return err })
+	return batches, err
+}
+
+func (x *stepIndex) Apply(ctx context.Context, results []index.Result) (outcomes []index.Outcome, err error) {
+	err = x.step("apply", func() error { outcomes, err = x.Index.Apply(ctx, results); return err })
+	return outcomes, err
+}
+
+func (x *stepIndex) Commit(ctx context.Context, id backup.SnapshotID, segments []string, now time.Time) error {
+	return x.step("commit", func() error { return x.Index.Commit(ctx, id, segments, now) })
+}
+
+// A committer, its queues and its workers die together at every step, before
+// it and after it; the next ones complete the snapshot, and each result counts once.
+func TestCrashAtEachStep(t *testing.T) {
+	directories := []string{"a", "b", "c"}
+	for _, after := range []bool{false, true} {
+		for n := int64(1); ; n++ {
+			crashed := false
+			t.Run(fmt.Sprintf("after=%t/%d", after, n), func(t *testing.T) {
+				f := newFixture(t)
+				snap := f.begin()
+				var steps atomic.Int64
+				ctx, crash := context.WithCancel(f.ctx)
+				at := func(string) error {
+					if steps.Add(1) == n {
+						crash()
+					}
+					return ctx.Err()
+				}
+				idx := &stepIndex{Index: f.idx, before: at}
+				if after {
+					idx = &stepIndex{Index: f.idx, after: at}
+				}
+				f.runUntil(ctx, crash, idx, directories)
+				crashed = steps.Load() >= n && f.snapshot(snap.ID).State == backup.Running
+				// Another process, and a queue that has lost everything.
+				ctx, stop := context.WithCancel(f.ctx)
+				f.must(f.idx.ExpireLeases(f.ctx, snap.ID))
+				f.runUntil(ctx, stop, f.idx, directories)
+				f.wantDone(snap.ID, directories)
+			})
+			if !crashed || n >= 12 || t.Failed() {
+				break
+			}
+		}
+	}
+}
+
+// runUntil runs one committer with its workers until the snapshot has ended or ctx is done.
+func (f *fixture) runUntil(ctx context.Context, stop func(), idx Index, directories []string) {
+	f.Helper()
+	conn, stopServer := f.queue()
+	defer stopServer()
+	s := f.service(idx, Options{Poll: 5 * time.Millisecond, OnEnd: func(backup.SnapshotID) { stop() }})
+	_, err := conn.EnsureStreams(ctx)
+	if err != nil && ctx.Err() == nil {
+		f.Fatal(err)
+	}
+	wait := f.work(ctx, conn, directories...)
+	watchdog := time.AfterFunc(within, func() { f.Error("it does not end"); stop() })
+	defer watchdog.Stop()
+	s.Run(ctx)
+	wait()
+}
+
+func (f *fixture) wantDone(id backup.SnapshotID, directories []string) {
+	f.Helper()
+	s := f.snapshot(id)
+	if s.State != backup.Committed || s.Counts.Files != int64(1+len(directories)) || s.TasksSettled != int64(1+len(directories)) || s.BatchesSettled != 1 {
+		f.Errorf("snapshot %s (%s): %+v", s.State, s.Reason, s)
+		return
+	}
+	want := map[backup.PageName]string{{}: "listing of "}
+	for _, path := range directories {
+		want[backup.PageName{Path: path}] = "listing of " + path
+	}
+	if got := f.pages(id); !maps.Equal(got, want) {
+		f.Errorf("pages %v, want %v", got, want)
+	}
+}
+
+// Any number of committers work at once; the index arbitrates.
+func TestTwoCommitters(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	snap := f.begin()
+	var directories []string
+	for i := range 100 {
+		directories = append(directories, fmt.Sprint("d", i))
+	}
+	ctx, stop := context.WithCancel(f.ctx)
+	var ends atomic.Int64
+	var all sync.WaitGroup
+	for range 2 {
+		s := f.service(f.idx, Options{Poll: 5 * time.Millisecond, OnEnd: func(backup.SnapshotID) { ends.Add(1) }})
+		all.Go(func() { s.Run(ctx) })
+	}
+	all.Go(f.work(ctx, conn, directories...))
+	f.ended(snap.ID)
+	stop()
+	all.Wait()
+	f.wantDone(snap.ID, directories)
+	if n := ends.Load(); n != 1 {
+		t.Errorf("the end was told %d times", n)
+	}
+	if len(f.segments(snap.ID)) == 0 {
+		t.Error("there is no segment")
+	}
+}
+
+// A result that comes twice, or of an attempt that lost, changes nothing; not
+// even where it says that the shard cannot be walked (I3).
+func TestLateResultsChangeNothing(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	snap := f.begin()
+	first := f.claimTask()
+	f.must(f.idx.ExpireLeases(f.ctx, snap.ID))
+	second := f.claimTask()
+	ctx, stop := context.WithCancel(f.ctx)
+	var all sync.WaitGroup
+	s := f.service(f.idx, Options{Poll: time.Hour})
+	_, err := conn.EnsureStreams(f.ctx)
+	f.must(err)
+	all.Go(func() { s.Run(ctx) })
+	defer all.Wait()
+	defer stop()
+
+	wins := sliceOf(&second)
+	wins.Counts.Files, wins.Pages, wins.Children = 1, []backup.PageVersion{pageOf("", "second")}, [][]string{{"left"}}
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, wins))
+	late := sliceOf(&first)
+	late.Counts.Files, late.Pages = 5, []backup.PageVersion{pageOf("", "first")}
+	f.until(func() bool { return f.snapshot(snap.ID).TasksSettled == 1 })
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, late))
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, wins))
+	failed := sliceOf(&first)
+	failed.Failed = "the root is not there"
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, failed))
+
+	child := f.claimTask()
+	last := sliceOf(&child)
+	last.Counts.Files = 1
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, last))
+	if got := f.ended(snap.ID); got.State != backup.Committed || got.Counts.Files != 2 {
+		t.Errorf("%s (%s), %d files", got.State, got.Reason, got.Counts.Files)
+	}
+	if got := f.pages(snap.ID)[backup.PageName{}]; got != "second" {
+		t.Errorf("the root's page is of the %s attempt", got)
+	}
+}
+
+func TestShardThatCannotBeWalkedFails(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	snap := f.begin()
+	task := f.claimTask()
+	ctx, stop := context.WithCancel(f.ctx)
+	ended := make(chan backup.SnapshotID, 1)
+	s := f.service(f.idx, Options{OnEnd: func(id backup.SnapshotID) { ended <- id }})
+	var all sync.WaitGroup
+	all.Go(func() { s.Run(ctx) })
+	defer all.Wait()
+	defer stop()
+	failed := sliceOf(&task)
+	failed.Failed = "the root is not there"
+	f.until(func() bool { return flow.Publish(f.ctx, conn, flow.Slices, failed) == nil })
+	if id := <-ended; id != snap.ID {
+		t.Errorf("%v has ended", id)
+	}
+	if got := f.snapshot(snap.ID); got.State != backup.Failed || got.Reason != failed.Failed {
+		t.Errorf("%s: %q", got.State, got.Reason)
+	}
+}
+
+func TestTooManyAttemptsFailTheSnapshot(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	_, err := conn.EnsureStreams(f.ctx)
+	f.must(err)
+	snap := f.begin()
+	for range maxAttempts {
+		f.claimTask()
+		f.must(f.idx.ExpireLeases(f.ctx, snap.ID))
+	}
+	f.must(f.service(f.idx, Options{}).dispatch(f.ctx))
+	if got := f.snapshot(snap.ID); got.State != backup.Failed {
+		t.Errorf("%s", got.State)
+	}
+}
+
+// Work that could not be sent can be claimed by others at once.
+func TestClaimsAreTakenBack(t *testing.T) {
+	f := newFixture(t)
+	f.queue() // without streams: nothing can be published
+	f.begin()
+	ctx, cancel := context.WithCancel(f.ctx)
+	idx := &stepIndex{Index: f.idx, after: func(step string) error {
+		if step == "claim tasks" {
+			cancel() // the service is told to stop between the claim and its sending
+		}
+		return nil
+	}}
+	if err := f.service(idx, Options{Lease: time.Hour}).dispatch(ctx); err == nil {
+		t.Fatal("it was sent")
+	}
+	if task := f.claimTask(); task.Attempt != 2 {
+		t.Errorf("attempt %d", task.Attempt)
+	}
+}
+
+// While there are no queues nothing is claimed: an outage costs no attempts.
+func TestOutageCostsNoAttempts(t *testing.T) {
+	f := newFixture(t)
+	_, stopServer := f.queue()
+	f.begin()
+	stopServer()
+	ctx, stop := context.WithCancel(f.ctx)
+	defer stop()
+	var all sync.WaitGroup
+	failures := make(chan error, 100)
+	s := f.service(f.idx, Options{Poll: time.Millisecond, OnRetry: func(err error) {
+		select {
+		case failures <- err:
+		default:
+		}
+	}})
+	all.Go(func() { s.dispatchLoop(ctx) })
+	for range 3 {
+		<-failures
+	}
+	stop()
+	all.Wait()
+	if task := f.claimTask(); task.Attempt != 1 {
+		t.Errorf("attempt %d", task.Attempt)
+	}
+}
+
+// What other snapshots have handed out leaves room for those that one works for.
+func TestQueueOfOthersLeavesRoom(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	_, err := conn.EnsureStreams(f.ctx)
+	f.must(err)
+	f.begin()
+	f.claimTask() // by a process that died since
+	f.shard = value(f.idx.EnsureShard(f.ctx, f.shard.Filer, "/other", "posix:///other"))(f)
+	ours := f.begin()
+	f.must(f.service(f.idx, Options{Queued: 1, Snapshots: []backup.SnapshotID{ours.ID}}).dispatch(f.ctx))
+	if tasks, _, err := f.idx.Leased(f.ctx, []backup.SnapshotID{ours.ID}, time.Now()); tasks != 1 || err != nil {
+		t.Errorf("%d tasks are handed out, error %v", tasks, err)
+	}
+}
+
+func (f *fixture) until(done func() bool) {
+	f.Helper()
+	ctx, cancel := context.WithTimeout(f.ctx, within)
+	defer cancel()
+	for !done() {
+		if ctx.Err() != nil {
+			f.Fatal("it does not come about")
+		}
+	}
+}
