@@ -71,10 +71,9 @@ func TestStreamsDeleted(t *testing.T) {
 // A thief takes messages that are not for it, from the same queues as the
 // services. What it does to them is what may happen to any message.
 type thief struct {
-	js                      jetstream.JetStream
-	lost, late, twice       atomic.Int64
-	owned                   sync.WaitGroup
-	lostPercent, maxDelayMs int
+	js                jetstream.JetStream
+	lost, late, twice atomic.Int64
+	owned             sync.WaitGroup
 }
 
 // run steals from one queue until ctx is done.

@@ -310,12 +310,12 @@ func TestFileVanishesBeforeItIsRead(t *testing.T) {
 func TestSecondBackupAtOnce(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
-	generate(t, tree, 41, shape{directories: 20, files: 10, meanBytes: 2000})
+	generate(t, tree, 41, shape{directories: 40, files: 30, meanBytes: 10_000})
 	first := repo.Start("backup", tree)
 	fleet.Await(t, "a running snapshot", func() bool { return first.Ended() || repo.Index().Work().State == "running" })
 	first.Signal(syscall.SIGSTOP)
 	if repo.Index().Work().State != "running" {
-		t.Skip("the first backup ended before it could be stopped")
+		t.Fatal("the first backup ended before it could be stopped")
 	}
 	expect(t, repo.Run("backup", tree), 11, tree, "running")
 	other := t.TempDir()

@@ -1,5 +1,16 @@
 // Package e2e_test proves what bctl promises as a whole, with real processes
-// and real servers: everything here goes through the command line.
+// and real servers: everything here goes through the command line, and what
+// comes of it is judged by package treetest, by SQL, and by a look at the store's files.
+//
+//	embedded_test.go   everything comes back; what has not changed costs nothing; random changes
+//	killed_test.go     a backup that is killed or interrupted is gone on with
+//	fleet_test.go      services over NATS, Postgres and S3; each killed in mid-run
+//	chaos_test.go      queues deleted; messages lost, late, twice (I2, I3)
+//	faults_test.go     writes to the store and transactions that fail, or seem to
+//	errors_test.go     what a user is told, and the exit status
+//	pagecache_test.go, strace_test.go   what a backup leaves behind, and what it asks of a file server
+//
+// E2E_SEED=n repeats random changes; BCTL_E2E_PROGRAM=path tests another build of bctl.
 package e2e_test
 
 import (

@@ -3,11 +3,11 @@
 //
 //	repo := fleet.NewRepo(t)                      // bctl init, everything on this machine
 //	repo.Must("backup", tree)                     // fails the test unless the exit status is 0
-//	running := repo.Start("backup", tree)         // running.Kill(), running.Interrupt()
+//	running := repo.Start("backup", tree)         // running.Kill(), running.Signal(syscall.SIGINT)
 //
 //	f := fleet.New(t, fleet.Options{})            // NATS, Postgres, S3, 2 walkers, 2 readers, 2 committers
-//	backup := f.Start("backup", "--filer", "f", "--shard", tree)
-//	fleet.Await(t, "a settled task", func() bool { return f.Work().TasksSettled > 0 })
+//	backup, id := f.StartBackup(tree)
+//	fleet.Await(t, "a settled task", func() bool { return f.Index.Work().TasksSettled > 0 })
 //	f.Walkers[0].Kill()
 //	f.Walkers[0].Restart()
 //

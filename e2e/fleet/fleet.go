@@ -57,7 +57,7 @@ const LeaseSeconds = 3
 func New(t testing.TB, o Options) *Fleet {
 	t.Helper()
 	f := &Fleet{Client: NewClient(t), NATS: testenv.NATS(t), S3: testenv.VersityGW(t)}
-	dsn := ""
+	var dsn string
 	if o.OwnPostgres {
 		f.Postgres = testenv.PostgresServer(t)
 		dsn = f.Postgres.DSN()

@@ -167,9 +167,25 @@ func (c *Conn) Ready() error {
 // Close sends what is buffered and disconnects.
 func (c *Conn) Close() {
 	if c.nc.IsConnected() {
-		_ = c.nc.FlushTimeout(2 * time.Second) // what is lost comes again as a new attempt
+		if c.opts.InProcess != nil && c.opts.Memory {
+			c.deleteStreams()
+		}
+		_ = c.nc.FlushTimeout(closeWait) // what is lost comes again as a new attempt
 	}
 	c.nc.Close()
+}
+
+// closeWait is how long Close takes at most.
+const closeWait = 2 * time.Second
+
+// deleteStreams deletes the streams of a server that ends with this process:
+// with consumers that somebody asked for messages, its shutdown takes 50 ms.
+func (c *Conn) deleteStreams() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	for _, q := range []queue{walkQueue, readQueue, commitQueue} {
+		_ = c.js.DeleteStream(ctx, q.stream) // it is in memory: it ends with the server
+	}
 }
 
 // EnsureStreams makes the streams and consumers that are missing, and reports

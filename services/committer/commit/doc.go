@@ -13,6 +13,9 @@
 // its work is settled, whether that was seen just now or is found later. Any
 // number of committers do this at once; transactions of the index arbitrate.
 //
+// While the queues cannot be reached nothing is claimed: an outage of NATS
+// costs no attempts.
+//
 // # What a crash leaves
 //
 //	before a claim is sent        the lease runs out, and the work is claimed again

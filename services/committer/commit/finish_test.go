@@ -59,11 +59,11 @@ func TestSegmentsRebuildThePages(t *testing.T) {
 			t.Fatalf("snapshot %d has %d segments", n, len(segments))
 		}
 		for _, parts := range segments {
+			f.replay(rebuilt, parts)
 			for i, p := range parts {
 				if p.Header.Snapshot != snap.ID.String() || p.Header.Shard != "/srv" || p.Header.Part != i || p.Header.Last != (i == len(parts)-1) || p.Header.Base != snap.Base {
 					t.Errorf("header %+v", p.Header)
 				}
-				f.replay(rebuilt, p)
 			}
 		}
 		if want := f.pages(snap.ID); !maps.Equal(rebuilt, want) {
@@ -83,15 +83,22 @@ func lastOfEach(pages []backup.PageVersion) (list []backup.PageVersion) {
 	return list
 }
 
-func (f *fixture) replay(pages map[backup.PageName]string, p *segment.Part) {
-	for c, err := range p.Changes() {
-		f.must(err)
-		name := backup.PageName{Path: c.Path, Key: c.Key}
-		if c.Ended {
-			delete(pages, name)
-			continue
+// replay ends what the segment ends, and then adds what it adds: a page that
+// was changed is among both.
+func (f *fixture) replay(pages map[backup.PageName]string, parts []*segment.Part) {
+	for _, ended := range []bool{true, false} {
+		for _, p := range parts {
+			for c, err := range p.Changes() {
+				f.must(err)
+				switch {
+				case c.Ended != ended:
+				case ended:
+					delete(pages, backup.PageName{Path: c.Path, Key: c.Key})
+				default:
+					pages[backup.PageName{Path: c.Path, Key: c.Key}] = string(c.Listing)
+				}
+			}
 		}
-		pages[name] = string(c.Listing)
 	}
 }
 
@@ -173,7 +180,10 @@ func TestShrinkGuard(t *testing.T) {
 			f := newFixture(t)
 			ended := 0
 			s := f.service(f.idx, Options{OnEnd: func(backup.SnapshotID) { ended++ }})
-			first := f.walked(func(s *backup.SliceWalked) { s.Counts.Files = c.before; s.Pages = []backup.PageVersion{pageOf("", "1")} })
+			first := f.walked(func(s *backup.SliceWalked) {
+				s.Counts.Files = c.before
+				s.Pages = []backup.PageVersion{pageOf("", "1")}
+			})
 			f.must(s.finish(f.ctx, first.ID))
 			if got := f.snapshot(first.ID); got.State != backup.Committed {
 				t.Fatalf("the first is %s: %s", got.State, got.Reason)

@@ -41,7 +41,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, ctx: t.Context()}
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") // syncs in no time
+	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
 	if err != nil {
 		dir = t.TempDir()
 	}

@@ -14,7 +14,8 @@
 // # Memory
 //
 // Windows are taken from a fixed set and given back, and who waits for one
-// holds none; packs are at most one being filled for a snapshot, and those on their way.
+// holds none; packs are at most one being filled for a snapshot, four in all, and those on their way.
+// Of a batch that waits for its packs only the encoded pages are held.
 // Nothing grows with the size of a file, a batch or the tree.
 //
 // # Failure

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -200,4 +203,33 @@ func TestPackIsToldUntilItIsTaken(t *testing.T) {
 	f.read(f.batchOf(""))
 	f.commit()
 	f.wantTree()
+}
+
+// Whoever breaks into a reader has its key, but cannot read with it what is
+// in the store (I8).
+func TestWorkerKeyOpensNothing(t *testing.T) {
+	const secret = "a secret that would be found in a pack"
+	f := newFixture(t, treetest.Tree{"a": treetest.File(secret)})
+	f.read(f.batchOf(""))
+	f.commit()
+	f.wantTree()
+	text := must(f.key.MarshalText())(t)
+	if _, err := seal.NewOpener(text); err == nil {
+		t.Error("the worker key is an identity")
+	}
+	identity, _, err := seal.GenerateIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := must(seal.NewOpener([]byte(identity)))(t)
+	for id := range f.packs {
+		name := store.PackName(f.snap.ID, id)
+		if _, err := pack.Open(f.ctx, f.store, name, id, other); !errors.Is(err, backup.ErrWrongKey) {
+			t.Errorf("error %v, want ErrWrongKey", err)
+		}
+		data := must(f.store.Get(f.ctx, name, pack.MaxBytes))(t)
+		if bytes.Contains(data, []byte(secret)) || bytes.Contains(data, f.key.Dedup[:]) {
+			t.Error("the pack has it as plain text")
+		}
+	}
 }

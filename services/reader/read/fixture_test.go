@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,7 +48,11 @@ type fixture struct {
 
 func newFixture(t *testing.T, tree treetest.Tree) *fixture {
 	t.Helper()
-	f := &fixture{T: t, ctx: t.Context(), dir: t.TempDir(), packs: map[backup.PackID]*pack.Reader{}}
+	memory := memoryDirectory(t)
+	f := &fixture{T: t, ctx: t.Context(), dir: filepath.Join(memory, "tree"), packs: map[backup.PackID]*pack.Reader{}}
+	if err := os.Mkdir(f.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if tree != nil {
 		treetest.Make(t, f.dir, tree)
 	}
@@ -55,7 +60,6 @@ func newFixture(t *testing.T, tree treetest.Tree) *fixture {
 	f.opener = must(seal.NewOpener([]byte(identity)))(t)
 	f.key = seal.WorkerKey{Repository: backup.NewRepositoryID(), Dedup: seal.NewDedupKey(), Recipients: []string{recipient}}
 	f.repo = backup.Repository{ID: f.key.Repository, Chunker: chunk.DefaultCutter, Codec: "zstd-1", Recipients: f.key.Recipients}
-	memory := memoryDirectory(t)
 	f.idx = must(sqliteindex.Open(f.ctx, filepath.Join(memory, "index.db")))(t)
 	t.Cleanup(func() { _ = f.idx.Close() })
 	_, _ = must2(f.idx.Migrate(f.ctx))(t)
@@ -67,14 +71,17 @@ func newFixture(t *testing.T, tree treetest.Tree) *fixture {
 	return f
 }
 
-// memoryDirectory is one that is synced in no time, where there is such.
+// memoryDirectory is one that is synced in no time, where there is such with xattrs.
 func memoryDirectory(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
 	if err != nil {
 		return t.TempDir()
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if syscall.Setxattr(dir, "user.test", nil, 0) != nil {
+		return t.TempDir()
+	}
 	return dir
 }
 
@@ -103,7 +110,7 @@ func must2[T, U any](v T, u U, err error) func(testing.TB) (T, U) {
 func (f *fixture) newReader(o Options) *Service {
 	f.Helper()
 	s := must(New(Parts{
-		Index: f.idx, Source: posix.New(posix.Options{}), Store: f.store, Repository: f.repo, Key: f.key, Report: flow.NewReporter(nil, "test"),
+		Index: f.idx, Source: posix.New(posix.Options{}), Store: writeOnlyStore{puts: f.store}, Repository: f.repo, Key: f.key, Report: flow.NewReporter(nil, "test"),
 	}, o))(f)
 	s.sendPack = func(ctx context.Context, m *backup.PackStored) error {
 		if size := must(flow.SizeOf(flow.Packs, m))(f); size > flow.MaxMessageBytes {
@@ -224,7 +231,7 @@ func (f *fixture) claim() *backup.ReadBatch {
 	return &batches[0]
 }
 
-// store reads a batch and commits the snapshot.
+// read makes an attempt at a batch that must succeed.
 func (f *fixture) read(msg *backup.ReadBatch) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, time.Minute)
@@ -333,6 +340,17 @@ func (f *fixture) chunk(id backup.ChunkID) []byte {
 		f.Fatalf("chunk %v is not in its pack's table", id)
 	}
 	return raw[at.Offset : at.Offset+at.Length]
+}
+
+// A writeOnlyStore polices that a reader only ever writes (I8): its other
+// methods are those of a nil Store.
+type writeOnlyStore struct {
+	store.Store
+	puts *faultStore
+}
+
+func (s writeOnlyStore) Put(ctx context.Context, name string, data []byte) error {
+	return s.puts.Put(ctx, name, data)
 }
 
 // A faultStore is a store whose Puts can go wrong, and are counted.

@@ -140,7 +140,7 @@ func (w *visit) list(ctx context.Context) error {
 		entries, stats, err := w.dir.Read(ctx, w.entries, w.notStated)
 		w.entries = entries
 		w.counts.StatCalls += int64(stats)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

@@ -18,9 +18,12 @@
 //	a walker dies          the message is delivered again when its time runs out, or the lease in
 //	                       the index does: another attempt walks the same slice; nothing of the
 //	                       first counts, or everything, if its last message had been sent
+//	index, NATS away       the task is handed back and tried again; where a part of a large result
+//	                       has been sent, as another attempt, when the lease runs out
+//	an entry cannot be     it is a problem; the last snapshot's entry is carried forward, flagged
+//	looked at
 //	a directory is gone    it is left out, and what the last snapshot has of it is ended
 //	a directory cannot     it is a problem; what the last snapshot has of it is carried forward
 //	be read
 //	the root is gone       the snapshot fails, and says why
-//	index, NATS away       the task is handed back and tried again
 package walk

@@ -215,7 +215,7 @@ func (f *fixture) chmod(mode os.FileMode, paths ...string) {
 func asNobody(t *testing.T) {
 	t.Helper()
 	const nobody = 65534
-	home, err := os.MkdirTemp("", "bctl-nobody-")
+	home, err := os.MkdirTemp("", "bctl-nobody-") //nolint:usetesting // t.TempDir is in a directory that nobody may enter
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(home) })
 	must(t, os.Chown(home, nobody, nobody))

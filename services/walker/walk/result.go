@@ -59,6 +59,7 @@ type result struct {
 	part      *backup.SliceWalked
 	partBytes int
 	total     int
+	begun     bool // a part that is not the last may have been sent
 
 	batch                    []backup.PageVersion
 	batchFiles, batchListing int
@@ -233,6 +234,7 @@ func (r *result) room(ctx context.Context, size int) error {
 
 func (r *result) send(ctx context.Context, last bool) error {
 	r.part.Last = last
+	r.begun = r.begun || !last
 	if err := r.svc.send(ctx, r.part); err != nil {
 		return err
 	}

@@ -98,14 +98,26 @@ func (s *Service) handle(ctx context.Context, task *backup.WalkTask, d *flow.Del
 	switch {
 	case err == nil:
 		d.Ack()
+	case errors.Is(err, errBegun):
+		s.retrying(task, err)
+		d.Drop()
 	case ctx.Err() != nil:
 		d.Retry(0)
 	default:
-		s.opts.Log.Warn("walk task will be tried again", "snapshot", task.Job.Snapshot.Short(), "task", task.ID, "attempt", task.Attempt, "error", err)
-		if s.opts.OnRetry != nil {
-			s.opts.OnRetry(err)
-		}
+		s.retrying(task, err)
 		d.Retry(retryDelay)
+	}
+}
+
+// errBegun: parts of the attempt's result have been sent. A second walk would
+// cut its parts elsewhere, and both would be taken for one result: the lease
+// brings the task back, as another attempt.
+var errBegun = errors.New("a part of the result was sent")
+
+func (s *Service) retrying(task *backup.WalkTask, err error) {
+	s.opts.Log.Warn("walk task will be tried again", "snapshot", task.Job.Snapshot.Short(), "task", task.ID, "attempt", task.Attempt, "error", err)
+	if s.opts.OnRetry != nil {
+		s.opts.OnRetry(err)
 	}
 }
 
@@ -123,13 +135,17 @@ func (s *Service) walk(ctx context.Context, task *backup.WalkTask) error {
 	if err != nil {
 		return s.fail(ctx, task, err)
 	}
-	if err := sl.walk(ctx); err != nil {
-		if errors.Is(err, errRootGone) {
-			return s.fail(ctx, task, err)
-		}
-		return err
+	err = sl.walk(ctx)
+	if err == nil {
+		err = sl.result.finish(ctx)
 	}
-	return sl.result.finish(ctx)
+	switch {
+	case errors.Is(err, errRootGone):
+		return s.fail(ctx, task, err)
+	case err != nil && sl.result.begun:
+		return fmt.Errorf("%w: %w", errBegun, err)
+	}
+	return err
 }
 
 // fail tells the committer that the shard cannot be walked at all.

@@ -1,7 +1,11 @@
 package walk
 
 import (
+	"context"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -67,14 +72,13 @@ func (f *fixture) wantEachOnce(w walked) {
 	}
 }
 
-// A slice that is cut leaves each directory either walked or to a child.
 func TestCancelledSliceSendsNothing(t *testing.T) {
 	f := newFixture(t, home)
 	task := f.rootTask()
 	ctx, cancel := contextCancelledAfterSends(f, 0)
 	defer cancel()
-	if err := f.svc.walk(ctx, task); err == nil {
-		t.Error("a cancelled walk succeeded")
+	if err := f.svc.walk(ctx, task); !errors.Is(err, context.Canceled) || errors.Is(err, errBegun) {
+		t.Errorf("error %v", err)
 	}
 	for _, m := range f.take() {
 		if m.Last {
@@ -88,6 +92,10 @@ func TestCancelledSliceSendsNothing(t *testing.T) {
 func TestAnyTree(t *testing.T) {
 	f := newFixture(t, nil)
 	top := t.TempDir()
+	checks := flag.Lookup("rapid.checks").Value
+	before := checks.String()
+	defer func() { must(t, checks.Set(before)) }()
+	must(t, checks.Set("20")) // of five snapshots each
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		runs++
@@ -142,7 +150,7 @@ func TestSpill(t *testing.T) {
 	tree := merged(files("large", 3000), home)
 	delete(tree, "bob/pipe")
 	for i := range 100 {
-		tree[fmt.Sprintf("large/sub-%03d/file", i)] = treetest.File("x")
+		tree[fmt.Sprintf("large/file-%06d.d/file", 30*i)] = treetest.File("x")
 	}
 	f := newFixture(t, tree)
 	want := pagesByName(f.snapshot())
@@ -153,11 +161,13 @@ func TestSpill(t *testing.T) {
 	w = f.snapshot()
 	f.wantEachOnce(w)
 	f.wantTree(w)
+	f.removeFirstOfPage(w)
+	f.wantTree(f.snapshot()) // what the ended page had is on others
 	if got := pagesByName(w); !maps.Equal(got, want) {
 		t.Errorf("%d pages through the file, %d from memory, or others", len(got), len(want))
 	}
 	for i := range 100 {
-		f.remove(fmt.Sprintf("large/sub-%03d", i))
+		f.remove(fmt.Sprintf("large/file-%06d.d", 30*i))
 	}
 	f.write("large/file-000777", "changed")
 	w = f.snapshot()
@@ -172,6 +182,51 @@ func TestSpill(t *testing.T) {
 	w = f.snapshot()
 	if state := f.state(w); len(state) > len(home)*3 || state["large/"].Kind != backup.Directory {
 		t.Errorf("%d entries with the large directory kept empty", len(state))
+	}
+}
+
+// removeFirstOfPage removes the file that a page begins with, and with it the page's key.
+func (f *fixture) removeFirstOfPage(w walked) {
+	f.Helper()
+	for _, v := range w.pages {
+		p, err := listing.DecodePage(v)
+		must(f, err)
+		if p.Key != 0 && p.Entries[0].Kind == backup.File {
+			f.remove(backup.Join(p.Path, p.Entries[0].Name))
+			return
+		}
+	}
+	f.Fatal("there is no page but the first")
+}
+
+// A name that is in several runs, because the directory changed, comes once.
+func TestMerge(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "runs"))
+	must(t, err)
+	s := &spill{file: file}
+	defer s.close()
+	for _, names := range []string{"bd", "", "abc", "cd", "d"} {
+		var entries []backup.Entry
+		for _, name := range names {
+			entries = append(entries, backup.Entry{Name: string(name), Kind: backup.FIFO, Inode: uint64(name)})
+		}
+		must(t, s.write(entries))
+	}
+	m, err := s.merge()
+	must(t, err)
+	var got strings.Builder
+	for {
+		entries, err := m.next(nil, 1)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		for i := range entries {
+			got.WriteString(entries[i].Name)
+		}
+	}
+	if got.String() != "abcd" {
+		t.Errorf("merged %q, want abcd", got.String())
 	}
 }
 
@@ -200,13 +255,7 @@ func TestSpillWithoutSpace(t *testing.T) {
 
 // A result that is larger than a message comes in parts, which count as one.
 func TestParts(t *testing.T) {
-	tree := treetest.Tree{}
-	for i := range 30 { // symlinks need no reader, and their targets do not compress
-		for j := range 100 {
-			tree[fmt.Sprintf("dir-%02d/link-%03d", i, j)] = treetest.Symlink(noise(i*1000+j, 400))
-		}
-	}
-	f := newFixture(t, tree)
+	f := newFixture(t, linksOfParts())
 	f.svc.budgets = budgetOf(1000)
 	w := f.snapshot()
 	if len(w.parts) < 2 {
@@ -219,6 +268,34 @@ func TestParts(t *testing.T) {
 	}
 	f.wantEachOnce(w)
 	f.wantTree(w)
+}
+
+// An attempt that fails when a part was sent is not made again: its parts
+// would be mixed with those of the first try.
+func TestPartsThenCancelled(t *testing.T) {
+	f := newFixture(t, linksOfParts())
+	f.svc.budgets = budgetOf(1000)
+	task := f.rootTask()
+	ctx, cancel := contextCancelledAfterSends(f, 1)
+	defer cancel()
+	if err := f.svc.walk(ctx, task); !errors.Is(err, errBegun) {
+		t.Errorf("error %v", err)
+	}
+	if sent := f.take(); len(sent) != 1 || sent[0].Last {
+		t.Errorf("%d messages sent", len(sent))
+	}
+}
+
+// linksOfParts is a tree whose listings need several messages: symlinks need
+// no reader, and their targets do not compress.
+func linksOfParts() treetest.Tree {
+	tree := treetest.Tree{}
+	for i := range 30 {
+		for j := range 100 {
+			tree[fmt.Sprintf("dir-%02d/link-%03d", i, j)] = treetest.Symlink(noise(i*1000+j, 400))
+		}
+	}
+	return tree
 }
 
 // Paths and names of any number fit into their messages.
@@ -237,6 +314,13 @@ func TestNamesFit(t *testing.T) {
 	must(t, r.finish(t.Context()))
 	var w walked
 	w.add(f.take())
+	for _, p := range w.parts {
+		for i := range p.Children {
+			if !slices.IsSortedFunc(p.Children[i], comparePaths) {
+				t.Errorf("child %d is out of order", i)
+			}
+		}
+	}
 	if len(w.ended) != 100_000 || len(w.removed) != 100_000 || w.children != len(directories) {
 		t.Errorf("%d ended, %d removed, %d children", len(w.ended), len(w.removed), w.children)
 	}
@@ -262,7 +346,7 @@ func noise(seed, length int) string {
 		x ^= x << 13
 		x ^= x >> 7
 		x ^= x << 17
-		b.WriteString(fmt.Sprintf("%x", x))
+		fmt.Fprintf(&b, "%x", x)
 	}
 	return b.String()[:length]
 }

@@ -149,7 +149,7 @@ func (m *merge) next(dst []backup.Entry, n int) ([]backup.Entry, error) {
 		c.entries = c.entries[1:]
 		if len(c.entries) == 0 {
 			switch err := c.block(); {
-			case err == io.EOF:
+			case errors.Is(err, io.EOF):
 				heap.Pop(m)
 				continue
 			case err != nil:
@@ -186,7 +186,7 @@ func (s *spill) pages(fn func(key backup.PageKey, entries []backup.Entry) error)
 		n := listing.Cut(window, more)
 		if n == 0 && more {
 			window, err = m.next(window, blockEntries)
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				more = false
 			} else if err != nil {
 				return err
@@ -204,7 +204,7 @@ func (s *spill) pages(fn func(key backup.PageKey, entries []backup.Entry) error)
 			key = listing.Key(window[0].Name)
 		} else if more {
 			// The next page's name is not known yet.
-			if window, err = m.next(window, blockEntries); err == io.EOF {
+			if window, err = m.next(window, blockEntries); errors.Is(err, io.EOF) {
 				return nil
 			} else if err != nil {
 				return err

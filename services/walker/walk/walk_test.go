@@ -140,6 +140,11 @@ func TestRacy(t *testing.T) {
 	}
 	third := f.snapshot()
 	third.wantPages(t)
+	f.now = f.now.Add(-24 * time.Hour) // a clock that went back makes everything racy, and nothing lost
+	back := f.snapshot()
+	if e := f.state(back)["calm/file"]; e.Flags != backup.Racy {
+		t.Errorf("flags %v of a file that changed after the snapshot's start", e.Flags)
+	}
 }
 
 // changed is when the kernel says that something last changed.
