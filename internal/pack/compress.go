@@ -120,6 +120,20 @@ func incompressible(raw []byte) bool {
 	return true
 }
 
+// denseSampleBytes of a chunk's middle tell whether it is dense: its beginning
+// is often a header.
+const denseSampleBytes = 2 << 10
+
+// Dense reports whether a chunk looks as if it would hardly compress, for a
+// few microseconds. Frames are made of chunks that are alike.
+func Dense(chunk []byte) bool {
+	n := min(len(chunk), denseSampleBytes)
+	if n < denseSampleBytes/4 {
+		return false
+	}
+	return compress.Estimate(chunk[(len(chunk)-n)/2:][:n]) < minEstimate
+}
+
 // decoder is shared: it has no state between frames, and bounds how many
 // frames are decoded at once.
 var decoder = sync.OnceValue(func() *zstd.Decoder {

@@ -19,13 +19,7 @@ const finishEvery = 2 * time.Second
 func (s *Service) finishLoop(ctx context.Context) {
 	poll := time.NewTicker(finishEvery)
 	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.settled:
-		case <-poll.C:
-		}
+	for { // at once, too: a process that died may have left one
 		complete, err := s.Index.CompleteSnapshots(ctx, s.opts.Snapshots)
 		for _, id := range complete {
 			err = errors.Join(err, s.finish(ctx, id))
@@ -33,6 +27,12 @@ func (s *Service) finishLoop(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("snapshots will be committed later", "error", err)
 			s.opts.OnRetry(err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.settled:
+		case <-poll.C:
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package read
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -40,9 +42,16 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 	if err != nil {
 		return err
 	}
+	// Dense chunks (media, archives) and others do not share frames: the one
+	// kind is stored as it is, and the other compresses better alone.
+	for i := range fresh {
+		c := &fresh[i]
+		c.dense = pack.Dense(w.buf[c.start : c.start+c.size])
+	}
+	slices.SortStableFunc(fresh, func(a, b windowChunk) int { return cmp.Compare(order(a.dense), order(b.dense)) })
 	for len(fresh) > 0 {
 		n, size := 1, fresh[0].size
-		for n < len(fresh) && n < maxFrameChunks && size+fresh[n].size <= pack.FrameTargetBytes {
+		for n < len(fresh) && n < maxFrameChunks && size+fresh[n].size <= pack.FrameTargetBytes && fresh[n].dense == fresh[0].dense {
 			size += fresh[n].size
 			n++
 		}
@@ -52,6 +61,13 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 		fresh = fresh[n:]
 	}
 	return nil
+}
+
+func order(dense bool) int {
+	if dense {
+		return 1
+	}
+	return 0
 }
 
 // storeFrame compresses some chunks together and adds them to a pack.

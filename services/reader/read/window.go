@@ -39,6 +39,7 @@ func newWindows(n, size int) chan *window {
 type windowChunk struct {
 	hash        backup.ChunkHash
 	start, size int
+	dense       bool // it would hardly compress
 }
 
 func (w *window) free() int { return w.size - w.used }
@@ -78,7 +79,7 @@ func (b *batch) addChunk(data []byte) backup.Ref {
 	hash := b.hash.Sum(data)
 	b.counts.HashSeconds += time.Since(started).Seconds()
 	w := b.window
-	w.chunks = append(w.chunks, windowChunk{hash, w.used, len(data)})
+	w.chunks = append(w.chunks, windowChunk{hash: hash, start: w.used, size: len(data)})
 	w.used += len(data)
 	return backup.Ref{Chunk: hash.ID(), Length: int64(len(data)), Span: int64(len(data))}
 }
