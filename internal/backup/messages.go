@@ -60,6 +60,10 @@ type SliceWalked struct {
 	Attempt  int32
 	Part     int32
 	Last     bool
+	// Run is random, the same in all parts of one walk: an attempt may be
+	// walked twice, by a worker that was taken for dead and by another, and their
+	// parts do not fit together.
+	Run uint64
 
 	// Pages are new or changed and complete: they name no content that is not stored.
 	Pages []PageVersion

@@ -55,7 +55,7 @@ func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
 	m := &bctlv1.SliceWalked{
 		SnapshotId: s.Snapshot[:], Task: int64(s.Task), Attempt: s.Attempt, Part: s.Part, Last: s.Last,
 		Pages: pagesToWire(s.Pages), Removed: bytesOf(s.Removed),
-		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: text(s.Failed),
+		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: text(s.Failed), Run: s.Run,
 	}
 	for _, e := range s.Ended {
 		m.Ended = append(m.Ended, &bctlv1.PageName{Path: []byte(e.Path), Key: int64(e.Key)})
@@ -80,7 +80,7 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 	}
 	s := &backup.SliceWalked{
 		Snapshot: id, Task: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Part: m.GetPart(), Last: m.GetLast(),
-		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(),
+		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(), Run: m.GetRun(),
 	}
 	if s.Counts, err = countsFromWire(m.GetCounts()); err != nil {
 		return nil, err

@@ -112,7 +112,7 @@ func encodeSlice(s *backup.SliceWalked) []byte {
 	for _, p := range s.Problems {
 		dst = appendBytes(appendBytes(appendBytes(dst, p.Path), p.Op), p.Err)
 	}
-	return dst
+	return binary.LittleEndian.AppendUint64(dst, s.Run)
 }
 
 func decodeSlice(data []byte) (*backup.SliceWalked, error) {
@@ -137,6 +137,7 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 	for range d.count(3) {
 		s.Problems = append(s.Problems, backup.Problem{Path: string(d.bytes()), Op: string(d.bytes()), Err: string(d.bytes())})
 	}
+	s.Run = d.uint64()
 	return s, d.finish("part of a result")
 }
 

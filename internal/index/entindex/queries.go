@@ -118,14 +118,17 @@ func (tx *Tx) openBatches(ctx context.Context, ids []int64) ([]*ent.ReadBatch, e
 	return batches, nil
 }
 
-// stagePart keeps a part of a result until its last one comes.
+// stagePart keeps a part of a result until its last one comes. Of two walks of
+// one attempt, the newer part replaces the other's.
 func (tx *Tx) stagePart(ctx context.Context, r *backup.SliceWalked) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO slice_parts (snapshot_id, task_id, attempt, part, result) VALUES ($1,$2,$3,$4,$5) ON CONFLICT DO NOTHING",
+	_, err := tx.ExecContext(ctx, "INSERT INTO slice_parts (snapshot_id, task_id, attempt, part, result) VALUES ($1,$2,$3,$4,$5)"+
+		" ON CONFLICT (task_id, attempt, part) DO UPDATE SET result = excluded.result",
 		uuid.UUID(r.Snapshot), int64(r.Task), r.Attempt, r.Part, encodeSlice(r))
 	return err
 }
 
-// stagedParts returns the parts before the last one, or ErrPartMissing.
+// stagedParts returns the parts before the last one, or ErrPartMissing where
+// one has not come, or is of another walk of the attempt.
 func (tx *Tx) stagedParts(ctx context.Context, last *backup.SliceWalked) ([]*backup.SliceWalked, error) {
 	rows, err := tx.SlicePart.Query().
 		Where(slicepart.TaskID(int64(last.Task)), slicepart.Attempt(last.Attempt), slicepart.PartLT(last.Part)).
@@ -140,6 +143,9 @@ func (tx *Tx) stagedParts(ctx context.Context, last *backup.SliceWalked) ([]*bac
 	for i, row := range rows {
 		if parts[i], err = decodeSlice(row.Result); err != nil {
 			return nil, err
+		}
+		if parts[i].Run != last.Run {
+			return nil, index.ErrPartMissing
 		}
 	}
 	return parts, nil

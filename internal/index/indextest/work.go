@@ -226,6 +226,15 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 	if got := f.snapshot(s.ID); got.TasksSettled != 0 || got.Counts.Files != 0 {
 		t.Fatalf("snapshot %+v, want nothing accepted", got)
 	}
+	// The same attempt, walked by somebody else: its parts fit none of these.
+	other := parts(winning, "other")
+	for _, r := range other {
+		r.Slice.Run = 7
+	}
+	f.accept(other[0])
+	f.accept(won[1])
+	f.wants(f.apply(won[2])[0].Err, index.ErrPartMissing)
+	f.wants(f.apply(other[2])[0].Err, index.ErrPartMissing)
 	// Out of order, twice, and the last with another in one call.
 	f.accept(won[1])
 	f.accept(won[1])

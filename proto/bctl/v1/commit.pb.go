@@ -38,6 +38,7 @@ type SliceWalked struct {
 	Counts        *Counts                `protobuf:"bytes,11,opt,name=counts,proto3" json:"counts,omitempty"`
 	Problems      []*Problem             `protobuf:"bytes,12,rep,name=problems,proto3" json:"problems,omitempty"`
 	Failed        string                 `protobuf:"bytes,13,opt,name=failed,proto3" json:"failed,omitempty"` // not empty: the shard cannot be walked at all, and why
+	Run           uint64                 `protobuf:"fixed64,14,opt,name=run,proto3" json:"run,omitempty"`     // random; the same in all parts of one walk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -161,6 +162,13 @@ func (x *SliceWalked) GetFailed() string {
 		return x.Failed
 	}
 	return ""
+}
+
+func (x *SliceWalked) GetRun() uint64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
 }
 
 // PackStored says that a pack is durable, and what is in it, on the subject
@@ -558,7 +566,7 @@ var File_bctl_v1_commit_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\n" +
-	"\x14bctl/v1/commit.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\xa2\x04\n" +
+	"\x14bctl/v1/commit.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\xb4\x04\n" +
 	"\vSliceWalked\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x12\n" +
@@ -574,7 +582,8 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	" \x03(\v2\x1a.bctl.v1.SliceWalked.ChildR\bchildren\x12'\n" +
 	"\x06counts\x18\v \x01(\v2\x0f.bctl.v1.CountsR\x06counts\x12,\n" +
 	"\bproblems\x18\f \x03(\v2\x10.bctl.v1.ProblemR\bproblems\x12\x16\n" +
-	"\x06failed\x18\r \x01(\tR\x06failed\x1a,\n" +
+	"\x06failed\x18\r \x01(\tR\x06failed\x12\x10\n" +
+	"\x03run\x18\x0e \x01(\x06R\x03run\x1a,\n" +
 	"\x05Batch\x12#\n" +
 	"\x05pages\x18\x01 \x03(\v2\r.bctl.v1.PageR\x05pages\x1a)\n" +
 	"\x05Child\x12 \n" +

@@ -3,6 +3,7 @@ package walk
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -59,7 +60,6 @@ type result struct {
 	part      *backup.SliceWalked
 	partBytes int
 	total     int
-	begun     bool // a part that is not the last may have been sent
 
 	batch                    []backup.PageVersion
 	batchFiles, batchListing int
@@ -67,7 +67,9 @@ type result struct {
 }
 
 func newResult(svc *Service, task *backup.WalkTask) *result {
-	return &result{svc: svc, part: &backup.SliceWalked{Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt}}
+	return &result{svc: svc, part: &backup.SliceWalked{
+		Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt, Run: rand.Uint64(),
+	}}
 }
 
 // bytes is about what the result has come to.
@@ -234,12 +236,11 @@ func (r *result) room(ctx context.Context, size int) error {
 
 func (r *result) send(ctx context.Context, last bool) error {
 	r.part.Last = last
-	r.begun = r.begun || !last
 	if err := r.svc.send(ctx, r.part); err != nil {
 		return err
 	}
 	r.part = &backup.SliceWalked{
-		Snapshot: r.part.Snapshot, Task: r.part.Task, Attempt: r.part.Attempt, Part: r.part.Part + 1,
+		Snapshot: r.part.Snapshot, Task: r.part.Task, Attempt: r.part.Attempt, Run: r.part.Run, Part: r.part.Part + 1,
 	}
 	r.partBytes = 0
 	return nil

@@ -98,9 +98,6 @@ func (s *Service) handle(ctx context.Context, task *backup.WalkTask, d *flow.Del
 	switch {
 	case err == nil:
 		d.Ack()
-	case errors.Is(err, errBegun):
-		s.retrying(task, err)
-		d.Drop()
 	case ctx.Err() != nil:
 		d.Retry(0)
 	default:
@@ -108,11 +105,6 @@ func (s *Service) handle(ctx context.Context, task *backup.WalkTask, d *flow.Del
 		d.Retry(retryDelay)
 	}
 }
-
-// errBegun: parts of the attempt's result have been sent. A second walk would
-// cut its parts elsewhere, and both would be taken for one result: the lease
-// brings the task back, as another attempt.
-var errBegun = errors.New("a part of the result was sent")
 
 func (s *Service) retrying(task *backup.WalkTask, err error) {
 	s.opts.Log.Warn("walk task will be tried again", "snapshot", task.Job.Snapshot.Short(), "task", task.ID, "attempt", task.Attempt, "error", err)
@@ -139,11 +131,8 @@ func (s *Service) walk(ctx context.Context, task *backup.WalkTask) error {
 	if err == nil {
 		err = sl.result.finish(ctx)
 	}
-	switch {
-	case errors.Is(err, errRootGone):
+	if errors.Is(err, errRootGone) {
 		return s.fail(ctx, task, err)
-	case err != nil && sl.result.begun:
-		return fmt.Errorf("%w: %w", errBegun, err)
 	}
 	return err
 }
