@@ -313,14 +313,14 @@ func TestSecondBackupAtOnce(t *testing.T) {
 	generate(t, tree, 41, shape{directories: 40, files: 30, meanBytes: 10_000})
 	first := repo.Start("backup", tree)
 	fleet.Await(t, "a running snapshot", func() bool { return first.Ended() || repo.Index().Work().State == "running" })
-	first.Signal(syscall.SIGSTOP)
+	first.Pause()
 	if repo.Index().Work().State != "running" {
 		t.Fatal("the first backup ended before it could be stopped")
 	}
 	expect(t, repo.Run("backup", tree), 11, tree, "running")
 	other := t.TempDir()
 	repo.Backup(other) // another shard is nobody's business
-	first.Signal(syscall.SIGCONT)
+	first.Resume()
 	expect(t, first.Wait(), 0)
 	repo.Backup(tree)
 }

@@ -69,7 +69,7 @@ func TestSettledTasksAreNotWalkedAgain(t *testing.T) {
 		index = repo.Index()
 		backup := repo.Start("backup", tree)
 		fleet.Await(t, "a settled task", func() bool { return backup.Ended() || index.Work().TasksSettled > 0 })
-		backup.Signal(syscall.SIGSTOP) // nothing is settled between our look and the kill
+		backup.Pause() // nothing is settled between our look and the kill
 		settled = index.Work()
 		backup.Kill()
 		if settled.State == "running" && settled.TasksSettled < settled.TasksAnnounced {

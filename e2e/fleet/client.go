@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // commandTimeout ends a command that hangs, with SIGQUIT: its output then says where.
@@ -191,6 +193,21 @@ func (r *Running) Signal(signal syscall.Signal) {
 		_ = syscall.Kill(-r.cmd.Process.Pid, signal) // it may end at this moment
 	}
 }
+
+// Pause stops the command until Resume, and returns when it has stopped.
+func (r *Running) Pause() {
+	r.Signal(syscall.SIGSTOP)
+	for !r.Ended() {
+		// WNOWAIT: that the command has ended is for exec.Cmd to find out.
+		err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// Resume lets a paused command go on.
+func (r *Running) Resume() { r.Signal(syscall.SIGCONT) }
 
 // Ended reports whether the command has ended.
 func (r *Running) Ended() bool {

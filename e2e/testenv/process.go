@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -185,6 +187,22 @@ func (p *Process) Signal(signal syscall.Signal) {
 		_ = syscall.Kill(-p.PID(), signal)
 	}
 }
+
+// Pause stops the process and its children until Resume, and returns when the
+// process has stopped.
+func (p *Process) Pause() {
+	p.Signal(syscall.SIGSTOP)
+	for p.Running() {
+		// WNOWAIT: that the process has ended is for exec.Cmd to find out.
+		err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// Resume lets a paused process go on.
+func (p *Process) Resume() { p.Signal(syscall.SIGCONT) }
 
 // Wait returns when the process has exited, with the error of exec.Cmd.Wait.
 func (p *Process) Wait() error {

@@ -3,7 +3,6 @@ package flow
 import (
 	"context"
 	"errors"
-	"syscall"
 	"testing"
 	"time"
 
@@ -94,14 +93,14 @@ func TestServerHangs(t *testing.T) {
 	s := testenv.NATS(t)
 	c := ready(t, Options{URL: s.URL(), Name: "test"}, 2*time.Second)
 	tasks, _ := consumeWalk(t, c, 1)
-	s.Signal(syscall.SIGSTOP)
+	s.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	err := Publish(ctx, c, Walk, walkTask(1))
 	cancel()
 	if !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("published to a server that hangs: %v", err)
 	}
-	s.Signal(syscall.SIGCONT)
+	s.Resume()
 	publish(t, c, 2)
 	for { // task 1 may have been sent after all
 		got := receive(t, "task", tasks)
