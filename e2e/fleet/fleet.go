@@ -87,11 +87,11 @@ store: {url: "s3://%s/repo", endpoint: %q, region: %s, access_key: %q, secret_ke
 nats: {url: %q}
 worker_key: %q
 identity: %q
-worker: {lease: %ds, poll: 50ms}
+worker: {lease: %ds, queue_lease: %ds, poll: 50ms}
 log: {level: debug, format: text}
 %s
 `, dsn, f.S3.Bucket, endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey, f.NATS.URL(),
-		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "identity.txt"), LeaseSeconds, more)
+		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "identity.txt"), LeaseSeconds, LeaseSeconds, more)
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}

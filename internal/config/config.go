@@ -86,7 +86,8 @@ type Worker struct {
 	InHand      int           `yaml:"in_hand" default:"0" doc:"Reader: batches being read or waiting for their packs."`
 	Workers     int           `yaml:"workers" default:"0" doc:"Reader: goroutines that compress and seal."`
 	Linger      time.Duration `yaml:"linger" default:"0s" doc:"Reader: how long a pack that is not full waits for more."`
-	Lease       time.Duration `yaml:"lease" default:"0s" doc:"Committer: after how long without a report work is handed out again."`
+	Lease       time.Duration `yaml:"lease" default:"0s" doc:"Committer: after how long without a report work that a worker had in hand is handed out again."`
+	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" doc:"Committer: after how long work that no worker has reported on is handed out again."`
 	Poll        time.Duration `yaml:"poll" default:"0s" doc:"Committer: how often open work is looked for."`
 	Queued      int           `yaml:"queued" default:"0" doc:"Committer: tasks, and batches, that may be handed out at a time."`
 }

@@ -89,7 +89,7 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 
 // run runs the services until the snapshot has ended.
 func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup.Progress)) error {
-	ns, stopServer, err := startServer()
+	ns, stopServer, err := startServer(filepath.Join(o.LockDir, fmt.Sprintf("nats-%d", snap.Shard.ID)))
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 		return err
 	}
 	o.Committer.Snapshots = []backup.SnapshotID{snap.ID}
-	o.Committer.Lease, o.Committer.Queued = lease, queued
+	o.Committer.Lease, o.Committer.QueueLease, o.Committer.Queued = lease, lease, queued
 	o.Committer.Appliers = 1 // SQLite has one writer
 	o.Committer.OnEnd, o.Committer.OnRetry, o.Committer.Log = ended, broken, o.Log
 	committer := commit.New(commit.Parts{Conn: conn, Index: o.Index, Store: o.Store, Sealer: sealer}, o.Committer)
@@ -163,10 +163,10 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 var errEnded = errors.New("the snapshot has ended")
 
 // startServer starts a NATS server that listens on no port and keeps its
-// streams in memory. JetStream wants a directory all the same.
-func startServer() (ns *server.Server, stop func(), err error) {
-	dir, err := os.MkdirTemp("", "bctl-nats-")
-	if err != nil {
+// streams in memory. JetStream wants a directory all the same: dir, which is the
+// shard's, so that what a process that was killed has left is not in the way.
+func startServer(dir string) (ns *server.Server, stop func(), err error) {
+	if err := os.RemoveAll(dir); err != nil {
 		return nil, nil, err
 	}
 	ns, err = server.NewServer(&server.Options{
@@ -179,7 +179,7 @@ func startServer() (ns *server.Server, stop func(), err error) {
 	stop = func() {
 		ns.Shutdown()
 		ns.WaitForShutdown()
-		_ = os.RemoveAll(dir) // it is empty, and below the system's temporary directory
+		_ = os.RemoveAll(dir) // the next backup of the shard tries again
 	}
 	ns.Start()
 	if !ns.ReadyForConnections(startTimeout) {

@@ -112,7 +112,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	defer conn.Close()
 	log.Info("committer started", "worker", workerName(c), "store", s.String())
 	commit.New(commit.Parts{Conn: conn, Index: idx, Store: s, Sealer: sealer}, commit.Options{
-		Lease: c.Worker.Lease, Poll: c.Worker.Poll, Queued: c.Worker.Queued, Log: log,
+		Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued, Log: log,
 	}).Run(ctx)
 	log.Info("committer stopped", "worker", workerName(c))
 	return nil

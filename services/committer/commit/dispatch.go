@@ -78,7 +78,7 @@ func (s *Service) dispatch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		claim := index.Claim{Snapshots: s.opts.Snapshots, Lease: s.opts.Lease, Now: now}
+		claim := index.Claim{Snapshots: s.opts.Snapshots, Lease: s.opts.QueueLease, Now: now}
 		claim.Limit = min(s.opts.Queued-tasks, claimAtOnce)
 		moreTasks, err := s.handOutTasks(ctx, claim)
 		if err != nil {

@@ -24,10 +24,15 @@ type Index interface {
 type Options struct {
 	// Snapshots are the only ones to work for; nil: all.
 	Snapshots []backup.SnapshotID
-	Lease     time.Duration // after which work that nobody reports on is handed out again
-	Poll      time.Duration // how often open work is looked for without being told of any
-	Queued    int           // tasks, and batches, that may be handed out at a time
-	Appliers  int           // transactions at a time
+	// Lease is after how long without a report work is handed out again that a
+	// worker had in hand; QueueLease is that of work which no worker has reported on
+	// yet. It is longer: a message that waits for its turn is not lost, and one that
+	// was lost with its stream does not wait for it.
+	Lease      time.Duration
+	QueueLease time.Duration
+	Poll       time.Duration // how often open work is looked for without being told of any
+	Queued     int           // tasks, and batches, that may be handed out at a time
+	Appliers   int           // transactions at a time
 	// OnEnd, if not nil, is told when a snapshot was committed or failed.
 	OnEnd func(backup.SnapshotID)
 	// OnRetry, if not nil, is told why something has to be tried again.
@@ -37,10 +42,11 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultLease    = 60 * time.Second
-	DefaultPoll     = 250 * time.Millisecond
-	DefaultQueued   = 512
-	DefaultAppliers = 2
+	DefaultLease      = 60 * time.Second
+	DefaultQueueLease = 10 * time.Minute
+	DefaultPoll       = 250 * time.Millisecond
+	DefaultQueued     = 512
+	DefaultAppliers   = 2
 )
 
 // Parts are what a committer works with; they stay the caller's to close.
@@ -66,6 +72,7 @@ type Service struct {
 // New returns a committer.
 func New(p Parts, o Options) *Service {
 	orDefault(&o.Lease, DefaultLease)
+	orDefault(&o.QueueLease, DefaultQueueLease)
 	orDefault(&o.Poll, DefaultPoll)
 	orDefault(&o.Queued, DefaultQueued)
 	orDefault(&o.Appliers, DefaultAppliers)

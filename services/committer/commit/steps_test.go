@@ -248,7 +248,7 @@ func TestClaimsAreTakenBack(t *testing.T) {
 		}
 		return nil
 	}}
-	if err := f.service(idx, Options{Lease: time.Hour}).dispatch(ctx); err == nil {
+	if err := f.service(idx, Options{QueueLease: time.Hour}).dispatch(ctx); err == nil {
 		t.Fatal("it was sent")
 	}
 	if task := f.claimTask(); task.Attempt != 2 {
