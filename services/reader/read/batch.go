@@ -26,6 +26,7 @@ type batch struct {
 	hash   *chunk.Hasher
 	cutter *chunk.Cutter
 	window *window
+	links  map[link]backup.Content // of files that have several names
 
 	counts       backup.Counts
 	problems     []backup.Problem
@@ -113,7 +114,7 @@ func (b *batch) readPage(ctx context.Context, tree source.Tree, p *page) error {
 		e.Flags &^= backup.Wanted
 		size := e.Size
 		openErr := err
-		if dir != nil {
+		if dir != nil && !b.isRead(e) {
 			openErr = b.readFile(ctx, dir, p, e)
 		}
 		keep, err := b.settle(ctx, p, e, openErr)

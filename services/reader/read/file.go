@@ -19,6 +19,7 @@ const readTries = 3
 // attributes as they were when the reading began.
 func (b *batch) readFile(ctx context.Context, dir source.Directory, p *page, e *backup.Entry) error {
 	started, hashed := time.Now(), b.counts.HashSeconds
+	seen := linkOf(e)
 	f, err := dir.OpenFile(ctx, e.Name)
 	if err != nil {
 		return err
@@ -56,6 +57,7 @@ func (b *batch) readFile(ctx context.Context, dir source.Directory, p *page, e *
 		e.Size = contentSize(content)
 		b.problem(p, e.Name, "read", errChanged)
 	}
+	b.noteLink(seen, e)
 	return nil
 }
 
