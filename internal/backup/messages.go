@@ -9,14 +9,21 @@ package backup
 
 // A Job is what every worker must know of the snapshot that it works for.
 type Job struct {
-	Snapshot  SnapshotID
-	Filer     FilerID
-	Shard     ShardID
-	Number    SnapshotNumber
-	Base      SnapshotNumber // 0: there is nothing to compare with
-	Started   Time
-	Source    string // URL of the shard's root
+	Snapshot SnapshotID
+	Filer    FilerID
+	Shard    ShardID
+	Number   SnapshotNumber
+	Base     SnapshotNumber // 0: there is nothing to compare with
+	Started  Time
+	Source   string // URL of the shard's root
+	// Snapshots, in a root task only, is the shard's pattern of source
+	// snapshots: the newest is to be taken, and told as SliceWalked.Source.
+	Snapshots string
 	Selection Selection
+	Compare   Compare
+	Site      string // the workers that can reach the source
+	// ReadBytesPerSecond is the share of the filer's limit that one batch has; 0: no limit.
+	ReadBytesPerSecond int64
 }
 
 // A WalkTask asks a walker to walk down from some directories.
@@ -79,6 +86,10 @@ type SliceWalked struct {
 	Counts   Counts
 	Problems []Problem
 
+	// Source, in the result of a root task, is the URL of the source snapshot
+	// that was taken: all other work of the snapshot reads that.
+	Source string
+
 	// Failed, where it is not empty, says why the shard cannot be walked at
 	// all (its root is gone, say); the snapshot fails with it.
 	Failed string
@@ -131,4 +142,16 @@ type Progress struct {
 	// Since the worker's last Progress for this snapshot:
 	FilesFound, BytesFound, FilesDone, BytesDone, Errors int64
 	Path                                                 string // one that it is at now
+
+	// StalledTasks and StalledBatches are those of Tasks and Batches that have
+	// waited for the filer for so long that they count as stalled.
+	StalledTasks   []TaskID
+	StalledBatches []BatchID
+	// What the filer did since the last Progress: how many stats, and opens with a
+	// first read, and how long they took in all. The governor goes by them.
+	Filer       FilerID
+	Stats       int64
+	StatSeconds float64
+	Opens       int64
+	OpenSeconds float64
 }

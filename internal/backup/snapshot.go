@@ -14,20 +14,6 @@ const (
 	Deleting  State = "deleting"
 )
 
-// A Filer is a file server, or this machine.
-type Filer struct {
-	ID   FilerID
-	Name string
-}
-
-// A Shard is one tree on a filer, snapshotted as a unit.
-type Shard struct {
-	ID     ShardID
-	Filer  FilerID
-	Name   string // unique on its filer; the absolute path where nothing else was said
-	Source string // where to read it: a URL, "posix:///srv/home"
-}
-
 // A Selection says what of a shard is left out.
 type Selection struct {
 	Exclude            []string `json:"exclude,omitempty"`              // gitignore patterns, relative to the shard's root
@@ -89,7 +75,12 @@ type Snapshot struct {
 
 	Started   time.Time
 	Committed time.Time // zero unless State is Committed
-	Selection Selection
+	// Source is the URL that is read: the shard's, or, once the root is walked,
+	// of the source snapshot that was taken.
+	Source    string
+	Selection Selection // of filer, shard and request together
+	// Cancel, where it is not empty, is why an operator wants the snapshot to end.
+	Cancel string
 	// AllowShrink commits the snapshot even if it has far fewer files than its base.
 	AllowShrink bool
 	Tags        []string

@@ -79,6 +79,9 @@ type NATS struct {
 // Worker tunes the services; 0 is a default that is meant to be right.
 type Worker struct {
 	Name        string        `yaml:"name" doc:"What this worker is called in progress and logs. Default: host name and process id."`
+	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
+	StallAfter  time.Duration `yaml:"stall_after" default:"0s" doc:"Walker, reader: after how long without an answer of the filer work counts as stalled, and no longer keeps others out."`
+	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" doc:"How long a service that is told to stop finishes what it has in hand, before it hands that back."`
 	Tasks       int           `yaml:"tasks" default:"0" doc:"Walker: walk tasks in hand at a time."`
 	Directories int           `yaml:"directories" default:"0" doc:"Walker: directories being read at a time, over all tasks."`
 	Grain       time.Duration `yaml:"grain" default:"0s" doc:"Walker: how coarse the file server's clock may be."`

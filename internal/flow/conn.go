@@ -183,19 +183,19 @@ const closeWait = 2 * time.Second
 func (c *Conn) deleteStreams() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()
-	for _, q := range []queue{walkQueue, readQueue, commitQueue} {
-		_ = c.js.DeleteStream(ctx, q.stream) // it is in memory: it ends with the server
+	for _, stream := range []string{walkStream, readStream, commitStream} {
+		_ = c.js.DeleteStream(ctx, stream) // it is in memory: it ends with the server
 	}
 }
 
-// EnsureStreams makes the streams and consumers that are missing, and reports
-// whether a stream was: then all that was in it is lost.
-func (c *Conn) EnsureStreams(ctx context.Context) (lost bool, err error) {
+// EnsureStreams makes the streams and consumers that are missing, with queues
+// for the workers of each site, and reports whether a stream was: then all that was in it is lost.
+func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, err error) {
 	storage := jetstream.FileStorage
 	if c.opts.Memory {
 		storage = jetstream.MemoryStorage
 	}
-	for _, q := range []queue{walkQueue, readQueue, commitQueue} {
+	for _, q := range queues(sites) {
 		stream, err := c.js.Stream(ctx, q.stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			lost = true

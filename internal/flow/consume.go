@@ -25,6 +25,11 @@ type Delivery struct {
 	done func()
 }
 
+// Stalled ends the delivery although the work goes on: it waits for a filer,
+// and shall neither keep others out nor stay in the queue. The lease in the index,
+// which the worker's reports renew, is all that holds the work from then on.
+func (d *Delivery) Stalled() { d.end(d.msg.Ack()) }
+
 // Ack ends the delivery: the work is done.
 func (d *Delivery) Ack() { d.end(d.msg.Ack()) }
 
@@ -87,19 +92,19 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// ConsumeWalk hands walk tasks to handle, up to limit in hand at a time, until
+// ConsumeWalk hands a site's walk tasks to handle, up to limit in hand at a time, until
 // ctx is done. handle must not block for long: it may end the delivery later,
 // from any goroutine.
-func (c *Conn) ConsumeWalk(ctx context.Context, limit int, handle func(*backup.WalkTask, *Delivery)) {
-	consume(ctx, c, walkQueue, limit, func(msg jetstream.Msg) (func(*Delivery), error) {
+func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle func(*backup.WalkTask, *Delivery)) {
+	consume(ctx, c, walkQueue(site), limit, func(msg jetstream.Msg) (func(*Delivery), error) {
 		task, err := Walk.decode(msg.Data())
 		return func(d *Delivery) { handle(task, d) }, err
 	})
 }
 
 // ConsumeRead is ConsumeWalk for read batches.
-func (c *Conn) ConsumeRead(ctx context.Context, limit int, handle func(*backup.ReadBatch, *Delivery)) {
-	consume(ctx, c, readQueue, limit, func(msg jetstream.Msg) (func(*Delivery), error) {
+func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle func(*backup.ReadBatch, *Delivery)) {
+	consume(ctx, c, readQueue(site), limit, func(msg jetstream.Msg) (func(*Delivery), error) {
 		batch, err := Read.decode(msg.Data())
 		return func(d *Delivery) { handle(batch, d) }, err
 	})

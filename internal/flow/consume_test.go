@@ -40,7 +40,7 @@ func TestMessagesReachTheirStage(t *testing.T) {
 	batches, results := make(chan *backup.ReadBatch, 1), make(chan Result, 3)
 	ended := make(chan struct{}, 2)
 	go func() {
-		c.ConsumeRead(ctx, 1, func(b *backup.ReadBatch, d *Delivery) { batches <- b; d.Ack() })
+		c.ConsumeRead(ctx, backup.DefaultSite, 1, func(b *backup.ReadBatch, d *Delivery) { batches <- b; d.Ack() })
 		ended <- struct{}{}
 	}()
 	go func() {
@@ -215,7 +215,7 @@ func TestSlowMessageIsKept(t *testing.T) {
 	tasks, _ := consumeWalk(t, c, 1)
 	slow := receive(t, "task", tasks)
 	publish(t, c, 2)
-	consumer, err := c.js.Consumer(t.Context(), walkQueue.stream, walkQueue.consumer)
+	consumer, err := c.js.Consumer(t.Context(), walkStream, walkQueue("").consumer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,10 +244,10 @@ func TestSlowMessageIsKept(t *testing.T) {
 
 func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {
 	c := connect(t, listen(Options{}, inProcess(t)), ackWait)
-	if lost, err := c.EnsureStreams(t.Context()); err != nil || !lost {
+	if lost, err := c.EnsureStreams(t.Context(), []string{backup.DefaultSite}); err != nil || !lost {
 		t.Fatalf("first: lost %t, %v", lost, err)
 	}
-	if lost, err := c.EnsureStreams(t.Context()); err != nil || lost {
+	if lost, err := c.EnsureStreams(t.Context(), []string{backup.DefaultSite}); err != nil || lost {
 		t.Fatalf("nothing was missing: lost %t, %v", lost, err)
 	}
 	tasks, _ := consumeWalk(t, c, 2)
@@ -255,7 +255,7 @@ func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {
 	held := receive(t, "task", tasks)
 	publish(t, c, 2)
 	receive(t, "task", tasks).delivery.Ack()
-	for _, q := range []queue{walkQueue, readQueue, commitQueue} {
+	for _, q := range queues([]string{backup.DefaultSite}) {
 		if err := c.js.DeleteStream(t.Context(), q.stream); err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {
 	if err := Publish(t.Context(), c, Walk, walkTask(3)); !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("published without a stream: %v", err)
 	}
-	if lost, err := c.EnsureStreams(t.Context()); err != nil || !lost {
+	if lost, err := c.EnsureStreams(t.Context(), []string{backup.DefaultSite}); err != nil || !lost {
 		t.Errorf("all were deleted: lost %t, %v", lost, err)
 	}
 	publish(t, c, 4)
@@ -280,10 +280,10 @@ func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {
 func TestConsumerThatIsMissingIsMadeAgain(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	publish(t, c, 1)
-	if err := c.js.DeleteConsumer(t.Context(), walkQueue.stream, walkQueue.consumer); err != nil {
+	if err := c.js.DeleteConsumer(t.Context(), walkStream, walkQueue("").consumer); err != nil {
 		t.Fatal(err)
 	}
-	if lost, err := c.EnsureStreams(t.Context()); err != nil || lost {
+	if lost, err := c.EnsureStreams(t.Context(), []string{backup.DefaultSite}); err != nil || lost {
 		t.Fatalf("lost %t, %v", lost, err)
 	}
 	tasks, _ := consumeWalk(t, c, 1)

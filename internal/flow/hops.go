@@ -12,32 +12,70 @@ import (
 // results to fit; NATS itself refuses more than 1 MiB.
 const MaxMessageBytes = 512 << 10
 
-// A Hop carries one kind of message from one stage to the next.
+// A Hop carries one kind of message from one stage to the next. A hop to
+// workers has a subject a site: Subject, a dot, and the site's name.
 type Hop[T any] struct {
 	Subject string
 	encode  func(*T) ([]byte, error)
 	decode  func([]byte) (*T, error)
+	site    func(*T) string // nil: one subject
+}
+
+func (h *Hop[T]) subject(message *T) string {
+	if h.site == nil {
+		return h.Subject
+	}
+	return h.Subject + "." + siteOrDefault(h.site(message))
+}
+
+func siteOrDefault(site string) string {
+	if site == "" {
+		return backup.DefaultSite
+	}
+	return site
 }
 
 // The hops, in the order in which data takes them.
 var (
-	Walk    = Hop[backup.WalkTask]{"bctl.v1.walk", encodeWalkTask, decodeWalkTask}
-	Slices  = Hop[backup.SliceWalked]{"bctl.v1.commit.slice", encodeSliceWalked, decodeSliceWalked}
-	Read    = Hop[backup.ReadBatch]{"bctl.v1.read", encodeReadBatch, decodeReadBatch}
-	Packs   = Hop[backup.PackStored]{"bctl.v1.commit.pack", encodePackStored, decodePackStored}
-	Batches = Hop[backup.BatchStored]{"bctl.v1.commit.batch", encodeBatchStored, decodeBatchStored}
+	Walk    = Hop[backup.WalkTask]{"bctl.v1.walk", encodeWalkTask, decodeWalkTask, func(t *backup.WalkTask) string { return t.Job.Site }}
+	Slices  = Hop[backup.SliceWalked]{"bctl.v1.commit.slice", encodeSliceWalked, decodeSliceWalked, nil}
+	Read    = Hop[backup.ReadBatch]{"bctl.v1.read", encodeReadBatch, decodeReadBatch, func(b *backup.ReadBatch) string { return b.Job.Site }}
+	Packs   = Hop[backup.PackStored]{"bctl.v1.commit.pack", encodePackStored, decodePackStored, nil}
+	Batches = Hop[backup.BatchStored]{"bctl.v1.commit.batch", encodeBatchStored, decodeBatchStored, nil}
 )
 
 const progressSubject = "bctl.v1.progress"
 
-// A queue is a stream with its one consumer: a stage's inbox.
-type queue struct{ stream, subjects, consumer string }
+// A queue is a consumer of a stream: the inbox of a stage, at a site where
+// the stage has several.
+type queue struct{ stream, subjects, consumer, filter string }
 
-var (
-	walkQueue   = queue{"BCTL_WALK", "bctl.v1.walk", "walkers"}
-	readQueue   = queue{"BCTL_READ", "bctl.v1.read", "readers"}
-	commitQueue = queue{"BCTL_COMMIT", "bctl.v1.commit.>", "committers"}
+const (
+	walkStream   = "BCTL_WALK"
+	readStream   = "BCTL_READ"
+	commitStream = "BCTL_COMMIT"
 )
+
+func walkQueue(site string) queue {
+	site = siteOrDefault(site)
+	return queue{walkStream, "bctl.v1.walk.*", "walkers-" + site, "bctl.v1.walk." + site}
+}
+
+func readQueue(site string) queue {
+	site = siteOrDefault(site)
+	return queue{readStream, "bctl.v1.read.*", "readers-" + site, "bctl.v1.read." + site}
+}
+
+var commitQueue = queue{commitStream, "bctl.v1.commit.>", "committers", "bctl.v1.commit.>"}
+
+// queues are all of a fleet with these sites.
+func queues(sites []string) []queue {
+	var list []queue
+	for _, site := range sites {
+		list = append(list, walkQueue(site), readQueue(site))
+	}
+	return append(list, commitQueue)
+}
 
 // ackWait is how long a worker that says nothing keeps a message.
 const ackWait = 60 * time.Second
@@ -62,6 +100,7 @@ const maxQueued = 100_000
 func (q queue) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       q.consumer,
+		FilterSubject: q.filter,
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		AckWait:       ackWait,

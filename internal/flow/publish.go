@@ -17,15 +17,16 @@ var ErrTooLarge = errors.New("message too large")
 // Publish sends a message and returns when JetStream has it. An error that
 // wraps backup.ErrUnavailable says that JetStream may or may not have it.
 func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error {
+	subject := hop.subject(message)
 	data, err := hop.encode(message)
 	if err != nil {
-		return fmt.Errorf("%s: %w", hop.Subject, err)
+		return fmt.Errorf("%s: %w", subject, err)
 	}
 	if len(data) > MaxMessageBytes {
-		return fmt.Errorf("%s: %d bytes: %w", hop.Subject, len(data), ErrTooLarge)
+		return fmt.Errorf("%s: %d bytes: %w", subject, len(data), ErrTooLarge)
 	}
-	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: hop.Subject, Data: data}); err != nil {
-		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, hop.Subject, err, backup.ErrUnavailable)
+	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}); err != nil {
+		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, subject, err, backup.ErrUnavailable)
 	}
 	return nil
 }

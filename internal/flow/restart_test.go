@@ -39,7 +39,7 @@ func TestServerIsKilledAndRestarted(t *testing.T) {
 		got.delivery.Ack()
 	}
 	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
-	if lost, err := c.EnsureStreams(t.Context()); err != nil || lost {
+	if lost, err := c.EnsureStreams(t.Context(), []string{backup.DefaultSite}); err != nil || lost {
 		t.Errorf("streams on disk: lost %t, %v", lost, err)
 	}
 }
@@ -56,7 +56,7 @@ func TestServerThatForgetsIsRestarted(t *testing.T) {
 	s.Restart()
 	var lost bool
 	until(t, "the streams are there again", func(ctx context.Context) bool {
-		again, err := c.EnsureStreams(ctx)
+		again, err := c.EnsureStreams(ctx, []string{backup.DefaultSite})
 		lost = lost || again
 		return err == nil
 	})
@@ -78,7 +78,7 @@ func TestServiceStartsBeforeTheServer(t *testing.T) {
 	tasks, _ := consumeWalk(t, c, 1)
 	s.Restart()
 	until(t, "the streams are there", func(ctx context.Context) bool {
-		_, err := c.EnsureStreams(ctx)
+		_, err := c.EnsureStreams(ctx, []string{backup.DefaultSite})
 		return err == nil
 	})
 	publish(t, c, 1)

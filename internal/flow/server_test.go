@@ -48,7 +48,7 @@ func ready(t testing.TB, o Options, ackWait time.Duration) *Conn {
 	t.Helper()
 	c := connect(t, o, ackWait)
 	until(t, "the streams are there", func(ctx context.Context) bool {
-		_, err := c.EnsureStreams(ctx)
+		_, err := c.EnsureStreams(ctx, []string{backup.DefaultSite})
 		return err == nil
 	})
 	return c
@@ -107,7 +107,7 @@ func consumeWalk(t testing.TB, c *Conn, limit int) (tasks <-chan taken, stop fun
 	out, ended := make(chan taken, 1000), make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.ConsumeWalk(ctx, limit, func(task *backup.WalkTask, d *Delivery) { out <- taken{task, d} })
+		c.ConsumeWalk(ctx, backup.DefaultSite, limit, func(task *backup.WalkTask, d *Delivery) { out <- taken{task, d} })
 	}()
 	stop = func() { cancel(); <-ended }
 	t.Cleanup(stop)

@@ -47,6 +47,7 @@ func jobToWire(j *backup.Job) *bctlv1.Job {
 			Exclude: bytesOf(j.Selection.Exclude), ExcludeIfPresent: bytesOf(j.Selection.ExcludeIfPresent),
 			OneFileSystem: j.Selection.OneFileSystem, ExcludeLargerBytes: j.Selection.ExcludeLargerBytes,
 		},
+		Snapshots: text(j.Snapshots), Compare: uint32(j.Compare), Site: text(j.Site), ReadBytesPerSecond: j.ReadBytesPerSecond,
 	}
 }
 
@@ -61,7 +62,11 @@ func jobFromWire(m *bctlv1.Job) (backup.Job, error) {
 	if m.GetStartedNanos() > 999_999_999 {
 		return backup.Job{}, fmt.Errorf("start at %d nanoseconds: %w", m.GetStartedNanos(), backup.ErrInvalid)
 	}
+	if m.GetCompare() > uint32(backup.CompareAll) || m.GetReadBytesPerSecond() < 0 {
+		return backup.Job{}, fmt.Errorf("job: compare %d, %d bytes/s: %w", m.GetCompare(), m.GetReadBytesPerSecond(), backup.ErrInvalid)
+	}
 	return backup.Job{
+		Snapshots: m.GetSnapshots(), Compare: backup.Compare(m.GetCompare()), Site: m.GetSite(), ReadBytesPerSecond: m.GetReadBytesPerSecond(),
 		Snapshot: id, Filer: backup.FilerID(m.GetFilerId()), Shard: backup.ShardID(m.GetShardId()),
 		Number: backup.SnapshotNumber(m.GetNumber()), Base: backup.SnapshotNumber(m.GetBase()),
 		Started: backup.Time{Sec: m.GetStartedSeconds(), Nsec: m.GetStartedNanos()}, Source: m.GetSource(),

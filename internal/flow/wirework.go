@@ -55,7 +55,7 @@ func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
 	m := &bctlv1.SliceWalked{
 		SnapshotId: s.Snapshot[:], Task: int64(s.Task), Attempt: s.Attempt, Part: s.Part, Last: s.Last,
 		Pages: pagesToWire(s.Pages), Removed: bytesOf(s.Removed),
-		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: text(s.Failed), Run: s.Run,
+		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: text(s.Failed), Run: s.Run, Source: text(s.Source),
 	}
 	for _, e := range s.Ended {
 		m.Ended = append(m.Ended, &bctlv1.PageName{Path: []byte(e.Path), Key: int64(e.Key)})
@@ -80,7 +80,7 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 	}
 	s := &backup.SliceWalked{
 		Snapshot: id, Task: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Part: m.GetPart(), Last: m.GetLast(),
-		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(), Run: m.GetRun(),
+		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(), Run: m.GetRun(), Source: m.GetSource(),
 	}
 	if s.Counts, err = countsFromWire(m.GetCounts()); err != nil {
 		return nil, err
@@ -213,14 +213,26 @@ func encodeProgress(p *backup.Progress) ([]byte, error) {
 	m := &bctlv1.Progress{
 		Worker: text(p.Worker), SnapshotId: p.Snapshot[:], Path: []byte(p.Path), Errors: p.Errors,
 		FilesFound: p.FilesFound, BytesFound: p.BytesFound, FilesDone: p.FilesDone, BytesDone: p.BytesDone,
-	}
-	for _, t := range p.Tasks {
-		m.Tasks = append(m.Tasks, int64(t))
-	}
-	for _, b := range p.Batches {
-		m.Batches = append(m.Batches, int64(b))
+		FilerId: int64(p.Filer), Stats: p.Stats, StatSeconds: p.StatSeconds, Opens: p.Opens, OpenSeconds: p.OpenSeconds,
+		Tasks: int64s(p.Tasks), Batches: int64s(p.Batches), StalledTasks: int64s(p.StalledTasks), StalledBatches: int64s(p.StalledBatches),
 	}
 	return marshal(m)
+}
+
+func int64s[T ~int64](ids []T) []int64 {
+	list := make([]int64, len(ids))
+	for i, id := range ids {
+		list[i] = int64(id)
+	}
+	return list
+}
+
+func idsOf[T ~int64](list []int64) []T {
+	ids := make([]T, len(list))
+	for i, id := range list {
+		ids[i] = T(id)
+	}
+	return ids
 }
 
 func decodeProgress(data []byte) (*backup.Progress, error) {
@@ -232,15 +244,15 @@ func decodeProgress(data []byte) (*backup.Progress, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &backup.Progress{
+	if !(m.GetStatSeconds() >= 0 && m.GetOpenSeconds() >= 0) || m.GetStats() < 0 || m.GetOpens() < 0 {
+		return nil, fmt.Errorf("progress: %d stats in %v s, %d opens in %v s: %w", m.GetStats(), m.GetStatSeconds(), m.GetOpens(), m.GetOpenSeconds(), backup.ErrInvalid)
+	}
+	return &backup.Progress{
 		Worker: m.GetWorker(), Snapshot: id, Path: string(m.GetPath()), Errors: m.GetErrors(),
 		FilesFound: m.GetFilesFound(), BytesFound: m.GetBytesFound(), FilesDone: m.GetFilesDone(), BytesDone: m.GetBytesDone(),
-	}
-	for _, t := range m.GetTasks() {
-		p.Tasks = append(p.Tasks, backup.TaskID(t))
-	}
-	for _, b := range m.GetBatches() {
-		p.Batches = append(p.Batches, backup.BatchID(b))
-	}
-	return p, nil
+		Tasks: idsOf[backup.TaskID](m.GetTasks()), Batches: idsOf[backup.BatchID](m.GetBatches()),
+		StalledTasks: idsOf[backup.TaskID](m.GetStalledTasks()), StalledBatches: idsOf[backup.BatchID](m.GetStalledBatches()),
+		Filer: backup.FilerID(m.GetFilerId()), Stats: m.GetStats(), StatSeconds: m.GetStatSeconds(),
+		Opens: m.GetOpens(), OpenSeconds: m.GetOpenSeconds(),
+	}, nil
 }

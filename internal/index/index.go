@@ -41,6 +41,8 @@ var (
 	// ErrPartMissing: the last part of a SliceWalked came before an earlier one. Nothing was changed;
 	// it may be delivered again.
 	ErrPartMissing = errors.New("an earlier part of the result is missing")
+	// ErrNotLeading: the term has ended, and somebody else leads or may.
+	ErrNotLeading = errors.New("not leading")
 	// ErrSchema: the schema is not this binary's; bctl migrate brings it up to date.
 	ErrSchema = errors.New("schema version")
 )
@@ -55,6 +57,7 @@ type Index interface {
 	Walking
 	Dedup
 	Committing
+	Leading
 	// Close ends the connections.
 	Close() error
 }
@@ -83,7 +86,9 @@ type SnapshotFilter struct {
 
 // Catalog is what operators see and ask for.
 type Catalog interface {
-	// EnsureFiler and EnsureShard return the row of that name, made if need be.
+	Filers
+
+	// EnsureFiler and EnsureShard return the row of that name, made if need be; one that was retired is back then.
 	EnsureFiler(ctx context.Context, name string) (backup.Filer, error)
 	// EnsureShard's source is stored where the shard is new, and changed where it differs.
 	EnsureShard(ctx context.Context, filer backup.FilerID, name, source string) (backup.Shard, error)
@@ -91,8 +96,15 @@ type Catalog interface {
 	// BeginSnapshot makes a running snapshot of the shard with its root walk
 	// task, based on the shard's newest committed snapshot, in one
 	// transaction. If one is running already it returns that one, and
-	// backup.ErrRunning (I5). Selection, AllowShrink, Tags and ID are taken from s, and the time from now.
+	// backup.ErrRunning (I5). Selection, AllowShrink, Tags and ID are taken from s, and the time from now;
+	// what filer and shard leave out is added to the Selection. A retired shard, or one of a retired filer, is backup.ErrNotFound.
 	BeginSnapshot(ctx context.Context, shard backup.ShardID, s backup.Snapshot, now time.Time) (backup.Snapshot, error)
+	// RequestCancel notes that a running snapshot shall end; a committer fails it then. backup.ErrNotFound where it is not running.
+	RequestCancel(ctx context.Context, id backup.SnapshotID, reason string) error
+	// InHand returns the work whose leases run at now, by snapshot, kind and id, no more than limit of it.
+	InHand(ctx context.Context, now time.Time, limit int) ([]Work, error)
+	// BaseCounts returns the counts of the snapshots that these are based on: what is to be expected. One without a base is left out.
+	BaseCounts(ctx context.Context, ids []backup.SnapshotID) (map[backup.SnapshotID]backup.Counts, error)
 	// ExpireLeases makes all open work of a snapshot claimable at once: its workers are known to be gone.
 	ExpireLeases(ctx context.Context, id backup.SnapshotID) error
 
@@ -109,6 +121,76 @@ type Catalog interface {
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
 	// LocateAll is Dedup's Locate, for restore: it finds chunks in condemned packs as well.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
+}
+
+// Filers is the part of Catalog that registers filers and shards. A list of
+// 200 filers and 10,000 shards takes milliseconds: no method looks at what grows with the trees, or with the number of snapshots.
+type Filers interface {
+	// AddFiler makes a filer and returns it with its ID. backup.ErrExists where the name is taken; a retired one is back,
+	// with the settings of f. backup.ErrInvalid where a setting is wrong.
+	AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, error)
+	// SetFiler replaces the settings of the filer of f's ID; they hold at once, for what is running as well. Name and Retired stay.
+	SetFiler(ctx context.Context, f backup.Filer) error
+	// RetireFiler retires a filer with its shards: nothing of it is backed up any more. Snapshots stay. What never had
+	// one is deleted. backup.ErrRunning while a snapshot runs.
+	RetireFiler(ctx context.Context, id backup.FilerID) error
+	// ListFilers returns those that match, by name.
+	ListFilers(ctx context.Context, f FilerFilter) ([]FilerStatus, error)
+
+	// AddShard, SetShard and RetireShard are the same for shards; ListShards sorts by filer and name.
+	AddShard(ctx context.Context, s backup.Shard) (backup.Shard, error)
+	SetShard(ctx context.Context, s backup.Shard) error
+	RetireShard(ctx context.Context, id backup.ShardID) error
+	ListShards(ctx context.Context, f ShardFilter) ([]ShardStatus, error)
+}
+
+// A FilerFilter narrows a list; zero fields do not.
+type FilerFilter struct {
+	Name    string
+	Labels  map[string]string // all of them
+	Retired bool              // those too
+}
+
+// A ShardFilter narrows a list; zero fields do not.
+type ShardFilter struct {
+	Filer, Name string
+	Labels      map[string]string // of the filer: all of them
+	Retired     bool              // those too
+}
+
+// A FilerStatus is a filer and how it does.
+type FilerStatus struct {
+	backup.Filer
+	Load           backup.Load
+	Shards         int
+	Running        int // snapshots
+	Tasks, Batches int // in hand
+	// Oldest and Newest are the times of the last good snapshots of its shards; zero: one has none, or all have none.
+	Oldest, Newest time.Time
+}
+
+// A ShardStatus is a shard and its last good snapshot.
+type ShardStatus struct {
+	backup.Shard
+	Filer    backup.Filer
+	LastGood backup.SnapshotID // zero: none
+	Number   backup.SnapshotNumber
+	Time     time.Time // when LastGood was begun: what it has is at least as new
+	Files    int64
+	Bytes    int64
+	Running  backup.SnapshotID // zero: none
+}
+
+// Work is a task or batch that is handed out.
+type Work struct {
+	Snapshot backup.SnapshotID
+	Task     backup.TaskID  // or
+	Batch    backup.BatchID //
+	Attempt  int32
+	Until    time.Time // end of the lease
+	Worker   string    // empty: it waits in the queue
+	Path     string    // that the worker was at when it last told
+	Stalled  time.Time // since when it waits for the filer; zero: it does not
 }
 
 // A PageMark is what a walker compares a page with.
@@ -154,22 +236,35 @@ type Dedup interface {
 type Claim struct {
 	Snapshots []backup.SnapshotID // only of these; nil: of any
 	Lease     time.Duration
-	Limit     int // at most so many
-	Now       time.Time
+	// Queued bounds the leases that run and are not stalled, of Snapshots and of all sites and claims together. Sites
+	// that have work share it evenly, so that one without workers cannot take it all.
+	Queued int
+	Limit  int // at most so many at once
+	Now    time.Time
+}
+
+// Held says that a worker has a task or batch in hand.
+type Held struct {
+	Task    backup.TaskID  // or
+	Batch   backup.BatchID //
+	Worker  string
+	Path    string
+	Stalled bool
 }
 
 // Committing is what the committer does; it is the only writer of results.
 type Committing interface {
 	// ClaimTasks returns open walk tasks whose lease has run out (or that never
-	// had one), oldest first, each with a new attempt number and lease. Concurrent
-	// claims never get the same attempt.
+	// had one), each with a new attempt number and lease. Of one filer no more leases run than its
+	// limit and its load's slots allow, counting stalled ones; filers take turns, and of a filer the oldest work comes first.
+	// Concurrent claims never get the same attempt, and never exceed a bound together.
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
-	// Extend renews the leases of work that is in hand.
-	Extend(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID, until time.Time) error
-	// Leased returns how many tasks and batches of these snapshots (nil: of any) have a lease that runs: what is on its way.
-	Leased(ctx context.Context, only []backup.SnapshotID, now time.Time) (tasks, batches int, err error)
+	// Extend renews the leases of work that is in hand, where they end before until, and notes who has it.
+	Extend(ctx context.Context, held []Held, until time.Time) error
+	// GiveBack ends the leases of work that could not be sent: it can be claimed at once.
+	GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error
 
 	// Apply accepts results, in order, in one transaction that is durable when
 	// it returns. What a result finds is told in its Outcome; the error is for
@@ -178,6 +273,8 @@ type Committing interface {
 
 	// CompleteSnapshots returns the running snapshots all of whose work is settled.
 	CompleteSnapshots(ctx context.Context, only []backup.SnapshotID) ([]backup.SnapshotID, error)
+	// Cancelled returns the running snapshots whose end was requested.
+	Cancelled(ctx context.Context, only []backup.SnapshotID) ([]backup.Snapshot, error)
 	// Changes yields what a snapshot added to pages (first) and ended in pages (then), by path key: its index segment.
 	Changes(ctx context.Context, id backup.SnapshotID) iter.Seq2[Change, error]
 	// Commit is the commit point of a snapshot: one durable transaction that makes it visible.
@@ -188,6 +285,26 @@ type Committing interface {
 	Fail(ctx context.Context, id backup.SnapshotID, reason string) error
 	// CondemnPacks marks packs as condemned, for garbage collection; a batch that relies on one is refused from then on.
 	CondemnPacks(ctx context.Context, packs []backup.PackID) error
+}
+
+// A Term is the time in which one process leads: it alone does what only one
+// may do. The epoch grows with every new leader, and what a leader writes is refused
+// once a later one leads, however long it was paused in between.
+type Term struct {
+	Role  string
+	Epoch int64
+}
+
+// Leading elects leaders, by the database's clock.
+type Leading interface {
+	// Lead makes holder the leader of a role, or renews its term, for ttl. ok is false where another leads.
+	Lead(ctx context.Context, role, holder string, ttl time.Duration) (t Term, ok bool, err error)
+	// Resign ends a term at once; one that has ended is nothing.
+	Resign(ctx context.Context, t Term) error
+	// SetLoads stores what the governor found; ErrNotLeading where t has ended.
+	SetLoads(ctx context.Context, t Term, loads map[backup.FilerID]backup.Load) error
+	// Sites returns the sites of all filers that are not retired; DefaultSite always.
+	Sites(ctx context.Context) ([]string, error)
 }
 
 // A Result is one of the three; the others are nil.

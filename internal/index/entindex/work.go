@@ -133,9 +133,15 @@ func (tx *Tx) jobs(ctx context.Context, of []uuid.UUID) (map[uuid.UUID]backup.Jo
 
 // Extend implements index.Committing. Work that is being settled or claimed at
 // this moment is passed over.
-func (x *Index) Extend(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID, until time.Time) error {
-	if len(tasks)+len(batches) == 0 {
-		return nil
+func (x *Index) Extend(ctx context.Context, held []index.Held, until time.Time) error {
+	var tasks []backup.TaskID
+	var batches []backup.BatchID
+	for _, h := range held {
+		if h.Task != 0 {
+			tasks = append(tasks, h.Task)
+		} else {
+			batches = append(batches, h.Batch)
+		}
 	}
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		if err := extend(ctx, tx, walktask.Table, tasks, until); err != nil {
@@ -158,20 +164,4 @@ func extend[ID ~int64](ctx context.Context, tx *Tx, table string, ids []ID, unti
 		}
 	}
 	return nil
-}
-
-// Leased implements index.Committing.
-func (x *Index) Leased(ctx context.Context, only []backup.SnapshotID, now time.Time) (tasks, batches int, err error) {
-	client := x.Backend.Client()
-	walks := client.WalkTask.Query().Where(walktask.LeaseUntilGT(stamp(now)))
-	reads := client.ReadBatch.Query().Where(readbatch.LeaseUntilGT(stamp(now)))
-	if only != nil {
-		walks.Where(walktask.SnapshotIDIn(uuids(only)...))
-		reads.Where(readbatch.SnapshotIDIn(uuids(only)...))
-	}
-	if tasks, err = walks.Count(ctx); err != nil {
-		return 0, 0, x.Backend.Wrap(err)
-	}
-	batches, err = reads.Count(ctx)
-	return tasks, batches, x.Backend.Wrap(err)
 }

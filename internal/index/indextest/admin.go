@@ -79,7 +79,7 @@ func testFilersAndShards(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(err)
 	again, err := f.x.EnsureShard(f.ctx, f.shard.Filer, f.shard.Name, "posix:///elsewhere")
 	f.must(err)
-	if want := (backup.Shard{ID: f.shard.ID, Filer: f.shard.Filer, Name: f.shard.Name, Source: "posix:///elsewhere"}); moved != want || again != want {
+	if want := (backup.Shard{ID: f.shard.ID, Filer: f.shard.Filer, Name: f.shard.Name, Source: "posix:///elsewhere"}); !reflect.DeepEqual(moved, want) || !reflect.DeepEqual(again, want) {
 		t.Fatalf("shard %+v, then %+v; want %+v", moved, again, want)
 	}
 	_, err = f.x.EnsureShard(f.ctx, 4711, "home", "posix:///home")

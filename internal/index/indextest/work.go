@@ -43,7 +43,7 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 	}
 
 	// A lease that is extended runs longer than the others.
-	f.must(f.x.Extend(f.ctx, []backup.TaskID{third.ID, 4711}, []backup.BatchID{batches[0].ID}, f.now.Add(time.Hour)))
+	f.must(f.x.Extend(f.ctx, []index.Held{{Task: third.ID}, {Task: 4711}, {Batch: batches[0].ID}}, f.now.Add(time.Hour)))
 	f.now = f.now.Add(time.Minute)
 	f.wantLeased(f.now, 1, 1)
 	again := f.claimTasks(s)
@@ -64,8 +64,16 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 
 func (f *fixture) wantLeased(now time.Time, wantTasks, wantBatches int) {
 	f.Helper()
-	tasks, batches, err := f.x.Leased(f.ctx, nil, now)
+	tasks, batches := 0, 0
+	work, err := f.x.InHand(f.ctx, now, 1000)
 	f.must(err)
+	for _, w := range work {
+		if w.Task != 0 {
+			tasks++
+		} else {
+			batches++
+		}
+	}
 	if tasks != wantTasks || batches != wantBatches {
 		f.Fatalf("%d tasks and %d batches have a lease, want %d and %d", tasks, batches, wantTasks, wantBatches)
 	}

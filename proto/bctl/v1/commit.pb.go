@@ -39,6 +39,7 @@ type SliceWalked struct {
 	Problems      []*Problem             `protobuf:"bytes,12,rep,name=problems,proto3" json:"problems,omitempty"`
 	Failed        string                 `protobuf:"bytes,13,opt,name=failed,proto3" json:"failed,omitempty"` // not empty: the shard cannot be walked at all, and why
 	Run           uint64                 `protobuf:"fixed64,14,opt,name=run,proto3" json:"run,omitempty"`     // random; the same in all parts of one walk
+	Source        string                 `protobuf:"bytes,15,opt,name=source,proto3" json:"source,omitempty"` // of a root task: URL of the source snapshot that was taken
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,6 +170,13 @@ func (x *SliceWalked) GetRun() uint64 {
 		return x.Run
 	}
 	return 0
+}
+
+func (x *SliceWalked) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
 }
 
 // PackStored says that a pack is durable, and what is in it, on the subject
@@ -357,19 +365,26 @@ func (x *BatchStored) GetProblems() []*Problem {
 // Progress is what a worker has in hand, about every second, on the subject
 // bctl.v1.progress. It may be lost.
 type Progress struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	SnapshotId    []byte                 `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
-	Tasks         []int64                `protobuf:"varint,3,rep,packed,name=tasks,proto3" json:"tasks,omitempty"`
-	Batches       []int64                `protobuf:"varint,4,rep,packed,name=batches,proto3" json:"batches,omitempty"`
-	FilesFound    int64                  `protobuf:"varint,5,opt,name=files_found,json=filesFound,proto3" json:"files_found,omitempty"`
-	BytesFound    int64                  `protobuf:"varint,6,opt,name=bytes_found,json=bytesFound,proto3" json:"bytes_found,omitempty"`
-	FilesDone     int64                  `protobuf:"varint,7,opt,name=files_done,json=filesDone,proto3" json:"files_done,omitempty"`
-	BytesDone     int64                  `protobuf:"varint,8,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
-	Errors        int64                  `protobuf:"varint,9,opt,name=errors,proto3" json:"errors,omitempty"`
-	Path          []byte                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Worker         string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	SnapshotId     []byte                 `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	Tasks          []int64                `protobuf:"varint,3,rep,packed,name=tasks,proto3" json:"tasks,omitempty"`
+	Batches        []int64                `protobuf:"varint,4,rep,packed,name=batches,proto3" json:"batches,omitempty"`
+	FilesFound     int64                  `protobuf:"varint,5,opt,name=files_found,json=filesFound,proto3" json:"files_found,omitempty"`
+	BytesFound     int64                  `protobuf:"varint,6,opt,name=bytes_found,json=bytesFound,proto3" json:"bytes_found,omitempty"`
+	FilesDone      int64                  `protobuf:"varint,7,opt,name=files_done,json=filesDone,proto3" json:"files_done,omitempty"`
+	BytesDone      int64                  `protobuf:"varint,8,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
+	Errors         int64                  `protobuf:"varint,9,opt,name=errors,proto3" json:"errors,omitempty"`
+	Path           []byte                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"`
+	StalledTasks   []int64                `protobuf:"varint,11,rep,packed,name=stalled_tasks,json=stalledTasks,proto3" json:"stalled_tasks,omitempty"` // those of tasks that wait for the filer for long
+	StalledBatches []int64                `protobuf:"varint,12,rep,packed,name=stalled_batches,json=stalledBatches,proto3" json:"stalled_batches,omitempty"`
+	FilerId        int64                  `protobuf:"varint,13,opt,name=filer_id,json=filerId,proto3" json:"filer_id,omitempty"`
+	Stats          int64                  `protobuf:"varint,14,opt,name=stats,proto3" json:"stats,omitempty"` // since the last Progress, and the seconds that they took in all
+	StatSeconds    float64                `protobuf:"fixed64,15,opt,name=stat_seconds,json=statSeconds,proto3" json:"stat_seconds,omitempty"`
+	Opens          int64                  `protobuf:"varint,16,opt,name=opens,proto3" json:"opens,omitempty"` // with a first read each
+	OpenSeconds    float64                `protobuf:"fixed64,17,opt,name=open_seconds,json=openSeconds,proto3" json:"open_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Progress) Reset() {
@@ -472,6 +487,55 @@ func (x *Progress) GetPath() []byte {
 	return nil
 }
 
+func (x *Progress) GetStalledTasks() []int64 {
+	if x != nil {
+		return x.StalledTasks
+	}
+	return nil
+}
+
+func (x *Progress) GetStalledBatches() []int64 {
+	if x != nil {
+		return x.StalledBatches
+	}
+	return nil
+}
+
+func (x *Progress) GetFilerId() int64 {
+	if x != nil {
+		return x.FilerId
+	}
+	return 0
+}
+
+func (x *Progress) GetStats() int64 {
+	if x != nil {
+		return x.Stats
+	}
+	return 0
+}
+
+func (x *Progress) GetStatSeconds() float64 {
+	if x != nil {
+		return x.StatSeconds
+	}
+	return 0
+}
+
+func (x *Progress) GetOpens() int64 {
+	if x != nil {
+		return x.Opens
+	}
+	return 0
+}
+
+func (x *Progress) GetOpenSeconds() float64 {
+	if x != nil {
+		return x.OpenSeconds
+	}
+	return 0
+}
+
 // Batch is the pages of one ReadBatch to be made.
 type SliceWalked_Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -566,7 +630,7 @@ var File_bctl_v1_commit_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\n" +
-	"\x14bctl/v1/commit.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\xb4\x04\n" +
+	"\x14bctl/v1/commit.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\xcc\x04\n" +
 	"\vSliceWalked\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x12\n" +
@@ -583,7 +647,8 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\x06counts\x18\v \x01(\v2\x0f.bctl.v1.CountsR\x06counts\x12,\n" +
 	"\bproblems\x18\f \x03(\v2\x10.bctl.v1.ProblemR\bproblems\x12\x16\n" +
 	"\x06failed\x18\r \x01(\tR\x06failed\x12\x10\n" +
-	"\x03run\x18\x0e \x01(\x06R\x03run\x1a,\n" +
+	"\x03run\x18\x0e \x01(\x06R\x03run\x12\x16\n" +
+	"\x06source\x18\x0f \x01(\tR\x06source\x1a,\n" +
 	"\x05Batch\x12#\n" +
 	"\x05pages\x18\x01 \x03(\v2\r.bctl.v1.PageR\x05pages\x1a)\n" +
 	"\x05Child\x12 \n" +
@@ -605,7 +670,7 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\x05pages\x18\x04 \x03(\v2\r.bctl.v1.PageR\x05pages\x12\x1b\n" +
 	"\trelies_on\x18\x05 \x03(\fR\breliesOn\x12'\n" +
 	"\x06counts\x18\x06 \x01(\v2\x0f.bctl.v1.CountsR\x06counts\x12,\n" +
-	"\bproblems\x18\a \x03(\v2\x10.bctl.v1.ProblemR\bproblems\"\x9f\x02\n" +
+	"\bproblems\x18\a \x03(\v2\x10.bctl.v1.ProblemR\bproblems\"\xfa\x03\n" +
 	"\bProgress\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1f\n" +
 	"\vsnapshot_id\x18\x02 \x01(\fR\n" +
@@ -622,7 +687,14 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"bytes_done\x18\b \x01(\x03R\tbytesDone\x12\x16\n" +
 	"\x06errors\x18\t \x01(\x03R\x06errors\x12\x12\n" +
 	"\x04path\x18\n" +
-	" \x01(\fR\x04pathB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
+	" \x01(\fR\x04path\x12#\n" +
+	"\rstalled_tasks\x18\v \x03(\x03R\fstalledTasks\x12'\n" +
+	"\x0fstalled_batches\x18\f \x03(\x03R\x0estalledBatches\x12\x19\n" +
+	"\bfiler_id\x18\r \x01(\x03R\afilerId\x12\x14\n" +
+	"\x05stats\x18\x0e \x01(\x03R\x05stats\x12!\n" +
+	"\fstat_seconds\x18\x0f \x01(\x01R\vstatSeconds\x12\x14\n" +
+	"\x05opens\x18\x10 \x01(\x03R\x05opens\x12!\n" +
+	"\fopen_seconds\x18\x11 \x01(\x01R\vopenSecondsB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
 
 var (
 	file_bctl_v1_commit_proto_rawDescOnce sync.Once

@@ -23,18 +23,22 @@ const (
 
 // Job is what every worker must know of the snapshot that it works for.
 type Job struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	SnapshotId     []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"` // 16 bytes
-	FilerId        int64                  `protobuf:"varint,2,opt,name=filer_id,json=filerId,proto3" json:"filer_id,omitempty"`
-	ShardId        int64                  `protobuf:"varint,3,opt,name=shard_id,json=shardId,proto3" json:"shard_id,omitempty"`
-	Number         int64                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`                                       // of the snapshot within the shard: 1, 2, 3 …
-	Base           int64                  `protobuf:"varint,5,opt,name=base,proto3" json:"base,omitempty"`                                           // number of the snapshot to compare with; 0: none
-	StartedSeconds int64                  `protobuf:"varint,6,opt,name=started_seconds,json=startedSeconds,proto3" json:"started_seconds,omitempty"` // since 1970, UTC
-	StartedNanos   uint32                 `protobuf:"varint,7,opt,name=started_nanos,json=startedNanos,proto3" json:"started_nanos,omitempty"`
-	Source         string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"` // URL of the shard's root
-	Selection      *Selection             `protobuf:"bytes,9,opt,name=selection,proto3" json:"selection,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	SnapshotId         []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"` // 16 bytes
+	FilerId            int64                  `protobuf:"varint,2,opt,name=filer_id,json=filerId,proto3" json:"filer_id,omitempty"`
+	ShardId            int64                  `protobuf:"varint,3,opt,name=shard_id,json=shardId,proto3" json:"shard_id,omitempty"`
+	Number             int64                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`                                       // of the snapshot within the shard: 1, 2, 3 …
+	Base               int64                  `protobuf:"varint,5,opt,name=base,proto3" json:"base,omitempty"`                                           // number of the snapshot to compare with; 0: none
+	StartedSeconds     int64                  `protobuf:"varint,6,opt,name=started_seconds,json=startedSeconds,proto3" json:"started_seconds,omitempty"` // since 1970, UTC
+	StartedNanos       uint32                 `protobuf:"varint,7,opt,name=started_nanos,json=startedNanos,proto3" json:"started_nanos,omitempty"`
+	Source             string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"` // URL of the shard's root
+	Selection          *Selection             `protobuf:"bytes,9,opt,name=selection,proto3" json:"selection,omitempty"`
+	Snapshots          string                 `protobuf:"bytes,10,opt,name=snapshots,proto3" json:"snapshots,omitempty"`                                                  // in a root task: pattern of source snapshots, the newest of which is to be taken
+	Compare            uint32                 `protobuf:"varint,11,opt,name=compare,proto3" json:"compare,omitempty"`                                                     // what makes a file unchanged: 1 mtime, 2 ctime, 4 inode; 0: all of them
+	Site               string                 `protobuf:"bytes,12,opt,name=site,proto3" json:"site,omitempty"`                                                            // of the workers that can reach the source
+	ReadBytesPerSecond int64                  `protobuf:"varint,13,opt,name=read_bytes_per_second,json=readBytesPerSecond,proto3" json:"read_bytes_per_second,omitempty"` // that one batch may take; 0: no limit
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -128,6 +132,34 @@ func (x *Job) GetSelection() *Selection {
 		return x.Selection
 	}
 	return nil
+}
+
+func (x *Job) GetSnapshots() string {
+	if x != nil {
+		return x.Snapshots
+	}
+	return ""
+}
+
+func (x *Job) GetCompare() uint32 {
+	if x != nil {
+		return x.Compare
+	}
+	return 0
+}
+
+func (x *Job) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+func (x *Job) GetReadBytesPerSecond() int64 {
+	if x != nil {
+		return x.ReadBytesPerSecond
+	}
+	return 0
 }
 
 // Selection says what of a shard is left out.
@@ -575,7 +607,7 @@ var File_bctl_v1_job_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x11bctl/v1/job.proto\x12\abctl.v1\"\xa0\x02\n" +
+	"\x11bctl/v1/job.proto\x12\abctl.v1\"\x9f\x03\n" +
 	"\x03Job\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x19\n" +
@@ -586,7 +618,12 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	"\x0fstarted_seconds\x18\x06 \x01(\x03R\x0estartedSeconds\x12#\n" +
 	"\rstarted_nanos\x18\a \x01(\rR\fstartedNanos\x12\x16\n" +
 	"\x06source\x18\b \x01(\tR\x06source\x120\n" +
-	"\tselection\x18\t \x01(\v2\x12.bctl.v1.SelectionR\tselection\"\xad\x01\n" +
+	"\tselection\x18\t \x01(\v2\x12.bctl.v1.SelectionR\tselection\x12\x1c\n" +
+	"\tsnapshots\x18\n" +
+	" \x01(\tR\tsnapshots\x12\x18\n" +
+	"\acompare\x18\v \x01(\rR\acompare\x12\x12\n" +
+	"\x04site\x18\f \x01(\tR\x04site\x121\n" +
+	"\x15read_bytes_per_second\x18\r \x01(\x03R\x12readBytesPerSecond\"\xad\x01\n" +
 	"\tSelection\x12\x18\n" +
 	"\aexclude\x18\x01 \x03(\fR\aexclude\x12,\n" +
 	"\x12exclude_if_present\x18\x02 \x03(\fR\x10excludeIfPresent\x12&\n" +

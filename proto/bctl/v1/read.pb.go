@@ -22,7 +22,7 @@ const (
 )
 
 // ReadBatch asks a reader for the content of the pages' wanted entries.
-// Committers send it, on the subject bctl.v1.read.
+// Committers send it, on the subject bctl.v1.read.<site>.
 type ReadBatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           *Job                   `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`

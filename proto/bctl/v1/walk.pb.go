@@ -22,7 +22,7 @@ const (
 )
 
 // WalkTask asks a walker to walk down from some directories. Committers send
-// it, on the subject bctl.v1.walk.
+// it, on the subject bctl.v1.walk.<site>.
 type WalkTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           *Job                   `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`

@@ -99,7 +99,7 @@ func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup
 		return err
 	}
 	defer conn.Close()
-	if _, err := conn.EnsureStreams(ctx); err != nil {
+	if _, err := conn.EnsureStreams(ctx, []string{backup.DefaultSite}); err != nil {
 		return err
 	}
 	if watch != nil {

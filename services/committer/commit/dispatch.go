@@ -54,7 +54,7 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 // ensureStreams makes what is missing. Where a stream was, all messages that
 // were on their way are lost: their work can be handed out at once.
 func (s *Service) ensureStreams(ctx context.Context) error {
-	lost, err := s.Conn.EnsureStreams(ctx)
+	lost, err := s.Conn.EnsureStreams(ctx, []string{backup.DefaultSite})
 	if err != nil || !lost {
 		return err
 	}
@@ -74,17 +74,11 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 func (s *Service) dispatch(ctx context.Context) error {
 	for {
 		now := time.Now()
-		tasks, batches, err := s.Index.Leased(ctx, s.opts.Snapshots, now)
-		if err != nil {
-			return err
-		}
-		claim := index.Claim{Snapshots: s.opts.Snapshots, Lease: s.opts.QueueLease, Now: now}
-		claim.Limit = min(s.opts.Queued-tasks, claimAtOnce)
+		claim := index.Claim{Snapshots: s.opts.Snapshots, Lease: s.opts.QueueLease, Queued: s.opts.Queued, Limit: claimAtOnce, Now: now}
 		moreTasks, err := s.handOutTasks(ctx, claim)
 		if err != nil {
 			return err
 		}
-		claim.Limit = min(s.opts.Queued-batches, claimAtOnce)
 		moreBatches, err := s.handOutBatches(ctx, claim)
 		if err != nil || !moreTasks && !moreBatches {
 			return err
@@ -148,7 +142,7 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 func (s *Service) takeBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), later) // also when this process is told to stop
 	defer cancel()
-	if err := s.Index.Extend(ctx, tasks, batches, time.Now()); err != nil {
+	if err := s.Index.GiveBack(ctx, tasks, batches); err != nil {
 		s.log.Debug("leases run out by themselves", "error", err)
 	}
 	return cause
@@ -186,7 +180,7 @@ func (s *Service) leaseLoop(ctx context.Context) {
 			if len(tasks)+len(batches) == 0 {
 				continue
 			}
-			if err := s.Index.Extend(ctx, keys(tasks), keys(batches), now.Add(s.opts.Lease)); err != nil && ctx.Err() == nil {
+			if err := s.Index.Extend(ctx, held(tasks, batches), now.Add(s.opts.Lease)); err != nil && ctx.Err() == nil {
 				s.log.Warn("leases cannot be renewed", "error", err)
 			}
 			clear(tasks)
@@ -195,10 +189,13 @@ func (s *Service) leaseLoop(ctx context.Context) {
 	}
 }
 
-func keys[K comparable](m map[K]struct{}) []K {
-	list := make([]K, 0, len(m))
-	for k := range m {
-		list = append(list, k)
+func held(tasks map[backup.TaskID]struct{}, batches map[backup.BatchID]struct{}) []index.Held {
+	var list []index.Held
+	for id := range tasks {
+		list = append(list, index.Held{Task: id})
+	}
+	for id := range batches {
+		list = append(list, index.Held{Batch: id})
 	}
 	return list
 }

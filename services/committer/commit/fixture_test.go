@@ -177,7 +177,7 @@ func pageOf(path, listing string) backup.PageVersion {
 func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...string) (wait func()) {
 	var owned sync.WaitGroup
 	owned.Go(func() {
-		conn.ConsumeWalk(ctx, 4, func(t *backup.WalkTask, d *flow.Delivery) {
+		conn.ConsumeWalk(ctx, backup.DefaultSite, 4, func(t *backup.WalkTask, d *flow.Delivery) {
 			slice := sliceOf(t)
 			slice.Counts = backup.Counts{Files: 1, Directories: int64(len(t.Directories))}
 			for _, path := range t.Directories {
@@ -194,7 +194,7 @@ func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...stri
 		})
 	})
 	owned.Go(func() {
-		conn.ConsumeRead(ctx, 4, func(b *backup.ReadBatch, d *flow.Delivery) {
+		conn.ConsumeRead(ctx, backup.DefaultSite, 4, func(b *backup.ReadBatch, d *flow.Delivery) {
 			pack := &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.NewPackID(), StoredBytes: 1, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
 			if flow.Publish(ctx, conn, flow.Packs, pack) != nil {
 				d.Retry(0)

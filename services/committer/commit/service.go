@@ -18,6 +18,7 @@ import (
 type Index interface {
 	index.Committing
 	index.Catalog
+	index.Leading
 }
 
 // Options tune a committer; docs/tuning.md says how.

@@ -1,6 +1,8 @@
 package commit
 
 import (
+	"slices"
+
 	"context"
 	"fmt"
 	"maps"
@@ -164,7 +166,7 @@ func TestLateResultsChangeNothing(t *testing.T) {
 	ctx, stop := context.WithCancel(f.ctx)
 	var all sync.WaitGroup
 	s := f.service(f.idx, Options{Poll: time.Hour})
-	_, err := conn.EnsureStreams(f.ctx)
+	_, err := conn.EnsureStreams(f.ctx, []string{backup.DefaultSite})
 	f.must(err)
 	all.Go(func() { s.Run(ctx) })
 	defer all.Wait()
@@ -184,7 +186,7 @@ func TestLateResultsChangeNothing(t *testing.T) {
 
 	children := make(chan *backup.WalkTask, 1)
 	all.Go(func() {
-		conn.ConsumeWalk(ctx, 1, func(t *backup.WalkTask, d *flow.Delivery) { children <- t; d.Ack() })
+		conn.ConsumeWalk(ctx, backup.DefaultSite, 1, func(t *backup.WalkTask, d *flow.Delivery) { children <- t; d.Ack() })
 	})
 	last := sliceOf(<-children)
 	last.Counts.Files = 1
@@ -223,7 +225,7 @@ func TestShardThatCannotBeWalkedFails(t *testing.T) {
 func TestTooManyAttemptsFailTheSnapshot(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
-	_, err := conn.EnsureStreams(f.ctx)
+	_, err := conn.EnsureStreams(f.ctx, []string{backup.DefaultSite})
 	f.must(err)
 	snap := f.begin()
 	for range maxAttempts {
@@ -287,15 +289,16 @@ func TestOutageCostsNoAttempts(t *testing.T) {
 func TestQueueOfOthersLeavesRoom(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
-	_, err := conn.EnsureStreams(f.ctx)
+	_, err := conn.EnsureStreams(f.ctx, []string{backup.DefaultSite})
 	f.must(err)
 	f.begin()
 	f.claimTask() // by a process that died since
 	f.shard = value(f.idx.EnsureShard(f.ctx, f.shard.Filer, "/other", "posix:///other"))(f)
 	ours := f.begin()
 	f.must(f.service(f.idx, Options{Queued: 1, Snapshots: []backup.SnapshotID{ours.ID}}).dispatch(f.ctx))
-	if tasks, _, err := f.idx.Leased(f.ctx, []backup.SnapshotID{ours.ID}, time.Now()); tasks != 1 || err != nil {
-		t.Errorf("%d tasks are handed out, error %v", tasks, err)
+	work, err := f.idx.InHand(f.ctx, time.Now(), 10)
+	if !slices.ContainsFunc(work, func(w index.Work) bool { return w.Snapshot == ours.ID }) || err != nil {
+		t.Errorf("%+v is handed out, error %v", work, err)
 	}
 }
 

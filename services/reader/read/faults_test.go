@@ -86,7 +86,7 @@ func (f *fixture) readAll(messages []*backup.ReadBatch, released func()) []error
 		all.Go(func() { errs[i] = f.reader.batch(ctx, msg) })
 	}
 	for (f.reader.known.count() == 0 || f.reader.packer.busy() > 1) && ctx.Err() == nil {
-		_, _, _ = f.idx.Leased(ctx, nil, time.Now()) // the pace
+		_, _ = f.idx.InHand(ctx, time.Now(), 1) // the pace
 	}
 	released()
 	all.Wait()
@@ -116,7 +116,7 @@ func TestPutHangs(t *testing.T) {
 	msg, result := f.batchOf(""), make(chan error, 1)
 	go func() { result <- f.reader.batch(ctx, msg) }()
 	for f.store.putsSoFar() == 0 {
-		_, _, _ = f.idx.Leased(f.ctx, nil, time.Now()) // the pace
+		_, _ = f.idx.InHand(f.ctx, time.Now(), 1) // the pace
 	}
 	cancel()
 	if err := <-result; !errors.Is(err, context.Canceled) {

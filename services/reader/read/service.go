@@ -28,6 +28,7 @@ type Index interface {
 // Options tune a reader; docs/tuning.md says how.
 type Options struct {
 	Worker  string // name of this process, for people
+	Site    string // whose filers it can reach; "": backup.DefaultSite
 	Batches int    // batches being read at a time
 	InHand  int    // batches being read or waiting for their packs
 	Workers int    // that compress and seal
@@ -130,7 +131,7 @@ func (s *Service) Run(ctx context.Context) {
 	var owned sync.WaitGroup
 	s.start(ctx, &owned)
 	var batches sync.WaitGroup
-	s.Conn.ConsumeRead(ctx, s.opts.InHand, func(msg *backup.ReadBatch, d *flow.Delivery) {
+	s.Conn.ConsumeRead(ctx, s.opts.Site, s.opts.InHand, func(msg *backup.ReadBatch, d *flow.Delivery) {
 		batches.Go(func() { s.handle(ctx, msg, d) })
 	})
 	batches.Wait()

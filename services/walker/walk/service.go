@@ -18,6 +18,7 @@ import (
 // Options tune a walker; docs/tuning.md says how.
 type Options struct {
 	Worker      string // name of this process, for people
+	Site        string // whose filers it can reach; "": backup.DefaultSite
 	Tasks       int    // walk tasks in hand at a time
 	Directories int    // directories being read at a time, over all tasks
 	// Grain is how coarse the source's clock may be: an entry that changed
@@ -85,7 +86,7 @@ func orDefault[T int | time.Duration](v, def T) T {
 // Run takes tasks until ctx is done; tasks in hand are handed back then.
 func (s *Service) Run(ctx context.Context) {
 	var tasks sync.WaitGroup
-	s.conn.ConsumeWalk(ctx, s.opts.Tasks, func(task *backup.WalkTask, d *flow.Delivery) {
+	s.conn.ConsumeWalk(ctx, s.opts.Site, s.opts.Tasks, func(task *backup.WalkTask, d *flow.Delivery) {
 		tasks.Go(func() { s.handle(ctx, task, d) })
 	})
 	tasks.Wait()

@@ -28,7 +28,7 @@ func inProcess(t *testing.T) *flow.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	for {
-		if _, err = conn.EnsureStreams(ctx); err == nil {
+		if _, err = conn.EnsureStreams(ctx, []string{backup.DefaultSite}); err == nil {
 			return conn
 		}
 		if ctx.Err() != nil {
