@@ -116,7 +116,7 @@ func consumeWalk(t testing.TB, c *Conn, limit int) (tasks <-chan taken, stop fun
 
 // walkConsumer is the state of the walkers' queue.
 func walkConsumer(ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
-	consumer, err := c.js.Consumer(ctx, walkQueue.stream, walkQueue.consumer)
+	consumer, err := c.js.Consumer(ctx, walkStream, walkQueue.consumer)
 	if err != nil {
 		return &jetstream.ConsumerInfo{}
 	}
@@ -129,7 +129,7 @@ func walkConsumer(ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
 
 // queued is how many messages the walkers' queue has, in hand or not.
 func queued(ctx context.Context, c *Conn) uint64 {
-	stream, err := c.js.Stream(ctx, walkQueue.stream)
+	stream, err := c.js.Stream(ctx, walkStream)
 	if err != nil {
 		return 1 << 32
 	}
