@@ -4,11 +4,14 @@
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 DIR         ?=
 FUZZTIME    ?= 10s
+MINUTES     ?= 10
+SEED        ?=
 TESTTIMEOUT ?= 20m
 PACKAGES    ?= ./...
 TESTFLAGS   ?=
 BENCH_PRESET ?= million20
 BENCH_FLAGS  ?=
+SCALE_FLAGS  ?=
 
 SERVERS := nats-server versitygw minio
 TOOLS   := golangci-lint buf protoc-gen-go govulncheck
@@ -17,7 +20,7 @@ TOOLS   := golangci-lint buf protoc-gen-go govulncheck
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) BENCH_PRESET=$(BENCH_PRESET) BENCH_FLAGS= DIR="
+	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) MINUTES=$(MINUTES) SEED= BENCH_PRESET=$(BENCH_PRESET) BENCH_FLAGS= DIR="
 
 ## Product
 
@@ -28,9 +31,28 @@ build: ## build bin/bctl, static
 demo: build ## back something up and restore it, on this machine [DIR=what to back up]
 	PATH="$(CURDIR)/bin:$$PATH" e2e/demo.sh $(DIR)
 
+## Containers
+
+IMAGE   ?= bctl:latest
+COMPOSE ?= docker compose
+
+.PHONY: images compose-config compose-up compose-down
+images: build ## the container image IMAGE, from bin/bctl
+	deploy/rootfs.sh bin/bctl dist/image
+	docker build --target prebuilt --tag $(IMAGE) --file deploy/Dockerfile dist/image
+
+compose-config: ## check deploy/compose.yaml [COMPOSE="$$(e2e/tool.sh compose)" where docker has no compose]
+	$(COMPOSE) --file deploy/compose.yaml config --quiet
+
+compose-up: images ## a whole fleet on this machine [BCTL_DATA=the tree that it backs up]
+	BCTL_IMAGE=$(IMAGE) $(COMPOSE) --file deploy/compose.yaml up --detach --wait
+
+compose-down: ## stop that fleet; its volumes stay
+	BCTL_IMAGE=$(IMAGE) $(COMPOSE) --file deploy/compose.yaml down
+
 ## Tests
 
-.PHONY: test test-short fuzz bench
+.PHONY: test test-short soak test-containers fuzz bench bench-scale
 test: servers ## all tests, with real servers and the race detector
 	@e2e/need-postgres.sh
 	go run ./e2e/withpostgres go test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $(PACKAGES)
@@ -38,11 +60,23 @@ test: servers ## all tests, with real servers and the race detector
 test-short: ## the tests that need no server
 	go test -short -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
+soak: servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
+	@e2e/need-postgres.sh
+	E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED) go run ./e2e/withpostgres go test -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) ./e2e
+
+test-containers: ## the fleet of deploy/compose.yaml under faults; fails without Docker [TESTFLAGS=-v]
+	@e2e/need-postgres.sh
+	BCTL_REQUIRE_DOCKER=1 go test -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/containers
+
 fuzz: ## every fuzz target for FUZZTIME
 	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)
 
 bench: build ## bctl beside the backup programs that are installed [BENCH_PRESET=million5 BENCH_FLAGS=-assert]
 	PATH="$(CURDIR)/bin:$$PATH" go run ./e2e/bench -preset $(BENCH_PRESET) $(BENCH_FLAGS)
+	$(MAKE) bench-scale
+
+bench-scale: servers ## how walkers, and the index of a large fleet, scale [SCALE_FLAGS=-assert]
+	go run ./e2e/withpostgres go test ./e2e/scale -run '^$$' -bench . -benchtime 1x -timeout $(TESTTIMEOUT) -v -args $(SCALE_FLAGS)
 
 ## Checks
 

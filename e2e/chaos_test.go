@@ -16,11 +16,11 @@ import (
 )
 
 // The queues of a fleet: streams, and the consumer of each.
-var queues = map[string]string{"BCTL_WALK": "walkers", "BCTL_READ": "readers", "BCTL_COMMIT": "committers"}
+var queues = map[string]string{"BCTL_WALK": "walkers-default", "BCTL_READ": "readers-default", "BCTL_COMMIT": "committers"}
 
 func connect(t *testing.T, f *fleet.Fleet) jetstream.JetStream {
 	t.Helper()
-	nc, err := nats.Connect(f.NATS.URL(), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(f.NATSURL(), nats.MaxReconnects(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,6 +134,7 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	nobody := "127.0.0.1:" + strconv.Itoa(port)
+	f.Register(tree)
 	backup := append([]string{"backup"}, fleet.BackupArgs(tree)...)
 	start := func(name, value string) *fleet.Running {
 		c := *f.Client

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -10,16 +11,45 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 )
 
-// A write to the store may be lost, or be carried out and then answered with an error.
+// A write to the store may be lost, or be carried out and then answered with an
+// error. The store may refuse everything for a while, be slow, or be full until somebody makes room.
 func TestStoreWritesFail(t *testing.T) {
 	t.Parallel()
-	f, tree := fleet.New(t, fleet.Options{Proxy: true}), filepath.Join(t.TempDir(), "tree")
-	generate(t, tree, 30, shape{directories: 200, files: 5, meanBytes: 20_000})
-	settle(t)
-	f.Proxy.Fail.Store(true)
-	backup, _ := f.StartBackup(tree)
-	orphans := check(t, f, backup.Wait(), tree)
-	t.Logf("%d writes lost, %d applied and then an error; %d orphans", f.Proxy.Lost.Load(), f.Proxy.Applied.Load(), orphans)
+	f := fleet.New(t, fleet.Options{Proxy: true})
+	refused := func(at int64) func() bool { return func() bool { return f.Proxy.Refused.Load() >= at+3 } }
+	for i, fault := range []struct {
+		name   string
+		strike func() (enough func() bool)
+	}{
+		{"writes fail", func() func() bool {
+			f.Proxy.Fail.Store(true)
+			return func() bool { return false } // until the end
+		}},
+		{"refuses", func() func() bool {
+			f.Proxy.Refuse.Store(true)
+			return refused(f.Proxy.Refused.Load())
+		}},
+		{"is full", func() func() bool {
+			f.Proxy.Full.Store(true)
+			return refused(f.Proxy.Refused.Load())
+		}},
+		{"is slow", func() func() bool {
+			f.Proxy.Slow(500 * time.Millisecond)
+			return func() bool { return false }
+		}},
+	} {
+		tree := filepath.Join(t.TempDir(), fmt.Sprintf("fault-%d", i))
+		generate(t, tree, uint64(30+i), shape{directories: 100, files: 5, meanBytes: 20_000})
+		settle(t)
+		started := time.Now()
+		backup, _ := f.StartBackup(tree)
+		enough := fault.strike()
+		fleet.Await(t, "the store to have done it", func() bool { return backup.Ended() || enough() })
+		f.Proxy.Heal()
+		orphans := check(t, f, backup.Wait(), tree)
+		t.Logf("the store %s: %.1f s, %d orphans", fault.name, time.Since(started).Seconds(), orphans)
+	}
+	t.Logf("%d writes lost, %d applied and then an error, %d requests refused", f.Proxy.Lost.Load(), f.Proxy.Applied.Load(), f.Proxy.Refused.Load())
 	if f.Proxy.Lost.Load() == 0 || f.Proxy.Applied.Load() == 0 {
 		t.Error("no write failed")
 	}

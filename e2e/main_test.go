@@ -6,11 +6,16 @@
 //	killed_test.go     a backup that is killed or interrupted is gone on with
 //	fleet_test.go      services over NATS, Postgres and S3; each killed in mid-run
 //	chaos_test.go      queues deleted; messages lost, late, twice (I2, I3)
+//	services_test.go   services hang, are cut off and replaced; NATS nodes die
+//	filers_test.go     several filers: limits, sites, one that hangs, source snapshots, cancel
 //	faults_test.go     writes to the store and transactions that fail, or seem to
+//	soak_test.go       random changes and faults of all kinds
+//	cost_test.go       what a snapshot costs NATS and Postgres
 //	errors_test.go     what a user is told, and the exit status
 //	pagecache_test.go, strace_test.go   what a backup leaves behind, and what it asks of a file server
 //
-// E2E_SEED=n repeats random changes; BCTL_E2E_PROGRAM=path tests another build of bctl.
+// E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer
+// (make soak); BCTL_E2E_PROGRAM=path tests another build of bctl.
 package e2e_test
 
 import (

@@ -137,10 +137,15 @@ func entries(t testing.TB, dir string) (all, directories int64) {
 func copyTree(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
-	if output, err := exec.Command("cp", "-a", dir, to).CombinedOutput(); err != nil {
+	copyTo(t, dir, to)
+	return to
+}
+
+func copyTo(t testing.TB, from, to string) {
+	t.Helper()
+	if output, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v: %s", err, output)
 	}
-	return to
 }
 
 // settle waits until the clock has gone on far enough that a snapshot which starts

@@ -85,15 +85,6 @@ func TestReadCalls(t *testing.T) {
 	}
 }
 
-func TestReplaceSection(t *testing.T) {
-	once := replaceSection("# Benchmarks\n", "a", "first\n")
-	both := replaceSection(once, "b", "other\n")
-	again := replaceSection(both, "a", "second\n")
-	if again != replaceSection(replaceSection("# Benchmarks\n", "a", "second\n"), "b", "other\n") {
-		t.Errorf("%s", again)
-	}
-}
-
 // reportOf makes a report of three rounds; the machine is twice as busy in each next one, and ratios stay.
 func reportOf(seconds map[string]float64, stored map[string]int64) *report {
 	r := &report{Tree: content{Files: 1000}}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/e2e/bench/markdown"
 )
 
 type options struct {
@@ -131,7 +133,7 @@ func (o *options) measure(ctx context.Context) (*report, error) {
 		return nil, errors.New("bctl is not on the PATH (make build makes it in bin)")
 	}
 	r := &report{
-		Preset: o.preset, Date: time.Now().Format(time.DateOnly), Machine: describeMachine(o.work),
+		Preset: o.preset, Date: time.Now().Format(time.DateOnly), Machine: markdown.DescribeMachine(o.work),
 		Missing: missing, Versions: map[string]string{}, tools: found,
 	}
 	for _, t := range found {
@@ -174,7 +176,7 @@ func (o *options) measure(ctx context.Context) (*report, error) {
 			r.Broken = append(r.Broken, t.name)
 		}
 	}
-	r.Samples, r.Machine.LoadAfter = b.samples, loadAverages()
+	r.Samples, r.Machine.LoadAfter = b.samples, markdown.LoadAverages()
 	r.summarize()
 	return r, nil
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/bctl/bctl/e2e/bench/markdown"
 )
 
 // A report is what -json writes.
@@ -16,7 +18,7 @@ type report struct {
 	Preset   string            `json:"preset"`
 	Tree     content           `json:"tree"`
 	Date     string            `json:"date"`
-	Machine  machine           `json:"machine"`
+	Machine  markdown.Machine  `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Missing  []string          `json:"missing"` // tools that are not installed
 	Broken   []string          `json:"broken"`  // tools that failed
@@ -164,7 +166,7 @@ func writeTable(w io.Writer, s step, results []result) {
 			fmt.Sprint(res.PeakBytes >> 20), fmt.Sprintf("%.0f", res.FilesPerSecond), last,
 		})
 	}
-	writeRows(w, rows)
+	markdown.WriteTable(w, rows)
 }
 
 // writeCalls writes what bctl asks of the kernel, by file.
@@ -180,28 +182,5 @@ func (r *report) writeCalls(w io.Writer) {
 			parts = append(parts, fmt.Sprintf("%s %.2f", name, float64(counted[name])/float64(r.Tree.Files)))
 		}
 		fmt.Fprintf(w, "- %s: %s\n", s.title(), strings.Join(parts, ", "))
-	}
-}
-
-// writeRows writes a table, the first row its head, with its columns in line.
-func writeRows(w io.Writer, rows [][]string) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], len([]rune(cell)))
-		}
-	}
-	for n, row := range rows {
-		for i, cell := range row {
-			fmt.Fprintf(w, "| %s%s ", cell, strings.Repeat(" ", widths[i]-len([]rune(cell))))
-		}
-		fmt.Fprintln(w, "|")
-		if n > 0 {
-			continue
-		}
-		for _, width := range widths {
-			fmt.Fprintf(w, "|%s", strings.Repeat("-", width+2))
-		}
-		fmt.Fprintln(w, "|")
 	}
 }

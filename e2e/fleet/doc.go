@@ -11,6 +11,11 @@
 //	f.Walkers[0].Kill()
 //	f.Walkers[0].Restart()
 //
+//	f.Filer("nas1", "--site", "vienna")           // bctl filer add
+//	f.Shard("nas1", tree)                         // bctl shard add
+//	f.Readers[0].Postgres.Cut()                   // a partition, with Options.Links
+//	f.Readers[0].Heal()
+//
 // The program is built once a test binary, with the race detector where the
 // tests have it; a race that it finds ends the process, and fails the test.
 //

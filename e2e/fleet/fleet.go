@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,17 +12,20 @@ import (
 
 // Options say what a fleet is made of.
 type Options struct {
-	Walkers, Readers, Committers int  // 0: two; negative: none
-	OwnPostgres                  bool // a server that the test may kill, and that loses nothing then
-	Proxy                        bool // S3 requests go through a FaultProxy
-	Settings                     string
+	Walkers, Readers, Committers int    // 0: two; negative: none
+	OwnPostgres                  bool   // a server that the test may kill, and that loses nothing then
+	NATSNodes                    int    // 0: one server; else a cluster of so many, and streams with as many replicas
+	Proxy                        bool   // S3 requests go through a FaultProxy
+	Links                        bool   // each service reaches its servers over Links of its own
+	Worker                       string // more settings of worker, as YAML: "stall_after: 1s"
 }
 
 // A Fleet is bctl's services with their servers. Its Client runs commands with
 // the same settings.
 type Fleet struct {
 	*Client
-	NATS     *testenv.NATSServer
+	NATS     *testenv.NATSServer    // nil with NATSNodes
+	Nodes    testenv.NATSNodes      // nil without
 	Postgres *testenv.ClusterServer // nil unless OwnPostgres
 	S3       *testenv.S3Server
 	Proxy    *FaultProxy // nil unless Options.Proxy
@@ -29,25 +33,11 @@ type Fleet struct {
 
 	Walkers, Readers, Committers []*Service
 	Config                       string // the services' settings file
-}
 
-// A Service is a walker, reader or committer.
-type Service struct {
-	*testenv.Process
-	kind string
-	dead bool // killed by the test
-}
-
-// Kill ends the service as kill -9 does.
-func (s *Service) Kill() {
-	s.dead = true
-	s.Process.Kill()
-}
-
-// Restart starts it again, after killing it if it runs.
-func (s *Service) Restart() {
-	s.Process.Restart()
-	s.dead = false
+	options       Options
+	dsn, endpoint string
+	registered    map[string]bool // filers, and shards as filer and name
+	started       int             // services
 }
 
 // LeaseSeconds is how long the fleet's work waits for a worker that died.
@@ -56,42 +46,53 @@ const LeaseSeconds = 3
 // New starts a fleet with a new repository.
 func New(t testing.TB, o Options) *Fleet {
 	t.Helper()
-	f := &Fleet{Client: NewClient(t), NATS: testenv.NATS(t), S3: testenv.VersityGW(t)}
-	var dsn string
+	f := &Fleet{Client: NewClient(t), S3: testenv.VersityGW(t), options: o, registered: map[string]bool{}}
+	if o.NATSNodes > 0 {
+		f.Nodes = testenv.NATSCluster(t, o.NATSNodes)
+	} else {
+		f.NATS = testenv.NATS(t)
+	}
 	if o.OwnPostgres {
 		f.Postgres = testenv.PostgresServer(t)
-		dsn = f.Postgres.DSN()
+		f.dsn = f.Postgres.DSN()
 	} else {
-		dsn = testenv.Postgres(t)
+		f.dsn = testenv.Postgres(t)
 	}
-	endpoint := "http://" + f.S3.Endpoint
+	f.endpoint = "http://" + f.S3.Endpoint
 	if o.Proxy {
-		f.Proxy = newFaultProxy(t, endpoint)
-		endpoint = f.Proxy.URL
+		f.Proxy = newFaultProxy(t, f.endpoint)
+		f.endpoint = f.Proxy.URL
 	}
 	f.Config = filepath.Join(f.Home, "fleet.yaml")
-	f.writeConfig(dsn, endpoint, o.Settings)
+	f.writeConfig()
 	f.Env = append(f.Env, "BCTL_CONFIG="+f.Config)
 	f.Must("init")
-	f.Index = OpenPostgres(t, dsn)
+	f.Index = OpenPostgres(t, f.dsn)
 	f.Walkers = f.services("walker", o.Walkers)
 	f.Readers = f.services("reader", o.Readers)
 	f.Committers = f.services("committer", o.Committers)
 	return f
 }
 
-func (f *Fleet) writeConfig(dsn, endpoint, more string) {
+// NATSURL returns where clients connect.
+func (f *Fleet) NATSURL() string {
+	if f.Nodes != nil {
+		return f.Nodes.URL()
+	}
+	return f.NATS.URL()
+}
+
+func (f *Fleet) writeConfig() {
 	f.t.Helper()
 	text := fmt.Sprintf(`index: {url: %q, max_connections: 8}
 store: {url: "s3://%s/repo", endpoint: %q, region: %s, access_key: %q, secret_key: %q, retry: 60s}
-nats: {url: %q}
+nats: {url: %q, replicas: %d}
 worker_key: %q
 identity: %q
-worker: {lease: %ds, queue_lease: %ds, poll: 50ms}
+worker: {lease: %ds, queue_lease: %ds, poll: 50ms, %s}
 log: {level: debug, format: text}
-%s
-`, dsn, f.S3.Bucket, endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey, f.NATS.URL(),
-		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "identity.txt"), LeaseSeconds, LeaseSeconds, more)
+`, f.dsn, f.S3.Bucket, f.endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey, f.NATSURL(), max(f.options.NATSNodes, 1),
+		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "identity.txt"), LeaseSeconds, LeaseSeconds, f.options.Worker)
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -109,49 +110,70 @@ func (f *Fleet) services(kind string, n int) []*Service {
 	return list
 }
 
-// Service starts one more service of a kind. It is told to stop when the test
-// ends, and has to do so; one that ended without having been told fails the test.
-func (f *Fleet) Service(kind string) *Service {
+// link returns a link to the server of a URL, and the URL over it.
+func (f *Fleet) link(address string) (*Link, string) {
 	f.t.Helper()
-	s := &Service{kind: kind, Process: testenv.Start(f.t, testenv.Command{
-		Name: kind, Path: Binary(f.t), Args: []string{kind, "--config", f.Config},
-		Env: []string{"HOME=" + f.Home, "GORACE=halt_on_error=1"},
-	})}
-	f.t.Cleanup(func() { s.checkStop(f.t) })
-	return s
+	u, err := url.Parse(address)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	l := newLink(f.t, u.Host)
+	u.Host = l.Address
+	return l, u.String()
 }
 
-func (s *Service) checkStop(t testing.TB) {
-	if s.dead {
-		return
+// Filer registers a filer, with flags of bctl filer add.
+func (f *Fleet) Filer(name string, flags ...string) {
+	f.t.Helper()
+	f.Must(append([]string{"filer", "add", name}, flags...)...)
+	f.registered[name] = true
+}
+
+// Shard registers a tree of this machine as a shard of its path's name, with flags of bctl shard add.
+func (f *Fleet) Shard(filer, tree string, flags ...string) {
+	f.t.Helper()
+	f.Must(append([]string{"shard", "add", filer, tree}, flags...)...)
+	f.registered[filer+" "+tree] = true
+}
+
+// theFiler is where trees are of which a test has said nothing else.
+const theFiler = "filer"
+
+// Register registers a tree as a shard of the filer that BackupArgs names, unless it is one.
+func (f *Fleet) Register(tree string) {
+	f.t.Helper()
+	if !f.registered[theFiler] {
+		f.Filer(theFiler)
 	}
-	if !s.Running() {
-		t.Errorf("a %s has ended by itself: %v", s.kind, s.Wait())
-		return
-	}
-	s.Stop()
-	if err := s.Wait(); err != nil {
-		t.Errorf("a %s that was told to stop: %v", s.kind, err)
+	if !f.registered[theFiler+" "+tree] {
+		f.Shard(theFiler, tree)
 	}
 }
 
-// BackupArgs are the arguments that back a tree up.
+// BackupArgs are the arguments that back a registered tree up.
 func BackupArgs(tree string, more ...string) []string {
-	return append([]string{"--filer", "filer", "--shard", tree}, more...)
+	return append([]string{"--filer", theFiler, "--shard", tree}, more...)
 }
 
-// StartBackup starts a backup of a tree, and returns when the snapshot is running, with its id.
+// StartBackup registers a tree if need be, starts a backup of it, and returns when the snapshot is running, with its id.
 func (f *Fleet) StartBackup(tree string, more ...string) (*Running, string) {
 	f.t.Helper()
+	f.Register(tree)
+	return f.StartBackupOf(BackupArgs(tree, more...)...)
+}
+
+// StartBackupOf is StartBackup with arguments that name one registered shard.
+func (f *Fleet) StartBackupOf(args ...string) (*Running, string) {
+	f.t.Helper()
 	known := f.Index.Snapshots()
-	r := f.Start(append([]string{"backup", "--json"}, BackupArgs(tree, more...)...)...)
+	r := f.Start(append([]string{"backup", "--json"}, args...)...)
 	var id string
 	Await(f.t, "a running snapshot", func() bool {
 		if r.Ended() {
 			f.t.Fatalf("the backup has ended: %s", r.Wait())
 		}
 		for snapshot := range f.Index.Snapshots() {
-			if !known[snapshot] {
+			if _, old := known[snapshot]; !old {
 				id = snapshot
 			}
 		}

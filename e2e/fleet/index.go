@@ -45,9 +45,20 @@ type Work struct {
 func (w Work) Settled() int64 { return w.TasksSettled + w.BatchesSettled }
 
 // Work returns it for the newest snapshot; zero where there is none.
-func (x *Index) Work() (w Work) {
+func (x *Index) Work() Work {
 	x.t.Helper()
-	rows, err := x.db.Query("SELECT state, tasks_announced, tasks_settled, batches_announced, batches_settled FROM snapshots ORDER BY started DESC LIMIT 1")
+	return x.work("ORDER BY started DESC LIMIT 1")
+}
+
+// WorkOf returns it for a snapshot of Postgres.
+func (x *Index) WorkOf(snapshot string) Work {
+	x.t.Helper()
+	return x.work("WHERE id = $1::uuid", snapshot)
+}
+
+func (x *Index) work(which string, args ...any) (w Work) {
+	x.t.Helper()
+	rows, err := x.db.Query("SELECT state, tasks_announced, tasks_settled, batches_announced, batches_settled FROM snapshots "+which, args...)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -116,6 +127,13 @@ func (x *Index) Count(query string, args ...any) (n int64) {
 
 // DB is the connection, for what the methods do not do.
 func (x *Index) DB() *sql.DB { return x.db }
+
+// EndConnections ends all connections to the index but its own, and returns how many those were.
+func (x *Index) EndConnections() int64 {
+	x.t.Helper()
+	return x.Count(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+}
 
 // CheckSettled fails the test unless no work is left of snapshots that have ended.
 func (x *Index) CheckSettled() {

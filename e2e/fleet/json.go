@@ -17,12 +17,14 @@ type Summary struct {
 // Snapshot is a line of snapshot ls --json, or the object of snapshot show --json.
 type Snapshot struct {
 	ID, Filer, Shard, State, Reason string
+	Source                          string // in snapshot show
 	Number, Base                    int64
 	Files, Directories, Bytes       int64
 	NewBytes                        int64 `json:"new_bytes"`
 	StoredBytes                     int64 `json:"stored_bytes"`
 	ReadBytes                       int64 `json:"read_bytes"`
 	StatCalls                       int64 `json:"stat_calls"`
+	FilesUnchanged                  int64 `json:"files_unchanged"`
 	Errors                          int64
 	Tasks, Batches                  [2]int64 // settled, announced
 }

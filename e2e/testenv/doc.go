@@ -3,6 +3,7 @@
 //
 //	dsn := testenv.Postgres(t)                  // a fresh database
 //	server := testenv.NATS(t)                   // JetStream, server.Kill(), server.Restart()
+//	nodes := testenv.NATSCluster(t, 3)          // nodes[1].Kill()
 //	s3 := testenv.VersityGW(t)                  // or testenv.Minio(t): a fresh bucket
 //
 // What a test starts is killed when the test ends, its output is in the test's log when the test failed, and

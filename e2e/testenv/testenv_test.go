@@ -77,6 +77,47 @@ func execute(t *testing.T, dsn, statement string) {
 	}
 }
 
+// A stream of three replicas is there while two nodes are.
+func TestNATSClusterWithoutANode(t *testing.T) {
+	t.Parallel()
+	nodes := testenv.NATSCluster(t, 3)
+	nc, err := nats.Connect(nodes.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.DontRandomize())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, Replicas: 3}
+	if _, err := js.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "s.one", nil); err != nil {
+		t.Fatal(err)
+	}
+	nodes[0].Kill() // the one that we are connected to
+	for {
+		// The election of another leader takes a moment: what is asked for meanwhile fails.
+		if _, err = js.Publish(t.Context(), "s.two", nil); err == nil {
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	nodes[0].Restart()
+	nodes.AwaitLeader(t)
+	stream, err := js.Stream(t.Context(), "S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n < 2 {
+		t.Errorf("%d messages of 2 are left", n)
+	}
+}
+
 func TestNATSKeepsItsStreamsOverARestart(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t, "max_payload: 512KB")

@@ -130,6 +130,10 @@ type BatchStored struct {
 	ReliesOn []PackID
 	Counts   Counts // Files and Bytes correct what the walker counted, and may be negative
 	Problems []Problem
+
+	// Failed, where it is not empty, says why the batch can never be read (its
+	// source snapshot has expired, say); the snapshot fails with it. There are no Pages then.
+	Failed string
 }
 
 // Progress is what a worker tells whoever listens, every second or so, of what

@@ -114,13 +114,18 @@ func (o *outage) ended() {
 	o.told = time.Time{}
 }
 
+// pingEvery is how often the server is asked for a sign of life; two that do not
+// come end the connection.
+const pingEvery = 10 * time.Second
+
 func (o Options) natsOptions() ([]nats.Option, error) {
 	out := &outage{Options: o}
 	options := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
-		nats.ReconnectWait(500 * time.Millisecond),
+		nats.ReconnectWait(250 * time.Millisecond),
+		nats.PingInterval(pingEvery), // a network that drops everything says nothing else
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { out.ended() }),
@@ -186,31 +191,4 @@ func (c *Conn) deleteStreams() {
 	for _, stream := range []string{walkStream, readStream, commitStream} {
 		_ = c.js.DeleteStream(ctx, stream) // it is in memory: it ends with the server
 	}
-}
-
-// EnsureStreams makes the streams and consumers that are missing, with queues
-// for the workers of each site, and reports whether a stream was: then all that was in it is lost.
-func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, err error) {
-	storage := jetstream.FileStorage
-	if c.opts.Memory {
-		storage = jetstream.MemoryStorage
-	}
-	for _, q := range queues(sites) {
-		stream, err := c.js.Stream(ctx, q.stream)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			lost = true
-			stream, err = c.js.CreateOrUpdateStream(ctx, q.streamConfig(max(c.opts.Replicas, 1), storage))
-		}
-		if err != nil {
-			return lost, fmt.Errorf("nats %s: stream %s: %w: %w", c.opts.URL, q.stream, err, backup.ErrUnavailable)
-		}
-		_, err = stream.Consumer(ctx, q.consumer)
-		if errors.Is(err, jetstream.ErrConsumerNotFound) {
-			_, err = stream.CreateOrUpdateConsumer(ctx, q.consumerConfig(c.ackWait))
-		}
-		if err != nil {
-			return lost, fmt.Errorf("nats %s: consumer %s: %w: %w", c.opts.URL, q.consumer, err, backup.ErrUnavailable)
-		}
-	}
-	return lost, nil
 }

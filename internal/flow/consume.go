@@ -12,71 +12,17 @@ import (
 )
 
 const (
-	nextWait   = 5 * time.Second // of one request for a message
-	maxPullers = 4               // requests at a time of one consumer
-	retryDelay = time.Second
+	// nextWait is how long one request for a message waits. A request is forgotten by a
+	// server that restarts, and by a consumer whose leader dies, without a word: so long
+	// it takes to ask again.
+	nextWait = 1500 * time.Millisecond
+	// workPullers is how many requests a worker has waiting. The server answers them in their
+	// order, so that with one each a burst of tasks is spread evenly over the workers that wait.
+	workPullers = 1
+	// resultPullers is more: results are small and many, and it does not matter who applies them.
+	resultPullers = 4
+	retryDelay    = 250 * time.Millisecond
 )
-
-// A Delivery is a message in hand. The first of Ack, Retry and Drop ends it;
-// until then the server is kept from delivering it to anyone else. Its methods
-// may be called from any goroutine.
-type Delivery struct {
-	msg  jetstream.Msg
-	done func()
-}
-
-// Stalled ends the delivery although the work goes on: it waits for a filer,
-// and shall neither keep others out nor stay in the queue. The lease in the index,
-// which the worker's reports renew, is all that holds the work from then on.
-func (d *Delivery) Stalled() { d.end(d.msg.Ack()) }
-
-// Ack ends the delivery: the work is done.
-func (d *Delivery) Ack() { d.end(d.msg.Ack()) }
-
-// Retry has the message delivered again, to anyone, after a delay.
-func (d *Delivery) Retry(delay time.Duration) { d.end(d.msg.NakWithDelay(delay)) }
-
-// Drop ends the delivery of a message that nobody can handle.
-func (d *Delivery) Drop() { d.end(d.msg.Term()) }
-
-// end ignores the error: an acknowledgement that is lost brings the message
-// again, and its result is refused then.
-func (d *Delivery) end(error) { d.done() }
-
-// inHand are the deliveries of one consumer, which one goroutine keeps alive.
-type inHand struct {
-	mu   sync.Mutex
-	msgs map[jetstream.Msg]struct{}
-	free chan struct{} // a token for each further delivery
-}
-
-func newInHand(limit int) *inHand {
-	return &inHand{msgs: map[jetstream.Msg]struct{}{}, free: make(chan struct{}, limit)}
-}
-
-func (h *inHand) add(msg jetstream.Msg) *Delivery {
-	h.mu.Lock()
-	h.msgs[msg] = struct{}{}
-	h.mu.Unlock()
-	return &Delivery{msg: msg, done: sync.OnceFunc(func() {
-		h.mu.Lock()
-		delete(h.msgs, msg)
-		h.mu.Unlock()
-		<-h.free
-	})}
-}
-
-// keepAlive tells the server, three times in the time that it waits, that the
-// deliveries in hand are worked on.
-func (h *inHand) keepAlive(ctx context.Context, ackWait time.Duration) {
-	every(ctx, ackWait/3, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for msg := range h.msgs {
-			_ = msg.InProgress() // the next one tries again
-		}
-	})
-}
 
 // every calls do at intervals until ctx is done.
 func every(ctx context.Context, interval time.Duration, do func()) {
@@ -93,10 +39,10 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 }
 
 // ConsumeWalk hands a site's walk tasks to handle, up to limit in hand at a time, until
-// ctx is done. handle must not block for long: it may end the delivery later,
-// from any goroutine.
+// ctx is done; what is stalled does not count. handle must not block for long: it may end
+// the delivery later, from any goroutine.
 func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle func(*backup.WalkTask, *Delivery)) {
-	consume(ctx, c, walkQueue(site), limit, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, walkQueue(site), hold{limit, workPullers, maxStalled}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		task, err := Walk.decode(msg.Data())
 		return func(d *Delivery) { handle(task, d) }, err
 	})
@@ -104,7 +50,7 @@ func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle f
 
 // ConsumeRead is ConsumeWalk for read batches.
 func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle func(*backup.ReadBatch, *Delivery)) {
-	consume(ctx, c, readQueue(site), limit, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, readQueue(site), hold{limit, workPullers, maxStalled}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		batch, err := Read.decode(msg.Data())
 		return func(d *Delivery) { handle(batch, d) }, err
 	})
@@ -120,7 +66,7 @@ type Result struct {
 
 // ConsumeResults is ConsumeWalk for what workers found and stored.
 func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result)) {
-	consume(ctx, c, commitQueue, limit, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, commitQueue, hold{limit, resultPullers, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		var r Result
 		var err error
 		switch msg.Subject() {
@@ -137,19 +83,34 @@ func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result
 	})
 }
 
+// A hold says how much of a queue a consumer takes.
+type hold struct {
+	limit   int // deliveries in hand at a time
+	pullers int // requests waiting at a time
+	stalled int // deliveries beside the limit that are stalled
+}
+
 // consume asks for messages only as fast as they are taken in hand: nothing
 // waits in a buffer of this process while its time to acknowledge runs.
-func consume(ctx context.Context, c *Conn, q queue, limit int, decode func(jetstream.Msg) (func(*Delivery), error)) {
-	hand := newInHand(limit)
+func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstream.Msg) (func(*Delivery), error)) {
+	hand := newInHand(h.limit, h.stalled)
 	var owned sync.WaitGroup
 	owned.Go(func() { hand.keepAlive(ctx, c.ackWait) })
-	for range min(limit, maxPullers) {
+	for range min(h.limit, h.pullers) {
 		owned.Go(func() {
+			delay := retryDelay
 			for ctx.Err() == nil {
-				if err := c.pull(ctx, q, hand, decode); err != nil && ctx.Err() == nil {
-					c.log.Debug("waiting for the queue", "stream", q.stream, "error", err)
-					pause(ctx, retryDelay)
+				asked := time.Now()
+				err := c.pull(ctx, q, hand, decode)
+				if err == nil || ctx.Err() != nil {
+					continue
 				}
+				c.log.Debug("waiting for the queue", "stream", q.stream, "consumer", q.consumer, "error", err)
+				if time.Since(asked) > 2*nextWait {
+					delay = retryDelay // it went well in between
+				}
+				pause(ctx, delay)
+				delay = min(2*delay, nextWait)
 			}
 		})
 	}
@@ -158,17 +119,19 @@ func consume(ctx context.Context, c *Conn, q queue, limit int, decode func(jetst
 
 // pull takes messages until something fails.
 func (c *Conn) pull(ctx context.Context, q queue, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) error {
-	consumer, err := c.js.Consumer(ctx, q.stream, q.consumer)
+	asking, cancel := context.WithTimeout(ctx, nextWait)
+	consumer, err := c.js.Consumer(asking, q.stream, q.consumer)
+	cancel()
 	if err != nil {
 		return err
 	}
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return nil
 		case hand.free <- struct{}{}:
 		}
-		msg, err := nextMessage(ctx, consumer)
+		msg, err := c.nextMessage(ctx, consumer)
 		if msg == nil {
 			<-hand.free
 			if err != nil {
@@ -176,14 +139,22 @@ func (c *Conn) pull(ctx context.Context, q queue, hand *inHand, decode func(jets
 			}
 			continue
 		}
+		if ctx.Err() != nil {
+			hand.add(msg).Retry(0) // to someone else, at once
+			continue
+		}
 		c.deliver(msg, hand, decode)
 	}
+	return nil
 }
 
-// nextMessage returns nil and no error when none came in time. When ctx is
-// done the request is taken back: what the server would answer it with goes to
-// someone else at once.
-func nextMessage(ctx context.Context, consumer jetstream.Consumer) (jetstream.Msg, error) {
+// nextMessage returns nil and no error when none came in time. A request that is
+// waiting when ctx is done is sat out, for a message that was on its way here would be missing
+// for ackWait; but not where the server is in this process, and ends with it.
+func (c *Conn) nextMessage(ctx context.Context, consumer jetstream.Consumer) (jetstream.Msg, error) {
+	if c.opts.InProcess == nil {
+		ctx = context.WithoutCancel(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, nextWait)
 	defer cancel()
 	batch, err := consumer.Fetch(1, jetstream.FetchContext(ctx))

@@ -100,7 +100,7 @@ func TestDroppedMessageIsGone(t *testing.T) {
 func TestWhatCannotBeDecodedIsDropped(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	for _, data := range [][]byte{nil, []byte("not a message"), make([]byte, MaxMessageBytes+1)} {
-		if _, err := c.js.PublishMsg(t.Context(), &nats.Msg{Subject: Walk.Subject, Data: data}); err != nil {
+		if _, err := c.js.PublishMsg(t.Context(), &nats.Msg{Subject: walkQueue("").filter, Data: data}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -255,8 +255,8 @@ func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {
 	held := receive(t, "task", tasks)
 	publish(t, c, 2)
 	receive(t, "task", tasks).delivery.Ack()
-	for _, q := range queues([]string{backup.DefaultSite}) {
-		if err := c.js.DeleteStream(t.Context(), q.stream); err != nil {
+	for _, stream := range []string{walkStream, readStream, commitStream} {
+		if err := c.js.DeleteStream(t.Context(), stream); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -54,28 +54,22 @@ const (
 	walkStream   = "BCTL_WALK"
 	readStream   = "BCTL_READ"
 	commitStream = "BCTL_COMMIT"
+
+	walkersPrefix = "walkers-" // of consumers, before the site
+	readersPrefix = "readers-"
 )
 
 func walkQueue(site string) queue {
 	site = siteOrDefault(site)
-	return queue{walkStream, "bctl.v1.walk.*", "walkers-" + site, "bctl.v1.walk." + site}
+	return queue{walkStream, "bctl.v1.walk.*", walkersPrefix + site, "bctl.v1.walk." + site}
 }
 
 func readQueue(site string) queue {
 	site = siteOrDefault(site)
-	return queue{readStream, "bctl.v1.read.*", "readers-" + site, "bctl.v1.read." + site}
+	return queue{readStream, "bctl.v1.read.*", readersPrefix + site, "bctl.v1.read." + site}
 }
 
 var commitQueue = queue{commitStream, "bctl.v1.commit.>", "committers", "bctl.v1.commit.>"}
-
-// queues are all of a fleet with these sites.
-func queues(sites []string) []queue {
-	var list []queue
-	for _, site := range sites {
-		list = append(list, walkQueue(site), readQueue(site))
-	}
-	return append(list, commitQueue)
-}
 
 // ackWait is how long a worker that says nothing keeps a message.
 const ackWait = 60 * time.Second
@@ -106,5 +100,6 @@ func (q queue) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 		AckWait:       ackWait,
 		MaxDeliver:    -1, // attempts are counted in the index
 		MaxAckPending: 10_000,
+		MaxWaiting:    4096, // workers of a site: one more gets no answer until another has one
 	}
 }

@@ -19,10 +19,19 @@ type Reporter struct {
 	jobs map[backup.SnapshotID]*inProgress
 }
 
+// inProgress is what is in hand for one snapshot.
 type inProgress struct {
-	tasks   map[backup.TaskID]struct{}
-	batches map[backup.BatchID]struct{}
+	filer   backup.FilerID
+	tasks   map[backup.TaskID]held
+	batches map[backup.BatchID]held
 	delta   backup.Progress
+}
+
+// held counts how often one piece of work is in hand: a message that came
+// again may be taken by the worker that waits with the first for its filer.
+type held struct {
+	times   int
+	stalled bool
 }
 
 // NewReporter returns a Reporter for the worker of this name.
@@ -36,15 +45,61 @@ func (r *Reporter) Run(ctx context.Context, interval time.Duration) {
 }
 
 // Task notes that a walk task is in hand until done is called.
-func (r *Reporter) Task(job backup.SnapshotID, id backup.TaskID) (done func()) {
-	r.update(job, func(p *inProgress) { p.tasks[id] = struct{}{} })
-	return func() { r.update(job, func(p *inProgress) { delete(p.tasks, id) }) }
+func (r *Reporter) Task(job *backup.Job, id backup.TaskID) (done func()) {
+	snapshot := job.Snapshot
+	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.tasks, id) })
+	return func() { r.update(snapshot, func(p *inProgress) { drop(p.tasks, id) }) }
 }
 
 // Batch notes that a read batch is in hand until done is called.
-func (r *Reporter) Batch(job backup.SnapshotID, id backup.BatchID) (done func()) {
-	r.update(job, func(p *inProgress) { p.batches[id] = struct{}{} })
-	return func() { r.update(job, func(p *inProgress) { delete(p.batches, id) }) }
+func (r *Reporter) Batch(job *backup.Job, id backup.BatchID) (done func()) {
+	snapshot := job.Snapshot
+	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.batches, id) })
+	return func() { r.update(snapshot, func(p *inProgress) { drop(p.batches, id) }) }
+}
+
+// StalledTask notes that a task in hand waits for its filer, or does not any
+// more. Of one that is not in hand it is nothing.
+func (r *Reporter) StalledTask(job backup.SnapshotID, id backup.TaskID, stalled bool) {
+	r.update(job, func(p *inProgress) { stall(p.tasks, id, stalled) })
+}
+
+// StalledBatch is StalledTask for read batches.
+func (r *Reporter) StalledBatch(job backup.SnapshotID, id backup.BatchID, stalled bool) {
+	r.update(job, func(p *inProgress) { stall(p.batches, id, stalled) })
+}
+
+func take[ID comparable](work map[ID]held, id ID) {
+	h := work[id]
+	h.times++
+	work[id] = h
+}
+
+func drop[ID comparable](work map[ID]held, id ID) {
+	h := work[id]
+	if h.times--; h.times <= 0 {
+		delete(work, id)
+		return
+	}
+	work[id] = h
+}
+
+func stall[ID comparable](work map[ID]held, id ID, stalled bool) {
+	if h, ok := work[id]; ok {
+		h.stalled = stalled
+		work[id] = h
+	}
+}
+
+// list returns what is in hand, and which of it is stalled.
+func list[ID comparable](work map[ID]held) (all, stalled []ID) {
+	for id, h := range work {
+		all = append(all, id)
+		if h.stalled {
+			stalled = append(stalled, id)
+		}
+	}
+	return all, stalled
 }
 
 // Add adds to what the next report says: only its numbers and Path count.
@@ -55,6 +110,10 @@ func (r *Reporter) Add(job backup.SnapshotID, d backup.Progress) {
 		p.delta.FilesDone += d.FilesDone
 		p.delta.BytesDone += d.BytesDone
 		p.delta.Errors += d.Errors
+		p.delta.Stats += d.Stats
+		p.delta.StatSeconds += d.StatSeconds
+		p.delta.Opens += d.Opens
+		p.delta.OpenSeconds += d.OpenSeconds
 		if d.Path != "" {
 			p.delta.Path = d.Path
 		}
@@ -66,7 +125,7 @@ func (r *Reporter) update(job backup.SnapshotID, change func(*inProgress)) {
 	defer r.mu.Unlock()
 	p := r.jobs[job]
 	if p == nil {
-		p = &inProgress{tasks: map[backup.TaskID]struct{}{}, batches: map[backup.BatchID]struct{}{}}
+		p = &inProgress{tasks: map[backup.TaskID]held{}, batches: map[backup.BatchID]held{}}
 		r.jobs[job] = p
 	}
 	change(p)
@@ -85,13 +144,9 @@ func (r *Reporter) take() (reports []*backup.Progress) {
 	for id, p := range r.jobs {
 		report := p.delta
 		p.delta = backup.Progress{}
-		report.Worker, report.Snapshot = r.worker, id
-		for t := range p.tasks {
-			report.Tasks = append(report.Tasks, t)
-		}
-		for b := range p.batches {
-			report.Batches = append(report.Batches, b)
-		}
+		report.Worker, report.Snapshot, report.Filer = r.worker, id, p.filer
+		report.Tasks, report.StalledTasks = list(p.tasks)
+		report.Batches, report.StalledBatches = list(p.batches)
 		if len(report.Tasks)+len(report.Batches) == 0 {
 			delete(r.jobs, id)
 		}

@@ -22,7 +22,7 @@ func TestReporterTellsWhatIsInHand(t *testing.T) {
 
 	r := NewReporter(c, "worker-1")
 	snapshot := backup.SnapshotID{1}
-	taskDone, batchDone := r.Task(snapshot, 11), r.Batch(snapshot, 22)
+	taskDone, batchDone := r.Task(&backup.Job{Snapshot: snapshot, Filer: 7}, 11), r.Batch(&backup.Job{Snapshot: snapshot, Filer: 7}, 22)
 	r.Add(snapshot, backup.Progress{FilesFound: 3, BytesFound: 30, Path: "a"})
 	r.Add(snapshot, backup.Progress{FilesDone: 2, BytesDone: 20, Errors: 1, Path: "b"})
 	r.Add(snapshot, backup.Progress{FilesFound: 1})
@@ -60,8 +60,8 @@ func TestReporterTellsWhatIsInHand(t *testing.T) {
 func TestReporterKeepsSnapshotsApart(t *testing.T) {
 	r := NewReporter(nil, "worker-1")
 	one, two := backup.SnapshotID{1}, backup.SnapshotID{2}
-	r.Task(one, 1)
-	r.Batch(two, 1)()
+	r.Task(&backup.Job{Snapshot: one}, 1)
+	r.Batch(&backup.Job{Snapshot: two}, 1)()
 	r.Add(two, backup.Progress{FilesFound: 5})
 	for range 2 {
 		for _, p := range r.take() {

@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,5 +109,52 @@ func TestServerHangs(t *testing.T) {
 		if got.task.ID == 2 {
 			return
 		}
+	}
+}
+
+// A worker that is told to stop while tasks are on their way to it hands them
+// back: another has them at once, not when the time to acknowledge has run out.
+func TestStoppedConsumerHandsBackWhatComes(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	c := ready(t, Options{URL: s.URL(), Name: "test"}, time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	defer cancel()
+	consume := func(ctx context.Context) {
+		ended.Go(func() {
+			c.ConsumeWalk(ctx, "", 1, func(_ *backup.WalkTask, d *Delivery) { d.Ack() })
+		})
+	}
+	for id := range backup.TaskID(20) {
+		stopping, stop := context.WithCancel(ctx)
+		consume(stopping)
+		until(t, "it waits", func(ctx context.Context) bool { return walkConsumer(ctx, c).NumWaiting > 0 })
+		ended.Go(stop)
+		publish(t, c, id+1)
+	}
+	consume(ctx)
+	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
+}
+
+// A stream that has fewer replicas than it should gets them, and its consumers with it.
+func TestReplicasAreRepaired(t *testing.T) {
+	t.Parallel()
+	c := ready(t, Options{URL: testenv.NATSCluster(t, 3).URL(), Name: "test"}, 2*time.Second)
+	c.opts.Replicas = 3
+	until(t, "the streams are repaired", func(ctx context.Context) bool {
+		_, err := c.EnsureStreams(ctx, []string{backup.DefaultSite})
+		return err == nil
+	})
+	stream, err := c.js.Stream(t.Context(), walkStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().Config.Replicas; n != 3 {
+		t.Errorf("%d replicas", n)
+	}
+	if n := consumerOf(t, c, walkStream, walkQueue("").consumer).Config.Replicas; n != 0 {
+		t.Errorf("the consumer has %d replicas of its own: it shall have those of its stream", n)
 	}
 }

@@ -116,7 +116,7 @@ func consumeWalk(t testing.TB, c *Conn, limit int) (tasks <-chan taken, stop fun
 
 // walkConsumer is the state of the walkers' queue.
 func walkConsumer(ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
-	consumer, err := c.js.Consumer(ctx, walkStream, walkQueue.consumer)
+	consumer, err := c.js.Consumer(ctx, walkStream, walkQueue("").consumer)
 	if err != nil {
 		return &jetstream.ConsumerInfo{}
 	}

@@ -58,6 +58,9 @@ func drawJob(t *rapid.T) backup.Job {
 			Exclude: listOf(t, "exclude", 3, drawBytes), ExcludeIfPresent: listOf(t, "exclude if present", 2, drawBytes),
 			OneFileSystem: rapid.Bool().Draw(t, "one file system"), ExcludeLargerBytes: rapid.Int64().Draw(t, "larger"),
 		},
+		Snapshots: rapid.SampledFrom([]string{"", ".snapshot/hourly.*"}).Draw(t, "snapshots"),
+		Compare:   backup.Compare(rapid.Uint8Max(uint8(backup.CompareAll)).Draw(t, "compare")),
+		Site:      rapid.SampledFrom([]string{"", backup.DefaultSite, "berlin-2"}).Draw(t, "site"), ReadBytesPerSecond: rapid.Int64Min(0).Draw(t, "bytes a second"),
 	}
 }
 
@@ -87,8 +90,9 @@ func drawWalkTask(t *rapid.T) *backup.WalkTask {
 func drawSliceWalked(t *rapid.T) *backup.SliceWalked {
 	return &backup.SliceWalked{
 		Snapshot: drawID(t), Task: backup.TaskID(rapid.Int64().Draw(t, "task")), Attempt: rapid.Int32().Draw(t, "attempt"),
-		Part: rapid.Int32Min(0).Draw(t, "part"), Last: rapid.Bool().Draw(t, "last"),
-		Pages: listOf(t, "pages", 3, drawPage),
+		Part: rapid.Int32Min(0).Draw(t, "part"), Last: rapid.Bool().Draw(t, "last"), Run: rapid.Uint64().Draw(t, "run"),
+		Source: rapid.SampledFrom([]string{"", "posix:///srv/.snapshot/hourly.0"}).Draw(t, "source"),
+		Pages:  listOf(t, "pages", 3, drawPage),
 		Ended: listOf(t, "ended", 3, func(t *rapid.T) backup.PageName {
 			return backup.PageName{Path: drawPath(t), Key: backup.PageKey(rapid.Int64Min(0).Draw(t, "key"))}
 		}),
@@ -126,18 +130,22 @@ func drawBatchStored(t *rapid.T) *backup.BatchStored {
 	return &backup.BatchStored{
 		Snapshot: drawID(t), Batch: backup.BatchID(rapid.Int64().Draw(t, "batch")), Attempt: rapid.Int32().Draw(t, "attempt"),
 		Pages: listOf(t, "pages", 3, drawPage), ReliesOn: listOf(t, "packs", 3, func(t *rapid.T) backup.PackID { return drawID(t) }),
-		Counts: drawCounts(t), Problems: listOf(t, "problems", 3, drawProblem),
+		Counts: drawCounts(t), Problems: listOf(t, "problems", 3, drawProblem), Failed: rapid.StringMatching(`[a-z ]*`).Draw(t, "failed"),
 	}
 }
 
 func drawProgress(t *rapid.T) *backup.Progress {
+	task := func(t *rapid.T) backup.TaskID { return backup.TaskID(rapid.Int64().Draw(t, "task")) }
+	batch := func(t *rapid.T) backup.BatchID { return backup.BatchID(rapid.Int64().Draw(t, "batch")) }
 	return &backup.Progress{
 		Worker: rapid.StringMatching(`[a-z0-9-]*`).Draw(t, "worker"), Snapshot: drawID(t),
-		Tasks:      listOf(t, "tasks", 3, func(t *rapid.T) backup.TaskID { return backup.TaskID(rapid.Int64().Draw(t, "task")) }),
-		Batches:    listOf(t, "batches", 3, func(t *rapid.T) backup.BatchID { return backup.BatchID(rapid.Int64().Draw(t, "batch")) }),
+		Tasks: listOf(t, "tasks", 3, task), StalledTasks: listOf(t, "stalled tasks", 2, task),
+		Batches: listOf(t, "batches", 3, batch), StalledBatches: listOf(t, "stalled batches", 2, batch),
 		FilesFound: rapid.Int64().Draw(t, "found"), BytesFound: rapid.Int64().Draw(t, "bytes found"),
 		FilesDone: rapid.Int64().Draw(t, "done"), BytesDone: rapid.Int64().Draw(t, "bytes done"), Errors: rapid.Int64().Draw(t, "errors"),
-		Path: drawPath(t),
+		Path: drawPath(t), Filer: backup.FilerID(rapid.Int64().Draw(t, "filer")),
+		Stats: rapid.Int64Min(0).Draw(t, "stats"), StatSeconds: rapid.Float64Range(0, 1e9).Draw(t, "stat seconds"),
+		Opens: rapid.Int64Min(0).Draw(t, "opens"), OpenSeconds: rapid.Float64Range(0, 1e9).Draw(t, "open seconds"),
 	}
 }
 

@@ -172,7 +172,7 @@ func decodePackStored(data []byte) (*backup.PackStored, error) {
 func encodeBatchStored(b *backup.BatchStored) ([]byte, error) {
 	m := &bctlv1.BatchStored{
 		SnapshotId: b.Snapshot[:], Batch: int64(b.Batch), Attempt: b.Attempt,
-		Pages: pagesToWire(b.Pages), Counts: countsToWire(&b.Counts), Problems: problemsToWire(b.Problems),
+		Pages: pagesToWire(b.Pages), Counts: countsToWire(&b.Counts), Problems: problemsToWire(b.Problems), Failed: text(b.Failed),
 	}
 	for i := range b.ReliesOn {
 		m.ReliesOn = append(m.ReliesOn, b.ReliesOn[i][:])
@@ -191,7 +191,7 @@ func decodeBatchStored(data []byte) (*backup.BatchStored, error) {
 	}
 	b := &backup.BatchStored{
 		Snapshot: id, Batch: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(),
-		Problems: problemsFromWire(m.GetProblems()),
+		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(),
 	}
 	if b.Counts, err = countsFromWire(m.GetCounts()); err != nil {
 		return nil, err
@@ -228,6 +228,9 @@ func int64s[T ~int64](ids []T) []int64 {
 }
 
 func idsOf[T ~int64](list []int64) []T {
+	if len(list) == 0 {
+		return nil
+	}
 	ids := make([]T, len(list))
 	for i, id := range list {
 		ids[i] = T(id)

@@ -236,8 +236,9 @@ type Dedup interface {
 type Claim struct {
 	Snapshots []backup.SnapshotID // only of these; nil: of any
 	Lease     time.Duration
-	// Queued bounds the leases that run and are not stalled, of Snapshots and of all sites and claims together. Sites
-	// that have work share it evenly, so that one without workers cannot take it all.
+	// Queued bounds the leases that run and are not stalled, of Snapshots and of all sites and claims together; 0: it
+	// does not. Sites that have work share it evenly, among themselves and with one that has none yet, so that one
+	// without workers cannot take it all.
 	Queued int
 	Limit  int // at most so many at once
 	Now    time.Time
@@ -256,12 +257,15 @@ type Held struct {
 type Committing interface {
 	// ClaimTasks returns open walk tasks whose lease has run out (or that never
 	// had one), each with a new attempt number and lease. Of one filer no more leases run than its
-	// limit and its load's slots allow, counting stalled ones; filers take turns, and of a filer the oldest work comes first.
-	// Concurrent claims never get the same attempt, and never exceed a bound together.
+	// limit and its load's slots allow, counting stalled ones; filers take turns (who has least in hand is next), and of
+	// a filer the oldest work comes first. The tasks are in the order in which they are to be handed out. Nothing is claimed of
+	// a snapshot whose end was requested. Concurrent claims never get the same attempt, and never exceed a bound together.
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
-	// Extend renews the leases of work that is in hand, where they end before until, and notes who has it.
+	// Extend renews the leases of work that is in hand, where they end before until, and notes who has it. When a worker
+	// tells of it for the first time the lease ends at until in any case: what waits in a queue may have a longer one. Work
+	// whose lease has run out, but that nobody else has claimed yet, is the worker's again.
 	Extend(ctx context.Context, held []Held, until time.Time) error
 	// GiveBack ends the leases of work that could not be sent: it can be claimed at once.
 	GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error
@@ -297,7 +301,8 @@ type Term struct {
 
 // Leading elects leaders, by the database's clock.
 type Leading interface {
-	// Lead makes holder the leader of a role, or renews its term, for ttl. ok is false where another leads.
+	// Lead makes holder, a name that no other process has, the leader of a role, or renews its term, for ttl. ok is
+	// false where another leads. Whose term has run out gets a new one, if it is free.
 	Lead(ctx context.Context, role, holder string, ttl time.Duration) (t Term, ok bool, err error)
 	// Resign ends a term at once; one that has ended is nothing.
 	Resign(ctx context.Context, t Term) error

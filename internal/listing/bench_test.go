@@ -79,7 +79,7 @@ func BenchmarkSortSorted(b *testing.B) {
 func BenchmarkFingerprint(b *testing.B) {
 	perEntry(b, func(b *testing.B, p *backup.Page) func() {
 		f := NewFingerprinter()
-		return func() { f.Of(p.Self, p.Entries) }
+		return func() { f.Of(0, p.Self, p.Entries) }
 	})
 }
 
@@ -126,6 +126,6 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkTakeOver(b *testing.B) {
 	perEntry(b, func(b *testing.B, p *backup.Page) func() {
 		now := make([]backup.Entry, len(p.Entries))
-		return func() { copy(now, p.Entries); TakeOver(now, p.Entries) }
+		return func() { copy(now, p.Entries); TakeOver(0, now, p.Entries) }
 	})
 }

@@ -18,10 +18,15 @@ type Comparison struct {
 // the xattrs that they had, and marks the rest Wanted (regular files: content
 // and xattrs) or XattrsWanted (other kinds).
 //
-// A file is unchanged when size, mtime, ctime and inode are equal and the old
-// entry has no flag: neither racy nor a copy that is not the file's state.
-// Entries that are racy in this snapshot must be flagged before.
-func TakeOver(entries, old []backup.Entry) (c Comparison) {
+// A file is unchanged when kind, size and what by names (mtime, ctime, inode) are
+// equal and the old entry has no flag: neither racy nor a copy that is not the
+// file's state. Entries that are racy in this snapshot must be flagged before.
+//
+// What each choice of by does not see: without ctime, a change of content that puts
+// the mtime back, or of extended attributes and ACLs; without mtime, nothing that
+// an honest file server does; without inode, that a file was replaced by another of the same size
+// and times, which ctime shows where a rename sets it.
+func TakeOver(by backup.Compare, entries, old []backup.Entry) (c Comparison) {
 	j := 0
 	for i := range entries {
 		e := &entries[i]
@@ -33,7 +38,7 @@ func TakeOver(entries, old []backup.Entry) (c Comparison) {
 		}
 		known := j < len(old) && old[j].Name == e.Name && old[j].Kind != backup.Directory
 		switch {
-		case known && Unchanged(e, &old[j]):
+		case known && Unchanged(by, e, &old[j]):
 			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
 			c.Unchanged++
 			continue
@@ -53,10 +58,24 @@ func TakeOver(entries, old []backup.Entry) (c Comparison) {
 	return c
 }
 
-// Unchanged reports whether the old entry's content and xattrs are those of e.
-func Unchanged(e, old *backup.Entry) bool {
-	return e.Kind == old.Kind && e.Size == old.Size && e.Mtime == old.Mtime &&
-		e.Ctime == old.Ctime && e.Inode == old.Inode && old.Flags == 0
+// Unchanged reports whether the old entry's content and xattrs are those of e,
+// as far as by tells.
+func Unchanged(by backup.Compare, e, old *backup.Entry) bool {
+	by = by.OrAll()
+	return e.Kind == old.Kind && e.Size == old.Size && old.Flags == 0 &&
+		(by&backup.CompareMtime == 0 || e.Mtime == old.Mtime) &&
+		(by&backup.CompareCtime == 0 || e.Ctime == old.Ctime) &&
+		(by&backup.CompareInode == 0 || e.Inode == old.Inode)
+}
+
+// IsRacy reports whether a change of e after from may not show in what is compared. It
+// goes by ctime where that is, for whatever changes a file sets it to the
+// present; an mtime can be set to the future for good, and is racy until then.
+func IsRacy(by backup.Compare, e *backup.Entry, from backup.Time) bool {
+	if by.OrAll()&backup.CompareCtime != 0 {
+		return e.Ctime.Compare(from) >= 0
+	}
+	return e.Mtime.Compare(from) >= 0
 }
 
 // RemovedDirectories returns the names of directories among the old entries

@@ -31,7 +31,7 @@ func with(e backup.Entry, change func(*backup.Entry)) backup.Entry {
 
 func TestUnchangedFileKeepsItsContent(t *testing.T) {
 	e := []backup.Entry{with(seen(stored()), func(e *backup.Entry) { e.Device, e.Btime.Sec, e.Nlink = 5, 3, 2 })}
-	c := TakeOver(e, []backup.Entry{stored()})
+	c := TakeOver(0, e, []backup.Entry{stored()})
 	want := with(stored(), func(e *backup.Entry) { e.Device, e.Btime.Sec, e.Nlink = 5, 3, 2 })
 	if !reflect.DeepEqual(e[0], want) {
 		t.Errorf("got %+v\nwant %+v", e[0], want)
@@ -58,7 +58,7 @@ func TestChangedFileIsReadAgain(t *testing.T) {
 			now, old := seen(stored()), stored()
 			change(&now, &old)
 			e := []backup.Entry{now}
-			c := TakeOver(e, []backup.Entry{old})
+			c := TakeOver(0, e, []backup.Entry{old})
 			if e[0].Flags != now.Flags|backup.Wanted || e[0].Content.Refs != nil || e[0].Xattrs != nil || e[0].XattrChunk.Length != 0 {
 				t.Errorf("got %+v", e[0])
 			}
@@ -66,6 +66,49 @@ func TestChangedFileIsReadAgain(t *testing.T) {
 				t.Errorf("counted %+v, want %+v", c, want)
 			}
 		})
+	}
+}
+
+// Who says what is to be compared says what a change is.
+func TestCompare(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(now, old *backup.Entry)
+		shows  []backup.Compare // alone; kind, size and flags always do
+	}{
+		{"nothing", func(_, _ *backup.Entry) {}, nil},
+		{"mtime", func(now, _ *backup.Entry) { now.Mtime.Sec++ }, []backup.Compare{backup.CompareMtime}},
+		{"ctime", func(now, _ *backup.Entry) { now.Ctime.Sec++ }, []backup.Compare{backup.CompareCtime}},
+		{"inode", func(now, _ *backup.Entry) { now.Inode++ }, []backup.Compare{backup.CompareInode}},
+		{"size", func(now, _ *backup.Entry) { now.Size++ }, []backup.Compare{backup.CompareMtime, backup.CompareCtime, backup.CompareInode}},
+		{"racy", func(_, old *backup.Entry) { old.Flags = backup.Racy }, []backup.Compare{backup.CompareMtime, backup.CompareCtime, backup.CompareInode}},
+	} {
+		for by := range backup.CompareAll + 1 {
+			now, old := seen(stored()), stored()
+			test.change(&now, &old)
+			want := !slices.ContainsFunc(test.shows, func(c backup.Compare) bool { return by.OrAll()&c != 0 })
+			if got := TakeOver(by, []backup.Entry{now}, []backup.Entry{old}).Unchanged == 1; got != want {
+				t.Errorf("%s changed, compared by %v: unchanged %v", test.name, by, got)
+			}
+		}
+	}
+}
+
+func TestIsRacy(t *testing.T) {
+	from := backup.Time{Sec: 100, Nsec: 5}
+	for _, test := range []struct {
+		by           backup.Compare
+		mtime, ctime uint32 // nanoseconds
+		want         bool
+	}{
+		{0, 4, 4, false}, {0, 4, 5, true}, {0, 9, 4, false}, {backup.CompareCtime, 9, 4, false},
+		{backup.CompareMtime, 4, 9, false}, {backup.CompareMtime, 5, 4, true}, {backup.CompareMtime | backup.CompareInode, 5, 4, true},
+		{backup.CompareMtime | backup.CompareCtime, 5, 4, false},
+	} {
+		e := backup.Entry{Mtime: backup.Time{Sec: 100, Nsec: test.mtime}, Ctime: backup.Time{Sec: 100, Nsec: test.ctime}}
+		if got := IsRacy(test.by, &e, from); got != test.want {
+			t.Errorf("by %v, mtime .%d, ctime .%d: racy %v", test.by, test.mtime, test.ctime, got)
+		}
 	}
 }
 
@@ -82,7 +125,7 @@ func TestTakeOver(t *testing.T) {
 		name("0-gone", backup.File), name("b-directory", backup.Directory), name("c-gone", backup.File), name("c-link", backup.Symlink),
 		name("e-was-directory", backup.Directory), name("f", backup.File), name("g-gone", backup.File),
 	}
-	c := TakeOver(now, old)
+	c := TakeOver(0, now, old)
 	if want := (Comparison{New: 4, Unchanged: 2, WantedFiles: 2, WantedBytes: 10}); c != want {
 		t.Errorf("counted %+v, want %+v", c, want)
 	}

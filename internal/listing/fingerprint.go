@@ -8,9 +8,12 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// fingerprintVersion is the first byte that is hashed: a new way to compute
-// fingerprints makes every page look changed once.
-const fingerprintVersion = 1
+// The first byte that is hashed: a new way to compute fingerprints makes every
+// page look changed once. So does another Compare, which follows the second.
+const (
+	fingerprintVersion   = 1
+	fingerprintOfCompare = 2 // where not all is compared
+)
 
 // A Fingerprinter computes fingerprints; it reuses its buffers and belongs to
 // one goroutine.
@@ -26,14 +29,20 @@ func NewFingerprinter() *Fingerprinter {
 
 // Of returns the fingerprint of a page: names and attributes of its entries
 // and of Self, in order, without content, xattrs (a change of them shows in
-// ctime), device numbers (they change from boot to boot) and birth times.
-func (f *Fingerprinter) Of(self *backup.Entry, entries []backup.Entry) (fp backup.Fingerprint) {
+// ctime), device numbers (they change from boot to boot) and birth times. Of mtime, ctime
+// and inode it has those that by names, and always the inode of what has
+// several hard links: it tells which names are one file.
+func (f *Fingerprinter) Of(by backup.Compare, self *backup.Entry, entries []backup.Entry) (fp backup.Fingerprint) {
+	by = by.OrAll()
 	f.record = append(f.record[:0], fingerprintVersion)
+	if by != backup.CompareAll {
+		f.record = append(f.record[:0], fingerprintOfCompare, byte(by))
+	}
 	if self != nil {
-		f.add(self)
+		f.add(by, self)
 	}
 	for i := range entries {
-		f.add(&entries[i])
+		f.add(by, &entries[i])
 	}
 	f.hash.Reset()
 	f.hash.Write(f.record)
@@ -42,18 +51,30 @@ func (f *Fingerprinter) Of(self *backup.Entry, entries []backup.Entry) (fp backu
 	return fp
 }
 
-func (f *Fingerprinter) add(e *backup.Entry) {
+func (f *Fingerprinter) add(by backup.Compare, e *backup.Entry) {
+	inode, mtime, ctime := e.Inode, e.Mtime, e.Ctime
+	if by != backup.CompareAll {
+		if by&backup.CompareInode == 0 && (e.Kind == backup.Directory || e.Nlink <= 1) {
+			inode = 0
+		}
+		if by&backup.CompareMtime == 0 {
+			mtime = backup.Time{}
+		}
+		if by&backup.CompareCtime == 0 {
+			ctime = backup.Time{}
+		}
+	}
 	r := binary.AppendUvarint(f.record, uint64(len(e.Name)))
 	r = append(r, e.Name...)
 	r = append(r, byte(e.Kind))
-	r = binary.LittleEndian.AppendUint64(r, e.Inode)
+	r = binary.LittleEndian.AppendUint64(r, inode)
 	if e.Kind != backup.Directory || e.Name == "" {
 		r = binary.LittleEndian.AppendUint64(r, uint64(e.Mode)<<32|uint64(e.Nlink))
 		r = binary.LittleEndian.AppendUint64(r, uint64(e.UID)<<32|uint64(e.GID))
 		r = binary.LittleEndian.AppendUint64(r, uint64(e.Size))
-		r = binary.LittleEndian.AppendUint64(r, uint64(e.Mtime.Sec))
-		r = binary.LittleEndian.AppendUint64(r, uint64(e.Ctime.Sec))
-		r = binary.LittleEndian.AppendUint64(r, uint64(e.Mtime.Nsec)<<32|uint64(e.Ctime.Nsec))
+		r = binary.LittleEndian.AppendUint64(r, uint64(mtime.Sec))
+		r = binary.LittleEndian.AppendUint64(r, uint64(ctime.Sec))
+		r = binary.LittleEndian.AppendUint64(r, uint64(mtime.Nsec)<<32|uint64(ctime.Nsec))
 		r = binary.LittleEndian.AppendUint64(r, e.Rdev)
 		r = binary.AppendUvarint(r, uint64(len(e.Target)))
 		r = append(r, e.Target...)

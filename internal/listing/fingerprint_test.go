@@ -2,6 +2,7 @@ package listing
 
 import (
 	"encoding/hex"
+	"slices"
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -20,7 +21,7 @@ func twoFiles() (self *backup.Entry, entries []backup.Entry) {
 func TestFingerprintSeesWhatMatters(t *testing.T) {
 	self, entries := twoFiles()
 	f := NewFingerprinter()
-	seenBefore := map[backup.Fingerprint]string{f.Of(self, entries): "nothing"}
+	seenBefore := map[backup.Fingerprint]string{f.Of(0, self, entries): "nothing"}
 	for name, change := range map[string]func(self *backup.Entry, e []backup.Entry) []backup.Entry{
 		"name":               func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Name = "b"; return e },
 		"kind":               func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Kind = backup.FIFO; return e },
@@ -45,13 +46,13 @@ func TestFingerprintSeesWhatMatters(t *testing.T) {
 		"names run together": func(_ *backup.Entry, e []backup.Entry) []backup.Entry { e[0].Name = "a\x01"; return e },
 	} {
 		self, entries := twoFiles()
-		fp := f.Of(self, change(self, entries))
+		fp := f.Of(0, self, change(self, entries))
 		if other, ok := seenBefore[fp]; ok {
 			t.Errorf("a change of %s gives the fingerprint of a change of %s", name, other)
 		}
 		seenBefore[fp] = name
 	}
-	if _, ok := seenBefore[f.Of(nil, entries)]; ok {
+	if _, ok := seenBefore[f.Of(0, nil, entries)]; ok {
 		t.Error("without self the fingerprint is one of those with it")
 	}
 }
@@ -59,7 +60,7 @@ func TestFingerprintSeesWhatMatters(t *testing.T) {
 func TestFingerprintSeesNothingElse(t *testing.T) {
 	self, entries := twoFiles()
 	f := NewFingerprinter()
-	want := f.Of(self, entries)
+	want := f.Of(0, self, entries)
 	for name, change := range map[string]func(e *backup.Entry){
 		"flags":       func(e *backup.Entry) { e.Flags = backup.Racy },
 		"birth time":  func(e *backup.Entry) { e.Btime = backup.Time{Sec: 5, Nsec: 6} },
@@ -71,13 +72,13 @@ func TestFingerprintSeesNothingElse(t *testing.T) {
 		self, entries := twoFiles()
 		change(self)
 		change(&entries[0])
-		if f.Of(self, entries) != want {
+		if f.Of(0, self, entries) != want {
 			t.Errorf("a change of %s changes the fingerprint", name)
 		}
 	}
 	// What a subdirectory's own first page has does not matter in its parent.
 	entries[1].Mode, entries[1].Mtime.Sec, entries[1].Nlink, entries[1].Size = 0o700, 5, 9, 4096
-	if f.Of(self, entries) != want {
+	if f.Of(0, self, entries) != want {
 		t.Error("a subdirectory's attributes change its parent's fingerprint")
 	}
 }
@@ -87,16 +88,69 @@ func TestFingerprintSeesNothingElse(t *testing.T) {
 func TestFingerprintNeverChanges(t *testing.T) {
 	self, entries := twoFiles()
 	const want = "bffb918941feb53fa604ed4bfcdcabe8"
-	if got := NewFingerprinter().Of(self, entries); hex.EncodeToString(got[:]) != want {
+	if got := NewFingerprinter().Of(0, self, entries); hex.EncodeToString(got[:]) != want {
 		t.Errorf("fingerprint %x, and it was %s", got, want)
+	}
+}
+
+// Of what is not compared a fingerprint has nothing, but for the inode of what
+// has several links.
+func TestFingerprintOfCompare(t *testing.T) {
+	changes := map[string]func(self *backup.Entry, e []backup.Entry){
+		"mtime":             func(_ *backup.Entry, e []backup.Entry) { e[0].Mtime = backup.Time{Sec: 1, Nsec: 1} },
+		"ctime":             func(_ *backup.Entry, e []backup.Entry) { e[0].Ctime = backup.Time{Sec: 1, Nsec: 1} },
+		"inode":             func(_ *backup.Entry, e []backup.Entry) { e[0].Inode = 9 },
+		"directory's inode": func(_ *backup.Entry, e []backup.Entry) { e[1].Inode = 9 },
+		"self's inode":      func(self *backup.Entry, _ []backup.Entry) { self.Inode, self.Nlink = 9, 2 },
+		"link's inode":      func(_ *backup.Entry, e []backup.Entry) { e[3].Inode = 9 },
+		"size":              func(_ *backup.Entry, e []backup.Entry) { e[0].Size = 9 },
+		"mode":              func(_ *backup.Entry, e []backup.Entry) { e[0].Mode = 0 },
+		"kind":              func(_ *backup.Entry, e []backup.Entry) { e[0].Kind = backup.FIFO },
+	}
+	always := []string{"link's inode", "size", "mode", "kind"}
+	page := func() (*backup.Entry, []backup.Entry) {
+		self, entries := twoFiles()
+		self.Nlink = 2
+		return self, append(entries, backup.Entry{Name: "z", Kind: backup.File, Nlink: 2, Inode: 6})
+	}
+	f := NewFingerprinter()
+	all := map[backup.Fingerprint]backup.Compare{}
+	for by, seen := range map[backup.Compare][]string{
+		backup.CompareMtime:                      {"mtime"},
+		backup.CompareCtime:                      {"ctime"},
+		backup.CompareAll &^ backup.CompareInode: {"mtime", "ctime"},
+		backup.CompareAll &^ backup.CompareCtime: {"mtime", "inode", "directory's inode", "self's inode"},
+		0:                                        {"mtime", "ctime", "inode", "directory's inode", "self's inode"},
+	} {
+		self, entries := page()
+		want := f.Of(by, self, entries)
+		if other, twice := all[want]; twice {
+			t.Errorf("%v and %v give the same fingerprint", by, other)
+		}
+		all[want] = by
+		for name, change := range changes {
+			self, entries := page()
+			change(self, entries)
+			if got := f.Of(by, self, entries) != want; got != (slices.Contains(seen, name) || slices.Contains(always, name)) {
+				t.Errorf("%v: a change of %s shows: %v", by, name, got)
+			}
+		}
+	}
+	self, entries := page()
+	if f.Of(0, self, entries) != f.Of(backup.CompareAll, self, entries) {
+		t.Error("to compare all is another fingerprint if it is said")
+	}
+	const want = "4a3cd82ac4fcc879ce9503599a27498a"
+	if got := f.Of(backup.CompareMtime, self, entries); hex.EncodeToString(got[:]) != want {
+		t.Errorf("fingerprint by mtime %x, and it was %s", got, want)
 	}
 }
 
 func TestFingerprintAllocatesNothing(t *testing.T) {
 	entries := files(1000)
 	f := NewFingerprinter()
-	f.Of(nil, entries)
-	if n := testing.AllocsPerRun(50, func() { f.Of(nil, entries) }); n != 0 {
+	f.Of(0, nil, entries)
+	if n := testing.AllocsPerRun(50, func() { f.Of(0, nil, entries) }); n != 0 {
 		t.Errorf("%v allocations a page", n)
 	}
 }

@@ -10,15 +10,31 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// ErrStale: the directory or file is no longer what it was when it was opened.
-var ErrStale = errors.New("stale")
+var (
+	// ErrStale: the directory or file is no longer what it was when it was opened.
+	ErrStale = errors.New("stale")
+	// ErrExpired: the source snapshot is gone, or another is in its place.
+	ErrExpired = errors.New("the source snapshot has expired")
+)
 
 // A Source opens the roots of shards.
 type Source interface {
 	// Open opens the tree at a shard's source URL. Errors wrap
 	// backup.ErrNotFound, fs.ErrPermission, backup.ErrInvalid (not a
-	// directory) or backup.ErrUnavailable.
+	// directory) or backup.ErrUnavailable. Of a URL that Resolve returned it
+	// opens that source snapshot, or fails with ErrExpired.
 	Open(ctx context.Context, url string) (Tree, error)
+	// Resolve returns the URL of the newest source snapshot that pattern names
+	// in the tree at url: what the system of the filer itself keeps, and does
+	// not change. The pattern is relative to the tree's root, and means what
+	// Newest and path.Match say, component by component; a component without a
+	// special character is opened by its name, for it need not be in a listing
+	// (".snapshot", ".zfs"). Only directories count, and no symlink is followed
+	// (I10). The URL that is returned tells the snapshot from any other that is
+	// at the same path later. Errors are those of Open; they wrap
+	// backup.ErrNotFound and name pattern and directory where nothing matches,
+	// and backup.ErrInvalid where CheckPattern does.
+	Resolve(ctx context.Context, url, pattern string) (resolved string, err error)
 }
 
 // A Tree is one shard's tree. Nothing that is opened through it is outside it
@@ -33,6 +49,11 @@ type Tree interface {
 	OpenDirectory(ctx context.Context, path string) (Directory, error)
 	// RootDevice is the st_dev of the root, for one-file-system walks.
 	RootDevice() uint64
+	// Check fails with ErrExpired where the tree is a source snapshot that is
+	// gone, or has another in its place. Until it has returned nil, nothing that was
+	// seen in the tree is to be believed: below a snapshot that expires, files
+	// vanish as if they had been deleted. Of an ordinary tree it is always nil.
+	Check(ctx context.Context) error
 	// Close gives the root back. A second call does nothing.
 	Close() error
 }

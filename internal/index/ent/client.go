@@ -17,6 +17,7 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/bctl/bctl/internal/index/ent/filer"
+	"github.com/bctl/bctl/internal/index/ent/leader"
 	"github.com/bctl/bctl/internal/index/ent/pack"
 	"github.com/bctl/bctl/internal/index/ent/problem"
 	"github.com/bctl/bctl/internal/index/ent/readbatch"
@@ -36,6 +37,8 @@ type Client struct {
 	Schema *migrate.Schema
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
+	// Leader is the client for interacting with the Leader builders.
+	Leader *LeaderClient
 	// Pack is the client for interacting with the Pack builders.
 	Pack *PackClient
 	// Problem is the client for interacting with the Problem builders.
@@ -64,6 +67,7 @@ func NewClient(opts ...Option) *Client {
 func (c *Client) init() {
 	c.Schema = migrate.NewSchema(c.driver)
 	c.Filer = NewFilerClient(c.config)
+	c.Leader = NewLeaderClient(c.config)
 	c.Pack = NewPackClient(c.config)
 	c.Problem = NewProblemClient(c.config)
 	c.ReadBatch = NewReadBatchClient(c.config)
@@ -165,6 +169,7 @@ func (c *Client) Tx(ctx context.Context) (*Tx, error) {
 		ctx:        ctx,
 		config:     cfg,
 		Filer:      NewFilerClient(cfg),
+		Leader:     NewLeaderClient(cfg),
 		Pack:       NewPackClient(cfg),
 		Problem:    NewProblemClient(cfg),
 		ReadBatch:  NewReadBatchClient(cfg),
@@ -193,6 +198,7 @@ func (c *Client) BeginTx(ctx context.Context, opts *sql.TxOptions) (*Tx, error) 
 		ctx:        ctx,
 		config:     cfg,
 		Filer:      NewFilerClient(cfg),
+		Leader:     NewLeaderClient(cfg),
 		Pack:       NewPackClient(cfg),
 		Problem:    NewProblemClient(cfg),
 		ReadBatch:  NewReadBatchClient(cfg),
@@ -230,8 +236,8 @@ func (c *Client) Close() error {
 // In order to add hooks to a specific client, call: `client.Node.Use(...)`.
 func (c *Client) Use(hooks ...Hook) {
 	for _, n := range []interface{ Use(...Hook) }{
-		c.Filer, c.Pack, c.Problem, c.ReadBatch, c.Repository, c.Shard, c.SlicePart,
-		c.Snapshot, c.WalkTask,
+		c.Filer, c.Leader, c.Pack, c.Problem, c.ReadBatch, c.Repository, c.Shard,
+		c.SlicePart, c.Snapshot, c.WalkTask,
 	} {
 		n.Use(hooks...)
 	}
@@ -241,8 +247,8 @@ func (c *Client) Use(hooks ...Hook) {
 // In order to add interceptors to a specific client, call: `client.Node.Intercept(...)`.
 func (c *Client) Intercept(interceptors ...Interceptor) {
 	for _, n := range []interface{ Intercept(...Interceptor) }{
-		c.Filer, c.Pack, c.Problem, c.ReadBatch, c.Repository, c.Shard, c.SlicePart,
-		c.Snapshot, c.WalkTask,
+		c.Filer, c.Leader, c.Pack, c.Problem, c.ReadBatch, c.Repository, c.Shard,
+		c.SlicePart, c.Snapshot, c.WalkTask,
 	} {
 		n.Intercept(interceptors...)
 	}
@@ -253,6 +259,8 @@ func (c *Client) Mutate(ctx context.Context, m Mutation) (Value, error) {
 	switch m := m.(type) {
 	case *FilerMutation:
 		return c.Filer.mutate(ctx, m)
+	case *LeaderMutation:
+		return c.Leader.mutate(ctx, m)
 	case *PackMutation:
 		return c.Pack.mutate(ctx, m)
 	case *ProblemMutation:
@@ -420,6 +428,139 @@ func (c *FilerClient) mutate(ctx context.Context, m *FilerMutation) (Value, erro
 		return (&FilerDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
 	default:
 		return nil, fmt.Errorf("ent: unknown Filer mutation op: %q", m.Op())
+	}
+}
+
+// LeaderClient is a client for the Leader schema.
+type LeaderClient struct {
+	config
+}
+
+// NewLeaderClient returns a client for the Leader from the given config.
+func NewLeaderClient(c config) *LeaderClient {
+	return &LeaderClient{config: c}
+}
+
+// Use adds a list of mutation hooks to the hooks stack.
+// A call to `Use(f, g, h)` equals to `leader.Hooks(f(g(h())))`.
+func (c *LeaderClient) Use(hooks ...Hook) {
+	c.hooks.Leader = append(c.hooks.Leader, hooks...)
+}
+
+// Intercept adds a list of query interceptors to the interceptors stack.
+// A call to `Intercept(f, g, h)` equals to `leader.Intercept(f(g(h())))`.
+func (c *LeaderClient) Intercept(interceptors ...Interceptor) {
+	c.inters.Leader = append(c.inters.Leader, interceptors...)
+}
+
+// Create returns a builder for creating a Leader entity.
+func (c *LeaderClient) Create() *LeaderCreate {
+	mutation := newLeaderMutation(c.config, OpCreate)
+	return &LeaderCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// CreateBulk returns a builder for creating a bulk of Leader entities.
+func (c *LeaderClient) CreateBulk(builders ...*LeaderCreate) *LeaderCreateBulk {
+	return &LeaderCreateBulk{config: c.config, builders: builders}
+}
+
+// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
+// a builder and applies setFunc on it.
+func (c *LeaderClient) MapCreateBulk(slice any, setFunc func(*LeaderCreate, int)) *LeaderCreateBulk {
+	rv := reflect.ValueOf(slice)
+	if rv.Kind() != reflect.Slice {
+		return &LeaderCreateBulk{err: fmt.Errorf("calling to LeaderClient.MapCreateBulk with wrong type %T, need slice", slice)}
+	}
+	builders := make([]*LeaderCreate, rv.Len())
+	for i := 0; i < rv.Len(); i++ {
+		builders[i] = c.Create()
+		setFunc(builders[i], i)
+	}
+	return &LeaderCreateBulk{config: c.config, builders: builders}
+}
+
+// Update returns an update builder for Leader.
+func (c *LeaderClient) Update() *LeaderUpdate {
+	mutation := newLeaderMutation(c.config, OpUpdate)
+	return &LeaderUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOne returns an update builder for the given entity.
+func (c *LeaderClient) UpdateOne(_m *Leader) *LeaderUpdateOne {
+	mutation := newLeaderMutation(c.config, OpUpdateOne, withLeader(_m))
+	return &LeaderUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// UpdateOneID returns an update builder for the given id.
+func (c *LeaderClient) UpdateOneID(id int64) *LeaderUpdateOne {
+	mutation := newLeaderMutation(c.config, OpUpdateOne, withLeaderID(id))
+	return &LeaderUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// Delete returns a delete builder for Leader.
+func (c *LeaderClient) Delete() *LeaderDelete {
+	mutation := newLeaderMutation(c.config, OpDelete)
+	return &LeaderDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
+}
+
+// DeleteOne returns a builder for deleting the given entity.
+func (c *LeaderClient) DeleteOne(_m *Leader) *LeaderDeleteOne {
+	return c.DeleteOneID(_m.ID)
+}
+
+// DeleteOneID returns a builder for deleting the given entity by its id.
+func (c *LeaderClient) DeleteOneID(id int64) *LeaderDeleteOne {
+	builder := c.Delete().Where(leader.ID(id))
+	builder.mutation.id = &id
+	builder.mutation.op = OpDeleteOne
+	return &LeaderDeleteOne{builder}
+}
+
+// Query returns a query builder for Leader.
+func (c *LeaderClient) Query() *LeaderQuery {
+	return &LeaderQuery{
+		config: c.config,
+		ctx:    &QueryContext{Type: TypeLeader},
+		inters: c.Interceptors(),
+	}
+}
+
+// Get returns a Leader entity by its id.
+func (c *LeaderClient) Get(ctx context.Context, id int64) (*Leader, error) {
+	return c.Query().Where(leader.ID(id)).Only(ctx)
+}
+
+// GetX is like Get, but panics if an error occurs.
+func (c *LeaderClient) GetX(ctx context.Context, id int64) *Leader {
+	obj, err := c.Get(ctx, id)
+	if err != nil {
+		panic(err)
+	}
+	return obj
+}
+
+// Hooks returns the client hooks.
+func (c *LeaderClient) Hooks() []Hook {
+	return c.hooks.Leader
+}
+
+// Interceptors returns the client interceptors.
+func (c *LeaderClient) Interceptors() []Interceptor {
+	return c.inters.Leader
+}
+
+func (c *LeaderClient) mutate(ctx context.Context, m *LeaderMutation) (Value, error) {
+	switch m.Op() {
+	case OpCreate:
+		return (&LeaderCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdate:
+		return (&LeaderUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpUpdateOne:
+		return (&LeaderUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
+	case OpDelete, OpDeleteOne:
+		return (&LeaderDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
+	default:
+		return nil, fmt.Errorf("ent: unknown Leader mutation op: %q", m.Op())
 	}
 }
 
@@ -1634,11 +1775,11 @@ func (c *WalkTaskClient) mutate(ctx context.Context, m *WalkTaskMutation) (Value
 // hooks and interceptors per client, for fast access.
 type (
 	hooks struct {
-		Filer, Pack, Problem, ReadBatch, Repository, Shard, SlicePart, Snapshot,
+		Filer, Leader, Pack, Problem, ReadBatch, Repository, Shard, SlicePart, Snapshot,
 		WalkTask []ent.Hook
 	}
 	inters struct {
-		Filer, Pack, Problem, ReadBatch, Repository, Shard, SlicePart, Snapshot,
+		Filer, Leader, Pack, Problem, ReadBatch, Repository, Shard, SlicePart, Snapshot,
 		WalkTask []ent.Interceptor
 	}
 )

@@ -13,6 +13,7 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/bctl/bctl/internal/index/ent/filer"
+	"github.com/bctl/bctl/internal/index/ent/leader"
 	"github.com/bctl/bctl/internal/index/ent/pack"
 	"github.com/bctl/bctl/internal/index/ent/problem"
 	"github.com/bctl/bctl/internal/index/ent/readbatch"
@@ -82,6 +83,7 @@ func checkColumn(t, c string) error {
 	initCheck.Do(func() {
 		columnCheck = sql.NewColumnCheck(map[string]func(string) bool{
 			filer.Table:      filer.ValidColumn,
+			leader.Table:     leader.ValidColumn,
 			pack.Table:       pack.ValidColumn,
 			problem.Table:    problem.ValidColumn,
 			readbatch.Table:  readbatch.ValidColumn,

@@ -3,11 +3,13 @@
 package ent
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/sql"
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 )
 
@@ -18,6 +20,34 @@ type Filer struct {
 	ID int64 `json:"id,omitempty"`
 	// Name holds the value of the "name" field.
 	Name string `json:"name,omitempty"`
+	// Site holds the value of the "site" field.
+	Site string `json:"site,omitempty"`
+	// WalkTasks holds the value of the "walk_tasks" field.
+	WalkTasks int `json:"walk_tasks,omitempty"`
+	// ReadBatches holds the value of the "read_batches" field.
+	ReadBatches int `json:"read_batches,omitempty"`
+	// ReadBytes holds the value of the "read_bytes" field.
+	ReadBytes int64 `json:"read_bytes,omitempty"`
+	// Compare holds the value of the "compare" field.
+	Compare uint8 `json:"compare,omitempty"`
+	// Selection holds the value of the "selection" field.
+	Selection backup.Selection `json:"selection,omitempty"`
+	// Labels holds the value of the "labels" field.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Retired holds the value of the "retired" field.
+	Retired bool `json:"retired,omitempty"`
+	// WalkSlots holds the value of the "walk_slots" field.
+	WalkSlots int `json:"walk_slots,omitempty"`
+	// ReadSlots holds the value of the "read_slots" field.
+	ReadSlots int `json:"read_slots,omitempty"`
+	// WalkLatency holds the value of the "walk_latency" field.
+	WalkLatency int64 `json:"walk_latency,omitempty"`
+	// WalkIdle holds the value of the "walk_idle" field.
+	WalkIdle int64 `json:"walk_idle,omitempty"`
+	// ReadLatency holds the value of the "read_latency" field.
+	ReadLatency int64 `json:"read_latency,omitempty"`
+	// ReadIdle holds the value of the "read_idle" field.
+	ReadIdle int64 `json:"read_idle,omitempty"`
 	// Edges holds the relations/edges for other nodes in the graph.
 	// The values are being populated by the FilerQuery when eager-loading is set.
 	Edges        FilerEdges `json:"edges"`
@@ -47,9 +77,13 @@ func (*Filer) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
 	for i := range columns {
 		switch columns[i] {
-		case filer.FieldID:
+		case filer.FieldSelection, filer.FieldLabels:
+			values[i] = new([]byte)
+		case filer.FieldRetired:
+			values[i] = new(sql.NullBool)
+		case filer.FieldID, filer.FieldWalkTasks, filer.FieldReadBatches, filer.FieldReadBytes, filer.FieldCompare, filer.FieldWalkSlots, filer.FieldReadSlots, filer.FieldWalkLatency, filer.FieldWalkIdle, filer.FieldReadLatency, filer.FieldReadIdle:
 			values[i] = new(sql.NullInt64)
-		case filer.FieldName:
+		case filer.FieldName, filer.FieldSite:
 			values[i] = new(sql.NullString)
 		default:
 			values[i] = new(sql.UnknownType)
@@ -77,6 +111,94 @@ func (_m *Filer) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field name", values[i])
 			} else if value.Valid {
 				_m.Name = value.String
+			}
+		case filer.FieldSite:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field site", values[i])
+			} else if value.Valid {
+				_m.Site = value.String
+			}
+		case filer.FieldWalkTasks:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field walk_tasks", values[i])
+			} else if value.Valid {
+				_m.WalkTasks = int(value.Int64)
+			}
+		case filer.FieldReadBatches:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field read_batches", values[i])
+			} else if value.Valid {
+				_m.ReadBatches = int(value.Int64)
+			}
+		case filer.FieldReadBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field read_bytes", values[i])
+			} else if value.Valid {
+				_m.ReadBytes = value.Int64
+			}
+		case filer.FieldCompare:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field compare", values[i])
+			} else if value.Valid {
+				_m.Compare = uint8(value.Int64)
+			}
+		case filer.FieldSelection:
+			if value, ok := values[i].(*[]byte); !ok {
+				return fmt.Errorf("unexpected type %T for field selection", values[i])
+			} else if value != nil && len(*value) > 0 {
+				if err := json.Unmarshal(*value, &_m.Selection); err != nil {
+					return fmt.Errorf("unmarshal field selection: %w", err)
+				}
+			}
+		case filer.FieldLabels:
+			if value, ok := values[i].(*[]byte); !ok {
+				return fmt.Errorf("unexpected type %T for field labels", values[i])
+			} else if value != nil && len(*value) > 0 {
+				if err := json.Unmarshal(*value, &_m.Labels); err != nil {
+					return fmt.Errorf("unmarshal field labels: %w", err)
+				}
+			}
+		case filer.FieldRetired:
+			if value, ok := values[i].(*sql.NullBool); !ok {
+				return fmt.Errorf("unexpected type %T for field retired", values[i])
+			} else if value.Valid {
+				_m.Retired = value.Bool
+			}
+		case filer.FieldWalkSlots:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field walk_slots", values[i])
+			} else if value.Valid {
+				_m.WalkSlots = int(value.Int64)
+			}
+		case filer.FieldReadSlots:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field read_slots", values[i])
+			} else if value.Valid {
+				_m.ReadSlots = int(value.Int64)
+			}
+		case filer.FieldWalkLatency:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field walk_latency", values[i])
+			} else if value.Valid {
+				_m.WalkLatency = value.Int64
+			}
+		case filer.FieldWalkIdle:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field walk_idle", values[i])
+			} else if value.Valid {
+				_m.WalkIdle = value.Int64
+			}
+		case filer.FieldReadLatency:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field read_latency", values[i])
+			} else if value.Valid {
+				_m.ReadLatency = value.Int64
+			}
+		case filer.FieldReadIdle:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field read_idle", values[i])
+			} else if value.Valid {
+				_m.ReadIdle = value.Int64
 			}
 		default:
 			_m.selectValues.Set(columns[i], values[i])
@@ -121,6 +243,48 @@ func (_m *Filer) String() string {
 	builder.WriteString(fmt.Sprintf("id=%v, ", _m.ID))
 	builder.WriteString("name=")
 	builder.WriteString(_m.Name)
+	builder.WriteString(", ")
+	builder.WriteString("site=")
+	builder.WriteString(_m.Site)
+	builder.WriteString(", ")
+	builder.WriteString("walk_tasks=")
+	builder.WriteString(fmt.Sprintf("%v", _m.WalkTasks))
+	builder.WriteString(", ")
+	builder.WriteString("read_batches=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ReadBatches))
+	builder.WriteString(", ")
+	builder.WriteString("read_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ReadBytes))
+	builder.WriteString(", ")
+	builder.WriteString("compare=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Compare))
+	builder.WriteString(", ")
+	builder.WriteString("selection=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Selection))
+	builder.WriteString(", ")
+	builder.WriteString("labels=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Labels))
+	builder.WriteString(", ")
+	builder.WriteString("retired=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Retired))
+	builder.WriteString(", ")
+	builder.WriteString("walk_slots=")
+	builder.WriteString(fmt.Sprintf("%v", _m.WalkSlots))
+	builder.WriteString(", ")
+	builder.WriteString("read_slots=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ReadSlots))
+	builder.WriteString(", ")
+	builder.WriteString("walk_latency=")
+	builder.WriteString(fmt.Sprintf("%v", _m.WalkLatency))
+	builder.WriteString(", ")
+	builder.WriteString("walk_idle=")
+	builder.WriteString(fmt.Sprintf("%v", _m.WalkIdle))
+	builder.WriteString(", ")
+	builder.WriteString("read_latency=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ReadLatency))
+	builder.WriteString(", ")
+	builder.WriteString("read_idle=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ReadIdle))
 	builder.WriteByte(')')
 	return builder.String()
 }

@@ -10,6 +10,7 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 )
@@ -25,6 +26,194 @@ type FilerCreate struct {
 // SetName sets the "name" field.
 func (_c *FilerCreate) SetName(v string) *FilerCreate {
 	_c.mutation.SetName(v)
+	return _c
+}
+
+// SetSite sets the "site" field.
+func (_c *FilerCreate) SetSite(v string) *FilerCreate {
+	_c.mutation.SetSite(v)
+	return _c
+}
+
+// SetNillableSite sets the "site" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableSite(v *string) *FilerCreate {
+	if v != nil {
+		_c.SetSite(*v)
+	}
+	return _c
+}
+
+// SetWalkTasks sets the "walk_tasks" field.
+func (_c *FilerCreate) SetWalkTasks(v int) *FilerCreate {
+	_c.mutation.SetWalkTasks(v)
+	return _c
+}
+
+// SetNillableWalkTasks sets the "walk_tasks" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableWalkTasks(v *int) *FilerCreate {
+	if v != nil {
+		_c.SetWalkTasks(*v)
+	}
+	return _c
+}
+
+// SetReadBatches sets the "read_batches" field.
+func (_c *FilerCreate) SetReadBatches(v int) *FilerCreate {
+	_c.mutation.SetReadBatches(v)
+	return _c
+}
+
+// SetNillableReadBatches sets the "read_batches" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableReadBatches(v *int) *FilerCreate {
+	if v != nil {
+		_c.SetReadBatches(*v)
+	}
+	return _c
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (_c *FilerCreate) SetReadBytes(v int64) *FilerCreate {
+	_c.mutation.SetReadBytes(v)
+	return _c
+}
+
+// SetNillableReadBytes sets the "read_bytes" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableReadBytes(v *int64) *FilerCreate {
+	if v != nil {
+		_c.SetReadBytes(*v)
+	}
+	return _c
+}
+
+// SetCompare sets the "compare" field.
+func (_c *FilerCreate) SetCompare(v uint8) *FilerCreate {
+	_c.mutation.SetCompare(v)
+	return _c
+}
+
+// SetNillableCompare sets the "compare" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableCompare(v *uint8) *FilerCreate {
+	if v != nil {
+		_c.SetCompare(*v)
+	}
+	return _c
+}
+
+// SetSelection sets the "selection" field.
+func (_c *FilerCreate) SetSelection(v backup.Selection) *FilerCreate {
+	_c.mutation.SetSelection(v)
+	return _c
+}
+
+// SetNillableSelection sets the "selection" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableSelection(v *backup.Selection) *FilerCreate {
+	if v != nil {
+		_c.SetSelection(*v)
+	}
+	return _c
+}
+
+// SetLabels sets the "labels" field.
+func (_c *FilerCreate) SetLabels(v map[string]string) *FilerCreate {
+	_c.mutation.SetLabels(v)
+	return _c
+}
+
+// SetRetired sets the "retired" field.
+func (_c *FilerCreate) SetRetired(v bool) *FilerCreate {
+	_c.mutation.SetRetired(v)
+	return _c
+}
+
+// SetNillableRetired sets the "retired" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableRetired(v *bool) *FilerCreate {
+	if v != nil {
+		_c.SetRetired(*v)
+	}
+	return _c
+}
+
+// SetWalkSlots sets the "walk_slots" field.
+func (_c *FilerCreate) SetWalkSlots(v int) *FilerCreate {
+	_c.mutation.SetWalkSlots(v)
+	return _c
+}
+
+// SetNillableWalkSlots sets the "walk_slots" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableWalkSlots(v *int) *FilerCreate {
+	if v != nil {
+		_c.SetWalkSlots(*v)
+	}
+	return _c
+}
+
+// SetReadSlots sets the "read_slots" field.
+func (_c *FilerCreate) SetReadSlots(v int) *FilerCreate {
+	_c.mutation.SetReadSlots(v)
+	return _c
+}
+
+// SetNillableReadSlots sets the "read_slots" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableReadSlots(v *int) *FilerCreate {
+	if v != nil {
+		_c.SetReadSlots(*v)
+	}
+	return _c
+}
+
+// SetWalkLatency sets the "walk_latency" field.
+func (_c *FilerCreate) SetWalkLatency(v int64) *FilerCreate {
+	_c.mutation.SetWalkLatency(v)
+	return _c
+}
+
+// SetNillableWalkLatency sets the "walk_latency" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableWalkLatency(v *int64) *FilerCreate {
+	if v != nil {
+		_c.SetWalkLatency(*v)
+	}
+	return _c
+}
+
+// SetWalkIdle sets the "walk_idle" field.
+func (_c *FilerCreate) SetWalkIdle(v int64) *FilerCreate {
+	_c.mutation.SetWalkIdle(v)
+	return _c
+}
+
+// SetNillableWalkIdle sets the "walk_idle" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableWalkIdle(v *int64) *FilerCreate {
+	if v != nil {
+		_c.SetWalkIdle(*v)
+	}
+	return _c
+}
+
+// SetReadLatency sets the "read_latency" field.
+func (_c *FilerCreate) SetReadLatency(v int64) *FilerCreate {
+	_c.mutation.SetReadLatency(v)
+	return _c
+}
+
+// SetNillableReadLatency sets the "read_latency" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableReadLatency(v *int64) *FilerCreate {
+	if v != nil {
+		_c.SetReadLatency(*v)
+	}
+	return _c
+}
+
+// SetReadIdle sets the "read_idle" field.
+func (_c *FilerCreate) SetReadIdle(v int64) *FilerCreate {
+	_c.mutation.SetReadIdle(v)
+	return _c
+}
+
+// SetNillableReadIdle sets the "read_idle" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableReadIdle(v *int64) *FilerCreate {
+	if v != nil {
+		_c.SetReadIdle(*v)
+	}
 	return _c
 }
 
@@ -56,6 +245,7 @@ func (_c *FilerCreate) Mutation() *FilerMutation {
 
 // Save creates the Filer in the database.
 func (_c *FilerCreate) Save(ctx context.Context) (*Filer, error) {
+	_c.defaults()
 	return withHooks(ctx, _c.sqlSave, _c.mutation, _c.hooks)
 }
 
@@ -81,10 +271,98 @@ func (_c *FilerCreate) ExecX(ctx context.Context) {
 	}
 }
 
+// defaults sets the default values of the builder before save.
+func (_c *FilerCreate) defaults() {
+	if _, ok := _c.mutation.Site(); !ok {
+		v := filer.DefaultSite
+		_c.mutation.SetSite(v)
+	}
+	if _, ok := _c.mutation.WalkTasks(); !ok {
+		v := filer.DefaultWalkTasks
+		_c.mutation.SetWalkTasks(v)
+	}
+	if _, ok := _c.mutation.ReadBatches(); !ok {
+		v := filer.DefaultReadBatches
+		_c.mutation.SetReadBatches(v)
+	}
+	if _, ok := _c.mutation.ReadBytes(); !ok {
+		v := filer.DefaultReadBytes
+		_c.mutation.SetReadBytes(v)
+	}
+	if _, ok := _c.mutation.Compare(); !ok {
+		v := filer.DefaultCompare
+		_c.mutation.SetCompare(v)
+	}
+	if _, ok := _c.mutation.Retired(); !ok {
+		v := filer.DefaultRetired
+		_c.mutation.SetRetired(v)
+	}
+	if _, ok := _c.mutation.WalkSlots(); !ok {
+		v := filer.DefaultWalkSlots
+		_c.mutation.SetWalkSlots(v)
+	}
+	if _, ok := _c.mutation.ReadSlots(); !ok {
+		v := filer.DefaultReadSlots
+		_c.mutation.SetReadSlots(v)
+	}
+	if _, ok := _c.mutation.WalkLatency(); !ok {
+		v := filer.DefaultWalkLatency
+		_c.mutation.SetWalkLatency(v)
+	}
+	if _, ok := _c.mutation.WalkIdle(); !ok {
+		v := filer.DefaultWalkIdle
+		_c.mutation.SetWalkIdle(v)
+	}
+	if _, ok := _c.mutation.ReadLatency(); !ok {
+		v := filer.DefaultReadLatency
+		_c.mutation.SetReadLatency(v)
+	}
+	if _, ok := _c.mutation.ReadIdle(); !ok {
+		v := filer.DefaultReadIdle
+		_c.mutation.SetReadIdle(v)
+	}
+}
+
 // check runs all checks and user-defined validators on the builder.
 func (_c *FilerCreate) check() error {
 	if _, ok := _c.mutation.Name(); !ok {
 		return &ValidationError{Name: "name", err: errors.New(`ent: missing required field "Filer.name"`)}
+	}
+	if _, ok := _c.mutation.Site(); !ok {
+		return &ValidationError{Name: "site", err: errors.New(`ent: missing required field "Filer.site"`)}
+	}
+	if _, ok := _c.mutation.WalkTasks(); !ok {
+		return &ValidationError{Name: "walk_tasks", err: errors.New(`ent: missing required field "Filer.walk_tasks"`)}
+	}
+	if _, ok := _c.mutation.ReadBatches(); !ok {
+		return &ValidationError{Name: "read_batches", err: errors.New(`ent: missing required field "Filer.read_batches"`)}
+	}
+	if _, ok := _c.mutation.ReadBytes(); !ok {
+		return &ValidationError{Name: "read_bytes", err: errors.New(`ent: missing required field "Filer.read_bytes"`)}
+	}
+	if _, ok := _c.mutation.Compare(); !ok {
+		return &ValidationError{Name: "compare", err: errors.New(`ent: missing required field "Filer.compare"`)}
+	}
+	if _, ok := _c.mutation.Retired(); !ok {
+		return &ValidationError{Name: "retired", err: errors.New(`ent: missing required field "Filer.retired"`)}
+	}
+	if _, ok := _c.mutation.WalkSlots(); !ok {
+		return &ValidationError{Name: "walk_slots", err: errors.New(`ent: missing required field "Filer.walk_slots"`)}
+	}
+	if _, ok := _c.mutation.ReadSlots(); !ok {
+		return &ValidationError{Name: "read_slots", err: errors.New(`ent: missing required field "Filer.read_slots"`)}
+	}
+	if _, ok := _c.mutation.WalkLatency(); !ok {
+		return &ValidationError{Name: "walk_latency", err: errors.New(`ent: missing required field "Filer.walk_latency"`)}
+	}
+	if _, ok := _c.mutation.WalkIdle(); !ok {
+		return &ValidationError{Name: "walk_idle", err: errors.New(`ent: missing required field "Filer.walk_idle"`)}
+	}
+	if _, ok := _c.mutation.ReadLatency(); !ok {
+		return &ValidationError{Name: "read_latency", err: errors.New(`ent: missing required field "Filer.read_latency"`)}
+	}
+	if _, ok := _c.mutation.ReadIdle(); !ok {
+		return &ValidationError{Name: "read_idle", err: errors.New(`ent: missing required field "Filer.read_idle"`)}
 	}
 	return nil
 }
@@ -122,6 +400,62 @@ func (_c *FilerCreate) createSpec() (*Filer, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Name(); ok {
 		_spec.SetField(filer.FieldName, field.TypeString, value)
 		_node.Name = value
+	}
+	if value, ok := _c.mutation.Site(); ok {
+		_spec.SetField(filer.FieldSite, field.TypeString, value)
+		_node.Site = value
+	}
+	if value, ok := _c.mutation.WalkTasks(); ok {
+		_spec.SetField(filer.FieldWalkTasks, field.TypeInt, value)
+		_node.WalkTasks = value
+	}
+	if value, ok := _c.mutation.ReadBatches(); ok {
+		_spec.SetField(filer.FieldReadBatches, field.TypeInt, value)
+		_node.ReadBatches = value
+	}
+	if value, ok := _c.mutation.ReadBytes(); ok {
+		_spec.SetField(filer.FieldReadBytes, field.TypeInt64, value)
+		_node.ReadBytes = value
+	}
+	if value, ok := _c.mutation.Compare(); ok {
+		_spec.SetField(filer.FieldCompare, field.TypeUint8, value)
+		_node.Compare = value
+	}
+	if value, ok := _c.mutation.Selection(); ok {
+		_spec.SetField(filer.FieldSelection, field.TypeJSON, value)
+		_node.Selection = value
+	}
+	if value, ok := _c.mutation.Labels(); ok {
+		_spec.SetField(filer.FieldLabels, field.TypeJSON, value)
+		_node.Labels = value
+	}
+	if value, ok := _c.mutation.Retired(); ok {
+		_spec.SetField(filer.FieldRetired, field.TypeBool, value)
+		_node.Retired = value
+	}
+	if value, ok := _c.mutation.WalkSlots(); ok {
+		_spec.SetField(filer.FieldWalkSlots, field.TypeInt, value)
+		_node.WalkSlots = value
+	}
+	if value, ok := _c.mutation.ReadSlots(); ok {
+		_spec.SetField(filer.FieldReadSlots, field.TypeInt, value)
+		_node.ReadSlots = value
+	}
+	if value, ok := _c.mutation.WalkLatency(); ok {
+		_spec.SetField(filer.FieldWalkLatency, field.TypeInt64, value)
+		_node.WalkLatency = value
+	}
+	if value, ok := _c.mutation.WalkIdle(); ok {
+		_spec.SetField(filer.FieldWalkIdle, field.TypeInt64, value)
+		_node.WalkIdle = value
+	}
+	if value, ok := _c.mutation.ReadLatency(); ok {
+		_spec.SetField(filer.FieldReadLatency, field.TypeInt64, value)
+		_node.ReadLatency = value
+	}
+	if value, ok := _c.mutation.ReadIdle(); ok {
+		_spec.SetField(filer.FieldReadIdle, field.TypeInt64, value)
+		_node.ReadIdle = value
 	}
 	if nodes := _c.mutation.ShardsIDs(); len(nodes) > 0 {
 		edge := &sqlgraph.EdgeSpec{
@@ -203,6 +537,246 @@ func (u *FilerUpsert) UpdateName() *FilerUpsert {
 	return u
 }
 
+// SetSite sets the "site" field.
+func (u *FilerUpsert) SetSite(v string) *FilerUpsert {
+	u.Set(filer.FieldSite, v)
+	return u
+}
+
+// UpdateSite sets the "site" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateSite() *FilerUpsert {
+	u.SetExcluded(filer.FieldSite)
+	return u
+}
+
+// SetWalkTasks sets the "walk_tasks" field.
+func (u *FilerUpsert) SetWalkTasks(v int) *FilerUpsert {
+	u.Set(filer.FieldWalkTasks, v)
+	return u
+}
+
+// UpdateWalkTasks sets the "walk_tasks" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateWalkTasks() *FilerUpsert {
+	u.SetExcluded(filer.FieldWalkTasks)
+	return u
+}
+
+// AddWalkTasks adds v to the "walk_tasks" field.
+func (u *FilerUpsert) AddWalkTasks(v int) *FilerUpsert {
+	u.Add(filer.FieldWalkTasks, v)
+	return u
+}
+
+// SetReadBatches sets the "read_batches" field.
+func (u *FilerUpsert) SetReadBatches(v int) *FilerUpsert {
+	u.Set(filer.FieldReadBatches, v)
+	return u
+}
+
+// UpdateReadBatches sets the "read_batches" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateReadBatches() *FilerUpsert {
+	u.SetExcluded(filer.FieldReadBatches)
+	return u
+}
+
+// AddReadBatches adds v to the "read_batches" field.
+func (u *FilerUpsert) AddReadBatches(v int) *FilerUpsert {
+	u.Add(filer.FieldReadBatches, v)
+	return u
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (u *FilerUpsert) SetReadBytes(v int64) *FilerUpsert {
+	u.Set(filer.FieldReadBytes, v)
+	return u
+}
+
+// UpdateReadBytes sets the "read_bytes" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateReadBytes() *FilerUpsert {
+	u.SetExcluded(filer.FieldReadBytes)
+	return u
+}
+
+// AddReadBytes adds v to the "read_bytes" field.
+func (u *FilerUpsert) AddReadBytes(v int64) *FilerUpsert {
+	u.Add(filer.FieldReadBytes, v)
+	return u
+}
+
+// SetCompare sets the "compare" field.
+func (u *FilerUpsert) SetCompare(v uint8) *FilerUpsert {
+	u.Set(filer.FieldCompare, v)
+	return u
+}
+
+// UpdateCompare sets the "compare" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateCompare() *FilerUpsert {
+	u.SetExcluded(filer.FieldCompare)
+	return u
+}
+
+// AddCompare adds v to the "compare" field.
+func (u *FilerUpsert) AddCompare(v uint8) *FilerUpsert {
+	u.Add(filer.FieldCompare, v)
+	return u
+}
+
+// SetSelection sets the "selection" field.
+func (u *FilerUpsert) SetSelection(v backup.Selection) *FilerUpsert {
+	u.Set(filer.FieldSelection, v)
+	return u
+}
+
+// UpdateSelection sets the "selection" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateSelection() *FilerUpsert {
+	u.SetExcluded(filer.FieldSelection)
+	return u
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (u *FilerUpsert) ClearSelection() *FilerUpsert {
+	u.SetNull(filer.FieldSelection)
+	return u
+}
+
+// SetLabels sets the "labels" field.
+func (u *FilerUpsert) SetLabels(v map[string]string) *FilerUpsert {
+	u.Set(filer.FieldLabels, v)
+	return u
+}
+
+// UpdateLabels sets the "labels" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateLabels() *FilerUpsert {
+	u.SetExcluded(filer.FieldLabels)
+	return u
+}
+
+// ClearLabels clears the value of the "labels" field.
+func (u *FilerUpsert) ClearLabels() *FilerUpsert {
+	u.SetNull(filer.FieldLabels)
+	return u
+}
+
+// SetRetired sets the "retired" field.
+func (u *FilerUpsert) SetRetired(v bool) *FilerUpsert {
+	u.Set(filer.FieldRetired, v)
+	return u
+}
+
+// UpdateRetired sets the "retired" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateRetired() *FilerUpsert {
+	u.SetExcluded(filer.FieldRetired)
+	return u
+}
+
+// SetWalkSlots sets the "walk_slots" field.
+func (u *FilerUpsert) SetWalkSlots(v int) *FilerUpsert {
+	u.Set(filer.FieldWalkSlots, v)
+	return u
+}
+
+// UpdateWalkSlots sets the "walk_slots" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateWalkSlots() *FilerUpsert {
+	u.SetExcluded(filer.FieldWalkSlots)
+	return u
+}
+
+// AddWalkSlots adds v to the "walk_slots" field.
+func (u *FilerUpsert) AddWalkSlots(v int) *FilerUpsert {
+	u.Add(filer.FieldWalkSlots, v)
+	return u
+}
+
+// SetReadSlots sets the "read_slots" field.
+func (u *FilerUpsert) SetReadSlots(v int) *FilerUpsert {
+	u.Set(filer.FieldReadSlots, v)
+	return u
+}
+
+// UpdateReadSlots sets the "read_slots" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateReadSlots() *FilerUpsert {
+	u.SetExcluded(filer.FieldReadSlots)
+	return u
+}
+
+// AddReadSlots adds v to the "read_slots" field.
+func (u *FilerUpsert) AddReadSlots(v int) *FilerUpsert {
+	u.Add(filer.FieldReadSlots, v)
+	return u
+}
+
+// SetWalkLatency sets the "walk_latency" field.
+func (u *FilerUpsert) SetWalkLatency(v int64) *FilerUpsert {
+	u.Set(filer.FieldWalkLatency, v)
+	return u
+}
+
+// UpdateWalkLatency sets the "walk_latency" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateWalkLatency() *FilerUpsert {
+	u.SetExcluded(filer.FieldWalkLatency)
+	return u
+}
+
+// AddWalkLatency adds v to the "walk_latency" field.
+func (u *FilerUpsert) AddWalkLatency(v int64) *FilerUpsert {
+	u.Add(filer.FieldWalkLatency, v)
+	return u
+}
+
+// SetWalkIdle sets the "walk_idle" field.
+func (u *FilerUpsert) SetWalkIdle(v int64) *FilerUpsert {
+	u.Set(filer.FieldWalkIdle, v)
+	return u
+}
+
+// UpdateWalkIdle sets the "walk_idle" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateWalkIdle() *FilerUpsert {
+	u.SetExcluded(filer.FieldWalkIdle)
+	return u
+}
+
+// AddWalkIdle adds v to the "walk_idle" field.
+func (u *FilerUpsert) AddWalkIdle(v int64) *FilerUpsert {
+	u.Add(filer.FieldWalkIdle, v)
+	return u
+}
+
+// SetReadLatency sets the "read_latency" field.
+func (u *FilerUpsert) SetReadLatency(v int64) *FilerUpsert {
+	u.Set(filer.FieldReadLatency, v)
+	return u
+}
+
+// UpdateReadLatency sets the "read_latency" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateReadLatency() *FilerUpsert {
+	u.SetExcluded(filer.FieldReadLatency)
+	return u
+}
+
+// AddReadLatency adds v to the "read_latency" field.
+func (u *FilerUpsert) AddReadLatency(v int64) *FilerUpsert {
+	u.Add(filer.FieldReadLatency, v)
+	return u
+}
+
+// SetReadIdle sets the "read_idle" field.
+func (u *FilerUpsert) SetReadIdle(v int64) *FilerUpsert {
+	u.Set(filer.FieldReadIdle, v)
+	return u
+}
+
+// UpdateReadIdle sets the "read_idle" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateReadIdle() *FilerUpsert {
+	u.SetExcluded(filer.FieldReadIdle)
+	return u
+}
+
+// AddReadIdle adds v to the "read_idle" field.
+func (u *FilerUpsert) AddReadIdle(v int64) *FilerUpsert {
+	u.Add(filer.FieldReadIdle, v)
+	return u
+}
+
 // UpdateNewValues updates the mutable fields using the new values that were set on create except the ID field.
 // Using this option is equivalent to using:
 //
@@ -265,6 +839,286 @@ func (u *FilerUpsertOne) UpdateName() *FilerUpsertOne {
 	})
 }
 
+// SetSite sets the "site" field.
+func (u *FilerUpsertOne) SetSite(v string) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetSite(v)
+	})
+}
+
+// UpdateSite sets the "site" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateSite() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateSite()
+	})
+}
+
+// SetWalkTasks sets the "walk_tasks" field.
+func (u *FilerUpsertOne) SetWalkTasks(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkTasks(v)
+	})
+}
+
+// AddWalkTasks adds v to the "walk_tasks" field.
+func (u *FilerUpsertOne) AddWalkTasks(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkTasks(v)
+	})
+}
+
+// UpdateWalkTasks sets the "walk_tasks" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateWalkTasks() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkTasks()
+	})
+}
+
+// SetReadBatches sets the "read_batches" field.
+func (u *FilerUpsertOne) SetReadBatches(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadBatches(v)
+	})
+}
+
+// AddReadBatches adds v to the "read_batches" field.
+func (u *FilerUpsertOne) AddReadBatches(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadBatches(v)
+	})
+}
+
+// UpdateReadBatches sets the "read_batches" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateReadBatches() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadBatches()
+	})
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (u *FilerUpsertOne) SetReadBytes(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadBytes(v)
+	})
+}
+
+// AddReadBytes adds v to the "read_bytes" field.
+func (u *FilerUpsertOne) AddReadBytes(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadBytes(v)
+	})
+}
+
+// UpdateReadBytes sets the "read_bytes" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateReadBytes() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadBytes()
+	})
+}
+
+// SetCompare sets the "compare" field.
+func (u *FilerUpsertOne) SetCompare(v uint8) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetCompare(v)
+	})
+}
+
+// AddCompare adds v to the "compare" field.
+func (u *FilerUpsertOne) AddCompare(v uint8) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddCompare(v)
+	})
+}
+
+// UpdateCompare sets the "compare" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateCompare() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateCompare()
+	})
+}
+
+// SetSelection sets the "selection" field.
+func (u *FilerUpsertOne) SetSelection(v backup.Selection) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetSelection(v)
+	})
+}
+
+// UpdateSelection sets the "selection" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateSelection() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateSelection()
+	})
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (u *FilerUpsertOne) ClearSelection() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.ClearSelection()
+	})
+}
+
+// SetLabels sets the "labels" field.
+func (u *FilerUpsertOne) SetLabels(v map[string]string) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetLabels(v)
+	})
+}
+
+// UpdateLabels sets the "labels" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateLabels() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateLabels()
+	})
+}
+
+// ClearLabels clears the value of the "labels" field.
+func (u *FilerUpsertOne) ClearLabels() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.ClearLabels()
+	})
+}
+
+// SetRetired sets the "retired" field.
+func (u *FilerUpsertOne) SetRetired(v bool) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetRetired(v)
+	})
+}
+
+// UpdateRetired sets the "retired" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateRetired() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateRetired()
+	})
+}
+
+// SetWalkSlots sets the "walk_slots" field.
+func (u *FilerUpsertOne) SetWalkSlots(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkSlots(v)
+	})
+}
+
+// AddWalkSlots adds v to the "walk_slots" field.
+func (u *FilerUpsertOne) AddWalkSlots(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkSlots(v)
+	})
+}
+
+// UpdateWalkSlots sets the "walk_slots" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateWalkSlots() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkSlots()
+	})
+}
+
+// SetReadSlots sets the "read_slots" field.
+func (u *FilerUpsertOne) SetReadSlots(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadSlots(v)
+	})
+}
+
+// AddReadSlots adds v to the "read_slots" field.
+func (u *FilerUpsertOne) AddReadSlots(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadSlots(v)
+	})
+}
+
+// UpdateReadSlots sets the "read_slots" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateReadSlots() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadSlots()
+	})
+}
+
+// SetWalkLatency sets the "walk_latency" field.
+func (u *FilerUpsertOne) SetWalkLatency(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkLatency(v)
+	})
+}
+
+// AddWalkLatency adds v to the "walk_latency" field.
+func (u *FilerUpsertOne) AddWalkLatency(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkLatency(v)
+	})
+}
+
+// UpdateWalkLatency sets the "walk_latency" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateWalkLatency() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkLatency()
+	})
+}
+
+// SetWalkIdle sets the "walk_idle" field.
+func (u *FilerUpsertOne) SetWalkIdle(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkIdle(v)
+	})
+}
+
+// AddWalkIdle adds v to the "walk_idle" field.
+func (u *FilerUpsertOne) AddWalkIdle(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkIdle(v)
+	})
+}
+
+// UpdateWalkIdle sets the "walk_idle" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateWalkIdle() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkIdle()
+	})
+}
+
+// SetReadLatency sets the "read_latency" field.
+func (u *FilerUpsertOne) SetReadLatency(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadLatency(v)
+	})
+}
+
+// AddReadLatency adds v to the "read_latency" field.
+func (u *FilerUpsertOne) AddReadLatency(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadLatency(v)
+	})
+}
+
+// UpdateReadLatency sets the "read_latency" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateReadLatency() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadLatency()
+	})
+}
+
+// SetReadIdle sets the "read_idle" field.
+func (u *FilerUpsertOne) SetReadIdle(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadIdle(v)
+	})
+}
+
+// AddReadIdle adds v to the "read_idle" field.
+func (u *FilerUpsertOne) AddReadIdle(v int64) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadIdle(v)
+	})
+}
+
+// UpdateReadIdle sets the "read_idle" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateReadIdle() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadIdle()
+	})
+}
+
 // Exec executes the query.
 func (u *FilerUpsertOne) Exec(ctx context.Context) error {
 	if len(u.create.conflict) == 0 {
@@ -317,6 +1171,7 @@ func (_c *FilerCreateBulk) Save(ctx context.Context) ([]*Filer, error) {
 	for i := range _c.builders {
 		func(i int, root context.Context) {
 			builder := _c.builders[i]
+			builder.defaults()
 			var mut Mutator = MutateFunc(func(ctx context.Context, m Mutation) (Value, error) {
 				mutation, ok := m.(*FilerMutation)
 				if !ok {
@@ -489,6 +1344,286 @@ func (u *FilerUpsertBulk) SetName(v string) *FilerUpsertBulk {
 func (u *FilerUpsertBulk) UpdateName() *FilerUpsertBulk {
 	return u.Update(func(s *FilerUpsert) {
 		s.UpdateName()
+	})
+}
+
+// SetSite sets the "site" field.
+func (u *FilerUpsertBulk) SetSite(v string) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetSite(v)
+	})
+}
+
+// UpdateSite sets the "site" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateSite() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateSite()
+	})
+}
+
+// SetWalkTasks sets the "walk_tasks" field.
+func (u *FilerUpsertBulk) SetWalkTasks(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkTasks(v)
+	})
+}
+
+// AddWalkTasks adds v to the "walk_tasks" field.
+func (u *FilerUpsertBulk) AddWalkTasks(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkTasks(v)
+	})
+}
+
+// UpdateWalkTasks sets the "walk_tasks" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateWalkTasks() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkTasks()
+	})
+}
+
+// SetReadBatches sets the "read_batches" field.
+func (u *FilerUpsertBulk) SetReadBatches(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadBatches(v)
+	})
+}
+
+// AddReadBatches adds v to the "read_batches" field.
+func (u *FilerUpsertBulk) AddReadBatches(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadBatches(v)
+	})
+}
+
+// UpdateReadBatches sets the "read_batches" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateReadBatches() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadBatches()
+	})
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (u *FilerUpsertBulk) SetReadBytes(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadBytes(v)
+	})
+}
+
+// AddReadBytes adds v to the "read_bytes" field.
+func (u *FilerUpsertBulk) AddReadBytes(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadBytes(v)
+	})
+}
+
+// UpdateReadBytes sets the "read_bytes" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateReadBytes() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadBytes()
+	})
+}
+
+// SetCompare sets the "compare" field.
+func (u *FilerUpsertBulk) SetCompare(v uint8) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetCompare(v)
+	})
+}
+
+// AddCompare adds v to the "compare" field.
+func (u *FilerUpsertBulk) AddCompare(v uint8) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddCompare(v)
+	})
+}
+
+// UpdateCompare sets the "compare" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateCompare() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateCompare()
+	})
+}
+
+// SetSelection sets the "selection" field.
+func (u *FilerUpsertBulk) SetSelection(v backup.Selection) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetSelection(v)
+	})
+}
+
+// UpdateSelection sets the "selection" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateSelection() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateSelection()
+	})
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (u *FilerUpsertBulk) ClearSelection() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.ClearSelection()
+	})
+}
+
+// SetLabels sets the "labels" field.
+func (u *FilerUpsertBulk) SetLabels(v map[string]string) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetLabels(v)
+	})
+}
+
+// UpdateLabels sets the "labels" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateLabels() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateLabels()
+	})
+}
+
+// ClearLabels clears the value of the "labels" field.
+func (u *FilerUpsertBulk) ClearLabels() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.ClearLabels()
+	})
+}
+
+// SetRetired sets the "retired" field.
+func (u *FilerUpsertBulk) SetRetired(v bool) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetRetired(v)
+	})
+}
+
+// UpdateRetired sets the "retired" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateRetired() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateRetired()
+	})
+}
+
+// SetWalkSlots sets the "walk_slots" field.
+func (u *FilerUpsertBulk) SetWalkSlots(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkSlots(v)
+	})
+}
+
+// AddWalkSlots adds v to the "walk_slots" field.
+func (u *FilerUpsertBulk) AddWalkSlots(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkSlots(v)
+	})
+}
+
+// UpdateWalkSlots sets the "walk_slots" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateWalkSlots() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkSlots()
+	})
+}
+
+// SetReadSlots sets the "read_slots" field.
+func (u *FilerUpsertBulk) SetReadSlots(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadSlots(v)
+	})
+}
+
+// AddReadSlots adds v to the "read_slots" field.
+func (u *FilerUpsertBulk) AddReadSlots(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadSlots(v)
+	})
+}
+
+// UpdateReadSlots sets the "read_slots" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateReadSlots() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadSlots()
+	})
+}
+
+// SetWalkLatency sets the "walk_latency" field.
+func (u *FilerUpsertBulk) SetWalkLatency(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkLatency(v)
+	})
+}
+
+// AddWalkLatency adds v to the "walk_latency" field.
+func (u *FilerUpsertBulk) AddWalkLatency(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkLatency(v)
+	})
+}
+
+// UpdateWalkLatency sets the "walk_latency" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateWalkLatency() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkLatency()
+	})
+}
+
+// SetWalkIdle sets the "walk_idle" field.
+func (u *FilerUpsertBulk) SetWalkIdle(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetWalkIdle(v)
+	})
+}
+
+// AddWalkIdle adds v to the "walk_idle" field.
+func (u *FilerUpsertBulk) AddWalkIdle(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddWalkIdle(v)
+	})
+}
+
+// UpdateWalkIdle sets the "walk_idle" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateWalkIdle() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateWalkIdle()
+	})
+}
+
+// SetReadLatency sets the "read_latency" field.
+func (u *FilerUpsertBulk) SetReadLatency(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadLatency(v)
+	})
+}
+
+// AddReadLatency adds v to the "read_latency" field.
+func (u *FilerUpsertBulk) AddReadLatency(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadLatency(v)
+	})
+}
+
+// UpdateReadLatency sets the "read_latency" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateReadLatency() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadLatency()
+	})
+}
+
+// SetReadIdle sets the "read_idle" field.
+func (u *FilerUpsertBulk) SetReadIdle(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetReadIdle(v)
+	})
+}
+
+// AddReadIdle adds v to the "read_idle" field.
+func (u *FilerUpsertBulk) AddReadIdle(v int64) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddReadIdle(v)
+	})
+}
+
+// UpdateReadIdle sets the "read_idle" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateReadIdle() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateReadIdle()
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/shard"
@@ -40,6 +41,276 @@ func (_u *FilerUpdate) SetNillableName(v *string) *FilerUpdate {
 	if v != nil {
 		_u.SetName(*v)
 	}
+	return _u
+}
+
+// SetSite sets the "site" field.
+func (_u *FilerUpdate) SetSite(v string) *FilerUpdate {
+	_u.mutation.SetSite(v)
+	return _u
+}
+
+// SetNillableSite sets the "site" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableSite(v *string) *FilerUpdate {
+	if v != nil {
+		_u.SetSite(*v)
+	}
+	return _u
+}
+
+// SetWalkTasks sets the "walk_tasks" field.
+func (_u *FilerUpdate) SetWalkTasks(v int) *FilerUpdate {
+	_u.mutation.ResetWalkTasks()
+	_u.mutation.SetWalkTasks(v)
+	return _u
+}
+
+// SetNillableWalkTasks sets the "walk_tasks" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableWalkTasks(v *int) *FilerUpdate {
+	if v != nil {
+		_u.SetWalkTasks(*v)
+	}
+	return _u
+}
+
+// AddWalkTasks adds value to the "walk_tasks" field.
+func (_u *FilerUpdate) AddWalkTasks(v int) *FilerUpdate {
+	_u.mutation.AddWalkTasks(v)
+	return _u
+}
+
+// SetReadBatches sets the "read_batches" field.
+func (_u *FilerUpdate) SetReadBatches(v int) *FilerUpdate {
+	_u.mutation.ResetReadBatches()
+	_u.mutation.SetReadBatches(v)
+	return _u
+}
+
+// SetNillableReadBatches sets the "read_batches" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableReadBatches(v *int) *FilerUpdate {
+	if v != nil {
+		_u.SetReadBatches(*v)
+	}
+	return _u
+}
+
+// AddReadBatches adds value to the "read_batches" field.
+func (_u *FilerUpdate) AddReadBatches(v int) *FilerUpdate {
+	_u.mutation.AddReadBatches(v)
+	return _u
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (_u *FilerUpdate) SetReadBytes(v int64) *FilerUpdate {
+	_u.mutation.ResetReadBytes()
+	_u.mutation.SetReadBytes(v)
+	return _u
+}
+
+// SetNillableReadBytes sets the "read_bytes" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableReadBytes(v *int64) *FilerUpdate {
+	if v != nil {
+		_u.SetReadBytes(*v)
+	}
+	return _u
+}
+
+// AddReadBytes adds value to the "read_bytes" field.
+func (_u *FilerUpdate) AddReadBytes(v int64) *FilerUpdate {
+	_u.mutation.AddReadBytes(v)
+	return _u
+}
+
+// SetCompare sets the "compare" field.
+func (_u *FilerUpdate) SetCompare(v uint8) *FilerUpdate {
+	_u.mutation.ResetCompare()
+	_u.mutation.SetCompare(v)
+	return _u
+}
+
+// SetNillableCompare sets the "compare" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableCompare(v *uint8) *FilerUpdate {
+	if v != nil {
+		_u.SetCompare(*v)
+	}
+	return _u
+}
+
+// AddCompare adds value to the "compare" field.
+func (_u *FilerUpdate) AddCompare(v int8) *FilerUpdate {
+	_u.mutation.AddCompare(v)
+	return _u
+}
+
+// SetSelection sets the "selection" field.
+func (_u *FilerUpdate) SetSelection(v backup.Selection) *FilerUpdate {
+	_u.mutation.SetSelection(v)
+	return _u
+}
+
+// SetNillableSelection sets the "selection" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableSelection(v *backup.Selection) *FilerUpdate {
+	if v != nil {
+		_u.SetSelection(*v)
+	}
+	return _u
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (_u *FilerUpdate) ClearSelection() *FilerUpdate {
+	_u.mutation.ClearSelection()
+	return _u
+}
+
+// SetLabels sets the "labels" field.
+func (_u *FilerUpdate) SetLabels(v map[string]string) *FilerUpdate {
+	_u.mutation.SetLabels(v)
+	return _u
+}
+
+// ClearLabels clears the value of the "labels" field.
+func (_u *FilerUpdate) ClearLabels() *FilerUpdate {
+	_u.mutation.ClearLabels()
+	return _u
+}
+
+// SetRetired sets the "retired" field.
+func (_u *FilerUpdate) SetRetired(v bool) *FilerUpdate {
+	_u.mutation.SetRetired(v)
+	return _u
+}
+
+// SetNillableRetired sets the "retired" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableRetired(v *bool) *FilerUpdate {
+	if v != nil {
+		_u.SetRetired(*v)
+	}
+	return _u
+}
+
+// SetWalkSlots sets the "walk_slots" field.
+func (_u *FilerUpdate) SetWalkSlots(v int) *FilerUpdate {
+	_u.mutation.ResetWalkSlots()
+	_u.mutation.SetWalkSlots(v)
+	return _u
+}
+
+// SetNillableWalkSlots sets the "walk_slots" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableWalkSlots(v *int) *FilerUpdate {
+	if v != nil {
+		_u.SetWalkSlots(*v)
+	}
+	return _u
+}
+
+// AddWalkSlots adds value to the "walk_slots" field.
+func (_u *FilerUpdate) AddWalkSlots(v int) *FilerUpdate {
+	_u.mutation.AddWalkSlots(v)
+	return _u
+}
+
+// SetReadSlots sets the "read_slots" field.
+func (_u *FilerUpdate) SetReadSlots(v int) *FilerUpdate {
+	_u.mutation.ResetReadSlots()
+	_u.mutation.SetReadSlots(v)
+	return _u
+}
+
+// SetNillableReadSlots sets the "read_slots" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableReadSlots(v *int) *FilerUpdate {
+	if v != nil {
+		_u.SetReadSlots(*v)
+	}
+	return _u
+}
+
+// AddReadSlots adds value to the "read_slots" field.
+func (_u *FilerUpdate) AddReadSlots(v int) *FilerUpdate {
+	_u.mutation.AddReadSlots(v)
+	return _u
+}
+
+// SetWalkLatency sets the "walk_latency" field.
+func (_u *FilerUpdate) SetWalkLatency(v int64) *FilerUpdate {
+	_u.mutation.ResetWalkLatency()
+	_u.mutation.SetWalkLatency(v)
+	return _u
+}
+
+// SetNillableWalkLatency sets the "walk_latency" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableWalkLatency(v *int64) *FilerUpdate {
+	if v != nil {
+		_u.SetWalkLatency(*v)
+	}
+	return _u
+}
+
+// AddWalkLatency adds value to the "walk_latency" field.
+func (_u *FilerUpdate) AddWalkLatency(v int64) *FilerUpdate {
+	_u.mutation.AddWalkLatency(v)
+	return _u
+}
+
+// SetWalkIdle sets the "walk_idle" field.
+func (_u *FilerUpdate) SetWalkIdle(v int64) *FilerUpdate {
+	_u.mutation.ResetWalkIdle()
+	_u.mutation.SetWalkIdle(v)
+	return _u
+}
+
+// SetNillableWalkIdle sets the "walk_idle" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableWalkIdle(v *int64) *FilerUpdate {
+	if v != nil {
+		_u.SetWalkIdle(*v)
+	}
+	return _u
+}
+
+// AddWalkIdle adds value to the "walk_idle" field.
+func (_u *FilerUpdate) AddWalkIdle(v int64) *FilerUpdate {
+	_u.mutation.AddWalkIdle(v)
+	return _u
+}
+
+// SetReadLatency sets the "read_latency" field.
+func (_u *FilerUpdate) SetReadLatency(v int64) *FilerUpdate {
+	_u.mutation.ResetReadLatency()
+	_u.mutation.SetReadLatency(v)
+	return _u
+}
+
+// SetNillableReadLatency sets the "read_latency" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableReadLatency(v *int64) *FilerUpdate {
+	if v != nil {
+		_u.SetReadLatency(*v)
+	}
+	return _u
+}
+
+// AddReadLatency adds value to the "read_latency" field.
+func (_u *FilerUpdate) AddReadLatency(v int64) *FilerUpdate {
+	_u.mutation.AddReadLatency(v)
+	return _u
+}
+
+// SetReadIdle sets the "read_idle" field.
+func (_u *FilerUpdate) SetReadIdle(v int64) *FilerUpdate {
+	_u.mutation.ResetReadIdle()
+	_u.mutation.SetReadIdle(v)
+	return _u
+}
+
+// SetNillableReadIdle sets the "read_idle" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableReadIdle(v *int64) *FilerUpdate {
+	if v != nil {
+		_u.SetReadIdle(*v)
+	}
+	return _u
+}
+
+// AddReadIdle adds value to the "read_idle" field.
+func (_u *FilerUpdate) AddReadIdle(v int64) *FilerUpdate {
+	_u.mutation.AddReadIdle(v)
 	return _u
 }
 
@@ -129,6 +400,84 @@ func (_u *FilerUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Name(); ok {
 		_spec.SetField(filer.FieldName, field.TypeString, value)
 	}
+	if value, ok := _u.mutation.Site(); ok {
+		_spec.SetField(filer.FieldSite, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.WalkTasks(); ok {
+		_spec.SetField(filer.FieldWalkTasks, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedWalkTasks(); ok {
+		_spec.AddField(filer.FieldWalkTasks, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.ReadBatches(); ok {
+		_spec.SetField(filer.FieldReadBatches, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedReadBatches(); ok {
+		_spec.AddField(filer.FieldReadBatches, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.ReadBytes(); ok {
+		_spec.SetField(filer.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadBytes(); ok {
+		_spec.AddField(filer.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Compare(); ok {
+		_spec.SetField(filer.FieldCompare, field.TypeUint8, value)
+	}
+	if value, ok := _u.mutation.AddedCompare(); ok {
+		_spec.AddField(filer.FieldCompare, field.TypeUint8, value)
+	}
+	if value, ok := _u.mutation.Selection(); ok {
+		_spec.SetField(filer.FieldSelection, field.TypeJSON, value)
+	}
+	if _u.mutation.SelectionCleared() {
+		_spec.ClearField(filer.FieldSelection, field.TypeJSON)
+	}
+	if value, ok := _u.mutation.Labels(); ok {
+		_spec.SetField(filer.FieldLabels, field.TypeJSON, value)
+	}
+	if _u.mutation.LabelsCleared() {
+		_spec.ClearField(filer.FieldLabels, field.TypeJSON)
+	}
+	if value, ok := _u.mutation.Retired(); ok {
+		_spec.SetField(filer.FieldRetired, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.WalkSlots(); ok {
+		_spec.SetField(filer.FieldWalkSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedWalkSlots(); ok {
+		_spec.AddField(filer.FieldWalkSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.ReadSlots(); ok {
+		_spec.SetField(filer.FieldReadSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedReadSlots(); ok {
+		_spec.AddField(filer.FieldReadSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.WalkLatency(); ok {
+		_spec.SetField(filer.FieldWalkLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedWalkLatency(); ok {
+		_spec.AddField(filer.FieldWalkLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.WalkIdle(); ok {
+		_spec.SetField(filer.FieldWalkIdle, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedWalkIdle(); ok {
+		_spec.AddField(filer.FieldWalkIdle, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ReadLatency(); ok {
+		_spec.SetField(filer.FieldReadLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadLatency(); ok {
+		_spec.AddField(filer.FieldReadLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ReadIdle(); ok {
+		_spec.SetField(filer.FieldReadIdle, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadIdle(); ok {
+		_spec.AddField(filer.FieldReadIdle, field.TypeInt64, value)
+	}
 	if _u.mutation.ShardsCleared() {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.O2M,
@@ -207,6 +556,276 @@ func (_u *FilerUpdateOne) SetNillableName(v *string) *FilerUpdateOne {
 	if v != nil {
 		_u.SetName(*v)
 	}
+	return _u
+}
+
+// SetSite sets the "site" field.
+func (_u *FilerUpdateOne) SetSite(v string) *FilerUpdateOne {
+	_u.mutation.SetSite(v)
+	return _u
+}
+
+// SetNillableSite sets the "site" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableSite(v *string) *FilerUpdateOne {
+	if v != nil {
+		_u.SetSite(*v)
+	}
+	return _u
+}
+
+// SetWalkTasks sets the "walk_tasks" field.
+func (_u *FilerUpdateOne) SetWalkTasks(v int) *FilerUpdateOne {
+	_u.mutation.ResetWalkTasks()
+	_u.mutation.SetWalkTasks(v)
+	return _u
+}
+
+// SetNillableWalkTasks sets the "walk_tasks" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableWalkTasks(v *int) *FilerUpdateOne {
+	if v != nil {
+		_u.SetWalkTasks(*v)
+	}
+	return _u
+}
+
+// AddWalkTasks adds value to the "walk_tasks" field.
+func (_u *FilerUpdateOne) AddWalkTasks(v int) *FilerUpdateOne {
+	_u.mutation.AddWalkTasks(v)
+	return _u
+}
+
+// SetReadBatches sets the "read_batches" field.
+func (_u *FilerUpdateOne) SetReadBatches(v int) *FilerUpdateOne {
+	_u.mutation.ResetReadBatches()
+	_u.mutation.SetReadBatches(v)
+	return _u
+}
+
+// SetNillableReadBatches sets the "read_batches" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableReadBatches(v *int) *FilerUpdateOne {
+	if v != nil {
+		_u.SetReadBatches(*v)
+	}
+	return _u
+}
+
+// AddReadBatches adds value to the "read_batches" field.
+func (_u *FilerUpdateOne) AddReadBatches(v int) *FilerUpdateOne {
+	_u.mutation.AddReadBatches(v)
+	return _u
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (_u *FilerUpdateOne) SetReadBytes(v int64) *FilerUpdateOne {
+	_u.mutation.ResetReadBytes()
+	_u.mutation.SetReadBytes(v)
+	return _u
+}
+
+// SetNillableReadBytes sets the "read_bytes" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableReadBytes(v *int64) *FilerUpdateOne {
+	if v != nil {
+		_u.SetReadBytes(*v)
+	}
+	return _u
+}
+
+// AddReadBytes adds value to the "read_bytes" field.
+func (_u *FilerUpdateOne) AddReadBytes(v int64) *FilerUpdateOne {
+	_u.mutation.AddReadBytes(v)
+	return _u
+}
+
+// SetCompare sets the "compare" field.
+func (_u *FilerUpdateOne) SetCompare(v uint8) *FilerUpdateOne {
+	_u.mutation.ResetCompare()
+	_u.mutation.SetCompare(v)
+	return _u
+}
+
+// SetNillableCompare sets the "compare" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableCompare(v *uint8) *FilerUpdateOne {
+	if v != nil {
+		_u.SetCompare(*v)
+	}
+	return _u
+}
+
+// AddCompare adds value to the "compare" field.
+func (_u *FilerUpdateOne) AddCompare(v int8) *FilerUpdateOne {
+	_u.mutation.AddCompare(v)
+	return _u
+}
+
+// SetSelection sets the "selection" field.
+func (_u *FilerUpdateOne) SetSelection(v backup.Selection) *FilerUpdateOne {
+	_u.mutation.SetSelection(v)
+	return _u
+}
+
+// SetNillableSelection sets the "selection" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableSelection(v *backup.Selection) *FilerUpdateOne {
+	if v != nil {
+		_u.SetSelection(*v)
+	}
+	return _u
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (_u *FilerUpdateOne) ClearSelection() *FilerUpdateOne {
+	_u.mutation.ClearSelection()
+	return _u
+}
+
+// SetLabels sets the "labels" field.
+func (_u *FilerUpdateOne) SetLabels(v map[string]string) *FilerUpdateOne {
+	_u.mutation.SetLabels(v)
+	return _u
+}
+
+// ClearLabels clears the value of the "labels" field.
+func (_u *FilerUpdateOne) ClearLabels() *FilerUpdateOne {
+	_u.mutation.ClearLabels()
+	return _u
+}
+
+// SetRetired sets the "retired" field.
+func (_u *FilerUpdateOne) SetRetired(v bool) *FilerUpdateOne {
+	_u.mutation.SetRetired(v)
+	return _u
+}
+
+// SetNillableRetired sets the "retired" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableRetired(v *bool) *FilerUpdateOne {
+	if v != nil {
+		_u.SetRetired(*v)
+	}
+	return _u
+}
+
+// SetWalkSlots sets the "walk_slots" field.
+func (_u *FilerUpdateOne) SetWalkSlots(v int) *FilerUpdateOne {
+	_u.mutation.ResetWalkSlots()
+	_u.mutation.SetWalkSlots(v)
+	return _u
+}
+
+// SetNillableWalkSlots sets the "walk_slots" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableWalkSlots(v *int) *FilerUpdateOne {
+	if v != nil {
+		_u.SetWalkSlots(*v)
+	}
+	return _u
+}
+
+// AddWalkSlots adds value to the "walk_slots" field.
+func (_u *FilerUpdateOne) AddWalkSlots(v int) *FilerUpdateOne {
+	_u.mutation.AddWalkSlots(v)
+	return _u
+}
+
+// SetReadSlots sets the "read_slots" field.
+func (_u *FilerUpdateOne) SetReadSlots(v int) *FilerUpdateOne {
+	_u.mutation.ResetReadSlots()
+	_u.mutation.SetReadSlots(v)
+	return _u
+}
+
+// SetNillableReadSlots sets the "read_slots" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableReadSlots(v *int) *FilerUpdateOne {
+	if v != nil {
+		_u.SetReadSlots(*v)
+	}
+	return _u
+}
+
+// AddReadSlots adds value to the "read_slots" field.
+func (_u *FilerUpdateOne) AddReadSlots(v int) *FilerUpdateOne {
+	_u.mutation.AddReadSlots(v)
+	return _u
+}
+
+// SetWalkLatency sets the "walk_latency" field.
+func (_u *FilerUpdateOne) SetWalkLatency(v int64) *FilerUpdateOne {
+	_u.mutation.ResetWalkLatency()
+	_u.mutation.SetWalkLatency(v)
+	return _u
+}
+
+// SetNillableWalkLatency sets the "walk_latency" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableWalkLatency(v *int64) *FilerUpdateOne {
+	if v != nil {
+		_u.SetWalkLatency(*v)
+	}
+	return _u
+}
+
+// AddWalkLatency adds value to the "walk_latency" field.
+func (_u *FilerUpdateOne) AddWalkLatency(v int64) *FilerUpdateOne {
+	_u.mutation.AddWalkLatency(v)
+	return _u
+}
+
+// SetWalkIdle sets the "walk_idle" field.
+func (_u *FilerUpdateOne) SetWalkIdle(v int64) *FilerUpdateOne {
+	_u.mutation.ResetWalkIdle()
+	_u.mutation.SetWalkIdle(v)
+	return _u
+}
+
+// SetNillableWalkIdle sets the "walk_idle" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableWalkIdle(v *int64) *FilerUpdateOne {
+	if v != nil {
+		_u.SetWalkIdle(*v)
+	}
+	return _u
+}
+
+// AddWalkIdle adds value to the "walk_idle" field.
+func (_u *FilerUpdateOne) AddWalkIdle(v int64) *FilerUpdateOne {
+	_u.mutation.AddWalkIdle(v)
+	return _u
+}
+
+// SetReadLatency sets the "read_latency" field.
+func (_u *FilerUpdateOne) SetReadLatency(v int64) *FilerUpdateOne {
+	_u.mutation.ResetReadLatency()
+	_u.mutation.SetReadLatency(v)
+	return _u
+}
+
+// SetNillableReadLatency sets the "read_latency" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableReadLatency(v *int64) *FilerUpdateOne {
+	if v != nil {
+		_u.SetReadLatency(*v)
+	}
+	return _u
+}
+
+// AddReadLatency adds value to the "read_latency" field.
+func (_u *FilerUpdateOne) AddReadLatency(v int64) *FilerUpdateOne {
+	_u.mutation.AddReadLatency(v)
+	return _u
+}
+
+// SetReadIdle sets the "read_idle" field.
+func (_u *FilerUpdateOne) SetReadIdle(v int64) *FilerUpdateOne {
+	_u.mutation.ResetReadIdle()
+	_u.mutation.SetReadIdle(v)
+	return _u
+}
+
+// SetNillableReadIdle sets the "read_idle" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableReadIdle(v *int64) *FilerUpdateOne {
+	if v != nil {
+		_u.SetReadIdle(*v)
+	}
+	return _u
+}
+
+// AddReadIdle adds value to the "read_idle" field.
+func (_u *FilerUpdateOne) AddReadIdle(v int64) *FilerUpdateOne {
+	_u.mutation.AddReadIdle(v)
 	return _u
 }
 
@@ -325,6 +944,84 @@ func (_u *FilerUpdateOne) sqlSave(ctx context.Context) (_node *Filer, err error)
 	}
 	if value, ok := _u.mutation.Name(); ok {
 		_spec.SetField(filer.FieldName, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Site(); ok {
+		_spec.SetField(filer.FieldSite, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.WalkTasks(); ok {
+		_spec.SetField(filer.FieldWalkTasks, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedWalkTasks(); ok {
+		_spec.AddField(filer.FieldWalkTasks, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.ReadBatches(); ok {
+		_spec.SetField(filer.FieldReadBatches, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedReadBatches(); ok {
+		_spec.AddField(filer.FieldReadBatches, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.ReadBytes(); ok {
+		_spec.SetField(filer.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadBytes(); ok {
+		_spec.AddField(filer.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Compare(); ok {
+		_spec.SetField(filer.FieldCompare, field.TypeUint8, value)
+	}
+	if value, ok := _u.mutation.AddedCompare(); ok {
+		_spec.AddField(filer.FieldCompare, field.TypeUint8, value)
+	}
+	if value, ok := _u.mutation.Selection(); ok {
+		_spec.SetField(filer.FieldSelection, field.TypeJSON, value)
+	}
+	if _u.mutation.SelectionCleared() {
+		_spec.ClearField(filer.FieldSelection, field.TypeJSON)
+	}
+	if value, ok := _u.mutation.Labels(); ok {
+		_spec.SetField(filer.FieldLabels, field.TypeJSON, value)
+	}
+	if _u.mutation.LabelsCleared() {
+		_spec.ClearField(filer.FieldLabels, field.TypeJSON)
+	}
+	if value, ok := _u.mutation.Retired(); ok {
+		_spec.SetField(filer.FieldRetired, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.WalkSlots(); ok {
+		_spec.SetField(filer.FieldWalkSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedWalkSlots(); ok {
+		_spec.AddField(filer.FieldWalkSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.ReadSlots(); ok {
+		_spec.SetField(filer.FieldReadSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedReadSlots(); ok {
+		_spec.AddField(filer.FieldReadSlots, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.WalkLatency(); ok {
+		_spec.SetField(filer.FieldWalkLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedWalkLatency(); ok {
+		_spec.AddField(filer.FieldWalkLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.WalkIdle(); ok {
+		_spec.SetField(filer.FieldWalkIdle, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedWalkIdle(); ok {
+		_spec.AddField(filer.FieldWalkIdle, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ReadLatency(); ok {
+		_spec.SetField(filer.FieldReadLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadLatency(); ok {
+		_spec.AddField(filer.FieldReadLatency, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ReadIdle(); ok {
+		_spec.SetField(filer.FieldReadIdle, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadIdle(); ok {
+		_spec.AddField(filer.FieldReadIdle, field.TypeInt64, value)
 	}
 	if _u.mutation.ShardsCleared() {
 		edge := &sqlgraph.EdgeSpec{

@@ -13,6 +13,7 @@ import (
 	"entgo.io/ent/dialect/sql"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/filer"
+	"github.com/bctl/bctl/internal/index/ent/leader"
 	"github.com/bctl/bctl/internal/index/ent/pack"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/problem"
@@ -35,6 +36,7 @@ const (
 
 	// Node types.
 	TypeFiler      = "Filer"
+	TypeLeader     = "Leader"
 	TypePack       = "Pack"
 	TypeProblem    = "Problem"
 	TypeReadBatch  = "ReadBatch"
@@ -48,17 +50,41 @@ const (
 // FilerMutation represents an operation that mutates the Filer nodes in the graph.
 type FilerMutation struct {
 	config
-	op            Op
-	typ           string
-	id            *int64
-	name          *string
-	clearedFields map[string]struct{}
-	shards        map[int64]struct{}
-	removedshards map[int64]struct{}
-	clearedshards bool
-	done          bool
-	oldValue      func(context.Context) (*Filer, error)
-	predicates    []predicate.Filer
+	op              Op
+	typ             string
+	id              *int64
+	name            *string
+	site            *string
+	walk_tasks      *int
+	addwalk_tasks   *int
+	read_batches    *int
+	addread_batches *int
+	read_bytes      *int64
+	addread_bytes   *int64
+	compare         *uint8
+	addcompare      *int8
+	selection       *backup.Selection
+	labels          *map[string]string
+	retired         *bool
+	walk_slots      *int
+	addwalk_slots   *int
+	read_slots      *int
+	addread_slots   *int
+	walk_latency    *int64
+	addwalk_latency *int64
+	walk_idle       *int64
+	addwalk_idle    *int64
+	read_latency    *int64
+	addread_latency *int64
+	read_idle       *int64
+	addread_idle    *int64
+	clearedFields   map[string]struct{}
+	shards          map[int64]struct{}
+	removedshards   map[int64]struct{}
+	clearedshards   bool
+	done            bool
+	oldValue        func(context.Context) (*Filer, error)
+	predicates      []predicate.Filer
 }
 
 var _ ent.Mutation = (*FilerMutation)(nil)
@@ -201,6 +227,736 @@ func (m *FilerMutation) ResetName() {
 	m.name = nil
 }
 
+// SetSite sets the "site" field.
+func (m *FilerMutation) SetSite(s string) {
+	m.site = &s
+}
+
+// Site returns the value of the "site" field in the mutation.
+func (m *FilerMutation) Site() (r string, exists bool) {
+	v := m.site
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSite returns the old "site" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldSite(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSite is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSite requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSite: %w", err)
+	}
+	return oldValue.Site, nil
+}
+
+// ResetSite resets all changes to the "site" field.
+func (m *FilerMutation) ResetSite() {
+	m.site = nil
+}
+
+// SetWalkTasks sets the "walk_tasks" field.
+func (m *FilerMutation) SetWalkTasks(i int) {
+	m.walk_tasks = &i
+	m.addwalk_tasks = nil
+}
+
+// WalkTasks returns the value of the "walk_tasks" field in the mutation.
+func (m *FilerMutation) WalkTasks() (r int, exists bool) {
+	v := m.walk_tasks
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWalkTasks returns the old "walk_tasks" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldWalkTasks(ctx context.Context) (v int, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWalkTasks is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWalkTasks requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWalkTasks: %w", err)
+	}
+	return oldValue.WalkTasks, nil
+}
+
+// AddWalkTasks adds i to the "walk_tasks" field.
+func (m *FilerMutation) AddWalkTasks(i int) {
+	if m.addwalk_tasks != nil {
+		*m.addwalk_tasks += i
+	} else {
+		m.addwalk_tasks = &i
+	}
+}
+
+// AddedWalkTasks returns the value that was added to the "walk_tasks" field in this mutation.
+func (m *FilerMutation) AddedWalkTasks() (r int, exists bool) {
+	v := m.addwalk_tasks
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetWalkTasks resets all changes to the "walk_tasks" field.
+func (m *FilerMutation) ResetWalkTasks() {
+	m.walk_tasks = nil
+	m.addwalk_tasks = nil
+}
+
+// SetReadBatches sets the "read_batches" field.
+func (m *FilerMutation) SetReadBatches(i int) {
+	m.read_batches = &i
+	m.addread_batches = nil
+}
+
+// ReadBatches returns the value of the "read_batches" field in the mutation.
+func (m *FilerMutation) ReadBatches() (r int, exists bool) {
+	v := m.read_batches
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldReadBatches returns the old "read_batches" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldReadBatches(ctx context.Context) (v int, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldReadBatches is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldReadBatches requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldReadBatches: %w", err)
+	}
+	return oldValue.ReadBatches, nil
+}
+
+// AddReadBatches adds i to the "read_batches" field.
+func (m *FilerMutation) AddReadBatches(i int) {
+	if m.addread_batches != nil {
+		*m.addread_batches += i
+	} else {
+		m.addread_batches = &i
+	}
+}
+
+// AddedReadBatches returns the value that was added to the "read_batches" field in this mutation.
+func (m *FilerMutation) AddedReadBatches() (r int, exists bool) {
+	v := m.addread_batches
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetReadBatches resets all changes to the "read_batches" field.
+func (m *FilerMutation) ResetReadBatches() {
+	m.read_batches = nil
+	m.addread_batches = nil
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (m *FilerMutation) SetReadBytes(i int64) {
+	m.read_bytes = &i
+	m.addread_bytes = nil
+}
+
+// ReadBytes returns the value of the "read_bytes" field in the mutation.
+func (m *FilerMutation) ReadBytes() (r int64, exists bool) {
+	v := m.read_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldReadBytes returns the old "read_bytes" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldReadBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldReadBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldReadBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldReadBytes: %w", err)
+	}
+	return oldValue.ReadBytes, nil
+}
+
+// AddReadBytes adds i to the "read_bytes" field.
+func (m *FilerMutation) AddReadBytes(i int64) {
+	if m.addread_bytes != nil {
+		*m.addread_bytes += i
+	} else {
+		m.addread_bytes = &i
+	}
+}
+
+// AddedReadBytes returns the value that was added to the "read_bytes" field in this mutation.
+func (m *FilerMutation) AddedReadBytes() (r int64, exists bool) {
+	v := m.addread_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetReadBytes resets all changes to the "read_bytes" field.
+func (m *FilerMutation) ResetReadBytes() {
+	m.read_bytes = nil
+	m.addread_bytes = nil
+}
+
+// SetCompare sets the "compare" field.
+func (m *FilerMutation) SetCompare(u uint8) {
+	m.compare = &u
+	m.addcompare = nil
+}
+
+// Compare returns the value of the "compare" field in the mutation.
+func (m *FilerMutation) Compare() (r uint8, exists bool) {
+	v := m.compare
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCompare returns the old "compare" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldCompare(ctx context.Context) (v uint8, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCompare is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCompare requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCompare: %w", err)
+	}
+	return oldValue.Compare, nil
+}
+
+// AddCompare adds u to the "compare" field.
+func (m *FilerMutation) AddCompare(u int8) {
+	if m.addcompare != nil {
+		*m.addcompare += u
+	} else {
+		m.addcompare = &u
+	}
+}
+
+// AddedCompare returns the value that was added to the "compare" field in this mutation.
+func (m *FilerMutation) AddedCompare() (r int8, exists bool) {
+	v := m.addcompare
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCompare resets all changes to the "compare" field.
+func (m *FilerMutation) ResetCompare() {
+	m.compare = nil
+	m.addcompare = nil
+}
+
+// SetSelection sets the "selection" field.
+func (m *FilerMutation) SetSelection(b backup.Selection) {
+	m.selection = &b
+}
+
+// Selection returns the value of the "selection" field in the mutation.
+func (m *FilerMutation) Selection() (r backup.Selection, exists bool) {
+	v := m.selection
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSelection returns the old "selection" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldSelection(ctx context.Context) (v backup.Selection, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSelection is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSelection requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSelection: %w", err)
+	}
+	return oldValue.Selection, nil
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (m *FilerMutation) ClearSelection() {
+	m.selection = nil
+	m.clearedFields[filer.FieldSelection] = struct{}{}
+}
+
+// SelectionCleared returns if the "selection" field was cleared in this mutation.
+func (m *FilerMutation) SelectionCleared() bool {
+	_, ok := m.clearedFields[filer.FieldSelection]
+	return ok
+}
+
+// ResetSelection resets all changes to the "selection" field.
+func (m *FilerMutation) ResetSelection() {
+	m.selection = nil
+	delete(m.clearedFields, filer.FieldSelection)
+}
+
+// SetLabels sets the "labels" field.
+func (m *FilerMutation) SetLabels(value map[string]string) {
+	m.labels = &value
+}
+
+// Labels returns the value of the "labels" field in the mutation.
+func (m *FilerMutation) Labels() (r map[string]string, exists bool) {
+	v := m.labels
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldLabels returns the old "labels" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldLabels(ctx context.Context) (v map[string]string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldLabels is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldLabels requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldLabels: %w", err)
+	}
+	return oldValue.Labels, nil
+}
+
+// ClearLabels clears the value of the "labels" field.
+func (m *FilerMutation) ClearLabels() {
+	m.labels = nil
+	m.clearedFields[filer.FieldLabels] = struct{}{}
+}
+
+// LabelsCleared returns if the "labels" field was cleared in this mutation.
+func (m *FilerMutation) LabelsCleared() bool {
+	_, ok := m.clearedFields[filer.FieldLabels]
+	return ok
+}
+
+// ResetLabels resets all changes to the "labels" field.
+func (m *FilerMutation) ResetLabels() {
+	m.labels = nil
+	delete(m.clearedFields, filer.FieldLabels)
+}
+
+// SetRetired sets the "retired" field.
+func (m *FilerMutation) SetRetired(b bool) {
+	m.retired = &b
+}
+
+// Retired returns the value of the "retired" field in the mutation.
+func (m *FilerMutation) Retired() (r bool, exists bool) {
+	v := m.retired
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRetired returns the old "retired" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldRetired(ctx context.Context) (v bool, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRetired is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRetired requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRetired: %w", err)
+	}
+	return oldValue.Retired, nil
+}
+
+// ResetRetired resets all changes to the "retired" field.
+func (m *FilerMutation) ResetRetired() {
+	m.retired = nil
+}
+
+// SetWalkSlots sets the "walk_slots" field.
+func (m *FilerMutation) SetWalkSlots(i int) {
+	m.walk_slots = &i
+	m.addwalk_slots = nil
+}
+
+// WalkSlots returns the value of the "walk_slots" field in the mutation.
+func (m *FilerMutation) WalkSlots() (r int, exists bool) {
+	v := m.walk_slots
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWalkSlots returns the old "walk_slots" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldWalkSlots(ctx context.Context) (v int, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWalkSlots is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWalkSlots requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWalkSlots: %w", err)
+	}
+	return oldValue.WalkSlots, nil
+}
+
+// AddWalkSlots adds i to the "walk_slots" field.
+func (m *FilerMutation) AddWalkSlots(i int) {
+	if m.addwalk_slots != nil {
+		*m.addwalk_slots += i
+	} else {
+		m.addwalk_slots = &i
+	}
+}
+
+// AddedWalkSlots returns the value that was added to the "walk_slots" field in this mutation.
+func (m *FilerMutation) AddedWalkSlots() (r int, exists bool) {
+	v := m.addwalk_slots
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetWalkSlots resets all changes to the "walk_slots" field.
+func (m *FilerMutation) ResetWalkSlots() {
+	m.walk_slots = nil
+	m.addwalk_slots = nil
+}
+
+// SetReadSlots sets the "read_slots" field.
+func (m *FilerMutation) SetReadSlots(i int) {
+	m.read_slots = &i
+	m.addread_slots = nil
+}
+
+// ReadSlots returns the value of the "read_slots" field in the mutation.
+func (m *FilerMutation) ReadSlots() (r int, exists bool) {
+	v := m.read_slots
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldReadSlots returns the old "read_slots" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldReadSlots(ctx context.Context) (v int, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldReadSlots is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldReadSlots requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldReadSlots: %w", err)
+	}
+	return oldValue.ReadSlots, nil
+}
+
+// AddReadSlots adds i to the "read_slots" field.
+func (m *FilerMutation) AddReadSlots(i int) {
+	if m.addread_slots != nil {
+		*m.addread_slots += i
+	} else {
+		m.addread_slots = &i
+	}
+}
+
+// AddedReadSlots returns the value that was added to the "read_slots" field in this mutation.
+func (m *FilerMutation) AddedReadSlots() (r int, exists bool) {
+	v := m.addread_slots
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetReadSlots resets all changes to the "read_slots" field.
+func (m *FilerMutation) ResetReadSlots() {
+	m.read_slots = nil
+	m.addread_slots = nil
+}
+
+// SetWalkLatency sets the "walk_latency" field.
+func (m *FilerMutation) SetWalkLatency(i int64) {
+	m.walk_latency = &i
+	m.addwalk_latency = nil
+}
+
+// WalkLatency returns the value of the "walk_latency" field in the mutation.
+func (m *FilerMutation) WalkLatency() (r int64, exists bool) {
+	v := m.walk_latency
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWalkLatency returns the old "walk_latency" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldWalkLatency(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWalkLatency is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWalkLatency requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWalkLatency: %w", err)
+	}
+	return oldValue.WalkLatency, nil
+}
+
+// AddWalkLatency adds i to the "walk_latency" field.
+func (m *FilerMutation) AddWalkLatency(i int64) {
+	if m.addwalk_latency != nil {
+		*m.addwalk_latency += i
+	} else {
+		m.addwalk_latency = &i
+	}
+}
+
+// AddedWalkLatency returns the value that was added to the "walk_latency" field in this mutation.
+func (m *FilerMutation) AddedWalkLatency() (r int64, exists bool) {
+	v := m.addwalk_latency
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetWalkLatency resets all changes to the "walk_latency" field.
+func (m *FilerMutation) ResetWalkLatency() {
+	m.walk_latency = nil
+	m.addwalk_latency = nil
+}
+
+// SetWalkIdle sets the "walk_idle" field.
+func (m *FilerMutation) SetWalkIdle(i int64) {
+	m.walk_idle = &i
+	m.addwalk_idle = nil
+}
+
+// WalkIdle returns the value of the "walk_idle" field in the mutation.
+func (m *FilerMutation) WalkIdle() (r int64, exists bool) {
+	v := m.walk_idle
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWalkIdle returns the old "walk_idle" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldWalkIdle(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWalkIdle is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWalkIdle requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWalkIdle: %w", err)
+	}
+	return oldValue.WalkIdle, nil
+}
+
+// AddWalkIdle adds i to the "walk_idle" field.
+func (m *FilerMutation) AddWalkIdle(i int64) {
+	if m.addwalk_idle != nil {
+		*m.addwalk_idle += i
+	} else {
+		m.addwalk_idle = &i
+	}
+}
+
+// AddedWalkIdle returns the value that was added to the "walk_idle" field in this mutation.
+func (m *FilerMutation) AddedWalkIdle() (r int64, exists bool) {
+	v := m.addwalk_idle
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetWalkIdle resets all changes to the "walk_idle" field.
+func (m *FilerMutation) ResetWalkIdle() {
+	m.walk_idle = nil
+	m.addwalk_idle = nil
+}
+
+// SetReadLatency sets the "read_latency" field.
+func (m *FilerMutation) SetReadLatency(i int64) {
+	m.read_latency = &i
+	m.addread_latency = nil
+}
+
+// ReadLatency returns the value of the "read_latency" field in the mutation.
+func (m *FilerMutation) ReadLatency() (r int64, exists bool) {
+	v := m.read_latency
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldReadLatency returns the old "read_latency" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldReadLatency(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldReadLatency is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldReadLatency requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldReadLatency: %w", err)
+	}
+	return oldValue.ReadLatency, nil
+}
+
+// AddReadLatency adds i to the "read_latency" field.
+func (m *FilerMutation) AddReadLatency(i int64) {
+	if m.addread_latency != nil {
+		*m.addread_latency += i
+	} else {
+		m.addread_latency = &i
+	}
+}
+
+// AddedReadLatency returns the value that was added to the "read_latency" field in this mutation.
+func (m *FilerMutation) AddedReadLatency() (r int64, exists bool) {
+	v := m.addread_latency
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetReadLatency resets all changes to the "read_latency" field.
+func (m *FilerMutation) ResetReadLatency() {
+	m.read_latency = nil
+	m.addread_latency = nil
+}
+
+// SetReadIdle sets the "read_idle" field.
+func (m *FilerMutation) SetReadIdle(i int64) {
+	m.read_idle = &i
+	m.addread_idle = nil
+}
+
+// ReadIdle returns the value of the "read_idle" field in the mutation.
+func (m *FilerMutation) ReadIdle() (r int64, exists bool) {
+	v := m.read_idle
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldReadIdle returns the old "read_idle" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldReadIdle(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldReadIdle is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldReadIdle requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldReadIdle: %w", err)
+	}
+	return oldValue.ReadIdle, nil
+}
+
+// AddReadIdle adds i to the "read_idle" field.
+func (m *FilerMutation) AddReadIdle(i int64) {
+	if m.addread_idle != nil {
+		*m.addread_idle += i
+	} else {
+		m.addread_idle = &i
+	}
+}
+
+// AddedReadIdle returns the value that was added to the "read_idle" field in this mutation.
+func (m *FilerMutation) AddedReadIdle() (r int64, exists bool) {
+	v := m.addread_idle
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetReadIdle resets all changes to the "read_idle" field.
+func (m *FilerMutation) ResetReadIdle() {
+	m.read_idle = nil
+	m.addread_idle = nil
+}
+
 // AddShardIDs adds the "shards" edge to the Shard entity by ids.
 func (m *FilerMutation) AddShardIDs(ids ...int64) {
 	if m.shards == nil {
@@ -289,9 +1045,51 @@ func (m *FilerMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *FilerMutation) Fields() []string {
-	fields := make([]string, 0, 1)
+	fields := make([]string, 0, 15)
 	if m.name != nil {
 		fields = append(fields, filer.FieldName)
+	}
+	if m.site != nil {
+		fields = append(fields, filer.FieldSite)
+	}
+	if m.walk_tasks != nil {
+		fields = append(fields, filer.FieldWalkTasks)
+	}
+	if m.read_batches != nil {
+		fields = append(fields, filer.FieldReadBatches)
+	}
+	if m.read_bytes != nil {
+		fields = append(fields, filer.FieldReadBytes)
+	}
+	if m.compare != nil {
+		fields = append(fields, filer.FieldCompare)
+	}
+	if m.selection != nil {
+		fields = append(fields, filer.FieldSelection)
+	}
+	if m.labels != nil {
+		fields = append(fields, filer.FieldLabels)
+	}
+	if m.retired != nil {
+		fields = append(fields, filer.FieldRetired)
+	}
+	if m.walk_slots != nil {
+		fields = append(fields, filer.FieldWalkSlots)
+	}
+	if m.read_slots != nil {
+		fields = append(fields, filer.FieldReadSlots)
+	}
+	if m.walk_latency != nil {
+		fields = append(fields, filer.FieldWalkLatency)
+	}
+	if m.walk_idle != nil {
+		fields = append(fields, filer.FieldWalkIdle)
+	}
+	if m.read_latency != nil {
+		fields = append(fields, filer.FieldReadLatency)
+	}
+	if m.read_idle != nil {
+		fields = append(fields, filer.FieldReadIdle)
 	}
 	return fields
 }
@@ -303,6 +1101,34 @@ func (m *FilerMutation) Field(name string) (ent.Value, bool) {
 	switch name {
 	case filer.FieldName:
 		return m.Name()
+	case filer.FieldSite:
+		return m.Site()
+	case filer.FieldWalkTasks:
+		return m.WalkTasks()
+	case filer.FieldReadBatches:
+		return m.ReadBatches()
+	case filer.FieldReadBytes:
+		return m.ReadBytes()
+	case filer.FieldCompare:
+		return m.Compare()
+	case filer.FieldSelection:
+		return m.Selection()
+	case filer.FieldLabels:
+		return m.Labels()
+	case filer.FieldRetired:
+		return m.Retired()
+	case filer.FieldWalkSlots:
+		return m.WalkSlots()
+	case filer.FieldReadSlots:
+		return m.ReadSlots()
+	case filer.FieldWalkLatency:
+		return m.WalkLatency()
+	case filer.FieldWalkIdle:
+		return m.WalkIdle()
+	case filer.FieldReadLatency:
+		return m.ReadLatency()
+	case filer.FieldReadIdle:
+		return m.ReadIdle()
 	}
 	return nil, false
 }
@@ -314,6 +1140,34 @@ func (m *FilerMutation) OldField(ctx context.Context, name string) (ent.Value, e
 	switch name {
 	case filer.FieldName:
 		return m.OldName(ctx)
+	case filer.FieldSite:
+		return m.OldSite(ctx)
+	case filer.FieldWalkTasks:
+		return m.OldWalkTasks(ctx)
+	case filer.FieldReadBatches:
+		return m.OldReadBatches(ctx)
+	case filer.FieldReadBytes:
+		return m.OldReadBytes(ctx)
+	case filer.FieldCompare:
+		return m.OldCompare(ctx)
+	case filer.FieldSelection:
+		return m.OldSelection(ctx)
+	case filer.FieldLabels:
+		return m.OldLabels(ctx)
+	case filer.FieldRetired:
+		return m.OldRetired(ctx)
+	case filer.FieldWalkSlots:
+		return m.OldWalkSlots(ctx)
+	case filer.FieldReadSlots:
+		return m.OldReadSlots(ctx)
+	case filer.FieldWalkLatency:
+		return m.OldWalkLatency(ctx)
+	case filer.FieldWalkIdle:
+		return m.OldWalkIdle(ctx)
+	case filer.FieldReadLatency:
+		return m.OldReadLatency(ctx)
+	case filer.FieldReadIdle:
+		return m.OldReadIdle(ctx)
 	}
 	return nil, fmt.Errorf("unknown Filer field %s", name)
 }
@@ -330,6 +1184,104 @@ func (m *FilerMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetName(v)
 		return nil
+	case filer.FieldSite:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSite(v)
+		return nil
+	case filer.FieldWalkTasks:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWalkTasks(v)
+		return nil
+	case filer.FieldReadBatches:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetReadBatches(v)
+		return nil
+	case filer.FieldReadBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetReadBytes(v)
+		return nil
+	case filer.FieldCompare:
+		v, ok := value.(uint8)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCompare(v)
+		return nil
+	case filer.FieldSelection:
+		v, ok := value.(backup.Selection)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSelection(v)
+		return nil
+	case filer.FieldLabels:
+		v, ok := value.(map[string]string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetLabels(v)
+		return nil
+	case filer.FieldRetired:
+		v, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRetired(v)
+		return nil
+	case filer.FieldWalkSlots:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWalkSlots(v)
+		return nil
+	case filer.FieldReadSlots:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetReadSlots(v)
+		return nil
+	case filer.FieldWalkLatency:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWalkLatency(v)
+		return nil
+	case filer.FieldWalkIdle:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWalkIdle(v)
+		return nil
+	case filer.FieldReadLatency:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetReadLatency(v)
+		return nil
+	case filer.FieldReadIdle:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetReadIdle(v)
+		return nil
 	}
 	return fmt.Errorf("unknown Filer field %s", name)
 }
@@ -337,13 +1289,66 @@ func (m *FilerMutation) SetField(name string, value ent.Value) error {
 // AddedFields returns all numeric fields that were incremented/decremented during
 // this mutation.
 func (m *FilerMutation) AddedFields() []string {
-	return nil
+	var fields []string
+	if m.addwalk_tasks != nil {
+		fields = append(fields, filer.FieldWalkTasks)
+	}
+	if m.addread_batches != nil {
+		fields = append(fields, filer.FieldReadBatches)
+	}
+	if m.addread_bytes != nil {
+		fields = append(fields, filer.FieldReadBytes)
+	}
+	if m.addcompare != nil {
+		fields = append(fields, filer.FieldCompare)
+	}
+	if m.addwalk_slots != nil {
+		fields = append(fields, filer.FieldWalkSlots)
+	}
+	if m.addread_slots != nil {
+		fields = append(fields, filer.FieldReadSlots)
+	}
+	if m.addwalk_latency != nil {
+		fields = append(fields, filer.FieldWalkLatency)
+	}
+	if m.addwalk_idle != nil {
+		fields = append(fields, filer.FieldWalkIdle)
+	}
+	if m.addread_latency != nil {
+		fields = append(fields, filer.FieldReadLatency)
+	}
+	if m.addread_idle != nil {
+		fields = append(fields, filer.FieldReadIdle)
+	}
+	return fields
 }
 
 // AddedField returns the numeric value that was incremented/decremented on a field
 // with the given name. The second boolean return value indicates that this field
 // was not set, or was not defined in the schema.
 func (m *FilerMutation) AddedField(name string) (ent.Value, bool) {
+	switch name {
+	case filer.FieldWalkTasks:
+		return m.AddedWalkTasks()
+	case filer.FieldReadBatches:
+		return m.AddedReadBatches()
+	case filer.FieldReadBytes:
+		return m.AddedReadBytes()
+	case filer.FieldCompare:
+		return m.AddedCompare()
+	case filer.FieldWalkSlots:
+		return m.AddedWalkSlots()
+	case filer.FieldReadSlots:
+		return m.AddedReadSlots()
+	case filer.FieldWalkLatency:
+		return m.AddedWalkLatency()
+	case filer.FieldWalkIdle:
+		return m.AddedWalkIdle()
+	case filer.FieldReadLatency:
+		return m.AddedReadLatency()
+	case filer.FieldReadIdle:
+		return m.AddedReadIdle()
+	}
 	return nil, false
 }
 
@@ -352,6 +1357,76 @@ func (m *FilerMutation) AddedField(name string) (ent.Value, bool) {
 // type.
 func (m *FilerMutation) AddField(name string, value ent.Value) error {
 	switch name {
+	case filer.FieldWalkTasks:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddWalkTasks(v)
+		return nil
+	case filer.FieldReadBatches:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddReadBatches(v)
+		return nil
+	case filer.FieldReadBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddReadBytes(v)
+		return nil
+	case filer.FieldCompare:
+		v, ok := value.(int8)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCompare(v)
+		return nil
+	case filer.FieldWalkSlots:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddWalkSlots(v)
+		return nil
+	case filer.FieldReadSlots:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddReadSlots(v)
+		return nil
+	case filer.FieldWalkLatency:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddWalkLatency(v)
+		return nil
+	case filer.FieldWalkIdle:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddWalkIdle(v)
+		return nil
+	case filer.FieldReadLatency:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddReadLatency(v)
+		return nil
+	case filer.FieldReadIdle:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddReadIdle(v)
+		return nil
 	}
 	return fmt.Errorf("unknown Filer numeric field %s", name)
 }
@@ -359,7 +1434,14 @@ func (m *FilerMutation) AddField(name string, value ent.Value) error {
 // ClearedFields returns all nullable fields that were cleared during this
 // mutation.
 func (m *FilerMutation) ClearedFields() []string {
-	return nil
+	var fields []string
+	if m.FieldCleared(filer.FieldSelection) {
+		fields = append(fields, filer.FieldSelection)
+	}
+	if m.FieldCleared(filer.FieldLabels) {
+		fields = append(fields, filer.FieldLabels)
+	}
+	return fields
 }
 
 // FieldCleared returns a boolean indicating if a field with the given name was
@@ -372,6 +1454,14 @@ func (m *FilerMutation) FieldCleared(name string) bool {
 // ClearField clears the value of the field with the given name. It returns an
 // error if the field is not defined in the schema.
 func (m *FilerMutation) ClearField(name string) error {
+	switch name {
+	case filer.FieldSelection:
+		m.ClearSelection()
+		return nil
+	case filer.FieldLabels:
+		m.ClearLabels()
+		return nil
+	}
 	return fmt.Errorf("unknown Filer nullable field %s", name)
 }
 
@@ -381,6 +1471,48 @@ func (m *FilerMutation) ResetField(name string) error {
 	switch name {
 	case filer.FieldName:
 		m.ResetName()
+		return nil
+	case filer.FieldSite:
+		m.ResetSite()
+		return nil
+	case filer.FieldWalkTasks:
+		m.ResetWalkTasks()
+		return nil
+	case filer.FieldReadBatches:
+		m.ResetReadBatches()
+		return nil
+	case filer.FieldReadBytes:
+		m.ResetReadBytes()
+		return nil
+	case filer.FieldCompare:
+		m.ResetCompare()
+		return nil
+	case filer.FieldSelection:
+		m.ResetSelection()
+		return nil
+	case filer.FieldLabels:
+		m.ResetLabels()
+		return nil
+	case filer.FieldRetired:
+		m.ResetRetired()
+		return nil
+	case filer.FieldWalkSlots:
+		m.ResetWalkSlots()
+		return nil
+	case filer.FieldReadSlots:
+		m.ResetReadSlots()
+		return nil
+	case filer.FieldWalkLatency:
+		m.ResetWalkLatency()
+		return nil
+	case filer.FieldWalkIdle:
+		m.ResetWalkIdle()
+		return nil
+	case filer.FieldReadLatency:
+		m.ResetReadLatency()
+		return nil
+	case filer.FieldReadIdle:
+		m.ResetReadIdle()
 		return nil
 	}
 	return fmt.Errorf("unknown Filer field %s", name)
@@ -468,6 +1600,569 @@ func (m *FilerMutation) ResetEdge(name string) error {
 		return nil
 	}
 	return fmt.Errorf("unknown Filer edge %s", name)
+}
+
+// LeaderMutation represents an operation that mutates the Leader nodes in the graph.
+type LeaderMutation struct {
+	config
+	op            Op
+	typ           string
+	id            *int64
+	role          *string
+	holder        *string
+	epoch         *int64
+	addepoch      *int64
+	until         *int64
+	adduntil      *int64
+	clearedFields map[string]struct{}
+	done          bool
+	oldValue      func(context.Context) (*Leader, error)
+	predicates    []predicate.Leader
+}
+
+var _ ent.Mutation = (*LeaderMutation)(nil)
+
+// leaderOption allows management of the mutation configuration using functional options.
+type leaderOption func(*LeaderMutation)
+
+// newLeaderMutation creates new mutation for the Leader entity.
+func newLeaderMutation(c config, op Op, opts ...leaderOption) *LeaderMutation {
+	m := &LeaderMutation{
+		config:        c,
+		op:            op,
+		typ:           TypeLeader,
+		clearedFields: make(map[string]struct{}),
+	}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return m
+}
+
+// withLeaderID sets the ID field of the mutation.
+func withLeaderID(id int64) leaderOption {
+	return func(m *LeaderMutation) {
+		var (
+			err   error
+			once  sync.Once
+			value *Leader
+		)
+		m.oldValue = func(ctx context.Context) (*Leader, error) {
+			once.Do(func() {
+				if m.done {
+					err = errors.New("querying old values post mutation is not allowed")
+				} else {
+					value, err = m.Client().Leader.Get(ctx, id)
+				}
+			})
+			return value, err
+		}
+		m.id = &id
+	}
+}
+
+// withLeader sets the old Leader of the mutation.
+func withLeader(node *Leader) leaderOption {
+	return func(m *LeaderMutation) {
+		m.oldValue = func(context.Context) (*Leader, error) {
+			return node, nil
+		}
+		m.id = &node.ID
+	}
+}
+
+// Client returns a new `ent.Client` from the mutation. If the mutation was
+// executed in a transaction (ent.Tx), a transactional client is returned.
+func (m LeaderMutation) Client() *Client {
+	client := &Client{config: m.config}
+	client.init()
+	return client
+}
+
+// Tx returns an `ent.Tx` for mutations that were executed in transactions;
+// it returns an error otherwise.
+func (m LeaderMutation) Tx() (*Tx, error) {
+	if _, ok := m.driver.(*txDriver); !ok {
+		return nil, errors.New("ent: mutation is not running in a transaction")
+	}
+	tx := &Tx{config: m.config}
+	tx.init()
+	return tx, nil
+}
+
+// SetID sets the value of the id field. Note that this
+// operation is only accepted on creation of Leader entities.
+func (m *LeaderMutation) SetID(id int64) {
+	m.id = &id
+}
+
+// ID returns the ID value in the mutation. Note that the ID is only available
+// if it was provided to the builder or after it was returned from the database.
+func (m *LeaderMutation) ID() (id int64, exists bool) {
+	if m.id == nil {
+		return
+	}
+	return *m.id, true
+}
+
+// IDs queries the database and returns the entity ids that match the mutation's predicate.
+// That means, if the mutation is applied within a transaction with an isolation level such
+// as sql.LevelSerializable, the returned ids match the ids of the rows that will be updated
+// or updated by the mutation.
+func (m *LeaderMutation) IDs(ctx context.Context) ([]int64, error) {
+	switch {
+	case m.op.Is(OpUpdateOne | OpDeleteOne):
+		id, exists := m.ID()
+		if exists {
+			return []int64{id}, nil
+		}
+		fallthrough
+	case m.op.Is(OpUpdate | OpDelete):
+		return m.Client().Leader.Query().Where(m.predicates...).IDs(ctx)
+	default:
+		return nil, fmt.Errorf("IDs is not allowed on %s operations", m.op)
+	}
+}
+
+// SetRole sets the "role" field.
+func (m *LeaderMutation) SetRole(s string) {
+	m.role = &s
+}
+
+// Role returns the value of the "role" field in the mutation.
+func (m *LeaderMutation) Role() (r string, exists bool) {
+	v := m.role
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRole returns the old "role" field's value of the Leader entity.
+// If the Leader object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *LeaderMutation) OldRole(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRole is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRole requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRole: %w", err)
+	}
+	return oldValue.Role, nil
+}
+
+// ResetRole resets all changes to the "role" field.
+func (m *LeaderMutation) ResetRole() {
+	m.role = nil
+}
+
+// SetHolder sets the "holder" field.
+func (m *LeaderMutation) SetHolder(s string) {
+	m.holder = &s
+}
+
+// Holder returns the value of the "holder" field in the mutation.
+func (m *LeaderMutation) Holder() (r string, exists bool) {
+	v := m.holder
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldHolder returns the old "holder" field's value of the Leader entity.
+// If the Leader object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *LeaderMutation) OldHolder(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldHolder is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldHolder requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldHolder: %w", err)
+	}
+	return oldValue.Holder, nil
+}
+
+// ResetHolder resets all changes to the "holder" field.
+func (m *LeaderMutation) ResetHolder() {
+	m.holder = nil
+}
+
+// SetEpoch sets the "epoch" field.
+func (m *LeaderMutation) SetEpoch(i int64) {
+	m.epoch = &i
+	m.addepoch = nil
+}
+
+// Epoch returns the value of the "epoch" field in the mutation.
+func (m *LeaderMutation) Epoch() (r int64, exists bool) {
+	v := m.epoch
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldEpoch returns the old "epoch" field's value of the Leader entity.
+// If the Leader object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *LeaderMutation) OldEpoch(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldEpoch is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldEpoch requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldEpoch: %w", err)
+	}
+	return oldValue.Epoch, nil
+}
+
+// AddEpoch adds i to the "epoch" field.
+func (m *LeaderMutation) AddEpoch(i int64) {
+	if m.addepoch != nil {
+		*m.addepoch += i
+	} else {
+		m.addepoch = &i
+	}
+}
+
+// AddedEpoch returns the value that was added to the "epoch" field in this mutation.
+func (m *LeaderMutation) AddedEpoch() (r int64, exists bool) {
+	v := m.addepoch
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetEpoch resets all changes to the "epoch" field.
+func (m *LeaderMutation) ResetEpoch() {
+	m.epoch = nil
+	m.addepoch = nil
+}
+
+// SetUntil sets the "until" field.
+func (m *LeaderMutation) SetUntil(i int64) {
+	m.until = &i
+	m.adduntil = nil
+}
+
+// Until returns the value of the "until" field in the mutation.
+func (m *LeaderMutation) Until() (r int64, exists bool) {
+	v := m.until
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldUntil returns the old "until" field's value of the Leader entity.
+// If the Leader object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *LeaderMutation) OldUntil(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldUntil is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldUntil requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldUntil: %w", err)
+	}
+	return oldValue.Until, nil
+}
+
+// AddUntil adds i to the "until" field.
+func (m *LeaderMutation) AddUntil(i int64) {
+	if m.adduntil != nil {
+		*m.adduntil += i
+	} else {
+		m.adduntil = &i
+	}
+}
+
+// AddedUntil returns the value that was added to the "until" field in this mutation.
+func (m *LeaderMutation) AddedUntil() (r int64, exists bool) {
+	v := m.adduntil
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetUntil resets all changes to the "until" field.
+func (m *LeaderMutation) ResetUntil() {
+	m.until = nil
+	m.adduntil = nil
+}
+
+// Where appends a list predicates to the LeaderMutation builder.
+func (m *LeaderMutation) Where(ps ...predicate.Leader) {
+	m.predicates = append(m.predicates, ps...)
+}
+
+// WhereP appends storage-level predicates to the LeaderMutation builder. Using this method,
+// users can use type-assertion to append predicates that do not depend on any generated package.
+func (m *LeaderMutation) WhereP(ps ...func(*sql.Selector)) {
+	p := make([]predicate.Leader, len(ps))
+	for i := range ps {
+		p[i] = ps[i]
+	}
+	m.Where(p...)
+}
+
+// Op returns the operation name.
+func (m *LeaderMutation) Op() Op {
+	return m.op
+}
+
+// SetOp allows setting the mutation operation.
+func (m *LeaderMutation) SetOp(op Op) {
+	m.op = op
+}
+
+// Type returns the node type of this mutation (Leader).
+func (m *LeaderMutation) Type() string {
+	return m.typ
+}
+
+// Fields returns all fields that were changed during this mutation. Note that in
+// order to get all numeric fields that were incremented/decremented, call
+// AddedFields().
+func (m *LeaderMutation) Fields() []string {
+	fields := make([]string, 0, 4)
+	if m.role != nil {
+		fields = append(fields, leader.FieldRole)
+	}
+	if m.holder != nil {
+		fields = append(fields, leader.FieldHolder)
+	}
+	if m.epoch != nil {
+		fields = append(fields, leader.FieldEpoch)
+	}
+	if m.until != nil {
+		fields = append(fields, leader.FieldUntil)
+	}
+	return fields
+}
+
+// Field returns the value of a field with the given name. The second boolean
+// return value indicates that this field was not set, or was not defined in the
+// schema.
+func (m *LeaderMutation) Field(name string) (ent.Value, bool) {
+	switch name {
+	case leader.FieldRole:
+		return m.Role()
+	case leader.FieldHolder:
+		return m.Holder()
+	case leader.FieldEpoch:
+		return m.Epoch()
+	case leader.FieldUntil:
+		return m.Until()
+	}
+	return nil, false
+}
+
+// OldField returns the old value of the field from the database. An error is
+// returned if the mutation operation is not UpdateOne, or the query to the
+// database failed.
+func (m *LeaderMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
+	switch name {
+	case leader.FieldRole:
+		return m.OldRole(ctx)
+	case leader.FieldHolder:
+		return m.OldHolder(ctx)
+	case leader.FieldEpoch:
+		return m.OldEpoch(ctx)
+	case leader.FieldUntil:
+		return m.OldUntil(ctx)
+	}
+	return nil, fmt.Errorf("unknown Leader field %s", name)
+}
+
+// SetField sets the value of a field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *LeaderMutation) SetField(name string, value ent.Value) error {
+	switch name {
+	case leader.FieldRole:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRole(v)
+		return nil
+	case leader.FieldHolder:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetHolder(v)
+		return nil
+	case leader.FieldEpoch:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetEpoch(v)
+		return nil
+	case leader.FieldUntil:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetUntil(v)
+		return nil
+	}
+	return fmt.Errorf("unknown Leader field %s", name)
+}
+
+// AddedFields returns all numeric fields that were incremented/decremented during
+// this mutation.
+func (m *LeaderMutation) AddedFields() []string {
+	var fields []string
+	if m.addepoch != nil {
+		fields = append(fields, leader.FieldEpoch)
+	}
+	if m.adduntil != nil {
+		fields = append(fields, leader.FieldUntil)
+	}
+	return fields
+}
+
+// AddedField returns the numeric value that was incremented/decremented on a field
+// with the given name. The second boolean return value indicates that this field
+// was not set, or was not defined in the schema.
+func (m *LeaderMutation) AddedField(name string) (ent.Value, bool) {
+	switch name {
+	case leader.FieldEpoch:
+		return m.AddedEpoch()
+	case leader.FieldUntil:
+		return m.AddedUntil()
+	}
+	return nil, false
+}
+
+// AddField adds the value to the field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *LeaderMutation) AddField(name string, value ent.Value) error {
+	switch name {
+	case leader.FieldEpoch:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddEpoch(v)
+		return nil
+	case leader.FieldUntil:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddUntil(v)
+		return nil
+	}
+	return fmt.Errorf("unknown Leader numeric field %s", name)
+}
+
+// ClearedFields returns all nullable fields that were cleared during this
+// mutation.
+func (m *LeaderMutation) ClearedFields() []string {
+	return nil
+}
+
+// FieldCleared returns a boolean indicating if a field with the given name was
+// cleared in this mutation.
+func (m *LeaderMutation) FieldCleared(name string) bool {
+	_, ok := m.clearedFields[name]
+	return ok
+}
+
+// ClearField clears the value of the field with the given name. It returns an
+// error if the field is not defined in the schema.
+func (m *LeaderMutation) ClearField(name string) error {
+	return fmt.Errorf("unknown Leader nullable field %s", name)
+}
+
+// ResetField resets all changes in the mutation for the field with the given name.
+// It returns an error if the field is not defined in the schema.
+func (m *LeaderMutation) ResetField(name string) error {
+	switch name {
+	case leader.FieldRole:
+		m.ResetRole()
+		return nil
+	case leader.FieldHolder:
+		m.ResetHolder()
+		return nil
+	case leader.FieldEpoch:
+		m.ResetEpoch()
+		return nil
+	case leader.FieldUntil:
+		m.ResetUntil()
+		return nil
+	}
+	return fmt.Errorf("unknown Leader field %s", name)
+}
+
+// AddedEdges returns all edge names that were set/added in this mutation.
+func (m *LeaderMutation) AddedEdges() []string {
+	edges := make([]string, 0, 0)
+	return edges
+}
+
+// AddedIDs returns all IDs (to other nodes) that were added for the given edge
+// name in this mutation.
+func (m *LeaderMutation) AddedIDs(name string) []ent.Value {
+	return nil
+}
+
+// RemovedEdges returns all edge names that were removed in this mutation.
+func (m *LeaderMutation) RemovedEdges() []string {
+	edges := make([]string, 0, 0)
+	return edges
+}
+
+// RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
+// the given name in this mutation.
+func (m *LeaderMutation) RemovedIDs(name string) []ent.Value {
+	return nil
+}
+
+// ClearedEdges returns all edge names that were cleared in this mutation.
+func (m *LeaderMutation) ClearedEdges() []string {
+	edges := make([]string, 0, 0)
+	return edges
+}
+
+// EdgeCleared returns a boolean which indicates if the edge with the given name
+// was cleared in this mutation.
+func (m *LeaderMutation) EdgeCleared(name string) bool {
+	return false
+}
+
+// ClearEdge clears the value of the edge with the given name. It returns an error
+// if that edge is not defined in the schema.
+func (m *LeaderMutation) ClearEdge(name string) error {
+	return fmt.Errorf("unknown Leader unique edge %s", name)
+}
+
+// ResetEdge resets all changes to the edge with the given name in this mutation.
+// It returns an error if the edge is not defined in the schema.
+func (m *LeaderMutation) ResetEdge(name string) error {
+	return fmt.Errorf("unknown Leader edge %s", name)
 }
 
 // PackMutation represents an operation that mutates the Pack nodes in the graph.
@@ -1646,6 +3341,11 @@ type ReadBatchMutation struct {
 	lease_until     *time.Time
 	names           *[]byte
 	pages           *[]byte
+	filer_id        *int64
+	addfiler_id     *int64
+	worker          *string
+	_path           *[]byte
+	stalled         *time.Time
 	clearedFields   map[string]struct{}
 	snapshot        *uuid.UUID
 	clearedsnapshot bool
@@ -1958,6 +3658,196 @@ func (m *ReadBatchMutation) ResetPages() {
 	m.pages = nil
 }
 
+// SetFilerID sets the "filer_id" field.
+func (m *ReadBatchMutation) SetFilerID(i int64) {
+	m.filer_id = &i
+	m.addfiler_id = nil
+}
+
+// FilerID returns the value of the "filer_id" field in the mutation.
+func (m *ReadBatchMutation) FilerID() (r int64, exists bool) {
+	v := m.filer_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilerID returns the old "filer_id" field's value of the ReadBatch entity.
+// If the ReadBatch object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ReadBatchMutation) OldFilerID(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilerID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilerID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilerID: %w", err)
+	}
+	return oldValue.FilerID, nil
+}
+
+// AddFilerID adds i to the "filer_id" field.
+func (m *ReadBatchMutation) AddFilerID(i int64) {
+	if m.addfiler_id != nil {
+		*m.addfiler_id += i
+	} else {
+		m.addfiler_id = &i
+	}
+}
+
+// AddedFilerID returns the value that was added to the "filer_id" field in this mutation.
+func (m *ReadBatchMutation) AddedFilerID() (r int64, exists bool) {
+	v := m.addfiler_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilerID resets all changes to the "filer_id" field.
+func (m *ReadBatchMutation) ResetFilerID() {
+	m.filer_id = nil
+	m.addfiler_id = nil
+}
+
+// SetWorker sets the "worker" field.
+func (m *ReadBatchMutation) SetWorker(s string) {
+	m.worker = &s
+}
+
+// Worker returns the value of the "worker" field in the mutation.
+func (m *ReadBatchMutation) Worker() (r string, exists bool) {
+	v := m.worker
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWorker returns the old "worker" field's value of the ReadBatch entity.
+// If the ReadBatch object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ReadBatchMutation) OldWorker(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWorker is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWorker requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWorker: %w", err)
+	}
+	return oldValue.Worker, nil
+}
+
+// ResetWorker resets all changes to the "worker" field.
+func (m *ReadBatchMutation) ResetWorker() {
+	m.worker = nil
+}
+
+// SetPath sets the "path" field.
+func (m *ReadBatchMutation) SetPath(b []byte) {
+	m._path = &b
+}
+
+// Path returns the value of the "path" field in the mutation.
+func (m *ReadBatchMutation) Path() (r []byte, exists bool) {
+	v := m._path
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPath returns the old "path" field's value of the ReadBatch entity.
+// If the ReadBatch object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ReadBatchMutation) OldPath(ctx context.Context) (v []byte, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPath is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPath requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPath: %w", err)
+	}
+	return oldValue.Path, nil
+}
+
+// ClearPath clears the value of the "path" field.
+func (m *ReadBatchMutation) ClearPath() {
+	m._path = nil
+	m.clearedFields[readbatch.FieldPath] = struct{}{}
+}
+
+// PathCleared returns if the "path" field was cleared in this mutation.
+func (m *ReadBatchMutation) PathCleared() bool {
+	_, ok := m.clearedFields[readbatch.FieldPath]
+	return ok
+}
+
+// ResetPath resets all changes to the "path" field.
+func (m *ReadBatchMutation) ResetPath() {
+	m._path = nil
+	delete(m.clearedFields, readbatch.FieldPath)
+}
+
+// SetStalled sets the "stalled" field.
+func (m *ReadBatchMutation) SetStalled(t time.Time) {
+	m.stalled = &t
+}
+
+// Stalled returns the value of the "stalled" field in the mutation.
+func (m *ReadBatchMutation) Stalled() (r time.Time, exists bool) {
+	v := m.stalled
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldStalled returns the old "stalled" field's value of the ReadBatch entity.
+// If the ReadBatch object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ReadBatchMutation) OldStalled(ctx context.Context) (v *time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldStalled is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldStalled requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldStalled: %w", err)
+	}
+	return oldValue.Stalled, nil
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (m *ReadBatchMutation) ClearStalled() {
+	m.stalled = nil
+	m.clearedFields[readbatch.FieldStalled] = struct{}{}
+}
+
+// StalledCleared returns if the "stalled" field was cleared in this mutation.
+func (m *ReadBatchMutation) StalledCleared() bool {
+	_, ok := m.clearedFields[readbatch.FieldStalled]
+	return ok
+}
+
+// ResetStalled resets all changes to the "stalled" field.
+func (m *ReadBatchMutation) ResetStalled() {
+	m.stalled = nil
+	delete(m.clearedFields, readbatch.FieldStalled)
+}
+
 // ClearSnapshot clears the "snapshot" edge to the Snapshot entity.
 func (m *ReadBatchMutation) ClearSnapshot() {
 	m.clearedsnapshot = true
@@ -2019,7 +3909,7 @@ func (m *ReadBatchMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *ReadBatchMutation) Fields() []string {
-	fields := make([]string, 0, 5)
+	fields := make([]string, 0, 9)
 	if m.snapshot != nil {
 		fields = append(fields, readbatch.FieldSnapshotID)
 	}
@@ -2034,6 +3924,18 @@ func (m *ReadBatchMutation) Fields() []string {
 	}
 	if m.pages != nil {
 		fields = append(fields, readbatch.FieldPages)
+	}
+	if m.filer_id != nil {
+		fields = append(fields, readbatch.FieldFilerID)
+	}
+	if m.worker != nil {
+		fields = append(fields, readbatch.FieldWorker)
+	}
+	if m._path != nil {
+		fields = append(fields, readbatch.FieldPath)
+	}
+	if m.stalled != nil {
+		fields = append(fields, readbatch.FieldStalled)
 	}
 	return fields
 }
@@ -2053,6 +3955,14 @@ func (m *ReadBatchMutation) Field(name string) (ent.Value, bool) {
 		return m.Names()
 	case readbatch.FieldPages:
 		return m.Pages()
+	case readbatch.FieldFilerID:
+		return m.FilerID()
+	case readbatch.FieldWorker:
+		return m.Worker()
+	case readbatch.FieldPath:
+		return m.Path()
+	case readbatch.FieldStalled:
+		return m.Stalled()
 	}
 	return nil, false
 }
@@ -2072,6 +3982,14 @@ func (m *ReadBatchMutation) OldField(ctx context.Context, name string) (ent.Valu
 		return m.OldNames(ctx)
 	case readbatch.FieldPages:
 		return m.OldPages(ctx)
+	case readbatch.FieldFilerID:
+		return m.OldFilerID(ctx)
+	case readbatch.FieldWorker:
+		return m.OldWorker(ctx)
+	case readbatch.FieldPath:
+		return m.OldPath(ctx)
+	case readbatch.FieldStalled:
+		return m.OldStalled(ctx)
 	}
 	return nil, fmt.Errorf("unknown ReadBatch field %s", name)
 }
@@ -2116,6 +4034,34 @@ func (m *ReadBatchMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetPages(v)
 		return nil
+	case readbatch.FieldFilerID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilerID(v)
+		return nil
+	case readbatch.FieldWorker:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWorker(v)
+		return nil
+	case readbatch.FieldPath:
+		v, ok := value.([]byte)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPath(v)
+		return nil
+	case readbatch.FieldStalled:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetStalled(v)
+		return nil
 	}
 	return fmt.Errorf("unknown ReadBatch field %s", name)
 }
@@ -2127,6 +4073,9 @@ func (m *ReadBatchMutation) AddedFields() []string {
 	if m.addattempt != nil {
 		fields = append(fields, readbatch.FieldAttempt)
 	}
+	if m.addfiler_id != nil {
+		fields = append(fields, readbatch.FieldFilerID)
+	}
 	return fields
 }
 
@@ -2137,6 +4086,8 @@ func (m *ReadBatchMutation) AddedField(name string) (ent.Value, bool) {
 	switch name {
 	case readbatch.FieldAttempt:
 		return m.AddedAttempt()
+	case readbatch.FieldFilerID:
+		return m.AddedFilerID()
 	}
 	return nil, false
 }
@@ -2153,6 +4104,13 @@ func (m *ReadBatchMutation) AddField(name string, value ent.Value) error {
 		}
 		m.AddAttempt(v)
 		return nil
+	case readbatch.FieldFilerID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilerID(v)
+		return nil
 	}
 	return fmt.Errorf("unknown ReadBatch numeric field %s", name)
 }
@@ -2160,7 +4118,14 @@ func (m *ReadBatchMutation) AddField(name string, value ent.Value) error {
 // ClearedFields returns all nullable fields that were cleared during this
 // mutation.
 func (m *ReadBatchMutation) ClearedFields() []string {
-	return nil
+	var fields []string
+	if m.FieldCleared(readbatch.FieldPath) {
+		fields = append(fields, readbatch.FieldPath)
+	}
+	if m.FieldCleared(readbatch.FieldStalled) {
+		fields = append(fields, readbatch.FieldStalled)
+	}
+	return fields
 }
 
 // FieldCleared returns a boolean indicating if a field with the given name was
@@ -2173,6 +4138,14 @@ func (m *ReadBatchMutation) FieldCleared(name string) bool {
 // ClearField clears the value of the field with the given name. It returns an
 // error if the field is not defined in the schema.
 func (m *ReadBatchMutation) ClearField(name string) error {
+	switch name {
+	case readbatch.FieldPath:
+		m.ClearPath()
+		return nil
+	case readbatch.FieldStalled:
+		m.ClearStalled()
+		return nil
+	}
 	return fmt.Errorf("unknown ReadBatch nullable field %s", name)
 }
 
@@ -2194,6 +4167,18 @@ func (m *ReadBatchMutation) ResetField(name string) error {
 		return nil
 	case readbatch.FieldPages:
 		m.ResetPages()
+		return nil
+	case readbatch.FieldFilerID:
+		m.ResetFilerID()
+		return nil
+	case readbatch.FieldWorker:
+		m.ResetWorker()
+		return nil
+	case readbatch.FieldPath:
+		m.ResetPath()
+		return nil
+	case readbatch.FieldStalled:
+		m.ResetStalled()
 		return nil
 	}
 	return fmt.Errorf("unknown ReadBatch field %s", name)
@@ -2930,22 +4915,33 @@ func (m *RepositoryMutation) ResetEdge(name string) error {
 // ShardMutation represents an operation that mutates the Shard nodes in the graph.
 type ShardMutation struct {
 	config
-	op               Op
-	typ              string
-	id               *int64
-	name             *string
-	source           *string
-	last_number      *int64
-	addlast_number   *int64
-	clearedFields    map[string]struct{}
-	filer            *int64
-	clearedfiler     bool
-	snapshots        map[uuid.UUID]struct{}
-	removedsnapshots map[uuid.UUID]struct{}
-	clearedsnapshots bool
-	done             bool
-	oldValue         func(context.Context) (*Shard, error)
-	predicates       []predicate.Shard
+	op                  Op
+	typ                 string
+	id                  *int64
+	name                *string
+	source              *string
+	last_number         *int64
+	addlast_number      *int64
+	pattern             *string
+	selection           *backup.Selection
+	retired             *bool
+	last_good           *uuid.UUID
+	last_good_number    *int64
+	addlast_good_number *int64
+	last_good_started   *time.Time
+	last_good_files     *int64
+	addlast_good_files  *int64
+	last_good_bytes     *int64
+	addlast_good_bytes  *int64
+	clearedFields       map[string]struct{}
+	filer               *int64
+	clearedfiler        bool
+	snapshots           map[uuid.UUID]struct{}
+	removedsnapshots    map[uuid.UUID]struct{}
+	clearedsnapshots    bool
+	done                bool
+	oldValue            func(context.Context) (*Shard, error)
+	predicates          []predicate.Shard
 }
 
 var _ ent.Mutation = (*ShardMutation)(nil)
@@ -3216,6 +5212,393 @@ func (m *ShardMutation) ResetLastNumber() {
 	m.addlast_number = nil
 }
 
+// SetPattern sets the "pattern" field.
+func (m *ShardMutation) SetPattern(s string) {
+	m.pattern = &s
+}
+
+// Pattern returns the value of the "pattern" field in the mutation.
+func (m *ShardMutation) Pattern() (r string, exists bool) {
+	v := m.pattern
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPattern returns the old "pattern" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldPattern(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPattern is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPattern requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPattern: %w", err)
+	}
+	return oldValue.Pattern, nil
+}
+
+// ResetPattern resets all changes to the "pattern" field.
+func (m *ShardMutation) ResetPattern() {
+	m.pattern = nil
+}
+
+// SetSelection sets the "selection" field.
+func (m *ShardMutation) SetSelection(b backup.Selection) {
+	m.selection = &b
+}
+
+// Selection returns the value of the "selection" field in the mutation.
+func (m *ShardMutation) Selection() (r backup.Selection, exists bool) {
+	v := m.selection
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSelection returns the old "selection" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldSelection(ctx context.Context) (v backup.Selection, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSelection is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSelection requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSelection: %w", err)
+	}
+	return oldValue.Selection, nil
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (m *ShardMutation) ClearSelection() {
+	m.selection = nil
+	m.clearedFields[shard.FieldSelection] = struct{}{}
+}
+
+// SelectionCleared returns if the "selection" field was cleared in this mutation.
+func (m *ShardMutation) SelectionCleared() bool {
+	_, ok := m.clearedFields[shard.FieldSelection]
+	return ok
+}
+
+// ResetSelection resets all changes to the "selection" field.
+func (m *ShardMutation) ResetSelection() {
+	m.selection = nil
+	delete(m.clearedFields, shard.FieldSelection)
+}
+
+// SetRetired sets the "retired" field.
+func (m *ShardMutation) SetRetired(b bool) {
+	m.retired = &b
+}
+
+// Retired returns the value of the "retired" field in the mutation.
+func (m *ShardMutation) Retired() (r bool, exists bool) {
+	v := m.retired
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRetired returns the old "retired" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldRetired(ctx context.Context) (v bool, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRetired is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRetired requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRetired: %w", err)
+	}
+	return oldValue.Retired, nil
+}
+
+// ResetRetired resets all changes to the "retired" field.
+func (m *ShardMutation) ResetRetired() {
+	m.retired = nil
+}
+
+// SetLastGood sets the "last_good" field.
+func (m *ShardMutation) SetLastGood(u uuid.UUID) {
+	m.last_good = &u
+}
+
+// LastGood returns the value of the "last_good" field in the mutation.
+func (m *ShardMutation) LastGood() (r uuid.UUID, exists bool) {
+	v := m.last_good
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldLastGood returns the old "last_good" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldLastGood(ctx context.Context) (v *uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldLastGood is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldLastGood requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldLastGood: %w", err)
+	}
+	return oldValue.LastGood, nil
+}
+
+// ClearLastGood clears the value of the "last_good" field.
+func (m *ShardMutation) ClearLastGood() {
+	m.last_good = nil
+	m.clearedFields[shard.FieldLastGood] = struct{}{}
+}
+
+// LastGoodCleared returns if the "last_good" field was cleared in this mutation.
+func (m *ShardMutation) LastGoodCleared() bool {
+	_, ok := m.clearedFields[shard.FieldLastGood]
+	return ok
+}
+
+// ResetLastGood resets all changes to the "last_good" field.
+func (m *ShardMutation) ResetLastGood() {
+	m.last_good = nil
+	delete(m.clearedFields, shard.FieldLastGood)
+}
+
+// SetLastGoodNumber sets the "last_good_number" field.
+func (m *ShardMutation) SetLastGoodNumber(i int64) {
+	m.last_good_number = &i
+	m.addlast_good_number = nil
+}
+
+// LastGoodNumber returns the value of the "last_good_number" field in the mutation.
+func (m *ShardMutation) LastGoodNumber() (r int64, exists bool) {
+	v := m.last_good_number
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldLastGoodNumber returns the old "last_good_number" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldLastGoodNumber(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldLastGoodNumber is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldLastGoodNumber requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldLastGoodNumber: %w", err)
+	}
+	return oldValue.LastGoodNumber, nil
+}
+
+// AddLastGoodNumber adds i to the "last_good_number" field.
+func (m *ShardMutation) AddLastGoodNumber(i int64) {
+	if m.addlast_good_number != nil {
+		*m.addlast_good_number += i
+	} else {
+		m.addlast_good_number = &i
+	}
+}
+
+// AddedLastGoodNumber returns the value that was added to the "last_good_number" field in this mutation.
+func (m *ShardMutation) AddedLastGoodNumber() (r int64, exists bool) {
+	v := m.addlast_good_number
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetLastGoodNumber resets all changes to the "last_good_number" field.
+func (m *ShardMutation) ResetLastGoodNumber() {
+	m.last_good_number = nil
+	m.addlast_good_number = nil
+}
+
+// SetLastGoodStarted sets the "last_good_started" field.
+func (m *ShardMutation) SetLastGoodStarted(t time.Time) {
+	m.last_good_started = &t
+}
+
+// LastGoodStarted returns the value of the "last_good_started" field in the mutation.
+func (m *ShardMutation) LastGoodStarted() (r time.Time, exists bool) {
+	v := m.last_good_started
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldLastGoodStarted returns the old "last_good_started" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldLastGoodStarted(ctx context.Context) (v *time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldLastGoodStarted is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldLastGoodStarted requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldLastGoodStarted: %w", err)
+	}
+	return oldValue.LastGoodStarted, nil
+}
+
+// ClearLastGoodStarted clears the value of the "last_good_started" field.
+func (m *ShardMutation) ClearLastGoodStarted() {
+	m.last_good_started = nil
+	m.clearedFields[shard.FieldLastGoodStarted] = struct{}{}
+}
+
+// LastGoodStartedCleared returns if the "last_good_started" field was cleared in this mutation.
+func (m *ShardMutation) LastGoodStartedCleared() bool {
+	_, ok := m.clearedFields[shard.FieldLastGoodStarted]
+	return ok
+}
+
+// ResetLastGoodStarted resets all changes to the "last_good_started" field.
+func (m *ShardMutation) ResetLastGoodStarted() {
+	m.last_good_started = nil
+	delete(m.clearedFields, shard.FieldLastGoodStarted)
+}
+
+// SetLastGoodFiles sets the "last_good_files" field.
+func (m *ShardMutation) SetLastGoodFiles(i int64) {
+	m.last_good_files = &i
+	m.addlast_good_files = nil
+}
+
+// LastGoodFiles returns the value of the "last_good_files" field in the mutation.
+func (m *ShardMutation) LastGoodFiles() (r int64, exists bool) {
+	v := m.last_good_files
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldLastGoodFiles returns the old "last_good_files" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldLastGoodFiles(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldLastGoodFiles is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldLastGoodFiles requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldLastGoodFiles: %w", err)
+	}
+	return oldValue.LastGoodFiles, nil
+}
+
+// AddLastGoodFiles adds i to the "last_good_files" field.
+func (m *ShardMutation) AddLastGoodFiles(i int64) {
+	if m.addlast_good_files != nil {
+		*m.addlast_good_files += i
+	} else {
+		m.addlast_good_files = &i
+	}
+}
+
+// AddedLastGoodFiles returns the value that was added to the "last_good_files" field in this mutation.
+func (m *ShardMutation) AddedLastGoodFiles() (r int64, exists bool) {
+	v := m.addlast_good_files
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetLastGoodFiles resets all changes to the "last_good_files" field.
+func (m *ShardMutation) ResetLastGoodFiles() {
+	m.last_good_files = nil
+	m.addlast_good_files = nil
+}
+
+// SetLastGoodBytes sets the "last_good_bytes" field.
+func (m *ShardMutation) SetLastGoodBytes(i int64) {
+	m.last_good_bytes = &i
+	m.addlast_good_bytes = nil
+}
+
+// LastGoodBytes returns the value of the "last_good_bytes" field in the mutation.
+func (m *ShardMutation) LastGoodBytes() (r int64, exists bool) {
+	v := m.last_good_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldLastGoodBytes returns the old "last_good_bytes" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldLastGoodBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldLastGoodBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldLastGoodBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldLastGoodBytes: %w", err)
+	}
+	return oldValue.LastGoodBytes, nil
+}
+
+// AddLastGoodBytes adds i to the "last_good_bytes" field.
+func (m *ShardMutation) AddLastGoodBytes(i int64) {
+	if m.addlast_good_bytes != nil {
+		*m.addlast_good_bytes += i
+	} else {
+		m.addlast_good_bytes = &i
+	}
+}
+
+// AddedLastGoodBytes returns the value that was added to the "last_good_bytes" field in this mutation.
+func (m *ShardMutation) AddedLastGoodBytes() (r int64, exists bool) {
+	v := m.addlast_good_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetLastGoodBytes resets all changes to the "last_good_bytes" field.
+func (m *ShardMutation) ResetLastGoodBytes() {
+	m.last_good_bytes = nil
+	m.addlast_good_bytes = nil
+}
+
 // ClearFiler clears the "filer" edge to the Filer entity.
 func (m *ShardMutation) ClearFiler() {
 	m.clearedfiler = true
@@ -3331,7 +5714,7 @@ func (m *ShardMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *ShardMutation) Fields() []string {
-	fields := make([]string, 0, 4)
+	fields := make([]string, 0, 12)
 	if m.filer != nil {
 		fields = append(fields, shard.FieldFilerID)
 	}
@@ -3343,6 +5726,30 @@ func (m *ShardMutation) Fields() []string {
 	}
 	if m.last_number != nil {
 		fields = append(fields, shard.FieldLastNumber)
+	}
+	if m.pattern != nil {
+		fields = append(fields, shard.FieldPattern)
+	}
+	if m.selection != nil {
+		fields = append(fields, shard.FieldSelection)
+	}
+	if m.retired != nil {
+		fields = append(fields, shard.FieldRetired)
+	}
+	if m.last_good != nil {
+		fields = append(fields, shard.FieldLastGood)
+	}
+	if m.last_good_number != nil {
+		fields = append(fields, shard.FieldLastGoodNumber)
+	}
+	if m.last_good_started != nil {
+		fields = append(fields, shard.FieldLastGoodStarted)
+	}
+	if m.last_good_files != nil {
+		fields = append(fields, shard.FieldLastGoodFiles)
+	}
+	if m.last_good_bytes != nil {
+		fields = append(fields, shard.FieldLastGoodBytes)
 	}
 	return fields
 }
@@ -3360,6 +5767,22 @@ func (m *ShardMutation) Field(name string) (ent.Value, bool) {
 		return m.Source()
 	case shard.FieldLastNumber:
 		return m.LastNumber()
+	case shard.FieldPattern:
+		return m.Pattern()
+	case shard.FieldSelection:
+		return m.Selection()
+	case shard.FieldRetired:
+		return m.Retired()
+	case shard.FieldLastGood:
+		return m.LastGood()
+	case shard.FieldLastGoodNumber:
+		return m.LastGoodNumber()
+	case shard.FieldLastGoodStarted:
+		return m.LastGoodStarted()
+	case shard.FieldLastGoodFiles:
+		return m.LastGoodFiles()
+	case shard.FieldLastGoodBytes:
+		return m.LastGoodBytes()
 	}
 	return nil, false
 }
@@ -3377,6 +5800,22 @@ func (m *ShardMutation) OldField(ctx context.Context, name string) (ent.Value, e
 		return m.OldSource(ctx)
 	case shard.FieldLastNumber:
 		return m.OldLastNumber(ctx)
+	case shard.FieldPattern:
+		return m.OldPattern(ctx)
+	case shard.FieldSelection:
+		return m.OldSelection(ctx)
+	case shard.FieldRetired:
+		return m.OldRetired(ctx)
+	case shard.FieldLastGood:
+		return m.OldLastGood(ctx)
+	case shard.FieldLastGoodNumber:
+		return m.OldLastGoodNumber(ctx)
+	case shard.FieldLastGoodStarted:
+		return m.OldLastGoodStarted(ctx)
+	case shard.FieldLastGoodFiles:
+		return m.OldLastGoodFiles(ctx)
+	case shard.FieldLastGoodBytes:
+		return m.OldLastGoodBytes(ctx)
 	}
 	return nil, fmt.Errorf("unknown Shard field %s", name)
 }
@@ -3414,6 +5853,62 @@ func (m *ShardMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetLastNumber(v)
 		return nil
+	case shard.FieldPattern:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPattern(v)
+		return nil
+	case shard.FieldSelection:
+		v, ok := value.(backup.Selection)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSelection(v)
+		return nil
+	case shard.FieldRetired:
+		v, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRetired(v)
+		return nil
+	case shard.FieldLastGood:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetLastGood(v)
+		return nil
+	case shard.FieldLastGoodNumber:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetLastGoodNumber(v)
+		return nil
+	case shard.FieldLastGoodStarted:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetLastGoodStarted(v)
+		return nil
+	case shard.FieldLastGoodFiles:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetLastGoodFiles(v)
+		return nil
+	case shard.FieldLastGoodBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetLastGoodBytes(v)
+		return nil
 	}
 	return fmt.Errorf("unknown Shard field %s", name)
 }
@@ -3425,6 +5920,15 @@ func (m *ShardMutation) AddedFields() []string {
 	if m.addlast_number != nil {
 		fields = append(fields, shard.FieldLastNumber)
 	}
+	if m.addlast_good_number != nil {
+		fields = append(fields, shard.FieldLastGoodNumber)
+	}
+	if m.addlast_good_files != nil {
+		fields = append(fields, shard.FieldLastGoodFiles)
+	}
+	if m.addlast_good_bytes != nil {
+		fields = append(fields, shard.FieldLastGoodBytes)
+	}
 	return fields
 }
 
@@ -3435,6 +5939,12 @@ func (m *ShardMutation) AddedField(name string) (ent.Value, bool) {
 	switch name {
 	case shard.FieldLastNumber:
 		return m.AddedLastNumber()
+	case shard.FieldLastGoodNumber:
+		return m.AddedLastGoodNumber()
+	case shard.FieldLastGoodFiles:
+		return m.AddedLastGoodFiles()
+	case shard.FieldLastGoodBytes:
+		return m.AddedLastGoodBytes()
 	}
 	return nil, false
 }
@@ -3451,6 +5961,27 @@ func (m *ShardMutation) AddField(name string, value ent.Value) error {
 		}
 		m.AddLastNumber(v)
 		return nil
+	case shard.FieldLastGoodNumber:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddLastGoodNumber(v)
+		return nil
+	case shard.FieldLastGoodFiles:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddLastGoodFiles(v)
+		return nil
+	case shard.FieldLastGoodBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddLastGoodBytes(v)
+		return nil
 	}
 	return fmt.Errorf("unknown Shard numeric field %s", name)
 }
@@ -3458,7 +5989,17 @@ func (m *ShardMutation) AddField(name string, value ent.Value) error {
 // ClearedFields returns all nullable fields that were cleared during this
 // mutation.
 func (m *ShardMutation) ClearedFields() []string {
-	return nil
+	var fields []string
+	if m.FieldCleared(shard.FieldSelection) {
+		fields = append(fields, shard.FieldSelection)
+	}
+	if m.FieldCleared(shard.FieldLastGood) {
+		fields = append(fields, shard.FieldLastGood)
+	}
+	if m.FieldCleared(shard.FieldLastGoodStarted) {
+		fields = append(fields, shard.FieldLastGoodStarted)
+	}
+	return fields
 }
 
 // FieldCleared returns a boolean indicating if a field with the given name was
@@ -3471,6 +6012,17 @@ func (m *ShardMutation) FieldCleared(name string) bool {
 // ClearField clears the value of the field with the given name. It returns an
 // error if the field is not defined in the schema.
 func (m *ShardMutation) ClearField(name string) error {
+	switch name {
+	case shard.FieldSelection:
+		m.ClearSelection()
+		return nil
+	case shard.FieldLastGood:
+		m.ClearLastGood()
+		return nil
+	case shard.FieldLastGoodStarted:
+		m.ClearLastGoodStarted()
+		return nil
+	}
 	return fmt.Errorf("unknown Shard nullable field %s", name)
 }
 
@@ -3489,6 +6041,30 @@ func (m *ShardMutation) ResetField(name string) error {
 		return nil
 	case shard.FieldLastNumber:
 		m.ResetLastNumber()
+		return nil
+	case shard.FieldPattern:
+		m.ResetPattern()
+		return nil
+	case shard.FieldSelection:
+		m.ResetSelection()
+		return nil
+	case shard.FieldRetired:
+		m.ResetRetired()
+		return nil
+	case shard.FieldLastGood:
+		m.ResetLastGood()
+		return nil
+	case shard.FieldLastGoodNumber:
+		m.ResetLastGoodNumber()
+		return nil
+	case shard.FieldLastGoodStarted:
+		m.ResetLastGoodStarted()
+		return nil
+	case shard.FieldLastGoodFiles:
+		m.ResetLastGoodFiles()
+		return nil
+	case shard.FieldLastGoodBytes:
+		m.ResetLastGoodBytes()
 		return nil
 	}
 	return fmt.Errorf("unknown Shard field %s", name)
@@ -4252,6 +6828,8 @@ type SnapshotMutation struct {
 	op                   Op
 	typ                  string
 	id                   *uuid.UUID
+	filer_id             *int64
+	addfiler_id          *int64
 	number               *int64
 	addnumber            *int64
 	base                 *int64
@@ -4260,6 +6838,8 @@ type SnapshotMutation struct {
 	reason               *string
 	started              *time.Time
 	committed            *time.Time
+	source               *string
+	cancel               *string
 	selection            *backup.Selection
 	allow_shrink         *bool
 	tags                 *[]string
@@ -4467,6 +7047,62 @@ func (m *SnapshotMutation) OldShardID(ctx context.Context) (v int64, err error) 
 // ResetShardID resets all changes to the "shard_id" field.
 func (m *SnapshotMutation) ResetShardID() {
 	m.shard = nil
+}
+
+// SetFilerID sets the "filer_id" field.
+func (m *SnapshotMutation) SetFilerID(i int64) {
+	m.filer_id = &i
+	m.addfiler_id = nil
+}
+
+// FilerID returns the value of the "filer_id" field in the mutation.
+func (m *SnapshotMutation) FilerID() (r int64, exists bool) {
+	v := m.filer_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilerID returns the old "filer_id" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFilerID(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilerID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilerID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilerID: %w", err)
+	}
+	return oldValue.FilerID, nil
+}
+
+// AddFilerID adds i to the "filer_id" field.
+func (m *SnapshotMutation) AddFilerID(i int64) {
+	if m.addfiler_id != nil {
+		*m.addfiler_id += i
+	} else {
+		m.addfiler_id = &i
+	}
+}
+
+// AddedFilerID returns the value that was added to the "filer_id" field in this mutation.
+func (m *SnapshotMutation) AddedFilerID() (r int64, exists bool) {
+	v := m.addfiler_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilerID resets all changes to the "filer_id" field.
+func (m *SnapshotMutation) ResetFilerID() {
+	m.filer_id = nil
+	m.addfiler_id = nil
 }
 
 // SetNumber sets the "number" field.
@@ -4736,6 +7372,78 @@ func (m *SnapshotMutation) CommittedCleared() bool {
 func (m *SnapshotMutation) ResetCommitted() {
 	m.committed = nil
 	delete(m.clearedFields, snapshot.FieldCommitted)
+}
+
+// SetSource sets the "source" field.
+func (m *SnapshotMutation) SetSource(s string) {
+	m.source = &s
+}
+
+// Source returns the value of the "source" field in the mutation.
+func (m *SnapshotMutation) Source() (r string, exists bool) {
+	v := m.source
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSource returns the old "source" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldSource(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSource is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSource requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSource: %w", err)
+	}
+	return oldValue.Source, nil
+}
+
+// ResetSource resets all changes to the "source" field.
+func (m *SnapshotMutation) ResetSource() {
+	m.source = nil
+}
+
+// SetCancel sets the "cancel" field.
+func (m *SnapshotMutation) SetCancel(s string) {
+	m.cancel = &s
+}
+
+// Cancel returns the value of the "cancel" field in the mutation.
+func (m *SnapshotMutation) Cancel() (r string, exists bool) {
+	v := m.cancel
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCancel returns the old "cancel" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCancel(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCancel is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCancel requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCancel: %w", err)
+	}
+	return oldValue.Cancel, nil
+}
+
+// ResetCancel resets all changes to the "cancel" field.
+func (m *SnapshotMutation) ResetCancel() {
+	m.cancel = nil
 }
 
 // SetSelection sets the "selection" field.
@@ -6451,9 +9159,12 @@ func (m *SnapshotMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *SnapshotMutation) Fields() []string {
-	fields := make([]string, 0, 34)
+	fields := make([]string, 0, 37)
 	if m.shard != nil {
 		fields = append(fields, snapshot.FieldShardID)
+	}
+	if m.filer_id != nil {
+		fields = append(fields, snapshot.FieldFilerID)
 	}
 	if m.number != nil {
 		fields = append(fields, snapshot.FieldNumber)
@@ -6472,6 +9183,12 @@ func (m *SnapshotMutation) Fields() []string {
 	}
 	if m.committed != nil {
 		fields = append(fields, snapshot.FieldCommitted)
+	}
+	if m.source != nil {
+		fields = append(fields, snapshot.FieldSource)
+	}
+	if m.cancel != nil {
+		fields = append(fields, snapshot.FieldCancel)
 	}
 	if m.selection != nil {
 		fields = append(fields, snapshot.FieldSelection)
@@ -6564,6 +9281,8 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 	switch name {
 	case snapshot.FieldShardID:
 		return m.ShardID()
+	case snapshot.FieldFilerID:
+		return m.FilerID()
 	case snapshot.FieldNumber:
 		return m.Number()
 	case snapshot.FieldBase:
@@ -6576,6 +9295,10 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.Started()
 	case snapshot.FieldCommitted:
 		return m.Committed()
+	case snapshot.FieldSource:
+		return m.Source()
+	case snapshot.FieldCancel:
+		return m.Cancel()
 	case snapshot.FieldSelection:
 		return m.Selection()
 	case snapshot.FieldAllowShrink:
@@ -6641,6 +9364,8 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 	switch name {
 	case snapshot.FieldShardID:
 		return m.OldShardID(ctx)
+	case snapshot.FieldFilerID:
+		return m.OldFilerID(ctx)
 	case snapshot.FieldNumber:
 		return m.OldNumber(ctx)
 	case snapshot.FieldBase:
@@ -6653,6 +9378,10 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldStarted(ctx)
 	case snapshot.FieldCommitted:
 		return m.OldCommitted(ctx)
+	case snapshot.FieldSource:
+		return m.OldSource(ctx)
+	case snapshot.FieldCancel:
+		return m.OldCancel(ctx)
 	case snapshot.FieldSelection:
 		return m.OldSelection(ctx)
 	case snapshot.FieldAllowShrink:
@@ -6723,6 +9452,13 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetShardID(v)
 		return nil
+	case snapshot.FieldFilerID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilerID(v)
+		return nil
 	case snapshot.FieldNumber:
 		v, ok := value.(int64)
 		if !ok {
@@ -6764,6 +9500,20 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetCommitted(v)
+		return nil
+	case snapshot.FieldSource:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSource(v)
+		return nil
+	case snapshot.FieldCancel:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCancel(v)
 		return nil
 	case snapshot.FieldSelection:
 		v, ok := value.(backup.Selection)
@@ -6962,6 +9712,9 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 // this mutation.
 func (m *SnapshotMutation) AddedFields() []string {
 	var fields []string
+	if m.addfiler_id != nil {
+		fields = append(fields, snapshot.FieldFilerID)
+	}
 	if m.addnumber != nil {
 		fields = append(fields, snapshot.FieldNumber)
 	}
@@ -7045,6 +9798,8 @@ func (m *SnapshotMutation) AddedFields() []string {
 // was not set, or was not defined in the schema.
 func (m *SnapshotMutation) AddedField(name string) (ent.Value, bool) {
 	switch name {
+	case snapshot.FieldFilerID:
+		return m.AddedFilerID()
 	case snapshot.FieldNumber:
 		return m.AddedNumber()
 	case snapshot.FieldBase:
@@ -7104,6 +9859,13 @@ func (m *SnapshotMutation) AddedField(name string) (ent.Value, bool) {
 // type.
 func (m *SnapshotMutation) AddField(name string, value ent.Value) error {
 	switch name {
+	case snapshot.FieldFilerID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilerID(v)
+		return nil
 	case snapshot.FieldNumber:
 		v, ok := value.(int64)
 		if !ok {
@@ -7330,6 +10092,9 @@ func (m *SnapshotMutation) ResetField(name string) error {
 	case snapshot.FieldShardID:
 		m.ResetShardID()
 		return nil
+	case snapshot.FieldFilerID:
+		m.ResetFilerID()
+		return nil
 	case snapshot.FieldNumber:
 		m.ResetNumber()
 		return nil
@@ -7347,6 +10112,12 @@ func (m *SnapshotMutation) ResetField(name string) error {
 		return nil
 	case snapshot.FieldCommitted:
 		m.ResetCommitted()
+		return nil
+	case snapshot.FieldSource:
+		m.ResetSource()
+		return nil
+	case snapshot.FieldCancel:
+		m.ResetCancel()
 		return nil
 	case snapshot.FieldSelection:
 		m.ResetSelection()
@@ -7599,6 +10370,11 @@ type WalkTaskMutation struct {
 	addgeneration   *int32
 	lease_until     *time.Time
 	directories     *[]byte
+	filer_id        *int64
+	addfiler_id     *int64
+	worker          *string
+	_path           *[]byte
+	stalled         *time.Time
 	clearedFields   map[string]struct{}
 	snapshot        *uuid.UUID
 	clearedsnapshot bool
@@ -7931,6 +10707,196 @@ func (m *WalkTaskMutation) ResetDirectories() {
 	m.directories = nil
 }
 
+// SetFilerID sets the "filer_id" field.
+func (m *WalkTaskMutation) SetFilerID(i int64) {
+	m.filer_id = &i
+	m.addfiler_id = nil
+}
+
+// FilerID returns the value of the "filer_id" field in the mutation.
+func (m *WalkTaskMutation) FilerID() (r int64, exists bool) {
+	v := m.filer_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilerID returns the old "filer_id" field's value of the WalkTask entity.
+// If the WalkTask object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *WalkTaskMutation) OldFilerID(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilerID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilerID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilerID: %w", err)
+	}
+	return oldValue.FilerID, nil
+}
+
+// AddFilerID adds i to the "filer_id" field.
+func (m *WalkTaskMutation) AddFilerID(i int64) {
+	if m.addfiler_id != nil {
+		*m.addfiler_id += i
+	} else {
+		m.addfiler_id = &i
+	}
+}
+
+// AddedFilerID returns the value that was added to the "filer_id" field in this mutation.
+func (m *WalkTaskMutation) AddedFilerID() (r int64, exists bool) {
+	v := m.addfiler_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilerID resets all changes to the "filer_id" field.
+func (m *WalkTaskMutation) ResetFilerID() {
+	m.filer_id = nil
+	m.addfiler_id = nil
+}
+
+// SetWorker sets the "worker" field.
+func (m *WalkTaskMutation) SetWorker(s string) {
+	m.worker = &s
+}
+
+// Worker returns the value of the "worker" field in the mutation.
+func (m *WalkTaskMutation) Worker() (r string, exists bool) {
+	v := m.worker
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWorker returns the old "worker" field's value of the WalkTask entity.
+// If the WalkTask object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *WalkTaskMutation) OldWorker(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWorker is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWorker requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWorker: %w", err)
+	}
+	return oldValue.Worker, nil
+}
+
+// ResetWorker resets all changes to the "worker" field.
+func (m *WalkTaskMutation) ResetWorker() {
+	m.worker = nil
+}
+
+// SetPath sets the "path" field.
+func (m *WalkTaskMutation) SetPath(b []byte) {
+	m._path = &b
+}
+
+// Path returns the value of the "path" field in the mutation.
+func (m *WalkTaskMutation) Path() (r []byte, exists bool) {
+	v := m._path
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPath returns the old "path" field's value of the WalkTask entity.
+// If the WalkTask object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *WalkTaskMutation) OldPath(ctx context.Context) (v []byte, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPath is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPath requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPath: %w", err)
+	}
+	return oldValue.Path, nil
+}
+
+// ClearPath clears the value of the "path" field.
+func (m *WalkTaskMutation) ClearPath() {
+	m._path = nil
+	m.clearedFields[walktask.FieldPath] = struct{}{}
+}
+
+// PathCleared returns if the "path" field was cleared in this mutation.
+func (m *WalkTaskMutation) PathCleared() bool {
+	_, ok := m.clearedFields[walktask.FieldPath]
+	return ok
+}
+
+// ResetPath resets all changes to the "path" field.
+func (m *WalkTaskMutation) ResetPath() {
+	m._path = nil
+	delete(m.clearedFields, walktask.FieldPath)
+}
+
+// SetStalled sets the "stalled" field.
+func (m *WalkTaskMutation) SetStalled(t time.Time) {
+	m.stalled = &t
+}
+
+// Stalled returns the value of the "stalled" field in the mutation.
+func (m *WalkTaskMutation) Stalled() (r time.Time, exists bool) {
+	v := m.stalled
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldStalled returns the old "stalled" field's value of the WalkTask entity.
+// If the WalkTask object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *WalkTaskMutation) OldStalled(ctx context.Context) (v *time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldStalled is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldStalled requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldStalled: %w", err)
+	}
+	return oldValue.Stalled, nil
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (m *WalkTaskMutation) ClearStalled() {
+	m.stalled = nil
+	m.clearedFields[walktask.FieldStalled] = struct{}{}
+}
+
+// StalledCleared returns if the "stalled" field was cleared in this mutation.
+func (m *WalkTaskMutation) StalledCleared() bool {
+	_, ok := m.clearedFields[walktask.FieldStalled]
+	return ok
+}
+
+// ResetStalled resets all changes to the "stalled" field.
+func (m *WalkTaskMutation) ResetStalled() {
+	m.stalled = nil
+	delete(m.clearedFields, walktask.FieldStalled)
+}
+
 // ClearSnapshot clears the "snapshot" edge to the Snapshot entity.
 func (m *WalkTaskMutation) ClearSnapshot() {
 	m.clearedsnapshot = true
@@ -7992,7 +10958,7 @@ func (m *WalkTaskMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *WalkTaskMutation) Fields() []string {
-	fields := make([]string, 0, 5)
+	fields := make([]string, 0, 9)
 	if m.snapshot != nil {
 		fields = append(fields, walktask.FieldSnapshotID)
 	}
@@ -8007,6 +10973,18 @@ func (m *WalkTaskMutation) Fields() []string {
 	}
 	if m.directories != nil {
 		fields = append(fields, walktask.FieldDirectories)
+	}
+	if m.filer_id != nil {
+		fields = append(fields, walktask.FieldFilerID)
+	}
+	if m.worker != nil {
+		fields = append(fields, walktask.FieldWorker)
+	}
+	if m._path != nil {
+		fields = append(fields, walktask.FieldPath)
+	}
+	if m.stalled != nil {
+		fields = append(fields, walktask.FieldStalled)
 	}
 	return fields
 }
@@ -8026,6 +11004,14 @@ func (m *WalkTaskMutation) Field(name string) (ent.Value, bool) {
 		return m.LeaseUntil()
 	case walktask.FieldDirectories:
 		return m.Directories()
+	case walktask.FieldFilerID:
+		return m.FilerID()
+	case walktask.FieldWorker:
+		return m.Worker()
+	case walktask.FieldPath:
+		return m.Path()
+	case walktask.FieldStalled:
+		return m.Stalled()
 	}
 	return nil, false
 }
@@ -8045,6 +11031,14 @@ func (m *WalkTaskMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldLeaseUntil(ctx)
 	case walktask.FieldDirectories:
 		return m.OldDirectories(ctx)
+	case walktask.FieldFilerID:
+		return m.OldFilerID(ctx)
+	case walktask.FieldWorker:
+		return m.OldWorker(ctx)
+	case walktask.FieldPath:
+		return m.OldPath(ctx)
+	case walktask.FieldStalled:
+		return m.OldStalled(ctx)
 	}
 	return nil, fmt.Errorf("unknown WalkTask field %s", name)
 }
@@ -8089,6 +11083,34 @@ func (m *WalkTaskMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetDirectories(v)
 		return nil
+	case walktask.FieldFilerID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilerID(v)
+		return nil
+	case walktask.FieldWorker:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWorker(v)
+		return nil
+	case walktask.FieldPath:
+		v, ok := value.([]byte)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPath(v)
+		return nil
+	case walktask.FieldStalled:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetStalled(v)
+		return nil
 	}
 	return fmt.Errorf("unknown WalkTask field %s", name)
 }
@@ -8103,6 +11125,9 @@ func (m *WalkTaskMutation) AddedFields() []string {
 	if m.addgeneration != nil {
 		fields = append(fields, walktask.FieldGeneration)
 	}
+	if m.addfiler_id != nil {
+		fields = append(fields, walktask.FieldFilerID)
+	}
 	return fields
 }
 
@@ -8115,6 +11140,8 @@ func (m *WalkTaskMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedAttempt()
 	case walktask.FieldGeneration:
 		return m.AddedGeneration()
+	case walktask.FieldFilerID:
+		return m.AddedFilerID()
 	}
 	return nil, false
 }
@@ -8138,6 +11165,13 @@ func (m *WalkTaskMutation) AddField(name string, value ent.Value) error {
 		}
 		m.AddGeneration(v)
 		return nil
+	case walktask.FieldFilerID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilerID(v)
+		return nil
 	}
 	return fmt.Errorf("unknown WalkTask numeric field %s", name)
 }
@@ -8145,7 +11179,14 @@ func (m *WalkTaskMutation) AddField(name string, value ent.Value) error {
 // ClearedFields returns all nullable fields that were cleared during this
 // mutation.
 func (m *WalkTaskMutation) ClearedFields() []string {
-	return nil
+	var fields []string
+	if m.FieldCleared(walktask.FieldPath) {
+		fields = append(fields, walktask.FieldPath)
+	}
+	if m.FieldCleared(walktask.FieldStalled) {
+		fields = append(fields, walktask.FieldStalled)
+	}
+	return fields
 }
 
 // FieldCleared returns a boolean indicating if a field with the given name was
@@ -8158,6 +11199,14 @@ func (m *WalkTaskMutation) FieldCleared(name string) bool {
 // ClearField clears the value of the field with the given name. It returns an
 // error if the field is not defined in the schema.
 func (m *WalkTaskMutation) ClearField(name string) error {
+	switch name {
+	case walktask.FieldPath:
+		m.ClearPath()
+		return nil
+	case walktask.FieldStalled:
+		m.ClearStalled()
+		return nil
+	}
 	return fmt.Errorf("unknown WalkTask nullable field %s", name)
 }
 
@@ -8179,6 +11228,18 @@ func (m *WalkTaskMutation) ResetField(name string) error {
 		return nil
 	case walktask.FieldDirectories:
 		m.ResetDirectories()
+		return nil
+	case walktask.FieldFilerID:
+		m.ResetFilerID()
+		return nil
+	case walktask.FieldWorker:
+		m.ResetWorker()
+		return nil
+	case walktask.FieldPath:
+		m.ResetPath()
+		return nil
+	case walktask.FieldStalled:
+		m.ResetStalled()
 		return nil
 	}
 	return fmt.Errorf("unknown WalkTask field %s", name)

@@ -29,6 +29,14 @@ type ReadBatch struct {
 	Names []byte `json:"names,omitempty"`
 	// Pages holds the value of the "pages" field.
 	Pages []byte `json:"pages,omitempty"`
+	// FilerID holds the value of the "filer_id" field.
+	FilerID int64 `json:"filer_id,omitempty"`
+	// Worker holds the value of the "worker" field.
+	Worker string `json:"worker,omitempty"`
+	// Path holds the value of the "path" field.
+	Path []byte `json:"path,omitempty"`
+	// Stalled holds the value of the "stalled" field.
+	Stalled *time.Time `json:"stalled,omitempty"`
 	// Edges holds the relations/edges for other nodes in the graph.
 	// The values are being populated by the ReadBatchQuery when eager-loading is set.
 	Edges        ReadBatchEdges `json:"edges"`
@@ -60,11 +68,13 @@ func (*ReadBatch) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
 	for i := range columns {
 		switch columns[i] {
-		case readbatch.FieldNames, readbatch.FieldPages:
+		case readbatch.FieldNames, readbatch.FieldPages, readbatch.FieldPath:
 			values[i] = new([]byte)
-		case readbatch.FieldID, readbatch.FieldAttempt:
+		case readbatch.FieldID, readbatch.FieldAttempt, readbatch.FieldFilerID:
 			values[i] = new(sql.NullInt64)
-		case readbatch.FieldLeaseUntil:
+		case readbatch.FieldWorker:
+			values[i] = new(sql.NullString)
+		case readbatch.FieldLeaseUntil, readbatch.FieldStalled:
 			values[i] = new(sql.NullTime)
 		case readbatch.FieldSnapshotID:
 			values[i] = new(uuid.UUID)
@@ -118,6 +128,31 @@ func (_m *ReadBatch) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field pages", values[i])
 			} else if value != nil {
 				_m.Pages = *value
+			}
+		case readbatch.FieldFilerID:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field filer_id", values[i])
+			} else if value.Valid {
+				_m.FilerID = value.Int64
+			}
+		case readbatch.FieldWorker:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field worker", values[i])
+			} else if value.Valid {
+				_m.Worker = value.String
+			}
+		case readbatch.FieldPath:
+			if value, ok := values[i].(*[]byte); !ok {
+				return fmt.Errorf("unexpected type %T for field path", values[i])
+			} else if value != nil {
+				_m.Path = *value
+			}
+		case readbatch.FieldStalled:
+			if value, ok := values[i].(*sql.NullTime); !ok {
+				return fmt.Errorf("unexpected type %T for field stalled", values[i])
+			} else if value.Valid {
+				_m.Stalled = new(time.Time)
+				*_m.Stalled = value.Time
 			}
 		default:
 			_m.selectValues.Set(columns[i], values[i])
@@ -174,6 +209,20 @@ func (_m *ReadBatch) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("pages=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Pages))
+	builder.WriteString(", ")
+	builder.WriteString("filer_id=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilerID))
+	builder.WriteString(", ")
+	builder.WriteString("worker=")
+	builder.WriteString(_m.Worker)
+	builder.WriteString(", ")
+	builder.WriteString("path=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Path))
+	builder.WriteString(", ")
+	if v := _m.Stalled; v != nil {
+		builder.WriteString("stalled=")
+		builder.WriteString(v.Format(time.ANSIC))
+	}
 	builder.WriteByte(')')
 	return builder.String()
 }

@@ -70,6 +70,54 @@ func (_c *ReadBatchCreate) SetPages(v []byte) *ReadBatchCreate {
 	return _c
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_c *ReadBatchCreate) SetFilerID(v int64) *ReadBatchCreate {
+	_c.mutation.SetFilerID(v)
+	return _c
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_c *ReadBatchCreate) SetNillableFilerID(v *int64) *ReadBatchCreate {
+	if v != nil {
+		_c.SetFilerID(*v)
+	}
+	return _c
+}
+
+// SetWorker sets the "worker" field.
+func (_c *ReadBatchCreate) SetWorker(v string) *ReadBatchCreate {
+	_c.mutation.SetWorker(v)
+	return _c
+}
+
+// SetNillableWorker sets the "worker" field if the given value is not nil.
+func (_c *ReadBatchCreate) SetNillableWorker(v *string) *ReadBatchCreate {
+	if v != nil {
+		_c.SetWorker(*v)
+	}
+	return _c
+}
+
+// SetPath sets the "path" field.
+func (_c *ReadBatchCreate) SetPath(v []byte) *ReadBatchCreate {
+	_c.mutation.SetPath(v)
+	return _c
+}
+
+// SetStalled sets the "stalled" field.
+func (_c *ReadBatchCreate) SetStalled(v time.Time) *ReadBatchCreate {
+	_c.mutation.SetStalled(v)
+	return _c
+}
+
+// SetNillableStalled sets the "stalled" field if the given value is not nil.
+func (_c *ReadBatchCreate) SetNillableStalled(v *time.Time) *ReadBatchCreate {
+	if v != nil {
+		_c.SetStalled(*v)
+	}
+	return _c
+}
+
 // SetID sets the "id" field.
 func (_c *ReadBatchCreate) SetID(v int64) *ReadBatchCreate {
 	_c.mutation.SetID(v)
@@ -124,6 +172,14 @@ func (_c *ReadBatchCreate) defaults() {
 		v := readbatch.DefaultLeaseUntil()
 		_c.mutation.SetLeaseUntil(v)
 	}
+	if _, ok := _c.mutation.FilerID(); !ok {
+		v := readbatch.DefaultFilerID
+		_c.mutation.SetFilerID(v)
+	}
+	if _, ok := _c.mutation.Worker(); !ok {
+		v := readbatch.DefaultWorker
+		_c.mutation.SetWorker(v)
+	}
 }
 
 // check runs all checks and user-defined validators on the builder.
@@ -142,6 +198,12 @@ func (_c *ReadBatchCreate) check() error {
 	}
 	if _, ok := _c.mutation.Pages(); !ok {
 		return &ValidationError{Name: "pages", err: errors.New(`ent: missing required field "ReadBatch.pages"`)}
+	}
+	if _, ok := _c.mutation.FilerID(); !ok {
+		return &ValidationError{Name: "filer_id", err: errors.New(`ent: missing required field "ReadBatch.filer_id"`)}
+	}
+	if _, ok := _c.mutation.Worker(); !ok {
+		return &ValidationError{Name: "worker", err: errors.New(`ent: missing required field "ReadBatch.worker"`)}
 	}
 	if len(_c.mutation.SnapshotIDs()) == 0 {
 		return &ValidationError{Name: "snapshot", err: errors.New(`ent: missing required edge "ReadBatch.snapshot"`)}
@@ -194,6 +256,22 @@ func (_c *ReadBatchCreate) createSpec() (*ReadBatch, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Pages(); ok {
 		_spec.SetField(readbatch.FieldPages, field.TypeBytes, value)
 		_node.Pages = value
+	}
+	if value, ok := _c.mutation.FilerID(); ok {
+		_spec.SetField(readbatch.FieldFilerID, field.TypeInt64, value)
+		_node.FilerID = value
+	}
+	if value, ok := _c.mutation.Worker(); ok {
+		_spec.SetField(readbatch.FieldWorker, field.TypeString, value)
+		_node.Worker = value
+	}
+	if value, ok := _c.mutation.Path(); ok {
+		_spec.SetField(readbatch.FieldPath, field.TypeBytes, value)
+		_node.Path = value
+	}
+	if value, ok := _c.mutation.Stalled(); ok {
+		_spec.SetField(readbatch.FieldStalled, field.TypeTime, value)
+		_node.Stalled = &value
 	}
 	if nodes := _c.mutation.SnapshotIDs(); len(nodes) > 0 {
 		edge := &sqlgraph.EdgeSpec{
@@ -330,6 +408,72 @@ func (u *ReadBatchUpsert) UpdatePages() *ReadBatchUpsert {
 	return u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (u *ReadBatchUpsert) SetFilerID(v int64) *ReadBatchUpsert {
+	u.Set(readbatch.FieldFilerID, v)
+	return u
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *ReadBatchUpsert) UpdateFilerID() *ReadBatchUpsert {
+	u.SetExcluded(readbatch.FieldFilerID)
+	return u
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *ReadBatchUpsert) AddFilerID(v int64) *ReadBatchUpsert {
+	u.Add(readbatch.FieldFilerID, v)
+	return u
+}
+
+// SetWorker sets the "worker" field.
+func (u *ReadBatchUpsert) SetWorker(v string) *ReadBatchUpsert {
+	u.Set(readbatch.FieldWorker, v)
+	return u
+}
+
+// UpdateWorker sets the "worker" field to the value that was provided on create.
+func (u *ReadBatchUpsert) UpdateWorker() *ReadBatchUpsert {
+	u.SetExcluded(readbatch.FieldWorker)
+	return u
+}
+
+// SetPath sets the "path" field.
+func (u *ReadBatchUpsert) SetPath(v []byte) *ReadBatchUpsert {
+	u.Set(readbatch.FieldPath, v)
+	return u
+}
+
+// UpdatePath sets the "path" field to the value that was provided on create.
+func (u *ReadBatchUpsert) UpdatePath() *ReadBatchUpsert {
+	u.SetExcluded(readbatch.FieldPath)
+	return u
+}
+
+// ClearPath clears the value of the "path" field.
+func (u *ReadBatchUpsert) ClearPath() *ReadBatchUpsert {
+	u.SetNull(readbatch.FieldPath)
+	return u
+}
+
+// SetStalled sets the "stalled" field.
+func (u *ReadBatchUpsert) SetStalled(v time.Time) *ReadBatchUpsert {
+	u.Set(readbatch.FieldStalled, v)
+	return u
+}
+
+// UpdateStalled sets the "stalled" field to the value that was provided on create.
+func (u *ReadBatchUpsert) UpdateStalled() *ReadBatchUpsert {
+	u.SetExcluded(readbatch.FieldStalled)
+	return u
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (u *ReadBatchUpsert) ClearStalled() *ReadBatchUpsert {
+	u.SetNull(readbatch.FieldStalled)
+	return u
+}
+
 // UpdateNewValues updates the mutable fields using the new values that were set on create except the ID field.
 // Using this option is equivalent to using:
 //
@@ -452,6 +596,83 @@ func (u *ReadBatchUpsertOne) SetPages(v []byte) *ReadBatchUpsertOne {
 func (u *ReadBatchUpsertOne) UpdatePages() *ReadBatchUpsertOne {
 	return u.Update(func(s *ReadBatchUpsert) {
 		s.UpdatePages()
+	})
+}
+
+// SetFilerID sets the "filer_id" field.
+func (u *ReadBatchUpsertOne) SetFilerID(v int64) *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetFilerID(v)
+	})
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *ReadBatchUpsertOne) AddFilerID(v int64) *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.AddFilerID(v)
+	})
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *ReadBatchUpsertOne) UpdateFilerID() *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdateFilerID()
+	})
+}
+
+// SetWorker sets the "worker" field.
+func (u *ReadBatchUpsertOne) SetWorker(v string) *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetWorker(v)
+	})
+}
+
+// UpdateWorker sets the "worker" field to the value that was provided on create.
+func (u *ReadBatchUpsertOne) UpdateWorker() *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdateWorker()
+	})
+}
+
+// SetPath sets the "path" field.
+func (u *ReadBatchUpsertOne) SetPath(v []byte) *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetPath(v)
+	})
+}
+
+// UpdatePath sets the "path" field to the value that was provided on create.
+func (u *ReadBatchUpsertOne) UpdatePath() *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdatePath()
+	})
+}
+
+// ClearPath clears the value of the "path" field.
+func (u *ReadBatchUpsertOne) ClearPath() *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.ClearPath()
+	})
+}
+
+// SetStalled sets the "stalled" field.
+func (u *ReadBatchUpsertOne) SetStalled(v time.Time) *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetStalled(v)
+	})
+}
+
+// UpdateStalled sets the "stalled" field to the value that was provided on create.
+func (u *ReadBatchUpsertOne) UpdateStalled() *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdateStalled()
+	})
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (u *ReadBatchUpsertOne) ClearStalled() *ReadBatchUpsertOne {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.ClearStalled()
 	})
 }
 
@@ -743,6 +964,83 @@ func (u *ReadBatchUpsertBulk) SetPages(v []byte) *ReadBatchUpsertBulk {
 func (u *ReadBatchUpsertBulk) UpdatePages() *ReadBatchUpsertBulk {
 	return u.Update(func(s *ReadBatchUpsert) {
 		s.UpdatePages()
+	})
+}
+
+// SetFilerID sets the "filer_id" field.
+func (u *ReadBatchUpsertBulk) SetFilerID(v int64) *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetFilerID(v)
+	})
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *ReadBatchUpsertBulk) AddFilerID(v int64) *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.AddFilerID(v)
+	})
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *ReadBatchUpsertBulk) UpdateFilerID() *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdateFilerID()
+	})
+}
+
+// SetWorker sets the "worker" field.
+func (u *ReadBatchUpsertBulk) SetWorker(v string) *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetWorker(v)
+	})
+}
+
+// UpdateWorker sets the "worker" field to the value that was provided on create.
+func (u *ReadBatchUpsertBulk) UpdateWorker() *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdateWorker()
+	})
+}
+
+// SetPath sets the "path" field.
+func (u *ReadBatchUpsertBulk) SetPath(v []byte) *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetPath(v)
+	})
+}
+
+// UpdatePath sets the "path" field to the value that was provided on create.
+func (u *ReadBatchUpsertBulk) UpdatePath() *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdatePath()
+	})
+}
+
+// ClearPath clears the value of the "path" field.
+func (u *ReadBatchUpsertBulk) ClearPath() *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.ClearPath()
+	})
+}
+
+// SetStalled sets the "stalled" field.
+func (u *ReadBatchUpsertBulk) SetStalled(v time.Time) *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.SetStalled(v)
+	})
+}
+
+// UpdateStalled sets the "stalled" field to the value that was provided on create.
+func (u *ReadBatchUpsertBulk) UpdateStalled() *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.UpdateStalled()
+	})
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (u *ReadBatchUpsertBulk) ClearStalled() *ReadBatchUpsertBulk {
+	return u.Update(func(s *ReadBatchUpsert) {
+		s.ClearStalled()
 	})
 }
 

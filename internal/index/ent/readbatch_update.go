@@ -92,6 +92,73 @@ func (_u *ReadBatchUpdate) SetPages(v []byte) *ReadBatchUpdate {
 	return _u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_u *ReadBatchUpdate) SetFilerID(v int64) *ReadBatchUpdate {
+	_u.mutation.ResetFilerID()
+	_u.mutation.SetFilerID(v)
+	return _u
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_u *ReadBatchUpdate) SetNillableFilerID(v *int64) *ReadBatchUpdate {
+	if v != nil {
+		_u.SetFilerID(*v)
+	}
+	return _u
+}
+
+// AddFilerID adds value to the "filer_id" field.
+func (_u *ReadBatchUpdate) AddFilerID(v int64) *ReadBatchUpdate {
+	_u.mutation.AddFilerID(v)
+	return _u
+}
+
+// SetWorker sets the "worker" field.
+func (_u *ReadBatchUpdate) SetWorker(v string) *ReadBatchUpdate {
+	_u.mutation.SetWorker(v)
+	return _u
+}
+
+// SetNillableWorker sets the "worker" field if the given value is not nil.
+func (_u *ReadBatchUpdate) SetNillableWorker(v *string) *ReadBatchUpdate {
+	if v != nil {
+		_u.SetWorker(*v)
+	}
+	return _u
+}
+
+// SetPath sets the "path" field.
+func (_u *ReadBatchUpdate) SetPath(v []byte) *ReadBatchUpdate {
+	_u.mutation.SetPath(v)
+	return _u
+}
+
+// ClearPath clears the value of the "path" field.
+func (_u *ReadBatchUpdate) ClearPath() *ReadBatchUpdate {
+	_u.mutation.ClearPath()
+	return _u
+}
+
+// SetStalled sets the "stalled" field.
+func (_u *ReadBatchUpdate) SetStalled(v time.Time) *ReadBatchUpdate {
+	_u.mutation.SetStalled(v)
+	return _u
+}
+
+// SetNillableStalled sets the "stalled" field if the given value is not nil.
+func (_u *ReadBatchUpdate) SetNillableStalled(v *time.Time) *ReadBatchUpdate {
+	if v != nil {
+		_u.SetStalled(*v)
+	}
+	return _u
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (_u *ReadBatchUpdate) ClearStalled() *ReadBatchUpdate {
+	_u.mutation.ClearStalled()
+	return _u
+}
+
 // SetSnapshot sets the "snapshot" edge to the Snapshot entity.
 func (_u *ReadBatchUpdate) SetSnapshot(v *Snapshot) *ReadBatchUpdate {
 	return _u.SetSnapshotID(v.ID)
@@ -175,6 +242,27 @@ func (_u *ReadBatchUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.Pages(); ok {
 		_spec.SetField(readbatch.FieldPages, field.TypeBytes, value)
+	}
+	if value, ok := _u.mutation.FilerID(); ok {
+		_spec.SetField(readbatch.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilerID(); ok {
+		_spec.AddField(readbatch.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Worker(); ok {
+		_spec.SetField(readbatch.FieldWorker, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Path(); ok {
+		_spec.SetField(readbatch.FieldPath, field.TypeBytes, value)
+	}
+	if _u.mutation.PathCleared() {
+		_spec.ClearField(readbatch.FieldPath, field.TypeBytes)
+	}
+	if value, ok := _u.mutation.Stalled(); ok {
+		_spec.SetField(readbatch.FieldStalled, field.TypeTime, value)
+	}
+	if _u.mutation.StalledCleared() {
+		_spec.ClearField(readbatch.FieldStalled, field.TypeTime)
 	}
 	if _u.mutation.SnapshotCleared() {
 		edge := &sqlgraph.EdgeSpec{
@@ -285,6 +373,73 @@ func (_u *ReadBatchUpdateOne) SetNames(v []byte) *ReadBatchUpdateOne {
 // SetPages sets the "pages" field.
 func (_u *ReadBatchUpdateOne) SetPages(v []byte) *ReadBatchUpdateOne {
 	_u.mutation.SetPages(v)
+	return _u
+}
+
+// SetFilerID sets the "filer_id" field.
+func (_u *ReadBatchUpdateOne) SetFilerID(v int64) *ReadBatchUpdateOne {
+	_u.mutation.ResetFilerID()
+	_u.mutation.SetFilerID(v)
+	return _u
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_u *ReadBatchUpdateOne) SetNillableFilerID(v *int64) *ReadBatchUpdateOne {
+	if v != nil {
+		_u.SetFilerID(*v)
+	}
+	return _u
+}
+
+// AddFilerID adds value to the "filer_id" field.
+func (_u *ReadBatchUpdateOne) AddFilerID(v int64) *ReadBatchUpdateOne {
+	_u.mutation.AddFilerID(v)
+	return _u
+}
+
+// SetWorker sets the "worker" field.
+func (_u *ReadBatchUpdateOne) SetWorker(v string) *ReadBatchUpdateOne {
+	_u.mutation.SetWorker(v)
+	return _u
+}
+
+// SetNillableWorker sets the "worker" field if the given value is not nil.
+func (_u *ReadBatchUpdateOne) SetNillableWorker(v *string) *ReadBatchUpdateOne {
+	if v != nil {
+		_u.SetWorker(*v)
+	}
+	return _u
+}
+
+// SetPath sets the "path" field.
+func (_u *ReadBatchUpdateOne) SetPath(v []byte) *ReadBatchUpdateOne {
+	_u.mutation.SetPath(v)
+	return _u
+}
+
+// ClearPath clears the value of the "path" field.
+func (_u *ReadBatchUpdateOne) ClearPath() *ReadBatchUpdateOne {
+	_u.mutation.ClearPath()
+	return _u
+}
+
+// SetStalled sets the "stalled" field.
+func (_u *ReadBatchUpdateOne) SetStalled(v time.Time) *ReadBatchUpdateOne {
+	_u.mutation.SetStalled(v)
+	return _u
+}
+
+// SetNillableStalled sets the "stalled" field if the given value is not nil.
+func (_u *ReadBatchUpdateOne) SetNillableStalled(v *time.Time) *ReadBatchUpdateOne {
+	if v != nil {
+		_u.SetStalled(*v)
+	}
+	return _u
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (_u *ReadBatchUpdateOne) ClearStalled() *ReadBatchUpdateOne {
+	_u.mutation.ClearStalled()
 	return _u
 }
 
@@ -401,6 +556,27 @@ func (_u *ReadBatchUpdateOne) sqlSave(ctx context.Context) (_node *ReadBatch, er
 	}
 	if value, ok := _u.mutation.Pages(); ok {
 		_spec.SetField(readbatch.FieldPages, field.TypeBytes, value)
+	}
+	if value, ok := _u.mutation.FilerID(); ok {
+		_spec.SetField(readbatch.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilerID(); ok {
+		_spec.AddField(readbatch.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Worker(); ok {
+		_spec.SetField(readbatch.FieldWorker, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Path(); ok {
+		_spec.SetField(readbatch.FieldPath, field.TypeBytes, value)
+	}
+	if _u.mutation.PathCleared() {
+		_spec.ClearField(readbatch.FieldPath, field.TypeBytes)
+	}
+	if value, ok := _u.mutation.Stalled(); ok {
+		_spec.SetField(readbatch.FieldStalled, field.TypeTime, value)
+	}
+	if _u.mutation.StalledCleared() {
+		_spec.ClearField(readbatch.FieldStalled, field.TypeTime)
 	}
 	if _u.mutation.SnapshotCleared() {
 		edge := &sqlgraph.EdgeSpec{

@@ -5,6 +5,7 @@ package ent
 import (
 	"time"
 
+	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/pack"
 	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/schema"
@@ -17,6 +18,56 @@ import (
 // (default values, validators, hooks and policies) and stitches it
 // to their package variables.
 func init() {
+	filerFields := schema.Filer{}.Fields()
+	_ = filerFields
+	// filerDescSite is the schema descriptor for site field.
+	filerDescSite := filerFields[2].Descriptor()
+	// filer.DefaultSite holds the default value on creation for the site field.
+	filer.DefaultSite = filerDescSite.Default.(string)
+	// filerDescWalkTasks is the schema descriptor for walk_tasks field.
+	filerDescWalkTasks := filerFields[3].Descriptor()
+	// filer.DefaultWalkTasks holds the default value on creation for the walk_tasks field.
+	filer.DefaultWalkTasks = filerDescWalkTasks.Default.(int)
+	// filerDescReadBatches is the schema descriptor for read_batches field.
+	filerDescReadBatches := filerFields[4].Descriptor()
+	// filer.DefaultReadBatches holds the default value on creation for the read_batches field.
+	filer.DefaultReadBatches = filerDescReadBatches.Default.(int)
+	// filerDescReadBytes is the schema descriptor for read_bytes field.
+	filerDescReadBytes := filerFields[5].Descriptor()
+	// filer.DefaultReadBytes holds the default value on creation for the read_bytes field.
+	filer.DefaultReadBytes = filerDescReadBytes.Default.(int64)
+	// filerDescCompare is the schema descriptor for compare field.
+	filerDescCompare := filerFields[6].Descriptor()
+	// filer.DefaultCompare holds the default value on creation for the compare field.
+	filer.DefaultCompare = filerDescCompare.Default.(uint8)
+	// filerDescRetired is the schema descriptor for retired field.
+	filerDescRetired := filerFields[9].Descriptor()
+	// filer.DefaultRetired holds the default value on creation for the retired field.
+	filer.DefaultRetired = filerDescRetired.Default.(bool)
+	// filerDescWalkSlots is the schema descriptor for walk_slots field.
+	filerDescWalkSlots := filerFields[10].Descriptor()
+	// filer.DefaultWalkSlots holds the default value on creation for the walk_slots field.
+	filer.DefaultWalkSlots = filerDescWalkSlots.Default.(int)
+	// filerDescReadSlots is the schema descriptor for read_slots field.
+	filerDescReadSlots := filerFields[11].Descriptor()
+	// filer.DefaultReadSlots holds the default value on creation for the read_slots field.
+	filer.DefaultReadSlots = filerDescReadSlots.Default.(int)
+	// filerDescWalkLatency is the schema descriptor for walk_latency field.
+	filerDescWalkLatency := filerFields[12].Descriptor()
+	// filer.DefaultWalkLatency holds the default value on creation for the walk_latency field.
+	filer.DefaultWalkLatency = filerDescWalkLatency.Default.(int64)
+	// filerDescWalkIdle is the schema descriptor for walk_idle field.
+	filerDescWalkIdle := filerFields[13].Descriptor()
+	// filer.DefaultWalkIdle holds the default value on creation for the walk_idle field.
+	filer.DefaultWalkIdle = filerDescWalkIdle.Default.(int64)
+	// filerDescReadLatency is the schema descriptor for read_latency field.
+	filerDescReadLatency := filerFields[14].Descriptor()
+	// filer.DefaultReadLatency holds the default value on creation for the read_latency field.
+	filer.DefaultReadLatency = filerDescReadLatency.Default.(int64)
+	// filerDescReadIdle is the schema descriptor for read_idle field.
+	filerDescReadIdle := filerFields[15].Descriptor()
+	// filer.DefaultReadIdle holds the default value on creation for the read_idle field.
+	filer.DefaultReadIdle = filerDescReadIdle.Default.(int64)
 	packFields := schema.Pack{}.Fields()
 	_ = packFields
 	// packDescCondemned is the schema descriptor for condemned field.
@@ -33,116 +84,156 @@ func init() {
 	readbatchDescLeaseUntil := readbatchFields[3].Descriptor()
 	// readbatch.DefaultLeaseUntil holds the default value on creation for the lease_until field.
 	readbatch.DefaultLeaseUntil = readbatchDescLeaseUntil.Default.(func() time.Time)
+	// readbatchDescFilerID is the schema descriptor for filer_id field.
+	readbatchDescFilerID := readbatchFields[6].Descriptor()
+	// readbatch.DefaultFilerID holds the default value on creation for the filer_id field.
+	readbatch.DefaultFilerID = readbatchDescFilerID.Default.(int64)
+	// readbatchDescWorker is the schema descriptor for worker field.
+	readbatchDescWorker := readbatchFields[7].Descriptor()
+	// readbatch.DefaultWorker holds the default value on creation for the worker field.
+	readbatch.DefaultWorker = readbatchDescWorker.Default.(string)
 	shardFields := schema.Shard{}.Fields()
 	_ = shardFields
 	// shardDescLastNumber is the schema descriptor for last_number field.
 	shardDescLastNumber := shardFields[4].Descriptor()
 	// shard.DefaultLastNumber holds the default value on creation for the last_number field.
 	shard.DefaultLastNumber = shardDescLastNumber.Default.(int64)
+	// shardDescPattern is the schema descriptor for pattern field.
+	shardDescPattern := shardFields[5].Descriptor()
+	// shard.DefaultPattern holds the default value on creation for the pattern field.
+	shard.DefaultPattern = shardDescPattern.Default.(string)
+	// shardDescRetired is the schema descriptor for retired field.
+	shardDescRetired := shardFields[7].Descriptor()
+	// shard.DefaultRetired holds the default value on creation for the retired field.
+	shard.DefaultRetired = shardDescRetired.Default.(bool)
+	// shardDescLastGoodNumber is the schema descriptor for last_good_number field.
+	shardDescLastGoodNumber := shardFields[9].Descriptor()
+	// shard.DefaultLastGoodNumber holds the default value on creation for the last_good_number field.
+	shard.DefaultLastGoodNumber = shardDescLastGoodNumber.Default.(int64)
+	// shardDescLastGoodFiles is the schema descriptor for last_good_files field.
+	shardDescLastGoodFiles := shardFields[11].Descriptor()
+	// shard.DefaultLastGoodFiles holds the default value on creation for the last_good_files field.
+	shard.DefaultLastGoodFiles = shardDescLastGoodFiles.Default.(int64)
+	// shardDescLastGoodBytes is the schema descriptor for last_good_bytes field.
+	shardDescLastGoodBytes := shardFields[12].Descriptor()
+	// shard.DefaultLastGoodBytes holds the default value on creation for the last_good_bytes field.
+	shard.DefaultLastGoodBytes = shardDescLastGoodBytes.Default.(int64)
 	snapshotFields := schema.Snapshot{}.Fields()
 	_ = snapshotFields
+	// snapshotDescFilerID is the schema descriptor for filer_id field.
+	snapshotDescFilerID := snapshotFields[2].Descriptor()
+	// snapshot.DefaultFilerID holds the default value on creation for the filer_id field.
+	snapshot.DefaultFilerID = snapshotDescFilerID.Default.(int64)
 	// snapshotDescBase is the schema descriptor for base field.
-	snapshotDescBase := snapshotFields[3].Descriptor()
+	snapshotDescBase := snapshotFields[4].Descriptor()
 	// snapshot.DefaultBase holds the default value on creation for the base field.
 	snapshot.DefaultBase = snapshotDescBase.Default.(int64)
 	// snapshotDescReason is the schema descriptor for reason field.
-	snapshotDescReason := snapshotFields[5].Descriptor()
+	snapshotDescReason := snapshotFields[6].Descriptor()
 	// snapshot.DefaultReason holds the default value on creation for the reason field.
 	snapshot.DefaultReason = snapshotDescReason.Default.(string)
+	// snapshotDescSource is the schema descriptor for source field.
+	snapshotDescSource := snapshotFields[9].Descriptor()
+	// snapshot.DefaultSource holds the default value on creation for the source field.
+	snapshot.DefaultSource = snapshotDescSource.Default.(string)
+	// snapshotDescCancel is the schema descriptor for cancel field.
+	snapshotDescCancel := snapshotFields[10].Descriptor()
+	// snapshot.DefaultCancel holds the default value on creation for the cancel field.
+	snapshot.DefaultCancel = snapshotDescCancel.Default.(string)
 	// snapshotDescAllowShrink is the schema descriptor for allow_shrink field.
-	snapshotDescAllowShrink := snapshotFields[9].Descriptor()
+	snapshotDescAllowShrink := snapshotFields[12].Descriptor()
 	// snapshot.DefaultAllowShrink holds the default value on creation for the allow_shrink field.
 	snapshot.DefaultAllowShrink = snapshotDescAllowShrink.Default.(bool)
 	// snapshotDescFiles is the schema descriptor for files field.
-	snapshotDescFiles := snapshotFields[12].Descriptor()
+	snapshotDescFiles := snapshotFields[15].Descriptor()
 	// snapshot.DefaultFiles holds the default value on creation for the files field.
 	snapshot.DefaultFiles = snapshotDescFiles.Default.(int64)
 	// snapshotDescDirectories is the schema descriptor for directories field.
-	snapshotDescDirectories := snapshotFields[13].Descriptor()
+	snapshotDescDirectories := snapshotFields[16].Descriptor()
 	// snapshot.DefaultDirectories holds the default value on creation for the directories field.
 	snapshot.DefaultDirectories = snapshotDescDirectories.Default.(int64)
 	// snapshotDescBytes is the schema descriptor for bytes field.
-	snapshotDescBytes := snapshotFields[14].Descriptor()
+	snapshotDescBytes := snapshotFields[17].Descriptor()
 	// snapshot.DefaultBytes holds the default value on creation for the bytes field.
 	snapshot.DefaultBytes = snapshotDescBytes.Default.(int64)
 	// snapshotDescFilesNew is the schema descriptor for files_new field.
-	snapshotDescFilesNew := snapshotFields[15].Descriptor()
+	snapshotDescFilesNew := snapshotFields[18].Descriptor()
 	// snapshot.DefaultFilesNew holds the default value on creation for the files_new field.
 	snapshot.DefaultFilesNew = snapshotDescFilesNew.Default.(int64)
 	// snapshotDescFilesChanged is the schema descriptor for files_changed field.
-	snapshotDescFilesChanged := snapshotFields[16].Descriptor()
+	snapshotDescFilesChanged := snapshotFields[19].Descriptor()
 	// snapshot.DefaultFilesChanged holds the default value on creation for the files_changed field.
 	snapshot.DefaultFilesChanged = snapshotDescFilesChanged.Default.(int64)
 	// snapshotDescFilesUnchanged is the schema descriptor for files_unchanged field.
-	snapshotDescFilesUnchanged := snapshotFields[17].Descriptor()
+	snapshotDescFilesUnchanged := snapshotFields[20].Descriptor()
 	// snapshot.DefaultFilesUnchanged holds the default value on creation for the files_unchanged field.
 	snapshot.DefaultFilesUnchanged = snapshotDescFilesUnchanged.Default.(int64)
 	// snapshotDescStatCalls is the schema descriptor for stat_calls field.
-	snapshotDescStatCalls := snapshotFields[18].Descriptor()
+	snapshotDescStatCalls := snapshotFields[21].Descriptor()
 	// snapshot.DefaultStatCalls holds the default value on creation for the stat_calls field.
 	snapshot.DefaultStatCalls = snapshotDescStatCalls.Default.(int64)
 	// snapshotDescNewBytes is the schema descriptor for new_bytes field.
-	snapshotDescNewBytes := snapshotFields[19].Descriptor()
+	snapshotDescNewBytes := snapshotFields[22].Descriptor()
 	// snapshot.DefaultNewBytes holds the default value on creation for the new_bytes field.
 	snapshot.DefaultNewBytes = snapshotDescNewBytes.Default.(int64)
 	// snapshotDescStoredBytes is the schema descriptor for stored_bytes field.
-	snapshotDescStoredBytes := snapshotFields[20].Descriptor()
+	snapshotDescStoredBytes := snapshotFields[23].Descriptor()
 	// snapshot.DefaultStoredBytes holds the default value on creation for the stored_bytes field.
 	snapshot.DefaultStoredBytes = snapshotDescStoredBytes.Default.(int64)
 	// snapshotDescReadBytes is the schema descriptor for read_bytes field.
-	snapshotDescReadBytes := snapshotFields[21].Descriptor()
+	snapshotDescReadBytes := snapshotFields[24].Descriptor()
 	// snapshot.DefaultReadBytes holds the default value on creation for the read_bytes field.
 	snapshot.DefaultReadBytes = snapshotDescReadBytes.Default.(int64)
 	// snapshotDescErrors is the schema descriptor for errors field.
-	snapshotDescErrors := snapshotFields[22].Descriptor()
+	snapshotDescErrors := snapshotFields[25].Descriptor()
 	// snapshot.DefaultErrors holds the default value on creation for the errors field.
 	snapshot.DefaultErrors = snapshotDescErrors.Default.(int64)
 	// snapshotDescProblemsStored is the schema descriptor for problems_stored field.
-	snapshotDescProblemsStored := snapshotFields[23].Descriptor()
+	snapshotDescProblemsStored := snapshotFields[26].Descriptor()
 	// snapshot.DefaultProblemsStored holds the default value on creation for the problems_stored field.
 	snapshot.DefaultProblemsStored = snapshotDescProblemsStored.Default.(int64)
 	// snapshotDescTasksAnnounced is the schema descriptor for tasks_announced field.
-	snapshotDescTasksAnnounced := snapshotFields[24].Descriptor()
+	snapshotDescTasksAnnounced := snapshotFields[27].Descriptor()
 	// snapshot.DefaultTasksAnnounced holds the default value on creation for the tasks_announced field.
 	snapshot.DefaultTasksAnnounced = snapshotDescTasksAnnounced.Default.(int64)
 	// snapshotDescTasksSettled is the schema descriptor for tasks_settled field.
-	snapshotDescTasksSettled := snapshotFields[25].Descriptor()
+	snapshotDescTasksSettled := snapshotFields[28].Descriptor()
 	// snapshot.DefaultTasksSettled holds the default value on creation for the tasks_settled field.
 	snapshot.DefaultTasksSettled = snapshotDescTasksSettled.Default.(int64)
 	// snapshotDescBatchesAnnounced is the schema descriptor for batches_announced field.
-	snapshotDescBatchesAnnounced := snapshotFields[26].Descriptor()
+	snapshotDescBatchesAnnounced := snapshotFields[29].Descriptor()
 	// snapshot.DefaultBatchesAnnounced holds the default value on creation for the batches_announced field.
 	snapshot.DefaultBatchesAnnounced = snapshotDescBatchesAnnounced.Default.(int64)
 	// snapshotDescBatchesSettled is the schema descriptor for batches_settled field.
-	snapshotDescBatchesSettled := snapshotFields[27].Descriptor()
+	snapshotDescBatchesSettled := snapshotFields[30].Descriptor()
 	// snapshot.DefaultBatchesSettled holds the default value on creation for the batches_settled field.
 	snapshot.DefaultBatchesSettled = snapshotDescBatchesSettled.Default.(int64)
 	// snapshotDescWalkSeconds is the schema descriptor for walk_seconds field.
-	snapshotDescWalkSeconds := snapshotFields[28].Descriptor()
+	snapshotDescWalkSeconds := snapshotFields[31].Descriptor()
 	// snapshot.DefaultWalkSeconds holds the default value on creation for the walk_seconds field.
 	snapshot.DefaultWalkSeconds = snapshotDescWalkSeconds.Default.(float64)
 	// snapshotDescReadSeconds is the schema descriptor for read_seconds field.
-	snapshotDescReadSeconds := snapshotFields[29].Descriptor()
+	snapshotDescReadSeconds := snapshotFields[32].Descriptor()
 	// snapshot.DefaultReadSeconds holds the default value on creation for the read_seconds field.
 	snapshot.DefaultReadSeconds = snapshotDescReadSeconds.Default.(float64)
 	// snapshotDescHashSeconds is the schema descriptor for hash_seconds field.
-	snapshotDescHashSeconds := snapshotFields[30].Descriptor()
+	snapshotDescHashSeconds := snapshotFields[33].Descriptor()
 	// snapshot.DefaultHashSeconds holds the default value on creation for the hash_seconds field.
 	snapshot.DefaultHashSeconds = snapshotDescHashSeconds.Default.(float64)
 	// snapshotDescCompressSeconds is the schema descriptor for compress_seconds field.
-	snapshotDescCompressSeconds := snapshotFields[31].Descriptor()
+	snapshotDescCompressSeconds := snapshotFields[34].Descriptor()
 	// snapshot.DefaultCompressSeconds holds the default value on creation for the compress_seconds field.
 	snapshot.DefaultCompressSeconds = snapshotDescCompressSeconds.Default.(float64)
 	// snapshotDescSealSeconds is the schema descriptor for seal_seconds field.
-	snapshotDescSealSeconds := snapshotFields[32].Descriptor()
+	snapshotDescSealSeconds := snapshotFields[35].Descriptor()
 	// snapshot.DefaultSealSeconds holds the default value on creation for the seal_seconds field.
 	snapshot.DefaultSealSeconds = snapshotDescSealSeconds.Default.(float64)
 	// snapshotDescUploadSeconds is the schema descriptor for upload_seconds field.
-	snapshotDescUploadSeconds := snapshotFields[33].Descriptor()
+	snapshotDescUploadSeconds := snapshotFields[36].Descriptor()
 	// snapshot.DefaultUploadSeconds holds the default value on creation for the upload_seconds field.
 	snapshot.DefaultUploadSeconds = snapshotDescUploadSeconds.Default.(float64)
 	// snapshotDescCommitSeconds is the schema descriptor for commit_seconds field.
-	snapshotDescCommitSeconds := snapshotFields[34].Descriptor()
+	snapshotDescCommitSeconds := snapshotFields[37].Descriptor()
 	// snapshot.DefaultCommitSeconds holds the default value on creation for the commit_seconds field.
 	snapshot.DefaultCommitSeconds = snapshotDescCommitSeconds.Default.(float64)
 	walktaskFields := schema.WalkTask{}.Fields()
@@ -155,4 +246,12 @@ func init() {
 	walktaskDescLeaseUntil := walktaskFields[4].Descriptor()
 	// walktask.DefaultLeaseUntil holds the default value on creation for the lease_until field.
 	walktask.DefaultLeaseUntil = walktaskDescLeaseUntil.Default.(func() time.Time)
+	// walktaskDescFilerID is the schema descriptor for filer_id field.
+	walktaskDescFilerID := walktaskFields[6].Descriptor()
+	// walktask.DefaultFilerID holds the default value on creation for the filer_id field.
+	walktask.DefaultFilerID = walktaskDescFilerID.Default.(int64)
+	// walktaskDescWorker is the schema descriptor for worker field.
+	walktaskDescWorker := walktaskFields[7].Descriptor()
+	// walktask.DefaultWorker holds the default value on creation for the worker field.
+	walktask.DefaultWorker = walktaskDescWorker.Default.(string)
 }

@@ -3,13 +3,17 @@
 package ent
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/sql"
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/shard"
+	"github.com/google/uuid"
 )
 
 // Shard is the model entity for the Shard schema.
@@ -25,6 +29,22 @@ type Shard struct {
 	Source string `json:"source,omitempty"`
 	// LastNumber holds the value of the "last_number" field.
 	LastNumber int64 `json:"last_number,omitempty"`
+	// Pattern holds the value of the "pattern" field.
+	Pattern string `json:"pattern,omitempty"`
+	// Selection holds the value of the "selection" field.
+	Selection backup.Selection `json:"selection,omitempty"`
+	// Retired holds the value of the "retired" field.
+	Retired bool `json:"retired,omitempty"`
+	// LastGood holds the value of the "last_good" field.
+	LastGood *uuid.UUID `json:"last_good,omitempty"`
+	// LastGoodNumber holds the value of the "last_good_number" field.
+	LastGoodNumber int64 `json:"last_good_number,omitempty"`
+	// LastGoodStarted holds the value of the "last_good_started" field.
+	LastGoodStarted *time.Time `json:"last_good_started,omitempty"`
+	// LastGoodFiles holds the value of the "last_good_files" field.
+	LastGoodFiles int64 `json:"last_good_files,omitempty"`
+	// LastGoodBytes holds the value of the "last_good_bytes" field.
+	LastGoodBytes int64 `json:"last_good_bytes,omitempty"`
 	// Edges holds the relations/edges for other nodes in the graph.
 	// The values are being populated by the ShardQuery when eager-loading is set.
 	Edges        ShardEdges `json:"edges"`
@@ -67,10 +87,18 @@ func (*Shard) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
 	for i := range columns {
 		switch columns[i] {
-		case shard.FieldID, shard.FieldFilerID, shard.FieldLastNumber:
+		case shard.FieldLastGood:
+			values[i] = &sql.NullScanner{S: new(uuid.UUID)}
+		case shard.FieldSelection:
+			values[i] = new([]byte)
+		case shard.FieldRetired:
+			values[i] = new(sql.NullBool)
+		case shard.FieldID, shard.FieldFilerID, shard.FieldLastNumber, shard.FieldLastGoodNumber, shard.FieldLastGoodFiles, shard.FieldLastGoodBytes:
 			values[i] = new(sql.NullInt64)
-		case shard.FieldName, shard.FieldSource:
+		case shard.FieldName, shard.FieldSource, shard.FieldPattern:
 			values[i] = new(sql.NullString)
+		case shard.FieldLastGoodStarted:
+			values[i] = new(sql.NullTime)
 		default:
 			values[i] = new(sql.UnknownType)
 		}
@@ -115,6 +143,58 @@ func (_m *Shard) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field last_number", values[i])
 			} else if value.Valid {
 				_m.LastNumber = value.Int64
+			}
+		case shard.FieldPattern:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field pattern", values[i])
+			} else if value.Valid {
+				_m.Pattern = value.String
+			}
+		case shard.FieldSelection:
+			if value, ok := values[i].(*[]byte); !ok {
+				return fmt.Errorf("unexpected type %T for field selection", values[i])
+			} else if value != nil && len(*value) > 0 {
+				if err := json.Unmarshal(*value, &_m.Selection); err != nil {
+					return fmt.Errorf("unmarshal field selection: %w", err)
+				}
+			}
+		case shard.FieldRetired:
+			if value, ok := values[i].(*sql.NullBool); !ok {
+				return fmt.Errorf("unexpected type %T for field retired", values[i])
+			} else if value.Valid {
+				_m.Retired = value.Bool
+			}
+		case shard.FieldLastGood:
+			if value, ok := values[i].(*sql.NullScanner); !ok {
+				return fmt.Errorf("unexpected type %T for field last_good", values[i])
+			} else if value.Valid {
+				_m.LastGood = new(uuid.UUID)
+				*_m.LastGood = *value.S.(*uuid.UUID)
+			}
+		case shard.FieldLastGoodNumber:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field last_good_number", values[i])
+			} else if value.Valid {
+				_m.LastGoodNumber = value.Int64
+			}
+		case shard.FieldLastGoodStarted:
+			if value, ok := values[i].(*sql.NullTime); !ok {
+				return fmt.Errorf("unexpected type %T for field last_good_started", values[i])
+			} else if value.Valid {
+				_m.LastGoodStarted = new(time.Time)
+				*_m.LastGoodStarted = value.Time
+			}
+		case shard.FieldLastGoodFiles:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field last_good_files", values[i])
+			} else if value.Valid {
+				_m.LastGoodFiles = value.Int64
+			}
+		case shard.FieldLastGoodBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field last_good_bytes", values[i])
+			} else if value.Valid {
+				_m.LastGoodBytes = value.Int64
 			}
 		default:
 			_m.selectValues.Set(columns[i], values[i])
@@ -173,6 +253,34 @@ func (_m *Shard) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("last_number=")
 	builder.WriteString(fmt.Sprintf("%v", _m.LastNumber))
+	builder.WriteString(", ")
+	builder.WriteString("pattern=")
+	builder.WriteString(_m.Pattern)
+	builder.WriteString(", ")
+	builder.WriteString("selection=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Selection))
+	builder.WriteString(", ")
+	builder.WriteString("retired=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Retired))
+	builder.WriteString(", ")
+	if v := _m.LastGood; v != nil {
+		builder.WriteString("last_good=")
+		builder.WriteString(fmt.Sprintf("%v", *v))
+	}
+	builder.WriteString(", ")
+	builder.WriteString("last_good_number=")
+	builder.WriteString(fmt.Sprintf("%v", _m.LastGoodNumber))
+	builder.WriteString(", ")
+	if v := _m.LastGoodStarted; v != nil {
+		builder.WriteString("last_good_started=")
+		builder.WriteString(v.Format(time.ANSIC))
+	}
+	builder.WriteString(", ")
+	builder.WriteString("last_good_files=")
+	builder.WriteString(fmt.Sprintf("%v", _m.LastGoodFiles))
+	builder.WriteString(", ")
+	builder.WriteString("last_good_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.LastGoodBytes))
 	builder.WriteByte(')')
 	return builder.String()
 }

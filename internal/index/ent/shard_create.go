@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
@@ -52,6 +54,118 @@ func (_c *ShardCreate) SetLastNumber(v int64) *ShardCreate {
 func (_c *ShardCreate) SetNillableLastNumber(v *int64) *ShardCreate {
 	if v != nil {
 		_c.SetLastNumber(*v)
+	}
+	return _c
+}
+
+// SetPattern sets the "pattern" field.
+func (_c *ShardCreate) SetPattern(v string) *ShardCreate {
+	_c.mutation.SetPattern(v)
+	return _c
+}
+
+// SetNillablePattern sets the "pattern" field if the given value is not nil.
+func (_c *ShardCreate) SetNillablePattern(v *string) *ShardCreate {
+	if v != nil {
+		_c.SetPattern(*v)
+	}
+	return _c
+}
+
+// SetSelection sets the "selection" field.
+func (_c *ShardCreate) SetSelection(v backup.Selection) *ShardCreate {
+	_c.mutation.SetSelection(v)
+	return _c
+}
+
+// SetNillableSelection sets the "selection" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableSelection(v *backup.Selection) *ShardCreate {
+	if v != nil {
+		_c.SetSelection(*v)
+	}
+	return _c
+}
+
+// SetRetired sets the "retired" field.
+func (_c *ShardCreate) SetRetired(v bool) *ShardCreate {
+	_c.mutation.SetRetired(v)
+	return _c
+}
+
+// SetNillableRetired sets the "retired" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableRetired(v *bool) *ShardCreate {
+	if v != nil {
+		_c.SetRetired(*v)
+	}
+	return _c
+}
+
+// SetLastGood sets the "last_good" field.
+func (_c *ShardCreate) SetLastGood(v uuid.UUID) *ShardCreate {
+	_c.mutation.SetLastGood(v)
+	return _c
+}
+
+// SetNillableLastGood sets the "last_good" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableLastGood(v *uuid.UUID) *ShardCreate {
+	if v != nil {
+		_c.SetLastGood(*v)
+	}
+	return _c
+}
+
+// SetLastGoodNumber sets the "last_good_number" field.
+func (_c *ShardCreate) SetLastGoodNumber(v int64) *ShardCreate {
+	_c.mutation.SetLastGoodNumber(v)
+	return _c
+}
+
+// SetNillableLastGoodNumber sets the "last_good_number" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableLastGoodNumber(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetLastGoodNumber(*v)
+	}
+	return _c
+}
+
+// SetLastGoodStarted sets the "last_good_started" field.
+func (_c *ShardCreate) SetLastGoodStarted(v time.Time) *ShardCreate {
+	_c.mutation.SetLastGoodStarted(v)
+	return _c
+}
+
+// SetNillableLastGoodStarted sets the "last_good_started" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableLastGoodStarted(v *time.Time) *ShardCreate {
+	if v != nil {
+		_c.SetLastGoodStarted(*v)
+	}
+	return _c
+}
+
+// SetLastGoodFiles sets the "last_good_files" field.
+func (_c *ShardCreate) SetLastGoodFiles(v int64) *ShardCreate {
+	_c.mutation.SetLastGoodFiles(v)
+	return _c
+}
+
+// SetNillableLastGoodFiles sets the "last_good_files" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableLastGoodFiles(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetLastGoodFiles(*v)
+	}
+	return _c
+}
+
+// SetLastGoodBytes sets the "last_good_bytes" field.
+func (_c *ShardCreate) SetLastGoodBytes(v int64) *ShardCreate {
+	_c.mutation.SetLastGoodBytes(v)
+	return _c
+}
+
+// SetNillableLastGoodBytes sets the "last_good_bytes" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableLastGoodBytes(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetLastGoodBytes(*v)
 	}
 	return _c
 }
@@ -121,6 +235,26 @@ func (_c *ShardCreate) defaults() {
 		v := shard.DefaultLastNumber
 		_c.mutation.SetLastNumber(v)
 	}
+	if _, ok := _c.mutation.Pattern(); !ok {
+		v := shard.DefaultPattern
+		_c.mutation.SetPattern(v)
+	}
+	if _, ok := _c.mutation.Retired(); !ok {
+		v := shard.DefaultRetired
+		_c.mutation.SetRetired(v)
+	}
+	if _, ok := _c.mutation.LastGoodNumber(); !ok {
+		v := shard.DefaultLastGoodNumber
+		_c.mutation.SetLastGoodNumber(v)
+	}
+	if _, ok := _c.mutation.LastGoodFiles(); !ok {
+		v := shard.DefaultLastGoodFiles
+		_c.mutation.SetLastGoodFiles(v)
+	}
+	if _, ok := _c.mutation.LastGoodBytes(); !ok {
+		v := shard.DefaultLastGoodBytes
+		_c.mutation.SetLastGoodBytes(v)
+	}
 }
 
 // check runs all checks and user-defined validators on the builder.
@@ -136,6 +270,21 @@ func (_c *ShardCreate) check() error {
 	}
 	if _, ok := _c.mutation.LastNumber(); !ok {
 		return &ValidationError{Name: "last_number", err: errors.New(`ent: missing required field "Shard.last_number"`)}
+	}
+	if _, ok := _c.mutation.Pattern(); !ok {
+		return &ValidationError{Name: "pattern", err: errors.New(`ent: missing required field "Shard.pattern"`)}
+	}
+	if _, ok := _c.mutation.Retired(); !ok {
+		return &ValidationError{Name: "retired", err: errors.New(`ent: missing required field "Shard.retired"`)}
+	}
+	if _, ok := _c.mutation.LastGoodNumber(); !ok {
+		return &ValidationError{Name: "last_good_number", err: errors.New(`ent: missing required field "Shard.last_good_number"`)}
+	}
+	if _, ok := _c.mutation.LastGoodFiles(); !ok {
+		return &ValidationError{Name: "last_good_files", err: errors.New(`ent: missing required field "Shard.last_good_files"`)}
+	}
+	if _, ok := _c.mutation.LastGoodBytes(); !ok {
+		return &ValidationError{Name: "last_good_bytes", err: errors.New(`ent: missing required field "Shard.last_good_bytes"`)}
 	}
 	if len(_c.mutation.FilerIDs()) == 0 {
 		return &ValidationError{Name: "filer", err: errors.New(`ent: missing required edge "Shard.filer"`)}
@@ -184,6 +333,38 @@ func (_c *ShardCreate) createSpec() (*Shard, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.LastNumber(); ok {
 		_spec.SetField(shard.FieldLastNumber, field.TypeInt64, value)
 		_node.LastNumber = value
+	}
+	if value, ok := _c.mutation.Pattern(); ok {
+		_spec.SetField(shard.FieldPattern, field.TypeString, value)
+		_node.Pattern = value
+	}
+	if value, ok := _c.mutation.Selection(); ok {
+		_spec.SetField(shard.FieldSelection, field.TypeJSON, value)
+		_node.Selection = value
+	}
+	if value, ok := _c.mutation.Retired(); ok {
+		_spec.SetField(shard.FieldRetired, field.TypeBool, value)
+		_node.Retired = value
+	}
+	if value, ok := _c.mutation.LastGood(); ok {
+		_spec.SetField(shard.FieldLastGood, field.TypeUUID, value)
+		_node.LastGood = &value
+	}
+	if value, ok := _c.mutation.LastGoodNumber(); ok {
+		_spec.SetField(shard.FieldLastGoodNumber, field.TypeInt64, value)
+		_node.LastGoodNumber = value
+	}
+	if value, ok := _c.mutation.LastGoodStarted(); ok {
+		_spec.SetField(shard.FieldLastGoodStarted, field.TypeTime, value)
+		_node.LastGoodStarted = &value
+	}
+	if value, ok := _c.mutation.LastGoodFiles(); ok {
+		_spec.SetField(shard.FieldLastGoodFiles, field.TypeInt64, value)
+		_node.LastGoodFiles = value
+	}
+	if value, ok := _c.mutation.LastGoodBytes(); ok {
+		_spec.SetField(shard.FieldLastGoodBytes, field.TypeInt64, value)
+		_node.LastGoodBytes = value
 	}
 	if nodes := _c.mutation.FilerIDs(); len(nodes) > 0 {
 		edge := &sqlgraph.EdgeSpec{
@@ -324,6 +505,138 @@ func (u *ShardUpsert) AddLastNumber(v int64) *ShardUpsert {
 	return u
 }
 
+// SetPattern sets the "pattern" field.
+func (u *ShardUpsert) SetPattern(v string) *ShardUpsert {
+	u.Set(shard.FieldPattern, v)
+	return u
+}
+
+// UpdatePattern sets the "pattern" field to the value that was provided on create.
+func (u *ShardUpsert) UpdatePattern() *ShardUpsert {
+	u.SetExcluded(shard.FieldPattern)
+	return u
+}
+
+// SetSelection sets the "selection" field.
+func (u *ShardUpsert) SetSelection(v backup.Selection) *ShardUpsert {
+	u.Set(shard.FieldSelection, v)
+	return u
+}
+
+// UpdateSelection sets the "selection" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateSelection() *ShardUpsert {
+	u.SetExcluded(shard.FieldSelection)
+	return u
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (u *ShardUpsert) ClearSelection() *ShardUpsert {
+	u.SetNull(shard.FieldSelection)
+	return u
+}
+
+// SetRetired sets the "retired" field.
+func (u *ShardUpsert) SetRetired(v bool) *ShardUpsert {
+	u.Set(shard.FieldRetired, v)
+	return u
+}
+
+// UpdateRetired sets the "retired" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateRetired() *ShardUpsert {
+	u.SetExcluded(shard.FieldRetired)
+	return u
+}
+
+// SetLastGood sets the "last_good" field.
+func (u *ShardUpsert) SetLastGood(v uuid.UUID) *ShardUpsert {
+	u.Set(shard.FieldLastGood, v)
+	return u
+}
+
+// UpdateLastGood sets the "last_good" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateLastGood() *ShardUpsert {
+	u.SetExcluded(shard.FieldLastGood)
+	return u
+}
+
+// ClearLastGood clears the value of the "last_good" field.
+func (u *ShardUpsert) ClearLastGood() *ShardUpsert {
+	u.SetNull(shard.FieldLastGood)
+	return u
+}
+
+// SetLastGoodNumber sets the "last_good_number" field.
+func (u *ShardUpsert) SetLastGoodNumber(v int64) *ShardUpsert {
+	u.Set(shard.FieldLastGoodNumber, v)
+	return u
+}
+
+// UpdateLastGoodNumber sets the "last_good_number" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateLastGoodNumber() *ShardUpsert {
+	u.SetExcluded(shard.FieldLastGoodNumber)
+	return u
+}
+
+// AddLastGoodNumber adds v to the "last_good_number" field.
+func (u *ShardUpsert) AddLastGoodNumber(v int64) *ShardUpsert {
+	u.Add(shard.FieldLastGoodNumber, v)
+	return u
+}
+
+// SetLastGoodStarted sets the "last_good_started" field.
+func (u *ShardUpsert) SetLastGoodStarted(v time.Time) *ShardUpsert {
+	u.Set(shard.FieldLastGoodStarted, v)
+	return u
+}
+
+// UpdateLastGoodStarted sets the "last_good_started" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateLastGoodStarted() *ShardUpsert {
+	u.SetExcluded(shard.FieldLastGoodStarted)
+	return u
+}
+
+// ClearLastGoodStarted clears the value of the "last_good_started" field.
+func (u *ShardUpsert) ClearLastGoodStarted() *ShardUpsert {
+	u.SetNull(shard.FieldLastGoodStarted)
+	return u
+}
+
+// SetLastGoodFiles sets the "last_good_files" field.
+func (u *ShardUpsert) SetLastGoodFiles(v int64) *ShardUpsert {
+	u.Set(shard.FieldLastGoodFiles, v)
+	return u
+}
+
+// UpdateLastGoodFiles sets the "last_good_files" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateLastGoodFiles() *ShardUpsert {
+	u.SetExcluded(shard.FieldLastGoodFiles)
+	return u
+}
+
+// AddLastGoodFiles adds v to the "last_good_files" field.
+func (u *ShardUpsert) AddLastGoodFiles(v int64) *ShardUpsert {
+	u.Add(shard.FieldLastGoodFiles, v)
+	return u
+}
+
+// SetLastGoodBytes sets the "last_good_bytes" field.
+func (u *ShardUpsert) SetLastGoodBytes(v int64) *ShardUpsert {
+	u.Set(shard.FieldLastGoodBytes, v)
+	return u
+}
+
+// UpdateLastGoodBytes sets the "last_good_bytes" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateLastGoodBytes() *ShardUpsert {
+	u.SetExcluded(shard.FieldLastGoodBytes)
+	return u
+}
+
+// AddLastGoodBytes adds v to the "last_good_bytes" field.
+func (u *ShardUpsert) AddLastGoodBytes(v int64) *ShardUpsert {
+	u.Add(shard.FieldLastGoodBytes, v)
+	return u
+}
+
 // UpdateNewValues updates the mutable fields using the new values that were set on create except the ID field.
 // Using this option is equivalent to using:
 //
@@ -432,6 +745,160 @@ func (u *ShardUpsertOne) AddLastNumber(v int64) *ShardUpsertOne {
 func (u *ShardUpsertOne) UpdateLastNumber() *ShardUpsertOne {
 	return u.Update(func(s *ShardUpsert) {
 		s.UpdateLastNumber()
+	})
+}
+
+// SetPattern sets the "pattern" field.
+func (u *ShardUpsertOne) SetPattern(v string) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetPattern(v)
+	})
+}
+
+// UpdatePattern sets the "pattern" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdatePattern() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdatePattern()
+	})
+}
+
+// SetSelection sets the "selection" field.
+func (u *ShardUpsertOne) SetSelection(v backup.Selection) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetSelection(v)
+	})
+}
+
+// UpdateSelection sets the "selection" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateSelection() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateSelection()
+	})
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (u *ShardUpsertOne) ClearSelection() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.ClearSelection()
+	})
+}
+
+// SetRetired sets the "retired" field.
+func (u *ShardUpsertOne) SetRetired(v bool) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetRetired(v)
+	})
+}
+
+// UpdateRetired sets the "retired" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateRetired() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateRetired()
+	})
+}
+
+// SetLastGood sets the "last_good" field.
+func (u *ShardUpsertOne) SetLastGood(v uuid.UUID) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGood(v)
+	})
+}
+
+// UpdateLastGood sets the "last_good" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateLastGood() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGood()
+	})
+}
+
+// ClearLastGood clears the value of the "last_good" field.
+func (u *ShardUpsertOne) ClearLastGood() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.ClearLastGood()
+	})
+}
+
+// SetLastGoodNumber sets the "last_good_number" field.
+func (u *ShardUpsertOne) SetLastGoodNumber(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodNumber(v)
+	})
+}
+
+// AddLastGoodNumber adds v to the "last_good_number" field.
+func (u *ShardUpsertOne) AddLastGoodNumber(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddLastGoodNumber(v)
+	})
+}
+
+// UpdateLastGoodNumber sets the "last_good_number" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateLastGoodNumber() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodNumber()
+	})
+}
+
+// SetLastGoodStarted sets the "last_good_started" field.
+func (u *ShardUpsertOne) SetLastGoodStarted(v time.Time) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodStarted(v)
+	})
+}
+
+// UpdateLastGoodStarted sets the "last_good_started" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateLastGoodStarted() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodStarted()
+	})
+}
+
+// ClearLastGoodStarted clears the value of the "last_good_started" field.
+func (u *ShardUpsertOne) ClearLastGoodStarted() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.ClearLastGoodStarted()
+	})
+}
+
+// SetLastGoodFiles sets the "last_good_files" field.
+func (u *ShardUpsertOne) SetLastGoodFiles(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodFiles(v)
+	})
+}
+
+// AddLastGoodFiles adds v to the "last_good_files" field.
+func (u *ShardUpsertOne) AddLastGoodFiles(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddLastGoodFiles(v)
+	})
+}
+
+// UpdateLastGoodFiles sets the "last_good_files" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateLastGoodFiles() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodFiles()
+	})
+}
+
+// SetLastGoodBytes sets the "last_good_bytes" field.
+func (u *ShardUpsertOne) SetLastGoodBytes(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodBytes(v)
+	})
+}
+
+// AddLastGoodBytes adds v to the "last_good_bytes" field.
+func (u *ShardUpsertOne) AddLastGoodBytes(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddLastGoodBytes(v)
+	})
+}
+
+// UpdateLastGoodBytes sets the "last_good_bytes" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateLastGoodBytes() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodBytes()
 	})
 }
 
@@ -709,6 +1176,160 @@ func (u *ShardUpsertBulk) AddLastNumber(v int64) *ShardUpsertBulk {
 func (u *ShardUpsertBulk) UpdateLastNumber() *ShardUpsertBulk {
 	return u.Update(func(s *ShardUpsert) {
 		s.UpdateLastNumber()
+	})
+}
+
+// SetPattern sets the "pattern" field.
+func (u *ShardUpsertBulk) SetPattern(v string) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetPattern(v)
+	})
+}
+
+// UpdatePattern sets the "pattern" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdatePattern() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdatePattern()
+	})
+}
+
+// SetSelection sets the "selection" field.
+func (u *ShardUpsertBulk) SetSelection(v backup.Selection) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetSelection(v)
+	})
+}
+
+// UpdateSelection sets the "selection" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateSelection() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateSelection()
+	})
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (u *ShardUpsertBulk) ClearSelection() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.ClearSelection()
+	})
+}
+
+// SetRetired sets the "retired" field.
+func (u *ShardUpsertBulk) SetRetired(v bool) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetRetired(v)
+	})
+}
+
+// UpdateRetired sets the "retired" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateRetired() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateRetired()
+	})
+}
+
+// SetLastGood sets the "last_good" field.
+func (u *ShardUpsertBulk) SetLastGood(v uuid.UUID) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGood(v)
+	})
+}
+
+// UpdateLastGood sets the "last_good" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateLastGood() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGood()
+	})
+}
+
+// ClearLastGood clears the value of the "last_good" field.
+func (u *ShardUpsertBulk) ClearLastGood() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.ClearLastGood()
+	})
+}
+
+// SetLastGoodNumber sets the "last_good_number" field.
+func (u *ShardUpsertBulk) SetLastGoodNumber(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodNumber(v)
+	})
+}
+
+// AddLastGoodNumber adds v to the "last_good_number" field.
+func (u *ShardUpsertBulk) AddLastGoodNumber(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddLastGoodNumber(v)
+	})
+}
+
+// UpdateLastGoodNumber sets the "last_good_number" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateLastGoodNumber() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodNumber()
+	})
+}
+
+// SetLastGoodStarted sets the "last_good_started" field.
+func (u *ShardUpsertBulk) SetLastGoodStarted(v time.Time) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodStarted(v)
+	})
+}
+
+// UpdateLastGoodStarted sets the "last_good_started" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateLastGoodStarted() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodStarted()
+	})
+}
+
+// ClearLastGoodStarted clears the value of the "last_good_started" field.
+func (u *ShardUpsertBulk) ClearLastGoodStarted() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.ClearLastGoodStarted()
+	})
+}
+
+// SetLastGoodFiles sets the "last_good_files" field.
+func (u *ShardUpsertBulk) SetLastGoodFiles(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodFiles(v)
+	})
+}
+
+// AddLastGoodFiles adds v to the "last_good_files" field.
+func (u *ShardUpsertBulk) AddLastGoodFiles(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddLastGoodFiles(v)
+	})
+}
+
+// UpdateLastGoodFiles sets the "last_good_files" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateLastGoodFiles() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodFiles()
+	})
+}
+
+// SetLastGoodBytes sets the "last_good_bytes" field.
+func (u *ShardUpsertBulk) SetLastGoodBytes(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetLastGoodBytes(v)
+	})
+}
+
+// AddLastGoodBytes adds v to the "last_good_bytes" field.
+func (u *ShardUpsertBulk) AddLastGoodBytes(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddLastGoodBytes(v)
+	})
+}
+
+// UpdateLastGoodBytes sets the "last_good_bytes" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateLastGoodBytes() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateLastGoodBytes()
 	})
 }
 

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/shard"
@@ -91,6 +93,157 @@ func (_u *ShardUpdate) SetNillableLastNumber(v *int64) *ShardUpdate {
 // AddLastNumber adds value to the "last_number" field.
 func (_u *ShardUpdate) AddLastNumber(v int64) *ShardUpdate {
 	_u.mutation.AddLastNumber(v)
+	return _u
+}
+
+// SetPattern sets the "pattern" field.
+func (_u *ShardUpdate) SetPattern(v string) *ShardUpdate {
+	_u.mutation.SetPattern(v)
+	return _u
+}
+
+// SetNillablePattern sets the "pattern" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillablePattern(v *string) *ShardUpdate {
+	if v != nil {
+		_u.SetPattern(*v)
+	}
+	return _u
+}
+
+// SetSelection sets the "selection" field.
+func (_u *ShardUpdate) SetSelection(v backup.Selection) *ShardUpdate {
+	_u.mutation.SetSelection(v)
+	return _u
+}
+
+// SetNillableSelection sets the "selection" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableSelection(v *backup.Selection) *ShardUpdate {
+	if v != nil {
+		_u.SetSelection(*v)
+	}
+	return _u
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (_u *ShardUpdate) ClearSelection() *ShardUpdate {
+	_u.mutation.ClearSelection()
+	return _u
+}
+
+// SetRetired sets the "retired" field.
+func (_u *ShardUpdate) SetRetired(v bool) *ShardUpdate {
+	_u.mutation.SetRetired(v)
+	return _u
+}
+
+// SetNillableRetired sets the "retired" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableRetired(v *bool) *ShardUpdate {
+	if v != nil {
+		_u.SetRetired(*v)
+	}
+	return _u
+}
+
+// SetLastGood sets the "last_good" field.
+func (_u *ShardUpdate) SetLastGood(v uuid.UUID) *ShardUpdate {
+	_u.mutation.SetLastGood(v)
+	return _u
+}
+
+// SetNillableLastGood sets the "last_good" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableLastGood(v *uuid.UUID) *ShardUpdate {
+	if v != nil {
+		_u.SetLastGood(*v)
+	}
+	return _u
+}
+
+// ClearLastGood clears the value of the "last_good" field.
+func (_u *ShardUpdate) ClearLastGood() *ShardUpdate {
+	_u.mutation.ClearLastGood()
+	return _u
+}
+
+// SetLastGoodNumber sets the "last_good_number" field.
+func (_u *ShardUpdate) SetLastGoodNumber(v int64) *ShardUpdate {
+	_u.mutation.ResetLastGoodNumber()
+	_u.mutation.SetLastGoodNumber(v)
+	return _u
+}
+
+// SetNillableLastGoodNumber sets the "last_good_number" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableLastGoodNumber(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetLastGoodNumber(*v)
+	}
+	return _u
+}
+
+// AddLastGoodNumber adds value to the "last_good_number" field.
+func (_u *ShardUpdate) AddLastGoodNumber(v int64) *ShardUpdate {
+	_u.mutation.AddLastGoodNumber(v)
+	return _u
+}
+
+// SetLastGoodStarted sets the "last_good_started" field.
+func (_u *ShardUpdate) SetLastGoodStarted(v time.Time) *ShardUpdate {
+	_u.mutation.SetLastGoodStarted(v)
+	return _u
+}
+
+// SetNillableLastGoodStarted sets the "last_good_started" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableLastGoodStarted(v *time.Time) *ShardUpdate {
+	if v != nil {
+		_u.SetLastGoodStarted(*v)
+	}
+	return _u
+}
+
+// ClearLastGoodStarted clears the value of the "last_good_started" field.
+func (_u *ShardUpdate) ClearLastGoodStarted() *ShardUpdate {
+	_u.mutation.ClearLastGoodStarted()
+	return _u
+}
+
+// SetLastGoodFiles sets the "last_good_files" field.
+func (_u *ShardUpdate) SetLastGoodFiles(v int64) *ShardUpdate {
+	_u.mutation.ResetLastGoodFiles()
+	_u.mutation.SetLastGoodFiles(v)
+	return _u
+}
+
+// SetNillableLastGoodFiles sets the "last_good_files" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableLastGoodFiles(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetLastGoodFiles(*v)
+	}
+	return _u
+}
+
+// AddLastGoodFiles adds value to the "last_good_files" field.
+func (_u *ShardUpdate) AddLastGoodFiles(v int64) *ShardUpdate {
+	_u.mutation.AddLastGoodFiles(v)
+	return _u
+}
+
+// SetLastGoodBytes sets the "last_good_bytes" field.
+func (_u *ShardUpdate) SetLastGoodBytes(v int64) *ShardUpdate {
+	_u.mutation.ResetLastGoodBytes()
+	_u.mutation.SetLastGoodBytes(v)
+	return _u
+}
+
+// SetNillableLastGoodBytes sets the "last_good_bytes" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableLastGoodBytes(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetLastGoodBytes(*v)
+	}
+	return _u
+}
+
+// AddLastGoodBytes adds value to the "last_good_bytes" field.
+func (_u *ShardUpdate) AddLastGoodBytes(v int64) *ShardUpdate {
+	_u.mutation.AddLastGoodBytes(v)
 	return _u
 }
 
@@ -210,6 +363,48 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.AddedLastNumber(); ok {
 		_spec.AddField(shard.FieldLastNumber, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Pattern(); ok {
+		_spec.SetField(shard.FieldPattern, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Selection(); ok {
+		_spec.SetField(shard.FieldSelection, field.TypeJSON, value)
+	}
+	if _u.mutation.SelectionCleared() {
+		_spec.ClearField(shard.FieldSelection, field.TypeJSON)
+	}
+	if value, ok := _u.mutation.Retired(); ok {
+		_spec.SetField(shard.FieldRetired, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.LastGood(); ok {
+		_spec.SetField(shard.FieldLastGood, field.TypeUUID, value)
+	}
+	if _u.mutation.LastGoodCleared() {
+		_spec.ClearField(shard.FieldLastGood, field.TypeUUID)
+	}
+	if value, ok := _u.mutation.LastGoodNumber(); ok {
+		_spec.SetField(shard.FieldLastGoodNumber, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedLastGoodNumber(); ok {
+		_spec.AddField(shard.FieldLastGoodNumber, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.LastGoodStarted(); ok {
+		_spec.SetField(shard.FieldLastGoodStarted, field.TypeTime, value)
+	}
+	if _u.mutation.LastGoodStartedCleared() {
+		_spec.ClearField(shard.FieldLastGoodStarted, field.TypeTime)
+	}
+	if value, ok := _u.mutation.LastGoodFiles(); ok {
+		_spec.SetField(shard.FieldLastGoodFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedLastGoodFiles(); ok {
+		_spec.AddField(shard.FieldLastGoodFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.LastGoodBytes(); ok {
+		_spec.SetField(shard.FieldLastGoodBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedLastGoodBytes(); ok {
+		_spec.AddField(shard.FieldLastGoodBytes, field.TypeInt64, value)
 	}
 	if _u.mutation.FilerCleared() {
 		edge := &sqlgraph.EdgeSpec{
@@ -370,6 +565,157 @@ func (_u *ShardUpdateOne) AddLastNumber(v int64) *ShardUpdateOne {
 	return _u
 }
 
+// SetPattern sets the "pattern" field.
+func (_u *ShardUpdateOne) SetPattern(v string) *ShardUpdateOne {
+	_u.mutation.SetPattern(v)
+	return _u
+}
+
+// SetNillablePattern sets the "pattern" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillablePattern(v *string) *ShardUpdateOne {
+	if v != nil {
+		_u.SetPattern(*v)
+	}
+	return _u
+}
+
+// SetSelection sets the "selection" field.
+func (_u *ShardUpdateOne) SetSelection(v backup.Selection) *ShardUpdateOne {
+	_u.mutation.SetSelection(v)
+	return _u
+}
+
+// SetNillableSelection sets the "selection" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableSelection(v *backup.Selection) *ShardUpdateOne {
+	if v != nil {
+		_u.SetSelection(*v)
+	}
+	return _u
+}
+
+// ClearSelection clears the value of the "selection" field.
+func (_u *ShardUpdateOne) ClearSelection() *ShardUpdateOne {
+	_u.mutation.ClearSelection()
+	return _u
+}
+
+// SetRetired sets the "retired" field.
+func (_u *ShardUpdateOne) SetRetired(v bool) *ShardUpdateOne {
+	_u.mutation.SetRetired(v)
+	return _u
+}
+
+// SetNillableRetired sets the "retired" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableRetired(v *bool) *ShardUpdateOne {
+	if v != nil {
+		_u.SetRetired(*v)
+	}
+	return _u
+}
+
+// SetLastGood sets the "last_good" field.
+func (_u *ShardUpdateOne) SetLastGood(v uuid.UUID) *ShardUpdateOne {
+	_u.mutation.SetLastGood(v)
+	return _u
+}
+
+// SetNillableLastGood sets the "last_good" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableLastGood(v *uuid.UUID) *ShardUpdateOne {
+	if v != nil {
+		_u.SetLastGood(*v)
+	}
+	return _u
+}
+
+// ClearLastGood clears the value of the "last_good" field.
+func (_u *ShardUpdateOne) ClearLastGood() *ShardUpdateOne {
+	_u.mutation.ClearLastGood()
+	return _u
+}
+
+// SetLastGoodNumber sets the "last_good_number" field.
+func (_u *ShardUpdateOne) SetLastGoodNumber(v int64) *ShardUpdateOne {
+	_u.mutation.ResetLastGoodNumber()
+	_u.mutation.SetLastGoodNumber(v)
+	return _u
+}
+
+// SetNillableLastGoodNumber sets the "last_good_number" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableLastGoodNumber(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetLastGoodNumber(*v)
+	}
+	return _u
+}
+
+// AddLastGoodNumber adds value to the "last_good_number" field.
+func (_u *ShardUpdateOne) AddLastGoodNumber(v int64) *ShardUpdateOne {
+	_u.mutation.AddLastGoodNumber(v)
+	return _u
+}
+
+// SetLastGoodStarted sets the "last_good_started" field.
+func (_u *ShardUpdateOne) SetLastGoodStarted(v time.Time) *ShardUpdateOne {
+	_u.mutation.SetLastGoodStarted(v)
+	return _u
+}
+
+// SetNillableLastGoodStarted sets the "last_good_started" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableLastGoodStarted(v *time.Time) *ShardUpdateOne {
+	if v != nil {
+		_u.SetLastGoodStarted(*v)
+	}
+	return _u
+}
+
+// ClearLastGoodStarted clears the value of the "last_good_started" field.
+func (_u *ShardUpdateOne) ClearLastGoodStarted() *ShardUpdateOne {
+	_u.mutation.ClearLastGoodStarted()
+	return _u
+}
+
+// SetLastGoodFiles sets the "last_good_files" field.
+func (_u *ShardUpdateOne) SetLastGoodFiles(v int64) *ShardUpdateOne {
+	_u.mutation.ResetLastGoodFiles()
+	_u.mutation.SetLastGoodFiles(v)
+	return _u
+}
+
+// SetNillableLastGoodFiles sets the "last_good_files" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableLastGoodFiles(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetLastGoodFiles(*v)
+	}
+	return _u
+}
+
+// AddLastGoodFiles adds value to the "last_good_files" field.
+func (_u *ShardUpdateOne) AddLastGoodFiles(v int64) *ShardUpdateOne {
+	_u.mutation.AddLastGoodFiles(v)
+	return _u
+}
+
+// SetLastGoodBytes sets the "last_good_bytes" field.
+func (_u *ShardUpdateOne) SetLastGoodBytes(v int64) *ShardUpdateOne {
+	_u.mutation.ResetLastGoodBytes()
+	_u.mutation.SetLastGoodBytes(v)
+	return _u
+}
+
+// SetNillableLastGoodBytes sets the "last_good_bytes" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableLastGoodBytes(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetLastGoodBytes(*v)
+	}
+	return _u
+}
+
+// AddLastGoodBytes adds value to the "last_good_bytes" field.
+func (_u *ShardUpdateOne) AddLastGoodBytes(v int64) *ShardUpdateOne {
+	_u.mutation.AddLastGoodBytes(v)
+	return _u
+}
+
 // SetFiler sets the "filer" edge to the Filer entity.
 func (_u *ShardUpdateOne) SetFiler(v *Filer) *ShardUpdateOne {
 	return _u.SetFilerID(v.ID)
@@ -516,6 +862,48 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 	}
 	if value, ok := _u.mutation.AddedLastNumber(); ok {
 		_spec.AddField(shard.FieldLastNumber, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Pattern(); ok {
+		_spec.SetField(shard.FieldPattern, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Selection(); ok {
+		_spec.SetField(shard.FieldSelection, field.TypeJSON, value)
+	}
+	if _u.mutation.SelectionCleared() {
+		_spec.ClearField(shard.FieldSelection, field.TypeJSON)
+	}
+	if value, ok := _u.mutation.Retired(); ok {
+		_spec.SetField(shard.FieldRetired, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.LastGood(); ok {
+		_spec.SetField(shard.FieldLastGood, field.TypeUUID, value)
+	}
+	if _u.mutation.LastGoodCleared() {
+		_spec.ClearField(shard.FieldLastGood, field.TypeUUID)
+	}
+	if value, ok := _u.mutation.LastGoodNumber(); ok {
+		_spec.SetField(shard.FieldLastGoodNumber, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedLastGoodNumber(); ok {
+		_spec.AddField(shard.FieldLastGoodNumber, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.LastGoodStarted(); ok {
+		_spec.SetField(shard.FieldLastGoodStarted, field.TypeTime, value)
+	}
+	if _u.mutation.LastGoodStartedCleared() {
+		_spec.ClearField(shard.FieldLastGoodStarted, field.TypeTime)
+	}
+	if value, ok := _u.mutation.LastGoodFiles(); ok {
+		_spec.SetField(shard.FieldLastGoodFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedLastGoodFiles(); ok {
+		_spec.AddField(shard.FieldLastGoodFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.LastGoodBytes(); ok {
+		_spec.SetField(shard.FieldLastGoodBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedLastGoodBytes(); ok {
+		_spec.AddField(shard.FieldLastGoodBytes, field.TypeInt64, value)
 	}
 	if _u.mutation.FilerCleared() {
 		edge := &sqlgraph.EdgeSpec{

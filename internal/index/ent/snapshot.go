@@ -23,6 +23,8 @@ type Snapshot struct {
 	ID uuid.UUID `json:"id,omitempty"`
 	// ShardID holds the value of the "shard_id" field.
 	ShardID int64 `json:"shard_id,omitempty"`
+	// FilerID holds the value of the "filer_id" field.
+	FilerID int64 `json:"filer_id,omitempty"`
 	// Number holds the value of the "number" field.
 	Number int64 `json:"number,omitempty"`
 	// Base holds the value of the "base" field.
@@ -35,6 +37,10 @@ type Snapshot struct {
 	Started time.Time `json:"started,omitempty"`
 	// Committed holds the value of the "committed" field.
 	Committed *time.Time `json:"committed,omitempty"`
+	// Source holds the value of the "source" field.
+	Source string `json:"source,omitempty"`
+	// Cancel holds the value of the "cancel" field.
+	Cancel string `json:"cancel,omitempty"`
 	// Selection holds the value of the "selection" field.
 	Selection backup.Selection `json:"selection,omitempty"`
 	// AllowShrink holds the value of the "allow_shrink" field.
@@ -159,9 +165,9 @@ func (*Snapshot) scanValues(columns []string) ([]any, error) {
 			values[i] = new(sql.NullBool)
 		case snapshot.FieldWalkSeconds, snapshot.FieldReadSeconds, snapshot.FieldHashSeconds, snapshot.FieldCompressSeconds, snapshot.FieldSealSeconds, snapshot.FieldUploadSeconds, snapshot.FieldCommitSeconds:
 			values[i] = new(sql.NullFloat64)
-		case snapshot.FieldShardID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled:
+		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled:
 			values[i] = new(sql.NullInt64)
-		case snapshot.FieldState, snapshot.FieldReason:
+		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldSource, snapshot.FieldCancel:
 			values[i] = new(sql.NullString)
 		case snapshot.FieldStarted, snapshot.FieldCommitted:
 			values[i] = new(sql.NullTime)
@@ -193,6 +199,12 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field shard_id", values[i])
 			} else if value.Valid {
 				_m.ShardID = value.Int64
+			}
+		case snapshot.FieldFilerID:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field filer_id", values[i])
+			} else if value.Valid {
+				_m.FilerID = value.Int64
 			}
 		case snapshot.FieldNumber:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
@@ -230,6 +242,18 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.Committed = new(time.Time)
 				*_m.Committed = value.Time
+			}
+		case snapshot.FieldSource:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field source", values[i])
+			} else if value.Valid {
+				_m.Source = value.String
+			}
+		case snapshot.FieldCancel:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field cancel", values[i])
+			} else if value.Valid {
+				_m.Cancel = value.String
 			}
 		case snapshot.FieldSelection:
 			if value, ok := values[i].(*[]byte); !ok {
@@ -458,6 +482,9 @@ func (_m *Snapshot) String() string {
 	builder.WriteString("shard_id=")
 	builder.WriteString(fmt.Sprintf("%v", _m.ShardID))
 	builder.WriteString(", ")
+	builder.WriteString("filer_id=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilerID))
+	builder.WriteString(", ")
 	builder.WriteString("number=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Number))
 	builder.WriteString(", ")
@@ -477,6 +504,12 @@ func (_m *Snapshot) String() string {
 		builder.WriteString("committed=")
 		builder.WriteString(v.Format(time.ANSIC))
 	}
+	builder.WriteString(", ")
+	builder.WriteString("source=")
+	builder.WriteString(_m.Source)
+	builder.WriteString(", ")
+	builder.WriteString("cancel=")
+	builder.WriteString(_m.Cancel)
 	builder.WriteString(", ")
 	builder.WriteString("selection=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Selection))

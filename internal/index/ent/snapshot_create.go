@@ -35,6 +35,20 @@ func (_c *SnapshotCreate) SetShardID(v int64) *SnapshotCreate {
 	return _c
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_c *SnapshotCreate) SetFilerID(v int64) *SnapshotCreate {
+	_c.mutation.SetFilerID(v)
+	return _c
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFilerID(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFilerID(*v)
+	}
+	return _c
+}
+
 // SetNumber sets the "number" field.
 func (_c *SnapshotCreate) SetNumber(v int64) *SnapshotCreate {
 	_c.mutation.SetNumber(v)
@@ -91,6 +105,34 @@ func (_c *SnapshotCreate) SetCommitted(v time.Time) *SnapshotCreate {
 func (_c *SnapshotCreate) SetNillableCommitted(v *time.Time) *SnapshotCreate {
 	if v != nil {
 		_c.SetCommitted(*v)
+	}
+	return _c
+}
+
+// SetSource sets the "source" field.
+func (_c *SnapshotCreate) SetSource(v string) *SnapshotCreate {
+	_c.mutation.SetSource(v)
+	return _c
+}
+
+// SetNillableSource sets the "source" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableSource(v *string) *SnapshotCreate {
+	if v != nil {
+		_c.SetSource(*v)
+	}
+	return _c
+}
+
+// SetCancel sets the "cancel" field.
+func (_c *SnapshotCreate) SetCancel(v string) *SnapshotCreate {
+	_c.mutation.SetCancel(v)
+	return _c
+}
+
+// SetNillableCancel sets the "cancel" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCancel(v *string) *SnapshotCreate {
+	if v != nil {
+		_c.SetCancel(*v)
 	}
 	return _c
 }
@@ -540,6 +582,10 @@ func (_c *SnapshotCreate) ExecX(ctx context.Context) {
 
 // defaults sets the default values of the builder before save.
 func (_c *SnapshotCreate) defaults() {
+	if _, ok := _c.mutation.FilerID(); !ok {
+		v := snapshot.DefaultFilerID
+		_c.mutation.SetFilerID(v)
+	}
 	if _, ok := _c.mutation.Base(); !ok {
 		v := snapshot.DefaultBase
 		_c.mutation.SetBase(v)
@@ -547,6 +593,14 @@ func (_c *SnapshotCreate) defaults() {
 	if _, ok := _c.mutation.Reason(); !ok {
 		v := snapshot.DefaultReason
 		_c.mutation.SetReason(v)
+	}
+	if _, ok := _c.mutation.Source(); !ok {
+		v := snapshot.DefaultSource
+		_c.mutation.SetSource(v)
+	}
+	if _, ok := _c.mutation.Cancel(); !ok {
+		v := snapshot.DefaultCancel
+		_c.mutation.SetCancel(v)
 	}
 	if _, ok := _c.mutation.AllowShrink(); !ok {
 		v := snapshot.DefaultAllowShrink
@@ -651,6 +705,9 @@ func (_c *SnapshotCreate) check() error {
 	if _, ok := _c.mutation.ShardID(); !ok {
 		return &ValidationError{Name: "shard_id", err: errors.New(`ent: missing required field "Snapshot.shard_id"`)}
 	}
+	if _, ok := _c.mutation.FilerID(); !ok {
+		return &ValidationError{Name: "filer_id", err: errors.New(`ent: missing required field "Snapshot.filer_id"`)}
+	}
 	if _, ok := _c.mutation.Number(); !ok {
 		return &ValidationError{Name: "number", err: errors.New(`ent: missing required field "Snapshot.number"`)}
 	}
@@ -665,6 +722,12 @@ func (_c *SnapshotCreate) check() error {
 	}
 	if _, ok := _c.mutation.Started(); !ok {
 		return &ValidationError{Name: "started", err: errors.New(`ent: missing required field "Snapshot.started"`)}
+	}
+	if _, ok := _c.mutation.Source(); !ok {
+		return &ValidationError{Name: "source", err: errors.New(`ent: missing required field "Snapshot.source"`)}
+	}
+	if _, ok := _c.mutation.Cancel(); !ok {
+		return &ValidationError{Name: "cancel", err: errors.New(`ent: missing required field "Snapshot.cancel"`)}
 	}
 	if _, ok := _c.mutation.Selection(); !ok {
 		return &ValidationError{Name: "selection", err: errors.New(`ent: missing required field "Snapshot.selection"`)}
@@ -780,6 +843,10 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 		_node.ID = id
 		_spec.ID.Value = &id
 	}
+	if value, ok := _c.mutation.FilerID(); ok {
+		_spec.SetField(snapshot.FieldFilerID, field.TypeInt64, value)
+		_node.FilerID = value
+	}
 	if value, ok := _c.mutation.Number(); ok {
 		_spec.SetField(snapshot.FieldNumber, field.TypeInt64, value)
 		_node.Number = value
@@ -803,6 +870,14 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)
 		_node.Committed = &value
+	}
+	if value, ok := _c.mutation.Source(); ok {
+		_spec.SetField(snapshot.FieldSource, field.TypeString, value)
+		_node.Source = value
+	}
+	if value, ok := _c.mutation.Cancel(); ok {
+		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
+		_node.Cancel = value
 	}
 	if value, ok := _c.mutation.Selection(); ok {
 		_spec.SetField(snapshot.FieldSelection, field.TypeJSON, value)
@@ -1041,6 +1116,24 @@ func (u *SnapshotUpsert) UpdateShardID() *SnapshotUpsert {
 	return u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (u *SnapshotUpsert) SetFilerID(v int64) *SnapshotUpsert {
+	u.Set(snapshot.FieldFilerID, v)
+	return u
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateFilerID() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldFilerID)
+	return u
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *SnapshotUpsert) AddFilerID(v int64) *SnapshotUpsert {
+	u.Add(snapshot.FieldFilerID, v)
+	return u
+}
+
 // SetNumber sets the "number" field.
 func (u *SnapshotUpsert) SetNumber(v int64) *SnapshotUpsert {
 	u.Set(snapshot.FieldNumber, v)
@@ -1128,6 +1221,30 @@ func (u *SnapshotUpsert) UpdateCommitted() *SnapshotUpsert {
 // ClearCommitted clears the value of the "committed" field.
 func (u *SnapshotUpsert) ClearCommitted() *SnapshotUpsert {
 	u.SetNull(snapshot.FieldCommitted)
+	return u
+}
+
+// SetSource sets the "source" field.
+func (u *SnapshotUpsert) SetSource(v string) *SnapshotUpsert {
+	u.Set(snapshot.FieldSource, v)
+	return u
+}
+
+// UpdateSource sets the "source" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateSource() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldSource)
+	return u
+}
+
+// SetCancel sets the "cancel" field.
+func (u *SnapshotUpsert) SetCancel(v string) *SnapshotUpsert {
+	u.Set(snapshot.FieldCancel, v)
+	return u
+}
+
+// UpdateCancel sets the "cancel" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateCancel() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldCancel)
 	return u
 }
 
@@ -1667,6 +1784,27 @@ func (u *SnapshotUpsertOne) UpdateShardID() *SnapshotUpsertOne {
 	})
 }
 
+// SetFilerID sets the "filer_id" field.
+func (u *SnapshotUpsertOne) SetFilerID(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetFilerID(v)
+	})
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *SnapshotUpsertOne) AddFilerID(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddFilerID(v)
+	})
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateFilerID() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateFilerID()
+	})
+}
+
 // SetNumber sets the "number" field.
 func (u *SnapshotUpsertOne) SetNumber(v int64) *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -1769,6 +1907,34 @@ func (u *SnapshotUpsertOne) UpdateCommitted() *SnapshotUpsertOne {
 func (u *SnapshotUpsertOne) ClearCommitted() *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.ClearCommitted()
+	})
+}
+
+// SetSource sets the "source" field.
+func (u *SnapshotUpsertOne) SetSource(v string) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetSource(v)
+	})
+}
+
+// UpdateSource sets the "source" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateSource() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateSource()
+	})
+}
+
+// SetCancel sets the "cancel" field.
+func (u *SnapshotUpsertOne) SetCancel(v string) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCancel(v)
+	})
+}
+
+// UpdateCancel sets the "cancel" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateCancel() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCancel()
 	})
 }
 
@@ -2554,6 +2720,27 @@ func (u *SnapshotUpsertBulk) UpdateShardID() *SnapshotUpsertBulk {
 	})
 }
 
+// SetFilerID sets the "filer_id" field.
+func (u *SnapshotUpsertBulk) SetFilerID(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetFilerID(v)
+	})
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *SnapshotUpsertBulk) AddFilerID(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddFilerID(v)
+	})
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateFilerID() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateFilerID()
+	})
+}
+
 // SetNumber sets the "number" field.
 func (u *SnapshotUpsertBulk) SetNumber(v int64) *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -2656,6 +2843,34 @@ func (u *SnapshotUpsertBulk) UpdateCommitted() *SnapshotUpsertBulk {
 func (u *SnapshotUpsertBulk) ClearCommitted() *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.ClearCommitted()
+	})
+}
+
+// SetSource sets the "source" field.
+func (u *SnapshotUpsertBulk) SetSource(v string) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetSource(v)
+	})
+}
+
+// UpdateSource sets the "source" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateSource() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateSource()
+	})
+}
+
+// SetCancel sets the "cancel" field.
+func (u *SnapshotUpsertBulk) SetCancel(v string) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCancel(v)
+	})
+}
+
+// UpdateCancel sets the "cancel" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateCancel() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCancel()
 	})
 }
 

@@ -49,6 +49,27 @@ func (_u *SnapshotUpdate) SetNillableShardID(v *int64) *SnapshotUpdate {
 	return _u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_u *SnapshotUpdate) SetFilerID(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFilerID()
+	_u.mutation.SetFilerID(v)
+	return _u
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFilerID(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFilerID(*v)
+	}
+	return _u
+}
+
+// AddFilerID adds value to the "filer_id" field.
+func (_u *SnapshotUpdate) AddFilerID(v int64) *SnapshotUpdate {
+	_u.mutation.AddFilerID(v)
+	return _u
+}
+
 // SetNumber sets the "number" field.
 func (_u *SnapshotUpdate) SetNumber(v int64) *SnapshotUpdate {
 	_u.mutation.ResetNumber()
@@ -150,6 +171,34 @@ func (_u *SnapshotUpdate) SetNillableCommitted(v *time.Time) *SnapshotUpdate {
 // ClearCommitted clears the value of the "committed" field.
 func (_u *SnapshotUpdate) ClearCommitted() *SnapshotUpdate {
 	_u.mutation.ClearCommitted()
+	return _u
+}
+
+// SetSource sets the "source" field.
+func (_u *SnapshotUpdate) SetSource(v string) *SnapshotUpdate {
+	_u.mutation.SetSource(v)
+	return _u
+}
+
+// SetNillableSource sets the "source" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableSource(v *string) *SnapshotUpdate {
+	if v != nil {
+		_u.SetSource(*v)
+	}
+	return _u
+}
+
+// SetCancel sets the "cancel" field.
+func (_u *SnapshotUpdate) SetCancel(v string) *SnapshotUpdate {
+	_u.mutation.SetCancel(v)
+	return _u
+}
+
+// SetNillableCancel sets the "cancel" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCancel(v *string) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCancel(*v)
+	}
 	return _u
 }
 
@@ -877,6 +926,12 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 			}
 		}
 	}
+	if value, ok := _u.mutation.FilerID(); ok {
+		_spec.SetField(snapshot.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilerID(); ok {
+		_spec.AddField(snapshot.FieldFilerID, field.TypeInt64, value)
+	}
 	if value, ok := _u.mutation.Number(); ok {
 		_spec.SetField(snapshot.FieldNumber, field.TypeInt64, value)
 	}
@@ -903,6 +958,12 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if _u.mutation.CommittedCleared() {
 		_spec.ClearField(snapshot.FieldCommitted, field.TypeTime)
+	}
+	if value, ok := _u.mutation.Source(); ok {
+		_spec.SetField(snapshot.FieldSource, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Cancel(); ok {
+		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Selection(); ok {
 		_spec.SetField(snapshot.FieldSelection, field.TypeJSON, value)
@@ -1270,6 +1331,27 @@ func (_u *SnapshotUpdateOne) SetNillableShardID(v *int64) *SnapshotUpdateOne {
 	return _u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_u *SnapshotUpdateOne) SetFilerID(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFilerID()
+	_u.mutation.SetFilerID(v)
+	return _u
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFilerID(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFilerID(*v)
+	}
+	return _u
+}
+
+// AddFilerID adds value to the "filer_id" field.
+func (_u *SnapshotUpdateOne) AddFilerID(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFilerID(v)
+	return _u
+}
+
 // SetNumber sets the "number" field.
 func (_u *SnapshotUpdateOne) SetNumber(v int64) *SnapshotUpdateOne {
 	_u.mutation.ResetNumber()
@@ -1371,6 +1453,34 @@ func (_u *SnapshotUpdateOne) SetNillableCommitted(v *time.Time) *SnapshotUpdateO
 // ClearCommitted clears the value of the "committed" field.
 func (_u *SnapshotUpdateOne) ClearCommitted() *SnapshotUpdateOne {
 	_u.mutation.ClearCommitted()
+	return _u
+}
+
+// SetSource sets the "source" field.
+func (_u *SnapshotUpdateOne) SetSource(v string) *SnapshotUpdateOne {
+	_u.mutation.SetSource(v)
+	return _u
+}
+
+// SetNillableSource sets the "source" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableSource(v *string) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetSource(*v)
+	}
+	return _u
+}
+
+// SetCancel sets the "cancel" field.
+func (_u *SnapshotUpdateOne) SetCancel(v string) *SnapshotUpdateOne {
+	_u.mutation.SetCancel(v)
+	return _u
+}
+
+// SetNillableCancel sets the "cancel" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCancel(v *string) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCancel(*v)
+	}
 	return _u
 }
 
@@ -2128,6 +2238,12 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 			}
 		}
 	}
+	if value, ok := _u.mutation.FilerID(); ok {
+		_spec.SetField(snapshot.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilerID(); ok {
+		_spec.AddField(snapshot.FieldFilerID, field.TypeInt64, value)
+	}
 	if value, ok := _u.mutation.Number(); ok {
 		_spec.SetField(snapshot.FieldNumber, field.TypeInt64, value)
 	}
@@ -2154,6 +2270,12 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if _u.mutation.CommittedCleared() {
 		_spec.ClearField(snapshot.FieldCommitted, field.TypeTime)
+	}
+	if value, ok := _u.mutation.Source(); ok {
+		_spec.SetField(snapshot.FieldSource, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Cancel(); ok {
+		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Selection(); ok {
 		_spec.SetField(snapshot.FieldSelection, field.TypeJSON, value)

@@ -16,6 +16,8 @@ type Tx struct {
 	config
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
+	// Leader is the client for interacting with the Leader builders.
+	Leader *LeaderClient
 	// Pack is the client for interacting with the Pack builders.
 	Pack *PackClient
 	// Problem is the client for interacting with the Problem builders.
@@ -164,6 +166,7 @@ func (tx *Tx) Client() *Client {
 
 func (tx *Tx) init() {
 	tx.Filer = NewFilerClient(tx.config)
+	tx.Leader = NewLeaderClient(tx.config)
 	tx.Pack = NewPackClient(tx.config)
 	tx.Problem = NewProblemClient(tx.config)
 	tx.ReadBatch = NewReadBatchClient(tx.config)

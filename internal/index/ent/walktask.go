@@ -29,6 +29,14 @@ type WalkTask struct {
 	LeaseUntil time.Time `json:"lease_until,omitempty"`
 	// Directories holds the value of the "directories" field.
 	Directories []byte `json:"directories,omitempty"`
+	// FilerID holds the value of the "filer_id" field.
+	FilerID int64 `json:"filer_id,omitempty"`
+	// Worker holds the value of the "worker" field.
+	Worker string `json:"worker,omitempty"`
+	// Path holds the value of the "path" field.
+	Path []byte `json:"path,omitempty"`
+	// Stalled holds the value of the "stalled" field.
+	Stalled *time.Time `json:"stalled,omitempty"`
 	// Edges holds the relations/edges for other nodes in the graph.
 	// The values are being populated by the WalkTaskQuery when eager-loading is set.
 	Edges        WalkTaskEdges `json:"edges"`
@@ -60,11 +68,13 @@ func (*WalkTask) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
 	for i := range columns {
 		switch columns[i] {
-		case walktask.FieldDirectories:
+		case walktask.FieldDirectories, walktask.FieldPath:
 			values[i] = new([]byte)
-		case walktask.FieldID, walktask.FieldAttempt, walktask.FieldGeneration:
+		case walktask.FieldID, walktask.FieldAttempt, walktask.FieldGeneration, walktask.FieldFilerID:
 			values[i] = new(sql.NullInt64)
-		case walktask.FieldLeaseUntil:
+		case walktask.FieldWorker:
+			values[i] = new(sql.NullString)
+		case walktask.FieldLeaseUntil, walktask.FieldStalled:
 			values[i] = new(sql.NullTime)
 		case walktask.FieldSnapshotID:
 			values[i] = new(uuid.UUID)
@@ -118,6 +128,31 @@ func (_m *WalkTask) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field directories", values[i])
 			} else if value != nil {
 				_m.Directories = *value
+			}
+		case walktask.FieldFilerID:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field filer_id", values[i])
+			} else if value.Valid {
+				_m.FilerID = value.Int64
+			}
+		case walktask.FieldWorker:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field worker", values[i])
+			} else if value.Valid {
+				_m.Worker = value.String
+			}
+		case walktask.FieldPath:
+			if value, ok := values[i].(*[]byte); !ok {
+				return fmt.Errorf("unexpected type %T for field path", values[i])
+			} else if value != nil {
+				_m.Path = *value
+			}
+		case walktask.FieldStalled:
+			if value, ok := values[i].(*sql.NullTime); !ok {
+				return fmt.Errorf("unexpected type %T for field stalled", values[i])
+			} else if value.Valid {
+				_m.Stalled = new(time.Time)
+				*_m.Stalled = value.Time
 			}
 		default:
 			_m.selectValues.Set(columns[i], values[i])
@@ -174,6 +209,20 @@ func (_m *WalkTask) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("directories=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Directories))
+	builder.WriteString(", ")
+	builder.WriteString("filer_id=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilerID))
+	builder.WriteString(", ")
+	builder.WriteString("worker=")
+	builder.WriteString(_m.Worker)
+	builder.WriteString(", ")
+	builder.WriteString("path=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Path))
+	builder.WriteString(", ")
+	if v := _m.Stalled; v != nil {
+		builder.WriteString("stalled=")
+		builder.WriteString(v.Format(time.ANSIC))
+	}
 	builder.WriteByte(')')
 	return builder.String()
 }

@@ -70,6 +70,54 @@ func (_c *WalkTaskCreate) SetDirectories(v []byte) *WalkTaskCreate {
 	return _c
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_c *WalkTaskCreate) SetFilerID(v int64) *WalkTaskCreate {
+	_c.mutation.SetFilerID(v)
+	return _c
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_c *WalkTaskCreate) SetNillableFilerID(v *int64) *WalkTaskCreate {
+	if v != nil {
+		_c.SetFilerID(*v)
+	}
+	return _c
+}
+
+// SetWorker sets the "worker" field.
+func (_c *WalkTaskCreate) SetWorker(v string) *WalkTaskCreate {
+	_c.mutation.SetWorker(v)
+	return _c
+}
+
+// SetNillableWorker sets the "worker" field if the given value is not nil.
+func (_c *WalkTaskCreate) SetNillableWorker(v *string) *WalkTaskCreate {
+	if v != nil {
+		_c.SetWorker(*v)
+	}
+	return _c
+}
+
+// SetPath sets the "path" field.
+func (_c *WalkTaskCreate) SetPath(v []byte) *WalkTaskCreate {
+	_c.mutation.SetPath(v)
+	return _c
+}
+
+// SetStalled sets the "stalled" field.
+func (_c *WalkTaskCreate) SetStalled(v time.Time) *WalkTaskCreate {
+	_c.mutation.SetStalled(v)
+	return _c
+}
+
+// SetNillableStalled sets the "stalled" field if the given value is not nil.
+func (_c *WalkTaskCreate) SetNillableStalled(v *time.Time) *WalkTaskCreate {
+	if v != nil {
+		_c.SetStalled(*v)
+	}
+	return _c
+}
+
 // SetID sets the "id" field.
 func (_c *WalkTaskCreate) SetID(v int64) *WalkTaskCreate {
 	_c.mutation.SetID(v)
@@ -124,6 +172,14 @@ func (_c *WalkTaskCreate) defaults() {
 		v := walktask.DefaultLeaseUntil()
 		_c.mutation.SetLeaseUntil(v)
 	}
+	if _, ok := _c.mutation.FilerID(); !ok {
+		v := walktask.DefaultFilerID
+		_c.mutation.SetFilerID(v)
+	}
+	if _, ok := _c.mutation.Worker(); !ok {
+		v := walktask.DefaultWorker
+		_c.mutation.SetWorker(v)
+	}
 }
 
 // check runs all checks and user-defined validators on the builder.
@@ -142,6 +198,12 @@ func (_c *WalkTaskCreate) check() error {
 	}
 	if _, ok := _c.mutation.Directories(); !ok {
 		return &ValidationError{Name: "directories", err: errors.New(`ent: missing required field "WalkTask.directories"`)}
+	}
+	if _, ok := _c.mutation.FilerID(); !ok {
+		return &ValidationError{Name: "filer_id", err: errors.New(`ent: missing required field "WalkTask.filer_id"`)}
+	}
+	if _, ok := _c.mutation.Worker(); !ok {
+		return &ValidationError{Name: "worker", err: errors.New(`ent: missing required field "WalkTask.worker"`)}
 	}
 	if len(_c.mutation.SnapshotIDs()) == 0 {
 		return &ValidationError{Name: "snapshot", err: errors.New(`ent: missing required edge "WalkTask.snapshot"`)}
@@ -194,6 +256,22 @@ func (_c *WalkTaskCreate) createSpec() (*WalkTask, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Directories(); ok {
 		_spec.SetField(walktask.FieldDirectories, field.TypeBytes, value)
 		_node.Directories = value
+	}
+	if value, ok := _c.mutation.FilerID(); ok {
+		_spec.SetField(walktask.FieldFilerID, field.TypeInt64, value)
+		_node.FilerID = value
+	}
+	if value, ok := _c.mutation.Worker(); ok {
+		_spec.SetField(walktask.FieldWorker, field.TypeString, value)
+		_node.Worker = value
+	}
+	if value, ok := _c.mutation.Path(); ok {
+		_spec.SetField(walktask.FieldPath, field.TypeBytes, value)
+		_node.Path = value
+	}
+	if value, ok := _c.mutation.Stalled(); ok {
+		_spec.SetField(walktask.FieldStalled, field.TypeTime, value)
+		_node.Stalled = &value
 	}
 	if nodes := _c.mutation.SnapshotIDs(); len(nodes) > 0 {
 		edge := &sqlgraph.EdgeSpec{
@@ -336,6 +414,72 @@ func (u *WalkTaskUpsert) UpdateDirectories() *WalkTaskUpsert {
 	return u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (u *WalkTaskUpsert) SetFilerID(v int64) *WalkTaskUpsert {
+	u.Set(walktask.FieldFilerID, v)
+	return u
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *WalkTaskUpsert) UpdateFilerID() *WalkTaskUpsert {
+	u.SetExcluded(walktask.FieldFilerID)
+	return u
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *WalkTaskUpsert) AddFilerID(v int64) *WalkTaskUpsert {
+	u.Add(walktask.FieldFilerID, v)
+	return u
+}
+
+// SetWorker sets the "worker" field.
+func (u *WalkTaskUpsert) SetWorker(v string) *WalkTaskUpsert {
+	u.Set(walktask.FieldWorker, v)
+	return u
+}
+
+// UpdateWorker sets the "worker" field to the value that was provided on create.
+func (u *WalkTaskUpsert) UpdateWorker() *WalkTaskUpsert {
+	u.SetExcluded(walktask.FieldWorker)
+	return u
+}
+
+// SetPath sets the "path" field.
+func (u *WalkTaskUpsert) SetPath(v []byte) *WalkTaskUpsert {
+	u.Set(walktask.FieldPath, v)
+	return u
+}
+
+// UpdatePath sets the "path" field to the value that was provided on create.
+func (u *WalkTaskUpsert) UpdatePath() *WalkTaskUpsert {
+	u.SetExcluded(walktask.FieldPath)
+	return u
+}
+
+// ClearPath clears the value of the "path" field.
+func (u *WalkTaskUpsert) ClearPath() *WalkTaskUpsert {
+	u.SetNull(walktask.FieldPath)
+	return u
+}
+
+// SetStalled sets the "stalled" field.
+func (u *WalkTaskUpsert) SetStalled(v time.Time) *WalkTaskUpsert {
+	u.Set(walktask.FieldStalled, v)
+	return u
+}
+
+// UpdateStalled sets the "stalled" field to the value that was provided on create.
+func (u *WalkTaskUpsert) UpdateStalled() *WalkTaskUpsert {
+	u.SetExcluded(walktask.FieldStalled)
+	return u
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (u *WalkTaskUpsert) ClearStalled() *WalkTaskUpsert {
+	u.SetNull(walktask.FieldStalled)
+	return u
+}
+
 // UpdateNewValues updates the mutable fields using the new values that were set on create except the ID field.
 // Using this option is equivalent to using:
 //
@@ -465,6 +609,83 @@ func (u *WalkTaskUpsertOne) SetDirectories(v []byte) *WalkTaskUpsertOne {
 func (u *WalkTaskUpsertOne) UpdateDirectories() *WalkTaskUpsertOne {
 	return u.Update(func(s *WalkTaskUpsert) {
 		s.UpdateDirectories()
+	})
+}
+
+// SetFilerID sets the "filer_id" field.
+func (u *WalkTaskUpsertOne) SetFilerID(v int64) *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetFilerID(v)
+	})
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *WalkTaskUpsertOne) AddFilerID(v int64) *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.AddFilerID(v)
+	})
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *WalkTaskUpsertOne) UpdateFilerID() *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdateFilerID()
+	})
+}
+
+// SetWorker sets the "worker" field.
+func (u *WalkTaskUpsertOne) SetWorker(v string) *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetWorker(v)
+	})
+}
+
+// UpdateWorker sets the "worker" field to the value that was provided on create.
+func (u *WalkTaskUpsertOne) UpdateWorker() *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdateWorker()
+	})
+}
+
+// SetPath sets the "path" field.
+func (u *WalkTaskUpsertOne) SetPath(v []byte) *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetPath(v)
+	})
+}
+
+// UpdatePath sets the "path" field to the value that was provided on create.
+func (u *WalkTaskUpsertOne) UpdatePath() *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdatePath()
+	})
+}
+
+// ClearPath clears the value of the "path" field.
+func (u *WalkTaskUpsertOne) ClearPath() *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.ClearPath()
+	})
+}
+
+// SetStalled sets the "stalled" field.
+func (u *WalkTaskUpsertOne) SetStalled(v time.Time) *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetStalled(v)
+	})
+}
+
+// UpdateStalled sets the "stalled" field to the value that was provided on create.
+func (u *WalkTaskUpsertOne) UpdateStalled() *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdateStalled()
+	})
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (u *WalkTaskUpsertOne) ClearStalled() *WalkTaskUpsertOne {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.ClearStalled()
 	})
 }
 
@@ -763,6 +984,83 @@ func (u *WalkTaskUpsertBulk) SetDirectories(v []byte) *WalkTaskUpsertBulk {
 func (u *WalkTaskUpsertBulk) UpdateDirectories() *WalkTaskUpsertBulk {
 	return u.Update(func(s *WalkTaskUpsert) {
 		s.UpdateDirectories()
+	})
+}
+
+// SetFilerID sets the "filer_id" field.
+func (u *WalkTaskUpsertBulk) SetFilerID(v int64) *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetFilerID(v)
+	})
+}
+
+// AddFilerID adds v to the "filer_id" field.
+func (u *WalkTaskUpsertBulk) AddFilerID(v int64) *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.AddFilerID(v)
+	})
+}
+
+// UpdateFilerID sets the "filer_id" field to the value that was provided on create.
+func (u *WalkTaskUpsertBulk) UpdateFilerID() *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdateFilerID()
+	})
+}
+
+// SetWorker sets the "worker" field.
+func (u *WalkTaskUpsertBulk) SetWorker(v string) *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetWorker(v)
+	})
+}
+
+// UpdateWorker sets the "worker" field to the value that was provided on create.
+func (u *WalkTaskUpsertBulk) UpdateWorker() *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdateWorker()
+	})
+}
+
+// SetPath sets the "path" field.
+func (u *WalkTaskUpsertBulk) SetPath(v []byte) *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetPath(v)
+	})
+}
+
+// UpdatePath sets the "path" field to the value that was provided on create.
+func (u *WalkTaskUpsertBulk) UpdatePath() *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdatePath()
+	})
+}
+
+// ClearPath clears the value of the "path" field.
+func (u *WalkTaskUpsertBulk) ClearPath() *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.ClearPath()
+	})
+}
+
+// SetStalled sets the "stalled" field.
+func (u *WalkTaskUpsertBulk) SetStalled(v time.Time) *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.SetStalled(v)
+	})
+}
+
+// UpdateStalled sets the "stalled" field to the value that was provided on create.
+func (u *WalkTaskUpsertBulk) UpdateStalled() *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.UpdateStalled()
+	})
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (u *WalkTaskUpsertBulk) ClearStalled() *WalkTaskUpsertBulk {
+	return u.Update(func(s *WalkTaskUpsert) {
+		s.ClearStalled()
 	})
 }
 

@@ -107,6 +107,73 @@ func (_u *WalkTaskUpdate) SetDirectories(v []byte) *WalkTaskUpdate {
 	return _u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_u *WalkTaskUpdate) SetFilerID(v int64) *WalkTaskUpdate {
+	_u.mutation.ResetFilerID()
+	_u.mutation.SetFilerID(v)
+	return _u
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_u *WalkTaskUpdate) SetNillableFilerID(v *int64) *WalkTaskUpdate {
+	if v != nil {
+		_u.SetFilerID(*v)
+	}
+	return _u
+}
+
+// AddFilerID adds value to the "filer_id" field.
+func (_u *WalkTaskUpdate) AddFilerID(v int64) *WalkTaskUpdate {
+	_u.mutation.AddFilerID(v)
+	return _u
+}
+
+// SetWorker sets the "worker" field.
+func (_u *WalkTaskUpdate) SetWorker(v string) *WalkTaskUpdate {
+	_u.mutation.SetWorker(v)
+	return _u
+}
+
+// SetNillableWorker sets the "worker" field if the given value is not nil.
+func (_u *WalkTaskUpdate) SetNillableWorker(v *string) *WalkTaskUpdate {
+	if v != nil {
+		_u.SetWorker(*v)
+	}
+	return _u
+}
+
+// SetPath sets the "path" field.
+func (_u *WalkTaskUpdate) SetPath(v []byte) *WalkTaskUpdate {
+	_u.mutation.SetPath(v)
+	return _u
+}
+
+// ClearPath clears the value of the "path" field.
+func (_u *WalkTaskUpdate) ClearPath() *WalkTaskUpdate {
+	_u.mutation.ClearPath()
+	return _u
+}
+
+// SetStalled sets the "stalled" field.
+func (_u *WalkTaskUpdate) SetStalled(v time.Time) *WalkTaskUpdate {
+	_u.mutation.SetStalled(v)
+	return _u
+}
+
+// SetNillableStalled sets the "stalled" field if the given value is not nil.
+func (_u *WalkTaskUpdate) SetNillableStalled(v *time.Time) *WalkTaskUpdate {
+	if v != nil {
+		_u.SetStalled(*v)
+	}
+	return _u
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (_u *WalkTaskUpdate) ClearStalled() *WalkTaskUpdate {
+	_u.mutation.ClearStalled()
+	return _u
+}
+
 // SetSnapshot sets the "snapshot" edge to the Snapshot entity.
 func (_u *WalkTaskUpdate) SetSnapshot(v *Snapshot) *WalkTaskUpdate {
 	return _u.SetSnapshotID(v.ID)
@@ -193,6 +260,27 @@ func (_u *WalkTaskUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.Directories(); ok {
 		_spec.SetField(walktask.FieldDirectories, field.TypeBytes, value)
+	}
+	if value, ok := _u.mutation.FilerID(); ok {
+		_spec.SetField(walktask.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilerID(); ok {
+		_spec.AddField(walktask.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Worker(); ok {
+		_spec.SetField(walktask.FieldWorker, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Path(); ok {
+		_spec.SetField(walktask.FieldPath, field.TypeBytes, value)
+	}
+	if _u.mutation.PathCleared() {
+		_spec.ClearField(walktask.FieldPath, field.TypeBytes)
+	}
+	if value, ok := _u.mutation.Stalled(); ok {
+		_spec.SetField(walktask.FieldStalled, field.TypeTime, value)
+	}
+	if _u.mutation.StalledCleared() {
+		_spec.ClearField(walktask.FieldStalled, field.TypeTime)
 	}
 	if _u.mutation.SnapshotCleared() {
 		edge := &sqlgraph.EdgeSpec{
@@ -321,6 +409,73 @@ func (_u *WalkTaskUpdateOne) SetDirectories(v []byte) *WalkTaskUpdateOne {
 	return _u
 }
 
+// SetFilerID sets the "filer_id" field.
+func (_u *WalkTaskUpdateOne) SetFilerID(v int64) *WalkTaskUpdateOne {
+	_u.mutation.ResetFilerID()
+	_u.mutation.SetFilerID(v)
+	return _u
+}
+
+// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
+func (_u *WalkTaskUpdateOne) SetNillableFilerID(v *int64) *WalkTaskUpdateOne {
+	if v != nil {
+		_u.SetFilerID(*v)
+	}
+	return _u
+}
+
+// AddFilerID adds value to the "filer_id" field.
+func (_u *WalkTaskUpdateOne) AddFilerID(v int64) *WalkTaskUpdateOne {
+	_u.mutation.AddFilerID(v)
+	return _u
+}
+
+// SetWorker sets the "worker" field.
+func (_u *WalkTaskUpdateOne) SetWorker(v string) *WalkTaskUpdateOne {
+	_u.mutation.SetWorker(v)
+	return _u
+}
+
+// SetNillableWorker sets the "worker" field if the given value is not nil.
+func (_u *WalkTaskUpdateOne) SetNillableWorker(v *string) *WalkTaskUpdateOne {
+	if v != nil {
+		_u.SetWorker(*v)
+	}
+	return _u
+}
+
+// SetPath sets the "path" field.
+func (_u *WalkTaskUpdateOne) SetPath(v []byte) *WalkTaskUpdateOne {
+	_u.mutation.SetPath(v)
+	return _u
+}
+
+// ClearPath clears the value of the "path" field.
+func (_u *WalkTaskUpdateOne) ClearPath() *WalkTaskUpdateOne {
+	_u.mutation.ClearPath()
+	return _u
+}
+
+// SetStalled sets the "stalled" field.
+func (_u *WalkTaskUpdateOne) SetStalled(v time.Time) *WalkTaskUpdateOne {
+	_u.mutation.SetStalled(v)
+	return _u
+}
+
+// SetNillableStalled sets the "stalled" field if the given value is not nil.
+func (_u *WalkTaskUpdateOne) SetNillableStalled(v *time.Time) *WalkTaskUpdateOne {
+	if v != nil {
+		_u.SetStalled(*v)
+	}
+	return _u
+}
+
+// ClearStalled clears the value of the "stalled" field.
+func (_u *WalkTaskUpdateOne) ClearStalled() *WalkTaskUpdateOne {
+	_u.mutation.ClearStalled()
+	return _u
+}
+
 // SetSnapshot sets the "snapshot" edge to the Snapshot entity.
 func (_u *WalkTaskUpdateOne) SetSnapshot(v *Snapshot) *WalkTaskUpdateOne {
 	return _u.SetSnapshotID(v.ID)
@@ -437,6 +592,27 @@ func (_u *WalkTaskUpdateOne) sqlSave(ctx context.Context) (_node *WalkTask, err 
 	}
 	if value, ok := _u.mutation.Directories(); ok {
 		_spec.SetField(walktask.FieldDirectories, field.TypeBytes, value)
+	}
+	if value, ok := _u.mutation.FilerID(); ok {
+		_spec.SetField(walktask.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilerID(); ok {
+		_spec.AddField(walktask.FieldFilerID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Worker(); ok {
+		_spec.SetField(walktask.FieldWorker, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Path(); ok {
+		_spec.SetField(walktask.FieldPath, field.TypeBytes, value)
+	}
+	if _u.mutation.PathCleared() {
+		_spec.ClearField(walktask.FieldPath, field.TypeBytes)
+	}
+	if value, ok := _u.mutation.Stalled(); ok {
+		_spec.SetField(walktask.FieldStalled, field.TypeTime, value)
+	}
+	if _u.mutation.StalledCleared() {
+		_spec.ClearField(walktask.FieldStalled, field.TypeTime)
 	}
 	if _u.mutation.SnapshotCleared() {
 		edge := &sqlgraph.EdgeSpec{

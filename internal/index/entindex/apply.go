@@ -56,7 +56,8 @@ type snapshotState struct {
 	row      *ent.Snapshot
 	changed  bool
 	counts   backup.Counts
-	problems int64 // stored
+	problems int64  // stored
+	source   string // the source snapshot that was taken; "": no change
 	// Announced and settled, as in the row.
 	tasks, tasksSettled, batches, batchesSettled int64
 }
@@ -203,6 +204,8 @@ func (a *application) batch(b *backup.BatchStored) index.Outcome {
 		return index.Outcome{Err: invalid("batch %d is another snapshot's", b.Batch)}
 	case b.Attempt > open.Attempt:
 		return index.Outcome{Err: invalid("attempt %d at batch %d has not been made", b.Attempt, b.Batch)}
+	case b.Failed != "":
+		return index.Outcome{Failed: true}
 	case !slices.Equal(open.Names, digestNames(b.Pages)):
 		return index.Outcome{Err: invalid("pages are not those of batch %d", b.Batch)}
 	}
@@ -235,6 +238,8 @@ func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.O
 		return index.Outcome{Err: invalid("task %d is another snapshot's", r.Task)}, nil
 	case r.Attempt > open.Attempt:
 		return index.Outcome{Err: invalid("attempt %d at task %d has not been made", r.Attempt, r.Task)}, nil
+	case r.Source != "" && (open.Generation != 0 || !isSnapshotOf(r.Source, s.row.Source)):
+		return index.Outcome{Err: invalid("source of task %d is no snapshot of the shard's", r.Task)}, nil
 	case r.Failed != "":
 		return index.Outcome{Failed: true}, nil
 	case !r.Last:
@@ -274,10 +279,13 @@ func (a *application) accept(s *snapshotState, task *ent.WalkTask, part *backup.
 	}
 	a.putPages(s, part.Pages)
 	for _, pages := range part.Batches {
-		a.writes.newBatches = append(a.writes.newBatches, newBatch{task.SnapshotID, pages})
+		a.writes.newBatches = append(a.writes.newBatches, newBatch{task.SnapshotID, s.row.FilerID, pages})
 	}
 	for _, directories := range part.Children {
-		a.writes.newTasks = append(a.writes.newTasks, newTask{task.SnapshotID, task.Generation + 1, directories})
+		a.writes.newTasks = append(a.writes.newTasks, newTask{task.SnapshotID, s.row.FilerID, task.Generation + 1, directories})
+	}
+	if part.Source != "" {
+		s.source = part.Source
 	}
 	s.batches += int64(len(part.Batches))
 	s.tasks += int64(len(part.Children))

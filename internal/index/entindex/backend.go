@@ -59,6 +59,17 @@ type Dialect struct {
 	// List makes the parameter of a []int64 or []uuid.UUID. So a list of any length is the same statement.
 	In   func(column string, n int) string
 	List func(values any) any
+	// Serialize makes this transaction wait for the end of another that has done the same, with the same number as
+	// parameter 1; empty where a transaction that writes is alone anyway.
+	Serialize string
+	// Lateral: a query in FROM may refer to what is before it; else it is one statement each.
+	Lateral bool
+	// Now is the database's clock: microseconds since 1970.
+	Now string
+	// Rows is a table in FROM with these columns ("id bigint", "worker text"), made of the JSON list of objects that is
+	// parameter n; Unhex makes bytes of a column's hexadecimal text.
+	Rows  func(n int, name string, columns ...string) string
+	Unhex func(column string) string
 }
 
 // A PageRow is a version of a page in the hot table.

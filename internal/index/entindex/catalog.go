@@ -28,70 +28,15 @@ func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 
 // stamp is t as the index stores it.
 func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
-// EnsureFiler implements index.Catalog.
-func (x *Index) EnsureFiler(ctx context.Context, name string) (backup.Filer, error) {
-	if name == "" || !isText(name) {
-		return backup.Filer{}, invalid("filer name %q", name)
-	}
-	query := x.Backend.Client().Filer.Query().Where(filer.Name(name))
-	row, err := query.Clone().Only(ctx)
-	if ent.IsNotFound(err) {
-		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO filers (name) VALUES ($1) ON CONFLICT (name) DO NOTHING", name)
-			return err
-		})
-		if err == nil {
-			row, err = query.Only(ctx)
-		}
-	}
-	if err != nil {
-		return backup.Filer{}, x.Backend.Wrap(err)
-	}
-	return backup.Filer{ID: backup.FilerID(row.ID), Name: row.Name}, nil
-}
-
-// EnsureShard implements index.Catalog.
-func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source string) (backup.Shard, error) {
-	if name == "" || !isText(name) || !isText(source) {
-		return backup.Shard{}, invalid("shard name %q, source %q", name, source)
-	}
-	if found, err := x.Backend.Client().Filer.Query().Where(filer.ID(int64(of))).Exist(ctx); err != nil || !found {
-		if err == nil {
-			err = fmt.Errorf("filer %d: %w", of, backup.ErrNotFound)
-		}
-		return backup.Shard{}, x.Backend.Wrap(err)
-	}
-	query := x.Backend.Client().Shard.Query().Where(shard.FilerID(int64(of)), shard.Name(name))
-	row, err := query.Clone().Only(ctx)
-	if ent.IsNotFound(err) || err == nil && row.Source != source {
-		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO shards (filer_id, name, source) VALUES ($1,$2,$3) "+
-				"ON CONFLICT (filer_id, name) DO UPDATE SET source = excluded.source", int64(of), name, source)
-			return err
-		})
-		if err == nil {
-			row, err = query.Only(ctx)
-		}
-	}
-	if err != nil {
-		return backup.Shard{}, x.Backend.Wrap(err)
-	}
-	return toShard(row), nil
-}
-
-func toShard(row *ent.Shard) backup.Shard {
-	return backup.Shard{ID: backup.ShardID(row.ID), Filer: backup.FilerID(row.FilerID), Name: row.Name, Source: row.Source}
-}
-
 func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 	s := backup.Snapshot{
 		ID: backup.SnapshotID(row.ID), Number: backup.SnapshotNumber(row.Number), Base: backup.SnapshotNumber(row.Base),
 		Shard: toShard(row.Edges.Shard), State: backup.State(row.State), Reason: row.Reason,
-		Started: row.Started.UTC(), Selection: row.Selection, AllowShrink: row.AllowShrink, Tags: row.Tags, Counts: countsOf(row),
+		Started: row.Started.UTC(), Source: row.Source, Cancel: row.Cancel, Selection: row.Selection, AllowShrink: row.AllowShrink, Tags: row.Tags, Counts: countsOf(row),
 		TasksAnnounced: row.TasksAnnounced, TasksSettled: row.TasksSettled,
 		BatchesAnnounced: row.BatchesAnnounced, BatchesSettled: row.BatchesSettled,
 	}
-	s.Filer = backup.Filer{ID: s.Shard.Filer, Name: row.Edges.Shard.Edges.Filer.Name}
+	s.Filer = toFiler(row.Edges.Shard.Edges.Filer)
 	if row.Committed != nil {
 		s.Committed = row.Committed.UTC()
 	}
@@ -116,6 +61,14 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 	if err != nil {
 		return nil, err
 	}
+	// Names are looked up first: a join would be sorted, where one filer's, or one shard's, is a range of an index.
+	of, found, err := x.ofNames(ctx, f.Filer, f.Shard)
+	if err != nil || !found {
+		return nil, err
+	}
+	if of != nil {
+		where = append(where, of)
+	}
 	query := x.Backend.Client().Snapshot.Query().Where(where...).
 		WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).
 		Order(snapshot.ByStarted(sql.OrderDesc()), snapshot.ByShardID(sql.OrderDesc()), snapshot.ByNumber(sql.OrderDesc()))
@@ -134,15 +87,51 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 	return snapshots, nil
 }
 
+// ofNames is the condition that a snapshot is of the filer and shard of these names, nil where both are empty;
+// found is false where there is no such filer or shard.
+func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p predicate.Snapshot, found bool, err error) {
+	if filerName == "" && shardName == "" {
+		return nil, true, nil
+	}
+	of := int64(0)
+	if filerName != "" {
+		of, err = x.Backend.Client().Filer.Query().Where(filer.Name(filerName)).OnlyID(ctx)
+		if err != nil {
+			return nil, false, x.Backend.Wrap(ent.MaskNotFound(err))
+		}
+		if shardName == "" {
+			return snapshot.FilerID(of), true, nil
+		}
+	}
+	query := x.Backend.Client().Shard.Query().Where(shard.Name(shardName))
+	if of != 0 {
+		query.Where(shard.FilerID(of))
+	}
+	ids, err := query.IDs(ctx)
+	switch {
+	case err != nil || len(ids) == 0:
+		return nil, false, x.Backend.Wrap(err)
+	case len(ids) == 1:
+		return snapshot.ShardID(ids[0]), true, nil
+	}
+	return snapshot.ShardIDIn(ids...), true, nil
+}
+
+// isRunning is written out, not a parameter: so an index of the running snapshots is found for it.
+const isRunning = "state = 'running'"
+
+func running() predicate.Snapshot {
+	return func(s *sql.Selector) { s.Where(sql.ExprP(isRunning)) }
+}
+
 func snapshotPredicates(f index.SnapshotFilter) ([]predicate.Snapshot, error) {
 	var where []predicate.Snapshot
-	if f.Shard != "" {
-		where = append(where, snapshot.HasShardWith(shard.Name(f.Shard)))
-	}
-	if f.Filer != "" {
-		where = append(where, snapshot.HasShardWith(shard.HasFilerWith(filer.Name(f.Filer))))
-	}
-	if len(f.States) > 0 {
+	switch {
+	case slices.Equal(f.States, []backup.State{backup.Running}):
+		where = append(where, running())
+	case len(f.States) == 1:
+		where = append(where, snapshot.State(string(f.States[0])))
+	case len(f.States) > 1:
 		states := make([]string, len(f.States))
 		for i, s := range f.States {
 			states[i] = string(s)

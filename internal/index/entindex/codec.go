@@ -112,7 +112,11 @@ func encodeSlice(s *backup.SliceWalked) []byte {
 	for _, p := range s.Problems {
 		dst = appendBytes(appendBytes(appendBytes(dst, p.Path), p.Op), p.Err)
 	}
-	return binary.LittleEndian.AppendUint64(dst, s.Run)
+	dst = binary.LittleEndian.AppendUint64(dst, s.Run)
+	if s.Source == "" { // as earlier versions wrote it
+		return dst
+	}
+	return appendBytes(dst, s.Source)
 }
 
 func decodeSlice(data []byte) (*backup.SliceWalked, error) {
@@ -138,6 +142,11 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 		s.Problems = append(s.Problems, backup.Problem{Path: string(d.bytes()), Op: string(d.bytes()), Err: string(d.bytes())})
 	}
 	s.Run = d.uint64()
+	if len(d.data) > 0 {
+		if s.Source = string(d.bytes()); s.Source == "" {
+			d.fail() // it is not written then
+		}
+	}
 	return s, d.finish("part of a result")
 }
 

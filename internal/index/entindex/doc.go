@@ -8,6 +8,8 @@
 //	walk_tasks, read_batches   a row is open work; settling it deletes it, and
 //	                           late results find nothing. lease_until in the
 //	                           past (1970 where nobody ever had it): can be claimed.
+//	                           Until then worker and path say who has it (none: it is
+//	                           in a queue), and stalled since when it waits for its filer.
 //	slice_parts                parts of a result whose last has not come
 //	snapshots                  state, and the counters of announced and settled work (I4)
 //	packs                      registered; condemned
@@ -22,8 +24,10 @@
 // a result is refused for is known before anything of it is written, so that results
 // of one call do not disturb each other.
 //
-// Locks are always taken in the order shard, snapshots, packs, chunks, work. What
-// claims and extends work passes locked rows by, so it waits for nobody. Where two transactions
+// Locks are always taken in the order filer, shard, snapshots, packs, chunks, work; only
+// Commit writes the shard's last good snapshot after it has locked the snapshot, for which nobody who holds a shard waits. What
+// claims and extends work passes locked rows by, so it waits for nobody but, a claim, for the
+// claim of that kind before it: what it has counted must stay true. Where two transactions
 // wait for each other all the same (two calls that register the same packs), the
 // database ends one, and Update runs it again.
 //

@@ -2,8 +2,6 @@ package entindex
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/pack"
 	"github.com/bctl/bctl/internal/index/ent/readbatch"
-	"github.com/bctl/bctl/internal/index/ent/schema"
 	"github.com/bctl/bctl/internal/index/ent/slicepart"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/internal/index/ent/walktask"
@@ -30,22 +27,25 @@ func (x *Index) BeginSnapshot(ctx context.Context, of backup.ShardID, s backup.S
 		s.ID = backup.NewSnapshotID()
 	}
 	var begun backup.Snapshot
-	var running bool
+	var runs bool
 	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		running = false
-		number, err := tx.lockShard(ctx, of)
+		runs = false
+		shard, err := tx.lockShard(ctx, of)
 		if err != nil {
 			return err
 		}
-		row, err := x.snapshotRow(ctx, tx.Client, snapshot.ShardID(int64(of)), snapshot.State(string(backup.Running)))
+		if shard.Retired || shard.Edges.Filer.Retired {
+			return fmt.Errorf("shard %q of filer %q is retired: %w", shard.Name, shard.Edges.Filer.Name, backup.ErrNotFound)
+		}
+		row, err := x.snapshotRow(ctx, tx.Client, snapshot.ShardID(int64(of)), running())
 		if err == nil {
-			running, begun = true, toSnapshot(row)
+			runs, begun = true, toSnapshot(row)
 			return nil
 		}
 		if !ent.IsNotFound(err) {
 			return err
 		}
-		if err := tx.insertSnapshot(ctx, of, number+1, s, stamp(now)); err != nil {
+		if err := tx.insertSnapshot(ctx, shard, s, stamp(now)); err != nil {
 			return err
 		}
 		row, err = x.snapshotRow(ctx, tx.Client, snapshot.ID(uuid.UUID(s.ID)))
@@ -60,7 +60,7 @@ func (x *Index) BeginSnapshot(ctx context.Context, of backup.ShardID, s backup.S
 		return backup.Snapshot{}, fmt.Errorf("snapshot %s: %w", s.ID, backup.ErrExists)
 	case err != nil:
 		return backup.Snapshot{}, err
-	case running:
+	case runs:
 		return begun, backup.ErrRunning
 	}
 	return begun, nil
@@ -80,29 +80,16 @@ func validateSelection(s backup.Snapshot) error {
 	return nil
 }
 
-// lockShard returns the number of the shard's newest snapshot.
-func (tx *Tx) lockShard(ctx context.Context, id backup.ShardID) (number int64, err error) {
-	rows, err := tx.QueryContext(ctx, "SELECT last_number FROM shards WHERE id = $1"+tx.ForUpdate, int64(id))
-	if err != nil {
-		return 0, err
-	}
-	defer rows.Close()
-	if err := entsql.ScanOne(rows, &number); errors.Is(err, sql.ErrNoRows) {
-		return 0, fmt.Errorf("shard %d: %w", id, backup.ErrNotFound)
-	} else if err != nil {
-		return 0, err
-	}
-	return number, rows.Err()
-}
-
-func (tx *Tx) insertSnapshot(ctx context.Context, of backup.ShardID, number int64, s backup.Snapshot, now time.Time) error {
-	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(int64(of)), snapshot.State(string(backup.Committed))).
+func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapshot, now time.Time) error {
+	number := of.LastNumber + 1
+	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed))).
 		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).Select(snapshot.FieldNumber).Ints(ctx)
 	if err != nil {
 		return err
 	}
-	create := tx.Snapshot.Create().SetID(uuid.UUID(s.ID)).SetShardID(int64(of)).SetNumber(number).
-		SetState(string(backup.Running)).SetStarted(now).SetSelection(s.Selection).SetAllowShrink(s.AllowShrink).SetTags(s.Tags).
+	selection := of.Edges.Filer.Selection.Merge(of.Selection).Merge(s.Selection)
+	create := tx.Snapshot.Create().SetID(uuid.UUID(s.ID)).SetShardID(of.ID).SetFilerID(of.FilerID).SetNumber(number).SetSource(of.Source).
+		SetState(string(backup.Running)).SetStarted(now).SetSelection(selection).SetAllowShrink(s.AllowShrink).SetTags(s.Tags).
 		SetTasksAnnounced(1)
 	if len(base) > 0 {
 		create.SetBase(int64(base[0]))
@@ -110,15 +97,15 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of backup.ShardID, number int6
 	if err := create.Exec(ctx); err != nil {
 		return err
 	}
-	if err := tx.Shard.UpdateOneID(int64(of)).SetLastNumber(number).Exec(ctx); err != nil {
+	if err := tx.Shard.UpdateOneID(of.ID).SetLastNumber(number).Exec(ctx); err != nil {
 		return err
 	}
-	return tx.WalkTask.Create().SetSnapshotID(uuid.UUID(s.ID)).SetGeneration(0).SetDirectories(encodeDirectories([]string{""})).Exec(ctx)
+	return tx.WalkTask.Create().SetSnapshotID(uuid.UUID(s.ID)).SetFilerID(of.FilerID).SetGeneration(0).SetDirectories(encodeDirectories([]string{""})).Exec(ctx)
 }
 
 // CompleteSnapshots implements index.Committing.
 func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID) ([]backup.SnapshotID, error) {
-	query := x.Backend.Client().Snapshot.Query().Where(snapshot.State(string(backup.Running)), func(s *entsql.Selector) {
+	query := x.Backend.Client().Snapshot.Query().Where(running(), func(s *entsql.Selector) {
 		s.Where(entsql.ColumnsEQ(s.C(snapshot.FieldTasksAnnounced), s.C(snapshot.FieldTasksSettled)))
 		s.Where(entsql.ColumnsEQ(s.C(snapshot.FieldBatchesAnnounced), s.C(snapshot.FieldBatchesSettled)))
 	})
@@ -156,6 +143,11 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segments []str
 			return fmt.Errorf("snapshot %s, running and complete: %w", id, backup.ErrNotFound)
 		}
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
+			return err
+		}
+		err = tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
+			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).Exec(ctx)
+		if err != nil {
 			return err
 		}
 		// The commit point: once this is durable, every reader sees the snapshot.
@@ -203,17 +195,6 @@ func (tx *Tx) deleteWork(ctx context.Context, id uuid.UUID) error {
 	}
 	_, err := tx.SlicePart.Delete().Where(slicepart.SnapshotID(id)).Exec(ctx)
 	return err
-}
-
-// ExpireLeases implements index.Catalog.
-func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		err := tx.WalkTask.Update().Where(walktask.SnapshotID(uuid.UUID(id)), walktask.LeaseUntilNEQ(schema.NoLease)).SetLeaseUntil(schema.NoLease).Exec(ctx)
-		if err != nil {
-			return err
-		}
-		return tx.ReadBatch.Update().Where(readbatch.SnapshotID(uuid.UUID(id)), readbatch.LeaseUntilNEQ(schema.NoLease)).SetLeaseUntil(schema.NoLease).Exec(ctx)
-	})
 }
 
 // CondemnPacks implements index.Committing. It is durable, because objects are

@@ -31,6 +31,9 @@ func validateSlice(s *backup.SliceWalked) error {
 	if s.Task <= 0 || s.Attempt <= 0 || s.Part < 0 || s.Part >= index.MaxParts {
 		return invalid("task %d, attempt %d, part %d", s.Task, s.Attempt, s.Part)
 	}
+	if len(s.Source) > maxSourceBytes || !isText(s.Source) {
+		return invalid("source of task %d", s.Task)
+	}
 	if !validCounts(&s.Counts) {
 		return invalid("counts of task %d", s.Task)
 	}
@@ -70,6 +73,14 @@ func validateSlice(s *backup.SliceWalked) error {
 		}
 	}
 	return validateProblems(s.Problems)
+}
+
+// isSnapshotOf reports whether url names a source snapshot below source: its
+// URL is the source's with more of a query. Else a walker that is broken into could
+// make the others read what it likes.
+func isSnapshotOf(url, source string) bool {
+	rest, ok := strings.CutPrefix(url, source)
+	return ok && (rest == "" || rest[0] == '?' || rest[0] == '&')
 }
 
 func validatePack(p *backup.PackStored) error {

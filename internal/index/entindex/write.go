@@ -30,12 +30,14 @@ type writes struct {
 
 type newTask struct {
 	snapshot    uuid.UUID
+	filer       int64
 	generation  int32
 	directories []string
 }
 
 type newBatch struct {
 	snapshot uuid.UUID
+	filer    int64
 	pages    []backup.PageVersion
 }
 
@@ -118,18 +120,18 @@ func (a *application) announce(ctx context.Context) error {
 	for group := range slices.Chunk(a.writes.newTasks, insertRows) {
 		values := make([][]any, len(group))
 		for i, t := range group {
-			values[i] = []any{t.snapshot, t.generation, schema.NoLease, encodeDirectories(t.directories)}
+			values[i] = []any{t.snapshot, t.filer, t.generation, schema.NoLease, encodeDirectories(t.directories)}
 		}
-		if err := a.tx.insertAll(ctx, "INSERT INTO walk_tasks (snapshot_id, generation, lease_until, directories) VALUES ", values); err != nil {
+		if err := a.tx.insertAll(ctx, "INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES ", values); err != nil {
 			return err
 		}
 	}
 	for group := range slices.Chunk(a.writes.newBatches, insertRows) {
 		values := make([][]any, len(group))
 		for i, b := range group {
-			values[i] = []any{b.snapshot, schema.NoLease, digestNames(b.pages), encodePages(b.pages)}
+			values[i] = []any{b.snapshot, b.filer, schema.NoLease, digestNames(b.pages), encodePages(b.pages)}
 		}
-		if err := a.tx.insertAll(ctx, "INSERT INTO read_batches (snapshot_id, lease_until, names, pages) VALUES ", values); err != nil {
+		if err := a.tx.insertAll(ctx, "INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES ", values); err != nil {
 			return err
 		}
 	}
@@ -164,6 +166,9 @@ func (a *application) writeCounters(ctx context.Context) error {
 			SetProblemsStored(s.problems).
 			SetTasksAnnounced(s.tasks).SetTasksSettled(s.tasksSettled).
 			SetBatchesAnnounced(s.batches).SetBatchesSettled(s.batchesSettled)
+		if s.source != "" {
+			update.SetSource(s.source)
+		}
 		if err := setCounts(update, s.counts).Exec(ctx); err != nil {
 			return err
 		}

@@ -101,16 +101,20 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	s, err := f.x.BeginSnapshot(f.ctx, f.shard.ID, wanted, f.now)
 	f.must(err)
 	want := backup.Snapshot{
-		ID: wanted.ID, Filer: backup.Filer{ID: f.shard.Filer, Name: "filer"}, Shard: f.shard, Number: 1, State: backup.Running,
-		Started: f.now, Selection: wanted.Selection, AllowShrink: true, Tags: wanted.Tags, TasksAnnounced: 1,
+		ID: wanted.ID, Shard: f.shard, Number: 1, State: backup.Running,
+		Filer:   backup.Filer{ID: f.shard.Filer, Name: "filer", Site: backup.DefaultSite, Limits: backup.Limits{WalkTasks: 10_000, ReadBatches: 10_000}},
+		Started: f.now, Source: f.shard.Source, Selection: wanted.Selection, AllowShrink: true, Tags: wanted.Tags, TasksAnnounced: 1,
 	}
 	if !reflect.DeepEqual(s, want) || !reflect.DeepEqual(f.snapshot(s.ID), want) {
 		t.Fatalf("snapshot %+v\nread again %+v\nwant %+v", s, f.snapshot(s.ID), want)
 	}
 	task := f.claimTask(s)
 	wantTask := backup.WalkTask{
-		Job: backup.Job{Snapshot: s.ID, Filer: f.shard.Filer, Shard: f.shard.ID, Number: 1, Started: backup.TimeOf(f.now), Source: f.shard.Source, Selection: wanted.Selection},
-		ID:  task.ID, Attempt: 1, Directories: []string{""},
+		Job: backup.Job{
+			Snapshot: s.ID, Filer: f.shard.Filer, Shard: f.shard.ID, Number: 1, Started: backup.TimeOf(f.now), Source: f.shard.Source,
+			Selection: wanted.Selection, Compare: backup.CompareAll, Site: backup.DefaultSite,
+		},
+		ID: task.ID, Attempt: 1, Directories: []string{""},
 	}
 	if !reflect.DeepEqual(task, wantTask) {
 		t.Fatalf("root task %+v, want %+v", task, wantTask)

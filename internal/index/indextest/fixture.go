@@ -47,6 +47,8 @@ func (f *fixture) newShard(filerName, name string) backup.Shard {
 	f.Helper()
 	filer, err := f.x.EnsureFiler(f.ctx, filerName)
 	f.must(err)
+	filer.Limits = backup.Limits{WalkTasks: 10_000, ReadBatches: 10_000}
+	f.must(f.x.SetFiler(f.ctx, filer))
 	shard, err := f.x.EnsureShard(f.ctx, filer.ID, name, "posix:///srv/"+name)
 	f.must(err)
 	return shard

@@ -43,6 +43,11 @@ func Open(ctx context.Context, dsn string, o Options) (*Index, error) {
 		// pgx takes passwords out of its message, but not out of every DSN that it cannot parse.
 		return nil, fmt.Errorf("the index's address must be a Postgres URL (postgres://user@host/database): %w", backup.ErrInvalid)
 	}
+	configure(config, dsn, o)
+	return connect(ctx, config)
+}
+
+func configure(config *pgxpool.Config, dsn string, o Options) {
 	switch {
 	case o.MaxConns > 0:
 		config.MaxConns = o.MaxConns
@@ -57,7 +62,16 @@ func Open(ctx context.Context, dsn string, o Options) (*Index, error) {
 	}
 	// Readers of hot rows take the binary form, which only prepared statements are sure to give.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
-	config.AfterConnect = makeStages
+	config.ConnConfig.DialFunc = newDialer(config.ConnConfig.ConnectTimeout).DialContext
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, setTimeouts); err != nil {
+			return err
+		}
+		return makeStages(ctx, conn)
+	}
+}
+
+func connect(ctx context.Context, config *pgxpool.Config) (*Index, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("index: %w", err)
@@ -79,7 +93,18 @@ var postgres = entindex.Dialect{
 	ForUpdate: " FOR UPDATE", ForShare: " FOR SHARE", SkipLocked: " FOR UPDATE SKIP LOCKED", Numbered: true,
 	In:   func(column string, n int) string { return column + " = ANY ($" + strconv.Itoa(n) + ")" },
 	List: func(values any) any { return values },
+
+	Serialize: takeTurn, Lateral: true, Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+	Rows: func(n int, name string, columns ...string) string {
+		return "json_to_recordset($" + strconv.Itoa(n) + "::json) AS " + name + " (" + strings.Join(columns, ", ") + ")"
+	},
+	Unhex: func(column string) string { return "decode(" + column + ", 'hex')" },
 }
+
+// takeTurn makes claims of one kind wait for each other. What they look for is at the beginning of an index's
+// range; with statistics that are behind (a million new tasks) the planner would rather read and sort all open work.
+const takeTurn = "SELECT pg_advisory_xact_lock(1650684012, $1::int), set_config('enable_seqscan', 'off', true)," +
+	" set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)"
 
 // A backend is entindex.Backend in Postgres.
 type backend struct {
@@ -159,7 +184,8 @@ func unavailable(err error) bool {
 		case "08", "53", "57": // connection; resources; operator (shutdown, starting up)
 			return failure.Code != "57014" // a statement that was cancelled
 		}
-		return failure.Code == "25006" // read-only: a standby
+		// Read-only: a standby. Or we hung in the middle of a transaction for so long that the server has ended it.
+		return failure.Code == "25006" || failure.Code == "25P03"
 	}
 	var connect *pgconn.ConnectError
 	var network net.Error

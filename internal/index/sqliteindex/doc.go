@@ -8,8 +8,8 @@
 // "PRAGMA synchronous" of the connection that writes: FULL waits, NORMAL does not. Changing it is free, outside of
 // transactions, so it is set before each one:
 //
-//	FULL    Commit (the commit point), BeginSnapshot, Fail, CondemnPacks, EnsureFiler, EnsureShard, CreateRepository
-//	NORMAL  Apply, claims and leases
+//	FULL    Commit (the commit point), BeginSnapshot, Fail, CondemnPacks, what makes or sets filers, shards and the repository; RequestCancel
+//	NORMAL  Apply, claims, leases, leaders and loads
 //
 // Why that is enough: the log is one file, in the order of commits, and each frame's
 // checksum covers all before it. So a power cut can only take a tail of it: the

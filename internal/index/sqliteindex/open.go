@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	"entgo.io/ent/dialect"
@@ -98,6 +99,16 @@ var dialectSQLite = entindex.Dialect{
 		}
 		return string(list)
 	},
+	Now: "CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER)",
+	Rows: func(n int, name string, columns ...string) string {
+		list := make([]string, len(columns))
+		for i, column := range columns {
+			column, _, _ = strings.Cut(column, " ")
+			list[i] = "json_extract(value, '$." + column + "') AS " + column
+		}
+		return "(SELECT " + strings.Join(list, ", ") + " FROM json_each($" + strconv.Itoa(n) + ")) AS " + name
+	},
+	Unhex: func(column string) string { return "unhex(" + column + ")" },
 }
 
 // A backend is entindex.Backend in a SQLite file: one connection that writes,

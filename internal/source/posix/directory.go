@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +26,22 @@ type directory struct {
 	fd   int
 	self backup.Entry
 
-	denied syscall.Errno // why it cannot be listed; else 0
+	denied  syscall.Errno // why it cannot be listed; else 0
+	pending *pending      // of a buffer that was read in part; nil: nothing
 }
+
+// pending is the rest of a getdents64 buffer.
+type pending struct {
+	dents   []byte
+	records []record
+}
+
+const (
+	// readFor is how long one Read stats entries, so that its caller hears of a slow file server while it
+	// answers; it is looked at every so many entries.
+	readFor   = time.Second
+	readCheck = 64
+)
 
 func (d *directory) Self() backup.Entry { return d.self }
 
@@ -40,7 +55,8 @@ func (d *directory) Close() error {
 }
 
 // Read makes one getdents64 call and one statx for each entry in it that is
-// not a directory. The names of one call share one allocation.
+// not a directory; what it has not stat'ed within readFor is for the next call. The names
+// of one call share one allocation.
 func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) ([]backup.Entry, int, error) {
 	if err := ctx.Err(); err != nil {
 		return dst, 0, err
@@ -50,28 +66,20 @@ func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(n
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	var namesBytes int
-	for namesBytes == 0 { // a buffer may hold nothing but "." and ".."
-		n, errno := s.getdents(d.fd)
-		if errno != 0 {
-			return dst, 0, &fs.PathError{Op: "list", Path: d.path, Err: asError(errno)}
-		}
-		if n == 0 {
-			return dst, 0, io.EOF
-		}
-		var err error
-		if namesBytes, err = s.parse(s.dents[:n]); err != nil {
-			return dst, 0, err
-		}
+	namesBytes, err := d.fill(s)
+	if err != nil {
+		return dst, 0, err
 	}
-	if d.tree.options.SortByInode {
-		slices.SortFunc(s.records, func(a, b record) int { return cmp.Compare(a.inode, b.inode) })
-	}
+	started := time.Now()
 	dst = slices.Grow(dst, len(s.records))
 	var names strings.Builder
 	names.Grow(namesBytes)
 	statCalls := 0
-	for _, r := range s.records {
+	for i, r := range s.records {
+		if i%readCheck == 0 && i > 0 && time.Since(started) >= d.tree.readFor {
+			d.keep(s, s.records[i:])
+			break
+		}
 		from := names.Len()
 		names.Write(s.dents[r.start:r.end])
 		name := names.String()[from:]
@@ -91,6 +99,45 @@ func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(n
 		}
 	}
 	return dst, statCalls, nil
+}
+
+// fill puts the next entries into s: what the last Read has left, or another
+// buffer. It returns how long their names are together.
+func (d *directory) fill(s *scratch) (namesBytes int, err error) {
+	if p := d.pending; p != nil {
+		d.pending = nil
+		copy(s.dents[:], p.dents)
+		s.records = append(s.records[:0], p.records...)
+		for _, r := range s.records {
+			namesBytes += int(r.end - r.start)
+		}
+		return namesBytes, nil
+	}
+	for namesBytes == 0 { // a buffer may hold nothing but "." and ".."
+		n, errno := s.getdents(d.fd)
+		if errno != 0 {
+			return 0, &fs.PathError{Op: "list", Path: d.path, Err: asError(errno)}
+		}
+		if n == 0 {
+			return 0, io.EOF
+		}
+		if namesBytes, err = s.parse(s.dents[:n]); err != nil {
+			return 0, err
+		}
+	}
+	if d.tree.options.SortByInode {
+		slices.SortFunc(s.records, func(a, b record) int { return cmp.Compare(a.inode, b.inode) })
+	}
+	return namesBytes, nil
+}
+
+// keep keeps the records, and the names that they are about, for the next Read.
+func (d *directory) keep(s *scratch, rest []record) {
+	end := uint32(0)
+	for _, r := range rest {
+		end = max(end, r.end+1) // with its NUL
+	}
+	d.pending = &pending{dents: slices.Clone(s.dents[:end]), records: slices.Clone(rest)}
 }
 
 // stat fills e. An op says that the entry is to be left out, and err, unless

@@ -31,6 +31,16 @@
 // name relative to its directory's descriptor with O_NOFOLLOW, and is
 // used only if the descriptor then is a regular file.
 //
+// # Source snapshots
+//
+// The URL of a source snapshot is that of the tree that it was found in, with a query: the path below
+// the tree's root, and inode, mtime and ctime of the snapshot's own root. The path is opened as all
+// others are, through no symlink. Open and Check compare the three
+// with what the file server says (AT_STATX_FORCE_SYNC), Check both through the
+// descriptor and by the path: two statx and two opens. A file server changes none of them as long as the
+// snapshot is there; where a rotation renames directories (rsnapshot), it changes the
+// ctime, and moves the path to another: the snapshot that was being read has expired.
+//
 // # The page cache
 //
 // Reads carry RWF_DONTCACHE where kernel (6.14) and file system know it: pages that a
@@ -43,6 +53,10 @@
 //
 //	the root: missing / not a directory / no permission / anything else
 //	                        backup.ErrNotFound / backup.ErrInvalid / fs.ErrPermission / backup.ErrUnavailable
+//	a source snapshot is gone, or another is at its path
+//	                        Open, Check: source.ErrExpired
+//	no source snapshot matches
+//	                        Resolve: backup.ErrNotFound
 //	a component became a symlink
 //	                        OpenDirectory: backup.ErrOutside; nothing behind it is read
 //	a directory vanished    OpenDirectory, Read: fs.ErrNotExist

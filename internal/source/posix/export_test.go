@@ -10,4 +10,5 @@ import "github.com/bctl/bctl/internal/source"
 func DisableOpenat2(t source.Tree)   { t.(*tree).noOpenat2 = true }
 func DisableXattrat(t source.Tree)   { t.(*tree).noXattrat.Store(true) }
 func DisableCachestat(t source.Tree) { t.(*tree).noCachestat.Store(true) }
+func ReadInPieces(t source.Tree)     { t.(*tree).readFor = 0 }
 func DisableDontcache(t source.Tree) { t.(*tree).cached.add(t.RootDevice()) }

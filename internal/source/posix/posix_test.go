@@ -5,6 +5,7 @@ package posix_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -27,6 +28,49 @@ import (
 
 func TestSource(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T, dir string) source.Tree { return openTree(t, dir) })
+}
+
+// A file server that is so slow that each Read returns before its buffer is done.
+func TestSourceInPieces(t *testing.T) {
+	dir := memoryDirectory(t)
+	for i := range 200 {
+		treetest.Make(t, dir, treetest.Tree{fmt.Sprintf("file-%03d", i): treetest.File("")})
+	}
+	for _, options := range []posix.Options{{}, {SortByInode: true}} {
+		tree, err := posix.New(options).Open(t.Context(), posix.URL(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		posix.ReadInPieces(tree)
+		d, err := tree.OpenDirectory(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		names := map[string]bool{}
+		for _, want := range []int{64, 64, 64, 8} {
+			entries, stats, err := d.Read(t.Context(), nil, nil)
+			if len(entries) != want || stats != want || err != nil {
+				t.Errorf("%d entries, %d stats, error %v; want %d", len(entries), stats, err, want)
+			}
+			for _, e := range entries {
+				names[e.Name] = e.Kind == backup.File
+			}
+		}
+		for i := range 200 {
+			if name := fmt.Sprintf("file-%03d", i); !names[name] {
+				t.Errorf("%s has not come", name)
+			}
+		}
+		if _, _, err := d.Read(t.Context(), nil, nil); err != io.EOF {
+			t.Errorf("error %v, want the end", err)
+		}
+	}
+}
+
+func TestSnapshots(t *testing.T) {
+	sourcetest.RunSnapshots(t, posix.New(posix.Options{}), posix.URL)
 }
 
 // memoryDirectory is on tmpfs: no RWF_DONTCACHE, large extended attributes.
@@ -78,8 +122,14 @@ func TestURL(t *testing.T) {
 
 func FuzzURL(f *testing.F) {
 	f.Add("/srv/\xff%41")
+	f.Add("posix:///missing?ctime=1.5&inode=3&mtime=-2.0&snapshot=.snapshot%2Fhourly.0")
 	f.Fuzz(func(t *testing.T, s string) {
 		_, _ = posix.Path(s)
+		if _, query, ok := strings.Cut(s, "?"); ok { // in no tree
+			if _, err := posix.New(posix.Options{}).Open(t.Context(), "posix:///proc/missing?"+query); err == nil {
+				t.Errorf("%q was opened", s)
+			}
+		}
 		if path := "/" + s; !slices.Contains([]byte(path), 0) {
 			if got, err := posix.Path(posix.URL(path)); got != path || err != nil {
 				t.Errorf("%q came back as %q, error %v", path, got, err)

@@ -63,6 +63,23 @@ func (s *Source) Open(ctx context.Context, rawURL string) (source.Tree, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	top, snapshot, err := cutSnapshot(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.open(top)
+	if err != nil {
+		return nil, err
+	}
+	if snapshot == nil {
+		return t, nil
+	}
+	defer t.Close()
+	return t.openSnapshot(snapshot)
+}
+
+// open opens the tree at a URL without a source snapshot.
+func (s *Source) open(rawURL string) (*tree, error) {
 	path, err := Path(rawURL)
 	if err != nil {
 		return nil, err
@@ -82,6 +99,7 @@ func (s *Source) Open(ctx context.Context, rawURL string) (source.Tree, error) {
 		device:    unix.Mkdev(st.Dev_major, st.Dev_minor),
 		options:   s.options,
 		noOpenat2: !hasOpenat2(fd),
+		readFor:   readFor,
 	}, nil
 }
 

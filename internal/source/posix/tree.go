@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,10 +29,12 @@ const (
 // A tree holds the descriptor of its root. Directories and files have their
 // own, and outlive it.
 type tree struct {
-	path      string // of the root, for messages
+	path      string    // that the operator named
+	snapshot  *snapshot // the source snapshot there that this is; nil: it is none
 	device    uint64
 	options   Options
 	noOpenat2 bool
+	readFor   time.Duration // of one Read
 
 	mu   sync.RWMutex // held while root is used: its number may be another file's after Close
 	root int          // -1: closed

@@ -279,6 +279,7 @@ type BatchStored struct {
 	ReliesOn      [][]byte               `protobuf:"bytes,5,rep,name=relies_on,json=reliesOn,proto3" json:"relies_on,omitempty"` // packs, 16 bytes each
 	Counts        *Counts                `protobuf:"bytes,6,opt,name=counts,proto3" json:"counts,omitempty"`
 	Problems      []*Problem             `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
+	Failed        string                 `protobuf:"bytes,8,opt,name=failed,proto3" json:"failed,omitempty"` // not empty: the batch can never be read, and why
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -360,6 +361,13 @@ func (x *BatchStored) GetProblems() []*Problem {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *BatchStored) GetFailed() string {
+	if x != nil {
+		return x.Failed
+	}
+	return ""
 }
 
 // Progress is what a worker has in hand, about every second, on the subject
@@ -661,7 +669,7 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\fstored_bytes\x18\x03 \x01(\x03R\vstoredBytes\x12\x1b\n" +
 	"\tchunk_ids\x18\x04 \x01(\fR\bchunkIds\x12\x16\n" +
 	"\x06frames\x18\x05 \x03(\rR\x06frames\x12\x18\n" +
-	"\alengths\x18\x06 \x03(\rR\alengths\"\xf7\x01\n" +
+	"\alengths\x18\x06 \x03(\rR\alengths\"\x8f\x02\n" +
 	"\vBatchStored\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x14\n" +
@@ -670,7 +678,8 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\x05pages\x18\x04 \x03(\v2\r.bctl.v1.PageR\x05pages\x12\x1b\n" +
 	"\trelies_on\x18\x05 \x03(\fR\breliesOn\x12'\n" +
 	"\x06counts\x18\x06 \x01(\v2\x0f.bctl.v1.CountsR\x06counts\x12,\n" +
-	"\bproblems\x18\a \x03(\v2\x10.bctl.v1.ProblemR\bproblems\"\xfa\x03\n" +
+	"\bproblems\x18\a \x03(\v2\x10.bctl.v1.ProblemR\bproblems\x12\x16\n" +
+	"\x06failed\x18\b \x01(\tR\x06failed\"\xfa\x03\n" +
 	"\bProgress\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1f\n" +
 	"\vsnapshot_id\x18\x02 \x01(\fR\n" +

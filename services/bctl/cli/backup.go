@@ -7,126 +7,115 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
-	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run"
-	"github.com/bctl/bctl/internal/selection"
 )
 
 type backupCommand struct {
 	app *app
 
-	exclude, excludeFiles, excludeIfPresent []string
-	oneFileSystem                           bool
-	excludeLarger                           string
-	allowShrink                             bool
-	tags                                    []string
-	filer                                   string
-	shards                                  []string
-	detach                                  bool
+	exclusions  exclusions
+	allowShrink bool
+	tags        []string
+	filer       string
+	shards      []string
+	labels      []string
+	all         bool
+	detach      bool
+
+	selection backup.Selection // what exclusions say
 }
 
 func newBackup(a *app) *cobra.Command {
 	c := &backupCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "backup [PATH…]",
-		Short: "Back directories up",
+		Short: "Back trees up",
 		Long: `Makes a snapshot of each PATH, a directory of this machine. What has not changed
 since the last snapshot is not read again, and content that is stored already is not
 stored again. A backup that was interrupted is gone on with.
 
-For a fleet (--nats or the setting nats.url) the services do the work: --filer and
---shard name the tree, and bctl follows the snapshot until it ends. Interrupting bctl does not
-interrupt the snapshot then.
+--filer, --label and --all name shards that bctl shard add has registered: all of a filer
+(with --shard: these), of the filers with a label, or of all filers.
 
-Patterns are those of .gitignore, relative to PATH.`,
+In a fleet (--nats or the setting nats.url) the services do the work, all shards at once
+within the limits of their filers, and bctl follows until all have ended. Interrupting bctl
+does not interrupt the snapshots then; bctl cancel does. Of several shards, one that is
+being backed up already is followed; if it is the only one, the status is 11.
+
+What --exclude and its like leave out comes on top of what filer and shard leave out.`,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /
-  bctl backup --config fleet.yaml --filer nas1 --shard /export/home --detach`,
-		RunE: func(cmd *cobra.Command, paths []string) error { return c.run(cmd.Context(), paths) },
+  bctl backup --filer nas1 --shard /export/home
+  bctl backup --filer nas1 --tag nightly
+  bctl backup --label env=prod --detach
+  bctl backup --all --json`,
+		RunE: func(cmd *cobra.Command, paths []string) (err error) {
+			if c.selection, err = c.exclusions.apply(cmd, backup.Selection{}); err != nil {
+				return err
+			}
+			return c.run(cmd.Context(), paths)
+		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&c.exclude, "exclude", nil, "leave out what matches `PATTERN` (may be repeated)")
-	flags.StringArrayVar(&c.excludeFiles, "exclude-file", nil, "`FILE` of patterns, as .gitignore (may be repeated)")
-	flags.StringArrayVar(&c.excludeIfPresent, "exclude-if-present", nil, "leave out what is in directories that have a `NAME` in them (may be repeated)")
-	flags.BoolVar(&c.oneFileSystem, "one-file-system", false, "leave out what is mounted below PATH")
-	flags.StringVar(&c.excludeLarger, "exclude-larger-than", "", "leave out files above `SIZE` (500MB, 2GiB)")
+	c.exclusions.flags(cmd, "PATH")
 	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if there are far fewer files than last time")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
-	flags.StringVar(&c.filer, "filer", "", "`FILER` that the tree is on (default: this machine)")
-	flags.StringArrayVar(&c.shards, "shard", nil, "`SHARD` to back up, in a fleet (may be repeated)")
+	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: the filer that it is on (default: this machine)")
+	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
+	labelFlag(cmd, &c.labels)
+	flags.BoolVar(&c.all, "all", false, "back up all shards of all filers")
 	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait for the end")
+	a.completeFlag(cmd, "filer", a.filerNames)
+	a.completeFlag(cmd, "shard", a.shardNames)
 	return cmd
 }
 
-// selection returns what the flags leave out.
-func (c *backupCommand) selection() (backup.Selection, error) {
-	s := backup.Selection{ExcludeIfPresent: c.excludeIfPresent, OneFileSystem: c.oneFileSystem}
-	for _, path := range c.excludeFiles {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return s, fmt.Errorf("exclude file: %w", err)
-		}
-		s.Exclude = append(s.Exclude, selection.Lines(string(text))...)
-	}
-	s.Exclude = append(s.Exclude, c.exclude...)
-	if c.excludeLarger != "" {
-		bytes, err := humanize.ParseBytes(c.excludeLarger)
-		if err != nil || bytes == 0 || bytes > 1<<62 {
-			return s, usage("--exclude-larger-than %q is not a size (500MB, 2GiB)", c.excludeLarger)
-		}
-		s.ExcludeLargerBytes = int64(bytes)
-	}
-	if _, err := selection.Compile(s); err != nil {
-		return s, usage("%v", err)
-	}
-	return s, nil
-}
-
-// A tree is one thing to back up.
-type tree struct {
-	filer, shard, source string
-}
-
-// trees returns what the arguments name.
-func (c *backupCommand) trees(paths []string) ([]tree, error) {
+// check fails unless the arguments say what to back up.
+func (c *backupCommand) check(paths []string) error {
 	fleet := c.app.cfg.Fleet()
+	registered := c.filer != "" || len(c.labels) > 0 || c.all
 	switch {
-	case !fleet && (len(c.shards) > 0 || c.detach):
-		return nil, usage("--shard and --detach are for a fleet (--nats); here, name the directories")
-	case fleet && (c.filer == "" || len(c.shards)+len(paths) == 0):
-		return nil, usage("in a fleet, --filer FILER and --shard SHARD name what to back up")
-	case len(c.shards)+len(paths) == 0:
-		return nil, usage("name at least one directory to back up")
+	case c.detach && !fleet:
+		return usage("--detach is for a fleet (--nats): without one, this process does the work")
+	case len(c.shards) > 0 && c.filer == "":
+		return usage("--shard SHARD needs --filer FILER, that it is on; a directory of this machine is named without --shard")
+	case c.all && (c.filer != "" || len(c.labels) > 0):
+		return usage("--all is all shards of all filers; it does not go with --filer, --shard or --label")
+	case len(paths) > 0 && (c.all || len(c.labels)+len(c.shards) > 0):
+		return usage("name directories, or registered shards with --filer, --label or --all, but not both")
+	case len(paths) > 0 && fleet:
+		return usage("in a fleet, shards are backed up by name: bctl shard add FILER %s registers one, bctl backup --filer FILER --shard %[1]s backs it up", paths[0])
+	case len(paths) == 0 && !registered && fleet:
+		return usage("say what to back up: --filer FILER [--shard SHARD], --label KEY=VALUE or --all")
+	case len(paths) == 0 && !registered:
+		return usage("name at least one directory to back up, or registered shards with --filer, --label or --all")
 	}
-	filer := c.filer
-	if filer == "" {
-		host, err := os.Hostname()
+	return nil
+}
+
+// A target is a shard to back up.
+type target struct {
+	filer string
+	shard backup.Shard
+}
+
+func (t *target) String() string { return display(t.filer) + " " + display(t.shard.Name) }
+
+// directories returns the absolute paths of the directories to back up.
+func directories(paths []string) (found []string, err error) {
+	for _, path := range paths {
+		dir, err := directory(path)
 		if err != nil {
-			return nil, fmt.Errorf("find this machine's name (--filer sets one): %w", err)
+			return nil, err
 		}
-		filer = host
+		found = append(found, filepath.Clean(dir))
 	}
-	var trees []tree
-	for _, path := range append(c.shards, paths...) {
-		if !fleet {
-			var err error
-			if path, err = directory(path); err != nil {
-				return nil, err
-			}
-		} else if !filepath.IsAbs(path) {
-			return nil, usage("shard %q is not an absolute path", path)
-		}
-		trees = append(trees, tree{filer, filepath.Clean(path), sourceURL(filepath.Clean(path))})
-	}
-	return trees, nil
+	return found, nil
 }
 
 // directory returns the absolute path of a directory of this machine.
@@ -143,12 +132,104 @@ func directory(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-func (c *backupCommand) run(ctx context.Context, paths []string) error {
-	selected, err := c.selection()
+// ofPaths returns the shards that directories of this machine are, made on first use.
+func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []string) ([]target, error) {
+	name := c.filer
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("find this machine's name (--filer sets one): %w", err)
+		}
+		name = host
+	}
+	filer, err := i.EnsureFiler(ctx, name)
 	if err != nil {
+		return nil, err
+	}
+	var targets []target
+	for _, path := range paths {
+		shard, err := i.EnsureShard(ctx, filer.ID, path, sourceURL(path))
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, target{name, shard})
+	}
+	return targets, nil
+}
+
+// registered returns the shards that the flags name.
+func (c *backupCommand) registered(ctx context.Context, i index.Catalog) ([]target, error) {
+	labels, err := parseLabels(c.labels)
+	if err != nil {
+		return nil, err
+	}
+	found, err := i.ListShards(ctx, index.ShardFilter{Filer: c.filer, Labels: labels})
+	if err != nil {
+		return nil, err
+	}
+	var targets []target
+	for n := range found {
+		targets = append(targets, target{found[n].Filer.Name, found[n].Shard})
+	}
+	switch {
+	case len(c.shards) > 0:
+		return c.named(ctx, i, targets)
+	case len(targets) > 0:
+		return targets, nil
+	case c.filer != "" && len(labels) == 0:
+		f, err := findFiler(ctx, i, c.filer)
+		if err != nil {
+			return nil, err
+		}
+		if f.Retired {
+			return nil, retiredFiler(c.filer)
+		}
+		return nil, fmt.Errorf("filer %s has no shards: %w (bctl shard add %[1]s PATH registers one)", display(c.filer), backup.ErrNotFound)
+	case len(labels) > 0:
+		return nil, fmt.Errorf("no shard of a filer with %s: %w (bctl filer ls shows labels)", labelText(labels), backup.ErrNotFound)
+	}
+	return nil, fmt.Errorf("no shard is registered: %w (bctl filer add NAME registers a filer, bctl shard add FILER PATH a shard of it)", backup.ErrNotFound)
+}
+
+// named returns those of a filer's shards that --shard names.
+func (c *backupCommand) named(ctx context.Context, i index.Catalog, of []target) (targets []target, err error) {
+	byName := map[string]target{}
+	for _, t := range of {
+		byName[t.shard.Name] = t
+	}
+	for _, name := range c.shards {
+		if filepath.IsAbs(name) {
+			name = filepath.Clean(name)
+		}
+		t, ok := byName[name]
+		if !ok {
+			return nil, c.notThere(ctx, i, name)
+		}
+		targets = append(targets, t)
+		delete(byName, name) // named twice it would fail: it is running
+	}
+	return targets, nil
+}
+
+// notThere says why a shard cannot be backed up, and what to do.
+func (c *backupCommand) notThere(ctx context.Context, i index.Catalog, name string) error {
+	s, err := findShard(ctx, i, c.filer, name)
+	switch {
+	case err != nil:
+		return err
+	case s.Filer.Retired:
+		return retiredFiler(c.filer)
+	case s.Retired:
+		return fmt.Errorf("shard %s of filer %s is retired (bctl shard add %[2]s %[1]s brings it back): %[3]w", display(name), display(c.filer), backup.ErrNotFound)
+	}
+	return usage("shard %s is named twice, or its filer has none of the labels", display(name))
+}
+
+func (c *backupCommand) run(ctx context.Context, paths []string) error {
+	if err := c.check(paths); err != nil {
 		return err
 	}
-	trees, err := c.trees(paths)
+	dirs, err := directories(paths)
 	if err != nil {
 		return err
 	}
@@ -157,149 +238,23 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 		return err
 	}
 	defer r.close()
-	backUp, stop, err := c.app.engine(r, c.detach)
+	var targets []target
+	if len(dirs) > 0 {
+		targets, err = c.ofPaths(ctx, r.index, dirs)
+	} else {
+		targets, err = c.registered(ctx, r.index)
+	}
 	if err != nil {
 		return err
 	}
-	defer stop()
-	var failed error
-	incomplete := false
-	for _, t := range trees {
-		err := c.one(ctx, r, backUp, t, selected)
-		if errors.Is(err, errIncomplete) {
-			incomplete = true
-			continue
-		}
-		if err != nil {
-			failed = errors.Join(failed, err)
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	if failed == nil && incomplete {
-		return errIncomplete
-	}
-	return failed
-}
-
-// one backs one tree up.
-func (c *backupCommand) one(ctx context.Context, r *repository, backUp engine, t tree, selected backup.Selection) error {
-	filer, err := r.index.EnsureFiler(ctx, t.filer)
-	if err != nil {
-		return err
-	}
-	shard, err := r.index.EnsureShard(ctx, filer.ID, t.shard, t.source)
-	if err != nil {
-		return err
-	}
-	before, err := r.index.Snapshots(ctx, index.SnapshotFilter{Filer: t.filer, Shard: t.shard, States: []backup.State{backup.Committed}, Limit: 1})
-	if err != nil {
-		return err
-	}
-	progress := newTracker(0, 0)
-	if len(before) > 0 {
-		progress = newTracker(before[0].Counts.Files, before[0].Counts.Bytes)
-	}
-	stop := c.app.animate(progress.line)
-	started := time.Now()
-	s, err := backUp(ctx, shard, backup.Snapshot{
-		ID: backup.NewSnapshotID(), Selection: selected, AllowShrink: c.allowShrink, Tags: c.tags,
-	}, progress.add)
-	stop()
-	if err != nil {
-		if cause := context.Cause(ctx); errors.Is(cause, run.ErrInterrupted) {
-			c.interrupted(t)
-			return cause
-		}
-		return fmt.Errorf("back up %s: %w", display(t.shard), err)
-	}
-	return c.ended(context.WithoutCancel(ctx), r, &s, time.Since(started))
-}
-
-func (c *backupCommand) interrupted(t tree) {
+	report := newReport(c.app, r.index, len(targets))
 	if c.app.cfg.Fleet() {
-		c.app.term.println("The services go on with the snapshot of " + display(t.shard) + "; bctl snapshot ls shows how far it is.")
-		return
+		return c.inFleet(ctx, r, targets, report)
 	}
-	c.app.term.println("The snapshot of " + display(t.shard) + " is not complete. The next bctl backup of it goes on where this one stopped.")
+	return c.here(ctx, r, targets, report)
 }
 
-// ended tells what became of a snapshot.
-func (c *backupCommand) ended(ctx context.Context, r *repository, s *backup.Snapshot, elapsed time.Duration) error {
-	if s.State == backup.Running { // detached
-		if c.app.json {
-			return c.app.print(c.summaryJSON(s, elapsed))
-		}
-		_, err := fmt.Fprintf(c.app.out, "snapshot %v is running\n", s.ID)
-		return err
-	}
-	for p, err := range r.index.Problems(ctx, s.ID) {
-		if err != nil {
-			return err
-		}
-		if c.app.json {
-			if err := c.app.print(problemJSON(p)); err != nil {
-				return err
-			}
-		} else {
-			c.app.term.println(describeProblem(p))
-		}
-	}
-	if err := c.summary(s, elapsed); err != nil {
-		return err
-	}
-	switch {
-	case s.State != backup.Committed:
-		return fmt.Errorf("the snapshot of %s failed: %s", display(s.Shard.Name), s.Reason)
-	case s.Counts.Errors > 0:
-		return errIncomplete
-	}
-	return nil
-}
-
-func (c *backupCommand) summary(s *backup.Snapshot, elapsed time.Duration) error {
-	if c.app.json {
-		return c.app.print(c.summaryJSON(s, elapsed))
-	}
-	t := tabwriter.NewWriter(c.app.out, 0, 0, 2, ' ', 0)
-	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	row("snapshot", "%s of %s %s, number %d: %s in %.1f s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, elapsed.Seconds())
-	countRows(row, &s.Counts)
-	row("errors", "%s", humanize.Comma(s.Counts.Errors))
-	return t.Flush()
-}
-
-// backupSummary is the last object of backup --json. The names are fixed.
-type backupSummary struct {
-	Type           string       `json:"type"` // summary
-	Snapshot       string       `json:"snapshot"`
-	Filer          string       `json:"filer"`
-	Shard          string       `json:"shard"`
-	State          string       `json:"state"`
-	Reason         string       `json:"reason,omitempty"`
-	Files          int64        `json:"files"`
-	Directories    int64        `json:"directories"`
-	Bytes          int64        `json:"bytes"`
-	FilesNew       int64        `json:"files_new"`
-	FilesChanged   int64        `json:"files_changed"`
-	FilesUnchanged int64        `json:"files_unchanged"`
-	NewBytes       int64        `json:"new_bytes"`
-	StoredBytes    int64        `json:"stored_bytes"`
-	ReadBytes      int64        `json:"read_bytes"`
-	Errors         int64        `json:"errors"`
-	StatCalls      int64        `json:"stat_calls"`
-	ElapsedSeconds float64      `json:"elapsed_seconds"`
-	StageSeconds   stageSeconds `json:"stage_seconds"`
-}
-
-func (c *backupCommand) summaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
-	n := &s.Counts
-	return backupSummary{
-		Type: "summary", Snapshot: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, State: string(s.State), Reason: s.Reason,
-		Files: n.Files, Directories: n.Directories, Bytes: n.Bytes,
-		FilesNew: n.FilesNew, FilesChanged: n.FilesChanged, FilesUnchanged: n.FilesUnchanged,
-		NewBytes: n.NewBytes, StoredBytes: n.StoredBytes, ReadBytes: n.ReadBytes, Errors: n.Errors, StatCalls: n.StatCalls,
-		ElapsedSeconds: elapsed.Seconds(), StageSeconds: stagesOf(n),
-	}
+// request is what BeginSnapshot is asked for.
+func (c *backupCommand) request() backup.Snapshot {
+	return backup.Snapshot{ID: backup.NewSnapshotID(), Selection: c.selection, AllowShrink: c.allowShrink, Tags: c.tags}
 }

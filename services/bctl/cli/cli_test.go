@@ -37,7 +37,8 @@ func TestExitStatus(t *testing.T) {
 
 func TestProgressLine(t *testing.T) {
 	now := time.Unix(0, 0)
-	p := newTracker(1000, 1<<30) // the last snapshot's
+	p := newTracker()
+	p.expect(backup.SnapshotID{}, 1000, 1<<30) // the last snapshot's
 	p.started, p.now = now, func() time.Time { return now }
 	p.add(backup.Progress{FilesFound: 500, BytesFound: 512 << 20, FilesDone: 250, BytesDone: 256 << 20, Path: "home/a\x1b[31m"})
 	now = now.Add(10 * time.Second)

@@ -2,19 +2,24 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
 type initCommand struct {
 	app        *app
 	recipients []string
+	ifMissing  bool
 }
 
 func newInit(a *app) *cobra.Command {
@@ -26,7 +31,8 @@ func newInit(a *app) *cobra.Command {
 and the identity that restoring needs. It prints where the identity is. Whoever
 loses that file loses the backups; whoever has it can read them.
 
-An init that was interrupted is finished by running it again.`,
+An init that was interrupted is finished by running it again. With --if-missing, a
+repository that is there is no error: its index is brought up to this version.`,
 		Example: `  bctl init --repo /backup
   bctl init --repo /backup --identity /media/usb/backup-key.txt
   bctl init --config fleet.yaml --recipient age1…`,
@@ -34,6 +40,7 @@ An init that was interrupted is finished by running it again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
 	cmd.Flags().StringArrayVar(&c.recipients, "recipient", nil, "further age `RECIPIENT` who can restore (may be repeated)")
+	cmd.Flags().BoolVar(&c.ifMissing, "if-missing", false, "do nothing but migrate the index where the repository exists")
 	return cmd
 }
 
@@ -54,6 +61,10 @@ func (c *initCommand) run(ctx context.Context) error {
 		Recipients: append(a.cfg.Recipients, c.recipients...),
 		Chunker:    chunk.DefaultCutter, Codec: a.cfg.Codec, Now: time.Now(),
 	})
+	if c.ifMissing && errors.Is(err, backup.ErrExists) && isWhole(ctx, s, i) {
+		a.log.Info("the repository exists, and its index is of this version", "repository", made.Repository.ID.String())
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -75,4 +86,15 @@ Keep a copy of the identity somewhere else: without it nothing can be restored,
 and whoever has it can read all backups.
 `, made.Repository.ID, s, made.WorkerKeyPath, made.IdentityPath)
 	return err
+}
+
+// isWhole reports whether the store and the index hold the same repository, so
+// that nothing of an init is left to do.
+func isWhole(ctx context.Context, s store.Store, i index.Index) bool {
+	stored, err := repo.ReadObject(ctx, s)
+	if err != nil {
+		return false
+	}
+	indexed, err := i.Repository(ctx)
+	return err == nil && indexed.ID == stored.ID
 }

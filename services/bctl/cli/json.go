@@ -18,11 +18,12 @@ func (a *app) print(v any) error {
 
 // errorJSON is one thing that went wrong.
 type errorJSON struct {
-	Type  string `json:"type"` // error
-	Path  string `json:"path,omitempty"`
-	Raw   string `json:"path_b64,omitempty"` // where the path is not UTF-8
-	Op    string `json:"op,omitempty"`
-	Error string `json:"error"`
+	Type     string `json:"type"`               // error
+	Snapshot string `json:"snapshot,omitempty"` // where one command makes several
+	Path     string `json:"path,omitempty"`
+	Raw      string `json:"path_b64,omitempty"` // where the path is not UTF-8
+	Op       string `json:"op,omitempty"`
+	Error    string `json:"error"`
 }
 
 func problemJSON(p backup.Problem) errorJSON {
@@ -62,6 +63,8 @@ type snapshotJSON struct {
 	StoredBytes int64    `json:"stored_bytes"`
 	Errors      int64    `json:"errors"`
 	Tags        []string `json:"tags"`
+	// Where one of the filer's own snapshots was read in the shard's place: its path.
+	SourceSnapshot string `json:"source_snapshot,omitempty"`
 }
 
 func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
@@ -74,6 +77,7 @@ func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
 		Started: jsonTime(s.Started), Committed: jsonTime(s.Committed),
 		Files: s.Counts.Files, Directories: s.Counts.Directories, Bytes: s.Counts.Bytes,
 		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: tags,
+		SourceSnapshot: takenFrom(s),
 	}
 }
 

@@ -42,7 +42,7 @@ backed up. With --json each entry is an object with all its attributes.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
 	}
-	c.which.flags(cmd)
+	c.which.flags(a, cmd)
 	cmd.Flags().BoolVarP(&c.recursive, "recursive", "R", false, "all that is below, too, with whole paths")
 	cmd.Flags().BoolVarP(&c.long, "long", "l", false, "type, mode, owner, size and time of each entry")
 	return cmd

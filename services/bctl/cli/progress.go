@@ -11,65 +11,154 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A tracker adds up what workers tell, and says how far a backup or restore is.
+// A tracker adds up what workers tell, and says how far backups or a restore are.
 type tracker struct {
-	mu                                           sync.Mutex
-	started                                      time.Time
-	now                                          func() time.Time
+	mu      sync.Mutex
+	started time.Time
+	now     func() time.Time
+	parts   map[backup.SnapshotID]*part // of one snapshot, or of a restore: the zero ID's
+	stalled map[stallKey]stallSeen
+	ended   int // snapshots
+	path    string
+}
+
+// A part is how far one snapshot or a restore is.
+type part struct {
 	lastFiles, lastBytes                         int64 // of the previous snapshot: what to expect before it is found
 	filesFound, bytesFound, filesDone, bytesDone int64
 	errors                                       int64
-	path                                         string
 }
 
-func newTracker(expectFiles, expectBytes int64) *tracker {
-	return &tracker{started: time.Now(), now: time.Now, lastFiles: expectFiles, lastBytes: expectBytes}
+// stallKey is whose work waits for a filer; stallSeen is how much of it, and when that was told.
+type stallKey struct {
+	snapshot backup.SnapshotID
+	worker   string
+}
+
+type stallSeen struct {
+	work int
+	at   time.Time
+}
+
+// stallsLast is how long what a worker told of stalls counts; it tells every second.
+const stallsLast = 5 * time.Second
+
+func newTracker() *tracker {
+	return &tracker{started: time.Now(), now: time.Now, parts: map[backup.SnapshotID]*part{}, stalled: map[stallKey]stallSeen{}}
+}
+
+// expect adds a snapshot of which so much is to come.
+func (t *tracker) expect(id backup.SnapshotID, files, bytes int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.part(id)
+	p.lastFiles, p.lastBytes = files, bytes
+}
+
+func (t *tracker) part(id backup.SnapshotID) *part {
+	if t.parts[id] == nil {
+		t.parts[id] = &part{}
+	}
+	return t.parts[id]
 }
 
 // add takes what one worker did since it last told.
-func (t *tracker) add(p backup.Progress) {
+func (t *tracker) add(d backup.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.filesFound += p.FilesFound
-	t.bytesFound += p.BytesFound
-	t.filesDone += p.FilesDone
-	t.bytesDone += p.BytesDone
-	t.errors += p.Errors
-	if p.Path != "" {
-		t.path = p.Path
+	p := t.part(d.Snapshot)
+	p.filesFound += d.FilesFound
+	p.bytesFound += d.BytesFound
+	p.filesDone += d.FilesDone
+	p.bytesDone += d.BytesDone
+	p.errors += d.Errors
+	if d.Path != "" {
+		t.path = d.Path
+	}
+	t.stalled[stallKey{d.Snapshot, d.Worker}] = stallSeen{len(d.StalledTasks) + len(d.StalledBatches), t.now()}
+}
+
+// addKnown is add for what may be told of other snapshots than those that are followed.
+func (t *tracker) addKnown(d *backup.Progress) {
+	t.mu.Lock()
+	_, known := t.parts[d.Snapshot]
+	t.mu.Unlock()
+	if known {
+		t.add(*d)
 	}
 }
 
 // set takes totals.
-func (t *tracker) set(files, bytes int64, path string) {
+func (t *tracker) set(id backup.SnapshotID, files, bytes, errors int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.filesFound, t.filesDone, t.bytesFound, t.bytesDone, t.path = files, files, bytes, bytes, path
+	p := t.part(id)
+	p.filesFound, p.filesDone, p.bytesFound, p.bytesDone, p.errors = files, files, bytes, bytes, errors
 }
 
-// line is the progress line:
+// at notes where the work is.
+func (t *tracker) at(path string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.path = path
+}
+
+// end notes that a snapshot has ended with these counts.
+func (t *tracker) end(id backup.SnapshotID, c *backup.Counts) {
+	t.expect(id, 0, 0)
+	t.set(id, c.Files, c.Bytes, c.Errors)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended++
+}
+
+// line is the progress line, with what is not zero of snapshots, errors and stalls:
 //
-//	0:12  1,234 of 5,678 files  12 MiB of 34 MiB  1.0 MiB/s  0:20 left  home/user/file
+//	0:12  3 of 10 snapshots  1,234 of 5,678 files  12 MiB of 34 MiB  1.0 MiB/s  0:20 left  home/user/file
 func (t *tracker) line() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	elapsed := t.now().Sub(t.started)
-	files, bytes := max(t.filesFound, t.lastFiles), max(t.bytesFound, t.lastBytes)
-	parts := []string{
-		clock(elapsed),
-		fmt.Sprintf("%s of %s files", humanize.Comma(t.filesDone), humanize.Comma(files)),
-		fmt.Sprintf("%s of %s", size(t.bytesDone), size(bytes)),
+	var sum part
+	for _, p := range t.parts {
+		sum.lastFiles += max(p.filesFound, p.lastFiles)
+		sum.lastBytes += max(p.bytesFound, p.lastBytes)
+		sum.filesDone += p.filesDone
+		sum.bytesDone += p.bytesDone
+		sum.errors += p.errors
 	}
+	parts := []string{clock(elapsed)}
+	if len(t.parts) > 1 {
+		parts = append(parts, fmt.Sprintf("%s of %s snapshots", humanize.Comma(int64(t.ended)), humanize.Comma(int64(len(t.parts)))))
+	}
+	parts = append(parts,
+		fmt.Sprintf("%s of %s files", humanize.Comma(sum.filesDone), humanize.Comma(sum.lastFiles)),
+		fmt.Sprintf("%s of %s", size(sum.bytesDone), size(sum.lastBytes)))
 	if seconds := elapsed.Seconds(); seconds >= 1 {
-		parts = append(parts, size(int64(float64(t.bytesDone)/seconds))+"/s")
+		parts = append(parts, size(int64(float64(sum.bytesDone)/seconds))+"/s")
 	}
-	if left, ok := remaining(elapsed, share(t.filesDone, files), share(t.bytesDone, bytes)); ok {
+	if left, ok := remaining(elapsed, share(sum.filesDone, sum.lastFiles), share(sum.bytesDone, sum.lastBytes)); ok {
 		parts = append(parts, clock(left)+" left")
 	}
-	if t.errors > 0 {
-		parts = append(parts, fmt.Sprintf("%s errors", humanize.Comma(t.errors)))
+	if sum.errors > 0 {
+		parts = append(parts, fmt.Sprintf("%s errors", humanize.Comma(sum.errors)))
+	}
+	if stalled := t.stalls(); stalled > 0 {
+		parts = append(parts, fmt.Sprintf("%s stalled", humanize.Comma(int64(stalled))))
 	}
 	return strings.Join(append(parts, display(t.path)), "  ")
+}
+
+// stalls is how much work waits for a filer that does not answer.
+func (t *tracker) stalls() (work int) {
+	for key, s := range t.stalled {
+		if s.work == 0 || t.now().Sub(s.at) > stallsLast {
+			delete(t.stalled, key)
+			continue
+		}
+		work += s.work
+	}
+	return work
 }
 
 func share(done, all int64) float64 {

@@ -18,10 +18,15 @@ type which struct {
 	filer, shard string
 }
 
-func (w *which) flags(cmd *cobra.Command) {
+func (w *which) flags(a *app, cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.filer, "filer", "", "only snapshots of this `FILER`")
 	cmd.Flags().StringVar(&w.shard, "shard", "", "only snapshots of this `SHARD`")
+	a.completeFlag(cmd, "filer", a.filerNames)
+	a.completeFlag(cmd, "shard", a.shardNames)
 }
+
+// onlyRunning is a filter of states.
+var onlyRunning = []backup.State{backup.Running}
 
 // maxCandidates is how many snapshots an ambiguous prefix lists.
 const maxCandidates = 10

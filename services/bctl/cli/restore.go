@@ -50,7 +50,7 @@ their size and time already are left alone.
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
 	}
-	c.which.flags(cmd)
+	c.which.flags(a, cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&c.target, "target", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "only what matches `PATTERN` (may be repeated)")
@@ -111,7 +111,9 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 		return err
 	}
 	o.Snapshot, o.Path = s.ID, path
-	c.tracker = newTracker(c.expect(&s, &o))
+	c.tracker = newTracker()
+	files, bytes := c.expect(&s, &o)
+	c.tracker.expect(backup.SnapshotID{}, files, bytes)
 	stop := c.app.animate(c.tracker.line)
 	defer stop()
 	started := time.Now()
@@ -141,7 +143,10 @@ func (c *restoreCommand) expect(s *backup.Snapshot, o *restore.Options) (files, 
 }
 
 // Progress, Change and Problem make it a restore.Observer.
-func (c *restoreCommand) Progress(p restore.Progress) { c.tracker.set(p.Files, p.Bytes, p.Path) }
+func (c *restoreCommand) Progress(p restore.Progress) {
+	c.tracker.set(backup.SnapshotID{}, p.Files, p.Bytes, 0)
+	c.tracker.at(p.Path)
+}
 
 func (c *restoreCommand) Change(ch restore.Change) {
 	if !c.verbose && !c.dryRun || ch.Action == restore.Keep && !c.verbose {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -41,6 +42,9 @@ type app struct {
 
 	cfg *config.Config
 	log *slog.Logger
+
+	// interruptible: the command only looks, and there is nothing to stop.
+	interruptible atomic.Bool
 }
 
 // Main runs bctl with the process's arguments and returns its exit status.
@@ -48,7 +52,9 @@ func Main(services Services) int {
 	a := &app{services: services, env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
 	a.out = a.term.stdout()
 	ctx, stop := run.Context(context.Background(), func() {
-		a.term.println("stopping; once more to stop at once")
+		if !a.interruptible.Load() {
+			a.term.println("stopping; once more to stop at once")
+		}
 	})
 	defer stop()
 	root := a.root()
@@ -99,7 +105,8 @@ read or restored; 10 no repository; 11 another snapshot of the shard is running;
 	a.globalFlags(root)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
 	root.AddCommand(
-		newInit(a), newBackup(a), newSnapshot(a), newLs(a), newRestore(a), newMigrate(a),
+		newInit(a), newBackup(a), newStatus(a), newCancel(a), newSnapshot(a), newLs(a), newRestore(a),
+		newFiler(a), newShard(a), newMigrate(a),
 		newService(a, "walker", "Run a walker: it lists directories and finds what has changed", a.services.Walker),
 		newService(a, "reader", "Run a reader: it reads files and stores their content", a.services.Reader),
 		newService(a, "committer", "Run a committer: it hands out work and writes the index", a.services.Committer),

@@ -15,12 +15,16 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/services/bctl/wire"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"bctl": func() { os.Exit(Main(Services{})) },
+		"bctl": func() {
+			os.Exit(Main(Services{Walker: Service(wire.RunWalker), Reader: Service(wire.RunReader), Committer: Service(wire.RunCommitter)}))
+		},
 	})
 }
 
@@ -32,13 +36,34 @@ func TestMain(m *testing.M) {
 //	await COMMAND ARGS…        repeats a command until it prints something
 //	hold FILE                 takes a lock on a file until the script ends
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "script"),
+	testscript.Run(t, params("script", func(e *testscript.Env) {
+		e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
+	}))
+}
+
+// The scripts of a fleet have a Postgres database and a NATS server of their own, and start services themselves.
+func TestFleetScripts(t *testing.T) {
+	nats := testenv.NATS(t)
+	testscript.Run(t, params("fleet", func(e *testscript.Env) {
+		e.Setenv("BCTL_NATS", nats.URL())
+		e.Setenv("BCTL_INDEX", testenv.Postgres(t))
+		e.Setenv("BCTL_INDEX_MAX_CONNECTIONS", "8")
+		e.Setenv("BCTL_STORE", filepath.Join(e.WorkDir, "store"))
+		e.Setenv("BCTL_WORKER_KEY", filepath.Join(e.WorkDir, "worker.key"))
+		e.Setenv("BCTL_WORKER_LEASE", "3s")
+		e.Setenv("BCTL_WORKER_QUEUE_LEASE", "3s")
+		e.Setenv("BCTL_WORKER_POLL", "50ms")
+	}))
+}
+
+func params(dir string, setup func(*testscript.Env)) testscript.Params {
+	return testscript.Params{
+		Dir: filepath.Join("testdata", dir),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, ".config"))
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
-			e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
 			e.Setenv("TZ", "UTC")
+			setup(e)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -52,7 +77,7 @@ func TestScripts(t *testing.T) {
 			_, err := os.Stat(path)
 			return err == nil, nil
 		},
-	})
+	}
 }
 
 func status(ts *testscript.TestScript, neg bool, args []string) {

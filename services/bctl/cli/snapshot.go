@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -40,7 +42,7 @@ func newSnapshotLs(a *app) *cobra.Command {
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
-	c.which.flags(cmd)
+	c.which.flags(a, cmd)
 	cmd.Flags().StringVar(&c.since, "since", "", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
 	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, committed, failed or deleting ones")
 	cmd.Flags().IntVar(&c.limit, "limit", 0, "the newest `N`; 0: all")
@@ -81,14 +83,42 @@ func (c *snapshotLs) run(ctx context.Context) error {
 
 func snapshotTable(w io.Writer, found []backup.Snapshot) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tSTARTED\tFILER\tSHARD\tNUMBER\tSTATE\tFILES\tSIZE\tSTORED\tERRORS\tTAGS")
+	other := slices.ContainsFunc(found, func(s backup.Snapshot) bool { return takenFrom(&s) != "" })
+	fmt.Fprint(t, "ID\tSTARTED\tFILER\tSHARD\tNUMBER\tSTATE\tFILES\tSIZE\tSTORED\tERRORS\tTAGS")
+	if other {
+		fmt.Fprint(t, "\tSOURCE")
+	}
+	fmt.Fprintln(t)
 	for i := range found {
 		s := &found[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s\n", s.ID.Short(), localTime(s.Started), display(s.Filer.Name),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s", s.ID.Short(), localTime(s.Started), display(s.Filer.Name),
 			display(s.Shard.Name), s.Number, s.State, humanize.Comma(s.Counts.Files), size(s.Counts.Bytes), size(s.Counts.StoredBytes),
 			s.Counts.Errors, display(strings.Join(s.Tags, ",")))
+		if other {
+			fmt.Fprint(t, "\t"+display(takenFrom(s)))
+		}
+		fmt.Fprintln(t)
 	}
 	return t.Flush()
+}
+
+// sourceOf is the URL that a snapshot was read from.
+func sourceOf(s *backup.Snapshot) string {
+	if s.Source == "" { // an earlier version made it
+		return s.Shard.Source
+	}
+	return s.Source
+}
+
+// takenFrom is the path of the filer's own snapshot that was read in the place
+// of the shard; "" where there is none.
+func takenFrom(s *backup.Snapshot) string {
+	_, query, _ := strings.Cut(s.Source, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return ""
+	}
+	return values.Get("snapshot")
 }
 
 // parseSince reads a point in time, or how long ago one was.
@@ -126,7 +156,7 @@ backed up. SNAPSHOT is an id, the beginning of one, or latest.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error { return a.showSnapshot(cmd.Context(), &w, given[0]) },
 	}
-	w.flags(cmd)
+	w.flags(a, cmd)
 	return cmd
 }
 
@@ -194,7 +224,7 @@ type snapshotDetail struct {
 func newSnapshotDetail(s *backup.Snapshot) snapshotDetail {
 	c := &s.Counts
 	return snapshotDetail{
-		Type: "snapshot", snapshotJSON: newSnapshotJSON(s), Base: int64(s.Base), Reason: s.Reason, Source: s.Shard.Source,
+		Type: "snapshot", snapshotJSON: newSnapshotJSON(s), Base: int64(s.Base), Reason: s.Reason, Source: sourceOf(s),
 		FilesNew: c.FilesNew, FilesChanged: c.FilesChanged, FilesUnchanged: c.FilesUnchanged,
 		ReadBytes: c.ReadBytes, StatCalls: c.StatCalls,
 		Tasks:        [2]int64{s.TasksSettled, s.TasksAnnounced},
@@ -210,7 +240,11 @@ func (a *app) describe(s *backup.Snapshot) error {
 	row("id", "%v", s.ID)
 	row("filer", "%s", display(s.Filer.Name))
 	row("shard", "%s", display(s.Shard.Name))
-	row("source", "%s", display(s.Shard.Source))
+	if from := takenFrom(s); from != "" {
+		row("source", "%s in %s", display(from), display(s.Shard.Source))
+	} else {
+		row("source", "%s", display(sourceOf(s)))
+	}
 	row("number", "%d, compared with %d", s.Number, s.Base)
 	row("state", "%s", s.State)
 	if s.Reason != "" {
@@ -221,18 +255,7 @@ func (a *app) describe(s *backup.Snapshot) error {
 	if len(s.Tags) > 0 {
 		row("tags", "%s", display(strings.Join(s.Tags, ", ")))
 	}
-	for _, p := range s.Selection.Exclude {
-		row("exclude", "%s", display(p))
-	}
-	for _, p := range s.Selection.ExcludeIfPresent {
-		row("exclude if present", "%s", display(p))
-	}
-	if s.Selection.OneFileSystem {
-		row("one file system", "yes")
-	}
-	if s.Selection.ExcludeLargerBytes > 0 {
-		row("exclude larger", "%s", size(s.Selection.ExcludeLargerBytes))
-	}
+	exclusionRows(row, &s.Selection)
 	if s.State == backup.Running {
 		row("walk tasks", "%d of %d", s.TasksSettled, s.TasksAnnounced)
 		row("read batches", "%d of %d", s.BatchesSettled, s.BatchesAnnounced)
@@ -243,7 +266,7 @@ func (a *app) describe(s *backup.Snapshot) error {
 }
 
 // countRows are the rows that snapshot show and the summary of backup share.
-func countRows(row func(name, format string, args ...any), c *backup.Counts) {
+func countRows(row rowFunc, c *backup.Counts) {
 	row("files", "%s in %s directories, %s", humanize.Comma(c.Files), humanize.Comma(c.Directories), size(c.Bytes))
 	row("", "%s new, %s changed, %s unchanged", humanize.Comma(c.FilesNew), humanize.Comma(c.FilesChanged), humanize.Comma(c.FilesUnchanged))
 	row("read", "%s", size(c.ReadBytes))

@@ -24,7 +24,8 @@ type terminal struct {
 	isTerminal bool // stderr is
 	outIs      bool // stdout is
 	width      func() int
-	line       string // the progress line, as drawn
+	screen     func() (width, height int) // stdout's
+	line       string                     // the progress line, as drawn
 }
 
 func newTerminal(out, errFile *os.File) *terminal {
@@ -35,6 +36,12 @@ func newTerminal(out, errFile *os.File) *terminal {
 				return w
 			}
 			return 80
+		},
+		screen: func() (width, height int) {
+			if w, h, err := term.GetSize(int(out.Fd())); err == nil && w > 0 && h > 0 {
+				return w, h
+			}
+			return 80, 24
 		},
 	}
 }
@@ -139,4 +146,24 @@ func display(name string) string {
 		return strconv.Quote(name)
 	}
 	return name
+}
+
+// redraw replaces all that the terminal shows, and does not scroll it.
+func (t *terminal) redraw(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	const home, eraseLine, eraseBelow = "\x1b[H", "\x1b[K", "\x1b[J"
+	width, height := t.screen()
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if len(lines) >= height {
+		more := len(lines) - height + 2
+		lines = append(lines[:max(height-2, 0)], fmt.Sprintf("… and %d lines more", more))
+	}
+	var b strings.Builder
+	b.WriteString(home)
+	for _, line := range lines {
+		b.WriteString(truncate(line, width-1) + eraseLine + "\n")
+	}
+	b.WriteString(eraseBelow)
+	_, _ = io.WriteString(t.out, b.String()) // nobody is there to see it
 }

@@ -9,6 +9,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,10 @@ func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup
 		return err
 	}
 	defer conn.Close()
-	if _, err := conn.EnsureStreams(ctx, []string{backup.DefaultSite}); err != nil {
+	// This machine is at every site: it reaches what the user has told it to back up.
+	site := cmp.Or(snap.Filer.Site, backup.DefaultSite)
+	o.Walker.Site, o.Reader.Site = site, site
+	if _, err := conn.EnsureStreams(ctx, []string{site}); err != nil {
 		return err
 	}
 	if watch != nil {
@@ -134,6 +138,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	if o.Reader.Uploads == 0 {
 		o.Reader.Uploads = uploads
 	}
+	o.Reader.StopTimeout = -1 // the committer stops with it: nobody would take what it finishes
 	o.Reader.OnRetry, o.Reader.Log = broken, o.Log
 	reader, err := read.New(read.Parts{
 		Conn: conn, Index: o.Index, Source: o.Source, Store: o.Store,
@@ -142,7 +147,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	if err != nil {
 		return err
 	}
-	o.Committer.Snapshots = []backup.SnapshotID{snap.ID}
+	o.Committer.Snapshots, o.Committer.Alone = []backup.SnapshotID{snap.ID}, true
 	o.Committer.Lease, o.Committer.QueueLease, o.Committer.Queued = lease, lease, queued
 	o.Committer.Appliers = 1 // SQLite has one writer
 	o.Committer.OnEnd, o.Committer.OnRetry, o.Committer.Log = ended, broken, o.Log

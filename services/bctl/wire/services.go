@@ -46,7 +46,8 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer conn.Close()
 	w := walk.New(conn, idx, posix.New(posix.Options{}), report, walk.Options{
-		Worker: workerName(c), Tasks: c.Worker.Tasks, Directories: c.Worker.Directories, Grain: c.Worker.Grain, Log: log,
+		Worker: workerName(c), Site: c.Worker.Site, Tasks: c.Worker.Tasks, Directories: c.Worker.Directories,
+		Grain: c.Worker.Grain, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
 	})
 	log.Info("walker started", "worker", workerName(c))
 	runWithReports(ctx, report, w.Run)
@@ -78,7 +79,8 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	r, err := read.New(read.Parts{
 		Conn: conn, Index: idx, Source: posix.New(posix.Options{}), Store: s, Repository: repository, Key: key, Report: report,
 	}, read.Options{
-		Worker: workerName(c), Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers, Linger: c.Worker.Linger, Log: log,
+		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
+		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
 	})
 	if err != nil {
 		return err
@@ -112,7 +114,8 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	defer conn.Close()
 	log.Info("committer started", "worker", workerName(c), "store", s.String())
 	commit.New(commit.Parts{Conn: conn, Index: idx, Store: s, Sealer: sealer}, commit.Options{
-		Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued, Log: log,
+		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
+		StopTimeout: c.Worker.StopTimeout, Log: log,
 	}).Run(ctx)
 	log.Info("committer stopped", "worker", workerName(c))
 	return nil

@@ -17,7 +17,7 @@ const (
 )
 
 // applyLoop applies results, as many at a time as have come meanwhile.
-func (s *Service) applyLoop(ctx context.Context) {
+func (s *Service) applyLoop(ctx, hand context.Context) {
 	for {
 		var batch []flow.Result
 		select {
@@ -34,7 +34,7 @@ func (s *Service) applyLoop(ctx context.Context) {
 				more = false
 			}
 		}
-		s.apply(ctx, batch)
+		s.apply(hand, batch)
 	}
 }
 
@@ -82,7 +82,8 @@ func (s *Service) tellSeconds(results []index.Result) {
 func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outcome) {
 	switch {
 	case o.Failed:
-		s.fail(ctx, r.Slice.Snapshot, r.Slice.Failed, r.Delivery)
+		snapshot, reason := failure(r)
+		s.fail(ctx, snapshot, reason, r.Delivery)
 	case o.Err == nil:
 		r.Delivery.Ack()
 	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
@@ -102,9 +103,20 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 	if o.Announced {
 		signal(s.wake)
 	}
+	if o.Err == nil && !o.Late && !s.opts.Alone && (r.Slice != nil && r.Slice.Last || r.Batch != nil) {
+		signal(s.freed)
+	}
 	if o.Complete {
 		signal(s.settled)
 	}
+}
+
+// failure returns what a result that says so has failed, and why.
+func failure(r flow.Result) (backup.SnapshotID, string) {
+	if r.Batch != nil {
+		return r.Batch.Snapshot, r.Batch.Failed
+	}
+	return r.Slice.Snapshot, r.Slice.Failed
 }
 
 // fail ends a snapshot that cannot be made.

@@ -2,8 +2,9 @@
 // index, and commits snapshots. It is the only writer of results.
 //
 // The files follow the data: dispatch.go claims open work of the index and sends it
-// to walkers and readers, apply.go applies what they answer, finish.go commits a snapshot all of whose work is
-// settled.
+// to walkers and readers, reports.go hears what they have in hand, apply.go applies what they
+// answer, finish.go commits a snapshot all of whose work is settled. One committer leads: keeper.go
+// looks after the queues, and governor.go holds filers to what they can take.
 //
 // # Recovery is the normal path
 //
@@ -12,6 +13,9 @@
 // whose message was lost, alike. A snapshot is committed because all
 // its work is settled, whether that was seen just now or is found later. Any
 // number of committers do this at once; transactions of the index arbitrate.
+//
+// Only what is better done once than by all is for the leader: streams, leases and
+// loads. While nobody leads, for ten seconds at most, work goes on.
 //
 // While the queues cannot be reached nothing is claimed: an outage of NATS
 // costs no attempts.
@@ -23,5 +27,6 @@
 //	before its acknowledgement
 //	before the segment is whole   objects that no snapshot names: orphans; another committer writes its own
 //	before Commit                 as above
+//	as the leader                 its term runs out, and another leads
 //	after Commit                  nothing: the snapshot is committed
 package commit

@@ -16,15 +16,11 @@ import (
 // told of one.
 const finishEvery = 2 * time.Second
 
-func (s *Service) finishLoop(ctx context.Context) {
+func (s *Service) finishLoop(ctx, hand context.Context) {
 	poll := time.NewTicker(finishEvery)
 	defer poll.Stop()
 	for { // at once, too: a process that died may have left one
-		complete, err := s.Index.CompleteSnapshots(ctx, s.opts.Snapshots)
-		for _, id := range complete {
-			err = errors.Join(err, s.finish(ctx, id))
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := s.finishAll(ctx, hand); err != nil && ctx.Err() == nil {
 			s.log.Warn("snapshots will be committed later", "error", err)
 			s.opts.OnRetry(err)
 		}
@@ -35,6 +31,23 @@ func (s *Service) finishLoop(ctx context.Context) {
 		case <-poll.C:
 		}
 	}
+}
+
+// finishAll ends the snapshots whose end was requested, and commits those that are complete.
+func (s *Service) finishAll(ctx, hand context.Context) error {
+	cancelled, err := s.Index.Cancelled(ctx, s.opts.Snapshots)
+	for i := range cancelled {
+		s.fail(hand, cancelled[i].ID, cancelled[i].Cancel, nil)
+	}
+	complete, completeErr := s.Index.CompleteSnapshots(ctx, s.opts.Snapshots)
+	err = errors.Join(err, completeErr)
+	for _, id := range complete {
+		if ctx.Err() != nil {
+			break
+		}
+		err = errors.Join(err, s.finish(hand, id))
+	}
+	return err
 }
 
 // finish commits a snapshot all of whose work is settled.

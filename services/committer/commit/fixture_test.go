@@ -36,6 +36,7 @@ type fixture struct {
 	opener *seal.Opener
 	shard  backup.Shard
 	conn   *flow.Conn
+	nats   *server.Server
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -80,6 +81,7 @@ func value[T any](v T, err error) func(*fixture) T {
 func (f *fixture) queue() (conn *flow.Conn, stop func()) {
 	f.Helper()
 	ns := value(server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: f.TempDir(), NoSigs: true, NoLog: true}))(f)
+	f.nats = ns
 	ns.Start()
 	if !ns.ReadyForConnections(within) {
 		f.Fatal("the server is not ready")

@@ -34,6 +34,14 @@ func (b *batch) answer(ctx context.Context) error {
 	return b.svc.sendBatch(ctx, m)
 }
 
+// fail tells the committer that the batch can never be read.
+func (b *batch) fail(ctx context.Context, cause error) error {
+	return b.svc.sendBatch(ctx, &backup.BatchStored{
+		Snapshot: b.msg.Job.Snapshot, Batch: b.msg.ID, Attempt: b.msg.Attempt,
+		Failed: fmt.Sprintf("cannot read %s: %v", b.msg.Job.Source, cause),
+	})
+}
+
 // encode makes page versions of the pages that were read: so a batch takes
 // little while it waits for its packs.
 func (b *batch) encode() error {

@@ -7,7 +7,10 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+
+	"golang.org/x/time/rate"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
@@ -19,6 +22,7 @@ import (
 type batch struct {
 	svc      *Service
 	msg      *backup.ReadBatch
+	delivery delivery
 	pages    []page               // while it is read
 	complete []backup.PageVersion // then
 
@@ -27,6 +31,18 @@ type batch struct {
 	cutter *chunk.Cutter
 	window *window
 	links  map[link]backup.Content // of files that have several names
+	tree   source.Tree
+	file   watchedFile   // the one that is open
+	pace   *rate.Limiter // nil: there is no limit
+
+	// What the filer took, and was not told yet:
+	opens, largeOpens int64
+	openSeconds       float64
+
+	// What the watch goes by:
+	call    atomic.Int64 // tick at which the call of the source began; 0: there is none
+	stalled bool         // under the watch's mu
+	counted bool         // as in hand; under the watch's mu
 
 	counts       backup.Counts
 	problems     []backup.Problem
@@ -59,6 +75,12 @@ const (
 	problemOverhead = 64
 )
 
+func newBatch(s *Service, msg *backup.ReadBatch, d delivery) *batch {
+	return &batch{svc: s, msg: msg, delivery: d, packs: map[*packRef]struct{}{}}
+}
+
+func (b *batch) filer() backup.FilerID { return b.msg.Job.Filer }
+
 func (b *batch) decode() error {
 	b.pages = make([]page, len(b.msg.Pages))
 	for i, v := range b.msg.Pages {
@@ -77,25 +99,31 @@ func (b *batch) read(ctx context.Context) error {
 		return err
 	}
 	b.hash = chunk.NewHasher(b.svc.Key.Dedup)
-	tree, err := b.svc.Source.Open(ctx, b.msg.Job.Source)
+	b.pace = newPace(b.msg.Job.ReadBytesPerSecond)
+	tree, err := b.openTree(ctx)
 	if err != nil {
 		return err
 	}
+	b.tree = tree
 	defer tree.Close()
 	defer b.giveBack()
 	for i := range b.pages {
-		if err := b.readPage(ctx, tree, &b.pages[i]); err != nil {
+		if err := b.readPage(ctx, &b.pages[i]); err != nil {
 			return err
 		}
 	}
 	if err := b.flush(ctx); err != nil {
 		return err
 	}
+	// What was read of a source snapshot that expired meanwhile may be of another.
+	if err := tree.Check(ctx); err != nil {
+		return err
+	}
 	return b.encode()
 }
 
-func (b *batch) readPage(ctx context.Context, tree source.Tree, p *page) error {
-	dir, err := tree.OpenDirectory(ctx, p.Path)
+func (b *batch) readPage(ctx context.Context, p *page) error {
+	dir, err := b.tree.OpenDirectory(ctx, p.Path)
 	if err != nil {
 		dir = nil
 		if ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable) {
@@ -128,12 +156,19 @@ func (b *batch) readPage(ctx context.Context, tree source.Tree, p *page) error {
 		}
 		b.counts.Bytes += e.Size - size
 		kept = append(kept, *e)
-		b.svc.Report.Add(b.msg.Job.Snapshot, backup.Progress{FilesDone: 1, BytesDone: e.Size})
+		b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{FilesDone: 1, BytesDone: e.Size}))
 	}
 	clear(p.Entries[len(kept):])
 	p.Entries = kept
-	b.svc.Report.Add(b.msg.Job.Snapshot, backup.Progress{Path: p.Path})
+	b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{Path: p.Path}))
 	return nil
+}
+
+// progress adds what the filer took since it was told last.
+func (b *batch) progress(p backup.Progress) backup.Progress {
+	p.Opens, p.OpenSeconds = b.opens, b.openSeconds
+	b.opens, b.openSeconds = 0, 0
+	return p
 }
 
 // settle decides what becomes of a file that was read, or could not be. keep
@@ -148,6 +183,9 @@ func (b *batch) settle(ctx context.Context, p *page, e *backup.Entry, err error)
 	case ctx.Err() != nil, errors.Is(err, backup.ErrUnavailable):
 		return false, err
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, backup.ErrOutside), errors.Is(err, syscall.ENOTDIR), errors.Is(err, source.ErrStale):
+		if err := b.tree.Check(ctx); err != nil {
+			return false, err // it is not gone: all is
+		}
 		p.again = true
 		return false, nil // what is at this name now is for the next snapshot
 	}

@@ -5,23 +5,52 @@
 // pages, file.go opens and reads one file, split.go cuts large ones into chunks,
 // window.go collects chunks, dedup.go finds out which of them are new, frame.go
 // compresses those, packer.go seals them into packs and uploads these, answer.go tells the
-// committer when all that the batch relies on is durable.
+// committer when all that the batch relies on is durable. Beside them, share.go
+// divides the reader among filers, pace.go holds a batch to its filer's bytes a
+// second, watched.go times the filer, and watch.go finds batches that it keeps waiting.
 //
 //	batch goroutine     open, read, cut, hash ──► window ─┐        (Options.Batches)
 //	store workers       dedup, compress, seal ◄───────────┘──► pack (Options.Workers)
 //	uploads             PUT ──► PackStored ──► BatchStored           (Options.Uploads)
+//
+// # Many filers
+//
+// A filer that is slow, or dead, delays no other. Places in hand, batches being
+// read and windows are shares: a filer has no more than a limit (Options.InHand,
+// Options.Batches), and no more than are free, so that for one that comes there is always something. A
+// batch of a filer with too many in hand is handed back.
+//
+// A batch whose filer has not answered a call for Options.StallAfter is
+// stalled: its delivery is ended, its shares are given back, and no pack waits for it. Its
+// goroutine goes on waiting, its lease is renewed by reports, and when the
+// filer answers it takes part again. No more than 256 are stalled; what stalls beyond that
+// keeps what it has, and in the end nothing more is taken.
 //
 // # Memory
 //
 // Windows are taken from a fixed set and given back, and who waits for one
 // holds none; packs are at most one being filled for a snapshot, four in all, and those on their way.
 // Of a batch that waits for its packs only the encoded pages are held.
-// Nothing grows with the size of a file, a batch or the tree.
+// Nothing grows with the size of a file, a batch or the tree. With B = Batches,
+// W = Workers, U = Uploads and H = InHand a reader holds at most
+//
+//	windows, 1 MiB each       4B + 2W, and 2B in the place of stuck ones: a read that hangs may
+//	                          still write to its window, so that one is replaced
+//	windows, 4 MiB each       8 + 2W, and 8 in the place of stuck ones
+//	carried between them      4 MiB a batch that reads a large file, 4B of them
+//	packs, 35 MiB each        4 + U, and U + 1 buffers to be used again
+//	batches, 512 KiB each     2H, and 256 that are stalled
+//
+// and with one filer, that answers, half of the windows, B batches and H in hand.
 //
 // # Failure
 //
 //	a reader dies               another attempt reads the batch again; packs that were uploaded for
 //	                            nothing are orphans, and garbage collection takes them
+//	a reader is told to stop    it finishes what it has in hand for Options.StopTimeout, with packs that wait for
+//	                            nothing more, and hands back the rest, also what hangs in the kernel
+//	a filer does not answer     its batches stall, and wait
+//	a source snapshot expires   the snapshot fails: what is missing then was not deleted
 //	a file changes while read   it is read again, three times; then the last is kept, and flagged
 //	a file is gone              it is left out of the listing
 //	a file cannot be read       it is a problem; the last good copy is carried forward, and flagged

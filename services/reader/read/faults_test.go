@@ -34,7 +34,7 @@ func TestPutFails(t *testing.T) {
 			f := newFixture(t, treetest.Tree{"a": treetest.File(random(1, 5<<20)), "b": treetest.File("b")})
 			f.store.bad = []func(func() error) error{fault}
 			msg := f.batchOf("")
-			if err := f.reader.batch(f.ctx, msg); !errors.Is(err, errPower) {
+			if err := f.reader.try(f.ctx, msg); !errors.Is(err, errPower) {
 				t.Fatalf("error %v, want that of the Put", err)
 			}
 			if s := must(f.idx.Snapshot(f.ctx, f.snap.ID))(t); s.Complete() {
@@ -83,7 +83,7 @@ func (f *fixture) readAll(messages []*backup.ReadBatch, released func()) []error
 	errs := make([]error, len(messages))
 	var all sync.WaitGroup
 	for i, msg := range messages {
-		all.Go(func() { errs[i] = f.reader.batch(ctx, msg) })
+		all.Go(func() { errs[i] = f.reader.try(ctx, msg) })
 	}
 	for (f.reader.known.count() == 0 || f.reader.packer.busy() > 1) && ctx.Err() == nil {
 		_, _ = f.idx.InHand(ctx, time.Now(), 1) // the pace
@@ -100,9 +100,7 @@ func (k *known) count() int {
 }
 
 func (p *packer) busy() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.active
+	return int(p.active.Load())
 }
 
 // A slow store blocks who adds, not who waits for its packs; and a reader
@@ -114,7 +112,7 @@ func TestPutHangs(t *testing.T) {
 	f.store.bad = []func(func() error) error{hang}
 	ctx, cancel := context.WithCancel(f.ctx)
 	msg, result := f.batchOf(""), make(chan error, 1)
-	go func() { result <- f.reader.batch(ctx, msg) }()
+	go func() { result <- f.reader.try(ctx, msg) }()
 	for f.store.putsSoFar() == 0 {
 		_, _ = f.idx.InHand(f.ctx, time.Now(), 1) // the pace
 	}
@@ -143,7 +141,7 @@ func TestTwoReadersOfTheSameContent(t *testing.T) {
 	var both sync.WaitGroup
 	for i, msg := range messages {
 		both.Go(func() {
-			if err := readers[i].batch(f.ctx, msg); err != nil {
+			if err := readers[i].try(f.ctx, msg); err != nil {
 				t.Error(err)
 			}
 		})
@@ -172,7 +170,7 @@ func TestCondemnedPackIsNotReliedOn(t *testing.T) {
 	if err := f.idx.CondemnPacks(f.ctx, first); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.reader.batch(f.ctx, msg); !errors.Is(err, index.ErrCondemned) {
+	if err := f.reader.try(f.ctx, msg); !errors.Is(err, index.ErrCondemned) {
 		t.Fatalf("error %v, want ErrCondemned", err)
 	}
 	again := f.claim()

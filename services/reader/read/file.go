@@ -3,7 +3,6 @@ package read
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -151,26 +150,11 @@ func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backu
 	if err != nil {
 		return backup.Content{}, err
 	}
-	n, err := readFull(f, space, 0)
+	n, err := b.readFull(ctx, f, space, 0)
 	if err != nil || n == 0 {
 		return backup.Content{}, err
 	}
 	b.counts.ReadBytes += int64(n)
 	ref := b.addChunk(space[:n])
 	return backup.Content{Refs: []backup.Ref{ref}}, nil
-}
-
-// readFull reads until p is full or the file ends.
-func readFull(f io.ReaderAt, p []byte, offset int64) (n int, err error) {
-	for n < len(p) {
-		m, err := f.ReadAt(p[n:], offset+int64(n))
-		n += m
-		if err == io.EOF || err == nil && m == 0 {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
 }

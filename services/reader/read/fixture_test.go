@@ -105,12 +105,24 @@ func must2[T, U any](v T, u U, err error) func(testing.TB) (T, U) {
 	}
 }
 
-// newReader starts a reader, which stops with the test. Its results are not
-// sent but applied.
+// newReader starts a reader that takes no batches from a queue; it stops with
+// the test. Its results are not sent but applied.
 func (f *fixture) newReader(o Options) *Service {
 	f.Helper()
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	var owned sync.WaitGroup
+	s.start(ctx, &owned)
+	f.Cleanup(func() { cancel(); owned.Wait() })
+	return s
+}
+
+// makeReader makes a reader that is not started.
+func (f *fixture) makeReader(p Parts, o Options) *Service {
+	f.Helper()
 	s := must(New(Parts{
-		Index: f.idx, Source: posix.New(posix.Options{}), Store: writeOnlyStore{puts: f.store}, Repository: f.repo, Key: f.key, Report: flow.NewReporter(nil, "test"),
+		Conn: p.Conn, Report: p.Report,
+		Index: f.idx, Source: posix.New(posix.Options{}), Store: writeOnlyStore{puts: f.store}, Repository: f.repo, Key: f.key,
 	}, o))(f)
 	s.sendPack = func(ctx context.Context, m *backup.PackStored) error {
 		if size := must(flow.SizeOf(flow.Packs, m))(f); size > flow.MaxMessageBytes {
@@ -125,11 +137,12 @@ func (f *fixture) newReader(o Options) *Service {
 		f.allDurable(m.ReliesOn)
 		return f.apply(index.Result{Batch: m})
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var owned sync.WaitGroup
-	s.start(ctx, &owned)
-	f.Cleanup(func() { cancel(); owned.Wait() })
 	return s
+}
+
+// try makes one attempt at a batch, as if it had been delivered.
+func (s *Service) try(ctx context.Context, msg *backup.ReadBatch) error {
+	return s.attempt(ctx, ctx, newBatch(s, msg, nil))
 }
 
 func (f *fixture) apply(r index.Result) error {
@@ -236,7 +249,7 @@ func (f *fixture) read(msg *backup.ReadBatch) {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, time.Minute)
 	defer cancel()
-	if err := f.reader.batch(ctx, msg); err != nil {
+	if err := f.reader.try(ctx, msg); err != nil {
 		f.Fatal(err)
 	}
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
+// maxPackAge is how long a pack that is not full waits for more while there is
+// something to read: batches in it wait as long. It is longer in tests.
+var maxPackAge = 10 * time.Second
+
 const (
-	// maxPackAge is how long a pack that is not full waits for more while
-	// there is something to read: batches in it wait as long.
-	maxPackAge = 10 * time.Second
 	// packBufferBytes hold a pack that has just got full, and its table.
 	packBufferBytes = pack.TargetBytes + 3<<20
 	// maxOpenPacks bounds the packs being filled, for reading for many
@@ -58,10 +59,12 @@ type packer struct {
 	svc    *Service
 	sealer *seal.Sealer
 
-	mu     sync.Mutex
-	open   map[backup.SnapshotID]*openPack
-	refs   map[backup.PackID]*packRef // durable ones
-	active int                        // batches that may still add
+	mu   sync.Mutex
+	open map[backup.SnapshotID]*openPack
+	refs map[backup.PackID]*packRef // durable ones
+
+	active  atomic.Int64 // batches that may still add
+	hurried atomic.Bool  // packs are uploaded although more might come
 
 	full  chan *openPack
 	idle  chan struct{} // told when active becomes 0
@@ -110,7 +113,11 @@ func (p *packer) flushLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.idle:
-			linger.Reset(p.svc.opts.Linger)
+			if p.hurried.Load() {
+				p.flush(ctx, 0)
+			} else {
+				linger.Reset(p.svc.opts.Linger)
+			}
 		case <-linger.C:
 			p.flush(ctx, 0)
 		case <-age.C:
@@ -124,7 +131,7 @@ func (p *packer) flushLoop(ctx context.Context) {
 func (p *packer) flush(ctx context.Context, age time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if age == 0 && p.active > 0 {
+	if age == 0 && p.active.Load() > 0 && !p.hurried.Load() {
 		return
 	}
 	for _, open := range p.open {
@@ -137,21 +144,18 @@ func (p *packer) flush(ctx context.Context, age time.Duration) {
 }
 
 // begin and end frame the time in which a batch may add to packs.
-func (p *packer) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.active++
-}
+func (p *packer) begin() { p.active.Add(1) }
 
 func (p *packer) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.active--; p.active == 0 {
-		select {
-		case p.idle <- struct{}{}:
-		default: // it was told already
-		}
+	if p.active.Add(-1) == 0 || p.hurried.Load() {
+		signal(p.idle)
 	}
+}
+
+// hurry has packs uploaded as soon as a batch is read, for the reader stops.
+func (p *packer) hurry() {
+	p.hurried.Store(true)
+	signal(p.idle)
 }
 
 // add seals a frame into the snapshot's open pack, and says by how many bytes

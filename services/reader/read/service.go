@@ -29,13 +29,20 @@ type Index interface {
 type Options struct {
 	Worker  string // name of this process, for people
 	Site    string // whose filers it can reach; "": backup.DefaultSite
-	Batches int    // batches being read at a time
-	InHand  int    // batches being read or waiting for their packs
+	Batches int    // batches of one filer being read at a time; four times as many of all
+	InHand  int    // batches of one filer being read or waiting for their packs; twice as many of all
 	Workers int    // that compress and seal
 	Uploads int    // packs on their way to the store at a time
 	// Linger is how long a pack that is not full waits for more, when there
 	// is nothing left to read.
 	Linger time.Duration
+	// StallAfter is how long a filer may take to answer one call. Then the
+	// batch is stalled: it goes on waiting, and keeps nothing from others.
+	StallAfter time.Duration
+	// StopTimeout is how long Run takes at most once its ctx is done: it
+	// finishes what it has in hand, and hands back what it cannot. Below 0: it
+	// hands back at once.
+	StopTimeout time.Duration
 	// OnRetry, if not nil, is told why a batch is handed back.
 	OnRetry func(error)
 	Log     *slog.Logger
@@ -43,16 +50,33 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultBatches = 8
-	DefaultInHand  = 64
-	DefaultUploads = 2
-	DefaultLinger  = 100 * time.Millisecond
+	DefaultBatches     = 8
+	DefaultInHand      = 64
+	DefaultUploads     = 2
+	DefaultLinger      = 100 * time.Millisecond
+	DefaultStallAfter  = 10 * time.Second
+	DefaultStopTimeout = 10 * time.Second
 
 	retryDelay = 2 * time.Second
+	// crowdedDelay is after how long a batch comes again whose filer has too
+	// many in hand here: to this reader or to another.
+	crowdedDelay = 500 * time.Millisecond
+	// leavingTime is the part of StopTimeout in which what was told to end does so.
+	leavingTime = time.Second
 
-	// largeWindows are filled at a time, over all batches.
+	// largeWindows are filled at a time for one filer.
 	largeWindows = 4
+	// allFilers is how many filers' worth of batches are read at a time.
+	allFilers = 4
 )
+
+// A delivery is a batch as it came from the queue: a flow.Delivery.
+type delivery interface {
+	Ack()
+	Retry(delay time.Duration)
+	RetryLater()
+	Stalled()
+}
 
 // Parts are what a reader works with; they stay the caller's to close.
 type Parts struct {
@@ -72,10 +96,12 @@ type Service struct {
 	compress *pack.Compressor
 	known    *known
 	packer   *packer
-	small    chan *window  // windows that are free
-	large    chan *window  // windows that are free
-	toStore  chan *window  // those that are full
-	reading  chan struct{} // a token for each batch being read
+	watch    *watch
+	inHand   *shares // a share for each batch in hand that is not stalled
+	reading  *shares // a share for each batch being read
+	small    *windows
+	large    *windows
+	toStore  chan *window // those that are full
 
 	// To the committer; not through NATS in tests.
 	sendPack  func(context.Context, *backup.PackStored) error
@@ -90,6 +116,10 @@ func New(p Parts, o Options) (*Service, error) {
 	orDefault(&o.Workers, runtime.GOMAXPROCS(0))
 	orDefault(&o.Uploads, DefaultUploads)
 	orDefault(&o.Linger, DefaultLinger)
+	orDefault(&o.StallAfter, DefaultStallAfter)
+	if o.StopTimeout == 0 {
+		o.StopTimeout = DefaultStopTimeout
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -107,10 +137,12 @@ func New(p Parts, o Options) (*Service, error) {
 	s := &Service{
 		Parts: p, opts: o, compress: compress,
 		known:   newKnown(),
-		small:   newWindows(o.Batches+o.Workers, smallWindowBytes),
-		large:   newWindows(largeWindows+o.Workers, largeWindowBytes),
+		watch:   newWatch(),
+		inHand:  newShares(2*o.InHand, o.InHand),
+		reading: newShares(allFilers*o.Batches, o.Batches),
+		small:   newWindows(allFilers*o.Batches/2+o.Workers, 2*o.Batches, smallWindowBytes),
+		large:   newWindows(largeWindows+o.Workers, 2*largeWindows, largeWindowBytes),
 		toStore: make(chan *window),
-		reading: make(chan struct{}, o.Batches),
 	}
 	s.packer = newPacker(s, sealer)
 	s.sendPack = func(ctx context.Context, m *backup.PackStored) error { return flow.Publish(ctx, p.Conn, flow.Packs, m) }
@@ -126,59 +158,111 @@ func orDefault[T int | time.Duration](v *T, def T) {
 	}
 }
 
-// Run takes batches until ctx is done; those in hand are handed back then.
+// Run takes batches until ctx is done, and then finishes what it has in hand;
+// what it cannot finish within StopTimeout it hands back. It returns in that
+// time though a filer may never answer: a goroutine that waits for one is left
+// behind, and ends with its call.
 func (s *Service) Run(ctx context.Context) {
-	var owned sync.WaitGroup
-	s.start(ctx, &owned)
-	var batches sync.WaitGroup
-	s.Conn.ConsumeRead(ctx, s.opts.Site, s.opts.InHand, func(msg *backup.ReadBatch, d *flow.Delivery) {
-		batches.Go(func() { s.handle(ctx, msg, d) })
+	s.run(ctx, func(handle func(*backup.ReadBatch, delivery)) {
+		s.Conn.ConsumeRead(ctx, s.opts.Site, 2*s.opts.InHand, func(msg *backup.ReadBatch, d *flow.Delivery) { handle(msg, d) })
 	})
-	batches.Wait()
-	owned.Wait()
 }
 
-// start starts what batches give their windows to.
+// run is Run with batches from consume, which returns when ctx is done.
+func (s *Service) run(ctx context.Context, consume func(handle func(*backup.ReadBatch, delivery))) {
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var owned sync.WaitGroup
+	s.start(work, &owned)
+	var batches sync.WaitGroup
+	consume(func(msg *backup.ReadBatch, d delivery) {
+		b := newBatch(s, msg, d)
+		if !s.pickUp(b) {
+			d.Retry(crowdedDelay)
+			return
+		}
+		batches.Go(func() { s.handle(ctx, work, b) })
+	})
+	s.packer.hurry()
+	leaving := s.finish()
+	end()
+	s.watch.handBack()
+	left := make(chan struct{})
+	go func() { // ends with the last call that hangs
+		batches.Wait()
+		owned.Wait()
+		close(left)
+	}()
+	select {
+	case <-left:
+	case <-time.After(leaving):
+		s.opts.Log.Warn("reader stops while calls of a filer or of the store still hang")
+	}
+}
+
+// finish waits for the batches in hand that do not wait for their filer, and
+// says how long the rest may take to end.
+func (s *Service) finish() (leaving time.Duration) {
+	if s.opts.StopTimeout < 0 {
+		return DefaultStopTimeout
+	}
+	leaving = min(leavingTime, s.opts.StopTimeout/4)
+	enough := time.NewTimer(s.opts.StopTimeout - leaving)
+	defer enough.Stop()
+	for s.watch.busy() > 0 {
+		select {
+		case <-s.watch.changed:
+		case <-enough.C:
+			return leaving
+		}
+	}
+	return leaving
+}
+
+// start starts what batches give their windows to, and what watches them.
 func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	for range s.opts.Workers {
 		owned.Go(func() { s.storeWindows(ctx) })
 	}
 	owned.Go(func() { s.packer.run(ctx) })
+	owned.Go(func() { s.watchCalls(ctx) })
 }
 
-func (s *Service) handle(ctx context.Context, msg *backup.ReadBatch, d *flow.Delivery) {
-	done := s.Report.Batch(msg.Job.Snapshot, msg.ID)
-	defer done()
-	err := s.batch(ctx, msg)
+// handle makes an attempt at a batch and ends its delivery. When ctx is done it
+// begins nothing, and when work is done it ends what it began.
+func (s *Service) handle(ctx, work context.Context, b *batch) {
+	defer s.done(b)
+	defer s.Report.Batch(&b.msg.Job, b.msg.ID)()
+	err := s.attempt(ctx, work, b)
 	switch {
 	case err == nil:
-		d.Ack()
+		b.delivery.Ack()
 	case ctx.Err() != nil:
-		d.Retry(0)
+		b.delivery.Retry(0)
 	default:
-		s.opts.Log.Warn("read batch will be tried again", "snapshot", msg.Job.Snapshot.Short(), "batch", msg.ID, "attempt", msg.Attempt, "error", err)
+		s.opts.Log.Warn("read batch will be tried again", "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID, "attempt", b.msg.Attempt, "error", err)
 		if s.opts.OnRetry != nil {
 			s.opts.OnRetry(err)
 		}
-		d.Retry(retryDelay)
+		b.delivery.RetryLater()
 	}
 }
 
-// batch makes one attempt at a batch.
-func (s *Service) batch(ctx context.Context, msg *backup.ReadBatch) error {
-	b := &batch{svc: s, msg: msg, packs: map[*packRef]struct{}{}}
-	select {
-	case s.reading <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	s.packer.begin()
-	err := b.read(ctx)
-	<-s.reading
-	err = errors.Join(err, b.stored(ctx))
-	s.packer.end()
-	if err != nil {
+// attempt makes one attempt at a batch.
+func (s *Service) attempt(ctx, work context.Context, b *batch) error {
+	if err := s.reading.take(ctx, b.filer()); err != nil {
 		return err
 	}
-	return b.answer(ctx)
+	s.packer.begin()
+	err := b.read(work)
+	s.reading.give(b.filer())
+	err = errors.Join(err, b.stored(work))
+	s.packer.end()
+	switch {
+	case errors.Is(err, source.ErrExpired):
+		return b.fail(work, err)
+	case err != nil:
+		return err
+	}
+	return b.answer(work)
 }

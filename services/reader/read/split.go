@@ -35,7 +35,7 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 		if err != nil {
 			return err
 		}
-		n, err := readFull(s.file, space[have:want], offset)
+		n, err := b.readFull(ctx, s.file, space[have:want], offset)
 		if err != nil {
 			return err
 		}

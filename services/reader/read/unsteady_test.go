@@ -21,6 +21,8 @@ type unsteadySource struct {
 	mu     sync.Mutex
 	onOpen map[string]func() error
 	onRead map[string]func() // called before each read from the file's start
+	// sawRead, if not nil, is told what each read asks for.
+	sawRead func(name string, n int)
 }
 
 type unsteadyTree struct {
@@ -35,7 +37,9 @@ type unsteadyDirectory struct {
 
 type unsteadyFile struct {
 	source.File
-	onRead func()
+	name    string
+	onRead  func()
+	sawRead func(name string, n int)
 }
 
 func (s *unsteadySource) Open(ctx context.Context, url string) (source.Tree, error) {
@@ -50,7 +54,7 @@ func (t unsteadyTree) OpenDirectory(ctx context.Context, path string) (source.Di
 
 func (d unsteadyDirectory) OpenFile(ctx context.Context, name string) (source.File, error) {
 	d.s.mu.Lock()
-	onOpen, onRead := d.s.onOpen[name], d.s.onRead[name]
+	onOpen, onRead, sawRead := d.s.onOpen[name], d.s.onRead[name], d.s.sawRead
 	d.s.mu.Unlock()
 	if onOpen != nil {
 		if err := onOpen(); err != nil {
@@ -58,15 +62,18 @@ func (d unsteadyDirectory) OpenFile(ctx context.Context, name string) (source.Fi
 		}
 	}
 	f, err := d.Directory.OpenFile(ctx, name)
-	if err != nil || onRead == nil {
+	if err != nil || onRead == nil && sawRead == nil {
 		return f, err
 	}
-	return unsteadyFile{f, onRead}, nil
+	return unsteadyFile{f, name, onRead, sawRead}, nil
 }
 
 func (f unsteadyFile) ReadAt(p []byte, offset int64) (int, error) {
-	if offset == 0 {
+	if f.onRead != nil && offset == 0 {
 		f.onRead()
+	}
+	if f.sawRead != nil {
+		f.sawRead(f.name, len(p))
 	}
 	return f.File.ReadAt(p, offset)
 }
@@ -254,7 +261,7 @@ func TestSourceThatIsAwayFailsTheAttempt(t *testing.T) {
 	source := f.unsteady()
 	source.onOpen["file2"] = func() error { return backup.ErrUnavailable }
 	msg := f.batchOf("")
-	if err := f.reader.batch(f.ctx, msg); !errors.Is(err, backup.ErrUnavailable) {
+	if err := f.reader.try(f.ctx, msg); !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("error %v", err)
 	}
 	delete(source.onOpen, "file2")

@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -10,7 +11,7 @@ import (
 
 // The sizes of windows. In a small one there is room for any file that is one
 // chunk, and one question to the index serves some hundred files; there are as many as
-// may be filled at a time. In a large one there is room for any chunk; there are fewer.
+// may be filled and stored at a time. In a large one there is room for any chunk; there are fewer.
 const (
 	smallWindowBytes = chunk.WholeFileBytes
 	largeWindowBytes = chunk.MaxBytes
@@ -20,20 +21,74 @@ const (
 // until it is full. Then the store workers take it.
 type window struct {
 	batch  *batch
-	home   chan *window // where it is kept while it is free
-	size   int
-	buf    []byte // of size; made at its first use
+	home   *windows
+	filer  backup.FilerID // whose share it is
+	stuck  bool           // it has been replaced; under the home's mu
+	buf    []byte
 	used   int
 	chunks []windowChunk
 }
 
-// newWindows makes n windows that are free.
-func newWindows(n, size int) chan *window {
-	home := make(chan *window, n)
-	for range n {
-		home <- &window{home: home, size: size}
+// windows are all windows of one size. Each has a buffer that is made when it
+// is first needed, and kept.
+type windows struct {
+	size   int
+	shares *shares
+
+	mu    sync.Mutex
+	free  []*window
+	spare int // windows that may be made for those that are stuck
+}
+
+// newWindows returns windows of which one filer may have limit at a time, all
+// filers together twice as many, and spare more while as many are stuck.
+func newWindows(limit, spare, size int) *windows {
+	return &windows{size: size, shares: newShares(2*limit, limit), spare: spare}
+}
+
+// take waits for a window.
+func (p *windows) take(ctx context.Context, filer backup.FilerID) (*window, error) {
+	if err := p.shares.take(ctx, filer); err != nil {
+		return nil, err
 	}
-	return home
+	p.mu.Lock()
+	var w *window
+	if n := len(p.free); n > 0 {
+		w, p.free = p.free[n-1], p.free[:n-1]
+	}
+	p.mu.Unlock()
+	if w == nil {
+		w = &window{home: p, buf: make([]byte, p.size)}
+	}
+	w.filer = filer
+	return w, nil
+}
+
+// replace lets another window be made in the place of one that is stuck: a
+// read that hangs may still write to it. It does nothing where too many are stuck already.
+func (p *windows) replace(w *window) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.stuck || p.spare == 0 {
+		return
+	}
+	w.stuck = true
+	p.spare--
+	p.shares.give(w.filer)
+}
+
+// recycle makes a window free again; one that was replaced ends.
+func (w *window) recycle() {
+	p := w.home
+	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.stuck {
+		p.spare++
+		return
+	}
+	p.free = append(p.free, w)
+	p.shares.give(w.filer)
 }
 
 type windowChunk struct {
@@ -42,7 +97,7 @@ type windowChunk struct {
 	dense       bool // it would hardly compress
 }
 
-func (w *window) free() int { return w.size - w.used }
+func (w *window) free() int { return len(w.buf) - w.used }
 
 // next returns the next n bytes of the buffer, which may hold anything.
 func (w *window) next(n int) []byte { return w.buf[w.used : w.used+n : w.used+n] }
@@ -60,15 +115,11 @@ func (b *batch) space(ctx context.Context, n int) ([]byte, error) {
 		if n > smallWindowBytes {
 			from = b.svc.large
 		}
-		select {
-		case b.window = <-from:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		w, err := from.take(ctx, b.filer())
+		if err != nil {
+			return nil, err
 		}
-		if b.window.buf == nil {
-			b.window.buf = make([]byte, b.window.size)
-		}
-		b.window.batch = b
+		w.batch, b.window = b, w
 	}
 	return b.window.next(n), nil
 }
@@ -122,10 +173,4 @@ func (b *batch) giveBack() {
 		b.window.recycle()
 		b.window = nil
 	}
-}
-
-// recycle makes a window free again.
-func (w *window) recycle() {
-	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
-	w.home <- w // never blocks: there are as many places as windows
 }

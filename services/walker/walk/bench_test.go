@@ -30,7 +30,7 @@ func unchanged(t testing.TB, directories, filesEach int) (f *fixture, task *back
 // walkUnchanged walks the task, of which nothing must come.
 func (f *fixture) walkUnchanged(task *backup.WalkTask) {
 	f.Helper()
-	must(f, f.svc.walk(f.Context(), task))
+	must(f, f.walk(f.Context(), task))
 	if sent := f.take(); len(sent) != 1 || len(sent[0].Pages)+len(sent[0].Batches)+len(sent[0].Children) > 0 {
 		f.Fatalf("an unchanged tree gives %+v", sent)
 	}

@@ -97,6 +97,9 @@ func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path strin
 		return "", nil, nil
 	}
 	if len(w.marks) == 0 {
+		if job.Compare.OrAll()&backup.CompareInode == 0 {
+			return "", nil, nil // its inode says nothing
+		}
 		idx := w.slice.svc.index
 		moved, ok, err := idx.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
 		if err != nil || !ok {
@@ -190,12 +193,13 @@ func (w *visit) dropRemoved(ctx context.Context, old []backup.Entry) error {
 // takeOver gives unchanged entries of a page what is known of them, and reads
 // the xattrs of the rest but for regular files, which the reader opens anyway.
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) {
-	c := listing.TakeOver(p.entries, old)
+	by := w.slice.task.Job.Compare
+	c := listing.TakeOver(by, p.entries, old)
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
 	if p.self != nil {
-		if oldSelf != nil && listing.Unchanged(p.self, oldSelf) {
+		if oldSelf != nil && listing.Unchanged(by, p.self, oldSelf) {
 			p.self.Xattrs, p.self.XattrChunk = oldSelf.Xattrs, oldSelf.XattrChunk
 		} else {
 			w.readXattrs(ctx, p, p.self)
@@ -214,7 +218,9 @@ func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSe
 }
 
 func (w *visit) readXattrs(ctx context.Context, p *page, e *backup.Entry) {
+	asked := w.slice.hold.ask()
 	xattrs, err := w.dir.Xattrs(ctx, e.Name, e.Kind)
+	w.slice.hold.answer(asked)
 	if err != nil {
 		p.fingerprint = backup.Fingerprint{}
 		if !errors.Is(err, fs.ErrNotExist) { // it has just vanished
@@ -248,7 +254,7 @@ func (w *visit) storePages(ctx context.Context) error {
 		add.toRead = append(add.toRead, pageToRead{version, wantedFiles, wantedBytes})
 	}
 	w.counts.Errors += int64(len(w.problems))
-	add.counts, add.problems = w.counts, w.problems
+	add.counts, add.problems, add.answers = w.counts, w.problems, w.answers
 	return w.slice.result.add(ctx, add)
 }
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -60,10 +61,11 @@ type visit struct {
 
 	counts   backup.Counts
 	problems []backup.Problem
-	failed   []string // entries that are there, but could not be looked at
-	total    int      // entries listed
-	excluded bool     // one of them says that the directory is kept empty
-	spilled  *spill   // the runs of a directory too large for memory
+	failed   []string      // entries that are there, but could not be looked at
+	total    int           // entries listed
+	excluded bool          // one of them says that the directory is kept empty
+	spilled  *spill        // the runs of a directory too large for memory
+	answers  time.Duration // that the source took for counts.StatCalls
 }
 
 // visit lists one directory, compares its pages with the last snapshot, and
@@ -73,12 +75,14 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	if err != nil {
 		return nil, 0, err
 	}
+	asked := s.hold.ask()
 	dir, err := s.tree.OpenDirectory(ctx, path)
+	answers := s.hold.answer(asked)
 	if err != nil {
 		return nil, 0, s.notOpened(ctx, path, len(marks) > 0, err)
 	}
 	defer dir.Close()
-	w := &visit{visitor: v, slice: s, path: path, dir: dir, self: dir.Self(), marks: marks}
+	w := &visit{visitor: v, slice: s, path: path, dir: dir, self: dir.Self(), marks: marks, answers: answers}
 	w.counts.Directories, w.counts.StatCalls = 1, 1
 	defer w.release()
 	if err := w.list(ctx); err != nil {
@@ -137,7 +141,9 @@ func (w *visit) list(ctx context.Context) error {
 	}
 	for !w.excluded {
 		from := len(w.entries)
+		asked := w.slice.hold.ask()
 		entries, stats, err := w.dir.Read(ctx, w.entries, w.notStated)
+		w.answers += w.slice.hold.answer(asked)
 		w.entries = entries
 		w.counts.StatCalls += int64(stats)
 		if errors.Is(err, io.EOF) {
@@ -148,6 +154,9 @@ func (w *visit) list(ctx context.Context) error {
 		}
 		if len(w.failed) > maxFailed {
 			return errTooManyFailed
+		}
+		if w.path == "" && w.slice.snapshotDir != "" {
+			w.dropSnapshotDir(from)
 		}
 		if !w.slice.match.Empty() {
 			w.selectFrom(from)
@@ -229,10 +238,16 @@ func (w *visit) selectFrom(from int) {
 	w.entries = w.entries[:from+len(kept)]
 }
 
-// flagRacy goes by ctime alone: whatever changes a file sets it to the present,
-// while an mtime can be set to the future for good.
+// dropSnapshotDir leaves the directory of the source snapshots out.
+func (w *visit) dropSnapshotDir(from int) {
+	kept := slices.DeleteFunc(w.entries[from:], func(e backup.Entry) bool {
+		return e.Kind == backup.Directory && e.Name == w.slice.snapshotDir
+	})
+	w.entries = w.entries[:from+len(kept)]
+}
+
 func (w *visit) flagRacy(e *backup.Entry) {
-	if e.Ctime.Compare(w.slice.racyFrom) >= 0 {
+	if listing.IsRacy(w.slice.task.Job.Compare, e, w.slice.racyFrom) {
 		e.Flags |= backup.Racy
 	}
 }
@@ -273,7 +288,7 @@ func (w *visit) cut() {
 // compare keeps the page unless its fingerprint is the last snapshot's. A flag
 // must be stored even if nothing else is new.
 func (w *visit) compare(p page) {
-	p.fingerprint = w.fingerprint.Of(p.self, p.entries)
+	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries)
 	flagged := hasFlags(&p)
 	if !flagged && w.unchanged(&p) {
 		w.countUnchanged(p.entries)

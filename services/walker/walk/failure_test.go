@@ -41,7 +41,7 @@ func (f *fixture) walkFrom(directories ...string) walked {
 	f.Helper()
 	task := f.rootTask()
 	task.Directories, task.Generation = directories, 1
-	must(f, f.svc.walk(f.Context(), task))
+	must(f, f.walk(f.Context(), task))
 	w := walked{}
 	w.add(f.take())
 	return w
@@ -73,7 +73,7 @@ func TestRootGone(t *testing.T) {
 	f.snapshot()
 	task := f.rootTask()
 	f.remove("")
-	must(t, f.svc.walk(t.Context(), task))
+	must(t, f.walk(t.Context(), task))
 	sent := f.take()
 	if len(sent) != 1 || !sent[0].Last || !strings.Contains(sent[0].Failed, f.dir) {
 		t.Errorf("sent %+v", sent)
@@ -84,7 +84,7 @@ func TestBadSelection(t *testing.T) {
 	f := newFixture(t, home)
 	task := f.rootTask()
 	task.Job.Selection.Exclude = []string{"[a"}
-	must(t, f.svc.walk(t.Context(), task))
+	must(t, f.walk(t.Context(), task))
 	if sent := f.take(); len(sent) != 1 || !strings.Contains(sent[0].Failed, `"[a"`) {
 		t.Errorf("sent %+v", sent)
 	}
@@ -111,7 +111,10 @@ func (s *reluctantSource) Open(ctx context.Context, url string) (source.Tree, er
 }
 
 // A blockingSource says that it was asked, and answers when ctx is done.
-type blockingSource struct{ asked chan<- struct{} }
+type blockingSource struct {
+	source.Source
+	asked chan<- struct{}
+}
 
 func (s blockingSource) Open(ctx context.Context, _ string) (source.Tree, error) {
 	s.asked <- struct{}{}
@@ -125,7 +128,7 @@ func TestIndexAway(t *testing.T) {
 	f.snapshot()
 	task := f.rootTask()
 	f.svc.index = awayIndex{f.index}
-	if err := f.svc.walk(t.Context(), task); !errors.Is(err, backup.ErrUnavailable) {
+	if err := f.walk(t.Context(), task); !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("error %v", err)
 	}
 	if sent := f.take(); len(sent) > 0 {

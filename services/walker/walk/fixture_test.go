@@ -36,6 +36,8 @@ type fixture struct {
 	dir       string // the shard's root
 	shard     backup.Shard
 	selection backup.Selection
+	compare   backup.Compare
+	snapshots string // the shard's pattern
 	svc       *Service
 	now       time.Time // when the next snapshot starts: late enough that nothing is racy
 
@@ -94,6 +96,13 @@ func (f *fixture) take() []*backup.SliceWalked {
 	return sent
 }
 
+// walk makes one attempt at a task.
+func (f *fixture) walk(ctx context.Context, task *backup.WalkTask) error {
+	h := f.svc.hold(task, nil)
+	defer h.release()
+	return f.svc.walk(ctx, h)
+}
+
 func (f *fixture) begin() backup.Snapshot {
 	f.Helper()
 	s, err := f.index.BeginSnapshot(f.Context(), f.shard.ID, backup.Snapshot{ID: backup.NewSnapshotID(), Selection: f.selection}, f.now)
@@ -124,7 +133,8 @@ type walked struct {
 	batches  int
 	ended    []backup.PageName
 	removed  []string
-	children int // directories in child tasks
+	children int    // directories in child tasks
+	source   string // snapshot that was taken
 	counts   backup.Counts
 	problems []string // path: op
 }
@@ -143,7 +153,9 @@ func (f *fixture) snapshot() walked {
 		}
 		for i := range tasks {
 			f.wantInOrder(&tasks[i])
-			must(f, f.svc.walk(f.Context(), &tasks[i]))
+			tasks[i].Job.Compare = f.compare
+			f.nameSnapshots(&tasks[i], &w)
+			must(f, f.walk(f.Context(), &tasks[i]))
 			w.add(f.apply(f.take()...))
 		}
 	}
@@ -151,6 +163,16 @@ func (f *fixture) snapshot() walked {
 	must(f, f.index.Commit(f.Context(), s.ID, []string{"segment"}, f.now))
 	f.now = f.now.Add(time.Hour)
 	return w
+}
+
+// nameSnapshots does what the index does where the shard has a pattern: the root task has it, the
+// others what that has found.
+func (f *fixture) nameSnapshots(task *backup.WalkTask, w *walked) {
+	if task.Generation == 0 {
+		task.Job.Snapshots = f.snapshots
+	} else if w.source != "" {
+		task.Job.Source, task.Job.Snapshots = w.source, ""
+	}
 }
 
 func (f *fixture) wantInOrder(task *backup.WalkTask) {
@@ -228,6 +250,9 @@ func contentOf(e *backup.Entry) backup.Content {
 func (w *walked) add(parts []*backup.SliceWalked) {
 	w.parts = append(w.parts, parts...)
 	for _, p := range parts {
+		if p.Source != "" {
+			w.source = p.Source
+		}
 		w.pages = append(w.pages, p.Pages...)
 		w.batches += len(p.Batches)
 		for _, b := range p.Batches {

@@ -42,6 +42,7 @@ type contribution struct {
 	toRead   []pageToRead
 	counts   backup.Counts
 	problems []backup.Problem
+	answers  time.Duration // that the source took for counts.StatCalls
 }
 
 // A pageToRead is complete but for the content of some files.
@@ -54,7 +55,9 @@ type pageToRead struct {
 // A result collects what a slice finds and sends it, in as many messages as it
 // takes. Its methods may be called concurrently.
 type result struct {
-	svc *Service
+	svc    *Service
+	source string                      // that was taken; for the last part of a root task's result
+	check  func(context.Context) error // whether what was seen is to be believed; nil: it is
 
 	mu        sync.Mutex
 	part      *backup.SliceWalked
@@ -115,6 +118,7 @@ func (r *result) report(c *contribution) {
 	p := backup.Progress{
 		FilesFound: c.counts.Files, BytesFound: c.counts.Bytes, Errors: c.counts.Errors, Path: c.path,
 		FilesDone: c.counts.Files, BytesDone: c.counts.Bytes,
+		Stats: c.counts.StatCalls, StatSeconds: c.answers.Seconds(),
 	}
 	for i := range c.toRead {
 		p.FilesDone -= int64(c.toRead[i].files)
@@ -235,7 +239,14 @@ func (r *result) room(ctx context.Context, size int) error {
 }
 
 func (r *result) send(ctx context.Context, last bool) error {
-	r.part.Last = last
+	if r.check != nil {
+		if err := r.check(ctx); err != nil {
+			return err
+		}
+	}
+	if r.part.Last = last; last {
+		r.part.Source = r.source
+	}
 	if err := r.svc.send(ctx, r.part); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,13 +18,20 @@ import (
 
 // Options tune a walker; docs/tuning.md says how.
 type Options struct {
-	Worker      string // name of this process, for people
-	Site        string // whose filers it can reach; "": backup.DefaultSite
-	Tasks       int    // walk tasks in hand at a time
-	Directories int    // directories being read at a time, over all tasks
+	Worker string // name of this process, for people
+	Site   string // whose filers it can reach; "": backup.DefaultSite
+	// Tasks in hand at a time, beside stalled ones. They cost little: what a filer
+	// has to bear is bounded by its limits, and by Directories.
+	Tasks       int
+	Directories int // of one filer, being read at a time, over all its tasks
 	// Grain is how coarse the source's clock may be: an entry that changed
 	// less than this before the snapshot's start is racy.
 	Grain time.Duration
+	// StallAfter is how long a task waits for an answer of its filer before it counts
+	// as stalled, and gives its place to others.
+	StallAfter time.Duration
+	// StopTimeout is how long Run goes on, when it is told to stop, with what is in hand.
+	StopTimeout time.Duration
 	// WholeSlices gives the first slices of a snapshot full budgets: there is
 	// no other walker that a fresh tree should be spread to.
 	WholeSlices bool
@@ -34,11 +42,14 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultTasks       = 4
+	DefaultTasks       = 16
 	DefaultDirectories = 16
 	DefaultGrain       = 20 * time.Millisecond
+	DefaultStallAfter  = 10 * time.Second
+	DefaultStopTimeout = 10 * time.Second
 
-	retryDelay = 2 * time.Second
+	resolveTries = 3
+	aloneTasks   = 4 // where there are whole slices of one filer only
 )
 
 // A Service walks the tasks that it is sent.
@@ -48,8 +59,13 @@ type Service struct {
 	index    index.Walking
 	source   source.Source
 	report   *flow.Reporter
-	inFlight chan struct{} // a token for each directory being read
 	visitors sync.Pool
+	epoch    time.Time   // that clock counts from
+	stopping atomic.Bool // slices end at the next directory
+
+	mu    sync.Mutex
+	holds map[*hold]struct{} // the tasks in hand
+	lanes map[backup.FilerID]*lane
 
 	// What only tests change.
 	send         func(context.Context, *backup.SliceWalked) error
@@ -59,16 +75,22 @@ type Service struct {
 
 // New returns a walker. Its parts stay the caller's to close.
 func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Reporter, o Options) *Service {
+	if o.WholeSlices {
+		o.Tasks = orDefault(o.Tasks, aloneTasks)
+	}
 	o.Tasks = orDefault(o.Tasks, DefaultTasks)
 	o.Directories = orDefault(o.Directories, DefaultDirectories)
 	o.Grain = orDefault(o.Grain, DefaultGrain)
+	o.StallAfter = orDefault(o.StallAfter, DefaultStallAfter)
+	o.StopTimeout = orDefault(o.StopTimeout, DefaultStopTimeout)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Service{
 		opts: o, conn: conn, index: idx, source: src, report: report,
-		inFlight: make(chan struct{}, o.Directories),
 		visitors: sync.Pool{New: func() any { return newVisitor() }},
+		epoch:    time.Now(),
+		holds:    map[*hold]struct{}{}, lanes: map[backup.FilerID]*lane{},
 		send: func(ctx context.Context, m *backup.SliceWalked) error {
 			return flow.Publish(ctx, conn, flow.Slices, m)
 		},
@@ -83,27 +105,60 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return def
 }
 
-// Run takes tasks until ctx is done; tasks in hand are handed back then.
+// Run takes tasks until ctx is done. Then those in hand end early: each sends
+// what it has, with what it has not walked as child tasks. What does not end
+// within StopTimeout, because a filer or the index does not answer, is handed back, and Run
+// returns although goroutines may wait in the kernel for ever.
 func (s *Service) Run(ctx context.Context) {
-	var tasks sync.WaitGroup
+	working, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	s.stopping.Store(false)
+	defer context.AfterFunc(ctx, func() { s.stopping.Store(true) })()
+	var watchdog, tasks sync.WaitGroup
+	defer watchdog.Wait()
+	defer abandon()
+	watchdog.Go(func() { s.watch(working) })
 	s.conn.ConsumeWalk(ctx, s.opts.Site, s.opts.Tasks, func(task *backup.WalkTask, d *flow.Delivery) {
-		tasks.Go(func() { s.handle(ctx, task, d) })
+		h := s.hold(task, d)
+		tasks.Go(func() { s.handle(working, h) })
 	})
-	tasks.Wait()
+	ended := make(chan struct{})
+	go func() { tasks.Wait(); close(ended) }()
+	grace := min(s.opts.StopTimeout/10, time.Second) // for what ends when its context does
+	if endsWithin(ended, s.opts.StopTimeout-grace) {
+		return
+	}
+	abandon()
+	s.giveBack()
+	if !endsWithin(ended, grace) {
+		s.opts.Log.Warn("stopped without tasks that wait for their filers", "tasks", s.inHand())
+	}
 }
 
-func (s *Service) handle(ctx context.Context, task *backup.WalkTask, d *flow.Delivery) {
-	done := s.report.Task(task.Job.Snapshot, task.ID)
-	defer done()
-	err := s.walk(ctx, task)
+func endsWithin(ended <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// errStopped: the walker was told to stop before it had walked anything.
+var errStopped = errors.New("the walker stops")
+
+func (s *Service) handle(ctx context.Context, h *hold) {
+	defer h.release()
+	err := s.walk(ctx, h)
 	switch {
 	case err == nil:
-		d.Ack()
-	case ctx.Err() != nil:
-		d.Retry(0)
+		h.delivery.Ack()
+	case ctx.Err() != nil, errors.Is(err, errStopped):
+		h.delivery.Retry(0)
 	default:
-		s.retrying(task, err)
-		d.Retry(retryDelay)
+		s.retrying(h.task, err)
+		h.delivery.RetryLater()
 	}
 }
 
@@ -115,34 +170,73 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 }
 
 // walk makes one attempt at a task and sends what it found.
-func (s *Service) walk(ctx context.Context, task *backup.WalkTask) error {
-	tree, err := s.source.Open(ctx, task.Job.Source)
+func (s *Service) walk(ctx context.Context, h *hold) error {
+	if s.stopping.Load() {
+		return errStopped
+	}
+	task := *h.task
+	tree, err := s.open(ctx, h, &task.Job)
 	if err != nil {
 		if transient(ctx, err) {
 			return err
 		}
-		return s.fail(ctx, task, err)
+		return s.fail(ctx, &task, err)
 	}
 	defer tree.Close()
-	sl, err := newSlice(s, task, tree)
+	sl, err := newSlice(s, h, &task, tree)
 	if err != nil {
-		return s.fail(ctx, task, err)
+		return s.fail(ctx, &task, err)
 	}
 	err = sl.walk(ctx)
 	if err == nil {
 		err = sl.result.finish(ctx)
 	}
-	if errors.Is(err, errRootGone) {
-		return s.fail(ctx, task, err)
+	if err == nil || ctx.Err() != nil || errors.Is(err, errStopped) {
+		return err
+	}
+	if expired := h.check(ctx, tree); errors.Is(expired, source.ErrExpired) {
+		err = expired // and the rest follows from that
+	}
+	if errors.Is(err, errRootGone) || errors.Is(err, source.ErrExpired) {
+		return s.fail(ctx, &task, err)
 	}
 	return err
 }
 
+// open opens the tree of a job. Where the job names source snapshots, it
+// decides which is taken: job.Source is that one then.
+func (s *Service) open(ctx context.Context, h *hold, job *backup.Job) (tree source.Tree, err error) {
+	asked := h.ask()
+	defer func() { h.answer(asked) }()
+	if job.Snapshots == "" {
+		return s.source.Open(ctx, job.Source)
+	}
+	for range resolveTries {
+		var resolved string
+		if resolved, err = s.source.Resolve(ctx, job.Source, job.Snapshots); err != nil {
+			return nil, err
+		}
+		if tree, err = s.source.Open(ctx, resolved); err == nil {
+			s.opts.Log.Info("source snapshot taken", "snapshot", job.Snapshot.Short(), "source", resolved)
+			job.Source = resolved
+			return tree, nil
+		}
+		if !errors.Is(err, source.ErrExpired) {
+			break // else it was rotated away just now
+		}
+	}
+	return nil, err
+}
+
 // fail tells the committer that the shard cannot be walked at all.
 func (s *Service) fail(ctx context.Context, task *backup.WalkTask, cause error) error {
+	reason := fmt.Sprintf("cannot walk %s: %v", task.Job.Source, cause)
+	if errors.Is(cause, source.ErrExpired) {
+		reason = fmt.Sprintf("%v: back the shard up again; where this comes often, let it name source snapshots that are kept for longer than a backup takes", cause)
+	}
 	return s.send(ctx, &backup.SliceWalked{
 		Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt, Last: true,
-		Failed: fmt.Sprintf("cannot walk %s: %v", task.Job.Source, cause),
+		Failed: reason,
 	})
 }
 

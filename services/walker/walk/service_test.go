@@ -84,7 +84,7 @@ func TestStop(t *testing.T) {
 	f := newFixture(t, home)
 	conn := inProcess(t)
 	blocked := make(chan struct{})
-	svc := New(conn, f.index, blockingSource{blocked}, flow.NewReporter(conn, "walker"), Options{})
+	svc := New(conn, f.index, blockingSource{asked: blocked}, flow.NewReporter(conn, "walker"), Options{StopTimeout: 100 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { svc.Run(ctx); close(ended) }()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,27 +42,29 @@ const (
 
 // A slice is one attempt at a walk task.
 type slice struct {
-	svc      *Service
-	task     *backup.WalkTask
-	tree     source.Tree
-	match    *selection.Matcher
-	marks    *marks
-	result   *result
-	racyFrom backup.Time // a ctime from here on is racy
+	svc         *Service
+	hold        *hold
+	task        *backup.WalkTask
+	tree        source.Tree
+	match       *selection.Matcher
+	snapshotDir string // at the root: it holds the source snapshots, and is left out
+	marks       *marks
+	result      *result
+	racyFrom    backup.Time // what changed from here on is racy
 
-	budget budget
-	end    time.Time
+	budget  budget
+	end     time.Time
+	workers *errgroup.Group
 
 	mu          sync.Mutex
-	more        *sync.Cond
 	frontier    []string // directories to walk, the next one last
-	busy        int
+	working     int      // workers
 	stopped     bool
 	directories int
 	entries     int
 }
 
-func newSlice(svc *Service, task *backup.WalkTask, tree source.Tree) (*slice, error) {
+func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*slice, error) {
 	match, err := selection.Compile(task.Job.Selection)
 	if err != nil {
 		return nil, err
@@ -71,60 +74,84 @@ func newSlice(svc *Service, task *backup.WalkTask, tree source.Tree) (*slice, er
 		generation = len(svc.budgets) - 1
 	}
 	s := &slice{
-		svc: svc, task: task, tree: tree, match: match,
-		marks:    newMarks(svc.index, task.Job.Shard, task.Job.Base, task.Directories),
-		result:   newResult(svc, task),
-		racyFrom: backup.TimeOf(task.Job.Started.Time().Add(-svc.opts.Grain)),
-		budget:   svc.budgets[generation],
+		svc: svc, hold: h, task: task, tree: tree, match: match,
+		snapshotDir: snapshotDir(task.Job.Snapshots),
+		marks:       newMarks(svc.index, task.Job.Shard, task.Job.Base, task.Directories),
+		result:      newResult(svc, task),
+		racyFrom:    backup.TimeOf(task.Job.Started.Time().Add(-svc.opts.Grain)),
+		budget:      svc.budgets[generation],
+	}
+	s.result.check = func(ctx context.Context) error { return h.check(ctx, tree) }
+	if task.Job.Snapshots != "" {
+		s.result.source = task.Job.Source
 	}
 	s.end = time.Now().Add(s.budget.time)
-	s.more = sync.NewCond(&s.mu)
 	s.frontier = slices.Clone(task.Directories)
 	slices.Reverse(s.frontier)
 	return s, nil
 }
 
-// walk walks down from the task's directories until there is nothing left or
-// the budget is spent.
-func (s *slice) walk(ctx context.Context) error {
-	defer context.AfterFunc(ctx, s.stop)()
-	g, working := errgroup.WithContext(ctx)
-	defer context.AfterFunc(working, s.stop)()
-	for range s.svc.opts.Directories {
-		g.Go(func() error { return s.work(working) })
+// snapshotDir is the name, at the root of a tree, of the directory below which
+// a pattern finds source snapshots: some file servers list it, in the live tree
+// and in the snapshots themselves. A pattern of one component has none: the tree is that directory.
+func snapshotDir(pattern string) string {
+	first, _, below := strings.Cut(pattern, "/")
+	if !below || source.IsPattern(first) {
+		return ""
 	}
-	if err := g.Wait(); err != nil {
+	return first
+}
+
+// walk walks down from the task's directories until there is nothing left, the
+// budget is spent, or the walker stops.
+func (s *slice) walk(ctx context.Context) error {
+	var working context.Context
+	s.workers, working = errgroup.WithContext(ctx)
+	defer context.AfterFunc(working, s.stop)()
+	s.working = 1
+	s.workers.Go(func() error { return s.work(working, false) })
+	if err := s.workers.Wait(); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if s.directories == 0 && len(s.frontier) > 0 {
+		return errStopped
+	}
 	return s.result.children(ctx, s.frontier, s.task.Generation)
 }
 
-func (s *slice) work(ctx context.Context) error {
+// work walks directories until there is none to walk now. It brings others to
+// work as far as there are directories for them and room in the lane; entered says
+// that it was let into the lane by one of them.
+func (s *slice) work(ctx context.Context, entered bool) error {
 	for {
+		if !entered {
+			if err := s.hold.enter(ctx); err != nil {
+				return err
+			}
+		}
+		entered = false
 		path, ok := s.next()
 		if !ok {
+			s.hold.leave()
 			return nil
-		}
-		select {
-		case s.svc.inFlight <- struct{}{}:
-		case <-ctx.Done():
-			s.done(nil, 0)
-			return ctx.Err()
 		}
 		started := time.Now()
 		v := s.svc.visitors.Get().(*visitor) // its buffers are as many as directories are read at a time
 		subdirectories, entries, err := v.visit(ctx, s, path)
 		s.svc.visitors.Put(v)
 		s.result.walked(time.Since(started))
-		<-s.svc.inFlight
+		s.hold.leave()
 		if err != nil {
-			s.done(nil, 0)
 			return err
 		}
-		if spill := s.done(subdirectories, entries); len(spill) > 0 {
+		spill, help := s.done(subdirectories, entries)
+		for range help {
+			s.workers.Go(func() error { return s.work(ctx, true) })
+		}
+		if len(spill) > 0 {
 			if err := s.result.children(ctx, spill, s.task.Generation); err != nil {
 				return err
 			}
@@ -132,53 +159,55 @@ func (s *slice) work(ctx context.Context) error {
 	}
 }
 
-// next returns a directory to walk; ok is false when the slice is at its end.
+// next returns a directory to walk; ok is false, and the worker is none any
+// more, when there is none now or the slice is at its end.
 func (s *slice) next() (path string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.frontier) == 0 && s.busy > 0 && !s.stopped {
-		s.more.Wait()
+	if !s.stopped && len(s.frontier) > 0 {
+		s.stopped = s.spent()
 	}
-	if len(s.frontier) == 0 || s.stopped || s.spent() {
-		s.stopped = true
-		s.more.Broadcast()
+	if len(s.frontier) == 0 || s.stopped {
+		s.working--
 		return "", false
 	}
 	path = s.frontier[len(s.frontier)-1]
 	s.frontier = s.frontier[:len(s.frontier)-1]
-	s.busy++
 	s.directories++
 	return path, true
 }
 
-// spent reports whether the budget is. A slice walks one directory at least.
+// spent reports whether the budget is, or the walker stops. A slice walks one
+// directory at least, unless it is stopped before.
 func (s *slice) spent() bool {
-	return s.directories > 0 && (s.directories >= s.budget.directories || s.entries >= s.budget.entries ||
+	return s.svc.stopping.Load() || s.directories > 0 && (s.directories >= s.budget.directories || s.entries >= s.budget.entries ||
 		s.result.bytes() >= s.budget.resultBytes || time.Now().After(s.end))
 }
 
 // done puts a directory's subdirectories on the frontier. When that gets too
-// long it returns those that would be walked last, to become child tasks.
-func (s *slice) done(subdirectories []string, entries int) (spill []string) {
+// long it returns those that would be walked last, to become child tasks. help
+// is how many workers more there is a place for, each of which is in the lane already.
+func (s *slice) done(subdirectories []string, entries int) (spill []string, help int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, path := range slices.Backward(subdirectories) {
 		s.frontier = append(s.frontier, path)
 	}
-	s.busy--
 	s.entries += entries
 	if len(s.frontier) > maxFrontier {
 		n := len(s.frontier) - maxFrontier/2
 		spill = slices.Clone(s.frontier[:n])
 		s.frontier = slices.Delete(s.frontier, 0, n)
 	}
-	s.more.Broadcast()
-	return spill
+	for !s.stopped && s.working < s.svc.opts.Directories && help < len(s.frontier)-1 && s.hold.tryEnter() {
+		s.working++
+		help++
+	}
+	return spill, help
 }
 
 func (s *slice) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true
-	s.more.Broadcast()
 }

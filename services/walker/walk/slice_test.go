@@ -77,7 +77,7 @@ func TestCancelledSliceSendsNothing(t *testing.T) {
 	task := f.rootTask()
 	ctx, cancel := contextCancelledAfterSends(f, 0)
 	defer cancel()
-	if err := f.svc.walk(ctx, task); !errors.Is(err, context.Canceled) {
+	if err := f.walk(ctx, task); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	for _, m := range f.take() {
@@ -245,7 +245,7 @@ func TestSpillWithoutSpace(t *testing.T) {
 	task := f.rootTask()
 	f.svc.spillEntries = 100
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
-	if err := f.svc.walk(t.Context(), task); err == nil || !strings.Contains(err.Error(), "sort a directory") {
+	if err := f.walk(t.Context(), task); err == nil || !strings.Contains(err.Error(), "sort a directory") {
 		t.Errorf("error %v", err)
 	}
 	if sent := f.take(); len(sent) > 0 {
@@ -278,14 +278,14 @@ func TestPartsThenCancelled(t *testing.T) {
 	task := f.rootTask()
 	ctx, cancel := contextCancelledAfterSends(f, 1)
 	defer cancel()
-	if err := f.svc.walk(ctx, task); !errors.Is(err, context.Canceled) {
+	if err := f.walk(ctx, task); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	first := f.take()
 	if len(first) != 1 || first[0].Last {
 		t.Fatalf("%d messages sent", len(first))
 	}
-	if err := f.svc.walk(t.Context(), task); err != nil {
+	if err := f.walk(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	again := f.take()

@@ -264,7 +264,7 @@ func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entrie
 		w.takeOver(ctx, &w.pages[0], old.Entries, old.Self)
 	}
 	err := w.storePages(ctx)
-	w.counts, w.problems = backup.Counts{}, nil
+	w.counts, w.problems, w.answers = backup.Counts{}, nil, 0
 	return err
 }
 

@@ -14,6 +14,34 @@ const (
 	FieldID = "id"
 	// FieldName holds the string denoting the name field in the database.
 	FieldName = "name"
+	// FieldSite holds the string denoting the site field in the database.
+	FieldSite = "site"
+	// FieldWalkTasks holds the string denoting the walk_tasks field in the database.
+	FieldWalkTasks = "walk_tasks"
+	// FieldReadBatches holds the string denoting the read_batches field in the database.
+	FieldReadBatches = "read_batches"
+	// FieldReadBytes holds the string denoting the read_bytes field in the database.
+	FieldReadBytes = "read_bytes"
+	// FieldCompare holds the string denoting the compare field in the database.
+	FieldCompare = "compare"
+	// FieldSelection holds the string denoting the selection field in the database.
+	FieldSelection = "selection"
+	// FieldLabels holds the string denoting the labels field in the database.
+	FieldLabels = "labels"
+	// FieldRetired holds the string denoting the retired field in the database.
+	FieldRetired = "retired"
+	// FieldWalkSlots holds the string denoting the walk_slots field in the database.
+	FieldWalkSlots = "walk_slots"
+	// FieldReadSlots holds the string denoting the read_slots field in the database.
+	FieldReadSlots = "read_slots"
+	// FieldWalkLatency holds the string denoting the walk_latency field in the database.
+	FieldWalkLatency = "walk_latency"
+	// FieldWalkIdle holds the string denoting the walk_idle field in the database.
+	FieldWalkIdle = "walk_idle"
+	// FieldReadLatency holds the string denoting the read_latency field in the database.
+	FieldReadLatency = "read_latency"
+	// FieldReadIdle holds the string denoting the read_idle field in the database.
+	FieldReadIdle = "read_idle"
 	// EdgeShards holds the string denoting the shards edge name in mutations.
 	EdgeShards = "shards"
 	// Table holds the table name of the filer in the database.
@@ -31,6 +59,20 @@ const (
 var Columns = []string{
 	FieldID,
 	FieldName,
+	FieldSite,
+	FieldWalkTasks,
+	FieldReadBatches,
+	FieldReadBytes,
+	FieldCompare,
+	FieldSelection,
+	FieldLabels,
+	FieldRetired,
+	FieldWalkSlots,
+	FieldReadSlots,
+	FieldWalkLatency,
+	FieldWalkIdle,
+	FieldReadLatency,
+	FieldReadIdle,
 }
 
 // ValidColumn reports if the column name is valid (part of the table columns).
@@ -43,6 +85,33 @@ func ValidColumn(column string) bool {
 	return false
 }
 
+var (
+	// DefaultSite holds the default value on creation for the "site" field.
+	DefaultSite string
+	// DefaultWalkTasks holds the default value on creation for the "walk_tasks" field.
+	DefaultWalkTasks int
+	// DefaultReadBatches holds the default value on creation for the "read_batches" field.
+	DefaultReadBatches int
+	// DefaultReadBytes holds the default value on creation for the "read_bytes" field.
+	DefaultReadBytes int64
+	// DefaultCompare holds the default value on creation for the "compare" field.
+	DefaultCompare uint8
+	// DefaultRetired holds the default value on creation for the "retired" field.
+	DefaultRetired bool
+	// DefaultWalkSlots holds the default value on creation for the "walk_slots" field.
+	DefaultWalkSlots int
+	// DefaultReadSlots holds the default value on creation for the "read_slots" field.
+	DefaultReadSlots int
+	// DefaultWalkLatency holds the default value on creation for the "walk_latency" field.
+	DefaultWalkLatency int64
+	// DefaultWalkIdle holds the default value on creation for the "walk_idle" field.
+	DefaultWalkIdle int64
+	// DefaultReadLatency holds the default value on creation for the "read_latency" field.
+	DefaultReadLatency int64
+	// DefaultReadIdle holds the default value on creation for the "read_idle" field.
+	DefaultReadIdle int64
+)
+
 // OrderOption defines the ordering options for the Filer queries.
 type OrderOption func(*sql.Selector)
 
@@ -54,6 +123,66 @@ func ByID(opts ...sql.OrderTermOption) OrderOption {
 // ByName orders the results by the name field.
 func ByName(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldName, opts...).ToFunc()
+}
+
+// BySite orders the results by the site field.
+func BySite(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSite, opts...).ToFunc()
+}
+
+// ByWalkTasks orders the results by the walk_tasks field.
+func ByWalkTasks(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldWalkTasks, opts...).ToFunc()
+}
+
+// ByReadBatches orders the results by the read_batches field.
+func ByReadBatches(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldReadBatches, opts...).ToFunc()
+}
+
+// ByReadBytes orders the results by the read_bytes field.
+func ByReadBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldReadBytes, opts...).ToFunc()
+}
+
+// ByCompare orders the results by the compare field.
+func ByCompare(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCompare, opts...).ToFunc()
+}
+
+// ByRetired orders the results by the retired field.
+func ByRetired(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldRetired, opts...).ToFunc()
+}
+
+// ByWalkSlots orders the results by the walk_slots field.
+func ByWalkSlots(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldWalkSlots, opts...).ToFunc()
+}
+
+// ByReadSlots orders the results by the read_slots field.
+func ByReadSlots(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldReadSlots, opts...).ToFunc()
+}
+
+// ByWalkLatency orders the results by the walk_latency field.
+func ByWalkLatency(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldWalkLatency, opts...).ToFunc()
+}
+
+// ByWalkIdle orders the results by the walk_idle field.
+func ByWalkIdle(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldWalkIdle, opts...).ToFunc()
+}
+
+// ByReadLatency orders the results by the read_latency field.
+func ByReadLatency(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldReadLatency, opts...).ToFunc()
+}
+
+// ByReadIdle orders the results by the read_idle field.
+func ByReadIdle(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldReadIdle, opts...).ToFunc()
 }
 
 // ByShardsCount orders the results by shards count.

@@ -58,6 +58,66 @@ func Name(v string) predicate.Filer {
 	return predicate.Filer(sql.FieldEQ(FieldName, v))
 }
 
+// Site applies equality check predicate on the "site" field. It's identical to SiteEQ.
+func Site(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldSite, v))
+}
+
+// WalkTasks applies equality check predicate on the "walk_tasks" field. It's identical to WalkTasksEQ.
+func WalkTasks(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkTasks, v))
+}
+
+// ReadBatches applies equality check predicate on the "read_batches" field. It's identical to ReadBatchesEQ.
+func ReadBatches(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadBatches, v))
+}
+
+// ReadBytes applies equality check predicate on the "read_bytes" field. It's identical to ReadBytesEQ.
+func ReadBytes(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadBytes, v))
+}
+
+// Compare applies equality check predicate on the "compare" field. It's identical to CompareEQ.
+func Compare(v uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldCompare, v))
+}
+
+// Retired applies equality check predicate on the "retired" field. It's identical to RetiredEQ.
+func Retired(v bool) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldRetired, v))
+}
+
+// WalkSlots applies equality check predicate on the "walk_slots" field. It's identical to WalkSlotsEQ.
+func WalkSlots(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkSlots, v))
+}
+
+// ReadSlots applies equality check predicate on the "read_slots" field. It's identical to ReadSlotsEQ.
+func ReadSlots(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadSlots, v))
+}
+
+// WalkLatency applies equality check predicate on the "walk_latency" field. It's identical to WalkLatencyEQ.
+func WalkLatency(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkLatency, v))
+}
+
+// WalkIdle applies equality check predicate on the "walk_idle" field. It's identical to WalkIdleEQ.
+func WalkIdle(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkIdle, v))
+}
+
+// ReadLatency applies equality check predicate on the "read_latency" field. It's identical to ReadLatencyEQ.
+func ReadLatency(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadLatency, v))
+}
+
+// ReadIdle applies equality check predicate on the "read_idle" field. It's identical to ReadIdleEQ.
+func ReadIdle(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadIdle, v))
+}
+
 // NameEQ applies the EQ predicate on the "name" field.
 func NameEQ(v string) predicate.Filer {
 	return predicate.Filer(sql.FieldEQ(FieldName, v))
@@ -121,6 +181,501 @@ func NameEqualFold(v string) predicate.Filer {
 // NameContainsFold applies the ContainsFold predicate on the "name" field.
 func NameContainsFold(v string) predicate.Filer {
 	return predicate.Filer(sql.FieldContainsFold(FieldName, v))
+}
+
+// SiteEQ applies the EQ predicate on the "site" field.
+func SiteEQ(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldSite, v))
+}
+
+// SiteNEQ applies the NEQ predicate on the "site" field.
+func SiteNEQ(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldSite, v))
+}
+
+// SiteIn applies the In predicate on the "site" field.
+func SiteIn(vs ...string) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldSite, vs...))
+}
+
+// SiteNotIn applies the NotIn predicate on the "site" field.
+func SiteNotIn(vs ...string) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldSite, vs...))
+}
+
+// SiteGT applies the GT predicate on the "site" field.
+func SiteGT(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldSite, v))
+}
+
+// SiteGTE applies the GTE predicate on the "site" field.
+func SiteGTE(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldSite, v))
+}
+
+// SiteLT applies the LT predicate on the "site" field.
+func SiteLT(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldSite, v))
+}
+
+// SiteLTE applies the LTE predicate on the "site" field.
+func SiteLTE(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldSite, v))
+}
+
+// SiteContains applies the Contains predicate on the "site" field.
+func SiteContains(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldContains(FieldSite, v))
+}
+
+// SiteHasPrefix applies the HasPrefix predicate on the "site" field.
+func SiteHasPrefix(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldHasPrefix(FieldSite, v))
+}
+
+// SiteHasSuffix applies the HasSuffix predicate on the "site" field.
+func SiteHasSuffix(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldHasSuffix(FieldSite, v))
+}
+
+// SiteEqualFold applies the EqualFold predicate on the "site" field.
+func SiteEqualFold(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldEqualFold(FieldSite, v))
+}
+
+// SiteContainsFold applies the ContainsFold predicate on the "site" field.
+func SiteContainsFold(v string) predicate.Filer {
+	return predicate.Filer(sql.FieldContainsFold(FieldSite, v))
+}
+
+// WalkTasksEQ applies the EQ predicate on the "walk_tasks" field.
+func WalkTasksEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkTasks, v))
+}
+
+// WalkTasksNEQ applies the NEQ predicate on the "walk_tasks" field.
+func WalkTasksNEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldWalkTasks, v))
+}
+
+// WalkTasksIn applies the In predicate on the "walk_tasks" field.
+func WalkTasksIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldWalkTasks, vs...))
+}
+
+// WalkTasksNotIn applies the NotIn predicate on the "walk_tasks" field.
+func WalkTasksNotIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldWalkTasks, vs...))
+}
+
+// WalkTasksGT applies the GT predicate on the "walk_tasks" field.
+func WalkTasksGT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldWalkTasks, v))
+}
+
+// WalkTasksGTE applies the GTE predicate on the "walk_tasks" field.
+func WalkTasksGTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldWalkTasks, v))
+}
+
+// WalkTasksLT applies the LT predicate on the "walk_tasks" field.
+func WalkTasksLT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldWalkTasks, v))
+}
+
+// WalkTasksLTE applies the LTE predicate on the "walk_tasks" field.
+func WalkTasksLTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldWalkTasks, v))
+}
+
+// ReadBatchesEQ applies the EQ predicate on the "read_batches" field.
+func ReadBatchesEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadBatches, v))
+}
+
+// ReadBatchesNEQ applies the NEQ predicate on the "read_batches" field.
+func ReadBatchesNEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldReadBatches, v))
+}
+
+// ReadBatchesIn applies the In predicate on the "read_batches" field.
+func ReadBatchesIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldReadBatches, vs...))
+}
+
+// ReadBatchesNotIn applies the NotIn predicate on the "read_batches" field.
+func ReadBatchesNotIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldReadBatches, vs...))
+}
+
+// ReadBatchesGT applies the GT predicate on the "read_batches" field.
+func ReadBatchesGT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldReadBatches, v))
+}
+
+// ReadBatchesGTE applies the GTE predicate on the "read_batches" field.
+func ReadBatchesGTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldReadBatches, v))
+}
+
+// ReadBatchesLT applies the LT predicate on the "read_batches" field.
+func ReadBatchesLT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldReadBatches, v))
+}
+
+// ReadBatchesLTE applies the LTE predicate on the "read_batches" field.
+func ReadBatchesLTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldReadBatches, v))
+}
+
+// ReadBytesEQ applies the EQ predicate on the "read_bytes" field.
+func ReadBytesEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadBytes, v))
+}
+
+// ReadBytesNEQ applies the NEQ predicate on the "read_bytes" field.
+func ReadBytesNEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldReadBytes, v))
+}
+
+// ReadBytesIn applies the In predicate on the "read_bytes" field.
+func ReadBytesIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldReadBytes, vs...))
+}
+
+// ReadBytesNotIn applies the NotIn predicate on the "read_bytes" field.
+func ReadBytesNotIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldReadBytes, vs...))
+}
+
+// ReadBytesGT applies the GT predicate on the "read_bytes" field.
+func ReadBytesGT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldReadBytes, v))
+}
+
+// ReadBytesGTE applies the GTE predicate on the "read_bytes" field.
+func ReadBytesGTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldReadBytes, v))
+}
+
+// ReadBytesLT applies the LT predicate on the "read_bytes" field.
+func ReadBytesLT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldReadBytes, v))
+}
+
+// ReadBytesLTE applies the LTE predicate on the "read_bytes" field.
+func ReadBytesLTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldReadBytes, v))
+}
+
+// CompareEQ applies the EQ predicate on the "compare" field.
+func CompareEQ(v uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldCompare, v))
+}
+
+// CompareNEQ applies the NEQ predicate on the "compare" field.
+func CompareNEQ(v uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldCompare, v))
+}
+
+// CompareIn applies the In predicate on the "compare" field.
+func CompareIn(vs ...uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldCompare, vs...))
+}
+
+// CompareNotIn applies the NotIn predicate on the "compare" field.
+func CompareNotIn(vs ...uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldCompare, vs...))
+}
+
+// CompareGT applies the GT predicate on the "compare" field.
+func CompareGT(v uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldCompare, v))
+}
+
+// CompareGTE applies the GTE predicate on the "compare" field.
+func CompareGTE(v uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldCompare, v))
+}
+
+// CompareLT applies the LT predicate on the "compare" field.
+func CompareLT(v uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldCompare, v))
+}
+
+// CompareLTE applies the LTE predicate on the "compare" field.
+func CompareLTE(v uint8) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldCompare, v))
+}
+
+// SelectionIsNil applies the IsNil predicate on the "selection" field.
+func SelectionIsNil() predicate.Filer {
+	return predicate.Filer(sql.FieldIsNull(FieldSelection))
+}
+
+// SelectionNotNil applies the NotNil predicate on the "selection" field.
+func SelectionNotNil() predicate.Filer {
+	return predicate.Filer(sql.FieldNotNull(FieldSelection))
+}
+
+// LabelsIsNil applies the IsNil predicate on the "labels" field.
+func LabelsIsNil() predicate.Filer {
+	return predicate.Filer(sql.FieldIsNull(FieldLabels))
+}
+
+// LabelsNotNil applies the NotNil predicate on the "labels" field.
+func LabelsNotNil() predicate.Filer {
+	return predicate.Filer(sql.FieldNotNull(FieldLabels))
+}
+
+// RetiredEQ applies the EQ predicate on the "retired" field.
+func RetiredEQ(v bool) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldRetired, v))
+}
+
+// RetiredNEQ applies the NEQ predicate on the "retired" field.
+func RetiredNEQ(v bool) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldRetired, v))
+}
+
+// WalkSlotsEQ applies the EQ predicate on the "walk_slots" field.
+func WalkSlotsEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkSlots, v))
+}
+
+// WalkSlotsNEQ applies the NEQ predicate on the "walk_slots" field.
+func WalkSlotsNEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldWalkSlots, v))
+}
+
+// WalkSlotsIn applies the In predicate on the "walk_slots" field.
+func WalkSlotsIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldWalkSlots, vs...))
+}
+
+// WalkSlotsNotIn applies the NotIn predicate on the "walk_slots" field.
+func WalkSlotsNotIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldWalkSlots, vs...))
+}
+
+// WalkSlotsGT applies the GT predicate on the "walk_slots" field.
+func WalkSlotsGT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldWalkSlots, v))
+}
+
+// WalkSlotsGTE applies the GTE predicate on the "walk_slots" field.
+func WalkSlotsGTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldWalkSlots, v))
+}
+
+// WalkSlotsLT applies the LT predicate on the "walk_slots" field.
+func WalkSlotsLT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldWalkSlots, v))
+}
+
+// WalkSlotsLTE applies the LTE predicate on the "walk_slots" field.
+func WalkSlotsLTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldWalkSlots, v))
+}
+
+// ReadSlotsEQ applies the EQ predicate on the "read_slots" field.
+func ReadSlotsEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadSlots, v))
+}
+
+// ReadSlotsNEQ applies the NEQ predicate on the "read_slots" field.
+func ReadSlotsNEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldReadSlots, v))
+}
+
+// ReadSlotsIn applies the In predicate on the "read_slots" field.
+func ReadSlotsIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldReadSlots, vs...))
+}
+
+// ReadSlotsNotIn applies the NotIn predicate on the "read_slots" field.
+func ReadSlotsNotIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldReadSlots, vs...))
+}
+
+// ReadSlotsGT applies the GT predicate on the "read_slots" field.
+func ReadSlotsGT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldReadSlots, v))
+}
+
+// ReadSlotsGTE applies the GTE predicate on the "read_slots" field.
+func ReadSlotsGTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldReadSlots, v))
+}
+
+// ReadSlotsLT applies the LT predicate on the "read_slots" field.
+func ReadSlotsLT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldReadSlots, v))
+}
+
+// ReadSlotsLTE applies the LTE predicate on the "read_slots" field.
+func ReadSlotsLTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldReadSlots, v))
+}
+
+// WalkLatencyEQ applies the EQ predicate on the "walk_latency" field.
+func WalkLatencyEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkLatency, v))
+}
+
+// WalkLatencyNEQ applies the NEQ predicate on the "walk_latency" field.
+func WalkLatencyNEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldWalkLatency, v))
+}
+
+// WalkLatencyIn applies the In predicate on the "walk_latency" field.
+func WalkLatencyIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldWalkLatency, vs...))
+}
+
+// WalkLatencyNotIn applies the NotIn predicate on the "walk_latency" field.
+func WalkLatencyNotIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldWalkLatency, vs...))
+}
+
+// WalkLatencyGT applies the GT predicate on the "walk_latency" field.
+func WalkLatencyGT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldWalkLatency, v))
+}
+
+// WalkLatencyGTE applies the GTE predicate on the "walk_latency" field.
+func WalkLatencyGTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldWalkLatency, v))
+}
+
+// WalkLatencyLT applies the LT predicate on the "walk_latency" field.
+func WalkLatencyLT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldWalkLatency, v))
+}
+
+// WalkLatencyLTE applies the LTE predicate on the "walk_latency" field.
+func WalkLatencyLTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldWalkLatency, v))
+}
+
+// WalkIdleEQ applies the EQ predicate on the "walk_idle" field.
+func WalkIdleEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldWalkIdle, v))
+}
+
+// WalkIdleNEQ applies the NEQ predicate on the "walk_idle" field.
+func WalkIdleNEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldWalkIdle, v))
+}
+
+// WalkIdleIn applies the In predicate on the "walk_idle" field.
+func WalkIdleIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldWalkIdle, vs...))
+}
+
+// WalkIdleNotIn applies the NotIn predicate on the "walk_idle" field.
+func WalkIdleNotIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldWalkIdle, vs...))
+}
+
+// WalkIdleGT applies the GT predicate on the "walk_idle" field.
+func WalkIdleGT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldWalkIdle, v))
+}
+
+// WalkIdleGTE applies the GTE predicate on the "walk_idle" field.
+func WalkIdleGTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldWalkIdle, v))
+}
+
+// WalkIdleLT applies the LT predicate on the "walk_idle" field.
+func WalkIdleLT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldWalkIdle, v))
+}
+
+// WalkIdleLTE applies the LTE predicate on the "walk_idle" field.
+func WalkIdleLTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldWalkIdle, v))
+}
+
+// ReadLatencyEQ applies the EQ predicate on the "read_latency" field.
+func ReadLatencyEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadLatency, v))
+}
+
+// ReadLatencyNEQ applies the NEQ predicate on the "read_latency" field.
+func ReadLatencyNEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldReadLatency, v))
+}
+
+// ReadLatencyIn applies the In predicate on the "read_latency" field.
+func ReadLatencyIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldReadLatency, vs...))
+}
+
+// ReadLatencyNotIn applies the NotIn predicate on the "read_latency" field.
+func ReadLatencyNotIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldReadLatency, vs...))
+}
+
+// ReadLatencyGT applies the GT predicate on the "read_latency" field.
+func ReadLatencyGT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldReadLatency, v))
+}
+
+// ReadLatencyGTE applies the GTE predicate on the "read_latency" field.
+func ReadLatencyGTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldReadLatency, v))
+}
+
+// ReadLatencyLT applies the LT predicate on the "read_latency" field.
+func ReadLatencyLT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldReadLatency, v))
+}
+
+// ReadLatencyLTE applies the LTE predicate on the "read_latency" field.
+func ReadLatencyLTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldReadLatency, v))
+}
+
+// ReadIdleEQ applies the EQ predicate on the "read_idle" field.
+func ReadIdleEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldReadIdle, v))
+}
+
+// ReadIdleNEQ applies the NEQ predicate on the "read_idle" field.
+func ReadIdleNEQ(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldReadIdle, v))
+}
+
+// ReadIdleIn applies the In predicate on the "read_idle" field.
+func ReadIdleIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldReadIdle, vs...))
+}
+
+// ReadIdleNotIn applies the NotIn predicate on the "read_idle" field.
+func ReadIdleNotIn(vs ...int64) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldReadIdle, vs...))
+}
+
+// ReadIdleGT applies the GT predicate on the "read_idle" field.
+func ReadIdleGT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldReadIdle, v))
+}
+
+// ReadIdleGTE applies the GTE predicate on the "read_idle" field.
+func ReadIdleGTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldReadIdle, v))
+}
+
+// ReadIdleLT applies the LT predicate on the "read_idle" field.
+func ReadIdleLT(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldReadIdle, v))
+}
+
+// ReadIdleLTE applies the LTE predicate on the "read_idle" field.
+func ReadIdleLTE(v int64) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldReadIdle, v))
 }
 
 // HasShards applies the HasEdge predicate on the "shards" edge.

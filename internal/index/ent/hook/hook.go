@@ -21,6 +21,18 @@ func (f FilerFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value, error
 	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.FilerMutation", m)
 }
 
+// The LeaderFunc type is an adapter to allow the use of ordinary
+// function as Leader mutator.
+type LeaderFunc func(context.Context, *ent.LeaderMutation) (ent.Value, error)
+
+// Mutate calls f(ctx, m).
+func (f LeaderFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+	if mv, ok := m.(*ent.LeaderMutation); ok {
+		return f(ctx, mv)
+	}
+	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.LeaderMutation", m)
+}
+
 // The PackFunc type is an adapter to allow the use of ordinary
 // function as Pack mutator.
 type PackFunc func(context.Context, *ent.PackMutation) (ent.Value, error)

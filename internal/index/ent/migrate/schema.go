@@ -13,12 +13,40 @@ var (
 	FilersColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeInt64, Increment: true},
 		{Name: "name", Type: field.TypeString, Unique: true},
+		{Name: "site", Type: field.TypeString, Default: "default"},
+		{Name: "walk_tasks", Type: field.TypeInt, Default: 0},
+		{Name: "read_batches", Type: field.TypeInt, Default: 0},
+		{Name: "read_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "compare", Type: field.TypeUint8, Default: 0},
+		{Name: "selection", Type: field.TypeJSON, Nullable: true},
+		{Name: "labels", Type: field.TypeJSON, Nullable: true},
+		{Name: "retired", Type: field.TypeBool, Default: false},
+		{Name: "walk_slots", Type: field.TypeInt, Default: 0},
+		{Name: "read_slots", Type: field.TypeInt, Default: 0},
+		{Name: "walk_latency", Type: field.TypeInt64, Default: 0},
+		{Name: "walk_idle", Type: field.TypeInt64, Default: 0},
+		{Name: "read_latency", Type: field.TypeInt64, Default: 0},
+		{Name: "read_idle", Type: field.TypeInt64, Default: 0},
 	}
 	// FilersTable holds the schema information for the "filers" table.
 	FilersTable = &schema.Table{
 		Name:       "filers",
 		Columns:    FilersColumns,
 		PrimaryKey: []*schema.Column{FilersColumns[0]},
+	}
+	// LeadersColumns holds the columns for the "leaders" table.
+	LeadersColumns = []*schema.Column{
+		{Name: "id", Type: field.TypeInt64, Increment: true},
+		{Name: "role", Type: field.TypeString, Unique: true},
+		{Name: "holder", Type: field.TypeString},
+		{Name: "epoch", Type: field.TypeInt64},
+		{Name: "until", Type: field.TypeInt64},
+	}
+	// LeadersTable holds the schema information for the "leaders" table.
+	LeadersTable = &schema.Table{
+		Name:       "leaders",
+		Columns:    LeadersColumns,
+		PrimaryKey: []*schema.Column{LeadersColumns[0]},
 	}
 	// PacksColumns holds the columns for the "packs" table.
 	PacksColumns = []*schema.Column{
@@ -71,6 +99,10 @@ var (
 		{Name: "lease_until", Type: field.TypeTime},
 		{Name: "names", Type: field.TypeBytes},
 		{Name: "pages", Type: field.TypeBytes},
+		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
+		{Name: "worker", Type: field.TypeString, Default: ""},
+		{Name: "path", Type: field.TypeBytes, Nullable: true},
+		{Name: "stalled", Type: field.TypeTime, Nullable: true},
 		{Name: "snapshot_id", Type: field.TypeUUID},
 	}
 	// ReadBatchesTable holds the schema information for the "read_batches" table.
@@ -81,7 +113,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "read_batches_snapshots_batches",
-				Columns:    []*schema.Column{ReadBatchesColumns[5]},
+				Columns:    []*schema.Column{ReadBatchesColumns[9]},
 				RefColumns: []*schema.Column{SnapshotsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -89,6 +121,11 @@ var (
 		Indexes: []*schema.Index{
 			{
 				Name:    "readbatch_snapshot_id_id",
+				Unique:  false,
+				Columns: []*schema.Column{ReadBatchesColumns[9], ReadBatchesColumns[0]},
+			},
+			{
+				Name:    "readbatch_filer_id_id",
 				Unique:  false,
 				Columns: []*schema.Column{ReadBatchesColumns[5], ReadBatchesColumns[0]},
 			},
@@ -121,6 +158,14 @@ var (
 		{Name: "name", Type: field.TypeString},
 		{Name: "source", Type: field.TypeString},
 		{Name: "last_number", Type: field.TypeInt64, Default: 0},
+		{Name: "pattern", Type: field.TypeString, Default: ""},
+		{Name: "selection", Type: field.TypeJSON, Nullable: true},
+		{Name: "retired", Type: field.TypeBool, Default: false},
+		{Name: "last_good", Type: field.TypeUUID, Nullable: true},
+		{Name: "last_good_number", Type: field.TypeInt64, Default: 0},
+		{Name: "last_good_started", Type: field.TypeTime, Nullable: true},
+		{Name: "last_good_files", Type: field.TypeInt64, Default: 0},
+		{Name: "last_good_bytes", Type: field.TypeInt64, Default: 0},
 		{Name: "filer_id", Type: field.TypeInt64},
 	}
 	// ShardsTable holds the schema information for the "shards" table.
@@ -131,7 +176,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "shards_filers_shards",
-				Columns:    []*schema.Column{ShardsColumns[4]},
+				Columns:    []*schema.Column{ShardsColumns[12]},
 				RefColumns: []*schema.Column{FilersColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -140,7 +185,7 @@ var (
 			{
 				Name:    "shard_filer_id_name",
 				Unique:  true,
-				Columns: []*schema.Column{ShardsColumns[4], ShardsColumns[1]},
+				Columns: []*schema.Column{ShardsColumns[12], ShardsColumns[1]},
 			},
 		},
 	}
@@ -174,12 +219,15 @@ var (
 	// SnapshotsColumns holds the columns for the "snapshots" table.
 	SnapshotsColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeUUID},
+		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
 		{Name: "number", Type: field.TypeInt64},
 		{Name: "base", Type: field.TypeInt64, Default: 0},
 		{Name: "state", Type: field.TypeString},
 		{Name: "reason", Type: field.TypeString, Default: ""},
 		{Name: "started", Type: field.TypeTime},
 		{Name: "committed", Type: field.TypeTime, Nullable: true},
+		{Name: "source", Type: field.TypeString, Default: ""},
+		{Name: "cancel", Type: field.TypeString, Default: ""},
 		{Name: "selection", Type: field.TypeJSON},
 		{Name: "allow_shrink", Type: field.TypeBool, Default: false},
 		{Name: "tags", Type: field.TypeJSON, Nullable: true},
@@ -217,7 +265,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "snapshots_shards_snapshots",
-				Columns:    []*schema.Column{SnapshotsColumns[34]},
+				Columns:    []*schema.Column{SnapshotsColumns[37]},
 				RefColumns: []*schema.Column{ShardsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -226,15 +274,43 @@ var (
 			{
 				Name:    "snapshot_shard_id_number",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[34], SnapshotsColumns[1]},
+				Columns: []*schema.Column{SnapshotsColumns[37], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_running",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[34]},
+				Columns: []*schema.Column{SnapshotsColumns[37]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "state = 'running'",
 				},
+			},
+			{
+				Name:    "snapshot_cancelled",
+				Unique:  false,
+				Columns: []*schema.Column{SnapshotsColumns[1]},
+				Annotation: &entsql.IndexAnnotation{
+					Where: "state = 'running' AND cancel <> ''",
+				},
+			},
+			{
+				Name:    "snapshot_started_shard_id_number_filer_id",
+				Unique:  false,
+				Columns: []*schema.Column{SnapshotsColumns[6], SnapshotsColumns[37], SnapshotsColumns[2], SnapshotsColumns[1]},
+			},
+			{
+				Name:    "snapshot_filer_id_started_shard_id_number",
+				Unique:  false,
+				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[6], SnapshotsColumns[37], SnapshotsColumns[2]},
+			},
+			{
+				Name:    "snapshot_shard_id_started_number",
+				Unique:  false,
+				Columns: []*schema.Column{SnapshotsColumns[37], SnapshotsColumns[6], SnapshotsColumns[2]},
+			},
+			{
+				Name:    "snapshot_state_started_shard_id_number",
+				Unique:  false,
+				Columns: []*schema.Column{SnapshotsColumns[4], SnapshotsColumns[6], SnapshotsColumns[37], SnapshotsColumns[2]},
 			},
 		},
 	}
@@ -245,6 +321,10 @@ var (
 		{Name: "generation", Type: field.TypeInt32},
 		{Name: "lease_until", Type: field.TypeTime},
 		{Name: "directories", Type: field.TypeBytes},
+		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
+		{Name: "worker", Type: field.TypeString, Default: ""},
+		{Name: "path", Type: field.TypeBytes, Nullable: true},
+		{Name: "stalled", Type: field.TypeTime, Nullable: true},
 		{Name: "snapshot_id", Type: field.TypeUUID},
 	}
 	// WalkTasksTable holds the schema information for the "walk_tasks" table.
@@ -255,7 +335,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "walk_tasks_snapshots_tasks",
-				Columns:    []*schema.Column{WalkTasksColumns[5]},
+				Columns:    []*schema.Column{WalkTasksColumns[9]},
 				RefColumns: []*schema.Column{SnapshotsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -263,6 +343,11 @@ var (
 		Indexes: []*schema.Index{
 			{
 				Name:    "walktask_snapshot_id_id",
+				Unique:  false,
+				Columns: []*schema.Column{WalkTasksColumns[9], WalkTasksColumns[0]},
+			},
+			{
+				Name:    "walktask_filer_id_id",
 				Unique:  false,
 				Columns: []*schema.Column{WalkTasksColumns[5], WalkTasksColumns[0]},
 			},
@@ -276,6 +361,7 @@ var (
 	// Tables holds all the tables in the schema.
 	Tables = []*schema.Table{
 		FilersTable,
+		LeadersTable,
 		PacksTable,
 		ProblemsTable,
 		ReadBatchesTable,

@@ -9,6 +9,9 @@ import (
 // Filer is the predicate function for filer builders.
 type Filer func(*sql.Selector)
 
+// Leader is the predicate function for leader builders.
+type Leader func(*sql.Selector)
+
 // Pack is the predicate function for pack builders.
 type Pack func(*sql.Selector)
 

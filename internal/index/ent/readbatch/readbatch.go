@@ -24,6 +24,14 @@ const (
 	FieldNames = "names"
 	// FieldPages holds the string denoting the pages field in the database.
 	FieldPages = "pages"
+	// FieldFilerID holds the string denoting the filer_id field in the database.
+	FieldFilerID = "filer_id"
+	// FieldWorker holds the string denoting the worker field in the database.
+	FieldWorker = "worker"
+	// FieldPath holds the string denoting the path field in the database.
+	FieldPath = "path"
+	// FieldStalled holds the string denoting the stalled field in the database.
+	FieldStalled = "stalled"
 	// EdgeSnapshot holds the string denoting the snapshot edge name in mutations.
 	EdgeSnapshot = "snapshot"
 	// Table holds the table name of the readbatch in the database.
@@ -45,6 +53,10 @@ var Columns = []string{
 	FieldLeaseUntil,
 	FieldNames,
 	FieldPages,
+	FieldFilerID,
+	FieldWorker,
+	FieldPath,
+	FieldStalled,
 }
 
 // ValidColumn reports if the column name is valid (part of the table columns).
@@ -62,6 +74,10 @@ var (
 	DefaultAttempt int32
 	// DefaultLeaseUntil holds the default value on creation for the "lease_until" field.
 	DefaultLeaseUntil func() time.Time
+	// DefaultFilerID holds the default value on creation for the "filer_id" field.
+	DefaultFilerID int64
+	// DefaultWorker holds the default value on creation for the "worker" field.
+	DefaultWorker string
 )
 
 // OrderOption defines the ordering options for the ReadBatch queries.
@@ -85,6 +101,21 @@ func ByAttempt(opts ...sql.OrderTermOption) OrderOption {
 // ByLeaseUntil orders the results by the lease_until field.
 func ByLeaseUntil(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldLeaseUntil, opts...).ToFunc()
+}
+
+// ByFilerID orders the results by the filer_id field.
+func ByFilerID(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilerID, opts...).ToFunc()
+}
+
+// ByWorker orders the results by the worker field.
+func ByWorker(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldWorker, opts...).ToFunc()
+}
+
+// ByStalled orders the results by the stalled field.
+func ByStalled(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldStalled, opts...).ToFunc()
 }
 
 // BySnapshotField orders the results by snapshot field.

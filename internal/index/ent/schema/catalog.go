@@ -41,6 +41,22 @@ func (Filer) Fields() []ent.Field {
 	return []ent.Field{
 		field.Int64("id"),
 		field.String("name").Unique(),
+		field.String("site").Default(backup.DefaultSite),
+		// Limits; 0 is the default, or, of bytes a second, none.
+		field.Int("walk_tasks").Default(0),
+		field.Int("read_batches").Default(0),
+		field.Int64("read_bytes").Default(0),
+		field.Uint8("compare").Default(0),
+		field.JSON("selection", backup.Selection{}).Optional(),
+		field.JSON("labels", map[string]string{}).Optional(),
+		field.Bool("retired").Default(false),
+		// What the governor found: slots, 0 where it has not governed yet, and latencies in microseconds.
+		field.Int("walk_slots").Default(0),
+		field.Int("read_slots").Default(0),
+		field.Int64("walk_latency").Default(0),
+		field.Int64("walk_idle").Default(0),
+		field.Int64("read_latency").Default(0),
+		field.Int64("read_idle").Default(0),
 	}
 }
 
@@ -61,6 +77,15 @@ func (Shard) Fields() []ent.Field {
 		field.String("source"),
 		// The number of the newest snapshot that there ever was: numbers are not used again.
 		field.Int64("last_number").Default(0),
+		field.String("pattern").Default(""),
+		field.JSON("selection", backup.Selection{}).Optional(),
+		field.Bool("retired").Default(false),
+		// The newest committed snapshot, so that a list of shards does not look for it; Commit keeps it.
+		field.UUID("last_good", uuid.UUID{}).Optional().Nillable(),
+		field.Int64("last_good_number").Default(0),
+		field.Time("last_good_started").Optional().Nillable(),
+		field.Int64("last_good_files").Default(0),
+		field.Int64("last_good_bytes").Default(0),
 	}
 }
 
@@ -85,12 +110,16 @@ func (Snapshot) Fields() []ent.Field {
 	fields := []ent.Field{
 		field.UUID("id", uuid.UUID{}),
 		field.Int64("shard_id"),
+		// The shard's, for lists of one filer's snapshots.
+		field.Int64("filer_id").Default(0),
 		field.Int64("number"),
 		field.Int64("base").Default(0),
 		field.String("state"),
 		field.String("reason").Default(""),
 		field.Time("started"),
 		field.Time("committed").Optional().Nillable(),
+		field.String("source").Default(""),
+		field.String("cancel").Default(""),
 		field.JSON("selection", backup.Selection{}),
 		field.Bool("allow_shrink").Default(false),
 		field.Strings("tags").Optional(),
@@ -127,6 +156,14 @@ func (Snapshot) Indexes() []ent.Index {
 		index.Fields("shard_id", "number").Unique(),
 		// One running snapshot a shard (I5).
 		index.Fields("shard_id").Unique().StorageKey("snapshot_running").Annotations(entsql.IndexWhere("state = 'running'")),
+		// What claims pass over.
+		index.Fields("filer_id").StorageKey("snapshot_cancelled").Annotations(entsql.IndexWhere("state = 'running' AND cancel <> ''")),
+		// Lists, newest first: of all, of a filer, of a shard, of a state. The first has filer_id for a planner
+		// that takes it for a filer's: what is not the filer's then costs no look at the table.
+		index.Fields("started", "shard_id", "number", "filer_id"),
+		index.Fields("filer_id", "started", "shard_id", "number"),
+		index.Fields("shard_id", "started", "number"),
+		index.Fields("state", "started", "shard_id", "number"),
 	}
 }
 
@@ -152,6 +189,21 @@ func (Problem) Edges() []ent.Edge {
 // Indexes of a Problem.
 func (Problem) Indexes() []ent.Index {
 	return []ent.Index{index.Fields("snapshot_id")}
+}
+
+// Leader is who leads a role, or led it last.
+type Leader struct{ ent.Schema }
+
+// Fields of a Leader.
+func (Leader) Fields() []ent.Field {
+	return []ent.Field{
+		field.Int64("id"),
+		field.String("role").Unique(),
+		field.String("holder"),
+		field.Int64("epoch"),
+		// The end of the term: microseconds since 1970, by the database's clock.
+		field.Int64("until"),
+	}
 }
 
 // NoLease is the lease of work that nobody has claimed yet, or that may be

@@ -12,19 +12,35 @@ import (
 
 func noLease() time.Time { return NoLease }
 
+// heldFields are what claims go by, and what is known of who has a task or batch in hand.
+func heldFields() []ent.Field {
+	return []ent.Field{
+		// The snapshot's, so that a filer's oldest work is one range of an index.
+		field.Int64("filer_id").Default(0),
+		field.String("worker").Default(""),
+		field.Bytes("path").Optional(),
+		field.Time("stalled").Optional().Nillable(),
+	}
+}
+
+// What claims look for: the oldest of a snapshot, the oldest of a filer, and all that is in hand.
+func heldIndexes() []ent.Index {
+	return []ent.Index{index.Fields("snapshot_id", "id"), index.Fields("filer_id", "id"), index.Fields("lease_until")}
+}
+
 // WalkTask is a task that is open: settling it deletes the row.
 type WalkTask struct{ ent.Schema }
 
 // Fields of a WalkTask.
 func (WalkTask) Fields() []ent.Field {
-	return []ent.Field{
+	return append([]ent.Field{
 		field.Int64("id"),
 		field.UUID("snapshot_id", uuid.UUID{}),
 		field.Int32("attempt").Default(0),
 		field.Int32("generation"),
 		field.Time("lease_until").Default(noLease),
 		field.Bytes("directories"),
-	}
+	}, heldFields()...)
 }
 
 // Edges of a WalkTask.
@@ -33,16 +49,14 @@ func (WalkTask) Edges() []ent.Edge {
 }
 
 // Indexes of a WalkTask.
-func (WalkTask) Indexes() []ent.Index {
-	return []ent.Index{index.Fields("snapshot_id", "id"), index.Fields("lease_until")}
-}
+func (WalkTask) Indexes() []ent.Index { return heldIndexes() }
 
 // ReadBatch is a batch that is open: settling it deletes the row.
 type ReadBatch struct{ ent.Schema }
 
 // Fields of a ReadBatch.
 func (ReadBatch) Fields() []ent.Field {
-	return []ent.Field{
+	return append([]ent.Field{
 		field.Int64("id"),
 		field.UUID("snapshot_id", uuid.UUID{}),
 		field.Int32("attempt").Default(0),
@@ -50,7 +64,7 @@ func (ReadBatch) Fields() []ent.Field {
 		// Which pages these are: a digest of their paths and keys, for the check that a result has the same.
 		field.Bytes("names"),
 		field.Bytes("pages"),
-	}
+	}, heldFields()...)
 }
 
 // Edges of a ReadBatch.
@@ -59,9 +73,7 @@ func (ReadBatch) Edges() []ent.Edge {
 }
 
 // Indexes of a ReadBatch.
-func (ReadBatch) Indexes() []ent.Index {
-	return []ent.Index{index.Fields("snapshot_id", "id"), index.Fields("lease_until")}
-}
+func (ReadBatch) Indexes() []ent.Index { return heldIndexes() }
 
 // SlicePart is a part of a result, kept until the last one comes. It is
 // deleted when its task is settled.

@@ -20,6 +20,22 @@ const (
 	FieldSource = "source"
 	// FieldLastNumber holds the string denoting the last_number field in the database.
 	FieldLastNumber = "last_number"
+	// FieldPattern holds the string denoting the pattern field in the database.
+	FieldPattern = "pattern"
+	// FieldSelection holds the string denoting the selection field in the database.
+	FieldSelection = "selection"
+	// FieldRetired holds the string denoting the retired field in the database.
+	FieldRetired = "retired"
+	// FieldLastGood holds the string denoting the last_good field in the database.
+	FieldLastGood = "last_good"
+	// FieldLastGoodNumber holds the string denoting the last_good_number field in the database.
+	FieldLastGoodNumber = "last_good_number"
+	// FieldLastGoodStarted holds the string denoting the last_good_started field in the database.
+	FieldLastGoodStarted = "last_good_started"
+	// FieldLastGoodFiles holds the string denoting the last_good_files field in the database.
+	FieldLastGoodFiles = "last_good_files"
+	// FieldLastGoodBytes holds the string denoting the last_good_bytes field in the database.
+	FieldLastGoodBytes = "last_good_bytes"
 	// EdgeFiler holds the string denoting the filer edge name in mutations.
 	EdgeFiler = "filer"
 	// EdgeSnapshots holds the string denoting the snapshots edge name in mutations.
@@ -49,6 +65,14 @@ var Columns = []string{
 	FieldName,
 	FieldSource,
 	FieldLastNumber,
+	FieldPattern,
+	FieldSelection,
+	FieldRetired,
+	FieldLastGood,
+	FieldLastGoodNumber,
+	FieldLastGoodStarted,
+	FieldLastGoodFiles,
+	FieldLastGoodBytes,
 }
 
 // ValidColumn reports if the column name is valid (part of the table columns).
@@ -64,6 +88,16 @@ func ValidColumn(column string) bool {
 var (
 	// DefaultLastNumber holds the default value on creation for the "last_number" field.
 	DefaultLastNumber int64
+	// DefaultPattern holds the default value on creation for the "pattern" field.
+	DefaultPattern string
+	// DefaultRetired holds the default value on creation for the "retired" field.
+	DefaultRetired bool
+	// DefaultLastGoodNumber holds the default value on creation for the "last_good_number" field.
+	DefaultLastGoodNumber int64
+	// DefaultLastGoodFiles holds the default value on creation for the "last_good_files" field.
+	DefaultLastGoodFiles int64
+	// DefaultLastGoodBytes holds the default value on creation for the "last_good_bytes" field.
+	DefaultLastGoodBytes int64
 )
 
 // OrderOption defines the ordering options for the Shard queries.
@@ -92,6 +126,41 @@ func BySource(opts ...sql.OrderTermOption) OrderOption {
 // ByLastNumber orders the results by the last_number field.
 func ByLastNumber(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldLastNumber, opts...).ToFunc()
+}
+
+// ByPattern orders the results by the pattern field.
+func ByPattern(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldPattern, opts...).ToFunc()
+}
+
+// ByRetired orders the results by the retired field.
+func ByRetired(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldRetired, opts...).ToFunc()
+}
+
+// ByLastGood orders the results by the last_good field.
+func ByLastGood(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldLastGood, opts...).ToFunc()
+}
+
+// ByLastGoodNumber orders the results by the last_good_number field.
+func ByLastGoodNumber(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldLastGoodNumber, opts...).ToFunc()
+}
+
+// ByLastGoodStarted orders the results by the last_good_started field.
+func ByLastGoodStarted(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldLastGoodStarted, opts...).ToFunc()
+}
+
+// ByLastGoodFiles orders the results by the last_good_files field.
+func ByLastGoodFiles(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldLastGoodFiles, opts...).ToFunc()
+}
+
+// ByLastGoodBytes orders the results by the last_good_bytes field.
+func ByLastGoodBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldLastGoodBytes, opts...).ToFunc()
 }
 
 // ByFilerField orders the results by filer field.

@@ -3,9 +3,12 @@
 package shard
 
 import (
+	"time"
+
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
+	"github.com/google/uuid"
 )
 
 // ID filters vertices based on their ID field.
@@ -71,6 +74,41 @@ func Source(v string) predicate.Shard {
 // LastNumber applies equality check predicate on the "last_number" field. It's identical to LastNumberEQ.
 func LastNumber(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldEQ(FieldLastNumber, v))
+}
+
+// Pattern applies equality check predicate on the "pattern" field. It's identical to PatternEQ.
+func Pattern(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldPattern, v))
+}
+
+// Retired applies equality check predicate on the "retired" field. It's identical to RetiredEQ.
+func Retired(v bool) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldRetired, v))
+}
+
+// LastGood applies equality check predicate on the "last_good" field. It's identical to LastGoodEQ.
+func LastGood(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGood, v))
+}
+
+// LastGoodNumber applies equality check predicate on the "last_good_number" field. It's identical to LastGoodNumberEQ.
+func LastGoodNumber(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodNumber, v))
+}
+
+// LastGoodStarted applies equality check predicate on the "last_good_started" field. It's identical to LastGoodStartedEQ.
+func LastGoodStarted(v time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodStarted, v))
+}
+
+// LastGoodFiles applies equality check predicate on the "last_good_files" field. It's identical to LastGoodFilesEQ.
+func LastGoodFiles(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodFiles, v))
+}
+
+// LastGoodBytes applies equality check predicate on the "last_good_bytes" field. It's identical to LastGoodBytesEQ.
+func LastGoodBytes(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodBytes, v))
 }
 
 // FilerIDEQ applies the EQ predicate on the "filer_id" field.
@@ -261,6 +299,311 @@ func LastNumberLT(v int64) predicate.Shard {
 // LastNumberLTE applies the LTE predicate on the "last_number" field.
 func LastNumberLTE(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldLTE(FieldLastNumber, v))
+}
+
+// PatternEQ applies the EQ predicate on the "pattern" field.
+func PatternEQ(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldPattern, v))
+}
+
+// PatternNEQ applies the NEQ predicate on the "pattern" field.
+func PatternNEQ(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldPattern, v))
+}
+
+// PatternIn applies the In predicate on the "pattern" field.
+func PatternIn(vs ...string) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldPattern, vs...))
+}
+
+// PatternNotIn applies the NotIn predicate on the "pattern" field.
+func PatternNotIn(vs ...string) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldPattern, vs...))
+}
+
+// PatternGT applies the GT predicate on the "pattern" field.
+func PatternGT(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldPattern, v))
+}
+
+// PatternGTE applies the GTE predicate on the "pattern" field.
+func PatternGTE(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldPattern, v))
+}
+
+// PatternLT applies the LT predicate on the "pattern" field.
+func PatternLT(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldPattern, v))
+}
+
+// PatternLTE applies the LTE predicate on the "pattern" field.
+func PatternLTE(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldPattern, v))
+}
+
+// PatternContains applies the Contains predicate on the "pattern" field.
+func PatternContains(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldContains(FieldPattern, v))
+}
+
+// PatternHasPrefix applies the HasPrefix predicate on the "pattern" field.
+func PatternHasPrefix(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldHasPrefix(FieldPattern, v))
+}
+
+// PatternHasSuffix applies the HasSuffix predicate on the "pattern" field.
+func PatternHasSuffix(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldHasSuffix(FieldPattern, v))
+}
+
+// PatternEqualFold applies the EqualFold predicate on the "pattern" field.
+func PatternEqualFold(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldEqualFold(FieldPattern, v))
+}
+
+// PatternContainsFold applies the ContainsFold predicate on the "pattern" field.
+func PatternContainsFold(v string) predicate.Shard {
+	return predicate.Shard(sql.FieldContainsFold(FieldPattern, v))
+}
+
+// SelectionIsNil applies the IsNil predicate on the "selection" field.
+func SelectionIsNil() predicate.Shard {
+	return predicate.Shard(sql.FieldIsNull(FieldSelection))
+}
+
+// SelectionNotNil applies the NotNil predicate on the "selection" field.
+func SelectionNotNil() predicate.Shard {
+	return predicate.Shard(sql.FieldNotNull(FieldSelection))
+}
+
+// RetiredEQ applies the EQ predicate on the "retired" field.
+func RetiredEQ(v bool) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldRetired, v))
+}
+
+// RetiredNEQ applies the NEQ predicate on the "retired" field.
+func RetiredNEQ(v bool) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldRetired, v))
+}
+
+// LastGoodEQ applies the EQ predicate on the "last_good" field.
+func LastGoodEQ(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGood, v))
+}
+
+// LastGoodNEQ applies the NEQ predicate on the "last_good" field.
+func LastGoodNEQ(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldLastGood, v))
+}
+
+// LastGoodIn applies the In predicate on the "last_good" field.
+func LastGoodIn(vs ...uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldLastGood, vs...))
+}
+
+// LastGoodNotIn applies the NotIn predicate on the "last_good" field.
+func LastGoodNotIn(vs ...uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldLastGood, vs...))
+}
+
+// LastGoodGT applies the GT predicate on the "last_good" field.
+func LastGoodGT(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldLastGood, v))
+}
+
+// LastGoodGTE applies the GTE predicate on the "last_good" field.
+func LastGoodGTE(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldLastGood, v))
+}
+
+// LastGoodLT applies the LT predicate on the "last_good" field.
+func LastGoodLT(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldLastGood, v))
+}
+
+// LastGoodLTE applies the LTE predicate on the "last_good" field.
+func LastGoodLTE(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldLastGood, v))
+}
+
+// LastGoodIsNil applies the IsNil predicate on the "last_good" field.
+func LastGoodIsNil() predicate.Shard {
+	return predicate.Shard(sql.FieldIsNull(FieldLastGood))
+}
+
+// LastGoodNotNil applies the NotNil predicate on the "last_good" field.
+func LastGoodNotNil() predicate.Shard {
+	return predicate.Shard(sql.FieldNotNull(FieldLastGood))
+}
+
+// LastGoodNumberEQ applies the EQ predicate on the "last_good_number" field.
+func LastGoodNumberEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodNumber, v))
+}
+
+// LastGoodNumberNEQ applies the NEQ predicate on the "last_good_number" field.
+func LastGoodNumberNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldLastGoodNumber, v))
+}
+
+// LastGoodNumberIn applies the In predicate on the "last_good_number" field.
+func LastGoodNumberIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldLastGoodNumber, vs...))
+}
+
+// LastGoodNumberNotIn applies the NotIn predicate on the "last_good_number" field.
+func LastGoodNumberNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldLastGoodNumber, vs...))
+}
+
+// LastGoodNumberGT applies the GT predicate on the "last_good_number" field.
+func LastGoodNumberGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldLastGoodNumber, v))
+}
+
+// LastGoodNumberGTE applies the GTE predicate on the "last_good_number" field.
+func LastGoodNumberGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldLastGoodNumber, v))
+}
+
+// LastGoodNumberLT applies the LT predicate on the "last_good_number" field.
+func LastGoodNumberLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldLastGoodNumber, v))
+}
+
+// LastGoodNumberLTE applies the LTE predicate on the "last_good_number" field.
+func LastGoodNumberLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldLastGoodNumber, v))
+}
+
+// LastGoodStartedEQ applies the EQ predicate on the "last_good_started" field.
+func LastGoodStartedEQ(v time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodStarted, v))
+}
+
+// LastGoodStartedNEQ applies the NEQ predicate on the "last_good_started" field.
+func LastGoodStartedNEQ(v time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldLastGoodStarted, v))
+}
+
+// LastGoodStartedIn applies the In predicate on the "last_good_started" field.
+func LastGoodStartedIn(vs ...time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldLastGoodStarted, vs...))
+}
+
+// LastGoodStartedNotIn applies the NotIn predicate on the "last_good_started" field.
+func LastGoodStartedNotIn(vs ...time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldLastGoodStarted, vs...))
+}
+
+// LastGoodStartedGT applies the GT predicate on the "last_good_started" field.
+func LastGoodStartedGT(v time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldLastGoodStarted, v))
+}
+
+// LastGoodStartedGTE applies the GTE predicate on the "last_good_started" field.
+func LastGoodStartedGTE(v time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldLastGoodStarted, v))
+}
+
+// LastGoodStartedLT applies the LT predicate on the "last_good_started" field.
+func LastGoodStartedLT(v time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldLastGoodStarted, v))
+}
+
+// LastGoodStartedLTE applies the LTE predicate on the "last_good_started" field.
+func LastGoodStartedLTE(v time.Time) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldLastGoodStarted, v))
+}
+
+// LastGoodStartedIsNil applies the IsNil predicate on the "last_good_started" field.
+func LastGoodStartedIsNil() predicate.Shard {
+	return predicate.Shard(sql.FieldIsNull(FieldLastGoodStarted))
+}
+
+// LastGoodStartedNotNil applies the NotNil predicate on the "last_good_started" field.
+func LastGoodStartedNotNil() predicate.Shard {
+	return predicate.Shard(sql.FieldNotNull(FieldLastGoodStarted))
+}
+
+// LastGoodFilesEQ applies the EQ predicate on the "last_good_files" field.
+func LastGoodFilesEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodFiles, v))
+}
+
+// LastGoodFilesNEQ applies the NEQ predicate on the "last_good_files" field.
+func LastGoodFilesNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldLastGoodFiles, v))
+}
+
+// LastGoodFilesIn applies the In predicate on the "last_good_files" field.
+func LastGoodFilesIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldLastGoodFiles, vs...))
+}
+
+// LastGoodFilesNotIn applies the NotIn predicate on the "last_good_files" field.
+func LastGoodFilesNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldLastGoodFiles, vs...))
+}
+
+// LastGoodFilesGT applies the GT predicate on the "last_good_files" field.
+func LastGoodFilesGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldLastGoodFiles, v))
+}
+
+// LastGoodFilesGTE applies the GTE predicate on the "last_good_files" field.
+func LastGoodFilesGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldLastGoodFiles, v))
+}
+
+// LastGoodFilesLT applies the LT predicate on the "last_good_files" field.
+func LastGoodFilesLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldLastGoodFiles, v))
+}
+
+// LastGoodFilesLTE applies the LTE predicate on the "last_good_files" field.
+func LastGoodFilesLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldLastGoodFiles, v))
+}
+
+// LastGoodBytesEQ applies the EQ predicate on the "last_good_bytes" field.
+func LastGoodBytesEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldLastGoodBytes, v))
+}
+
+// LastGoodBytesNEQ applies the NEQ predicate on the "last_good_bytes" field.
+func LastGoodBytesNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldLastGoodBytes, v))
+}
+
+// LastGoodBytesIn applies the In predicate on the "last_good_bytes" field.
+func LastGoodBytesIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldLastGoodBytes, vs...))
+}
+
+// LastGoodBytesNotIn applies the NotIn predicate on the "last_good_bytes" field.
+func LastGoodBytesNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldLastGoodBytes, vs...))
+}
+
+// LastGoodBytesGT applies the GT predicate on the "last_good_bytes" field.
+func LastGoodBytesGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldLastGoodBytes, v))
+}
+
+// LastGoodBytesGTE applies the GTE predicate on the "last_good_bytes" field.
+func LastGoodBytesGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldLastGoodBytes, v))
+}
+
+// LastGoodBytesLT applies the LT predicate on the "last_good_bytes" field.
+func LastGoodBytesLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldLastGoodBytes, v))
+}
+
+// LastGoodBytesLTE applies the LTE predicate on the "last_good_bytes" field.
+func LastGoodBytesLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldLastGoodBytes, v))
 }
 
 // HasFiler applies the HasEdge predicate on the "filer" edge.

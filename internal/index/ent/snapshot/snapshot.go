@@ -14,6 +14,8 @@ const (
 	FieldID = "id"
 	// FieldShardID holds the string denoting the shard_id field in the database.
 	FieldShardID = "shard_id"
+	// FieldFilerID holds the string denoting the filer_id field in the database.
+	FieldFilerID = "filer_id"
 	// FieldNumber holds the string denoting the number field in the database.
 	FieldNumber = "number"
 	// FieldBase holds the string denoting the base field in the database.
@@ -26,6 +28,10 @@ const (
 	FieldStarted = "started"
 	// FieldCommitted holds the string denoting the committed field in the database.
 	FieldCommitted = "committed"
+	// FieldSource holds the string denoting the source field in the database.
+	FieldSource = "source"
+	// FieldCancel holds the string denoting the cancel field in the database.
+	FieldCancel = "cancel"
 	// FieldSelection holds the string denoting the selection field in the database.
 	FieldSelection = "selection"
 	// FieldAllowShrink holds the string denoting the allow_shrink field in the database.
@@ -124,12 +130,15 @@ const (
 var Columns = []string{
 	FieldID,
 	FieldShardID,
+	FieldFilerID,
 	FieldNumber,
 	FieldBase,
 	FieldState,
 	FieldReason,
 	FieldStarted,
 	FieldCommitted,
+	FieldSource,
+	FieldCancel,
 	FieldSelection,
 	FieldAllowShrink,
 	FieldTags,
@@ -170,10 +179,16 @@ func ValidColumn(column string) bool {
 }
 
 var (
+	// DefaultFilerID holds the default value on creation for the "filer_id" field.
+	DefaultFilerID int64
 	// DefaultBase holds the default value on creation for the "base" field.
 	DefaultBase int64
 	// DefaultReason holds the default value on creation for the "reason" field.
 	DefaultReason string
+	// DefaultSource holds the default value on creation for the "source" field.
+	DefaultSource string
+	// DefaultCancel holds the default value on creation for the "cancel" field.
+	DefaultCancel string
 	// DefaultAllowShrink holds the default value on creation for the "allow_shrink" field.
 	DefaultAllowShrink bool
 	// DefaultFiles holds the default value on creation for the "files" field.
@@ -237,6 +252,11 @@ func ByShardID(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldShardID, opts...).ToFunc()
 }
 
+// ByFilerID orders the results by the filer_id field.
+func ByFilerID(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilerID, opts...).ToFunc()
+}
+
 // ByNumber orders the results by the number field.
 func ByNumber(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldNumber, opts...).ToFunc()
@@ -265,6 +285,16 @@ func ByStarted(opts ...sql.OrderTermOption) OrderOption {
 // ByCommitted orders the results by the committed field.
 func ByCommitted(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldCommitted, opts...).ToFunc()
+}
+
+// BySource orders the results by the source field.
+func BySource(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSource, opts...).ToFunc()
+}
+
+// ByCancel orders the results by the cancel field.
+func ByCancel(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCancel, opts...).ToFunc()
 }
 
 // ByAllowShrink orders the results by the allow_shrink field.

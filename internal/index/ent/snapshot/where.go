@@ -61,6 +61,11 @@ func ShardID(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldShardID, v))
 }
 
+// FilerID applies equality check predicate on the "filer_id" field. It's identical to FilerIDEQ.
+func FilerID(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilerID, v))
+}
+
 // Number applies equality check predicate on the "number" field. It's identical to NumberEQ.
 func Number(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldNumber, v))
@@ -89,6 +94,16 @@ func Started(v time.Time) predicate.Snapshot {
 // Committed applies equality check predicate on the "committed" field. It's identical to CommittedEQ.
 func Committed(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldCommitted, v))
+}
+
+// Source applies equality check predicate on the "source" field. It's identical to SourceEQ.
+func Source(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSource, v))
+}
+
+// Cancel applies equality check predicate on the "cancel" field. It's identical to CancelEQ.
+func Cancel(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCancel, v))
 }
 
 // AllowShrink applies equality check predicate on the "allow_shrink" field. It's identical to AllowShrinkEQ.
@@ -229,6 +244,46 @@ func ShardIDIn(vs ...int64) predicate.Snapshot {
 // ShardIDNotIn applies the NotIn predicate on the "shard_id" field.
 func ShardIDNotIn(vs ...int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldNotIn(FieldShardID, vs...))
+}
+
+// FilerIDEQ applies the EQ predicate on the "filer_id" field.
+func FilerIDEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilerID, v))
+}
+
+// FilerIDNEQ applies the NEQ predicate on the "filer_id" field.
+func FilerIDNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFilerID, v))
+}
+
+// FilerIDIn applies the In predicate on the "filer_id" field.
+func FilerIDIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFilerID, vs...))
+}
+
+// FilerIDNotIn applies the NotIn predicate on the "filer_id" field.
+func FilerIDNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFilerID, vs...))
+}
+
+// FilerIDGT applies the GT predicate on the "filer_id" field.
+func FilerIDGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFilerID, v))
+}
+
+// FilerIDGTE applies the GTE predicate on the "filer_id" field.
+func FilerIDGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFilerID, v))
+}
+
+// FilerIDLT applies the LT predicate on the "filer_id" field.
+func FilerIDLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFilerID, v))
+}
+
+// FilerIDLTE applies the LTE predicate on the "filer_id" field.
+func FilerIDLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFilerID, v))
 }
 
 // NumberEQ applies the EQ predicate on the "number" field.
@@ -529,6 +584,136 @@ func CommittedIsNil() predicate.Snapshot {
 // CommittedNotNil applies the NotNil predicate on the "committed" field.
 func CommittedNotNil() predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldNotNull(FieldCommitted))
+}
+
+// SourceEQ applies the EQ predicate on the "source" field.
+func SourceEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSource, v))
+}
+
+// SourceNEQ applies the NEQ predicate on the "source" field.
+func SourceNEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldSource, v))
+}
+
+// SourceIn applies the In predicate on the "source" field.
+func SourceIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldSource, vs...))
+}
+
+// SourceNotIn applies the NotIn predicate on the "source" field.
+func SourceNotIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldSource, vs...))
+}
+
+// SourceGT applies the GT predicate on the "source" field.
+func SourceGT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldSource, v))
+}
+
+// SourceGTE applies the GTE predicate on the "source" field.
+func SourceGTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldSource, v))
+}
+
+// SourceLT applies the LT predicate on the "source" field.
+func SourceLT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldSource, v))
+}
+
+// SourceLTE applies the LTE predicate on the "source" field.
+func SourceLTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldSource, v))
+}
+
+// SourceContains applies the Contains predicate on the "source" field.
+func SourceContains(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContains(FieldSource, v))
+}
+
+// SourceHasPrefix applies the HasPrefix predicate on the "source" field.
+func SourceHasPrefix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasPrefix(FieldSource, v))
+}
+
+// SourceHasSuffix applies the HasSuffix predicate on the "source" field.
+func SourceHasSuffix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasSuffix(FieldSource, v))
+}
+
+// SourceEqualFold applies the EqualFold predicate on the "source" field.
+func SourceEqualFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEqualFold(FieldSource, v))
+}
+
+// SourceContainsFold applies the ContainsFold predicate on the "source" field.
+func SourceContainsFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContainsFold(FieldSource, v))
+}
+
+// CancelEQ applies the EQ predicate on the "cancel" field.
+func CancelEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCancel, v))
+}
+
+// CancelNEQ applies the NEQ predicate on the "cancel" field.
+func CancelNEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCancel, v))
+}
+
+// CancelIn applies the In predicate on the "cancel" field.
+func CancelIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCancel, vs...))
+}
+
+// CancelNotIn applies the NotIn predicate on the "cancel" field.
+func CancelNotIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCancel, vs...))
+}
+
+// CancelGT applies the GT predicate on the "cancel" field.
+func CancelGT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCancel, v))
+}
+
+// CancelGTE applies the GTE predicate on the "cancel" field.
+func CancelGTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCancel, v))
+}
+
+// CancelLT applies the LT predicate on the "cancel" field.
+func CancelLT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCancel, v))
+}
+
+// CancelLTE applies the LTE predicate on the "cancel" field.
+func CancelLTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCancel, v))
+}
+
+// CancelContains applies the Contains predicate on the "cancel" field.
+func CancelContains(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContains(FieldCancel, v))
+}
+
+// CancelHasPrefix applies the HasPrefix predicate on the "cancel" field.
+func CancelHasPrefix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasPrefix(FieldCancel, v))
+}
+
+// CancelHasSuffix applies the HasSuffix predicate on the "cancel" field.
+func CancelHasSuffix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasSuffix(FieldCancel, v))
+}
+
+// CancelEqualFold applies the EqualFold predicate on the "cancel" field.
+func CancelEqualFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEqualFold(FieldCancel, v))
+}
+
+// CancelContainsFold applies the ContainsFold predicate on the "cancel" field.
+func CancelContainsFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContainsFold(FieldCancel, v))
 }
 
 // AllowShrinkEQ applies the EQ predicate on the "allow_shrink" field.

@@ -81,6 +81,26 @@ func Directories(v []byte) predicate.WalkTask {
 	return predicate.WalkTask(sql.FieldEQ(FieldDirectories, v))
 }
 
+// FilerID applies equality check predicate on the "filer_id" field. It's identical to FilerIDEQ.
+func FilerID(v int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldFilerID, v))
+}
+
+// Worker applies equality check predicate on the "worker" field. It's identical to WorkerEQ.
+func Worker(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldWorker, v))
+}
+
+// Path applies equality check predicate on the "path" field. It's identical to PathEQ.
+func Path(v []byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldPath, v))
+}
+
+// Stalled applies equality check predicate on the "stalled" field. It's identical to StalledEQ.
+func Stalled(v time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldStalled, v))
+}
+
 // SnapshotIDEQ applies the EQ predicate on the "snapshot_id" field.
 func SnapshotIDEQ(v uuid.UUID) predicate.WalkTask {
 	return predicate.WalkTask(sql.FieldEQ(FieldSnapshotID, v))
@@ -259,6 +279,211 @@ func DirectoriesLT(v []byte) predicate.WalkTask {
 // DirectoriesLTE applies the LTE predicate on the "directories" field.
 func DirectoriesLTE(v []byte) predicate.WalkTask {
 	return predicate.WalkTask(sql.FieldLTE(FieldDirectories, v))
+}
+
+// FilerIDEQ applies the EQ predicate on the "filer_id" field.
+func FilerIDEQ(v int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldFilerID, v))
+}
+
+// FilerIDNEQ applies the NEQ predicate on the "filer_id" field.
+func FilerIDNEQ(v int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNEQ(FieldFilerID, v))
+}
+
+// FilerIDIn applies the In predicate on the "filer_id" field.
+func FilerIDIn(vs ...int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldIn(FieldFilerID, vs...))
+}
+
+// FilerIDNotIn applies the NotIn predicate on the "filer_id" field.
+func FilerIDNotIn(vs ...int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNotIn(FieldFilerID, vs...))
+}
+
+// FilerIDGT applies the GT predicate on the "filer_id" field.
+func FilerIDGT(v int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGT(FieldFilerID, v))
+}
+
+// FilerIDGTE applies the GTE predicate on the "filer_id" field.
+func FilerIDGTE(v int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGTE(FieldFilerID, v))
+}
+
+// FilerIDLT applies the LT predicate on the "filer_id" field.
+func FilerIDLT(v int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLT(FieldFilerID, v))
+}
+
+// FilerIDLTE applies the LTE predicate on the "filer_id" field.
+func FilerIDLTE(v int64) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLTE(FieldFilerID, v))
+}
+
+// WorkerEQ applies the EQ predicate on the "worker" field.
+func WorkerEQ(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldWorker, v))
+}
+
+// WorkerNEQ applies the NEQ predicate on the "worker" field.
+func WorkerNEQ(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNEQ(FieldWorker, v))
+}
+
+// WorkerIn applies the In predicate on the "worker" field.
+func WorkerIn(vs ...string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldIn(FieldWorker, vs...))
+}
+
+// WorkerNotIn applies the NotIn predicate on the "worker" field.
+func WorkerNotIn(vs ...string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNotIn(FieldWorker, vs...))
+}
+
+// WorkerGT applies the GT predicate on the "worker" field.
+func WorkerGT(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGT(FieldWorker, v))
+}
+
+// WorkerGTE applies the GTE predicate on the "worker" field.
+func WorkerGTE(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGTE(FieldWorker, v))
+}
+
+// WorkerLT applies the LT predicate on the "worker" field.
+func WorkerLT(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLT(FieldWorker, v))
+}
+
+// WorkerLTE applies the LTE predicate on the "worker" field.
+func WorkerLTE(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLTE(FieldWorker, v))
+}
+
+// WorkerContains applies the Contains predicate on the "worker" field.
+func WorkerContains(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldContains(FieldWorker, v))
+}
+
+// WorkerHasPrefix applies the HasPrefix predicate on the "worker" field.
+func WorkerHasPrefix(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldHasPrefix(FieldWorker, v))
+}
+
+// WorkerHasSuffix applies the HasSuffix predicate on the "worker" field.
+func WorkerHasSuffix(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldHasSuffix(FieldWorker, v))
+}
+
+// WorkerEqualFold applies the EqualFold predicate on the "worker" field.
+func WorkerEqualFold(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEqualFold(FieldWorker, v))
+}
+
+// WorkerContainsFold applies the ContainsFold predicate on the "worker" field.
+func WorkerContainsFold(v string) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldContainsFold(FieldWorker, v))
+}
+
+// PathEQ applies the EQ predicate on the "path" field.
+func PathEQ(v []byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldPath, v))
+}
+
+// PathNEQ applies the NEQ predicate on the "path" field.
+func PathNEQ(v []byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNEQ(FieldPath, v))
+}
+
+// PathIn applies the In predicate on the "path" field.
+func PathIn(vs ...[]byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldIn(FieldPath, vs...))
+}
+
+// PathNotIn applies the NotIn predicate on the "path" field.
+func PathNotIn(vs ...[]byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNotIn(FieldPath, vs...))
+}
+
+// PathGT applies the GT predicate on the "path" field.
+func PathGT(v []byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGT(FieldPath, v))
+}
+
+// PathGTE applies the GTE predicate on the "path" field.
+func PathGTE(v []byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGTE(FieldPath, v))
+}
+
+// PathLT applies the LT predicate on the "path" field.
+func PathLT(v []byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLT(FieldPath, v))
+}
+
+// PathLTE applies the LTE predicate on the "path" field.
+func PathLTE(v []byte) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLTE(FieldPath, v))
+}
+
+// PathIsNil applies the IsNil predicate on the "path" field.
+func PathIsNil() predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldIsNull(FieldPath))
+}
+
+// PathNotNil applies the NotNil predicate on the "path" field.
+func PathNotNil() predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNotNull(FieldPath))
+}
+
+// StalledEQ applies the EQ predicate on the "stalled" field.
+func StalledEQ(v time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldEQ(FieldStalled, v))
+}
+
+// StalledNEQ applies the NEQ predicate on the "stalled" field.
+func StalledNEQ(v time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNEQ(FieldStalled, v))
+}
+
+// StalledIn applies the In predicate on the "stalled" field.
+func StalledIn(vs ...time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldIn(FieldStalled, vs...))
+}
+
+// StalledNotIn applies the NotIn predicate on the "stalled" field.
+func StalledNotIn(vs ...time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNotIn(FieldStalled, vs...))
+}
+
+// StalledGT applies the GT predicate on the "stalled" field.
+func StalledGT(v time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGT(FieldStalled, v))
+}
+
+// StalledGTE applies the GTE predicate on the "stalled" field.
+func StalledGTE(v time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldGTE(FieldStalled, v))
+}
+
+// StalledLT applies the LT predicate on the "stalled" field.
+func StalledLT(v time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLT(FieldStalled, v))
+}
+
+// StalledLTE applies the LTE predicate on the "stalled" field.
+func StalledLTE(v time.Time) predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldLTE(FieldStalled, v))
+}
+
+// StalledIsNil applies the IsNil predicate on the "stalled" field.
+func StalledIsNil() predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldIsNull(FieldStalled))
+}
+
+// StalledNotNil applies the NotNil predicate on the "stalled" field.
+func StalledNotNil() predicate.WalkTask {
+	return predicate.WalkTask(sql.FieldNotNull(FieldStalled))
 }
 
 // HasSnapshot applies the HasEdge predicate on the "snapshot" edge.

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package markdown
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine is what the measurements were made on.
-type machine struct {
+// A Machine is what measurements were made on.
+type Machine struct {
 	CPU         string `json:"cpu"`
 	Cores       int    `json:"cores"`
 	MemoryBytes int64  `json:"memory_bytes"`
@@ -24,8 +24,9 @@ type machine struct {
 	GoVersion   string `json:"go"`
 }
 
-func describeMachine(work string) machine {
-	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), GoVersion: runtime.Version(), LoadBefore: loadAverages()}
+// DescribeMachine looks at this one; work is the directory that the measurements work in.
+func DescribeMachine(work string) Machine {
+	m := Machine{CPU: "unknown", Cores: runtime.NumCPU(), GoVersion: runtime.Version(), LoadBefore: LoadAverages()}
 	if model := field("/proc/cpuinfo", "model name"); model != "" {
 		m.CPU = model
 	}
@@ -44,7 +45,7 @@ func describeMachine(work string) machine {
 	return m
 }
 
-func (m *machine) String() string {
+func (m *Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %d GiB of memory, Linux %s, %s, bctl built with %s",
 		m.CPU, m.Cores, (m.MemoryBytes+1<<29)>>30, m.Kernel, m.FileSystem, m.GoVersion)
 }
@@ -63,7 +64,8 @@ func field(path, name string) string {
 	return ""
 }
 
-func loadAverages() string {
+// LoadAverages are those of the last 1, 5 and 15 minutes.
+func LoadAverages() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return ""

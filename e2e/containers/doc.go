@@ -1,0 +1,25 @@
+// Package containers tests the fleet that deploy/compose.yaml describes, as it is
+// run: in containers, each with an address of its own on private networks. Its
+// tests break containers, networks and servers in the middle of a backup, and
+// have package fleet's judges look at what comes of it.
+//
+//	docker_test.go     is there Docker
+//	images_test.go     images made here, where no registry can be reached
+//	project_test.go    docker compose up, and what is where
+//	container_test.go  kill, pause, part, stop
+//	relay_test.go      addresses for the commands that the tests run
+//	topology_test.go   what the project promises: users, capabilities, networks
+//	backup_test.go     a backup that is under way, and its judges
+//	faults_test.go     the faults
+//
+// The tests need a Docker daemon on this machine, and are skipped without one,
+// unless BCTL_REQUIRE_DOCKER is 1. What they start has the label
+// com.docker.compose.project=bctl-e2e-…, and goes when they end.
+//
+//	BCTL_REQUIRE_DOCKER=1            without Docker, fail
+//	NATS_IMAGE, POSTGRES_IMAGE, VERSITYGW_IMAGE
+//	                                 use these; else images of the programs that are installed
+//	                                 here (Postgres) or that e2e/tool.sh builds
+//	BCTL_E2E_ALL_FAULTS=1            every fault for every container
+//	BCTL_E2E_STORE_AWAY=60s          how long the store is away
+package containers

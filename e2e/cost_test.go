@@ -1,0 +1,98 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/bctl/bctl/e2e/fleet"
+)
+
+// A cost is what a fleet's servers have had to do so far.
+type cost struct {
+	messages, messageBytes uint64 // in streams; to the server in all, with acknowledgements and reports
+	walBytes               int64
+	pages, chunks, packs   int64 // rows
+}
+
+func costSoFar(t *testing.T, f *fleet.Fleet, js jetstream.JetStream) (c cost) {
+	t.Helper()
+	for stream := range queues {
+		s, err := js.Stream(t.Context(), stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.messages += s.CachedInfo().State.LastSeq
+	}
+	response, err := http.Get(f.NATS.MonitorURL + "/varz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var varz struct {
+		InBytes uint64 `json:"in_bytes"`
+	}
+	if err := json.NewDecoder(response.Body).Decode(&varz); err != nil {
+		t.Fatal(err)
+	}
+	c.messageBytes = varz.InBytes
+	c.walBytes = f.Index.Count("SELECT (pg_current_wal_lsn() - '0/0')::bigint")
+	for table, n := range map[string]*int64{"pages": &c.pages, "chunks": &c.chunks, "packs": &c.packs} {
+		*n = f.Index.Count("SELECT count(*) FROM " + table)
+	}
+	return c
+}
+
+func (c cost) since(before cost) cost {
+	return cost{
+		messages: c.messages - before.messages, messageBytes: c.messageBytes - before.messageBytes, walBytes: c.walBytes - before.walBytes,
+		pages: c.pages - before.pages, chunks: c.chunks - before.chunks, packs: c.packs - before.packs,
+	}
+}
+
+// What a snapshot costs NATS and Postgres goes by what has changed, and hardly by
+// what is there. docs/architecture.md reckons with these figures.
+func TestCostOfASnapshot(t *testing.T) {
+	t.Parallel()
+	f, tree := fleet.New(t, fleet.Options{OwnPostgres: true}), filepath.Join(t.TempDir(), "tree")
+	generate(t, tree, 97, shape{directories: 500, files: 20, meanBytes: 1000})
+	settle(t)
+	js := connect(t, f)
+	awaitQueues(t, js)
+	// A full page of the log is written for the first change after a checkpoint: before each, or by chance.
+	backUp := func() (cost, fleet.Work) {
+		t.Helper()
+		if _, err := f.Index.DB().Exec("CHECKPOINT"); err != nil {
+			t.Fatal(err)
+		}
+		before := costSoFar(t, f, js)
+		backup, id := f.StartBackup(tree)
+		expect(t, backup.Wait(), 0)
+		return costSoFar(t, f, js).since(before), f.Index.WorkOf(id)
+	}
+	first, work := backUp()
+	t.Logf("10,000 files in 500 directories, all new: %+v; %+v", first, work)
+	unchanged, work := backUp()
+	t.Logf("nothing changed: %+v; %+v", unchanged, work)
+	m := &mutator{t: t, dir: tree}
+	m.look()
+	for i := 0; i < len(m.files); i += 100 { // one file in every fifth directory
+		if err := os.WriteFile(m.files[i], []byte(fmt.Sprint("changed ", i)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle(t)
+	changed, work := backUp()
+	t.Logf("100 files changed, in 100 directories: %+v; %+v", changed, work)
+	if unchanged.pages != 0 || unchanged.chunks != 0 || unchanged.packs != 0 || unchanged.walBytes > first.walBytes/4 || unchanged.messages > 200 {
+		t.Errorf("a snapshot of what has not changed: %+v", unchanged)
+	}
+	if changed.pages != 100 || changed.chunks != 100 || changed.walBytes > first.walBytes/2 {
+		t.Errorf("a snapshot of 100 changed files: %+v", changed)
+	}
+}

@@ -1,0 +1,97 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/bctl/bctl/e2e/testenv"
+)
+
+// A Service is a walker, reader or committer.
+type Service struct {
+	*testenv.Process
+	Name string // in progress and logs: walker-1
+	// Links to its servers, with Options.Links.
+	NATS, Postgres, S3 Links
+
+	kind string
+	dead bool // killed, or told to stop, by the test
+	t    testing.TB
+}
+
+// Kill ends the service as kill -9 does.
+func (s *Service) Kill() {
+	s.dead = true
+	s.Process.Kill()
+}
+
+// Restart starts it again, after killing it if it runs.
+func (s *Service) Restart() {
+	s.Process.Restart()
+	s.dead = false
+}
+
+// Retire tells the service to stop, as a rolling restart does, and fails the test unless it does.
+func (s *Service) Retire() {
+	s.t.Helper()
+	s.checkStop()
+	s.dead = true
+}
+
+// UsesStore says whether it ever connects to S3.
+func (s *Service) UsesStore() bool { return s.kind != "walker" }
+
+// Heal heals all links of the service.
+func (s *Service) Heal() {
+	for _, links := range []Links{s.NATS, s.Postgres, s.S3} {
+		links.Heal()
+	}
+}
+
+// Service starts one more service of a kind, with settings of its own as
+// environment variables. It is told to stop when the test ends, and has to do so; one that ended
+// without having been told fails the test.
+func (f *Fleet) Service(kind string, env ...string) *Service {
+	f.t.Helper()
+	f.started++
+	s := &Service{kind: kind, Name: fmt.Sprintf("%s-%d", kind, f.started), t: f.t}
+	settings := []string{"HOME=" + f.Home, "GORACE=halt_on_error=1", "BCTL_WORKER_NAME=" + s.Name}
+	if f.options.Links {
+		settings = append(settings, f.linked(s)...)
+	}
+	s.Process = testenv.Start(f.t, testenv.Command{
+		Name: kind, Path: Binary(f.t), Args: []string{kind, "--config", f.Config}, Env: append(settings, env...),
+	})
+	f.t.Cleanup(s.checkStop)
+	return s
+}
+
+// linked makes a service's links, and returns the settings by which it uses them.
+func (f *Fleet) linked(s *Service) []string {
+	f.t.Helper()
+	var nats []string
+	for _, address := range strings.Split(f.NATSURL(), ",") {
+		l, over := f.link(address)
+		s.NATS, nats = append(s.NATS, l), append(nats, over)
+	}
+	index, dsn := f.link(f.dsn)
+	store, endpoint := f.link(f.endpoint)
+	s.Postgres, s.S3 = Links{index}, Links{store}
+	return []string{"BCTL_NATS=" + strings.Join(nats, ","), "BCTL_INDEX=" + dsn, "BCTL_STORE_ENDPOINT=" + endpoint}
+}
+
+func (s *Service) checkStop() {
+	s.t.Helper()
+	if s.dead {
+		return
+	}
+	if !s.Running() {
+		s.t.Errorf("%s has ended by itself: %v", s.Name, s.Wait())
+		return
+	}
+	s.Stop()
+	if err := s.Wait(); err != nil {
+		s.t.Errorf("%s, told to stop: %v", s.Name, err)
+	}
+}

@@ -1,0 +1,271 @@
+package e2e_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+// soakFor is how long trees change and faults strike, unless E2E_SOAK_MINUTES says more.
+const soakFor = 20 * time.Second
+
+// A fleet with several filers, whose trees change at random and are backed up,
+// while faults of all kinds strike at random. Each snapshot is restored and compared. Every decision follows from
+// the seed; how far the fleet is when a fault strikes does not.
+func TestSoak(t *testing.T) {
+	t.Parallel()
+	seed, last := rand.Uint64(), soakFor
+	if text := os.Getenv("E2E_SEED"); text != "" {
+		if _, err := fmt.Sscan(text, &seed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := os.Getenv("E2E_SOAK_MINUTES"); text != "" {
+		minutes, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatalf("E2E_SOAK_MINUTES: %v", err)
+		}
+		last = time.Duration(minutes * float64(time.Minute))
+	}
+	t.Logf("E2E_SEED=%d makes the same changes and faults", seed)
+	s := newSoak(t, seed)
+	s.run(last)
+	for _, tree := range s.trees {
+		treetest.Equal(t, tree.kept, s.f.Restore(tree.snapshot))
+	}
+	s.f.Index.CheckSettled()
+	orphans := fleet.CheckStore(t, s.f.StoreDir(), s.f.Index)
+	t.Logf("%d snapshots of %d trees; %d faults; %d orphans", s.committed, len(s.trees), s.struck, orphans)
+	if s.committed == 0 || s.struck == 0 {
+		t.Error("nothing was tried")
+	}
+}
+
+// A soak is all that a run knows.
+type soak struct {
+	t      *testing.T
+	f      *fleet.Fleet
+	trees  []*soakTree
+	faults []fault
+	random *rand.Rand // of faults
+
+	mend      func() // of the fault that holds; nil: none does
+	change    *time.Timer
+	committed int
+	struck    int
+}
+
+// A soakTree is a shard, and what is going on with it.
+type soakTree struct {
+	filer   string
+	mutator *mutator
+	backup  *fleet.Running // nil: none runs
+	id      string         // of its snapshot
+	// A snapshot, and the tree as it was then.
+	snapshot, kept string
+}
+
+func newSoak(t *testing.T, seed uint64) *soak {
+	s := &soak{
+		t: t, random: rand.New(rand.NewPCG(seed, 100)),
+		f: fleet.New(t, fleet.Options{Links: true, Proxy: true, OwnPostgres: true}),
+	}
+	for i := range 4 {
+		filer := fmt.Sprintf("filer-%d", i%2)
+		if i < 2 {
+			s.f.Filer(filer)
+		}
+		dir := filepath.Join(t.TempDir(), fmt.Sprintf("tree-%d", i))
+		generate(t, dir, seed+uint64(i), shape{directories: 80, files: 5, meanBytes: 4000})
+		s.f.Shard(filer, dir)
+		s.trees = append(s.trees, &soakTree{filer: filer, mutator: &mutator{t: t, dir: dir, random: rand.New(rand.NewPCG(seed, uint64(i)))}})
+	}
+	s.faults = s.allFaults()
+	return s
+}
+
+// run lets trees and faults take their turns, in one goroutine: what a command
+// of the test's own needs is whole while it runs.
+func (s *soak) run(last time.Duration) {
+	end := time.NewTimer(last)
+	defer end.Stop()
+	s.change = time.NewTimer(0)
+	defer s.change.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for ended := false; ; {
+		select {
+		case <-end.C:
+			ended = true
+			s.heal()
+		case <-s.change.C:
+			switch {
+			case s.mend != nil:
+				s.heal()
+				s.change.Reset(s.between(200, 1500))
+			case !ended:
+				s.strike()
+			}
+		case <-tick.C:
+		}
+		running := false
+		for _, tree := range s.trees {
+			s.step(tree, ended)
+			running = running || tree.backup != nil
+		}
+		if ended && !running {
+			return
+		}
+	}
+}
+
+func (s *soak) between(least, most int) time.Duration {
+	return time.Duration(least+s.random.IntN(most-least)) * time.Millisecond
+}
+
+// strike begins up to three random faults of different things, and says when they end.
+func (s *soak) strike() {
+	var mends []func()
+	hit := map[string]bool{}
+	for range 1 + s.random.IntN(3) {
+		fault := s.faults[s.random.IntN(len(s.faults))]
+		if hit[fault.target] {
+			continue
+		}
+		hit[fault.target] = true
+		s.t.Logf("fault %d: %s %s", s.struck, fault.target, fault.name)
+		s.struck++
+		mends = append(mends, fault.strike())
+	}
+	holds := s.between(100, 2000)
+	if s.random.IntN(4) == 0 {
+		holds += s.between(0, 2*fleet.LeaseSeconds*1000)
+	}
+	s.mend = func() {
+		for _, mend := range mends {
+			mend()
+		}
+	}
+	s.change.Reset(holds)
+}
+
+func (s *soak) heal() {
+	if s.mend != nil {
+		s.mend()
+		s.mend = nil
+	}
+}
+
+// step looks after one tree: a backup that has ended is judged as soon as no
+// fault holds, and then the tree changes and the next begins.
+func (s *soak) step(tree *soakTree, ended bool) {
+	if s.mend != nil {
+		return
+	}
+	dir := tree.mutator.dir
+	if tree.backup != nil {
+		if !tree.backup.Ended() {
+			return
+		}
+		s.judge(tree)
+		tree.backup = nil
+	}
+	if ended {
+		return
+	}
+	if tree.snapshot != "" {
+		tree.mutator.mutate(5 + tree.mutator.random.IntN(40))
+		settle(s.t)
+	}
+	tree.backup, tree.id = s.f.StartBackupOf("--filer", tree.filer, "--shard", dir, "--allow-shrink")
+}
+
+// judge compares a snapshot with its tree, which has not changed since.
+func (s *soak) judge(tree *soakTree) {
+	s.t.Helper()
+	// A command that asks the index in the very moment in which that dies says so and ends; its snapshot goes on.
+	if out := tree.backup.Wait(); out.Status != 0 && !strings.Contains(out.Stderr, "unavailable") {
+		s.t.Fatalf("%s", out)
+	}
+	fleet.Await(s.t, "the snapshot to end", func() bool { return s.f.Index.Snapshots()[tree.id] })
+	made, problems := s.f.Show(tree.id)
+	dir := tree.mutator.dir
+	all, directories := entries(s.t, dir)
+	if made.State != "committed" || made.Files != all-directories || made.Directories != directories || made.StatCalls != all || made.Errors != 0 {
+		s.t.Errorf("a tree of %d entries, %d of them directories: %+v, %v", all, directories, made, problems)
+	}
+	restored := s.f.Restore(made.ID)
+	treetest.Equal(s.t, dir, restored)
+	s.committed++
+	if tree.snapshot == "" { // the oldest is compared again at the end
+		tree.snapshot, tree.kept = made.ID, copyTree(s.t, dir)
+	}
+	if err := os.RemoveAll(restored); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// A fault is something that happens to one part of the fleet, until it is mended.
+type fault struct {
+	target, name string
+	strike       func() (mend func())
+}
+
+// allFaults is a list of which each is as likely.
+func (s *soak) allFaults() []fault {
+	f := s.f
+	list := []fault{
+		{"nats-server", "dies", func() func() { f.NATS.Kill(); return f.NATS.Restart }},
+		{"nats-server", "hangs", func() func() { f.NATS.Pause(); return f.NATS.Resume }},
+		{"nats-server", "loses all streams", func() func() {
+			js := connect(s.t, f)
+			defer js.Conn().Close()
+			for stream := range queues {
+				_ = js.DeleteStream(s.t.Context(), stream) // it may be gone already
+			}
+			return func() {}
+		}},
+		{"postgres", "dies, and comes back", func() func() { f.Postgres.Restart(); return func() {} }},
+		{"postgres", "ends all connections", func() func() { f.Index.EndConnections(); return func() {} }},
+		{"versitygw", "dies", func() func() { f.S3.Kill(); return f.S3.Restart }},
+		{"store", "fails most writes", func() func() { f.Proxy.Fail.Store(true); return f.Proxy.Heal }},
+		{"store", "refuses", func() func() { f.Proxy.Refuse.Store(true); return f.Proxy.Heal }},
+		{"store", "is full", func() func() { f.Proxy.Full.Store(true); return f.Proxy.Heal }},
+		{"store", "is slow", func() func() { f.Proxy.Slow(200 * time.Millisecond); return f.Proxy.Heal }},
+	}
+	for _, services := range [][]*fleet.Service{f.Walkers, f.Readers, f.Committers} {
+		for _, victim := range services {
+			list = append(list, faultsOf(victim)...)
+		}
+	}
+	return list
+}
+
+func faultsOf(victim *fleet.Service) []fault {
+	target := victim.Name
+	list := []fault{
+		{target, "dies", func() func() { victim.Kill(); return victim.Restart }},
+		{target, "is told to stop", func() func() { victim.Retire(); return victim.Restart }},
+		{target, "hangs", func() func() { victim.Pause(); return victim.Resume }},
+		{target, "is cut off from NATS", func() func() { victim.NATS.Cut(); return victim.Heal }},
+		{target, "is cut off from Postgres", func() func() { victim.Postgres.Cut(); return victim.Heal }},
+		{target, "has a slow network", func() func() {
+			for _, links := range []fleet.Links{victim.NATS, victim.Postgres, victim.S3} {
+				links.Slow(20 * time.Millisecond)
+			}
+			return victim.Heal
+		}},
+	}
+	if victim.UsesStore() {
+		list = append(list, fault{target, "is cut off from S3", func() func() { victim.S3.Cut(); return victim.Heal }})
+	}
+	return list
+}

@@ -1,0 +1,235 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// ErrNoStream: a stream is missing, and all that was in it is lost.
+var ErrNoStream = errors.New("a stream is missing")
+
+// HaveStreams returns nil where all streams are there, ErrNoStream where one is
+// not, or an error that wraps backup.ErrUnavailable where that cannot be told.
+func (c *Conn) HaveStreams(ctx context.Context) error {
+	for _, name := range []string{walkStream, readStream, commitStream} {
+		_, err := c.js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("nats %s: stream %s: %w", c.opts.URL, name, ErrNoStream)
+		}
+		if err != nil {
+			return c.unavailable("stream "+name, err)
+		}
+	}
+	return nil
+}
+
+// EnsureStreams makes the streams and consumers that are missing, with queues for the
+// workers of each site, and repairs those that are not as they should be; what is right
+// is left alone. Queues of sites that are gone are deleted once they are empty. It reports
+// whether a stream was missing: then all that was in it is lost. Only one
+// process at a time may call it. It mends what it can, and the error says what it could not.
+func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, err error) {
+	var failed []error
+	for _, queues := range streams(sites) {
+		made, err := c.ensureStream(ctx, queues)
+		lost = lost || made
+		failed = append(failed, err)
+		if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			break // nobody answers: the others would only wait as long
+		}
+	}
+	return lost, errors.Join(failed...)
+}
+
+// streams returns the queues of a fleet with these sites, by stream.
+func streams(sites []string) [][]queue {
+	var list [3][]queue
+	for _, site := range sites {
+		list[0], list[1] = append(list[0], walkQueue(site)), append(list[1], readQueue(site))
+	}
+	list[2] = []queue{commitQueue}
+	return list[:]
+}
+
+// ensureStream sees to one stream and its queues.
+func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err error) {
+	if len(queues) == 0 {
+		return false, nil
+	}
+	q := queues[0]
+	want := q.streamConfig(max(c.opts.Replicas, 1), c.storage())
+	stream, err := c.js.Stream(ctx, q.stream)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		if stream, err = c.js.CreateStream(ctx, want); err != nil {
+			return false, c.unavailable("make stream "+q.stream, err)
+		}
+		c.log.Log(ctx, c.madeLevel(), "stream made", "stream", q.stream, "replicas", want.Replicas)
+		return true, c.ensureConsumers(ctx, stream, queues, nil)
+	case err != nil:
+		return false, c.unavailable("stream "+q.stream, err)
+	}
+	broken := c.repairStream(ctx, stream.CachedInfo().Config, want)
+	have := map[string]*jetstream.ConsumerInfo{}
+	listed := stream.ListConsumers(ctx)
+	for info := range listed.Info() {
+		have[info.Name] = info
+	}
+	if err := listed.Err(); err != nil {
+		return false, errors.Join(broken, c.unavailable("consumers of stream "+q.stream, err))
+	}
+	return false, errors.Join(broken, c.ensureConsumers(ctx, stream, queues, have))
+}
+
+func (c *Conn) storage() jetstream.StorageType {
+	if c.opts.Memory {
+		return jetstream.MemoryStorage
+	}
+	return jetstream.FileStorage
+}
+
+// repairStream applies a configuration only where it differs: on a cluster that
+// may cost messages that wait for their redelivery.
+func (c *Conn) repairStream(ctx context.Context, have, want jetstream.StreamConfig) error {
+	if have.Retention != want.Retention {
+		return fmt.Errorf("nats %s: stream %s keeps messages by %v instead of %v, which cannot be changed: delete it, and it is made again: %w",
+			c.opts.URL, want.Name, have.Retention, want.Retention, backup.ErrInvalid)
+	}
+	next, changed := repairedStream(have, want)
+	if len(changed) == 0 {
+		return nil
+	}
+	if _, err := c.js.UpdateStream(ctx, next); err != nil {
+		return c.unavailable(fmt.Sprintf("repair stream %s (%s)", want.Name, strings.Join(changed, ", ")), err)
+	}
+	c.log.Warn("stream repaired", "stream", want.Name, "changed", strings.Join(changed, ", "))
+	return nil
+}
+
+// repairedStream returns have with all that bctl relies on as it is in want, and
+// what that changes. Storage cannot be changed, and either does; what bctl has
+// no opinion on (placement, compression, description) stays the operator's.
+func repairedStream(have, want jetstream.StreamConfig) (next jetstream.StreamConfig, changed []string) {
+	next = have
+	if !slices.Equal(have.Subjects, want.Subjects) {
+		changed = append(changed, fmt.Sprintf("subjects from %v to %v", have.Subjects, want.Subjects))
+		next.Subjects = want.Subjects
+	}
+	set(&changed, "replicas", &next.Replicas, want.Replicas)
+	set(&changed, "discard", &next.Discard, want.Discard)
+	set(&changed, "maximum messages", &next.MaxMsgs, want.MaxMsgs)
+	set(&changed, "maximum messages a subject", &next.MaxMsgsPerSubject, -1)
+	set(&changed, "maximum bytes", &next.MaxBytes, -1)
+	set(&changed, "maximum message size", &next.MaxMsgSize, want.MaxMsgSize)
+	set(&changed, "maximum age", &next.MaxAge, 0)
+	set(&changed, "duplicate window", &next.Duplicates, want.Duplicates)
+	set(&changed, "no acknowledgements", &next.NoAck, false)
+	return next, changed
+}
+
+func set[T comparable](changed *[]string, name string, have *T, want T) {
+	if *have != want {
+		*changed = append(*changed, fmt.Sprintf("%s from %v to %v", name, *have, want))
+		*have = want
+	}
+}
+
+// ensureConsumers makes and repairs the consumers of one stream, of which there are have.
+func (c *Conn) ensureConsumers(ctx context.Context, stream jetstream.Stream, queues []queue, have map[string]*jetstream.ConsumerInfo) error {
+	var failed []error
+	for _, q := range queues {
+		want := q.consumerConfig(c.ackWait)
+		if info := have[q.consumer]; info != nil {
+			failed = append(failed, c.repairConsumer(ctx, stream, info.Config, want))
+		} else {
+			failed = append(failed, c.makeConsumer(ctx, stream, want))
+		}
+		delete(have, q.consumer)
+	}
+	for _, info := range have {
+		failed = append(failed, c.deleteIfEmpty(ctx, stream, info))
+	}
+	return errors.Join(failed...)
+}
+
+func (c *Conn) makeConsumer(ctx context.Context, stream jetstream.Stream, want jetstream.ConsumerConfig) error {
+	if _, err := stream.CreateOrUpdateConsumer(ctx, want); err != nil {
+		return c.unavailable("make consumer "+want.Durable, err)
+	}
+	c.log.Log(ctx, c.madeLevel(), "consumer made", "consumer", want.Durable)
+	return nil
+}
+
+// madeLevel is how worth telling it is that a stream was made: streams in
+// memory are made for each backup, on one machine, and are no news to its user.
+func (c *Conn) madeLevel() slog.Level {
+	if c.opts.Memory {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+func (c *Conn) repairConsumer(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) error {
+	next, changed := repairedConsumer(have, want)
+	if len(changed) == 0 {
+		return nil
+	}
+	if _, err := stream.UpdateConsumer(ctx, next); err != nil {
+		return c.unavailable(fmt.Sprintf("repair consumer %s (%s)", want.Durable, strings.Join(changed, ", ")), err)
+	}
+	c.log.Warn("consumer repaired", "consumer", want.Durable, "changed", strings.Join(changed, ", "))
+	return nil
+}
+
+// repairedConsumer is repairedStream for consumers. The server lets a work queue's
+// consumers acknowledge in no other way; MaxWaiting cannot be changed. A pause stays: it is how an operator holds a site's work.
+func repairedConsumer(have, want jetstream.ConsumerConfig) (next jetstream.ConsumerConfig, changed []string) {
+	next = have
+	set(&changed, "filter", &next.FilterSubject, want.FilterSubject)
+	if len(have.FilterSubjects) > 0 {
+		changed = append(changed, fmt.Sprintf("filters from %v to %s", have.FilterSubjects, want.FilterSubject))
+		next.FilterSubjects = nil
+	}
+	if len(have.BackOff) > 0 {
+		changed = append(changed, fmt.Sprintf("back-off from %v to none", have.BackOff))
+		next.BackOff = nil
+	}
+	set(&changed, "acknowledgement wait", &next.AckWait, want.AckWait)
+	set(&changed, "maximum deliveries", &next.MaxDeliver, want.MaxDeliver)
+	set(&changed, "maximum in hand", &next.MaxAckPending, want.MaxAckPending)
+	set(&changed, "replicas", &next.Replicas, 0) // those of the stream
+	set(&changed, "rate limit", &next.RateLimit, 0)
+	set(&changed, "headers only", &next.HeadersOnly, false)
+	set(&changed, "inactive threshold", &next.InactiveThreshold, 0)
+	set(&changed, "maximum request", &next.MaxRequestBatch, 0)
+	set(&changed, "maximum request time", &next.MaxRequestExpires, 0)
+	set(&changed, "maximum request bytes", &next.MaxRequestMaxBytes, 0)
+	return next, changed
+}
+
+// deleteIfEmpty deletes the queue of a site that is gone. A message that comes
+// in this moment waits in the stream for the site to come back; its lease does not.
+func (c *Conn) deleteIfEmpty(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo) error {
+	ours := strings.HasPrefix(info.Name, walkersPrefix) || strings.HasPrefix(info.Name, readersPrefix)
+	if !ours || info.NumPending > 0 || info.NumAckPending > 0 {
+		return nil
+	}
+	err := stream.DeleteConsumer(ctx, info.Name)
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return c.unavailable("delete consumer "+info.Name, err)
+	}
+	c.log.Info("consumer deleted: no filer is at its site", "consumer", info.Name)
+	return nil
+}
+
+func (c *Conn) unavailable(what string, err error) error {
+	return fmt.Errorf("nats %s: %s: %w: %w", c.opts.URL, what, err, backup.ErrUnavailable)
+}

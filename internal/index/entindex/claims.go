@@ -1,0 +1,372 @@
+package entindex
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	entsql "entgo.io/ent/dialect/sql"
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/readbatch"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/index/ent/walktask"
+)
+
+// A workKind is what walk tasks and read batches have in common, for claims.
+type workKind struct {
+	table, columns string
+	turn           int // what its claims wait for each other by
+	slots          func(*ent.Filer) int
+}
+
+var (
+	walkWork = workKind{walktask.Table, "generation, directories", 1, walkSlots}
+	readWork = workKind{readbatch.Table, "pages", 2, readSlots}
+)
+
+// walkSlots is how many walk tasks of a filer may be in hand.
+func walkSlots(row *ent.Filer) int {
+	return governed(toFiler(row).Limits.WithDefaults().WalkTasks, row.WalkSlots)
+}
+
+// readBytesPerSlot is a rate below which one more batch at a time makes nothing faster.
+const readBytesPerSlot = 4 << 20
+
+// readSlots is how many read batches of a filer may be in hand. Under a limit of bytes
+// they are no more than it takes to use it, because each has its share of it.
+func readSlots(row *ent.Filer) int {
+	slots := governed(toFiler(row).Limits.WithDefaults().ReadBatches, row.ReadSlots)
+	if row.ReadBytes > 0 {
+		slots = int(min(int64(slots), (row.ReadBytes+readBytesPerSlot-1)/readBytesPerSlot))
+	}
+	return slots
+}
+
+func governed(limit, slots int) int {
+	if slots > 0 {
+		return min(limit, slots)
+	}
+	return limit
+}
+
+// readShare is the part of the filer's limit of bytes a second that one batch has; 0: no limit.
+func readShare(row *ent.Filer) int64 {
+	if row.ReadBytes == 0 {
+		return 0
+	}
+	return max(1, row.ReadBytes/int64(readSlots(row)))
+}
+
+// ClaimTasks implements index.Committing.
+func (x *Index) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTask, error) {
+	var tasks []backup.WalkTask
+	err := x.claim(ctx, c, walkWork, func(n int) { tasks = make([]backup.WalkTask, n) }, func(rows *sql.Rows, place func(int64) int) (uuid.UUID, int, error) {
+		var t backup.WalkTask
+		var of uuid.UUID
+		var directories []byte
+		err := rows.Scan(&t.ID, &of, &t.Attempt, &t.Generation, &directories)
+		if err == nil {
+			t.Directories, err = decodeDirectories(directories)
+		}
+		i := place(int64(t.ID))
+		tasks[i] = t
+		return of, i, err
+	}, func(i int, j *job) {
+		tasks[i].Job = j.Job
+		if tasks[i].Generation == 0 {
+			tasks[i].Job.Snapshots = j.pattern
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	// What somebody else is settling at this moment was passed over.
+	return slices.DeleteFunc(tasks, func(t backup.WalkTask) bool { return t.ID == 0 }), nil
+}
+
+// ClaimBatches implements index.Committing.
+func (x *Index) ClaimBatches(ctx context.Context, c index.Claim) ([]backup.ReadBatch, error) {
+	var batches []backup.ReadBatch
+	err := x.claim(ctx, c, readWork, func(n int) { batches = make([]backup.ReadBatch, n) }, func(rows *sql.Rows, place func(int64) int) (uuid.UUID, int, error) {
+		var b backup.ReadBatch
+		var of uuid.UUID
+		var pages []byte
+		err := rows.Scan(&b.ID, &of, &b.Attempt, &pages)
+		if err == nil {
+			b.Pages, err = decodePages(pages)
+		}
+		i := place(int64(b.ID))
+		batches[i] = b
+		return of, i, err
+	}, func(i int, j *job) {
+		batches[i].Job = j.Job
+		batches[i].Job.ReadBytesPerSecond = j.readShare
+	})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(batches, func(b backup.ReadBatch) bool { return b.ID == 0 }), nil
+}
+
+// claim chooses open work and gives new attempts at it. Claims of one kind wait for each other, so that what
+// they count stays true until they are done; results are not waited for, nor do they wait.
+// reset is told how many are chosen, scan reads one to its place among them, and set gives it its job.
+func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset func(int),
+	scan func(*sql.Rows, func(int64) int) (uuid.UUID, int, error), set func(int, *job)) error {
+	if c.Limit < 1 || c.Snapshots != nil && len(c.Snapshots) == 0 {
+		return nil
+	}
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		reset(0)
+		chosen, err := tx.choose(ctx, c, kind)
+		if err != nil || len(chosen) == 0 {
+			return err
+		}
+		places := make(map[int64]int, len(chosen))
+		for i, id := range chosen {
+			places[id] = i
+		}
+		reset(len(chosen))
+		// Materialized, or a plan may run the SELECT more than once.
+		rows, err := tx.QueryContext(ctx, "WITH claimed AS MATERIALIZED (SELECT id FROM "+kind.table+
+			" WHERE "+tx.In("id", 3)+" AND lease_until <= $1"+tx.SkipLocked+") UPDATE "+kind.table+
+			" SET attempt = attempt + 1, lease_until = $2, worker = '', path = NULL, stalled = NULL"+
+			" WHERE id IN (SELECT id FROM claimed) RETURNING id, snapshot_id, attempt, "+kind.columns,
+			stamp(c.Now), stamp(c.Now.Add(c.Lease)), tx.List(chosen))
+		if err != nil {
+			return err
+		}
+		of := map[int]uuid.UUID{}
+		for rows.Next() {
+			id, i, err := scan(rows, func(id int64) int { return places[id] })
+			if err != nil {
+				rows.Close()
+				return err
+			}
+			of[i] = id
+		}
+		if err := closeRows(rows); err != nil {
+			return err
+		}
+		jobs, err := tx.jobs(ctx, of)
+		if err != nil {
+			return err
+		}
+		for i, id := range of {
+			j, ok := jobs[id]
+			if !ok {
+				return fmt.Errorf("work of snapshot %s, which is gone: %w", backup.SnapshotID(id), backup.ErrCorrupt)
+			}
+			set(i, j)
+		}
+		return nil
+	})
+}
+
+// choose returns the ids of the work to claim, in the order in which it is to be handed out.
+func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) ([]int64, error) {
+	if tx.Serialize != "" {
+		rows, err := tx.QueryContext(ctx, tx.Serialize, kind.turn)
+		if err != nil {
+			return nil, err
+		}
+		if err := closeRows(rows); err != nil {
+			return nil, err
+		}
+	}
+	p := newShares(c)
+	if err := tx.countLeases(ctx, c, kind.table, p); err != nil {
+		return nil, err
+	}
+	if p.room() == 0 {
+		return nil, nil
+	}
+	err := tx.each(ctx, "SELECT count(DISTINCT site) FROM filers WHERE NOT retired", nil, func(scan func(...any) error) error {
+		return scan(&p.allSites)
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Those that nothing runs of are left out: a claim of an idle fleet costs the same, however many filers it has.
+	rows, err := tx.Filer.Query().Where(func(s *entsql.Selector) {
+		s.Where(entsql.ExprP("id IN (SELECT filer_id FROM snapshots WHERE " + isRunning + ")"))
+	}).All(ctx)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	for _, row := range rows {
+		p.add(row.ID, row.Site, kind.slots(row))
+	}
+	if err := tx.findOpen(ctx, c, kind.table, p); err != nil {
+		return nil, err
+	}
+	return p.choose(), nil
+}
+
+// countLeases counts the leases that run: those are as many as Queued and the stalled ones, however much work is open.
+func (tx *Tx) countLeases(ctx context.Context, c index.Claim, table string, p *shares) error {
+	args := []any{stamp(c.Now)}
+	counted := "stalled IS NULL"
+	if c.Snapshots != nil {
+		args = append(args, tx.List(uuids(c.Snapshots)))
+		counted += " AND " + tx.In("snapshot_id", 2)
+	}
+	return tx.each(ctx, "SELECT filer_id, count(*), sum(CASE WHEN "+counted+" THEN 1 ELSE 0 END) FROM "+table+
+		" WHERE lease_until > $1 GROUP BY filer_id", args, func(scan func(...any) error) error {
+		var id int64
+		var all, queued int
+		if err := scan(&id, &all, &queued); err != nil {
+			return err
+		}
+		p.leased(id, all, queued)
+		return nil
+	})
+}
+
+// findOpen finds the oldest open work of each filer that has room: of the filer as a whole, or, where only some
+// snapshots count, of each of these. Either is a range of an index, from its beginning.
+func (tx *Tx) findOpen(ctx context.Context, c index.Claim, table string, p *shares) error {
+	cancelled, err := tx.cancelledOf(ctx)
+	if err != nil {
+		return err
+	}
+	var whole, apart []openRange
+	if c.Snapshots == nil {
+		for _, f := range p.filers {
+			if room := p.roomOf(f); room > 0 && !slices.Contains(cancelled, f.id) {
+				whole = append(whole, openRange{filer: f.id, key: f.id, room: room})
+			}
+		}
+	}
+	if c.Snapshots != nil || len(cancelled) > 0 {
+		query := tx.Snapshot.Query().Where(running(), snapshot.Cancel(""))
+		if c.Snapshots != nil {
+			query.Where(snapshot.IDIn(uuids(c.Snapshots)...))
+		} else {
+			query.Where(snapshot.FilerIDIn(cancelled...))
+		}
+		rows, err := query.Select(snapshot.FieldID, snapshot.FieldFilerID).All(ctx)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if f := p.of[row.FilerID]; f != nil && p.roomOf(f) > 0 {
+				apart = append(apart, openRange{filer: f.id, key: row.ID, room: p.roomOf(f)})
+			}
+		}
+	}
+	if err := tx.oldest(ctx, table, "filer_id", "bigint", whole, c.Now, p); err != nil {
+		return err
+	}
+	return tx.oldest(ctx, table, "snapshot_id", "uuid", apart, c.Now, p)
+}
+
+// cancelledOf returns the filers that have a running snapshot whose end was requested.
+func (tx *Tx) cancelledOf(ctx context.Context) (ids []int64, err error) {
+	err = tx.each(ctx, "SELECT DISTINCT filer_id FROM snapshots WHERE "+isRunning+" AND cancel <> ''", nil, func(scan func(...any) error) error {
+		var id int64
+		err := scan(&id)
+		ids = append(ids, id)
+		return err
+	})
+	return ids, err
+}
+
+// An openRange asks for the oldest open work of one filer, or of one snapshot of it, no more than room.
+type openRange struct {
+	filer int64
+	key   any // filer or snapshot
+	room  int
+}
+
+// oldest finds the work of ranges and adds it to p. It reads no more than what it finds, and what is leased before that.
+func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, ranges []openRange, now time.Time, p *shares) error {
+	if len(ranges) == 0 {
+		return nil
+	}
+	const open = " AND lease_until <= $1 ORDER BY id LIMIT "
+	if !tx.Lateral {
+		for _, r := range ranges {
+			err := tx.each(ctx, "SELECT id FROM "+table+" WHERE "+column+" = $2"+open+"$3", []any{stamp(now), r.key, r.room}, func(scan func(...any) error) error {
+				var id int64
+				err := scan(&id)
+				p.open(r.filer, id)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	filers, keys, rooms := make([]int64, len(ranges)), make([]string, len(ranges)), make([]int64, len(ranges))
+	for i, r := range ranges {
+		filers[i], keys[i], rooms[i] = r.filer, fmt.Sprint(r.key), int64(r.room)
+	}
+	return tx.each(ctx, "SELECT k.filer, w.id FROM unnest($2::bigint[], $3::text[]::"+columnType+"[], $4::bigint[]) k (filer, key, room)"+
+		" CROSS JOIN LATERAL (SELECT id FROM "+table+" WHERE "+column+" = k.key"+open+"k.room) w",
+		[]any{stamp(now), tx.List(filers), tx.List(keys), tx.List(rooms)}, func(scan func(...any) error) error {
+			var of, id int64
+			err := scan(&of, &id)
+			p.open(of, id)
+			return err
+		})
+}
+
+// each runs a query of the transaction and calls do with every row.
+func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		if err := do(rows.Scan); err != nil {
+			rows.Close()
+			return err
+		}
+	}
+	return closeRows(rows)
+}
+
+// A job is what workers must know of a snapshot, and what only some of its work is told.
+type job struct {
+	backup.Job
+	pattern   string // of source snapshots: for the root task
+	readShare int64  // for batches
+}
+
+// jobs returns the jobs of snapshots.
+func (tx *Tx) jobs(ctx context.Context, of map[int]uuid.UUID) (map[uuid.UUID]*job, error) {
+	ids := make([]uuid.UUID, 0, len(of))
+	for _, id := range of {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	ids = slices.Compact(ids)
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Snapshot.Query().Where(snapshot.IDIn(ids...)).WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make(map[uuid.UUID]*job, len(rows))
+	for _, row := range rows {
+		s := toSnapshot(row)
+		jobs[row.ID] = &job{
+			Job: backup.Job{
+				Snapshot: s.ID, Filer: s.Filer.ID, Shard: s.Shard.ID, Number: s.Number, Base: s.Base,
+				Started: backup.TimeOf(s.Started), Source: s.Source, Selection: s.Selection,
+				Compare: s.Filer.Compare.OrAll(), Site: s.Filer.Site,
+			},
+			pattern: s.Shard.Snapshots, readShare: readShare(row.Edges.Shard.Edges.Filer),
+		}
+	}
+	return jobs, nil
+}

@@ -1,0 +1,364 @@
+package entindex
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/filer"
+	"github.com/bctl/bctl/internal/index/ent/readbatch"
+	"github.com/bctl/bctl/internal/index/ent/shard"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/index/ent/walktask"
+)
+
+func toFiler(row *ent.Filer) backup.Filer {
+	return backup.Filer{
+		ID: backup.FilerID(row.ID), Name: row.Name, Site: row.Site,
+		Limits:  backup.Limits{WalkTasks: row.WalkTasks, ReadBatches: row.ReadBatches, ReadBytesPerSecond: row.ReadBytes},
+		Compare: backup.Compare(row.Compare), Selection: row.Selection, Labels: row.Labels, Retired: row.Retired,
+	}
+}
+
+func toLoad(row *ent.Filer) backup.Load {
+	const unit = time.Microsecond
+	return backup.Load{
+		WalkSlots: row.WalkSlots, ReadSlots: row.ReadSlots,
+		WalkLatency: time.Duration(row.WalkLatency) * unit, WalkIdle: time.Duration(row.WalkIdle) * unit,
+		ReadLatency: time.Duration(row.ReadLatency) * unit, ReadIdle: time.Duration(row.ReadIdle) * unit,
+	}
+}
+
+// setSettings sets what an operator may set of a filer.
+func setSettings(m *ent.FilerMutation, f backup.Filer) {
+	m.SetSite(f.Site)
+	m.SetWalkTasks(f.Limits.WalkTasks)
+	m.SetReadBatches(f.Limits.ReadBatches)
+	m.SetReadBytes(f.Limits.ReadBytesPerSecond)
+	m.SetCompare(uint8(f.Compare))
+	m.SetSelection(f.Selection)
+	if len(f.Labels) == 0 {
+		m.ClearLabels()
+	} else {
+		m.SetLabels(f.Labels)
+	}
+}
+
+// EnsureFiler implements index.Catalog.
+func (x *Index) EnsureFiler(ctx context.Context, name string) (backup.Filer, error) {
+	if !isName(name, maxFilerName) {
+		return backup.Filer{}, invalid("filer name %q", name)
+	}
+	query := x.Backend.Client().Filer.Query().Where(filer.Name(name))
+	row, err := query.Clone().Only(ctx)
+	if ent.IsNotFound(err) || err == nil && row.Retired {
+		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO filers (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET retired = false", name)
+			return err
+		})
+		if err == nil {
+			row, err = query.Only(ctx)
+		}
+	}
+	if err != nil {
+		return backup.Filer{}, x.Backend.Wrap(err)
+	}
+	return toFiler(row), nil
+}
+
+// AddFiler implements index.Filers.
+func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, error) {
+	if f.Site == "" {
+		f.Site = backup.DefaultSite
+	}
+	if err := validateFiler(f); err != nil {
+		return backup.Filer{}, err
+	}
+	var row *ent.Filer
+	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		query := tx.Filer.Query().Where(filer.Name(f.Name))
+		if tx.ForUpdate != "" {
+			query.ForUpdate()
+		}
+		found, err := query.Only(ctx)
+		switch {
+		case ent.IsNotFound(err):
+			create := tx.Filer.Create().SetName(f.Name)
+			setSettings(create.Mutation(), f)
+			row, err = create.Save(ctx)
+			return err
+		case err != nil:
+			return err
+		case !found.Retired:
+			return fmt.Errorf("filer %q: %w", f.Name, backup.ErrExists)
+		}
+		update := tx.Filer.UpdateOneID(found.ID).SetRetired(false).SetWalkSlots(0).SetReadSlots(0)
+		setSettings(update.Mutation(), f)
+		row, err = update.Save(ctx)
+		return err
+	})
+	if ent.IsConstraintError(err) { // somebody else has just added it
+		err = fmt.Errorf("filer %q: %w", f.Name, backup.ErrExists)
+	}
+	if err != nil {
+		return backup.Filer{}, err
+	}
+	return toFiler(row), nil
+}
+
+// SetFiler implements index.Filers.
+func (x *Index) SetFiler(ctx context.Context, f backup.Filer) error {
+	if f.Site == "" {
+		f.Site = backup.DefaultSite
+	}
+	if err := validateSettings(f); err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		update := tx.Filer.UpdateOneID(int64(f.ID))
+		setSettings(update.Mutation(), f)
+		err := update.Exec(ctx)
+		if ent.IsNotFound(err) {
+			return fmt.Errorf("filer %d: %w", f.ID, backup.ErrNotFound)
+		}
+		return err
+	})
+}
+
+// RetireFiler implements index.Filers. Whoever begins a snapshot locks its
+// shard first: it has begun, and is seen here, or finds the shard retired.
+func (x *Index) RetireFiler(ctx context.Context, id backup.FilerID) error {
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		if _, err := tx.lockFiler(ctx, id, true); err != nil {
+			return err
+		}
+		shards := tx.Shard.Query().Where(shard.FilerID(int64(id))).Order(shard.ByID())
+		if tx.ForUpdate != "" {
+			shards.ForUpdate()
+		}
+		rows, err := shards.All(ctx)
+		if err != nil {
+			return err
+		}
+		runs, err := tx.Snapshot.Query().Where(running(), snapshot.FilerID(int64(id))).Exist(ctx)
+		if err != nil {
+			return err
+		}
+		if runs {
+			return fmt.Errorf("filer %d: %w", id, backup.ErrRunning)
+		}
+		if _, err := tx.Shard.Delete().Where(shard.FilerID(int64(id)), shard.LastNumber(0)).Exec(ctx); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(rows, func(row *ent.Shard) bool { return row.LastNumber > 0 }) {
+			return tx.Filer.DeleteOneID(int64(id)).Exec(ctx)
+		}
+		if err := tx.Shard.Update().Where(shard.FilerID(int64(id))).SetRetired(true).Exec(ctx); err != nil {
+			return err
+		}
+		return tx.Filer.UpdateOneID(int64(id)).SetRetired(true).Exec(ctx)
+	})
+}
+
+// lockFiler returns a filer, which stays as it is until the end of the transaction.
+func (tx *Tx) lockFiler(ctx context.Context, id backup.FilerID, exclusive bool) (*ent.Filer, error) {
+	query := tx.Filer.Query().Where(filer.ID(int64(id)))
+	switch {
+	case tx.ForUpdate == "":
+	case exclusive:
+		query.ForUpdate()
+	default:
+		query.ForShare()
+	}
+	row, err := query.Only(ctx)
+	if ent.IsNotFound(err) {
+		return nil, fmt.Errorf("filer %d: %w", id, backup.ErrNotFound)
+	}
+	return row, err
+}
+
+// filersThat returns the filers that match.
+func (x *Index) filersThat(ctx context.Context, f index.FilerFilter) ([]*ent.Filer, error) {
+	query := x.Backend.Client().Filer.Query().Order(filer.ByName())
+	if f.Name != "" {
+		query.Where(filer.Name(f.Name))
+	}
+	if !f.Retired {
+		query.Where(filer.Retired(false))
+	}
+	rows, err := query.All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	return slices.DeleteFunc(rows, func(row *ent.Filer) bool {
+		for key, want := range f.Labels {
+			if got, ok := row.Labels[key]; !ok || got != want {
+				return true
+			}
+		}
+		return false
+	}), nil
+}
+
+// ListFilers implements index.Filers: a statement a column group, whatever the number of filers.
+func (x *Index) ListFilers(ctx context.Context, f index.FilerFilter) ([]index.FilerStatus, error) {
+	rows, err := x.filersThat(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]index.FilerStatus, len(rows))
+	of := make(map[int64]*index.FilerStatus, len(rows))
+	for i, row := range rows {
+		list[i] = index.FilerStatus{Filer: toFiler(row), Load: toLoad(row)}
+		of[row.ID] = &list[i]
+	}
+	if err := x.addShards(ctx, of); err != nil {
+		return nil, err
+	}
+	now := stamp(time.Now())
+	for _, count := range []struct {
+		query string
+		args  []any
+		field func(*index.FilerStatus) *int
+	}{
+		{"SELECT filer_id, count(*) FROM snapshots WHERE " + isRunning + " GROUP BY filer_id", nil, func(s *index.FilerStatus) *int { return &s.Running }},
+		{countHeld(walktask.Table), []any{now}, func(s *index.FilerStatus) *int { return &s.Tasks }},
+		{countHeld(readbatch.Table), []any{now}, func(s *index.FilerStatus) *int { return &s.Batches }},
+	} {
+		err := x.query(ctx, count.query, count.args, func(scan func(...any) error) error {
+			var id int64
+			var n int
+			if err := scan(&id, &n); err != nil {
+				return err
+			}
+			if status := of[id]; status != nil {
+				*count.field(status) = n
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func countHeld(table string) string {
+	return "SELECT filer_id, count(*) FROM " + table + " WHERE lease_until > $1 GROUP BY filer_id"
+}
+
+// addShards counts the shards of filers, and finds their oldest and newest last good snapshots.
+func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus) error {
+	rows, err := x.Backend.Client().Shard.Query().Where(shard.Retired(false)).
+		Select(shard.FieldID, shard.FieldFilerID, shard.FieldLastGoodStarted).All(ctx)
+	if err != nil {
+		return x.Backend.Wrap(err)
+	}
+	for _, row := range rows {
+		status := of[row.FilerID]
+		if status == nil {
+			continue
+		}
+		var good time.Time
+		if row.LastGoodStarted != nil {
+			good = row.LastGoodStarted.UTC()
+		}
+		if status.Shards == 0 || good.Before(status.Oldest) {
+			status.Oldest = good
+		}
+		if good.After(status.Newest) {
+			status.Newest = good
+		}
+		status.Shards++
+	}
+	return nil
+}
+
+// query runs a statement outside of transactions and calls each with every row.
+func (x *Index) query(ctx context.Context, query string, args []any, each func(scan func(...any) error) error) error {
+	rows, err := x.Backend.Client().QueryContext(ctx, query, args...)
+	if err != nil {
+		return x.Backend.Wrap(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return x.Backend.Wrap(rows.Err())
+}
+
+// The most that settings may have. A selection goes to workers with every piece of work.
+const (
+	maxFilerName      = 255
+	maxShardName      = 2000 // the key of an index in Postgres has at most 2,704 bytes
+	maxSlots          = 1 << 16
+	maxBytesPerSecond = 1 << 50
+	maxSelectionBytes = 64 << 10
+	maxLabels         = 64
+	maxLabelBytes     = 256
+	maxSourceBytes    = 8 << 10
+)
+
+func isName(s string, maxBytes int) bool { return s != "" && len(s) <= maxBytes && isText(s) }
+
+func validateFiler(f backup.Filer) error {
+	if !isName(f.Name, maxFilerName) {
+		return invalid("filer name %q", f.Name)
+	}
+	return validateSettings(f)
+}
+
+func validateSettings(f backup.Filer) error {
+	if err := backup.CheckSite(f.Site); err != nil {
+		return err
+	}
+	l := f.Limits
+	if l.WalkTasks < 0 || l.WalkTasks > maxSlots || l.ReadBatches < 0 || l.ReadBatches > maxSlots {
+		return invalid("limits of %d walk tasks, %d read batches: want 0 to %d", l.WalkTasks, l.ReadBatches, maxSlots)
+	}
+	if l.ReadBytesPerSecond < 0 || l.ReadBytesPerSecond > maxBytesPerSecond {
+		return invalid("limit of %d bytes a second", l.ReadBytesPerSecond)
+	}
+	if f.Compare&^backup.CompareAll != 0 || f.Compare.OrAll()&(backup.CompareMtime|backup.CompareCtime) == 0 {
+		return invalid("compare %#x: without mtime or ctime a change of content would not show", uint8(f.Compare))
+	}
+	if len(f.Labels) > maxLabels {
+		return invalid("%d labels, more than %d", len(f.Labels), maxLabels)
+	}
+	for key, value := range f.Labels {
+		if !isName(key, maxLabelBytes) || len(value) > maxLabelBytes || !isText(value) {
+			return invalid("label %q=%q", key, value)
+		}
+	}
+	return validateStoredSelection(f.Selection)
+}
+
+// validateStoredSelection is for one that is stored with a filer or a shard.
+func validateStoredSelection(s backup.Selection) error {
+	size := 0
+	for _, pattern := range slices.Concat(s.Exclude, s.ExcludeIfPresent) {
+		size += len(pattern)
+	}
+	if size > maxSelectionBytes {
+		return invalid("selection of %d bytes, more than %d", size, maxSelectionBytes)
+	}
+	return validateSelection(backup.Snapshot{Selection: s})
+}
+
+func validateShard(s backup.Shard) error {
+	if s.Source == "" || len(s.Source) > maxSourceBytes || !isText(s.Source) {
+		return invalid("source %q", s.Source)
+	}
+	if len(s.Snapshots) > maxSourceBytes || !isText(s.Snapshots) || strings.HasPrefix(s.Snapshots, "/") ||
+		slices.Contains(strings.Split(s.Snapshots, "/"), "..") {
+		return invalid("snapshots %q: want a pattern relative to the source", s.Snapshots)
+	}
+	return validateStoredSelection(s.Selection)
+}

@@ -1,0 +1,124 @@
+package entindex
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+const maxRoleBytes = 256
+
+// Lead implements index.Leading. One statement, over the row of the role: it is
+// its lock. A term that has run out is over, even if nobody else led since: its holder may have been
+// paused, and others may have acted on that.
+func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration) (t index.Term, ok bool, err error) {
+	if !isName(role, maxRoleBytes) || !isName(holder, maxRoleBytes) || ttl <= 0 {
+		return index.Term{}, false, invalid("role %q, holder %q, for %s", role, holder, ttl)
+	}
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		t, ok = index.Term{}, false
+		rows, err := tx.QueryContext(ctx, "INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, $2, 1, "+tx.Now+" + $3)"+
+			" ON CONFLICT (role) DO UPDATE SET holder = excluded.holder, until = excluded.until,"+
+			" epoch = leaders.epoch + CASE WHEN leaders.holder = excluded.holder AND leaders.until > "+tx.Now+" THEN 0 ELSE 1 END"+
+			" WHERE leaders.holder = excluded.holder OR leaders.until <= "+tx.Now+" RETURNING epoch",
+			role, holder, ttl.Microseconds())
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			t.Role, ok = role, true
+			if err := rows.Scan(&t.Epoch); err != nil {
+				rows.Close()
+				return err
+			}
+		}
+		return closeRows(rows)
+	})
+	if err != nil || !ok {
+		return index.Term{}, false, err
+	}
+	return t, true, nil
+}
+
+// Resign implements index.Leading.
+func (x *Index) Resign(ctx context.Context, t index.Term) error {
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2", t.Role, t.Epoch)
+		return err
+	})
+}
+
+// checkTerm fails with ErrNotLeading unless t goes on. Nobody else leads before the end of the transaction.
+func (tx *Tx) checkTerm(ctx context.Context, t index.Term) error {
+	leads := false
+	query := "SELECT epoch = $2 AND until > " + tx.Now + " FROM leaders WHERE role = $1" + tx.ForShare
+	err := tx.each(ctx, query, []any{t.Role, t.Epoch}, func(scan func(...any) error) error { return scan(&leads) })
+	if err != nil {
+		return err
+	}
+	if !leads {
+		return fmt.Errorf("%s, term %d: %w", t.Role, t.Epoch, index.ErrNotLeading)
+	}
+	return nil
+}
+
+// loadRow is a Load as SetLoads sends it to the database; latencies are in microseconds.
+type loadRow struct {
+	ID          int64 `json:"id"`
+	WalkSlots   int   `json:"walk_slots"`
+	ReadSlots   int   `json:"read_slots"`
+	WalkLatency int64 `json:"walk_latency"`
+	WalkIdle    int64 `json:"walk_idle"`
+	ReadLatency int64 `json:"read_latency"`
+	ReadIdle    int64 `json:"read_idle"`
+}
+
+// SetLoads implements index.Leading.
+func (x *Index) SetLoads(ctx context.Context, t index.Term, loads map[backup.FilerID]backup.Load) error {
+	list := make([]loadRow, 0, len(loads))
+	for id, l := range loads {
+		if l.WalkSlots < 0 || l.WalkSlots > maxSlots || l.ReadSlots < 0 || l.ReadSlots > maxSlots {
+			return invalid("%d walk slots and %d read slots of filer %d", l.WalkSlots, l.ReadSlots, id)
+		}
+		list = append(list, loadRow{
+			int64(id), l.WalkSlots, l.ReadSlots,
+			l.WalkLatency.Microseconds(), l.WalkIdle.Microseconds(), l.ReadLatency.Microseconds(), l.ReadIdle.Microseconds(),
+		})
+	}
+	slices.SortFunc(list, func(a, b loadRow) int { return int(a.ID - b.ID) })
+	rows, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE filers AS f SET walk_slots = l.walk_slots, read_slots = l.read_slots,"+
+			" walk_latency = l.walk_latency, walk_idle = l.walk_idle, read_latency = l.read_latency, read_idle = l.read_idle FROM "+
+			tx.Rows(1, "l", "id bigint", "walk_slots bigint", "read_slots bigint", "walk_latency bigint", "walk_idle bigint",
+				"read_latency bigint", "read_idle bigint")+" WHERE f.id = l.id", string(rows))
+		return err
+	})
+}
+
+// Sites implements index.Leading.
+func (x *Index) Sites(ctx context.Context) ([]string, error) {
+	sites := []string{backup.DefaultSite}
+	err := x.query(ctx, "SELECT DISTINCT site FROM filers WHERE NOT retired", nil, func(scan func(...any) error) error {
+		var site string
+		err := scan(&site)
+		sites = append(sites, site)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(sites)
+	return slices.Compact(sites), nil
+}

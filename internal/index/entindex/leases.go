@@ -1,0 +1,162 @@
+package entindex
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent/readbatch"
+	"github.com/bctl/bctl/internal/index/ent/schema"
+	"github.com/bctl/bctl/internal/index/ent/walktask"
+)
+
+// maxWorkerBytes is the most of a worker's name that is kept.
+const maxWorkerBytes = 256
+
+// heldRow is a Held as Extend sends it to the database.
+type heldRow struct {
+	ID      int64  `json:"id"`
+	Worker  string `json:"worker"`
+	Path    string `json:"path"` // hexadecimal, because it may have any bytes
+	Stalled bool   `json:"stalled"`
+}
+
+// Extend implements index.Committing. Work that is being settled or claimed at
+// this moment is passed over.
+func (x *Index) Extend(ctx context.Context, held []index.Held, until time.Time) error {
+	var tasks, batches []heldRow
+	for _, h := range held {
+		row := heldRow{
+			ID: int64(h.Batch), Worker: text(h.Worker, maxWorkerBytes),
+			Path: hex.EncodeToString([]byte(h.Path[:min(len(h.Path), backup.MaxPathBytes)])), Stalled: h.Stalled,
+		}
+		if h.Task != 0 {
+			row.ID = int64(h.Task)
+			tasks = append(tasks, row)
+		} else {
+			batches = append(batches, row)
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.extend(ctx, walktask.Table, tasks, until); err != nil {
+			return err
+		}
+		return tx.extend(ctx, readbatch.Table, batches, until)
+	})
+}
+
+// extend ends a lease at until where that is later; and also where it is
+// earlier, when a worker tells of the work for the first time: what waits in a queue has a longer lease than what a
+// worker has, who may die.
+func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, until time.Time) error {
+	// Of one that two tell of, one counts: a row is updated once.
+	slices.SortFunc(held, func(a, b heldRow) int { return int(a.ID - b.ID) })
+	held = slices.CompactFunc(held, func(a, b heldRow) bool { return a.ID == b.ID })
+	for group := range slices.Chunk(held, listLength) {
+		list, err := json.Marshal(group)
+		if err != nil {
+			return err
+		}
+		ids := make([]int64, len(group))
+		for i := range group {
+			ids[i] = group[i].ID
+		}
+		_, err = tx.ExecContext(ctx, "WITH mine AS MATERIALIZED (SELECT id FROM "+table+" WHERE "+tx.In("id", 4)+tx.SkipLocked+")"+
+			" UPDATE "+table+" AS w SET worker = h.worker, path = "+tx.Unhex("h.path")+","+
+			" lease_until = CASE WHEN w.worker = '' OR w.lease_until < $1 THEN $1 ELSE w.lease_until END,"+
+			" stalled = CASE WHEN h.stalled THEN coalesce(w.stalled, $2) END"+
+			" FROM "+tx.Rows(3, "h", "id bigint", "worker text", "path text", "stalled boolean")+
+			" WHERE w.id = h.id AND w.id IN (SELECT id FROM mine)",
+			stamp(until), stamp(time.Now()), string(list), tx.List(ids))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// GiveBack implements index.Committing.
+func (x *Index) GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error {
+	if len(tasks)+len(batches) == 0 {
+		return nil
+	}
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := giveBack(ctx, tx, walktask.Table, tasks); err != nil {
+			return err
+		}
+		return giveBack(ctx, tx, readbatch.Table, batches)
+	})
+}
+
+func giveBack[ID ~int64](ctx context.Context, tx *Tx, table string, ids []ID) error {
+	for group := range slices.Chunk(ids, listLength) {
+		raw := make([]int64, len(group))
+		for i, id := range group {
+			raw[i] = int64(id)
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET lease_until = $1, worker = '', path = NULL, stalled = NULL WHERE id IN ("+
+			"SELECT id FROM "+table+" WHERE "+tx.In("id", 2)+tx.SkipLocked+")", schema.NoLease, tx.List(raw))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ExpireLeases implements index.Catalog.
+func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		err := tx.WalkTask.Update().Where(walktask.SnapshotID(uuid.UUID(id)), walktask.LeaseUntilNEQ(schema.NoLease)).
+			SetLeaseUntil(schema.NoLease).SetWorker("").ClearPath().ClearStalled().Exec(ctx)
+		if err != nil {
+			return err
+		}
+		return tx.ReadBatch.Update().Where(readbatch.SnapshotID(uuid.UUID(id)), readbatch.LeaseUntilNEQ(schema.NoLease)).
+			SetLeaseUntil(schema.NoLease).SetWorker("").ClearPath().ClearStalled().Exec(ctx)
+	})
+}
+
+// InHand implements index.Catalog.
+func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.Work, error) {
+	var list []index.Work
+	for _, table := range []string{walktask.Table, readbatch.Table} {
+		// The leases that run are few. They are found first, and then sorted: all open work is in the other order already.
+		query := "WITH held AS MATERIALIZED (SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled FROM " + table +
+			" WHERE lease_until > $1) SELECT * FROM held ORDER BY snapshot_id, id LIMIT $2"
+		err := x.query(ctx, query, []any{stamp(now), limit}, func(scan func(...any) error) error {
+			var w index.Work
+			var of uuid.UUID
+			var id int64
+			var path []byte
+			var stalled *time.Time
+			if err := scan(&of, &id, &w.Attempt, &w.Until, &w.Worker, &path, &stalled); err != nil {
+				return err
+			}
+			w.Snapshot, w.Until, w.Path = backup.SnapshotID(of), w.Until.UTC(), string(path)
+			if stalled != nil {
+				w.Stalled = stalled.UTC()
+			}
+			if table == walktask.Table {
+				w.Task = backup.TaskID(id)
+			} else {
+				w.Batch = backup.BatchID(id)
+			}
+			list = append(list, w)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(list, func(a, b index.Work) int { return slices.Compare(a.Snapshot[:], b.Snapshot[:]) })
+	return list[:min(len(list), max(limit, 0))], nil
+}

@@ -1,0 +1,208 @@
+package entindex
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/filer"
+	"github.com/bctl/bctl/internal/index/ent/shard"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+)
+
+func toShard(row *ent.Shard) backup.Shard {
+	return backup.Shard{
+		ID: backup.ShardID(row.ID), Filer: backup.FilerID(row.FilerID), Name: row.Name, Source: row.Source,
+		Snapshots: row.Pattern, Selection: row.Selection, Retired: row.Retired,
+	}
+}
+
+// EnsureShard implements index.Catalog.
+func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source string) (backup.Shard, error) {
+	if !isName(name, maxShardName) || !isText(source) {
+		return backup.Shard{}, invalid("shard name %q, source %q", name, source)
+	}
+	if found, err := x.Backend.Client().Filer.Query().Where(filer.ID(int64(of)), filer.Retired(false)).Exist(ctx); err != nil || !found {
+		if err == nil {
+			err = fmt.Errorf("filer %d: %w", of, backup.ErrNotFound)
+		}
+		return backup.Shard{}, x.Backend.Wrap(err)
+	}
+	query := x.Backend.Client().Shard.Query().Where(shard.FilerID(int64(of)), shard.Name(name))
+	row, err := query.Clone().Only(ctx)
+	if ent.IsNotFound(err) || err == nil && (row.Source != source || row.Retired) {
+		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO shards (filer_id, name, source) VALUES ($1,$2,$3) "+
+				"ON CONFLICT (filer_id, name) DO UPDATE SET source = excluded.source, retired = false", int64(of), name, source)
+			return err
+		})
+		if err == nil {
+			row, err = query.Only(ctx)
+		}
+	}
+	if err != nil {
+		return backup.Shard{}, x.Backend.Wrap(err)
+	}
+	return toShard(row), nil
+}
+
+// AddShard implements index.Filers.
+func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, error) {
+	if !isName(s.Name, maxShardName) {
+		return backup.Shard{}, invalid("shard name %q", s.Name)
+	}
+	if err := validateShard(s); err != nil {
+		return backup.Shard{}, err
+	}
+	var row *ent.Shard
+	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		of, err := tx.lockFiler(ctx, s.Filer, false)
+		if err != nil {
+			return err
+		}
+		if of.Retired {
+			return fmt.Errorf("filer %q is retired: %w", of.Name, backup.ErrNotFound)
+		}
+		query := tx.Shard.Query().Where(shard.FilerID(of.ID), shard.Name(s.Name))
+		if tx.ForUpdate != "" {
+			query.ForUpdate()
+		}
+		found, err := query.Only(ctx)
+		switch {
+		case ent.IsNotFound(err):
+			row, err = tx.Shard.Create().SetFilerID(of.ID).SetName(s.Name).
+				SetSource(s.Source).SetPattern(s.Snapshots).SetSelection(s.Selection).Save(ctx)
+			return err
+		case err != nil:
+			return err
+		case !found.Retired:
+			return fmt.Errorf("shard %q of filer %q: %w", s.Name, of.Name, backup.ErrExists)
+		}
+		row, err = tx.Shard.UpdateOneID(found.ID).SetRetired(false).
+			SetSource(s.Source).SetPattern(s.Snapshots).SetSelection(s.Selection).Save(ctx)
+		return err
+	})
+	if ent.IsConstraintError(err) { // somebody else has just added it
+		err = fmt.Errorf("shard %q: %w", s.Name, backup.ErrExists)
+	}
+	if err != nil {
+		return backup.Shard{}, err
+	}
+	return toShard(row), nil
+}
+
+// SetShard implements index.Filers.
+func (x *Index) SetShard(ctx context.Context, s backup.Shard) error {
+	if err := validateShard(s); err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		err := tx.Shard.UpdateOneID(int64(s.ID)).SetSource(s.Source).SetPattern(s.Snapshots).SetSelection(s.Selection).Exec(ctx)
+		if ent.IsNotFound(err) {
+			return fmt.Errorf("shard %d: %w", s.ID, backup.ErrNotFound)
+		}
+		return err
+	})
+}
+
+// RetireShard implements index.Filers.
+func (x *Index) RetireShard(ctx context.Context, id backup.ShardID) error {
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		row, err := tx.lockShard(ctx, id)
+		if err != nil {
+			return err
+		}
+		runs, err := tx.Snapshot.Query().Where(running(), snapshot.ShardID(row.ID)).Exist(ctx)
+		switch {
+		case err != nil:
+			return err
+		case runs:
+			return fmt.Errorf("shard %q: %w", row.Name, backup.ErrRunning)
+		case row.LastNumber == 0:
+			return tx.Shard.DeleteOneID(row.ID).Exec(ctx)
+		}
+		return tx.Shard.UpdateOneID(row.ID).SetRetired(true).Exec(ctx)
+	})
+}
+
+// lockShard returns a shard with its filer; the shard stays as it is until the end of the transaction.
+func (tx *Tx) lockShard(ctx context.Context, id backup.ShardID) (*ent.Shard, error) {
+	query := tx.Shard.Query().Where(shard.ID(int64(id))).WithFiler()
+	if tx.ForUpdate != "" {
+		query.ForUpdate()
+	}
+	row, err := query.Only(ctx)
+	if ent.IsNotFound(err) {
+		return nil, fmt.Errorf("shard %d: %w", id, backup.ErrNotFound)
+	}
+	return row, err
+}
+
+// ListShards implements index.Filers.
+func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error) {
+	rows, err := x.filersThat(ctx, index.FilerFilter{Name: f.Filer, Labels: f.Labels, Retired: f.Retired})
+	if err != nil {
+		return nil, err
+	}
+	filers := make(map[int64]backup.Filer, len(rows))
+	ids := make([]int64, len(rows))
+	for i, row := range rows {
+		filers[row.ID], ids[i] = toFiler(row), row.ID
+	}
+	query := x.Backend.Client().Shard.Query()
+	if f.Name != "" {
+		query.Where(shard.Name(f.Name))
+	}
+	if !f.Retired {
+		query.Where(shard.Retired(false))
+	}
+	if f.Filer != "" { // else nearly all shards are wanted
+		query.Where(shard.FilerIDIn(ids...))
+	}
+	found, err := query.All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	runs, err := x.runningByShard(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]index.ShardStatus, 0, len(found))
+	for _, row := range found {
+		of, ok := filers[row.FilerID]
+		if !ok {
+			continue
+		}
+		s := index.ShardStatus{
+			Shard: toShard(row), Filer: of, Number: backup.SnapshotNumber(row.LastGoodNumber),
+			Files: row.LastGoodFiles, Bytes: row.LastGoodBytes, Running: runs[row.ID],
+		}
+		if row.LastGood != nil && row.LastGoodStarted != nil {
+			s.LastGood, s.Time = backup.SnapshotID(*row.LastGood), row.LastGoodStarted.UTC()
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b index.ShardStatus) int {
+		return cmp.Or(cmp.Compare(a.Filer.Name, b.Filer.Name), cmp.Compare(a.Name, b.Name))
+	})
+	return list, nil
+}
+
+// runningByShard returns the running snapshots: there are no more than shards.
+func (x *Index) runningByShard(ctx context.Context) (map[int64]backup.SnapshotID, error) {
+	runs := map[int64]backup.SnapshotID{}
+	err := x.query(ctx, "SELECT shard_id, id FROM snapshots WHERE "+isRunning, nil, func(scan func(...any) error) error {
+		var of int64
+		var id uuid.UUID
+		err := scan(&of, &id)
+		runs[of] = backup.SnapshotID(id)
+		return err
+	})
+	return runs, err
+}

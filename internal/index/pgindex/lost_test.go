@@ -1,0 +1,134 @@
+package pgindex
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// A lost fixture is an index, and an administrator's connection to its database.
+type lost struct {
+	*testing.T
+	x     *Index
+	admin *pgx.Conn
+}
+
+func newLost(t *testing.T) *lost {
+	dsn := testenv.Postgres(t)
+	x, err := Open(t.Context(), dsn, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	if _, _, err := x.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) })
+	return &lost{t, x, admin}
+}
+
+// count counts the other connections that fulfil a condition on pg_stat_activity.
+func (l *lost) count(condition string) (n int) {
+	l.Helper()
+	err := l.admin.QueryRow(l.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND "+condition).Scan(&n)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return n
+}
+
+// until waits for a condition on the other connections.
+func (l *lost) until(condition string, done func(n int) bool) {
+	l.Helper()
+	for !done(l.count(condition)) {
+		select {
+		case <-l.Context().Done():
+			l.Fatal(l.Context().Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (l *lost) exec(query string) {
+	l.Helper()
+	if _, err := l.admin.Exec(l.Context(), query); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// Connections that the server ends, idle or in the middle of a transaction, make
+// an error that says so at most once, and then all is well.
+func TestConnectionsThatTheServerEnds(t *testing.T) {
+	l := newLost(t)
+	const endOthers = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+	claim := index.Claim{Lease: time.Minute, Limit: 1, Now: time.Now()}
+
+	// A claim that waits for its turn is cut off.
+	l.exec("BEGIN")
+	l.exec("SELECT pg_advisory_xact_lock(1650684012, 1)")
+	failed := make(chan error, 1)
+	go func() {
+		_, err := l.x.ClaimTasks(t.Context(), claim)
+		failed <- err
+	}()
+	l.until("wait_event = 'advisory'", func(n int) bool { return n == 1 })
+	l.exec(endOthers)
+	if err := <-failed; !errors.Is(err, backup.ErrUnavailable) {
+		t.Fatalf("error %v, want that the index is unavailable", err)
+	}
+	l.exec("COMMIT")
+
+	// All connections of the pool are gone: it may say so once, for each of them.
+	if _, err := l.x.ClaimTasks(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	l.exec(endOthers)
+	l.until("true", func(n int) bool { return n == 0 })
+	for range 10 {
+		if _, err := l.x.Snapshots(t.Context(), index.SnapshotFilter{}); err == nil {
+			break
+		} else if !errors.Is(err, backup.ErrUnavailable) {
+			t.Fatalf("error %v, want that the index is unavailable", err)
+		}
+	}
+	if _, err := l.x.ClaimTasks(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who sleeps in a transaction is cut off, so that what it has locked is free.
+func TestSleepInATransaction(t *testing.T) {
+	l := newLost(t)
+	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "15s", "tcp_user_timeout": "15000", "tcp_keepalives_idle": "5"} {
+		var got string
+		if err := l.x.backend.pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
+			t.Errorf("%s is %q, %v; want %s", setting, got, err, want)
+		}
+	}
+	err := l.x.backend.Update(t.Context(), entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SET idle_in_transaction_session_timeout = 1"); err != nil {
+			return err
+		}
+		l.until("state = 'idle in transaction'", func(n int) bool { return n == 0 })
+		_, err := tx.ExecContext(ctx, "SELECT 1")
+		return err
+	})
+	if !errors.Is(err, backup.ErrUnavailable) {
+		t.Fatalf("error %v, want that the index is unavailable", err)
+	}
+	if _, err := l.x.EnsureFiler(t.Context(), "filer"); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/services/bctl/embedded"
+)
+
+type cancelCommand struct {
+	app    *app
+	which  which
+	all    bool
+	detach bool
+}
+
+func newCancel(a *app) *cobra.Command {
+	c := &cancelCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "cancel SNAPSHOT…",
+		Short: "End running snapshots without committing them",
+		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a filer
+or of a shard, or all. They fail; what they added to the index is undone, and the last good
+snapshot of each shard stays the newest. Content that they stored already is not stored again
+by the next.
+
+It waits until they have ended, unless --detach is given. In a fleet a committer ends them.`,
+		Example: `  bctl cancel 3f2a
+  bctl cancel --filer nas1
+  bctl cancel --filer nas1 --shard /export/home
+  bctl cancel --all --detach`,
+		ValidArgsFunction: func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return a.complete(cmd, given, a.runningIDs)
+		},
+		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
+	}
+	cmd.Flags().StringVar(&c.which.filer, "filer", "", "all of this `FILER`")
+	cmd.Flags().StringVar(&c.which.shard, "shard", "", "that of this `SHARD`")
+	cmd.Flags().BoolVar(&c.all, "all", false, "all that are running")
+	cmd.Flags().BoolVar(&c.detach, "detach", false, "do not wait until they have ended")
+	a.completeFlag(cmd, "filer", a.filerNames)
+	a.completeFlag(cmd, "shard", a.shardNames)
+	return cmd
+}
+
+func (c *cancelCommand) run(ctx context.Context, given []string) error {
+	narrowed := c.which != which{}
+	switch {
+	case len(given) == 0 && !narrowed && !c.all:
+		return usage("say what to cancel: snapshots, --filer FILER [--shard SHARD] or --all (bctl status shows what is running)")
+	case c.all && (narrowed || len(given) > 0), narrowed && len(given) > 0:
+		return usage("name snapshots, or --filer and --shard, or --all, but not both")
+	}
+	return c.app.withIndex(ctx, func(i index.Index) error {
+		wanted, err := c.wanted(ctx, i, given)
+		if err != nil {
+			return err
+		}
+		if len(wanted) == 0 {
+			c.app.term.println("No snapshot" + c.which.String() + " is running.")
+			return nil
+		}
+		waiting, err := c.cancel(ctx, i, wanted)
+		if err != nil || c.detach || len(waiting) == 0 {
+			return err
+		}
+		c.app.interruptible.Store(true)
+		f := &follower{index: i, log: c.app.log.Warn, ended: c.tell}
+		err = f.follow(ctx, waiting)
+		if errors.Is(err, run.ErrInterrupted) {
+			c.app.term.println("What was asked for stays asked for: bctl status shows what has not ended yet.")
+		}
+		return err
+	})
+}
+
+// wanted returns the running snapshots that are to end.
+func (c *cancelCommand) wanted(ctx context.Context, i index.Catalog, given []string) ([]backup.Snapshot, error) {
+	if len(given) == 0 {
+		return i.Snapshots(ctx, index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, States: onlyRunning})
+	}
+	var wanted []backup.Snapshot
+	for _, arg := range given {
+		s, err := c.which.snapshot(ctx, i, arg)
+		if err != nil {
+			return nil, err
+		}
+		if s.State != backup.Running {
+			return nil, fmt.Errorf("snapshot %s of %s %s is %s, and only what is running can be cancelled: %w",
+				s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.State, backup.ErrNotFound)
+		}
+		wanted = append(wanted, s)
+	}
+	return wanted, nil
+}
+
+// cancel ends snapshots, or asks those who can, and returns those to wait for.
+func (c *cancelCommand) cancel(ctx context.Context, i index.Index, wanted []backup.Snapshot) (waiting []backup.Snapshot, err error) {
+	reason := "cancelled" + byWhom()
+	for n := range wanted {
+		s := &wanted[n]
+		ended, err := c.one(ctx, i, s, reason)
+		switch {
+		case errors.Is(err, backup.ErrNotFound): // it has ended meanwhile
+			ended = true
+		case err != nil:
+			return nil, fmt.Errorf("cancel %s: %w", s.ID.Short(), err)
+		}
+		switch {
+		case ended:
+			now, err := i.Snapshot(ctx, s.ID)
+			if err == nil {
+				err = c.tell(&now)
+			}
+			if err != nil {
+				return nil, err
+			}
+		case c.detach:
+			s.Cancel = reason
+			if err := c.tell(s); err != nil {
+				return nil, err
+			}
+		default:
+			waiting = append(waiting, *s)
+		}
+	}
+	return waiting, nil
+}
+
+// one cancels one snapshot, and reports whether it has ended with that.
+func (c *cancelCommand) one(ctx context.Context, i index.Index, s *backup.Snapshot, reason string) (ended bool, err error) {
+	if c.app.cfg.Fleet() {
+		return false, i.RequestCancel(ctx, s.ID, reason)
+	}
+	locks, err := c.app.cfg.LockDir()
+	if err != nil {
+		return false, err
+	}
+	return embedded.Cancel(ctx, i, locks, s, reason)
+}
+
+// byWhom is " by alice on host", as far as that is known.
+func byWhom() (who string) {
+	if u, err := user.Current(); err == nil {
+		who = " by " + u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		who += " on " + host
+	}
+	return who
+}
+
+// cancelJSON is a line of cancel. The names are fixed.
+type cancelJSON struct {
+	Snapshot string `json:"snapshot"`
+	Filer    string `json:"filer"`
+	Shard    string `json:"shard"`
+	Number   int64  `json:"number"`
+	State    string `json:"state"` // failed; running with --detach; committed where it was too late
+	Reason   string `json:"reason"`
+	Base     int64  `json:"base"` // the last good snapshot; 0: none
+}
+
+// tell says what became of a snapshot.
+func (c *cancelCommand) tell(s *backup.Snapshot) error {
+	if c.app.json {
+		reason := s.Reason
+		if reason == "" {
+			reason = s.Cancel
+		}
+		return c.app.print(cancelJSON{s.ID.String(), s.Filer.Name, s.Shard.Name, int64(s.Number), string(s.State), reason, int64(s.Base)})
+	}
+	text := fmt.Sprintf("snapshot %s of %s %s, number %d, ", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number)
+	switch s.State {
+	case backup.Running:
+		text += "shall end; bctl status shows it until it has"
+	case backup.Committed:
+		text += "was committed before it could be cancelled"
+	default:
+		text += "is cancelled: what it added to the index is undone"
+		if s.Base > 0 {
+			text += fmt.Sprintf(", and number %d is the last good one", s.Base)
+		} else {
+			text += ", and the shard has no snapshot"
+		}
+	}
+	_, err := fmt.Fprintln(c.app.out, text)
+	return err
+}

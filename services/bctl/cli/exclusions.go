@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/selection"
+)
+
+// exclusions are the flags that say what to leave out: of one backup, of all
+// backups of a shard, or of a filer.
+type exclusions struct {
+	patterns, files, ifPresent []string
+	oneFileSystem              bool
+	larger                     string
+}
+
+// flags adds the flags to a command; root is what patterns are relative to.
+func (x *exclusions) flags(cmd *cobra.Command, root string) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&x.patterns, "exclude", nil, "leave out what matches `PATTERN`, relative to "+root+" (may be repeated)")
+	flags.StringArrayVar(&x.files, "exclude-file", nil, "`FILE` of patterns, as .gitignore (may be repeated)")
+	flags.StringArrayVar(&x.ifPresent, "exclude-if-present", nil, "leave out what is in directories that have a `NAME` in them (may be repeated)")
+	flags.BoolVar(&x.oneFileSystem, "one-file-system", false, "leave out what is mounted below "+root)
+	flags.StringVar(&x.larger, "exclude-larger-than", "", "leave out files above `SIZE` (500MB, 2GiB)")
+}
+
+// apply returns s with what was given in the place of what was there. An empty
+// pattern, name or size of 0 is nothing: that is how a list is emptied.
+func (x *exclusions) apply(cmd *cobra.Command, s backup.Selection) (backup.Selection, error) {
+	given := cmd.Flags().Changed
+	if given("exclude") || given("exclude-file") {
+		s.Exclude = nil
+		for _, path := range x.files {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return s, fmt.Errorf("exclude file: %w", err)
+			}
+			s.Exclude = append(s.Exclude, selection.Lines(string(text))...)
+		}
+		s.Exclude = append(s.Exclude, notEmpty(x.patterns)...)
+	}
+	if given("exclude-if-present") {
+		s.ExcludeIfPresent = notEmpty(x.ifPresent)
+	}
+	if given("one-file-system") {
+		s.OneFileSystem = x.oneFileSystem
+	}
+	if given("exclude-larger-than") {
+		bytes, err := humanize.ParseBytes(x.larger)
+		if err != nil || bytes > 1<<62 {
+			return s, usage("--exclude-larger-than %q is not a size (500MB, 2GiB)", x.larger)
+		}
+		s.ExcludeLargerBytes = int64(bytes)
+	}
+	if _, err := selection.Compile(s); err != nil {
+		return s, usage("%v", err)
+	}
+	return s, nil
+}
+
+func notEmpty(texts []string) (kept []string) {
+	for _, text := range texts {
+		if text != "" {
+			kept = append(kept, text)
+		}
+	}
+	return kept
+}
+
+// A rowFunc adds a row to a table of names and values.
+type rowFunc func(name, format string, args ...any)
+
+// exclusionRows are the rows that show a selection.
+func exclusionRows(row rowFunc, s *backup.Selection) {
+	for _, p := range s.Exclude {
+		row("exclude", "%s", display(p))
+	}
+	for _, p := range s.ExcludeIfPresent {
+		row("exclude if present", "%s", display(p))
+	}
+	if s.OneFileSystem {
+		row("one file system", "yes")
+	}
+	if s.ExcludeLargerBytes > 0 {
+		row("exclude larger", "%s", size(s.ExcludeLargerBytes))
+	}
+}

@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+func newFiler(a *app) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use: "filer", Short: "Register file servers, and set their limits", Aliases: []string{"filers"},
+		Long: `A filer is a file server: the shards on it are what is backed up. Its limits hold for
+all workers together, and a change of them holds at once, for what is running as well.`,
+	})
+	cmd.AddCommand(newFilerAdd(a), newFilerLs(a), newFilerShow(a), newFilerSet(a), newFilerRm(a))
+	return cmd
+}
+
+// filerFlags are the settings of a filer.
+type filerFlags struct {
+	site                   string
+	walkTasks, readBatches int
+	readRate               string
+	compare                string
+	labels                 []string
+	exclusions             exclusions
+}
+
+func (f *filerFlags) flags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.site, "site", backup.DefaultSite, "`SITE` whose workers can reach it")
+	flags.IntVar(&f.walkTasks, "walk-tasks", 0, fmt.Sprintf("walk tasks in hand at a time, most; 0: %d", backup.DefaultWalkTasks))
+	flags.IntVar(&f.readBatches, "read-batches", 0, fmt.Sprintf("read batches in hand at a time, most; 0: %d", backup.DefaultReadBatches))
+	flags.StringVar(&f.readRate, "read-rate", "", "read no more than `SIZE` a second (50MB); 0: no limit")
+	flags.StringVar(&f.compare, "compare", backup.CompareAll.String(), "`ATTRIBUTES` that must be equal, beside the size, for a file to count as unchanged")
+	flags.StringArrayVar(&f.labels, "label", nil, "`KEY=VALUE` to find it by (may be repeated)")
+	f.exclusions.flags(cmd, "each shard")
+}
+
+// apply returns filer with the flags that were given.
+func (f *filerFlags) apply(cmd *cobra.Command, filer backup.Filer) (_ backup.Filer, err error) {
+	given := cmd.Flags().Changed
+	if given("site") {
+		if err := backup.CheckSite(f.site); err != nil {
+			return filer, usage("%v", err)
+		}
+		filer.Site = f.site
+	}
+	for _, limit := range []struct {
+		flag  string
+		value int
+		to    *int
+	}{{"walk-tasks", f.walkTasks, &filer.Limits.WalkTasks}, {"read-batches", f.readBatches, &filer.Limits.ReadBatches}} {
+		if limit.value < 0 || limit.value > math.MaxInt32 {
+			return filer, usage("--%s %d is not a number of 0 or more", limit.flag, limit.value)
+		}
+		if given(limit.flag) {
+			*limit.to = limit.value
+		}
+	}
+	if given("read-rate") {
+		bytes, err := humanize.ParseBytes(strings.TrimSuffix(f.readRate, "/s"))
+		if err != nil || bytes > math.MaxInt64 {
+			return filer, usage("--read-rate %q is not a size (50MB, 1GiB; 0: no limit)", f.readRate)
+		}
+		filer.Limits.ReadBytesPerSecond = int64(bytes)
+	}
+	if given("compare") {
+		if filer.Compare, err = backup.ParseCompare(f.compare); err != nil {
+			return filer, usage("--compare %v", err)
+		}
+	}
+	if given("label") {
+		if filer.Labels, err = changeLabels(filer.Labels, f.labels); err != nil {
+			return filer, err
+		}
+	}
+	filer.Selection, err = f.exclusions.apply(cmd, filer.Selection)
+	return filer, err
+}
+
+func newFilerAdd(a *app) *cobra.Command {
+	f := &filerFlags{}
+	cmd := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Register a filer",
+		Long: `Registers a filer. Nothing of it is backed up until bctl shard add says which trees.
+One that was retired is back, with the settings that are given now.
+
+--compare says what tells a changed file, beside its size: leave ctime out where a
+filer changes it without a reason, and inode where inode numbers do not last.
+Sites tell which workers can reach a filer: those with the setting worker.site.`,
+		Example: `  bctl filer add nas1
+  bctl filer add nas2 --site vienna --walk-tasks 8 --read-batches 16 --read-rate 200MB --label env=prod
+  bctl filer add nas3 --compare mtime,ctime --exclude '*.tmp' --exclude-if-present .nobackup`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if _, err := parseLabels(f.labels); err != nil {
+				return err
+			}
+			filer, err := f.apply(cmd, backup.Filer{Name: given[0], Site: backup.DefaultSite})
+			if err != nil {
+				return err
+			}
+			return a.addFiler(cmd.Context(), filer)
+		},
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+func (a *app) addFiler(ctx context.Context, filer backup.Filer) error {
+	return a.withIndex(ctx, func(i index.Index) error {
+		_, err := i.AddFiler(ctx, filer)
+		switch {
+		case errors.Is(err, backup.ErrExists):
+			return fmt.Errorf("filer %s is registered (bctl filer set %[1]s changes it): %[2]w", display(filer.Name), backup.ErrExists)
+		case err != nil:
+			return err
+		}
+		return a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
+	})
+}
+
+// tellFiler prints a filer after a change: an object, or one line of text.
+func (a *app) tellFiler(ctx context.Context, i index.Catalog, name, format string) error {
+	f, err := findFiler(ctx, i, name)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.print(newFilerJSON(&f))
+	}
+	_, err = fmt.Fprintf(a.out, format, display(name))
+	return err
+}
+
+// findFiler returns the filer of a name, retired or not.
+func findFiler(ctx context.Context, i index.Catalog, name string) (index.FilerStatus, error) {
+	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
+	if err != nil {
+		return index.FilerStatus{}, err
+	}
+	if len(found) == 0 {
+		return index.FilerStatus{}, fmt.Errorf("filer %s %w: bctl filer add %[1]s registers it, bctl filer ls lists what is there", display(name), backup.ErrNotFound)
+	}
+	return found[0], nil
+}
+
+func newFilerSet(a *app) *cobra.Command {
+	f := &filerFlags{}
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Change a filer's settings",
+		Long: `Changes what the flags name, and nothing else. Limits hold at once, for what is
+running as well; exclusions and --compare from the next snapshot on.
+
+--label KEY- removes a label. A list of exclusions takes the place of the one that was
+there; --exclude '', --exclude-if-present '' and --exclude-larger-than 0 empty it.`,
+		Example: `  bctl filer set nas1 --walk-tasks 4 --read-rate 50MB
+  bctl filer set nas1 --label env=test --label rack-
+  bctl filer set nas1 --exclude '' --one-file-system=false`,
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.completeArgs(a.filerNames),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.withIndex(cmd.Context(), func(i index.Index) error {
+				found, err := findFiler(cmd.Context(), i, given[0])
+				if err != nil {
+					return err
+				}
+				filer, err := f.apply(cmd, found.Filer)
+				if err != nil {
+					return err
+				}
+				if err := i.SetFiler(cmd.Context(), filer); err != nil {
+					return err
+				}
+				return a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
+			})
+		},
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+func newFilerRm(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME",
+		Short: "Retire a filer: it is not backed up any more",
+		Long: `Retires a filer with its shards. Its snapshots stay, and can be restored. A filer
+that never had one is forgotten.`,
+		Example:           `  bctl filer rm nas1`,
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.completeArgs(a.filerNames),
+		RunE:              func(cmd *cobra.Command, given []string) error { return a.retireFiler(cmd.Context(), given[0]) },
+	}
+}
+
+func (a *app) retireFiler(ctx context.Context, name string) error {
+	return a.withIndex(ctx, func(i index.Index) error {
+		f, err := findFiler(ctx, i, name)
+		if err != nil {
+			return err
+		}
+		err = i.RetireFiler(ctx, f.ID)
+		switch {
+		case errors.Is(err, backup.ErrRunning):
+			return fmt.Errorf("filer %s is being backed up (bctl cancel --filer %[1]s ends that): %[2]w", display(name), backup.ErrRunning)
+		case err != nil:
+			return err
+		}
+		left, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.print(removedJSON{Filer: name, Kept: len(left) > 0})
+		}
+		if len(left) == 0 {
+			_, err = fmt.Fprintf(a.out, "filer %s is removed; it never had a snapshot\n", display(name))
+			return err
+		}
+		_, err = fmt.Fprintf(a.out, "filer %s is retired: nothing of it is backed up any more. Its snapshots stay.\n"+
+			"bctl filer add %[1]s, and bctl shard add for its shards, bring it back.\n", display(name))
+		return err
+	})
+}
+
+// removedJSON is what filer rm and shard rm print.
+type removedJSON struct {
+	Filer string `json:"filer"`
+	Shard string `json:"shard,omitempty"`
+	Kept  bool   `json:"kept"` // retired, with its snapshots; else there is nothing left of it
+}
+
+// withIndex runs what needs the index only.
+func (a *app) withIndex(ctx context.Context, do func(index.Index) error) error {
+	i, err := a.openIndex(ctx)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	return do(i)
+}

@@ -1,0 +1,221 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+func newFilerLs(a *app) *cobra.Command {
+	var labels []string
+	var retired bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List filers, and how they do",
+		Long: `Lists filers. WALK and READ are what is in hand of what may be: 3/32, or 3/8 of 32 where
+the governor lets the workers use 8 of a limit of 32, because the filer has become slow.
+STAT and OPEN are how long these take now, and when the filer is idle. LAST GOOD is the age of
+the newest snapshot of the shard that is furthest behind.`,
+		Example: `  bctl filer ls
+  bctl filer ls --label env=prod
+  bctl filer ls --retired --json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			filter := index.FilerFilter{Retired: retired}
+			var err error
+			if filter.Labels, err = parseLabels(labels); err != nil {
+				return err
+			}
+			return a.listFilers(cmd.Context(), filter)
+		},
+	}
+	labelFlag(cmd, &labels)
+	cmd.Flags().BoolVar(&retired, "retired", false, "retired ones, too")
+	return cmd
+}
+
+func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
+	return a.withIndex(ctx, func(i index.Index) error {
+		found, err := i.ListFilers(ctx, filter)
+		if err != nil {
+			return err
+		}
+		if !a.json {
+			return filerTable(a.out, found, time.Now())
+		}
+		for n := range found {
+			if err := a.print(newFilerJSON(&found[n])); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func filerTable(w io.Writer, found []index.FilerStatus, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "FILER\tSITE\tSHARDS\tRUNNING\tWALK\tREAD\tSTAT\tOPEN\tLAST GOOD\tLABELS")
+	for n := range found {
+		f := &found[n]
+		limits := f.Limits.WithDefaults()
+		last := lastGood(f, now)
+		if f.Retired {
+			last = "retired"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", display(f.Name), f.Site, f.Shards, f.Running,
+			slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks), slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches),
+			latency(f.Load.WalkLatency, f.Load.WalkIdle), latency(f.Load.ReadLatency, f.Load.ReadIdle), last, display(labelText(f.Labels)))
+	}
+	return t.Flush()
+}
+
+// slots says how much is in hand of what may be: of the limit, or of the slots
+// that the governor leaves of it.
+func slots(inHand, allowed, limit int) string {
+	if allowed == 0 || allowed >= limit {
+		return fmt.Sprintf("%d/%d", inHand, limit)
+	}
+	return fmt.Sprintf("%d/%d of %d", inHand, allowed, limit)
+}
+
+// latency is "1.2/0.4 ms": now, and idle.
+func latency(now, idle time.Duration) string {
+	if now == 0 && idle == 0 {
+		return "-"
+	}
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	return fmt.Sprintf("%.3g/%.3g ms", ms(now), ms(idle))
+}
+
+// lastGood is the age of the oldest of its shards' last good snapshots.
+func lastGood(f *index.FilerStatus, now time.Time) string {
+	switch {
+	case f.Shards == 0:
+		return "-"
+	case f.Newest.IsZero():
+		return "never"
+	case f.Oldest.IsZero():
+		return "never (one " + age(now.Sub(f.Newest)) + ")"
+	}
+	return age(now.Sub(f.Oldest))
+}
+
+// age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.
+func age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// workJSON is a number of each kind of work.
+type workJSON struct {
+	WalkTasks   int `json:"walk_tasks"`
+	ReadBatches int `json:"read_batches"`
+}
+
+// filerJSON is a line of filer ls. The names are fixed.
+type filerJSON struct {
+	Filer              string            `json:"filer"`
+	Site               string            `json:"site"`
+	Labels             map[string]string `json:"labels"`
+	Limits             workJSON          `json:"limits"`
+	Slots              workJSON          `json:"slots"` // what the governor allows
+	InHand             workJSON          `json:"in_hand"`
+	ReadBytesPerSecond int64             `json:"read_bytes_per_second"` // 0: no limit
+	Compare            string            `json:"compare"`
+	Selection          backup.Selection  `json:"selection"`
+	Retired            bool              `json:"retired"`
+	Shards             int               `json:"shards"`
+	Running            int               `json:"running"`
+	StatSeconds        float64           `json:"stat_seconds"`
+	StatIdleSeconds    float64           `json:"stat_idle_seconds"`
+	OpenSeconds        float64           `json:"open_seconds"`
+	OpenIdleSeconds    float64           `json:"open_idle_seconds"`
+	OldestGood         *string           `json:"oldest_good"`
+	NewestGood         *string           `json:"newest_good"`
+}
+
+func newFilerJSON(f *index.FilerStatus) filerJSON {
+	limits := f.Limits.WithDefaults()
+	j := filerJSON{
+		Filer: f.Name, Site: f.Site, Labels: f.Labels, Limits: workJSON{limits.WalkTasks, limits.ReadBatches},
+		Slots: workJSON{limits.WalkTasks, limits.ReadBatches}, InHand: workJSON{f.Tasks, f.Batches},
+		ReadBytesPerSecond: limits.ReadBytesPerSecond, Compare: f.Compare.String(), Selection: f.Selection,
+		Retired: f.Retired, Shards: f.Shards, Running: f.Running,
+		StatSeconds: f.Load.WalkLatency.Seconds(), StatIdleSeconds: f.Load.WalkIdle.Seconds(),
+		OpenSeconds: f.Load.ReadLatency.Seconds(), OpenIdleSeconds: f.Load.ReadIdle.Seconds(),
+		OldestGood: jsonTime(f.Oldest), NewestGood: jsonTime(f.Newest),
+	}
+	if j.Labels == nil {
+		j.Labels = map[string]string{}
+	}
+	if s := f.Load.WalkSlots; s > 0 {
+		j.Slots.WalkTasks = min(s, limits.WalkTasks)
+	}
+	if s := f.Load.ReadSlots; s > 0 {
+		j.Slots.ReadBatches = min(s, limits.ReadBatches)
+	}
+	return j
+}
+
+func newFilerShow(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show a filer's settings, and how it does",
+		Example: `  bctl filer show nas1
+  bctl filer show nas1 --json`,
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.completeArgs(a.filerNames),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.withIndex(cmd.Context(), func(i index.Index) error {
+				f, err := findFiler(cmd.Context(), i, given[0])
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.print(newFilerJSON(&f))
+				}
+				return a.describeFiler(&f)
+			})
+		},
+	}
+}
+
+func (a *app) describeFiler(f *index.FilerStatus) error {
+	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
+	limits, now := f.Limits.WithDefaults(), time.Now()
+	row("filer", "%s", display(f.Name))
+	if f.Retired {
+		row("retired", "yes: nothing of it is backed up; bctl filer add brings it back")
+	}
+	row("site", "%s", f.Site)
+	if len(f.Labels) > 0 {
+		row("labels", "%s", display(labelText(f.Labels)))
+	}
+	row("shards", "%d, %d of them being backed up", f.Shards, f.Running)
+	row("last good snapshot", "%s", lastGood(f, now))
+	row("walk tasks", "%s in hand", slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks))
+	row("read batches", "%s in hand", slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches))
+	if limits.ReadBytesPerSecond > 0 {
+		row("read rate", "at most %s/s", size(limits.ReadBytesPerSecond))
+	}
+	row("stat", "%s (now/idle)", latency(f.Load.WalkLatency, f.Load.WalkIdle))
+	row("open", "%s (now/idle)", latency(f.Load.ReadLatency, f.Load.ReadIdle))
+	row("compare", "size,%s", f.Compare)
+	exclusionRows(row, &f.Selection)
+	return t.Flush()
+}

@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+const (
+	// followEvery is how often a fleet's snapshots are looked at.
+	followEvery = time.Second
+	// beginning is how many snapshots are begun at a time.
+	beginning = 8
+	// maxHints is how many ids a hint to the user names.
+	maxHints = 3
+)
+
+// inFleet begins a snapshot of each shard and follows them; the services do
+// the work, whether anybody follows or not.
+func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []target, report *report) error {
+	c.app.interruptible.Store(true)
+	progress := newTracker()
+	if !c.detach {
+		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", c.app.log)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		unsubscribe, err := conn.SubscribeProgress(progress.addKnown)
+		if err != nil {
+			return err
+		}
+		defer unsubscribe()
+	}
+	begun, err := c.begin(ctx, r.index, targets, report)
+	if err == nil && c.detach {
+		return report.detached(begun)
+	}
+	f := &follower{index: r.index, log: c.app.log.Warn, ended: func(s *backup.Snapshot) error {
+		progress.end(s.ID, &s.Counts)
+		return report.ended(context.WithoutCancel(ctx), s, lasted(s))
+	}}
+	if err == nil {
+		c.expect(ctx, r.index, begun, progress)
+		stop := c.app.animate(progress.line)
+		defer stop()
+		err = f.follow(ctx, begun)
+		stop()
+	}
+	if errors.Is(context.Cause(ctx), run.ErrInterrupted) && err != nil {
+		c.detachedBy(f.left(begun), len(targets))
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return report.result()
+}
+
+// begin begins a snapshot of each shard. Of several, one that is running
+// already is as good as one that was begun.
+func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []target, report *report) ([]backup.Snapshot, error) {
+	var mu sync.Mutex
+	var begun []backup.Snapshot
+	group := errgroup.Group{}
+	group.SetLimit(beginning)
+	for n := range targets {
+		t := &targets[n]
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			// Whether it was begun has to be known, also when we are interrupted just now.
+			s, err := i.BeginSnapshot(context.WithoutCancel(ctx), t.shard.ID, c.request(), time.Now())
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case errors.Is(err, backup.ErrRunning) && len(targets) == 1:
+				return fmt.Errorf("back up %s: %w: %s (bctl status shows how far it is, bctl cancel %[3]s ends it)", t, err, s.ID.Short())
+			case errors.Is(err, backup.ErrRunning):
+				c.app.term.println(fmt.Sprintf("%s is being backed up already, as %s", t, s.ID.Short()))
+			case err != nil:
+				return report.failed(t, fmt.Errorf("back up %s: %w", t, err))
+			}
+			begun = append(begun, s)
+			return nil
+		})
+	}
+	err := group.Wait()
+	return begun, err
+}
+
+// lasted is how long a snapshot that has ended has run.
+func lasted(s *backup.Snapshot) time.Duration {
+	if s.Committed.IsZero() {
+		return time.Since(s.Started)
+	}
+	return s.Committed.Sub(s.Started)
+}
+
+// expect tells the progress line what is to come, and what was done before. It
+// is for show: that the index does not answer now stops nothing.
+func (c *backupCommand) expect(ctx context.Context, i index.Catalog, begun []backup.Snapshot, progress *tracker) {
+	ids := make([]backup.SnapshotID, len(begun))
+	for n := range begun {
+		ids[n] = begun[n].ID
+	}
+	base, err := i.BaseCounts(ctx, ids)
+	if err != nil {
+		c.app.log.Warn("what is to be expected is not known", "error", err)
+	}
+	for n := range begun {
+		s := &begun[n]
+		progress.expect(s.ID, base[s.ID].Files, base[s.ID].Bytes)
+		progress.set(s.ID, s.Counts.Files, s.Counts.Bytes, s.Counts.Errors)
+	}
+}
+
+// detachedBy says what goes on after bctl was interrupted.
+func (c *backupCommand) detachedBy(running []backup.Snapshot, asked int) {
+	if len(running) == 0 {
+		c.app.term.println("No snapshot was begun.")
+		return
+	}
+	ids, what := "", "the snapshot"
+	for n := range running[:min(len(running), maxHints)] {
+		ids += " " + running[n].ID.Short()
+	}
+	if len(running) > maxHints {
+		ids += " …"
+	}
+	if asked > 1 {
+		what = fmt.Sprintf("%d of %d snapshots", len(running), asked)
+	}
+	c.app.term.println(fmt.Sprintf("Detached: the services go on with %s.\nbctl status --watch follows; bctl cancel%s ends what is not wanted.", what, ids))
+}
+
+// A follower waits until snapshots have ended. It asks the index for what is
+// running, all at once, and then only for what has ended since.
+type follower struct {
+	index index.Catalog
+	log   func(msg string, args ...any)
+	ended func(*backup.Snapshot) error
+
+	done map[backup.SnapshotID]bool
+}
+
+// follow calls ended with each snapshot. An index that does not answer for a while is waited for.
+func (f *follower) follow(ctx context.Context, snapshots []backup.Snapshot) error {
+	f.done = map[backup.SnapshotID]bool{}
+	ticker := time.NewTicker(followEvery)
+	defer ticker.Stop()
+	for len(f.done) < len(snapshots) {
+		err := f.look(ctx, snapshots)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, backup.ErrUnavailable):
+			f.log("the index does not answer", "error", err)
+		case err != nil:
+			return err
+		}
+		if len(f.done) == len(snapshots) {
+			break
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (f *follower) look(ctx context.Context, snapshots []backup.Snapshot) error {
+	filter := index.SnapshotFilter{States: onlyRunning}
+	if len(snapshots) == 1 {
+		filter.IDPrefix = snapshots[0].ID.String()
+	}
+	found, err := f.index.Snapshots(ctx, filter)
+	if err != nil {
+		return err
+	}
+	running := make(map[backup.SnapshotID]bool, len(found))
+	for n := range found {
+		running[found[n].ID] = true
+	}
+	for n := range snapshots {
+		s := snapshots[n]
+		if running[s.ID] || f.done[s.ID] {
+			continue
+		}
+		now, err := f.index.Snapshot(ctx, s.ID)
+		switch {
+		case errors.Is(err, backup.ErrNotFound): // ended, and removed since
+			s.State, s.Reason = backup.Deleting, "it was removed"
+		case err != nil:
+			return err
+		default:
+			s = now
+		}
+		f.done[s.ID] = true
+		if err := f.ended(&s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// left returns those that have not ended.
+func (f *follower) left(snapshots []backup.Snapshot) (running []backup.Snapshot) {
+	for n := range snapshots {
+		if !f.done[snapshots[n].ID] {
+			running = append(running, snapshots[n])
+		}
+	}
+	return running
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// labelFlag adds --label to a command that is about filers with some labels.
+func labelFlag(cmd *cobra.Command, to *[]string) {
+	cmd.Flags().StringArrayVar(to, "label", nil, "only filers with the label `KEY=VALUE` (may be repeated: with all of them)")
+}
+
+// parseLabels reads KEY=VALUE arguments.
+func parseLabels(given []string) (map[string]string, error) {
+	labels, err := changeLabels(nil, given)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range given {
+		if !strings.Contains(text, "=") {
+			return nil, usage("--label %q is not KEY=VALUE", text)
+		}
+	}
+	return labels, nil
+}
+
+// changeLabels returns labels after KEY=VALUE sets one and KEY- removes one.
+func changeLabels(labels map[string]string, given []string) (map[string]string, error) {
+	changed := maps.Clone(labels)
+	if changed == nil {
+		changed = map[string]string{}
+	}
+	for _, text := range given {
+		key, value, set := strings.Cut(text, "=")
+		if !set {
+			var removed bool
+			if key, removed = strings.CutSuffix(text, "-"); !removed {
+				return nil, usage("--label %q is not KEY=VALUE, or KEY- to remove one", text)
+			}
+		}
+		if key == "" || strings.ContainsAny(key, " \t\n,") || strings.HasSuffix(key, "-") || strings.ContainsAny(value, "\n,") {
+			return nil, usage("--label %q: a key has no spaces, commas or - at its end, a value no commas", text)
+		}
+		if set {
+			changed[key] = value
+		} else {
+			delete(changed, key)
+		}
+	}
+	return changed, nil
+}
+
+// labelText is how labels are shown: "env=prod,rack=7".
+func labelText(labels map[string]string) string {
+	parts := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		parts = append(parts, key+"="+labels[key])
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// maxProblems is how many problems of one of several snapshots are printed;
+// snapshot show has them all.
+const maxProblems = 20
+
+// A report tells what became of snapshots: of one in full, of several in a
+// line each and a total.
+type report struct {
+	app     *app
+	index   index.Catalog
+	asked   int // snapshots
+	started time.Time
+
+	mu     sync.Mutex
+	counts backup.Counts
+	// What became of the asked: failures are those that were not begun, too.
+	committed, incomplete, failures int
+	failure                         error // of the one that was asked for
+}
+
+func newReport(a *app, i index.Catalog, asked int) *report {
+	return &report{app: a, index: i, asked: asked, started: time.Now()}
+}
+
+// ended tells what became of a snapshot. Its error is one of telling.
+func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts.Add(s.Counts)
+	switch {
+	case s.State != backup.Committed:
+		r.failures++
+		r.failure = fmt.Errorf("the snapshot of %s failed: %s", display(s.Shard.Name), s.Reason)
+	case s.Counts.Errors > 0:
+		r.committed++
+		r.incomplete++
+	default:
+		r.committed++
+	}
+	if err := r.problems(ctx, s); err != nil {
+		return err
+	}
+	switch {
+	case r.app.json:
+		return r.app.print(newSummaryJSON(s, elapsed))
+	case r.asked > 1:
+		return r.line(s, elapsed)
+	}
+	return r.full(s, elapsed)
+}
+
+// failed tells that a snapshot was not made.
+func (r *report) failed(t *target, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures++
+	r.failure = err
+	switch {
+	case r.asked == 1: // told at the end
+		return nil
+	case r.app.json:
+		if err := r.app.print(errorJSON{Type: "error", Error: err.Error()}); err != nil {
+			return err
+		}
+	}
+	r.app.term.println("bctl: " + err.Error())
+	return nil
+}
+
+// detached tells which snapshots the services go on with.
+func (r *report) detached(begun []backup.Snapshot) error {
+	for n := range begun {
+		s := &begun[n]
+		var err error
+		if r.app.json {
+			err = r.app.print(newSummaryJSON(s, 0))
+		} else {
+			_, err = fmt.Fprintf(r.app.out, "snapshot %v of %s %s is running\n", s.ID, display(s.Filer.Name), display(s.Shard.Name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return r.asError()
+}
+
+// result is the end of the report, and the error of the command.
+func (r *report) result() error {
+	if r.asked > 1 {
+		if err := r.total(); err != nil {
+			return err
+		}
+	}
+	if err := r.asError(); err != nil {
+		return err
+	}
+	if r.incomplete > 0 {
+		return errIncomplete
+	}
+	return nil
+}
+
+// asError is one error for all failures; each was told, unless there is one only.
+func (r *report) asError() error {
+	if r.failures == 0 || r.asked == 1 {
+		return r.failure
+	}
+	return fmt.Errorf("%d of %d snapshots failed", r.failures, r.asked)
+}
+
+func (r *report) problems(ctx context.Context, s *backup.Snapshot) error {
+	if s.Counts.Errors == 0 {
+		return nil
+	}
+	told := 0
+	for p, err := range r.index.Problems(ctx, s.ID) {
+		switch {
+		case err != nil:
+			return err
+		case r.app.json:
+			j := problemJSON(p)
+			if r.asked > 1 {
+				j.Snapshot = s.ID.String()
+			}
+			if err := r.app.print(j); err != nil {
+				return err
+			}
+			continue
+		case r.asked == 1:
+			r.app.term.println(describeProblem(p))
+			continue
+		case told == maxProblems:
+			r.app.term.println(fmt.Sprintf("%s: … bctl snapshot show %s lists them all", display(s.Shard.Name), s.ID.Short()))
+			return nil
+		}
+		told++
+		r.app.term.println(display(s.Shard.Name) + ": " + describeProblem(p))
+	}
+	return nil
+}
+
+// line is the summary of one of several.
+func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
+	n := &s.Counts
+	text := fmt.Sprintf("%s  %s %s, number %d: %s in %s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
+	if s.State == backup.Committed {
+		text += fmt.Sprintf("; %s files, %s; %s new, stored as %s", humanize.Comma(n.Files), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+	} else {
+		text += ": " + display(s.Reason)
+	}
+	if n.Errors > 0 {
+		text += fmt.Sprintf("; %s errors", humanize.Comma(n.Errors))
+	}
+	_, err := fmt.Fprintln(r.app.out, text)
+	return err
+}
+
+func (r *report) full(s *backup.Snapshot, elapsed time.Duration) error {
+	t := tabwriter.NewWriter(r.app.out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
+	row("snapshot", "%s of %s %s, number %d: %s in %.1f s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, elapsed.Seconds())
+	if from := takenFrom(s); from != "" {
+		row("source", "%s", display(from))
+	}
+	countRows(row, &s.Counts)
+	row("errors", "%s", humanize.Comma(s.Counts.Errors))
+	return t.Flush()
+}
+
+// backupSummary is what backup --json prints of each snapshot. The names are fixed.
+type backupSummary struct {
+	Type           string       `json:"type"` // summary
+	Snapshot       string       `json:"snapshot"`
+	Filer          string       `json:"filer"`
+	Shard          string       `json:"shard"`
+	State          string       `json:"state"`
+	Reason         string       `json:"reason,omitempty"`
+	Files          int64        `json:"files"`
+	Directories    int64        `json:"directories"`
+	Bytes          int64        `json:"bytes"`
+	FilesNew       int64        `json:"files_new"`
+	FilesChanged   int64        `json:"files_changed"`
+	FilesUnchanged int64        `json:"files_unchanged"`
+	NewBytes       int64        `json:"new_bytes"`
+	StoredBytes    int64        `json:"stored_bytes"`
+	ReadBytes      int64        `json:"read_bytes"`
+	Errors         int64        `json:"errors"`
+	StatCalls      int64        `json:"stat_calls"`
+	ElapsedSeconds float64      `json:"elapsed_seconds"`
+	StageSeconds   stageSeconds `json:"stage_seconds"`
+}
+
+func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
+	n := &s.Counts
+	return backupSummary{
+		Type: "summary", Snapshot: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, State: string(s.State), Reason: s.Reason,
+		Files: n.Files, Directories: n.Directories, Bytes: n.Bytes,
+		FilesNew: n.FilesNew, FilesChanged: n.FilesChanged, FilesUnchanged: n.FilesUnchanged,
+		NewBytes: n.NewBytes, StoredBytes: n.StoredBytes, ReadBytes: n.ReadBytes, Errors: n.Errors, StatCalls: n.StatCalls,
+		ElapsedSeconds: elapsed.Seconds(), StageSeconds: stagesOf(n),
+	}
+}
+
+// backupTotal is the last object of backup --json, where it made several snapshots.
+type backupTotal struct {
+	Type           string  `json:"type"` // total
+	Snapshots      int     `json:"snapshots"`
+	Committed      int     `json:"committed"`
+	Incomplete     int     `json:"incomplete"` // of the committed: with errors
+	Failed         int     `json:"failed"`
+	Files          int64   `json:"files"`
+	Directories    int64   `json:"directories"`
+	Bytes          int64   `json:"bytes"`
+	NewBytes       int64   `json:"new_bytes"`
+	StoredBytes    int64   `json:"stored_bytes"`
+	ReadBytes      int64   `json:"read_bytes"`
+	Errors         int64   `json:"errors"`
+	ElapsedSeconds float64 `json:"elapsed_seconds"`
+}
+
+func (r *report) total() error {
+	n, elapsed := &r.counts, time.Since(r.started)
+	if r.app.json {
+		return r.app.print(backupTotal{
+			Type: "total", Snapshots: r.asked, Committed: r.committed, Incomplete: r.incomplete, Failed: r.failures,
+			Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, NewBytes: n.NewBytes, StoredBytes: n.StoredBytes,
+			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(),
+		})
+	}
+	_, err := fmt.Fprintf(r.app.out, "%d snapshots in %s: %d committed, %d of them with errors; %d failed. %s files, %s; %s new, stored as %s\n",
+		r.asked, clock(elapsed), r.committed, r.incomplete, r.failures, humanize.Comma(n.Files), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+	return err
+}

@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/posix"
+)
+
+func newShard(a *app) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use: "shard", Short: "Register the trees that are backed up", Aliases: []string{"shards"},
+		Long: `A shard is one tree on a filer, an NFS export or a part of one, that is backed up as a
+unit: a snapshot is of one shard.`,
+	})
+	cmd.AddCommand(newShardAdd(a), newShardLs(a), newShardShow(a), newShardSet(a), newShardRm(a))
+	return cmd
+}
+
+// shardFlags are the settings of a shard.
+type shardFlags struct {
+	source     string
+	snapshots  string
+	exclusions exclusions
+}
+
+func (f *shardFlags) flags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.source, "source", "", "where workers read it: an absolute `PATH` or a URL (default: NAME)")
+	flags.StringVar(&f.snapshots, "snapshots", "", "`PATTERN` of the filer's own snapshots, relative to the source: the newest is backed up in its place")
+	f.exclusions.flags(cmd, "the shard")
+}
+
+// apply returns shard with the flags that were given.
+func (f *shardFlags) apply(cmd *cobra.Command, shard backup.Shard) (_ backup.Shard, err error) {
+	given := cmd.Flags().Changed
+	if given("source") {
+		if shard.Source, err = parseSource(f.source); err != nil {
+			return shard, err
+		}
+	}
+	if given("snapshots") {
+		if f.snapshots != "" {
+			if err := source.CheckPattern(f.snapshots); err != nil {
+				return shard, usage("--snapshots: %v", err)
+			}
+		}
+		shard.Snapshots = f.snapshots
+	}
+	shard.Selection, err = f.exclusions.apply(cmd, shard.Selection)
+	return shard, err
+}
+
+// parseSource reads a URL, or the absolute path that stands for one.
+func parseSource(text string) (string, error) {
+	if filepath.IsAbs(text) {
+		return sourceURL(filepath.Clean(text)), nil
+	}
+	if _, err := posix.Path(text); err != nil {
+		return "", usage("--source: %v", err)
+	}
+	return text, nil
+}
+
+func newShardAdd(a *app) *cobra.Command {
+	f := &shardFlags{}
+	cmd := &cobra.Command{
+		Use:   "add FILER NAME",
+		Short: "Register a tree of a filer",
+		Long: `Registers a shard. NAME is the absolute path of the tree as the filer's workers see it;
+with --source it can be any name, and the path may change without anything being read again.
+One that was retired is back, with the settings that are given now.
+
+Where the filer makes snapshots of its own, --snapshots names them, relative to the source.
+Each backup takes the newest, so that the tree does not change under it; paths stay those of
+the tree.`,
+		Example: `  bctl shard add nas1 /export/home
+  bctl shard add nas1 home --source /mnt/nas1/home --exclude /lost+found
+  bctl shard add nas1 /export/db --snapshots '.snapshot/hourly.*'
+  bctl shard add tank /tank/data --snapshots '.zfs/snapshot/auto-*'`,
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: a.completeArgs(a.filerNames),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			shard := backup.Shard{Name: given[1]}
+			if filepath.IsAbs(shard.Name) {
+				shard.Name = filepath.Clean(shard.Name)
+				shard.Source = sourceURL(shard.Name)
+			}
+			shard, err := f.apply(cmd, shard)
+			if err != nil {
+				return err
+			}
+			if shard.Source == "" {
+				return usage("shard %s is not an absolute path; --source PATH says where it is", display(shard.Name))
+			}
+			return a.addShard(cmd.Context(), given[0], shard)
+		},
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) error {
+	return a.withIndex(ctx, func(i index.Index) error {
+		f, err := findFiler(ctx, i, filer)
+		if err != nil {
+			return err
+		}
+		if f.Retired {
+			return retiredFiler(filer)
+		}
+		shard.Filer = f.ID
+		_, err = i.AddShard(ctx, shard)
+		switch {
+		case errors.Is(err, backup.ErrExists):
+			return fmt.Errorf("shard %s of filer %s is registered (bctl shard set %[2]s %[1]s changes it): %[3]w", display(shard.Name), display(filer), backup.ErrExists)
+		case err != nil:
+			return err
+		}
+		return a.tellShard(ctx, i, filer, shard.Name, "shard %s is registered; bctl backup --filer %s --shard %[1]s backs it up\n")
+	})
+}
+
+func retiredFiler(name string) error {
+	return fmt.Errorf("filer %s is retired (bctl filer add %[1]s brings it back): %w", display(name), backup.ErrNotFound)
+}
+
+// tellShard prints a shard after a change: an object, or one line of text.
+func (a *app) tellShard(ctx context.Context, i index.Catalog, filer, name, format string) error {
+	s, err := findShard(ctx, i, filer, name)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.print(newShardJSON(&s))
+	}
+	_, err = fmt.Fprintf(a.out, format, display(name), display(filer))
+	return err
+}
+
+// findShard returns the shard of a name, retired or not.
+func findShard(ctx context.Context, i index.Catalog, filer, name string) (index.ShardStatus, error) {
+	if filepath.IsAbs(name) {
+		name = filepath.Clean(name)
+	}
+	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer, Name: name, Retired: true})
+	if err != nil {
+		return index.ShardStatus{}, err
+	}
+	if len(found) > 0 {
+		return found[0], nil
+	}
+	if _, err := findFiler(ctx, i, filer); err != nil {
+		return index.ShardStatus{}, err
+	}
+	return index.ShardStatus{}, unknownShard(filer, name)
+}
+
+func unknownShard(filer, name string) error {
+	return fmt.Errorf("shard %s of filer %s %w: bctl shard add %[2]s %[1]s registers it, bctl shard ls --filer %[2]s lists what is there",
+		display(name), display(filer), backup.ErrNotFound)
+}
+
+func newShardSet(a *app) *cobra.Command {
+	f := &shardFlags{}
+	cmd := &cobra.Command{
+		Use:   "set FILER NAME",
+		Short: "Change a shard's settings",
+		Long: `Changes what the flags name, and nothing else, from the next snapshot on. Paths are
+relative to the shard, so nothing is read again because of another --source.
+
+--snapshots '' backs up the source itself again. A list of exclusions takes the place of the one
+that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than 0 empty it.`,
+		Example: `  bctl shard set nas1 /export/home --exclude '*.iso' --exclude-larger-than 100GB
+  bctl shard set nas1 /export/home --source /mnt/new/home
+  bctl shard set nas1 /export/db --snapshots ''`,
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: a.completeArgs(a.filerNames, a.shardNames),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.withIndex(cmd.Context(), func(i index.Index) error {
+				found, err := findShard(cmd.Context(), i, given[0], given[1])
+				if err != nil {
+					return err
+				}
+				shard, err := f.apply(cmd, found.Shard)
+				if err != nil {
+					return err
+				}
+				if err := i.SetShard(cmd.Context(), shard); err != nil {
+					return err
+				}
+				return a.tellShard(cmd.Context(), i, given[0], shard.Name, "shard %s of %s is changed\n")
+			})
+		},
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+func newShardRm(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm FILER NAME",
+		Short:             "Retire a shard: it is not backed up any more",
+		Long:              `Retires a shard. Its snapshots stay, and can be restored. A shard that never had one is forgotten.`,
+		Example:           `  bctl shard rm nas1 /export/home`,
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: a.completeArgs(a.filerNames, a.shardNames),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.retireShard(cmd.Context(), given[0], given[1])
+		},
+	}
+}
+
+func (a *app) retireShard(ctx context.Context, filer, name string) error {
+	return a.withIndex(ctx, func(i index.Index) error {
+		s, err := findShard(ctx, i, filer, name)
+		if err != nil {
+			return err
+		}
+		err = i.RetireShard(ctx, s.ID)
+		switch {
+		case errors.Is(err, backup.ErrRunning):
+			return fmt.Errorf("shard %s of filer %s is being backed up (bctl cancel --filer %[2]s --shard %[1]s ends that): %[3]w",
+				display(s.Name), display(filer), backup.ErrRunning)
+		case err != nil:
+			return err
+		}
+		left, err := i.ListShards(ctx, index.ShardFilter{Filer: filer, Name: s.Name, Retired: true})
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.print(removedJSON{Filer: filer, Shard: s.Name, Kept: len(left) > 0})
+		}
+		if len(left) == 0 {
+			_, err = fmt.Fprintf(a.out, "shard %s of %s is removed; it never had a snapshot\n", display(s.Name), display(filer))
+			return err
+		}
+		_, err = fmt.Fprintf(a.out, "shard %s of %s is retired: it is not backed up any more. Its snapshots stay.\n"+
+			"bctl shard add %[2]s %[1]s brings it back.\n", display(s.Name), display(filer))
+		return err
+	})
+}

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/source/posix"
+)
+
+func newShardLs(a *app) *cobra.Command {
+	var filter index.ShardFilter
+	var labels []string
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List shards, and their last good snapshots",
+		Long: `Lists shards. LAST GOOD is the age of the newest committed snapshot: what it holds is at
+least as new.`,
+		Example: `  bctl shard ls
+  bctl shard ls --filer nas1
+  bctl shard ls --label env=prod --json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if filter.Labels, err = parseLabels(labels); err != nil {
+				return err
+			}
+			return a.listShards(cmd.Context(), filter)
+		},
+	}
+	cmd.Flags().StringVar(&filter.Filer, "filer", "", "only shards of this `FILER`")
+	labelFlag(cmd, &labels)
+	cmd.Flags().BoolVar(&filter.Retired, "retired", false, "retired ones, too")
+	a.completeFlag(cmd, "filer", a.filerNames)
+	return cmd
+}
+
+func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
+	return a.withIndex(ctx, func(i index.Index) error {
+		if filter.Filer != "" {
+			if _, err := findFiler(ctx, i, filter.Filer); err != nil {
+				return err
+			}
+		}
+		found, err := i.ListShards(ctx, filter)
+		if err != nil {
+			return err
+		}
+		if !a.json {
+			return shardTable(a.out, found, time.Now())
+		}
+		for n := range found {
+			if err := a.print(newShardJSON(&found[n])); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "FILER\tSHARD\tLAST GOOD\tSNAPSHOT\tNUMBER\tFILES\tSIZE\tRUNNING\tSOURCE")
+	for n := range found {
+		s := &found[n]
+		last, snapshot, number, files, bytes, running := "never", "-", "-", "-", "-", "-"
+		if s.LastGood != (backup.SnapshotID{}) {
+			last, snapshot, number = age(now.Sub(s.Time)), s.LastGood.Short(), fmt.Sprint(s.Number)
+			files, bytes = humanize.Comma(s.Files), size(s.Bytes)
+		}
+		if s.Running != (backup.SnapshotID{}) {
+			running = s.Running.Short()
+		}
+		if s.Retired {
+			running = "retired"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", display(s.Filer.Name), display(s.Name), last, snapshot, number, files, bytes, running, otherSource(s))
+	}
+	return t.Flush()
+}
+
+// otherSource says where a shard is read, where its name does not: elsewhere,
+// or from the filer's own snapshots.
+func otherSource(s *index.ShardStatus) string {
+	text := ""
+	if s.Source != sourceURL(s.Name) {
+		text = s.Source
+		if path, err := posix.Path(s.Source); err == nil {
+			text = path
+		}
+	}
+	if s.Snapshots != "" {
+		text += "/" + s.Snapshots
+		if s.Source == sourceURL(s.Name) {
+			text = s.Snapshots
+		}
+	}
+	return display(text)
+}
+
+// shardJSON is a line of shard ls. The names are fixed.
+type shardJSON struct {
+	Filer     string           `json:"filer"`
+	Shard     string           `json:"shard"`
+	Source    string           `json:"source"`
+	Snapshots string           `json:"snapshots"`
+	Selection backup.Selection `json:"selection"`
+	Retired   bool             `json:"retired"`
+	LastGood  *lastGoodJSON    `json:"last_good"` // null: none
+	Running   *string          `json:"running"`   // id of the snapshot; null: none
+}
+
+type lastGoodJSON struct {
+	Snapshot string  `json:"snapshot"`
+	Number   int64   `json:"number"`
+	Started  *string `json:"started"`
+	Files    int64   `json:"files"`
+	Bytes    int64   `json:"bytes"`
+}
+
+func newShardJSON(s *index.ShardStatus) shardJSON {
+	j := shardJSON{
+		Filer: s.Filer.Name, Shard: s.Name, Source: s.Source, Snapshots: s.Snapshots, Selection: s.Selection, Retired: s.Retired,
+	}
+	if s.LastGood != (backup.SnapshotID{}) {
+		j.LastGood = &lastGoodJSON{s.LastGood.String(), int64(s.Number), jsonTime(s.Time), s.Files, s.Bytes}
+	}
+	if s.Running != (backup.SnapshotID{}) {
+		id := s.Running.String()
+		j.Running = &id
+	}
+	return j
+}
+
+func newShardShow(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show FILER NAME",
+		Short: "Show a shard's settings and its last good snapshot",
+		Example: `  bctl shard show nas1 /export/home
+  bctl shard show nas1 /export/home --json`,
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: a.completeArgs(a.filerNames, a.shardNames),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.withIndex(cmd.Context(), func(i index.Index) error {
+				s, err := findShard(cmd.Context(), i, given[0], given[1])
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.print(newShardJSON(&s))
+				}
+				return a.describeShard(&s)
+			})
+		},
+	}
+}
+
+func (a *app) describeShard(s *index.ShardStatus) error {
+	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
+	row("filer", "%s", display(s.Filer.Name))
+	row("shard", "%s", display(s.Name))
+	if s.Retired {
+		row("retired", "yes: it is not backed up; bctl shard add brings it back")
+	}
+	row("source", "%s", display(s.Source))
+	if s.Snapshots != "" {
+		row("source snapshots", "the newest of %s", display(s.Snapshots))
+	}
+	if s.LastGood == (backup.SnapshotID{}) {
+		row("last good snapshot", "none")
+	} else {
+		row("last good snapshot", "%s, number %d, of %s (%s ago): %s files, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
+			age(time.Since(s.Time)), humanize.Comma(s.Files), size(s.Bytes))
+	}
+	if s.Running != (backup.SnapshotID{}) {
+		row("running", "%s (bctl status shows how far it is)", s.Running.Short())
+	}
+	exclusionRows(row, &s.Selection)
+	if of := s.Filer.Selection; len(of.Exclude)+len(of.ExcludeIfPresent) > 0 || of.OneFileSystem || of.ExcludeLargerBytes > 0 {
+		row("", "and what its filer leaves out:")
+		exclusionRows(row, &of)
+	}
+	return t.Flush()
+}

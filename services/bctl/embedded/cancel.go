@@ -1,0 +1,24 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// Cancel ends a running snapshot. ended is true where no process was making
+// it: it has failed then. Where one is, it is asked to end it, and does so soon.
+// backup.ErrNotFound where the snapshot is not running.
+func Cancel(ctx context.Context, idx index.Index, lockDir string, s *backup.Snapshot, reason string) (ended bool, err error) {
+	unlock, err := lockShard(lockDir, s.Shard)
+	if errors.Is(err, backup.ErrRunning) {
+		return false, idx.RequestCancel(ctx, s.ID, reason)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return true, idx.Fail(ctx, s.ID, reason)
+}

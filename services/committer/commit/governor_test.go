@@ -1,0 +1,224 @@
+package commit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A simulated filer answers in base while no more than capacity are at work, and
+// then in proportion: what is beyond waits in its queue.
+type simulated struct {
+	base     time.Duration
+	capacity int
+}
+
+func (s simulated) latency(inFlight int) time.Duration {
+	return s.base * time.Duration(max(inFlight, s.capacity)) / time.Duration(s.capacity)
+}
+
+// run lets work of any amount run against the filer for some intervals, and returns the
+// slots in use at each. settle is how many intervals a lease lasts.
+func (s simulated) run(r *regulator, limit, demand, intervals, settle int) (used []int) {
+	inFlight := 1 // a snapshot begins with its root task
+	for range intervals {
+		r.observe(100, 100*s.latency(inFlight).Seconds())
+		r.step(limit, inFlight)
+		want := min(demand, limit)
+		if r.slots > 0 {
+			want = min(want, r.slots)
+		}
+		if want < inFlight {
+			inFlight -= max((inFlight-want)/settle, 1)
+		} else {
+			inFlight = want
+		}
+		used = append(used, inFlight)
+	}
+	return used
+}
+
+func mean(list []int) float64 {
+	sum := 0
+	for _, n := range list {
+		sum += n
+	}
+	return float64(sum) / float64(len(list))
+}
+
+func TestGovernorConvergesBelowTheTarget(t *testing.T) {
+	for _, settle := range []int{1, 5} {
+		filer := simulated{base: 2 * time.Millisecond, capacity: 4} // the target is reached at 12
+		var r regulator
+		used := filer.run(&r, 64, 1000, 300, settle)
+		late := used[100:]
+		above := 0
+		for _, n := range late {
+			if filer.latency(n) > targetFactor*filer.base {
+				above++
+			}
+		}
+		if m := mean(late); m < 8 || m > 12.5 {
+			t.Errorf("settle %d: %v slots in use on average, want somewhat less than 12: %v", settle, m, late)
+		}
+		if above > len(late)/3 {
+			t.Errorf("settle %d: above the target in %d of %d intervals: %v", settle, above, len(late), late)
+		}
+	}
+}
+
+func TestGovernorRecovers(t *testing.T) {
+	var r regulator
+	simulated{base: 2 * time.Millisecond, capacity: 1}.run(&r, 32, 1000, 60, 1)
+	if r.slots == 0 || r.slots > 6 {
+		t.Fatalf("%d slots on a filer that takes three", r.slots)
+	}
+	used := simulated{base: 2 * time.Millisecond, capacity: 100}.run(&r, 32, 1000, 40, 1)
+	if used[len(used)-1] != 32 || r.slots != 0 {
+		t.Errorf("%v in use, %d slots, of a filer that takes more than the limit", used, r.slots)
+	}
+}
+
+func TestGovernorKeepsBetweenOneAndTheLimit(t *testing.T) {
+	var r regulator
+	r.observe(100, 0.2)
+	r.step(16, 1)
+	for range 100 {
+		r.observe(100, 100)
+		r.step(16, r.slots)
+		if r.slots < 0 || r.slots >= 16 {
+			t.Fatalf("%d slots", r.slots)
+		}
+	}
+	if r.slots == 0 {
+		t.Error("a filer that is slower than ever has all slots")
+	}
+	r.slots = 9
+	r.step(4, 9) // the limit was lowered
+	if r.slots != 0 {
+		t.Errorf("%d slots, where the limit is 4", r.slots)
+	}
+	for range 20 {
+		r.observe(100, 0.1)
+		r.step(1, 1)
+		if r.slots != 0 {
+			t.Fatalf("%d slots, where the limit is 1", r.slots)
+		}
+	}
+}
+
+// A filer that got slower by itself is not kept at one slot for ever: what
+// is seen with one slot is what it is like without us.
+func TestGovernorLearnsThatTheFilerIsSlowerNow(t *testing.T) {
+	var r regulator
+	simulated{base: time.Millisecond, capacity: 8}.run(&r, 8, 1000, 20, 1)
+	used := simulated{base: 20 * time.Millisecond, capacity: 8}.run(&r, 8, 1000, 200, 1)
+	if m := mean(used[150:]); m < 6 {
+		t.Errorf("%v in use on average, of a filer that takes 8", m)
+	}
+}
+
+func TestGovernorIgnoresTooFewSamples(t *testing.T) {
+	var r regulator
+	r.observe(100, 0.2)
+	r.step(16, 1)
+	for range 4 * staleIntervals {
+		r.observe(1, 5) // one directory that took seconds
+		r.step(16, 16)
+		if r.slots != 0 || r.latency != 2*time.Millisecond {
+			t.Fatalf("%d slots, latency %v", r.slots, r.latency)
+		}
+	}
+	// Enough of them within the time do count.
+	for range staleIntervals {
+		r.observe(leastSamples/4, 5)
+		r.step(16, 16)
+	}
+	if r.slots == 0 {
+		t.Error("what came in several intervals does not count")
+	}
+}
+
+// Slots that nobody uses do not grow: latency says nothing about them.
+func TestGovernorGrowsOnlyWhatIsUsed(t *testing.T) {
+	r := regulator{slots: 6, idle: 2 * time.Millisecond, resumed: true}
+	for range 10 {
+		r.observe(100, 0.2)
+		r.step(32, 2)
+	}
+	if r.slots != 6 {
+		t.Errorf("%d slots", r.slots)
+	}
+	r.observe(100, 0.2)
+	r.step(32, 3)
+	if r.slots != 7 {
+		t.Errorf("%d slots, half of which are used", r.slots)
+	}
+}
+
+func TestIdleLatencyDrifts(t *testing.T) {
+	r := regulator{slots: 6, idle: 2 * time.Millisecond, resumed: true}
+	for range 3600 {
+		r.observe(100, 0.5)
+		r.step(32, 0)
+	}
+	if r.idle < 3*time.Millisecond || r.idle > 5*time.Millisecond {
+		t.Errorf("after an hour at 5 ms the idle latency is %v, was 2 ms", r.idle)
+	}
+	r.observe(100, 0.3)
+	r.step(32, 0)
+	if r.idle != 3*time.Millisecond {
+		t.Errorf("idle latency %v, seen were 3 ms", r.idle)
+	}
+}
+
+// What is below a millisecond is caches: it makes no filer slow.
+func TestGovernorLeavesFastFilersAlone(t *testing.T) {
+	var r regulator
+	for _, seconds := range []float64{5e-6, 200e-6, 900e-6} {
+		r.observe(1000, 1000*seconds)
+		r.step(32, 32)
+	}
+	if r.slots != 0 {
+		t.Errorf("%d slots", r.slots)
+	}
+}
+
+func TestGovernorOfFilers(t *testing.T) {
+	g := newGovernor()
+	status := func(load backup.Load) []index.FilerStatus {
+		return []index.FilerStatus{
+			{Filer: backup.Filer{ID: 1, Limits: backup.Limits{WalkTasks: 8}}, Load: load, Tasks: 8, Batches: 64},
+			{Filer: backup.Filer{ID: 2}},
+		}
+	}
+	g.observe(&backup.Progress{Filer: 0, Stats: 100, StatSeconds: 1}) // of a worker that does not know
+	g.observe(&backup.Progress{Filer: 9, Stats: 100, StatSeconds: 1}) // of a filer that was deleted
+	have := backup.Load{WalkSlots: 4, WalkIdle: time.Millisecond}
+	g.observe(&backup.Progress{Filer: 1, Stats: 100, StatSeconds: 0.2, Opens: 100, OpenSeconds: 1})
+	loads := g.step(status(have))
+	want := backup.Load{WalkSlots: 5, WalkIdle: r1(time.Millisecond), WalkLatency: 2 * time.Millisecond, ReadLatency: 10 * time.Millisecond, ReadIdle: 10 * time.Millisecond}
+	if len(loads) != 1 || loads[1] != want {
+		t.Fatalf("loads %+v, want of filer 1 %+v", loads, want)
+	}
+	g.observe(&backup.Progress{Filer: 1, Stats: 100, StatSeconds: 1, Opens: 100, OpenSeconds: 1})
+	if loads = g.step(status(loads[1])); loads[1].WalkSlots != 3 || loads[1].ReadSlots != 0 {
+		t.Errorf("loads %+v", loads)
+	}
+	told := loads[1]
+	g.observe(&backup.Progress{Filer: 1, Stats: 10, StatSeconds: 0.02})
+	if loads = g.step(status(told)); len(loads) > 0 {
+		t.Errorf("nothing has changed, and is stored: %+v", loads)
+	}
+	for range staleIntervals + 1 {
+		g.step(status(told))
+	}
+	if !g.idle() {
+		t.Error("a filer of which nothing comes is remembered")
+	}
+}
+
+// r1 is what an idle latency is after one interval.
+func r1(d time.Duration) time.Duration { return time.Duration(float64(d)*driftUp) + 1 }

@@ -1,0 +1,158 @@
+package commit
+
+import (
+	"context"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// reportLoop hears what workers report: it renews the leases of what they have in hand, and
+// gives the governor what they measured. Every committer hears everything, so that another
+// can take over at once, but only the one that leads acts upon it.
+func (s *Service) reportLoop(ctx context.Context) {
+	reports := make(chan *backup.Progress, 256)
+	stop, err := s.Conn.SubscribeProgress(func(p *backup.Progress) {
+		select {
+		case reports <- p:
+		default: // the next report says it again
+		}
+	})
+	if err != nil {
+		s.log.Error("leases are not renewed", "error", err)
+		return
+	}
+	defer stop()
+	tick := time.NewTicker(min(s.times.note, s.opts.Lease/3))
+	defer tick.Stop()
+	work := newReported(s.opts.Lease)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case p := <-reports:
+			work.hear(p, time.Now())
+			s.measured(p)
+		case now := <-tick.C:
+			work.forget(now)
+			if s.leading() {
+				s.renew(ctx, work, now)
+			} else {
+				work.unwritten() // what the other leader wrote is not known: all is due once this one leads
+			}
+		}
+	}
+}
+
+// renew writes what is due.
+func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
+	// One process has nobody who would look, and leases that outlast most backups.
+	held := work.due(now, !s.opts.Alone)
+	if len(held) == 0 {
+		return
+	}
+	err := s.Index.Extend(ctx, held, now.Add(s.opts.Lease))
+	if err == nil {
+		work.written(held, now)
+	} else if ctx.Err() == nil {
+		s.log.Warn("leases cannot be renewed", "error", err)
+	}
+}
+
+// reported is the work that workers have in hand, as they last told: of all
+// workers together, so no more than they may have.
+type reported struct {
+	lease time.Duration
+	work  map[workID]*report
+}
+
+type workID struct {
+	task  backup.TaskID
+	batch backup.BatchID
+}
+
+type report struct {
+	index.Held
+	heard time.Time
+	at    time.Time  // when it was written; zero: never
+	wrote index.Held // then
+}
+
+func newReported(lease time.Duration) *reported {
+	return &reported{lease: lease, work: map[workID]*report{}}
+}
+
+func (r *reported) hear(p *backup.Progress, now time.Time) {
+	for _, id := range p.Tasks {
+		r.note(index.Held{Task: id, Worker: p.Worker, Path: p.Path}, now)
+	}
+	for _, id := range p.Batches {
+		r.note(index.Held{Batch: id, Worker: p.Worker, Path: p.Path}, now)
+	}
+	for _, id := range p.StalledTasks {
+		if w := r.work[workID{task: id}]; w != nil {
+			w.Stalled = true
+		}
+	}
+	for _, id := range p.StalledBatches {
+		if w := r.work[workID{batch: id}]; w != nil {
+			w.Stalled = true
+		}
+	}
+}
+
+func (r *reported) note(h index.Held, now time.Time) {
+	id := workID{h.Task, h.Batch}
+	w := r.work[id]
+	if w == nil {
+		w = &report{}
+		r.work[id] = w
+	}
+	if h.Path == "" && h.Worker == w.Worker {
+		h.Path = w.Path // it is where it was
+	}
+	w.Held, w.heard = h, now
+}
+
+// quietFor is how long work is taken to be in hand after it was last reported.
+// It is not counted in reports: a process that was paused has missed some.
+func (r *reported) quietFor() time.Duration { return min(r.lease/3, 5*time.Second) }
+
+// forget drops what is not reported any more.
+func (r *reported) forget(now time.Time) {
+	for id, w := range r.work {
+		if now.Sub(w.heard) > r.quietFor() {
+			delete(r.work, id)
+		}
+	}
+}
+
+// due returns the leases to renew: each every third of its time, and where fresh is
+// set also what is new, or has moved to another worker, has stalled or goes on again.
+func (r *reported) due(now time.Time, fresh bool) (held []index.Held) {
+	for _, w := range r.work {
+		if w.at.IsZero() && !fresh {
+			w.at = now // its first lease is as long
+		}
+		moved := w.Worker != w.wrote.Worker || w.Stalled != w.wrote.Stalled
+		if now.Sub(w.at) >= r.lease/3 || fresh && moved {
+			held = append(held, w.Held)
+		}
+	}
+	return held
+}
+
+func (r *reported) written(held []index.Held, now time.Time) {
+	for _, h := range held {
+		if w := r.work[workID{h.Task, h.Batch}]; w != nil {
+			w.at, w.wrote = now, h
+		}
+	}
+}
+
+func (r *reported) unwritten() {
+	for _, w := range r.work {
+		w.at, w.wrote = time.Time{}, index.Held{}
+	}
+}

@@ -1,0 +1,76 @@
+package commit
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// What is new, has moved or has stalled is written at once, the rest every third of the lease.
+func TestReportsThatAreDue(t *testing.T) {
+	const lease = 60 * time.Second
+	r := newReported(lease)
+	now := time.Unix(1000, 0)
+	report := func(p backup.Progress) {
+		p.Worker = cmp.Or(p.Worker, "w")
+		r.hear(&p, now)
+	}
+	due := func(want ...index.Held) {
+		t.Helper()
+		r.forget(now)
+		got := r.due(now, true)
+		slices.SortFunc(got, func(a, b index.Held) int {
+			return cmp.Compare(a.Task+1000*backup.TaskID(a.Batch), b.Task+1000*backup.TaskID(b.Batch))
+		})
+		if !slices.Equal(got, want) {
+			t.Errorf("at %v: due %+v, want %+v", now.Unix(), got, want)
+		}
+		r.written(got, now)
+	}
+	report(backup.Progress{Tasks: []backup.TaskID{1, 2}, Batches: []backup.BatchID{2}, Path: "a"})
+	due(index.Held{Task: 1, Worker: "w", Path: "a"}, index.Held{Task: 2, Worker: "w", Path: "a"}, index.Held{Batch: 2, Worker: "w", Path: "a"})
+	now = now.Add(time.Second)
+	report(backup.Progress{Tasks: []backup.TaskID{1, 2}, Batches: []backup.BatchID{2}, StalledTasks: []backup.TaskID{2}, Path: "b"})
+	due(index.Held{Task: 2, Worker: "w", Path: "b", Stalled: true})
+	now = now.Add(time.Second)
+	report(backup.Progress{Tasks: []backup.TaskID{1, 2}, Batches: []backup.BatchID{2}})
+	due(index.Held{Task: 2, Worker: "w", Path: "b"}) // it goes on
+	now = now.Add(time.Second)
+	report(backup.Progress{Worker: "v", Tasks: []backup.TaskID{1}, Path: "c"})
+	report(backup.Progress{Batches: []backup.BatchID{2}, StalledBatches: []backup.BatchID{2}})
+	due(index.Held{Task: 1, Worker: "v", Path: "c"}, index.Held{Batch: 2, Worker: "w", Path: "b", Stalled: true})
+	for range int(lease/3/time.Second) - 1 {
+		now = now.Add(time.Second)
+		report(backup.Progress{Worker: "v", Tasks: []backup.TaskID{1}})
+		due()
+	}
+	now = now.Add(time.Second)
+	report(backup.Progress{Worker: "v", Tasks: []backup.TaskID{1}})
+	due(index.Held{Task: 1, Worker: "v", Path: "c"}) // of the others nothing was heard
+	if len(r.work) != 1 {
+		t.Errorf("%d are remembered", len(r.work))
+	}
+	r.unwritten() // somebody else led meanwhile
+	due(index.Held{Task: 1, Worker: "v", Path: "c"})
+}
+
+// One process renews what lasts, and notes nothing for others.
+func TestReportsOfOneProcess(t *testing.T) {
+	r := newReported(3 * time.Minute)
+	now := time.Unix(1000, 0)
+	for range 59 {
+		r.hear(&backup.Progress{Worker: "w", Tasks: []backup.TaskID{1}}, now)
+		if got := r.due(now, false); len(got) > 0 {
+			t.Fatalf("at %v: due %+v", now.Unix(), got)
+		}
+		now = now.Add(time.Second)
+	}
+	now = now.Add(time.Second)
+	if got := r.due(now, false); len(got) != 1 {
+		t.Errorf("due %+v after a third of the lease", got)
+	}
+}

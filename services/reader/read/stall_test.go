@@ -1,0 +1,400 @@
+package read
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+const within = time.Minute
+
+// A told delivery tells the test how it ended.
+type told chan string
+
+func (d told) Ack()                { d <- "acknowledged" }
+func (d told) Retry(time.Duration) { d <- "handed back" }
+func (d told) RetryLater()         { d <- "failed" }
+func (d told) Stalled()            { d <- "stalled" }
+
+func (d told) wants(t *testing.T, want string) {
+	t.Helper()
+	select {
+	case got := <-d:
+		if got != want {
+			t.Fatalf("the batch is %s, want %s", got, want)
+		}
+	case <-time.After(within):
+		t.Fatalf("the batch is not %s", want)
+	}
+}
+
+// otherFiler begins a snapshot of the same directory as another filer's.
+func (f *fixture) otherFiler(name string) *fixture {
+	f.Helper()
+	other := *f
+	filer := must(f.idx.EnsureFiler(f.ctx, name))(f)
+	other.shard = must(f.idx.EnsureShard(f.ctx, filer.ID, name, posix.URL(f.dir)))(f)
+	return &other
+}
+
+// batchesOf is batchOf with a batch for each directory.
+func (f *fixture) batchesOf(paths ...string) (messages []*backup.ReadBatch) {
+	f.Helper()
+	var batches [][]backup.PageVersion
+	f.begin()
+	for _, path := range paths {
+		batches = append(batches, f.pagesOf(path))
+	}
+	f.announce(batches...)
+	for range batches {
+		messages = append(messages, f.claim())
+	}
+	return messages
+}
+
+// packsStayOpen has packs wait for more as long as somebody reads.
+func packsStayOpen(t *testing.T) {
+	before := maxPackAge
+	maxPackAge = time.Hour
+	t.Cleanup(func() { maxPackAge = before })
+}
+
+// A run is a reader that takes what the test gives it, until it is told to stop.
+type run struct {
+	t     *testing.T
+	give  func(*backup.ReadBatch) told
+	stop  func()
+	ended chan struct{}
+}
+
+func runReader(t *testing.T, s *Service) *run {
+	ctx, stop := context.WithCancel(context.Background())
+	handles := make(chan func(*backup.ReadBatch, delivery))
+	r := &run{t: t, stop: stop, ended: make(chan struct{})}
+	go func() {
+		defer close(r.ended)
+		s.run(ctx, func(handle func(*backup.ReadBatch, delivery)) { handles <- handle; <-ctx.Done() })
+	}()
+	handle := <-handles
+	r.give = func(msg *backup.ReadBatch) told {
+		d := make(told, 8)
+		handle(msg, d)
+		return d
+	}
+	t.Cleanup(r.stopped)
+	return r
+}
+
+func (r *run) stopped() {
+	r.t.Helper()
+	r.stop()
+	select {
+	case <-r.ended:
+	case <-time.After(within):
+		r.t.Error("the reader does not stop")
+	}
+}
+
+// hang has reads of a file wait until release is called; begun is told when one does.
+func (s *unsteadySource) hang(t *testing.T, name string) (begun <-chan struct{}, release func()) {
+	waits, over := make(chan struct{}, 8), make(chan struct{})
+	s.onRead[name] = func() { waits <- struct{}{}; <-over }
+	release = sync.OnceFunc(func() { close(over) })
+	t.Cleanup(release)
+	return waits, release
+}
+
+var twoDirectories = treetest.Tree{
+	"good": treetest.Dir(), "good/file": treetest.File("good"),
+	"bad": treetest.Dir(), "bad/a": treetest.File("read before it hangs"), "bad/hangs": treetest.File(random(1, 100_000)),
+}
+
+// A filer that hangs keeps nothing from others, nor from its own batches that
+// do not hang: no token, no place in hand, no window, and no pack waits for it.
+func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
+	packsStayOpen(t)
+	f := newFixture(t, twoDirectories)
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{
+		Batches: 1, InHand: 1, Linger: time.Millisecond, StallAfter: 50 * time.Millisecond,
+	})
+	f.reader = s
+	begun, release := f.unsteady().hang(t, "hangs")
+	r := runReader(t, s)
+	batches := f.batchesOf("bad", "good")
+	other := f.otherFiler("other")
+	otherBatch := other.batchOf("good")
+
+	bad := r.give(batches[0])
+	<-begun
+	bad.wants(t, "stalled")
+	r.give(otherBatch).wants(t, "acknowledged")
+	r.give(batches[1]).wants(t, "acknowledged")
+	other.commit()
+	other.wantTreeOf("good")
+	if n := s.watch.busy(); n != 0 {
+		t.Errorf("%d batches are busy", n)
+	}
+
+	release()
+	bad.wants(t, "acknowledged")
+	f.commit()
+	f.wantTree()
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	if len(s.watch.hand) != 0 || s.watch.stalled != 0 || s.packer.busy() != 0 {
+		t.Errorf("%d in hand, %d stalled, %d may add to packs", len(s.watch.hand), s.watch.stalled, s.packer.busy())
+	}
+	for name, shares := range map[string]*shares{"reading": s.reading, "in hand": s.inHand, "small windows": s.small.shares} {
+		if len(shares.held) != 0 {
+			t.Errorf("%s: %v is held", name, shares.held)
+		}
+	}
+	if s.small.spare != 2 {
+		t.Errorf("%d windows are spare", s.small.spare)
+	}
+}
+
+// wantTreeOf is wantTree for one directory of the shard.
+func (f *fixture) wantTreeOf(path string) {
+	f.Helper()
+	for name := range f.entries() {
+		if name != path+"/file" {
+			f.Errorf("%s is in the snapshot", name)
+		}
+	}
+	f.wantTree()
+}
+
+// A filer that is slow, but does not stall, has no more than its share in hand.
+func TestCrowdedFilerLeavesPlaces(t *testing.T) {
+	f := newFixture(t, treetest.Tree{
+		"1": treetest.Dir(), "1/hangs": treetest.File("1"), "2": treetest.Dir(), "2/hangs": treetest.File("2"),
+		"good": treetest.Dir(), "good/file": treetest.File("good"),
+	})
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{
+		Batches: 1, InHand: 1, Linger: time.Millisecond, StallAfter: time.Hour,
+	})
+	f.reader = s
+	begun, release := f.unsteady().hang(t, "hangs")
+	r := runReader(t, s)
+	batches := f.batchesOf("1", "2")
+	slow := r.give(batches[0])
+	<-begun
+	r.give(batches[1]).wants(t, "handed back")
+	other := f.otherFiler("other")
+	fast := r.give(other.batchOf("good"))
+	for s.known.count() == 0 || s.packer.busy() > 1 { // it is read meanwhile
+		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // the pace
+	}
+	release()
+	slow.wants(t, "acknowledged")
+	fast.wants(t, "acknowledged")
+}
+
+// A reader that is told to stop finishes what it has in hand, with packs that
+// wait for nothing more.
+func TestStopFinishesWhatIsInHand(t *testing.T) {
+	packsStayOpen(t)
+	f := newFixture(t, twoDirectories)
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{Linger: time.Hour, StopTimeout: within})
+	f.reader = s
+	begun, release := f.unsteady().hang(t, "hangs")
+	r := runReader(t, s)
+	batches := f.batchesOf("bad", "good")
+	bad := r.give(batches[0])
+	<-begun
+	good := r.give(batches[1])
+	for s.known.count() == 0 || s.packer.busy() > 1 { // it waits for its pack
+		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // the pace
+	}
+	r.stop()
+	good.wants(t, "acknowledged") // though another may still add to its pack
+	release()
+	bad.wants(t, "acknowledged")
+	r.stopped()
+	f.commit()
+	f.wantTree()
+}
+
+// A reader whose filer hangs stops all the same, and hands back what it cannot finish.
+func TestStopWithAFilerThatHangs(t *testing.T) {
+	f := newFixture(t, twoDirectories)
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{Batches: 1, Linger: time.Millisecond, StopTimeout: 100 * time.Millisecond})
+	f.reader = s
+	begun, release := f.unsteady().hang(t, "hangs")
+	r := runReader(t, s)
+	batches := f.batchesOf("bad", "good")
+	bad := r.give(batches[0])
+	<-begun
+	waits := r.give(batches[1])
+	r.stopped()
+	waits.wants(t, "handed back") // it was not begun
+	bad.wants(t, "handed back")
+	release()
+	bad.wants(t, "handed back") // by whoever was left behind: a Delivery ends once
+	for s.watch.busy() > 0 {
+		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // the pace
+	}
+	if snap := must(f.idx.Snapshot(f.ctx, f.snap.ID))(t); snap.Complete() {
+		t.Error("the batches are settled")
+	}
+	f.reader = f.newReader(Options{})
+	for _, msg := range batches {
+		f.read(msg)
+	}
+	f.commit()
+	f.wantTree()
+}
+
+// queue connects to a NATS server with the streams made.
+func queue(t *testing.T) *flow.Conn {
+	conn := must(flow.Connect(flow.Options{URL: testenv.NATS(t).URL(), Memory: true}))(t)
+	t.Cleanup(conn.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	for {
+		_, err := conn.EnsureStreams(ctx, []string{"here"})
+		if err == nil {
+			return conn
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// onQueue runs the fixture's reader with reports, until stop is called.
+func (f *fixture) onQueue() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() { f.reader.Report.Run(ctx, 20*time.Millisecond) })
+	all.Go(func() { f.reader.Run(ctx) })
+	stop = func() { cancel(); all.Wait() }
+	f.Cleanup(stop)
+	return stop
+}
+
+func (f *fixture) publish(conn *flow.Conn, messages ...*backup.ReadBatch) {
+	f.Helper()
+	for _, msg := range messages {
+		msg.Job.Site = "here"
+		if err := flow.Publish(f.ctx, conn, flow.Read, msg); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
+// What a filer does is told: how long its opens take, and what it stalls.
+func TestReaderTellsWhatTheFilerDoes(t *testing.T) {
+	conn := queue(t)
+	f := newFixture(t, twoDirectories)
+	progress := make(chan *backup.Progress, 1000)
+	defer must(conn.SubscribeProgress(func(p *backup.Progress) { progress <- p }))(t)()
+	f.reader = f.makeReader(Parts{Conn: conn, Report: flow.NewReporter(conn, "reader")}, Options{
+		Site: "here", Linger: time.Millisecond, StallAfter: 50 * time.Millisecond, StopTimeout: 100 * time.Millisecond,
+	})
+	_, release := f.unsteady().hang(t, "hangs")
+	f.onQueue()
+	messages := f.batchesOf("bad", "good")
+	f.publish(conn, messages...)
+	var opens int64
+	var openSeconds float64
+	await := func(what string, done func(*backup.Progress) bool) {
+		t.Helper()
+		for timeout := time.After(within); ; {
+			select {
+			case p := <-progress:
+				opens, openSeconds = opens+p.Opens, openSeconds+p.OpenSeconds
+				if p.Filer != f.shard.Filer {
+					t.Errorf("filer %d", p.Filer)
+				}
+				if done(p) {
+					return
+				}
+			case <-timeout:
+				t.Fatalf("it is not told that %s", what)
+			}
+		}
+	}
+	hangs := messages[0].ID
+	await("the batch is stalled", func(p *backup.Progress) bool { return slices.Contains(p.StalledBatches, hangs) })
+	release()
+	await("all files were opened", func(p *backup.Progress) bool { return opens == 3 && len(p.StalledBatches) == 0 })
+	if openSeconds < 0.05 {
+		t.Errorf("%d opens, of which one hung, took %v s", opens, openSeconds)
+	}
+}
+
+// What a reader hands back when it stops comes to another one.
+func TestAnotherReaderTakesWhatIsHandedBack(t *testing.T) {
+	conn := queue(t)
+	f := newFixture(t, twoDirectories)
+	options := Options{Site: "here", Linger: time.Millisecond, StopTimeout: 100 * time.Millisecond}
+	f.reader = f.makeReader(Parts{Conn: conn, Report: flow.NewReporter(conn, "first")}, options)
+	begun, _ := f.unsteady().hang(t, "hangs")
+	stop := f.onQueue()
+	f.publish(conn, f.batchesOf("bad", "good")...)
+	<-begun
+	stop()
+	f.reader = f.makeReader(Parts{Conn: conn, Report: flow.NewReporter(conn, "second")}, options)
+	f.onQueue()
+	ctx, cancel := context.WithTimeout(f.ctx, within)
+	defer cancel()
+	for {
+		snap, err := f.idx.Snapshot(ctx, f.snap.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if snap.Complete() {
+			break
+		}
+	}
+	f.commit()
+	f.wantTree()
+}
+
+// Beyond the bound a batch that hangs keeps what it has.
+func TestStalledBatchesAreBounded(t *testing.T) {
+	f := newFixture(t, nil)
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{})
+	d := make(told, 8)
+	b := newBatch(s, &backup.ReadBatch{}, d)
+	if !s.pickUp(b) {
+		t.Fatal("there is no place for one batch")
+	}
+	s.reading.force(b.filer())
+	s.packer.begin()
+	b.asks()
+	s.watch.stalled = maxStalled
+	s.lookAtCalls(2 + stallTicks)
+	if b.stalled || len(d) > 0 || s.inHand.taken() != 1 || s.reading.taken() != 1 {
+		t.Error("the batch is stalled, beside as many as may be")
+	}
+	s.watch.stalled--
+	s.lookAtCalls(3 + stallTicks)
+	d.wants(t, "stalled")
+	if s.inHand.taken() != 0 || s.reading.taken() != 0 {
+		t.Error("the stalled batch keeps its shares")
+	}
+	b.answered()
+	if s.watch.stalled != maxStalled-1 || s.reading.taken() != 1 || s.packer.busy() != 1 {
+		t.Error("the batch does not take part again")
+	}
+}
+
+func (s *shares) taken() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, held := range s.held {
+		n += held
+	}
+	return n
+}

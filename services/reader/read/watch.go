@@ -1,0 +1,143 @@
+package read
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// stallTicks is how many ticks of the watch a call of the source may last
+	// before its batch counts as stalled. A call only notes the tick at which it began.
+	stallTicks = 8
+	// callStalled is in the place of that tick once the batch is stalled.
+	callStalled = -1
+	// maxStalled bounds the batches that are stalled. Those beyond it keep
+	// what they have, so that in the end nothing more is taken.
+	maxStalled = 256
+)
+
+// A watch knows the batches in hand, and finds those whose filer does not answer.
+type watch struct {
+	clock atomic.Int64 // ticks, from 1
+
+	mu      sync.Mutex
+	hand    map[*batch]struct{}
+	stalled int
+	changed chan struct{} // told when a batch is done, or stalls
+}
+
+func newWatch() *watch {
+	w := &watch{hand: map[*batch]struct{}{}, changed: make(chan struct{}, 1)}
+	w.clock.Store(1)
+	return w
+}
+
+// watchCalls looks for calls that last too long, until ctx is done.
+func (s *Service) watchCalls(ctx context.Context) {
+	tick := time.NewTicker(max(s.opts.StallAfter/stallTicks, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.lookAtCalls(s.watch.clock.Add(1))
+		}
+	}
+}
+
+func (s *Service) lookAtCalls(now int64) {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	for b := range s.watch.hand {
+		since := b.call.Load()
+		if since > 0 && now-since > stallTicks && s.watch.stalled < maxStalled && b.call.CompareAndSwap(since, callStalled) {
+			s.stall(b)
+		}
+	}
+}
+
+// stall takes from a batch what others need more. It goes on waiting for the
+// filer, and holds the window that the filer may still write to. The caller
+// holds the watch's mu.
+func (s *Service) stall(b *batch) {
+	b.stalled = true
+	s.watch.stalled++
+	signal(s.watch.changed)
+	if b.window != nil { // which its goroutine does not touch until the call returns
+		b.window.home.replace(b.window)
+	}
+	s.reading.give(b.filer())
+	s.packer.end()
+	s.putDown(b)
+	s.Report.StalledBatch(b.msg.Job.Snapshot, b.msg.ID, true)
+	b.delivery.Stalled()
+	s.opts.Log.Warn("the filer does not answer; the read batch waits apart", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID)
+}
+
+// goOn has a stalled batch take part again. It does not wait for its turn, for
+// it holds a window.
+func (s *Service) goOn(b *batch) {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	b.stalled = false
+	s.watch.stalled--
+	s.reading.force(b.filer())
+	s.packer.begin()
+	s.Report.StalledBatch(b.msg.Job.Snapshot, b.msg.ID, false)
+	s.opts.Log.Info("the filer answers again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID)
+}
+
+// pickUp takes a batch in hand, unless its filer has too many already.
+func (s *Service) pickUp(b *batch) bool {
+	if !s.inHand.tryTake(b.filer()) {
+		return false
+	}
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	b.counted = true
+	s.watch.hand[b] = struct{}{}
+	return true
+}
+
+// done ends what pickUp began.
+func (s *Service) done(b *batch) {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	delete(s.watch.hand, b)
+	s.putDown(b)
+	signal(s.watch.changed)
+}
+
+// putDown has a batch not count as in hand any more. The caller holds the watch's mu.
+func (s *Service) putDown(b *batch) {
+	if b.counted {
+		b.counted = false
+		s.inHand.give(b.filer())
+	}
+}
+
+// busy is how many batches are in hand and not stalled.
+func (w *watch) busy() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.hand) - w.stalled
+}
+
+// handBack hands back what is in hand, without waiting for whoever has it.
+func (w *watch) handBack() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for b := range w.hand {
+		b.delivery.Retry(0)
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it was told already
+	}
+}
