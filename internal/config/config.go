@@ -38,7 +38,7 @@ type Index struct {
 	URL            string `yaml:"url" env:"BCTL_INDEX" flag:"index" secret:"url" doc:"postgres://user@host/database?sslmode=verify-full, or sqlite:/path/of/index.db."`
 	Password       string `yaml:"password" secret:"yes" doc:"Postgres password, where the URL has none."`
 	PasswordFile   string `yaml:"password_file" doc:"File with the Postgres password."`
-	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process; 0: a few for each CPU."`
+	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process; 0: 8, or pool_max_conns of the URL."`
 }
 
 // Store says where packs are.
@@ -81,9 +81,9 @@ type Worker struct {
 	Name        string        `yaml:"name" doc:"What this worker is called in progress and logs. Default: host name and process id."`
 	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
 	StallAfter  time.Duration `yaml:"stall_after" default:"0s" doc:"Walker, reader: after how long without an answer of the filer work counts as stalled, and no longer keeps others out."`
-	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" doc:"How long a service that is told to stop finishes what it has in hand, before it hands that back."`
+	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" doc:"How long a service that is told to stop finishes what it has in hand, before it hands that back; well below 60s, after which another takes it for lost."`
 	Tasks       int           `yaml:"tasks" default:"0" doc:"Walker: walk tasks in hand at a time."`
-	Directories int           `yaml:"directories" default:"0" doc:"Walker: directories being read at a time, over all tasks."`
+	Directories int           `yaml:"directories" default:"0" doc:"Walker: directories being read at a time, of one filer, over all its tasks."`
 	Grain       time.Duration `yaml:"grain" default:"0s" doc:"Walker: how coarse the file server's clock may be."`
 	Batches     int           `yaml:"batches" default:"0" doc:"Reader: batches being read at a time."`
 	InHand      int           `yaml:"in_hand" default:"0" doc:"Reader: batches being read or waiting for their packs."`

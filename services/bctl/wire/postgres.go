@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/url"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -22,5 +23,5 @@ func openPostgres(ctx context.Context, c *config.Config) (index.Index, error) {
 		u.User = url.UserPassword(u.User.Username(), c.Index.Password)
 		dsn = u.String()
 	}
-	return pgindex.Open(ctx, dsn, pgindex.Options{})
+	return pgindex.Open(ctx, dsn, pgindex.Options{MaxConns: int32(min(c.Index.MaxConnections, math.MaxInt32))})
 }
