@@ -2,6 +2,7 @@ package containers
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	api "github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
@@ -140,4 +142,19 @@ func (c *container) start(t *testing.T) {
 	if _, err := c.project.docker.ContainerStart(t.Context(), c.GetContainerID(), client.ContainerStartOptions{}); err != nil {
 		t.Fatalf("start %s: %v", c, err)
 	}
+}
+
+// throttled reports whether the container was held up by its limit of processor time.
+func (c *container) throttled(t *testing.T) bool {
+	t.Helper()
+	stats, err := c.project.docker.ContainerStats(t.Context(), c.GetContainerID(), client.ContainerStatsOptions{})
+	if err != nil {
+		t.Fatalf("statistics of %s: %v", c, err)
+	}
+	defer stats.Body.Close()
+	var seen api.StatsResponse
+	if err := json.NewDecoder(stats.Body).Decode(&seen); err != nil {
+		t.Fatalf("statistics of %s: %v", c, err)
+	}
+	return seen.CPUStats.ThrottlingData.ThrottledPeriods > 0
 }

@@ -157,10 +157,11 @@ func (p *project) storeSlow(t *testing.T, b *backup) {
 		}
 	}
 	limit(1000)
-	hold(t, longerThanLease)
+	fleet.Await(t, "the store to be held up", func() bool { return b.Ended() || store.throttled(t) })
 	if b.Ended() {
 		t.Error("the store was not slow")
 	}
+	hold(t, longerThanLease)
 	limit(-1)
 }
 

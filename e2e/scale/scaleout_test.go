@@ -54,13 +54,12 @@ func makeTree(b *testing.B, directories int) (root string, entries int) {
 // quiet is for what is measured: the harness has the services log all that they do.
 const quiet = "BCTL_LOG_LEVEL=warn"
 
-// newFleet has one reader and one committer, and no walker yet.
-func newFleet(b *testing.B) *fleet.Fleet {
+// newFleet has one reader and one committer, which has settings of its own, and no walker yet.
+func newFleet(b *testing.B, committer ...string) *fleet.Fleet {
 	b.Helper()
 	f := fleet.New(b, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})
 	f.Readers = append(f.Readers, f.Service("reader", quiet))
-	// What waits for a reader that is paused is not handed out again.
-	f.Committers = append(f.Committers, f.Service("committer", quiet, "BCTL_WORKER_QUEUE_LEASE=10m"))
+	f.Committers = append(f.Committers, f.Service("committer", append(committer, quiet)...))
 	return f
 }
 
@@ -77,6 +76,7 @@ func measure(b *testing.B, f *fleet.Fleet, filer *slowfs.FS) (walk, fleet.Summar
 	for _, reader := range f.Readers {
 		reader.Pause()
 	}
+	filer.SetLatency(slowfs.Latency{Stat: *statLatency, List: *statLatency})
 	m := startMeter(filer)
 	backup, _ := f.StartBackupOf("--filer", "slow", "--shard", filer.Dir)
 	fleet.Await(b, "the end of the walk", func() bool {
@@ -84,6 +84,7 @@ func measure(b *testing.B, f *fleet.Fleet, filer *slowfs.FS) (walk, fleet.Summar
 		return w.State != "running" || w.TasksAnnounced == w.TasksSettled
 	})
 	m.end()
+	filer.SetLatency(slowfs.Latency{}) // what is left to do is not measured
 	for _, reader := range f.Readers {
 		reader.Resume()
 	}
@@ -116,10 +117,10 @@ func BenchmarkScaleOut(b *testing.B) {
 
 func scaleOut(b *testing.B) {
 	tree, entries := makeTree(b, *treeDirectories)
-	f := newFleet(b)
+	// What waits for a reader that is paused is not handed out again.
+	f := newFleet(b, "BCTL_WORKER_QUEUE_LEASE=10m")
 	f.Filer("slow", "--walk-tasks", "128")
 	r := newReport(b, "scale-out")
-	latency := slowfs.Latency{Stat: *statLatency, List: *statLatency}
 	rows := [][]string{{"walkers", "snapshot", "walk s", "entries/s", "× 1 walker", "sustained entries/s", "× 1 walker"}}
 	alone := map[string]walk{}
 	for size := range strings.SplitSeq(*fleetSizes, ",") {
@@ -129,7 +130,7 @@ func scaleOut(b *testing.B) {
 		}
 		addWalkers(f, walkers)
 		// Each has a mount of its own, and so a shard that was never walked.
-		filer := slowfs.Mount(b, tree, slowfs.Options{Latency: latency, AttrTimeout: time.Second})
+		filer := slowfs.Mount(b, tree, slowfs.Options{AttrTimeout: time.Second})
 		f.Shard("slow", filer.Dir)
 		for _, snapshot := range []string{"first", "unchanged"} {
 			w, summary := measure(b, f, filer)

@@ -17,6 +17,8 @@ type Reporter struct {
 
 	mu   sync.Mutex
 	jobs map[backup.SnapshotID]*inProgress
+
+	taken chan struct{} // something was taken in hand
 }
 
 // inProgress is what is in hand for one snapshot.
@@ -36,18 +38,34 @@ type held struct {
 
 // NewReporter returns a Reporter for the worker of this name.
 func NewReporter(c *Conn, worker string) *Reporter {
-	return &Reporter{conn: c, worker: worker, jobs: map[backup.SnapshotID]*inProgress{}}
+	return &Reporter{conn: c, worker: worker, jobs: map[backup.SnapshotID]*inProgress{}, taken: make(chan struct{}, 1)}
 }
 
-// Run reports until ctx is done.
+// Run reports until ctx is done: at every interval, and soon after something was
+// taken in hand. What nobody has told of is waited for much longer when its worker dies.
 func (r *Reporter) Run(ctx context.Context, interval time.Duration) {
-	every(ctx, interval, r.report)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-r.taken:
+			pause(ctx, interval/takenPart) // what comes together is told together
+		}
+		r.report()
+	}
 }
+
+// takenPart is the part of the interval after which new work is told of.
+const takenPart = 10
 
 // Task notes that a walk task is in hand until done is called.
 func (r *Reporter) Task(job *backup.Job, id backup.TaskID) (done func()) {
 	snapshot := job.Snapshot
 	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.tasks, id) })
+	r.tell()
 	return func() { r.update(snapshot, func(p *inProgress) { drop(p.tasks, id) }) }
 }
 
@@ -55,7 +73,15 @@ func (r *Reporter) Task(job *backup.Job, id backup.TaskID) (done func()) {
 func (r *Reporter) Batch(job *backup.Job, id backup.BatchID) (done func()) {
 	snapshot := job.Snapshot
 	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.batches, id) })
+	r.tell()
 	return func() { r.update(snapshot, func(p *inProgress) { drop(p.batches, id) }) }
+}
+
+func (r *Reporter) tell() {
+	select {
+	case r.taken <- struct{}{}:
+	default: // it is known
+	}
 }
 
 // StalledTask notes that a task in hand waits for its filer, or does not any

@@ -52,8 +52,8 @@ func (x *Index) Cancelled(ctx context.Context, only []backup.SnapshotID) ([]back
 	return list, nil
 }
 
-// basesAtOnce keeps a condition below what SQLite takes: a depth of 1,000.
-const basesAtOnce = 500
+// basesAtOnce keeps a list of parameters short.
+const basesAtOnce = 1000
 
 // BaseCounts implements index.Catalog.
 func (x *Index) BaseCounts(ctx context.Context, ids []backup.SnapshotID) (map[backup.SnapshotID]backup.Counts, error) {
@@ -75,15 +75,23 @@ func (x *Index) addBaseCounts(ctx context.Context, ids []uuid.UUID, counts map[b
 	}
 	type key struct{ shard, number int64 }
 	based := make(map[key][]uuid.UUID, len(rows))
-	var bases []*sql.Predicate
 	for _, row := range rows {
 		k := key{row.ShardID, row.Base}
-		if based[k] == nil {
-			bases = append(bases, sql.And(sql.EQ(snapshot.FieldShardID, k.shard), sql.EQ(snapshot.FieldNumber, k.number)))
-		}
 		based[k] = append(based[k], row.ID)
 	}
-	found, err := client.Snapshot.Query().Where(func(s *sql.Selector) { s.Where(sql.Or(bases...)) }).All(ctx)
+	// A join, for which the planner goes from one index to the other; a list of pairs it evaluates one by one.
+	found, err := client.Snapshot.Query().Where(func(s *sql.Selector) {
+		of := sql.Table(snapshot.Table).As("of")
+		s.Join(of).OnP(sql.And(
+			sql.ColumnsEQ(of.C(snapshot.FieldShardID), s.C(snapshot.FieldShardID)),
+			sql.ColumnsEQ(of.C(snapshot.FieldBase), s.C(snapshot.FieldNumber)),
+		))
+		list := make([]any, len(ids))
+		for i, id := range ids {
+			list[i] = id
+		}
+		s.Where(sql.In(of.C(snapshot.FieldID), list...))
+	}).All(ctx)
 	for _, row := range found {
 		for _, id := range based[key{row.ShardID, row.Number}] {
 			counts[backup.SnapshotID(id)] = countsOf(row)

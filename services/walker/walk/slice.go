@@ -3,6 +3,7 @@ package walk
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -26,8 +27,8 @@ type budget struct {
 // budgets by generation: the first slices are small, so that a fresh tree is
 // spread over all walkers at once; the last is for all later ones.
 var budgets = []budget{
-	{64, 20_000, sliceBytes, time.Second},
-	{512, 100_000, sliceBytes, 2 * time.Second},
+	{16, 5_000, sliceBytes, 250 * time.Millisecond},
+	{256, 50_000, sliceBytes, time.Second},
 	{20_000, 400_000, sliceBytes, 10 * time.Second},
 }
 
@@ -85,7 +86,8 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 	if task.Job.Snapshots != "" {
 		s.result.source = task.Job.Source
 	}
-	s.end = time.Now().Add(s.budget.time)
+	// Slices that began together shall not end together: their walkers would all wait for what comes next.
+	s.end = time.Now().Add(s.budget.time/2 + rand.N(s.budget.time))
 	s.frontier = slices.Clone(task.Directories)
 	slices.Reverse(s.frontier)
 	return s, nil
