@@ -42,7 +42,7 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 // ctx is done; what is stalled does not count. handle must not block for long: it may end
 // the delivery later, from any goroutine.
 func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle func(*backup.WalkTask, *Delivery)) {
-	consume(ctx, c, walkQueue(site), hold{limit, workPullers, maxStalled}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, walkQueue(site), hold{limit, workPullers, maxStalled, idleFirst}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		task, err := Walk.decode(msg.Data())
 		return func(d *Delivery) { handle(task, d) }, err
 	})
@@ -50,7 +50,7 @@ func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle f
 
 // ConsumeRead is ConsumeWalk for read batches.
 func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle func(*backup.ReadBatch, *Delivery)) {
-	consume(ctx, c, readQueue(site), hold{limit, workPullers, maxStalled}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, readQueue(site), hold{limit, workPullers, maxStalled, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		batch, err := Read.decode(msg.Data())
 		return func(d *Delivery) { handle(batch, d) }, err
 	})
@@ -66,7 +66,7 @@ type Result struct {
 
 // ConsumeResults is ConsumeWalk for what workers found and stored.
 func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result)) {
-	consume(ctx, c, commitQueue, hold{limit, resultPullers, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
+	consume(ctx, c, commitQueue, hold{limit, resultPullers, 0, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		var r Result
 		var err error
 		switch msg.Subject() {
@@ -88,7 +88,13 @@ type hold struct {
 	limit   int // deliveries in hand at a time
 	pullers int // requests waiting at a time
 	stalled int // deliveries beside the limit that are stalled
+	// wait is how long, for each delivery in hand, the next request waits: who has less in hand asks earlier.
+	wait time.Duration
 }
+
+// idleFirst is the wait for walk tasks. They take seconds, and share what the walker may ask of
+// their filer: a walker that has several gains nothing by another, one that has none does.
+const idleFirst = 10 * time.Millisecond
 
 // consume asks for messages only as fast as they are taken in hand: nothing
 // waits in a buffer of this process while its time to acknowledge runs.
@@ -101,7 +107,7 @@ func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstrea
 			delay := retryDelay
 			for ctx.Err() == nil {
 				asked := time.Now()
-				err := c.pull(ctx, q, hand, decode)
+				err := c.pull(ctx, q, h, hand, decode)
 				if err == nil || ctx.Err() != nil {
 					continue
 				}
@@ -118,7 +124,7 @@ func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstrea
 }
 
 // pull takes messages until something fails.
-func (c *Conn) pull(ctx context.Context, q queue, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) error {
+func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) error {
 	asking, cancel := context.WithTimeout(ctx, nextWait)
 	consumer, err := c.js.Consumer(asking, q.stream, q.consumer)
 	cancel()
@@ -130,6 +136,9 @@ func (c *Conn) pull(ctx context.Context, q queue, hand *inHand, decode func(jets
 		case <-ctx.Done():
 			return nil
 		case hand.free <- struct{}{}:
+		}
+		if others := len(hand.free) - 1; others > 0 && h.wait > 0 && c.opts.InProcess == nil {
+			pause(ctx, time.Duration(others)*h.wait)
 		}
 		msg, err := c.nextMessage(ctx, consumer)
 		if msg == nil {

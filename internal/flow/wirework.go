@@ -11,7 +11,7 @@ import (
 func encodeWalkTask(t *backup.WalkTask) ([]byte, error) {
 	return marshal(&bctlv1.WalkTask{
 		Job: jobToWire(&t.Job), Task: int64(t.ID), Attempt: t.Attempt, Generation: t.Generation,
-		Directories: bytesOf(t.Directories),
+		Directories: bytesOf(t.Directories), Scarce: t.Scarce,
 	})
 }
 
@@ -28,7 +28,7 @@ func decodeWalkTask(data []byte) (*backup.WalkTask, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backup.WalkTask{Job: job, ID: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Generation: m.GetGeneration(), Directories: dirs}, nil
+	return &backup.WalkTask{Job: job, ID: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Generation: m.GetGeneration(), Directories: dirs, Scarce: m.GetScarce()}, nil
 }
 
 func encodeReadBatch(b *backup.ReadBatch) ([]byte, error) {

@@ -78,7 +78,7 @@ func (x *Index) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTas
 		tasks[i] = t
 		return of, i, err
 	}, func(i int, j *job) {
-		tasks[i].Job = j.Job
+		tasks[i].Job, tasks[i].Scarce = j.Job, j.scarce
 		if tasks[i].Generation == 0 {
 			tasks[i].Job.Snapshots = j.pattern
 		}
@@ -124,7 +124,7 @@ func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset f
 	}
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		reset(0)
-		chosen, err := tx.choose(ctx, c, kind)
+		chosen, scarce, err := tx.choose(ctx, c, kind)
 		if err != nil || len(chosen) == 0 {
 			return err
 		}
@@ -163,50 +163,52 @@ func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset f
 			if !ok {
 				return fmt.Errorf("work of snapshot %s, which is gone: %w", backup.SnapshotID(id), backup.ErrCorrupt)
 			}
+			j.scarce = scarce(int64(j.Filer))
 			set(i, j)
 		}
 		return nil
 	})
 }
 
-// choose returns the ids of the work to claim, in the order in which it is to be handed out.
-func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) ([]int64, error) {
+// choose returns the ids of the work to claim, in the order in which it is to be handed out, and
+// what tells of a filer whether it had places for more.
+func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) (chosen []int64, scarce func(filer int64) bool, err error) {
 	if tx.Serialize != "" {
 		rows, err := tx.QueryContext(ctx, tx.Serialize, kind.turn)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := closeRows(rows); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	p := newShares(c)
 	if err := tx.countLeases(ctx, c, kind.table, p); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if p.room() == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	err := tx.each(ctx, "SELECT count(DISTINCT site) FROM filers WHERE NOT retired", nil, func(scan func(...any) error) error {
+	err = tx.each(ctx, "SELECT count(DISTINCT site) FROM filers WHERE NOT retired", nil, func(scan func(...any) error) error {
 		return scan(&p.allSites)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// Those that nothing runs of are left out: a claim of an idle fleet costs the same, however many filers it has.
 	rows, err := tx.Filer.Query().Where(func(s *entsql.Selector) {
 		s.Where(entsql.ExprP("id IN (SELECT filer_id FROM snapshots WHERE " + isRunning + ")"))
 	}).All(ctx)
 	if err != nil || len(rows) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, row := range rows {
 		p.add(row.ID, row.Site, kind.slots(row))
 	}
 	if err := tx.findOpen(ctx, c, kind.table, p); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return p.choose(), nil
+	return p.choose(), p.scarce, nil
 }
 
 // countLeases counts the leases that run: those are as many as Queued and the stalled ones, however much work is open.
@@ -339,6 +341,7 @@ type job struct {
 	backup.Job
 	pattern   string // of source snapshots: for the root task
 	readShare int64  // for batches
+	scarce    bool   // for tasks: see backup.WalkTask
 }
 
 // jobs returns the jobs of snapshots.

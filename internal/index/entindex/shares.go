@@ -78,6 +78,12 @@ func (p *shares) open(filer, id int64) {
 	f.site.active = true
 }
 
+// scarce reports whether a filer has places left when all its open work is chosen.
+func (p *shares) scarce(filer int64) bool {
+	f := p.of[filer]
+	return f != nil && len(f.open) == 0 && f.hand < f.slots
+}
+
 // ofSite is how much of Queued one site may have: an even part, where those that have work share it with one
 // that has none yet. When that gets some, it finds its place free, even if no worker of the others ever comes.
 func (p *shares) ofSite() int {

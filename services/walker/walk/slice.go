@@ -32,6 +32,9 @@ var budgets = []budget{
 	{20_000, 400_000, sliceBytes, 10 * time.Second},
 }
 
+// scarceTime is the time of a later slice while tasks are scarce: the end of a walk is spread, too.
+const scarceTime = time.Second
+
 const (
 	// sliceBytes of results end a slice, so that most results are one message.
 	sliceBytes = 320 << 10
@@ -85,6 +88,9 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 	s.result.check = func(ctx context.Context) error { return h.check(ctx, tree) }
 	if task.Job.Snapshots != "" {
 		s.result.source = task.Job.Source
+	}
+	if task.Scarce && !svc.opts.WholeSlices {
+		s.budget.time = min(s.budget.time, scarceTime)
 	}
 	// Slices that began together shall not end together: their walkers would all wait for what comes next.
 	s.end = time.Now().Add(s.budget.time/2 + rand.N(s.budget.time))
