@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	treeDirectories = flag.Int("directories", 2500, "of the tree that is walked")
+	treeDirectories = flag.Int("directories", 7000, "of the tree that is walked")
 	statLatency     = flag.Duration("stat", 2*time.Millisecond, "latency of a stat")
 	fleetSizes      = flag.String("walkers", "1,2,4,8", "numbers of walkers, ascending")
 	timeline        = flag.Bool("timeline", false, "log how many entries were walked in each quarter of a second")
