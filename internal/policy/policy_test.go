@@ -1,0 +1,158 @@
+package policy
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+func parse(t *testing.T, p backup.Policy) *Schedule {
+	t.Helper()
+	s, err := Parse(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func at(t *testing.T, text string) time.Time {
+	t.Helper()
+	v, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestNext(t *testing.T) {
+	for _, test := range []struct{ name, schedule, zone, after, want string }{
+		{"daily", "30 2 * * *", "", "2026-03-01T02:30:00Z", "2026-03-02T02:30:00Z"},
+		{"in its zone", "30 2 * * *", "Europe/Berlin", "2026-01-10T00:00:00Z", "2026-01-10T01:30:00Z"},
+		{"descriptor", "@weekly", "", "2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z"},
+		// 02:30 does not exist on that day.
+		{"when clocks go forward", "30 2 * * *", "Europe/Berlin", "2026-03-29T00:00:00Z", "2026-03-29T01:30:00Z"},
+		{"the day after", "30 2 * * *", "Europe/Berlin", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"},
+		// 02:30 comes twice: once is enough.
+		{"on the day when clocks go back", "30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T01:30:00Z"},
+		{"each hour, also when clocks go back", "0 * * * *", "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z"},
+		{"when clocks go back", "30 2 * * *", "Europe/Berlin", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"},
+		{"every", "@every 6h", "", "2026-01-10T07:12:00Z", "2026-01-10T12:00:00Z"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := parse(t, backup.Policy{Schedule: test.schedule, TimeZone: test.zone})
+			if got := s.Next(1, at(t, test.after)); !got.Equal(at(t, test.want)) {
+				t.Errorf("due %v, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeParsed(t *testing.T) {
+	for name, p := range map[string]backup.Policy{
+		"no schedule":         {},
+		"six fields":          {Schedule: "0 0 2 * * *"},
+		"a date that is none": {Schedule: "0 0 31 2 *"},
+		"zone in schedule":    {Schedule: "TZ=Europe/Berlin 0 2 * * *"},
+		"zone":                {Schedule: "@daily", TimeZone: "Mars/Olympus"},
+		"this machine's zone": {Schedule: "@daily", TimeZone: "Local"},
+		"jitter":              {Schedule: "@daily", Jitter: -time.Second},
+		"recovery point":      {Schedule: "@daily", RecoveryPoint: 1000 * 24 * time.Hour},
+		"window":              {Schedule: "@daily", Windows: []string{"night"}},
+		"window of no length": {Schedule: "@daily", Windows: []string{"10:00-10:00"}},
+		"window after 24:00":  {Schedule: "@daily", Windows: []string{"24:00-06:00"}},
+		"window of no day":    {Schedule: "@daily", Windows: []string{"today 10:00-12:00"}},
+	} {
+		if _, err := Parse(p); !errors.Is(err, backup.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWindows(t *testing.T) {
+	s := parse(t, backup.Policy{Schedule: "@daily", TimeZone: "Europe/Berlin", Windows: []string{"fri-mon 20:00-06:00", "wed 12:00-24:00"}})
+	for text, want := range map[string]bool{
+		"2026-01-09T20:00:00+01:00": true, // a Friday
+		"2026-01-09T19:59:00+01:00": false,
+		"2026-01-10T05:59:00+01:00": true,
+		"2026-01-10T06:00:00+01:00": false,
+		"2026-01-13T03:00:00+01:00": true, // Tuesday, in Monday's window
+		"2026-01-13T20:00:00+01:00": false,
+		"2026-01-14T23:59:00+01:00": true,
+		"2026-01-15T00:00:00+01:00": false,
+		"2026-07-10T18:00:00Z":      true, // 20:00 in summer
+	} {
+		if got := s.Allowed(at(t, text)); got != want {
+			t.Errorf("%s: allowed %t", text, got)
+		}
+	}
+}
+
+// Whatever the policy, due times only go forward, and jitter keeps a shard's distance.
+func TestNextGoesForward(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		p := backup.Policy{
+			Schedule: rapid.SampledFrom([]string{"@hourly", "*/7 * * * *", "15 3 * * 1", "0 2 29 * *", "@every 90m"}).Draw(rt, "schedule"),
+			TimeZone: rapid.SampledFrom([]string{"", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe"}).Draw(rt, "zone"),
+			Jitter:   time.Duration(rapid.IntRange(0, 7200).Draw(rt, "jitter")) * time.Second,
+		}
+		s, err := Parse(p)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		shard := backup.ShardID(rapid.Int64Range(1, 1<<40).Draw(rt, "shard"))
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rapid.IntRange(0, 400*24*3600).Draw(rt, "now")) * time.Second)
+		plain := *s
+		plain.jitter = 0
+		for range 20 {
+			next := s.Next(shard, now)
+			if !next.After(now) {
+				rt.Fatalf("after %v: %v", now, next)
+			}
+			if share := s.share(shard); share > p.Jitter || !plain.Next(shard, next.Add(-share-time.Second)).Equal(next.Add(-share)) {
+				rt.Fatalf("%v is not an occurrence and %v", next, share)
+			}
+			if again := s.Next(shard, next.Add(-time.Second)); !again.Equal(next) {
+				rt.Fatalf("%v, and %v a second before it", next, again)
+			}
+			now = next
+		}
+	})
+}
+
+func TestDeadline(t *testing.T) {
+	due, good := at(t, "2026-01-10T02:00:00Z"), at(t, "2026-01-09T02:00:07Z")
+	s := parse(t, backup.Policy{Schedule: "0 2 * * *"})
+	if got := s.Deadline(1, due, good); !got.Equal(at(t, "2026-01-11T02:00:00Z")) {
+		t.Errorf("without a recovery point: %v", got)
+	}
+	s = parse(t, backup.Policy{Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	if got := s.Deadline(1, due, good); !got.Equal(at(t, "2026-01-10T04:00:07Z")) {
+		t.Errorf("after a good one: %v", got)
+	}
+	if got := s.Deadline(1, due, time.Time{}); !got.Equal(at(t, "2026-01-11T04:00:00Z")) {
+		t.Errorf("before the first: %v", got)
+	}
+}
+
+func TestPick(t *testing.T) {
+	now := at(t, "2026-01-10T02:00:00Z")
+	candidate := func(shard backup.ShardID, filer backup.FilerID, minutes int) Candidate {
+		return Candidate{Shard: shard, Filer: filer, Due: now, Deadline: now.Add(time.Duration(minutes) * time.Minute)}
+	}
+	all := []Candidate{candidate(1, 1, 30), candidate(2, 1, 10), candidate(3, 1, 20), candidate(4, 2, 40), candidate(5, 3, 50)}
+	picked := Pick(all, map[backup.FilerID]int{1: 1, 9: 1}, Limits{Running: 5, RunningPerFiler: 2})
+	var shards []backup.ShardID
+	for _, c := range picked {
+		shards = append(shards, c.Shard)
+	}
+	if len(shards) != 3 || shards[0] != 2 || shards[1] != 4 || shards[2] != 5 {
+		t.Errorf("picked %v, want 2 (filer 1 is full then), 4, 5", shards)
+	}
+	if len(Pick(all, nil, Limits{})) != len(all) {
+		t.Error("no limits: all")
+	}
+}
