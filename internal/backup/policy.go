@@ -5,8 +5,9 @@ import "time"
 // A Policy says when the shards of some filers are backed up, what is left
 // out, and how long snapshots are kept.
 type Policy struct {
-	ID   PolicyID
-	Name string
+	ID       PolicyID
+	Revision int64 // grows with each change
+	Name     string
 	// Labels choose the filers: those that have all of them. No labels choose every filer.
 	Labels map[string]string
 	Paused bool // nothing is begun

@@ -31,6 +31,8 @@ type Config struct {
 	NATS   NATS   `yaml:"nats"`
 	Worker Worker `yaml:"worker"`
 	Log    Log    `yaml:"log"`
+	HTTP   HTTP   `yaml:"http"`
+	Trace  Trace  `yaml:"trace"`
 }
 
 // Index says where the index is.
@@ -93,12 +95,27 @@ type Worker struct {
 	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" doc:"Committer: after how long work that no worker has reported on is handed out again."`
 	Poll        time.Duration `yaml:"poll" default:"0s" doc:"Committer: how often open work is looked for."`
 	Queued      int           `yaml:"queued" default:"0" doc:"Committer: tasks, and batches, that may be handed out at a time."`
+	MaxRunning  int           `yaml:"max_running" default:"0" doc:"Committer: snapshots that run at a time, before policies begin no more; 0: 64."`
+	MaxPerFiler int           `yaml:"max_running_per_filer" default:"0" doc:"Committer: the same of one filer; 0: 4."`
 }
 
 // Log says what is logged, and how.
 type Log struct {
 	Level  string `yaml:"level" flag:"log-level" default:"info" doc:"Least level that is logged: debug, info, warn or error."`
 	Format string `yaml:"format" flag:"log-format" default:"auto" doc:"text, json, or auto: text on a terminal, json elsewhere."`
+}
+
+// HTTP says where a service can be watched.
+type HTTP struct {
+	Listen string `yaml:"listen" doc:"Services: address (host:port) of /metrics, /healthz and /readyz, without TLS or passwords: one that only those who watch can reach. Without it there is no listener, and nothing is measured."`
+	Pprof  bool   `yaml:"pprof" default:"false" doc:"Services: serve /debug/pprof there, too. Whoever reaches it can read this process's memory."`
+}
+
+// Trace says where traces go.
+type Trace struct {
+	URL     string `yaml:"url" doc:"Services: OpenTelemetry collector that speaks OTLP over HTTP, http://host:4318; its spans have paths of directories. Without it there are no traces."`
+	CAFile  string `yaml:"ca_file" doc:"PEM file of the certificate authorities to trust, of a collector with https."`
+	Percent int    `yaml:"percent" default:"100" doc:"Committer: how many of a hundred snapshots are traced."`
 }
 
 // Sources are where settings come from, strongest first.

@@ -35,6 +35,9 @@ type Options struct {
 	// InProcess connects to a server in this process instead of URL.
 	InProcess nats.InProcessConnProvider
 	Log       *slog.Logger
+	// Moved, if not nil, is called whenever a consumer asks for messages, or looks whether it may: it
+	// does so every few seconds, also while NATS is away.
+	Moved func()
 }
 
 // A Conn is a connection to NATS. It reconnects for ever. All methods may be
@@ -53,6 +56,9 @@ type Conn struct {
 func Connect(o Options) (*Conn, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Moved == nil {
+		o.Moved = func() {}
 	}
 	address := o.URL
 	o.URL = redacted(o.URL) // from here on it is only for messages

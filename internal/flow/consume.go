@@ -107,6 +107,7 @@ func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstrea
 			delay := retryDelay
 			for ctx.Err() == nil {
 				asked := time.Now()
+				c.opts.Moved()
 				err := c.pull(ctx, q, h, hand, decode)
 				if err == nil || ctx.Err() != nil {
 					continue
@@ -132,10 +133,8 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 		return err
 	}
 	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
+		if !c.room(ctx, hand) {
 			return nil
-		case hand.free <- struct{}{}:
 		}
 		if others := len(hand.free) - 1; others > 0 && h.wait > 0 && c.opts.InProcess == nil {
 			pause(ctx, time.Duration(others)*h.wait)
@@ -155,6 +154,23 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 		c.deliver(msg, hand, decode)
 	}
 	return nil
+}
+
+// room waits for a place in hand; it returns false when ctx is done. That there is none for
+// long is no fault of the consumer's, which goes on looking.
+func (c *Conn) room(ctx context.Context, hand *inHand) bool {
+	look := time.NewTicker(nextWait)
+	defer look.Stop()
+	for {
+		c.opts.Moved()
+		select {
+		case <-ctx.Done():
+			return false
+		case hand.free <- struct{}{}:
+			return true
+		case <-look.C:
+		}
+	}
 }
 
 // nextMessage returns nil and no error when none came in time. A request that is

@@ -25,7 +25,7 @@ func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error 
 	if len(data) > MaxMessageBytes {
 		return fmt.Errorf("%s: %d bytes: %w", subject, len(data), ErrTooLarge)
 	}
-	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}); err != nil {
+	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data, Header: traceHeader(ctx)}); err != nil {
 		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, subject, err, backup.ErrUnavailable)
 	}
 	return nil

@@ -12,6 +12,9 @@ import (
 // extends the leases of its work, and is what progress lines are made of.
 // Its methods may be called concurrently.
 type Reporter struct {
+	// Moved, if not nil, is called with each report; it is set before Run.
+	Moved func()
+
 	conn   *Conn
 	worker string
 
@@ -158,6 +161,9 @@ func (r *Reporter) update(job backup.SnapshotID, change func(*inProgress)) {
 }
 
 func (r *Reporter) report() {
+	if r.Moved != nil {
+		r.Moved()
+	}
 	for _, p := range r.take() {
 		_ = r.conn.PublishProgress(p) // it may be lost
 	}

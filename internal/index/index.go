@@ -58,6 +58,7 @@ type Index interface {
 	Dedup
 	Committing
 	Leading
+	Scheduling
 	// Close ends the connections.
 	Close() error
 }
@@ -87,6 +88,7 @@ type SnapshotFilter struct {
 // Catalog is what operators see and ask for.
 type Catalog interface {
 	Filers
+	Policies
 
 	// EnsureFiler and EnsureShard return the row of that name, made if need be; one that was retired is back then.
 	EnsureFiler(ctx context.Context, name string) (backup.Filer, error)
@@ -97,7 +99,7 @@ type Catalog interface {
 	// task, based on the shard's newest committed snapshot, in one
 	// transaction. If one is running already it returns that one, and
 	// backup.ErrRunning (I5). Selection, AllowShrink, Tags and ID are taken from s, and the time from now;
-	// what filer and shard leave out is added to the Selection. A retired shard, or one of a retired filer, is backup.ErrNotFound.
+	// what filer, shard and policy leave out is added to the Selection. A retired shard, or one of a retired filer, is backup.ErrNotFound.
 	BeginSnapshot(ctx context.Context, shard backup.ShardID, s backup.Snapshot, now time.Time) (backup.Snapshot, error)
 	// RequestCancel notes that a running snapshot shall end; a committer fails it then. backup.ErrNotFound where it is not running.
 	RequestCancel(ctx context.Context, id backup.SnapshotID, reason string) error
@@ -167,6 +169,9 @@ type FilerStatus struct {
 	Tasks, Batches int // in hand
 	// Oldest and Newest are the times of the last good snapshots of its shards; zero: one has none, or all have none.
 	Oldest, Newest time.Time
+	// Deadline is the first of its shards', and Overdue how many have passed theirs; zero: none has one.
+	Deadline time.Time
+	Overdue  int
 }
 
 // A ShardStatus is a shard and its last good snapshot.
@@ -179,6 +184,14 @@ type ShardStatus struct {
 	Files    int64
 	Bytes    int64
 	Running  backup.SnapshotID // zero: none
+	Failed   bool              // the newest snapshot has failed
+	Policy   string            // that it is bound to; "": none, or the scheduler has not seen it yet
+	Plan     Plan
+}
+
+// Overdue reports whether the shard has no good snapshot that is new enough, as its policy wants it.
+func (s *ShardStatus) Overdue(now time.Time) bool {
+	return !s.Retired && !s.Plan.Deadline.IsZero() && s.Plan.Deadline.Before(now)
 }
 
 // Work is a task or batch that is handed out.

@@ -12,6 +12,9 @@
 // A snapshot is begun only inside one of the policy's windows; one that runs
 // when the window ends goes on.
 //
+// A shard that was never backed up is due at once. One whose snapshot has failed is
+// due again after RetryAfter; its deadline stays.
+//
 // # Which comes first
 //
 // The one whose deadline is nearest (earliest deadline first, Liu and Layland

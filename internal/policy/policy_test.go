@@ -138,6 +138,56 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+func TestFor(t *testing.T) {
+	policies := []backup.Policy{
+		{Name: "z"}, {Name: "y"}, {Name: "gold", Labels: map[string]string{"tier": "gold"}},
+		{Name: "prod", Labels: map[string]string{"env": "prod"}}, {Name: "both", Labels: map[string]string{"tier": "gold", "env": "prod"}},
+	}
+	for _, test := range []struct {
+		labels map[string]string
+		want   string
+	}{
+		{nil, "y"},
+		{map[string]string{"tier": "silver"}, "y"},
+		{map[string]string{"tier": "gold", "rack": "7"}, "gold"},
+		{map[string]string{"tier": "silver", "env": "prod"}, "prod"},
+		{map[string]string{"tier": "gold", "env": "prod"}, "both"},
+	} {
+		if p, ok := For(test.labels, policies); !ok || p.Name != test.want {
+			t.Errorf("%v: %q, want %q", test.labels, p.Name, test.want)
+		}
+	}
+	if p, ok := For(nil, policies[2:]); ok {
+		t.Errorf("%q for a filer without labels", p.Name)
+	}
+	if p, _ := For(map[string]string{"tier": "gold", "env": "prod"}, policies[2:4]); p.Name != "gold" {
+		t.Errorf("%q of two with as many labels, want the first by name", p.Name)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	now := at(t, "2026-01-10T12:00:00Z")
+	s := parse(t, backup.Policy{Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	for name, test := range map[string]struct {
+		past          Past
+		due, deadline string
+	}{
+		"never backed up": {Past{}, "2026-01-10T12:00:00Z", "2026-01-11T14:00:00Z"},
+		"done":            {Past{Good: at(t, "2026-01-10T02:00:03Z")}, "2026-01-11T02:00:00Z", "2026-01-11T04:00:03Z"},
+		"missed twice":    {Past{Good: at(t, "2026-01-08T02:00:00Z")}, "2026-01-09T02:00:00Z", "2026-01-09T04:00:00Z"},
+		"failed": {
+			Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: true, Deadline: at(t, "2026-01-10T04:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T04:00:00Z",
+		},
+		"failed, and not due so soon":      {Past{Good: at(t, "2026-01-10T03:00:00Z"), Failed: true}, "2026-01-11T02:00:00Z", "2026-01-11T05:00:00Z"},
+		"failed before there was any good": {Past{Failed: true, Deadline: at(t, "2026-01-10T13:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T13:00:00Z"},
+	} {
+		due, deadline := s.Plan(1, test.past, now)
+		if !due.Equal(at(t, test.due)) || !deadline.Equal(at(t, test.deadline)) {
+			t.Errorf("%s: due %v, deadline %v", name, due, deadline)
+		}
+	}
+}
+
 func TestPick(t *testing.T) {
 	now := at(t, "2026-01-10T02:00:00Z")
 	candidate := func(shard backup.ShardID, filer backup.FilerID, minutes int) Candidate {

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"strings"
 	"time"
+	_ "time/tzdata" // a container may have none, and all machines must agree
 
 	"github.com/robfig/cron/v3"
 

@@ -1,4 +1,5 @@
-// Package telemetry sets up logging.
+// Package telemetry is how bctl is watched: logs, metrics (Prometheus) and
+// traces (OpenTelemetry). It is the only package that knows these libraries.
 package telemetry
 
 import (

@@ -12,6 +12,7 @@ import (
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
+	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/leader"
 	"github.com/bctl/bctl/internal/index/ent/pack"
@@ -82,16 +83,17 @@ var (
 func checkColumn(t, c string) error {
 	initCheck.Do(func() {
 		columnCheck = sql.NewColumnCheck(map[string]func(string) bool{
-			filer.Table:      filer.ValidColumn,
-			leader.Table:     leader.ValidColumn,
-			pack.Table:       pack.ValidColumn,
-			problem.Table:    problem.ValidColumn,
-			readbatch.Table:  readbatch.ValidColumn,
-			repository.Table: repository.ValidColumn,
-			shard.Table:      shard.ValidColumn,
-			slicepart.Table:  slicepart.ValidColumn,
-			snapshot.Table:   snapshot.ValidColumn,
-			walktask.Table:   walktask.ValidColumn,
+			backuppolicy.Table: backuppolicy.ValidColumn,
+			filer.Table:        filer.ValidColumn,
+			leader.Table:       leader.ValidColumn,
+			pack.Table:         pack.ValidColumn,
+			problem.Table:      problem.ValidColumn,
+			readbatch.Table:    readbatch.ValidColumn,
+			repository.Table:   repository.ValidColumn,
+			shard.Table:        shard.ValidColumn,
+			slicepart.Table:    slicepart.ValidColumn,
+			snapshot.Table:     snapshot.ValidColumn,
+			walktask.Table:     walktask.ValidColumn,
 		})
 	})
 	return columnCheck(t, c)

@@ -12,6 +12,7 @@ import (
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/sql"
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/leader"
 	"github.com/bctl/bctl/internal/index/ent/pack"
@@ -35,17 +36,1050 @@ const (
 	OpUpdateOne = ent.OpUpdateOne
 
 	// Node types.
-	TypeFiler      = "Filer"
-	TypeLeader     = "Leader"
-	TypePack       = "Pack"
-	TypeProblem    = "Problem"
-	TypeReadBatch  = "ReadBatch"
-	TypeRepository = "Repository"
-	TypeShard      = "Shard"
-	TypeSlicePart  = "SlicePart"
-	TypeSnapshot   = "Snapshot"
-	TypeWalkTask   = "WalkTask"
+	TypeBackupPolicy = "BackupPolicy"
+	TypeFiler        = "Filer"
+	TypeLeader       = "Leader"
+	TypePack         = "Pack"
+	TypeProblem      = "Problem"
+	TypeReadBatch    = "ReadBatch"
+	TypeRepository   = "Repository"
+	TypeShard        = "Shard"
+	TypeSlicePart    = "SlicePart"
+	TypeSnapshot     = "Snapshot"
+	TypeWalkTask     = "WalkTask"
 )
+
+// BackupPolicyMutation represents an operation that mutates the BackupPolicy nodes in the graph.
+type BackupPolicyMutation struct {
+	config
+	op                Op
+	typ               string
+	id                *int64
+	name              *string
+	revision          *int64
+	addrevision       *int64
+	labels            *map[string]string
+	paused            *bool
+	schedule          *string
+	time_zone         *string
+	jitter            *int64
+	addjitter         *int64
+	windows           *[]string
+	appendwindows     []string
+	recovery_point    *int64
+	addrecovery_point *int64
+	retention         *backup.Retention
+	selection         *backup.Selection
+	clearedFields     map[string]struct{}
+	done              bool
+	oldValue          func(context.Context) (*BackupPolicy, error)
+	predicates        []predicate.BackupPolicy
+}
+
+var _ ent.Mutation = (*BackupPolicyMutation)(nil)
+
+// backuppolicyOption allows management of the mutation configuration using functional options.
+type backuppolicyOption func(*BackupPolicyMutation)
+
+// newBackupPolicyMutation creates new mutation for the BackupPolicy entity.
+func newBackupPolicyMutation(c config, op Op, opts ...backuppolicyOption) *BackupPolicyMutation {
+	m := &BackupPolicyMutation{
+		config:        c,
+		op:            op,
+		typ:           TypeBackupPolicy,
+		clearedFields: make(map[string]struct{}),
+	}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return m
+}
+
+// withBackupPolicyID sets the ID field of the mutation.
+func withBackupPolicyID(id int64) backuppolicyOption {
+	return func(m *BackupPolicyMutation) {
+		var (
+			err   error
+			once  sync.Once
+			value *BackupPolicy
+		)
+		m.oldValue = func(ctx context.Context) (*BackupPolicy, error) {
+			once.Do(func() {
+				if m.done {
+					err = errors.New("querying old values post mutation is not allowed")
+				} else {
+					value, err = m.Client().BackupPolicy.Get(ctx, id)
+				}
+			})
+			return value, err
+		}
+		m.id = &id
+	}
+}
+
+// withBackupPolicy sets the old BackupPolicy of the mutation.
+func withBackupPolicy(node *BackupPolicy) backuppolicyOption {
+	return func(m *BackupPolicyMutation) {
+		m.oldValue = func(context.Context) (*BackupPolicy, error) {
+			return node, nil
+		}
+		m.id = &node.ID
+	}
+}
+
+// Client returns a new `ent.Client` from the mutation. If the mutation was
+// executed in a transaction (ent.Tx), a transactional client is returned.
+func (m BackupPolicyMutation) Client() *Client {
+	client := &Client{config: m.config}
+	client.init()
+	return client
+}
+
+// Tx returns an `ent.Tx` for mutations that were executed in transactions;
+// it returns an error otherwise.
+func (m BackupPolicyMutation) Tx() (*Tx, error) {
+	if _, ok := m.driver.(*txDriver); !ok {
+		return nil, errors.New("ent: mutation is not running in a transaction")
+	}
+	tx := &Tx{config: m.config}
+	tx.init()
+	return tx, nil
+}
+
+// SetID sets the value of the id field. Note that this
+// operation is only accepted on creation of BackupPolicy entities.
+func (m *BackupPolicyMutation) SetID(id int64) {
+	m.id = &id
+}
+
+// ID returns the ID value in the mutation. Note that the ID is only available
+// if it was provided to the builder or after it was returned from the database.
+func (m *BackupPolicyMutation) ID() (id int64, exists bool) {
+	if m.id == nil {
+		return
+	}
+	return *m.id, true
+}
+
+// IDs queries the database and returns the entity ids that match the mutation's predicate.
+// That means, if the mutation is applied within a transaction with an isolation level such
+// as sql.LevelSerializable, the returned ids match the ids of the rows that will be updated
+// or updated by the mutation.
+func (m *BackupPolicyMutation) IDs(ctx context.Context) ([]int64, error) {
+	switch {
+	case m.op.Is(OpUpdateOne | OpDeleteOne):
+		id, exists := m.ID()
+		if exists {
+			return []int64{id}, nil
+		}
+		fallthrough
+	case m.op.Is(OpUpdate | OpDelete):
+		return m.Client().BackupPolicy.Query().Where(m.predicates...).IDs(ctx)
+	default:
+		return nil, fmt.Errorf("IDs is not allowed on %s operations", m.op)
+	}
+}
+
+// SetName sets the "name" field.
+func (m *BackupPolicyMutation) SetName(s string) {
+	m.name = &s
+}
+
+// Name returns the value of the "name" field in the mutation.
+func (m *BackupPolicyMutation) Name() (r string, exists bool) {
+	v := m.name
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldName returns the old "name" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldName(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldName is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldName requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldName: %w", err)
+	}
+	return oldValue.Name, nil
+}
+
+// ResetName resets all changes to the "name" field.
+func (m *BackupPolicyMutation) ResetName() {
+	m.name = nil
+}
+
+// SetRevision sets the "revision" field.
+func (m *BackupPolicyMutation) SetRevision(i int64) {
+	m.revision = &i
+	m.addrevision = nil
+}
+
+// Revision returns the value of the "revision" field in the mutation.
+func (m *BackupPolicyMutation) Revision() (r int64, exists bool) {
+	v := m.revision
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRevision returns the old "revision" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldRevision(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRevision is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRevision requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRevision: %w", err)
+	}
+	return oldValue.Revision, nil
+}
+
+// AddRevision adds i to the "revision" field.
+func (m *BackupPolicyMutation) AddRevision(i int64) {
+	if m.addrevision != nil {
+		*m.addrevision += i
+	} else {
+		m.addrevision = &i
+	}
+}
+
+// AddedRevision returns the value that was added to the "revision" field in this mutation.
+func (m *BackupPolicyMutation) AddedRevision() (r int64, exists bool) {
+	v := m.addrevision
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetRevision resets all changes to the "revision" field.
+func (m *BackupPolicyMutation) ResetRevision() {
+	m.revision = nil
+	m.addrevision = nil
+}
+
+// SetLabels sets the "labels" field.
+func (m *BackupPolicyMutation) SetLabels(value map[string]string) {
+	m.labels = &value
+}
+
+// Labels returns the value of the "labels" field in the mutation.
+func (m *BackupPolicyMutation) Labels() (r map[string]string, exists bool) {
+	v := m.labels
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldLabels returns the old "labels" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldLabels(ctx context.Context) (v map[string]string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldLabels is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldLabels requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldLabels: %w", err)
+	}
+	return oldValue.Labels, nil
+}
+
+// ClearLabels clears the value of the "labels" field.
+func (m *BackupPolicyMutation) ClearLabels() {
+	m.labels = nil
+	m.clearedFields[backuppolicy.FieldLabels] = struct{}{}
+}
+
+// LabelsCleared returns if the "labels" field was cleared in this mutation.
+func (m *BackupPolicyMutation) LabelsCleared() bool {
+	_, ok := m.clearedFields[backuppolicy.FieldLabels]
+	return ok
+}
+
+// ResetLabels resets all changes to the "labels" field.
+func (m *BackupPolicyMutation) ResetLabels() {
+	m.labels = nil
+	delete(m.clearedFields, backuppolicy.FieldLabels)
+}
+
+// SetPaused sets the "paused" field.
+func (m *BackupPolicyMutation) SetPaused(b bool) {
+	m.paused = &b
+}
+
+// Paused returns the value of the "paused" field in the mutation.
+func (m *BackupPolicyMutation) Paused() (r bool, exists bool) {
+	v := m.paused
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPaused returns the old "paused" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldPaused(ctx context.Context) (v bool, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPaused is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPaused requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPaused: %w", err)
+	}
+	return oldValue.Paused, nil
+}
+
+// ResetPaused resets all changes to the "paused" field.
+func (m *BackupPolicyMutation) ResetPaused() {
+	m.paused = nil
+}
+
+// SetSchedule sets the "schedule" field.
+func (m *BackupPolicyMutation) SetSchedule(s string) {
+	m.schedule = &s
+}
+
+// Schedule returns the value of the "schedule" field in the mutation.
+func (m *BackupPolicyMutation) Schedule() (r string, exists bool) {
+	v := m.schedule
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSchedule returns the old "schedule" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldSchedule(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSchedule is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSchedule requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSchedule: %w", err)
+	}
+	return oldValue.Schedule, nil
+}
+
+// ResetSchedule resets all changes to the "schedule" field.
+func (m *BackupPolicyMutation) ResetSchedule() {
+	m.schedule = nil
+}
+
+// SetTimeZone sets the "time_zone" field.
+func (m *BackupPolicyMutation) SetTimeZone(s string) {
+	m.time_zone = &s
+}
+
+// TimeZone returns the value of the "time_zone" field in the mutation.
+func (m *BackupPolicyMutation) TimeZone() (r string, exists bool) {
+	v := m.time_zone
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldTimeZone returns the old "time_zone" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldTimeZone(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldTimeZone is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldTimeZone requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldTimeZone: %w", err)
+	}
+	return oldValue.TimeZone, nil
+}
+
+// ResetTimeZone resets all changes to the "time_zone" field.
+func (m *BackupPolicyMutation) ResetTimeZone() {
+	m.time_zone = nil
+}
+
+// SetJitter sets the "jitter" field.
+func (m *BackupPolicyMutation) SetJitter(i int64) {
+	m.jitter = &i
+	m.addjitter = nil
+}
+
+// Jitter returns the value of the "jitter" field in the mutation.
+func (m *BackupPolicyMutation) Jitter() (r int64, exists bool) {
+	v := m.jitter
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldJitter returns the old "jitter" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldJitter(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldJitter is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldJitter requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldJitter: %w", err)
+	}
+	return oldValue.Jitter, nil
+}
+
+// AddJitter adds i to the "jitter" field.
+func (m *BackupPolicyMutation) AddJitter(i int64) {
+	if m.addjitter != nil {
+		*m.addjitter += i
+	} else {
+		m.addjitter = &i
+	}
+}
+
+// AddedJitter returns the value that was added to the "jitter" field in this mutation.
+func (m *BackupPolicyMutation) AddedJitter() (r int64, exists bool) {
+	v := m.addjitter
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetJitter resets all changes to the "jitter" field.
+func (m *BackupPolicyMutation) ResetJitter() {
+	m.jitter = nil
+	m.addjitter = nil
+}
+
+// SetWindows sets the "windows" field.
+func (m *BackupPolicyMutation) SetWindows(s []string) {
+	m.windows = &s
+	m.appendwindows = nil
+}
+
+// Windows returns the value of the "windows" field in the mutation.
+func (m *BackupPolicyMutation) Windows() (r []string, exists bool) {
+	v := m.windows
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWindows returns the old "windows" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldWindows(ctx context.Context) (v []string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWindows is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWindows requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWindows: %w", err)
+	}
+	return oldValue.Windows, nil
+}
+
+// AppendWindows adds s to the "windows" field.
+func (m *BackupPolicyMutation) AppendWindows(s []string) {
+	m.appendwindows = append(m.appendwindows, s...)
+}
+
+// AppendedWindows returns the list of values that were appended to the "windows" field in this mutation.
+func (m *BackupPolicyMutation) AppendedWindows() ([]string, bool) {
+	if len(m.appendwindows) == 0 {
+		return nil, false
+	}
+	return m.appendwindows, true
+}
+
+// ClearWindows clears the value of the "windows" field.
+func (m *BackupPolicyMutation) ClearWindows() {
+	m.windows = nil
+	m.appendwindows = nil
+	m.clearedFields[backuppolicy.FieldWindows] = struct{}{}
+}
+
+// WindowsCleared returns if the "windows" field was cleared in this mutation.
+func (m *BackupPolicyMutation) WindowsCleared() bool {
+	_, ok := m.clearedFields[backuppolicy.FieldWindows]
+	return ok
+}
+
+// ResetWindows resets all changes to the "windows" field.
+func (m *BackupPolicyMutation) ResetWindows() {
+	m.windows = nil
+	m.appendwindows = nil
+	delete(m.clearedFields, backuppolicy.FieldWindows)
+}
+
+// SetRecoveryPoint sets the "recovery_point" field.
+func (m *BackupPolicyMutation) SetRecoveryPoint(i int64) {
+	m.recovery_point = &i
+	m.addrecovery_point = nil
+}
+
+// RecoveryPoint returns the value of the "recovery_point" field in the mutation.
+func (m *BackupPolicyMutation) RecoveryPoint() (r int64, exists bool) {
+	v := m.recovery_point
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRecoveryPoint returns the old "recovery_point" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldRecoveryPoint(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRecoveryPoint is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRecoveryPoint requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRecoveryPoint: %w", err)
+	}
+	return oldValue.RecoveryPoint, nil
+}
+
+// AddRecoveryPoint adds i to the "recovery_point" field.
+func (m *BackupPolicyMutation) AddRecoveryPoint(i int64) {
+	if m.addrecovery_point != nil {
+		*m.addrecovery_point += i
+	} else {
+		m.addrecovery_point = &i
+	}
+}
+
+// AddedRecoveryPoint returns the value that was added to the "recovery_point" field in this mutation.
+func (m *BackupPolicyMutation) AddedRecoveryPoint() (r int64, exists bool) {
+	v := m.addrecovery_point
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetRecoveryPoint resets all changes to the "recovery_point" field.
+func (m *BackupPolicyMutation) ResetRecoveryPoint() {
+	m.recovery_point = nil
+	m.addrecovery_point = nil
+}
+
+// SetRetention sets the "retention" field.
+func (m *BackupPolicyMutation) SetRetention(b backup.Retention) {
+	m.retention = &b
+}
+
+// Retention returns the value of the "retention" field in the mutation.
+func (m *BackupPolicyMutation) Retention() (r backup.Retention, exists bool) {
+	v := m.retention
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRetention returns the old "retention" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldRetention(ctx context.Context) (v backup.Retention, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRetention is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRetention requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRetention: %w", err)
+	}
+	return oldValue.Retention, nil
+}
+
+// ResetRetention resets all changes to the "retention" field.
+func (m *BackupPolicyMutation) ResetRetention() {
+	m.retention = nil
+}
+
+// SetSelection sets the "selection" field.
+func (m *BackupPolicyMutation) SetSelection(b backup.Selection) {
+	m.selection = &b
+}
+
+// Selection returns the value of the "selection" field in the mutation.
+func (m *BackupPolicyMutation) Selection() (r backup.Selection, exists bool) {
+	v := m.selection
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSelection returns the old "selection" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldSelection(ctx context.Context) (v backup.Selection, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSelection is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSelection requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSelection: %w", err)
+	}
+	return oldValue.Selection, nil
+}
+
+// ResetSelection resets all changes to the "selection" field.
+func (m *BackupPolicyMutation) ResetSelection() {
+	m.selection = nil
+}
+
+// Where appends a list predicates to the BackupPolicyMutation builder.
+func (m *BackupPolicyMutation) Where(ps ...predicate.BackupPolicy) {
+	m.predicates = append(m.predicates, ps...)
+}
+
+// WhereP appends storage-level predicates to the BackupPolicyMutation builder. Using this method,
+// users can use type-assertion to append predicates that do not depend on any generated package.
+func (m *BackupPolicyMutation) WhereP(ps ...func(*sql.Selector)) {
+	p := make([]predicate.BackupPolicy, len(ps))
+	for i := range ps {
+		p[i] = ps[i]
+	}
+	m.Where(p...)
+}
+
+// Op returns the operation name.
+func (m *BackupPolicyMutation) Op() Op {
+	return m.op
+}
+
+// SetOp allows setting the mutation operation.
+func (m *BackupPolicyMutation) SetOp(op Op) {
+	m.op = op
+}
+
+// Type returns the node type of this mutation (BackupPolicy).
+func (m *BackupPolicyMutation) Type() string {
+	return m.typ
+}
+
+// Fields returns all fields that were changed during this mutation. Note that in
+// order to get all numeric fields that were incremented/decremented, call
+// AddedFields().
+func (m *BackupPolicyMutation) Fields() []string {
+	fields := make([]string, 0, 11)
+	if m.name != nil {
+		fields = append(fields, backuppolicy.FieldName)
+	}
+	if m.revision != nil {
+		fields = append(fields, backuppolicy.FieldRevision)
+	}
+	if m.labels != nil {
+		fields = append(fields, backuppolicy.FieldLabels)
+	}
+	if m.paused != nil {
+		fields = append(fields, backuppolicy.FieldPaused)
+	}
+	if m.schedule != nil {
+		fields = append(fields, backuppolicy.FieldSchedule)
+	}
+	if m.time_zone != nil {
+		fields = append(fields, backuppolicy.FieldTimeZone)
+	}
+	if m.jitter != nil {
+		fields = append(fields, backuppolicy.FieldJitter)
+	}
+	if m.windows != nil {
+		fields = append(fields, backuppolicy.FieldWindows)
+	}
+	if m.recovery_point != nil {
+		fields = append(fields, backuppolicy.FieldRecoveryPoint)
+	}
+	if m.retention != nil {
+		fields = append(fields, backuppolicy.FieldRetention)
+	}
+	if m.selection != nil {
+		fields = append(fields, backuppolicy.FieldSelection)
+	}
+	return fields
+}
+
+// Field returns the value of a field with the given name. The second boolean
+// return value indicates that this field was not set, or was not defined in the
+// schema.
+func (m *BackupPolicyMutation) Field(name string) (ent.Value, bool) {
+	switch name {
+	case backuppolicy.FieldName:
+		return m.Name()
+	case backuppolicy.FieldRevision:
+		return m.Revision()
+	case backuppolicy.FieldLabels:
+		return m.Labels()
+	case backuppolicy.FieldPaused:
+		return m.Paused()
+	case backuppolicy.FieldSchedule:
+		return m.Schedule()
+	case backuppolicy.FieldTimeZone:
+		return m.TimeZone()
+	case backuppolicy.FieldJitter:
+		return m.Jitter()
+	case backuppolicy.FieldWindows:
+		return m.Windows()
+	case backuppolicy.FieldRecoveryPoint:
+		return m.RecoveryPoint()
+	case backuppolicy.FieldRetention:
+		return m.Retention()
+	case backuppolicy.FieldSelection:
+		return m.Selection()
+	}
+	return nil, false
+}
+
+// OldField returns the old value of the field from the database. An error is
+// returned if the mutation operation is not UpdateOne, or the query to the
+// database failed.
+func (m *BackupPolicyMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
+	switch name {
+	case backuppolicy.FieldName:
+		return m.OldName(ctx)
+	case backuppolicy.FieldRevision:
+		return m.OldRevision(ctx)
+	case backuppolicy.FieldLabels:
+		return m.OldLabels(ctx)
+	case backuppolicy.FieldPaused:
+		return m.OldPaused(ctx)
+	case backuppolicy.FieldSchedule:
+		return m.OldSchedule(ctx)
+	case backuppolicy.FieldTimeZone:
+		return m.OldTimeZone(ctx)
+	case backuppolicy.FieldJitter:
+		return m.OldJitter(ctx)
+	case backuppolicy.FieldWindows:
+		return m.OldWindows(ctx)
+	case backuppolicy.FieldRecoveryPoint:
+		return m.OldRecoveryPoint(ctx)
+	case backuppolicy.FieldRetention:
+		return m.OldRetention(ctx)
+	case backuppolicy.FieldSelection:
+		return m.OldSelection(ctx)
+	}
+	return nil, fmt.Errorf("unknown BackupPolicy field %s", name)
+}
+
+// SetField sets the value of a field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *BackupPolicyMutation) SetField(name string, value ent.Value) error {
+	switch name {
+	case backuppolicy.FieldName:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetName(v)
+		return nil
+	case backuppolicy.FieldRevision:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRevision(v)
+		return nil
+	case backuppolicy.FieldLabels:
+		v, ok := value.(map[string]string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetLabels(v)
+		return nil
+	case backuppolicy.FieldPaused:
+		v, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPaused(v)
+		return nil
+	case backuppolicy.FieldSchedule:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSchedule(v)
+		return nil
+	case backuppolicy.FieldTimeZone:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetTimeZone(v)
+		return nil
+	case backuppolicy.FieldJitter:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetJitter(v)
+		return nil
+	case backuppolicy.FieldWindows:
+		v, ok := value.([]string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWindows(v)
+		return nil
+	case backuppolicy.FieldRecoveryPoint:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRecoveryPoint(v)
+		return nil
+	case backuppolicy.FieldRetention:
+		v, ok := value.(backup.Retention)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRetention(v)
+		return nil
+	case backuppolicy.FieldSelection:
+		v, ok := value.(backup.Selection)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSelection(v)
+		return nil
+	}
+	return fmt.Errorf("unknown BackupPolicy field %s", name)
+}
+
+// AddedFields returns all numeric fields that were incremented/decremented during
+// this mutation.
+func (m *BackupPolicyMutation) AddedFields() []string {
+	var fields []string
+	if m.addrevision != nil {
+		fields = append(fields, backuppolicy.FieldRevision)
+	}
+	if m.addjitter != nil {
+		fields = append(fields, backuppolicy.FieldJitter)
+	}
+	if m.addrecovery_point != nil {
+		fields = append(fields, backuppolicy.FieldRecoveryPoint)
+	}
+	return fields
+}
+
+// AddedField returns the numeric value that was incremented/decremented on a field
+// with the given name. The second boolean return value indicates that this field
+// was not set, or was not defined in the schema.
+func (m *BackupPolicyMutation) AddedField(name string) (ent.Value, bool) {
+	switch name {
+	case backuppolicy.FieldRevision:
+		return m.AddedRevision()
+	case backuppolicy.FieldJitter:
+		return m.AddedJitter()
+	case backuppolicy.FieldRecoveryPoint:
+		return m.AddedRecoveryPoint()
+	}
+	return nil, false
+}
+
+// AddField adds the value to the field with the given name. It returns an error if
+// the field is not defined in the schema, or if the type mismatched the field
+// type.
+func (m *BackupPolicyMutation) AddField(name string, value ent.Value) error {
+	switch name {
+	case backuppolicy.FieldRevision:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddRevision(v)
+		return nil
+	case backuppolicy.FieldJitter:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddJitter(v)
+		return nil
+	case backuppolicy.FieldRecoveryPoint:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddRecoveryPoint(v)
+		return nil
+	}
+	return fmt.Errorf("unknown BackupPolicy numeric field %s", name)
+}
+
+// ClearedFields returns all nullable fields that were cleared during this
+// mutation.
+func (m *BackupPolicyMutation) ClearedFields() []string {
+	var fields []string
+	if m.FieldCleared(backuppolicy.FieldLabels) {
+		fields = append(fields, backuppolicy.FieldLabels)
+	}
+	if m.FieldCleared(backuppolicy.FieldWindows) {
+		fields = append(fields, backuppolicy.FieldWindows)
+	}
+	return fields
+}
+
+// FieldCleared returns a boolean indicating if a field with the given name was
+// cleared in this mutation.
+func (m *BackupPolicyMutation) FieldCleared(name string) bool {
+	_, ok := m.clearedFields[name]
+	return ok
+}
+
+// ClearField clears the value of the field with the given name. It returns an
+// error if the field is not defined in the schema.
+func (m *BackupPolicyMutation) ClearField(name string) error {
+	switch name {
+	case backuppolicy.FieldLabels:
+		m.ClearLabels()
+		return nil
+	case backuppolicy.FieldWindows:
+		m.ClearWindows()
+		return nil
+	}
+	return fmt.Errorf("unknown BackupPolicy nullable field %s", name)
+}
+
+// ResetField resets all changes in the mutation for the field with the given name.
+// It returns an error if the field is not defined in the schema.
+func (m *BackupPolicyMutation) ResetField(name string) error {
+	switch name {
+	case backuppolicy.FieldName:
+		m.ResetName()
+		return nil
+	case backuppolicy.FieldRevision:
+		m.ResetRevision()
+		return nil
+	case backuppolicy.FieldLabels:
+		m.ResetLabels()
+		return nil
+	case backuppolicy.FieldPaused:
+		m.ResetPaused()
+		return nil
+	case backuppolicy.FieldSchedule:
+		m.ResetSchedule()
+		return nil
+	case backuppolicy.FieldTimeZone:
+		m.ResetTimeZone()
+		return nil
+	case backuppolicy.FieldJitter:
+		m.ResetJitter()
+		return nil
+	case backuppolicy.FieldWindows:
+		m.ResetWindows()
+		return nil
+	case backuppolicy.FieldRecoveryPoint:
+		m.ResetRecoveryPoint()
+		return nil
+	case backuppolicy.FieldRetention:
+		m.ResetRetention()
+		return nil
+	case backuppolicy.FieldSelection:
+		m.ResetSelection()
+		return nil
+	}
+	return fmt.Errorf("unknown BackupPolicy field %s", name)
+}
+
+// AddedEdges returns all edge names that were set/added in this mutation.
+func (m *BackupPolicyMutation) AddedEdges() []string {
+	edges := make([]string, 0, 0)
+	return edges
+}
+
+// AddedIDs returns all IDs (to other nodes) that were added for the given edge
+// name in this mutation.
+func (m *BackupPolicyMutation) AddedIDs(name string) []ent.Value {
+	return nil
+}
+
+// RemovedEdges returns all edge names that were removed in this mutation.
+func (m *BackupPolicyMutation) RemovedEdges() []string {
+	edges := make([]string, 0, 0)
+	return edges
+}
+
+// RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
+// the given name in this mutation.
+func (m *BackupPolicyMutation) RemovedIDs(name string) []ent.Value {
+	return nil
+}
+
+// ClearedEdges returns all edge names that were cleared in this mutation.
+func (m *BackupPolicyMutation) ClearedEdges() []string {
+	edges := make([]string, 0, 0)
+	return edges
+}
+
+// EdgeCleared returns a boolean which indicates if the edge with the given name
+// was cleared in this mutation.
+func (m *BackupPolicyMutation) EdgeCleared(name string) bool {
+	return false
+}
+
+// ClearEdge clears the value of the edge with the given name. It returns an error
+// if that edge is not defined in the schema.
+func (m *BackupPolicyMutation) ClearEdge(name string) error {
+	return fmt.Errorf("unknown BackupPolicy unique edge %s", name)
+}
+
+// ResetEdge resets all changes to the edge with the given name in this mutation.
+// It returns an error if the edge is not defined in the schema.
+func (m *BackupPolicyMutation) ResetEdge(name string) error {
+	return fmt.Errorf("unknown BackupPolicy edge %s", name)
+}
 
 // FilerMutation represents an operation that mutates the Filer nodes in the graph.
 type FilerMutation struct {
@@ -4933,6 +5967,14 @@ type ShardMutation struct {
 	addlast_good_files  *int64
 	last_good_bytes     *int64
 	addlast_good_bytes  *int64
+	policy_id           *int64
+	addpolicy_id        *int64
+	policy_revision     *int64
+	addpolicy_revision  *int64
+	due                 *int64
+	adddue              *int64
+	deadline            *int64
+	adddeadline         *int64
 	clearedFields       map[string]struct{}
 	filer               *int64
 	clearedfiler        bool
@@ -5599,6 +6641,230 @@ func (m *ShardMutation) ResetLastGoodBytes() {
 	m.addlast_good_bytes = nil
 }
 
+// SetPolicyID sets the "policy_id" field.
+func (m *ShardMutation) SetPolicyID(i int64) {
+	m.policy_id = &i
+	m.addpolicy_id = nil
+}
+
+// PolicyID returns the value of the "policy_id" field in the mutation.
+func (m *ShardMutation) PolicyID() (r int64, exists bool) {
+	v := m.policy_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPolicyID returns the old "policy_id" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldPolicyID(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPolicyID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPolicyID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPolicyID: %w", err)
+	}
+	return oldValue.PolicyID, nil
+}
+
+// AddPolicyID adds i to the "policy_id" field.
+func (m *ShardMutation) AddPolicyID(i int64) {
+	if m.addpolicy_id != nil {
+		*m.addpolicy_id += i
+	} else {
+		m.addpolicy_id = &i
+	}
+}
+
+// AddedPolicyID returns the value that was added to the "policy_id" field in this mutation.
+func (m *ShardMutation) AddedPolicyID() (r int64, exists bool) {
+	v := m.addpolicy_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetPolicyID resets all changes to the "policy_id" field.
+func (m *ShardMutation) ResetPolicyID() {
+	m.policy_id = nil
+	m.addpolicy_id = nil
+}
+
+// SetPolicyRevision sets the "policy_revision" field.
+func (m *ShardMutation) SetPolicyRevision(i int64) {
+	m.policy_revision = &i
+	m.addpolicy_revision = nil
+}
+
+// PolicyRevision returns the value of the "policy_revision" field in the mutation.
+func (m *ShardMutation) PolicyRevision() (r int64, exists bool) {
+	v := m.policy_revision
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPolicyRevision returns the old "policy_revision" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldPolicyRevision(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPolicyRevision is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPolicyRevision requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPolicyRevision: %w", err)
+	}
+	return oldValue.PolicyRevision, nil
+}
+
+// AddPolicyRevision adds i to the "policy_revision" field.
+func (m *ShardMutation) AddPolicyRevision(i int64) {
+	if m.addpolicy_revision != nil {
+		*m.addpolicy_revision += i
+	} else {
+		m.addpolicy_revision = &i
+	}
+}
+
+// AddedPolicyRevision returns the value that was added to the "policy_revision" field in this mutation.
+func (m *ShardMutation) AddedPolicyRevision() (r int64, exists bool) {
+	v := m.addpolicy_revision
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetPolicyRevision resets all changes to the "policy_revision" field.
+func (m *ShardMutation) ResetPolicyRevision() {
+	m.policy_revision = nil
+	m.addpolicy_revision = nil
+}
+
+// SetDue sets the "due" field.
+func (m *ShardMutation) SetDue(i int64) {
+	m.due = &i
+	m.adddue = nil
+}
+
+// Due returns the value of the "due" field in the mutation.
+func (m *ShardMutation) Due() (r int64, exists bool) {
+	v := m.due
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldDue returns the old "due" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldDue(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldDue is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldDue requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldDue: %w", err)
+	}
+	return oldValue.Due, nil
+}
+
+// AddDue adds i to the "due" field.
+func (m *ShardMutation) AddDue(i int64) {
+	if m.adddue != nil {
+		*m.adddue += i
+	} else {
+		m.adddue = &i
+	}
+}
+
+// AddedDue returns the value that was added to the "due" field in this mutation.
+func (m *ShardMutation) AddedDue() (r int64, exists bool) {
+	v := m.adddue
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetDue resets all changes to the "due" field.
+func (m *ShardMutation) ResetDue() {
+	m.due = nil
+	m.adddue = nil
+}
+
+// SetDeadline sets the "deadline" field.
+func (m *ShardMutation) SetDeadline(i int64) {
+	m.deadline = &i
+	m.adddeadline = nil
+}
+
+// Deadline returns the value of the "deadline" field in the mutation.
+func (m *ShardMutation) Deadline() (r int64, exists bool) {
+	v := m.deadline
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldDeadline returns the old "deadline" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldDeadline(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldDeadline is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldDeadline requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldDeadline: %w", err)
+	}
+	return oldValue.Deadline, nil
+}
+
+// AddDeadline adds i to the "deadline" field.
+func (m *ShardMutation) AddDeadline(i int64) {
+	if m.adddeadline != nil {
+		*m.adddeadline += i
+	} else {
+		m.adddeadline = &i
+	}
+}
+
+// AddedDeadline returns the value that was added to the "deadline" field in this mutation.
+func (m *ShardMutation) AddedDeadline() (r int64, exists bool) {
+	v := m.adddeadline
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetDeadline resets all changes to the "deadline" field.
+func (m *ShardMutation) ResetDeadline() {
+	m.deadline = nil
+	m.adddeadline = nil
+}
+
 // ClearFiler clears the "filer" edge to the Filer entity.
 func (m *ShardMutation) ClearFiler() {
 	m.clearedfiler = true
@@ -5714,7 +6980,7 @@ func (m *ShardMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *ShardMutation) Fields() []string {
-	fields := make([]string, 0, 12)
+	fields := make([]string, 0, 16)
 	if m.filer != nil {
 		fields = append(fields, shard.FieldFilerID)
 	}
@@ -5751,6 +7017,18 @@ func (m *ShardMutation) Fields() []string {
 	if m.last_good_bytes != nil {
 		fields = append(fields, shard.FieldLastGoodBytes)
 	}
+	if m.policy_id != nil {
+		fields = append(fields, shard.FieldPolicyID)
+	}
+	if m.policy_revision != nil {
+		fields = append(fields, shard.FieldPolicyRevision)
+	}
+	if m.due != nil {
+		fields = append(fields, shard.FieldDue)
+	}
+	if m.deadline != nil {
+		fields = append(fields, shard.FieldDeadline)
+	}
 	return fields
 }
 
@@ -5783,6 +7061,14 @@ func (m *ShardMutation) Field(name string) (ent.Value, bool) {
 		return m.LastGoodFiles()
 	case shard.FieldLastGoodBytes:
 		return m.LastGoodBytes()
+	case shard.FieldPolicyID:
+		return m.PolicyID()
+	case shard.FieldPolicyRevision:
+		return m.PolicyRevision()
+	case shard.FieldDue:
+		return m.Due()
+	case shard.FieldDeadline:
+		return m.Deadline()
 	}
 	return nil, false
 }
@@ -5816,6 +7102,14 @@ func (m *ShardMutation) OldField(ctx context.Context, name string) (ent.Value, e
 		return m.OldLastGoodFiles(ctx)
 	case shard.FieldLastGoodBytes:
 		return m.OldLastGoodBytes(ctx)
+	case shard.FieldPolicyID:
+		return m.OldPolicyID(ctx)
+	case shard.FieldPolicyRevision:
+		return m.OldPolicyRevision(ctx)
+	case shard.FieldDue:
+		return m.OldDue(ctx)
+	case shard.FieldDeadline:
+		return m.OldDeadline(ctx)
 	}
 	return nil, fmt.Errorf("unknown Shard field %s", name)
 }
@@ -5909,6 +7203,34 @@ func (m *ShardMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetLastGoodBytes(v)
 		return nil
+	case shard.FieldPolicyID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPolicyID(v)
+		return nil
+	case shard.FieldPolicyRevision:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPolicyRevision(v)
+		return nil
+	case shard.FieldDue:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetDue(v)
+		return nil
+	case shard.FieldDeadline:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetDeadline(v)
+		return nil
 	}
 	return fmt.Errorf("unknown Shard field %s", name)
 }
@@ -5929,6 +7251,18 @@ func (m *ShardMutation) AddedFields() []string {
 	if m.addlast_good_bytes != nil {
 		fields = append(fields, shard.FieldLastGoodBytes)
 	}
+	if m.addpolicy_id != nil {
+		fields = append(fields, shard.FieldPolicyID)
+	}
+	if m.addpolicy_revision != nil {
+		fields = append(fields, shard.FieldPolicyRevision)
+	}
+	if m.adddue != nil {
+		fields = append(fields, shard.FieldDue)
+	}
+	if m.adddeadline != nil {
+		fields = append(fields, shard.FieldDeadline)
+	}
 	return fields
 }
 
@@ -5945,6 +7279,14 @@ func (m *ShardMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedLastGoodFiles()
 	case shard.FieldLastGoodBytes:
 		return m.AddedLastGoodBytes()
+	case shard.FieldPolicyID:
+		return m.AddedPolicyID()
+	case shard.FieldPolicyRevision:
+		return m.AddedPolicyRevision()
+	case shard.FieldDue:
+		return m.AddedDue()
+	case shard.FieldDeadline:
+		return m.AddedDeadline()
 	}
 	return nil, false
 }
@@ -5981,6 +7323,34 @@ func (m *ShardMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddLastGoodBytes(v)
+		return nil
+	case shard.FieldPolicyID:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddPolicyID(v)
+		return nil
+	case shard.FieldPolicyRevision:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddPolicyRevision(v)
+		return nil
+	case shard.FieldDue:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddDue(v)
+		return nil
+	case shard.FieldDeadline:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddDeadline(v)
 		return nil
 	}
 	return fmt.Errorf("unknown Shard numeric field %s", name)
@@ -6065,6 +7435,18 @@ func (m *ShardMutation) ResetField(name string) error {
 		return nil
 	case shard.FieldLastGoodBytes:
 		m.ResetLastGoodBytes()
+		return nil
+	case shard.FieldPolicyID:
+		m.ResetPolicyID()
+		return nil
+	case shard.FieldPolicyRevision:
+		m.ResetPolicyRevision()
+		return nil
+	case shard.FieldDue:
+		m.ResetDue()
+		return nil
+	case shard.FieldDeadline:
+		m.ResetDeadline()
 		return nil
 	}
 	return fmt.Errorf("unknown Shard field %s", name)

@@ -5,6 +5,7 @@ package ent
 import (
 	"time"
 
+	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/pack"
 	"github.com/bctl/bctl/internal/index/ent/readbatch"
@@ -18,6 +19,28 @@ import (
 // (default values, validators, hooks and policies) and stitches it
 // to their package variables.
 func init() {
+	backuppolicyFields := schema.BackupPolicy{}.Fields()
+	_ = backuppolicyFields
+	// backuppolicyDescRevision is the schema descriptor for revision field.
+	backuppolicyDescRevision := backuppolicyFields[2].Descriptor()
+	// backuppolicy.DefaultRevision holds the default value on creation for the revision field.
+	backuppolicy.DefaultRevision = backuppolicyDescRevision.Default.(int64)
+	// backuppolicyDescPaused is the schema descriptor for paused field.
+	backuppolicyDescPaused := backuppolicyFields[4].Descriptor()
+	// backuppolicy.DefaultPaused holds the default value on creation for the paused field.
+	backuppolicy.DefaultPaused = backuppolicyDescPaused.Default.(bool)
+	// backuppolicyDescTimeZone is the schema descriptor for time_zone field.
+	backuppolicyDescTimeZone := backuppolicyFields[6].Descriptor()
+	// backuppolicy.DefaultTimeZone holds the default value on creation for the time_zone field.
+	backuppolicy.DefaultTimeZone = backuppolicyDescTimeZone.Default.(string)
+	// backuppolicyDescJitter is the schema descriptor for jitter field.
+	backuppolicyDescJitter := backuppolicyFields[7].Descriptor()
+	// backuppolicy.DefaultJitter holds the default value on creation for the jitter field.
+	backuppolicy.DefaultJitter = backuppolicyDescJitter.Default.(int64)
+	// backuppolicyDescRecoveryPoint is the schema descriptor for recovery_point field.
+	backuppolicyDescRecoveryPoint := backuppolicyFields[9].Descriptor()
+	// backuppolicy.DefaultRecoveryPoint holds the default value on creation for the recovery_point field.
+	backuppolicy.DefaultRecoveryPoint = backuppolicyDescRecoveryPoint.Default.(int64)
 	filerFields := schema.Filer{}.Fields()
 	_ = filerFields
 	// filerDescSite is the schema descriptor for site field.
@@ -118,6 +141,22 @@ func init() {
 	shardDescLastGoodBytes := shardFields[12].Descriptor()
 	// shard.DefaultLastGoodBytes holds the default value on creation for the last_good_bytes field.
 	shard.DefaultLastGoodBytes = shardDescLastGoodBytes.Default.(int64)
+	// shardDescPolicyID is the schema descriptor for policy_id field.
+	shardDescPolicyID := shardFields[13].Descriptor()
+	// shard.DefaultPolicyID holds the default value on creation for the policy_id field.
+	shard.DefaultPolicyID = shardDescPolicyID.Default.(int64)
+	// shardDescPolicyRevision is the schema descriptor for policy_revision field.
+	shardDescPolicyRevision := shardFields[14].Descriptor()
+	// shard.DefaultPolicyRevision holds the default value on creation for the policy_revision field.
+	shard.DefaultPolicyRevision = shardDescPolicyRevision.Default.(int64)
+	// shardDescDue is the schema descriptor for due field.
+	shardDescDue := shardFields[15].Descriptor()
+	// shard.DefaultDue holds the default value on creation for the due field.
+	shard.DefaultDue = shardDescDue.Default.(int64)
+	// shardDescDeadline is the schema descriptor for deadline field.
+	shardDescDeadline := shardFields[16].Descriptor()
+	// shard.DefaultDeadline holds the default value on creation for the deadline field.
+	shard.DefaultDeadline = shardDescDeadline.Default.(int64)
 	snapshotFields := schema.Snapshot{}.Fields()
 	_ = snapshotFields
 	// snapshotDescFilerID is the schema descriptor for filer_id field.

@@ -45,6 +45,14 @@ type Shard struct {
 	LastGoodFiles int64 `json:"last_good_files,omitempty"`
 	// LastGoodBytes holds the value of the "last_good_bytes" field.
 	LastGoodBytes int64 `json:"last_good_bytes,omitempty"`
+	// PolicyID holds the value of the "policy_id" field.
+	PolicyID int64 `json:"policy_id,omitempty"`
+	// PolicyRevision holds the value of the "policy_revision" field.
+	PolicyRevision int64 `json:"policy_revision,omitempty"`
+	// Due holds the value of the "due" field.
+	Due int64 `json:"due,omitempty"`
+	// Deadline holds the value of the "deadline" field.
+	Deadline int64 `json:"deadline,omitempty"`
 	// Edges holds the relations/edges for other nodes in the graph.
 	// The values are being populated by the ShardQuery when eager-loading is set.
 	Edges        ShardEdges `json:"edges"`
@@ -93,7 +101,7 @@ func (*Shard) scanValues(columns []string) ([]any, error) {
 			values[i] = new([]byte)
 		case shard.FieldRetired:
 			values[i] = new(sql.NullBool)
-		case shard.FieldID, shard.FieldFilerID, shard.FieldLastNumber, shard.FieldLastGoodNumber, shard.FieldLastGoodFiles, shard.FieldLastGoodBytes:
+		case shard.FieldID, shard.FieldFilerID, shard.FieldLastNumber, shard.FieldLastGoodNumber, shard.FieldLastGoodFiles, shard.FieldLastGoodBytes, shard.FieldPolicyID, shard.FieldPolicyRevision, shard.FieldDue, shard.FieldDeadline:
 			values[i] = new(sql.NullInt64)
 		case shard.FieldName, shard.FieldSource, shard.FieldPattern:
 			values[i] = new(sql.NullString)
@@ -196,6 +204,30 @@ func (_m *Shard) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.LastGoodBytes = value.Int64
 			}
+		case shard.FieldPolicyID:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field policy_id", values[i])
+			} else if value.Valid {
+				_m.PolicyID = value.Int64
+			}
+		case shard.FieldPolicyRevision:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field policy_revision", values[i])
+			} else if value.Valid {
+				_m.PolicyRevision = value.Int64
+			}
+		case shard.FieldDue:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field due", values[i])
+			} else if value.Valid {
+				_m.Due = value.Int64
+			}
+		case shard.FieldDeadline:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field deadline", values[i])
+			} else if value.Valid {
+				_m.Deadline = value.Int64
+			}
 		default:
 			_m.selectValues.Set(columns[i], values[i])
 		}
@@ -281,6 +313,18 @@ func (_m *Shard) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("last_good_bytes=")
 	builder.WriteString(fmt.Sprintf("%v", _m.LastGoodBytes))
+	builder.WriteString(", ")
+	builder.WriteString("policy_id=")
+	builder.WriteString(fmt.Sprintf("%v", _m.PolicyID))
+	builder.WriteString(", ")
+	builder.WriteString("policy_revision=")
+	builder.WriteString(fmt.Sprintf("%v", _m.PolicyRevision))
+	builder.WriteString(", ")
+	builder.WriteString("due=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Due))
+	builder.WriteString(", ")
+	builder.WriteString("deadline=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Deadline))
 	builder.WriteByte(')')
 	return builder.String()
 }

@@ -170,6 +170,62 @@ func (_c *ShardCreate) SetNillableLastGoodBytes(v *int64) *ShardCreate {
 	return _c
 }
 
+// SetPolicyID sets the "policy_id" field.
+func (_c *ShardCreate) SetPolicyID(v int64) *ShardCreate {
+	_c.mutation.SetPolicyID(v)
+	return _c
+}
+
+// SetNillablePolicyID sets the "policy_id" field if the given value is not nil.
+func (_c *ShardCreate) SetNillablePolicyID(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetPolicyID(*v)
+	}
+	return _c
+}
+
+// SetPolicyRevision sets the "policy_revision" field.
+func (_c *ShardCreate) SetPolicyRevision(v int64) *ShardCreate {
+	_c.mutation.SetPolicyRevision(v)
+	return _c
+}
+
+// SetNillablePolicyRevision sets the "policy_revision" field if the given value is not nil.
+func (_c *ShardCreate) SetNillablePolicyRevision(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetPolicyRevision(*v)
+	}
+	return _c
+}
+
+// SetDue sets the "due" field.
+func (_c *ShardCreate) SetDue(v int64) *ShardCreate {
+	_c.mutation.SetDue(v)
+	return _c
+}
+
+// SetNillableDue sets the "due" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableDue(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetDue(*v)
+	}
+	return _c
+}
+
+// SetDeadline sets the "deadline" field.
+func (_c *ShardCreate) SetDeadline(v int64) *ShardCreate {
+	_c.mutation.SetDeadline(v)
+	return _c
+}
+
+// SetNillableDeadline sets the "deadline" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableDeadline(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetDeadline(*v)
+	}
+	return _c
+}
+
 // SetID sets the "id" field.
 func (_c *ShardCreate) SetID(v int64) *ShardCreate {
 	_c.mutation.SetID(v)
@@ -255,6 +311,22 @@ func (_c *ShardCreate) defaults() {
 		v := shard.DefaultLastGoodBytes
 		_c.mutation.SetLastGoodBytes(v)
 	}
+	if _, ok := _c.mutation.PolicyID(); !ok {
+		v := shard.DefaultPolicyID
+		_c.mutation.SetPolicyID(v)
+	}
+	if _, ok := _c.mutation.PolicyRevision(); !ok {
+		v := shard.DefaultPolicyRevision
+		_c.mutation.SetPolicyRevision(v)
+	}
+	if _, ok := _c.mutation.Due(); !ok {
+		v := shard.DefaultDue
+		_c.mutation.SetDue(v)
+	}
+	if _, ok := _c.mutation.Deadline(); !ok {
+		v := shard.DefaultDeadline
+		_c.mutation.SetDeadline(v)
+	}
 }
 
 // check runs all checks and user-defined validators on the builder.
@@ -285,6 +357,18 @@ func (_c *ShardCreate) check() error {
 	}
 	if _, ok := _c.mutation.LastGoodBytes(); !ok {
 		return &ValidationError{Name: "last_good_bytes", err: errors.New(`ent: missing required field "Shard.last_good_bytes"`)}
+	}
+	if _, ok := _c.mutation.PolicyID(); !ok {
+		return &ValidationError{Name: "policy_id", err: errors.New(`ent: missing required field "Shard.policy_id"`)}
+	}
+	if _, ok := _c.mutation.PolicyRevision(); !ok {
+		return &ValidationError{Name: "policy_revision", err: errors.New(`ent: missing required field "Shard.policy_revision"`)}
+	}
+	if _, ok := _c.mutation.Due(); !ok {
+		return &ValidationError{Name: "due", err: errors.New(`ent: missing required field "Shard.due"`)}
+	}
+	if _, ok := _c.mutation.Deadline(); !ok {
+		return &ValidationError{Name: "deadline", err: errors.New(`ent: missing required field "Shard.deadline"`)}
 	}
 	if len(_c.mutation.FilerIDs()) == 0 {
 		return &ValidationError{Name: "filer", err: errors.New(`ent: missing required edge "Shard.filer"`)}
@@ -365,6 +449,22 @@ func (_c *ShardCreate) createSpec() (*Shard, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.LastGoodBytes(); ok {
 		_spec.SetField(shard.FieldLastGoodBytes, field.TypeInt64, value)
 		_node.LastGoodBytes = value
+	}
+	if value, ok := _c.mutation.PolicyID(); ok {
+		_spec.SetField(shard.FieldPolicyID, field.TypeInt64, value)
+		_node.PolicyID = value
+	}
+	if value, ok := _c.mutation.PolicyRevision(); ok {
+		_spec.SetField(shard.FieldPolicyRevision, field.TypeInt64, value)
+		_node.PolicyRevision = value
+	}
+	if value, ok := _c.mutation.Due(); ok {
+		_spec.SetField(shard.FieldDue, field.TypeInt64, value)
+		_node.Due = value
+	}
+	if value, ok := _c.mutation.Deadline(); ok {
+		_spec.SetField(shard.FieldDeadline, field.TypeInt64, value)
+		_node.Deadline = value
 	}
 	if nodes := _c.mutation.FilerIDs(); len(nodes) > 0 {
 		edge := &sqlgraph.EdgeSpec{
@@ -637,6 +737,78 @@ func (u *ShardUpsert) AddLastGoodBytes(v int64) *ShardUpsert {
 	return u
 }
 
+// SetPolicyID sets the "policy_id" field.
+func (u *ShardUpsert) SetPolicyID(v int64) *ShardUpsert {
+	u.Set(shard.FieldPolicyID, v)
+	return u
+}
+
+// UpdatePolicyID sets the "policy_id" field to the value that was provided on create.
+func (u *ShardUpsert) UpdatePolicyID() *ShardUpsert {
+	u.SetExcluded(shard.FieldPolicyID)
+	return u
+}
+
+// AddPolicyID adds v to the "policy_id" field.
+func (u *ShardUpsert) AddPolicyID(v int64) *ShardUpsert {
+	u.Add(shard.FieldPolicyID, v)
+	return u
+}
+
+// SetPolicyRevision sets the "policy_revision" field.
+func (u *ShardUpsert) SetPolicyRevision(v int64) *ShardUpsert {
+	u.Set(shard.FieldPolicyRevision, v)
+	return u
+}
+
+// UpdatePolicyRevision sets the "policy_revision" field to the value that was provided on create.
+func (u *ShardUpsert) UpdatePolicyRevision() *ShardUpsert {
+	u.SetExcluded(shard.FieldPolicyRevision)
+	return u
+}
+
+// AddPolicyRevision adds v to the "policy_revision" field.
+func (u *ShardUpsert) AddPolicyRevision(v int64) *ShardUpsert {
+	u.Add(shard.FieldPolicyRevision, v)
+	return u
+}
+
+// SetDue sets the "due" field.
+func (u *ShardUpsert) SetDue(v int64) *ShardUpsert {
+	u.Set(shard.FieldDue, v)
+	return u
+}
+
+// UpdateDue sets the "due" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateDue() *ShardUpsert {
+	u.SetExcluded(shard.FieldDue)
+	return u
+}
+
+// AddDue adds v to the "due" field.
+func (u *ShardUpsert) AddDue(v int64) *ShardUpsert {
+	u.Add(shard.FieldDue, v)
+	return u
+}
+
+// SetDeadline sets the "deadline" field.
+func (u *ShardUpsert) SetDeadline(v int64) *ShardUpsert {
+	u.Set(shard.FieldDeadline, v)
+	return u
+}
+
+// UpdateDeadline sets the "deadline" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateDeadline() *ShardUpsert {
+	u.SetExcluded(shard.FieldDeadline)
+	return u
+}
+
+// AddDeadline adds v to the "deadline" field.
+func (u *ShardUpsert) AddDeadline(v int64) *ShardUpsert {
+	u.Add(shard.FieldDeadline, v)
+	return u
+}
+
 // UpdateNewValues updates the mutable fields using the new values that were set on create except the ID field.
 // Using this option is equivalent to using:
 //
@@ -899,6 +1071,90 @@ func (u *ShardUpsertOne) AddLastGoodBytes(v int64) *ShardUpsertOne {
 func (u *ShardUpsertOne) UpdateLastGoodBytes() *ShardUpsertOne {
 	return u.Update(func(s *ShardUpsert) {
 		s.UpdateLastGoodBytes()
+	})
+}
+
+// SetPolicyID sets the "policy_id" field.
+func (u *ShardUpsertOne) SetPolicyID(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetPolicyID(v)
+	})
+}
+
+// AddPolicyID adds v to the "policy_id" field.
+func (u *ShardUpsertOne) AddPolicyID(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddPolicyID(v)
+	})
+}
+
+// UpdatePolicyID sets the "policy_id" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdatePolicyID() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdatePolicyID()
+	})
+}
+
+// SetPolicyRevision sets the "policy_revision" field.
+func (u *ShardUpsertOne) SetPolicyRevision(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetPolicyRevision(v)
+	})
+}
+
+// AddPolicyRevision adds v to the "policy_revision" field.
+func (u *ShardUpsertOne) AddPolicyRevision(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddPolicyRevision(v)
+	})
+}
+
+// UpdatePolicyRevision sets the "policy_revision" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdatePolicyRevision() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdatePolicyRevision()
+	})
+}
+
+// SetDue sets the "due" field.
+func (u *ShardUpsertOne) SetDue(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetDue(v)
+	})
+}
+
+// AddDue adds v to the "due" field.
+func (u *ShardUpsertOne) AddDue(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddDue(v)
+	})
+}
+
+// UpdateDue sets the "due" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateDue() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateDue()
+	})
+}
+
+// SetDeadline sets the "deadline" field.
+func (u *ShardUpsertOne) SetDeadline(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetDeadline(v)
+	})
+}
+
+// AddDeadline adds v to the "deadline" field.
+func (u *ShardUpsertOne) AddDeadline(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddDeadline(v)
+	})
+}
+
+// UpdateDeadline sets the "deadline" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateDeadline() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateDeadline()
 	})
 }
 
@@ -1330,6 +1586,90 @@ func (u *ShardUpsertBulk) AddLastGoodBytes(v int64) *ShardUpsertBulk {
 func (u *ShardUpsertBulk) UpdateLastGoodBytes() *ShardUpsertBulk {
 	return u.Update(func(s *ShardUpsert) {
 		s.UpdateLastGoodBytes()
+	})
+}
+
+// SetPolicyID sets the "policy_id" field.
+func (u *ShardUpsertBulk) SetPolicyID(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetPolicyID(v)
+	})
+}
+
+// AddPolicyID adds v to the "policy_id" field.
+func (u *ShardUpsertBulk) AddPolicyID(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddPolicyID(v)
+	})
+}
+
+// UpdatePolicyID sets the "policy_id" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdatePolicyID() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdatePolicyID()
+	})
+}
+
+// SetPolicyRevision sets the "policy_revision" field.
+func (u *ShardUpsertBulk) SetPolicyRevision(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetPolicyRevision(v)
+	})
+}
+
+// AddPolicyRevision adds v to the "policy_revision" field.
+func (u *ShardUpsertBulk) AddPolicyRevision(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddPolicyRevision(v)
+	})
+}
+
+// UpdatePolicyRevision sets the "policy_revision" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdatePolicyRevision() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdatePolicyRevision()
+	})
+}
+
+// SetDue sets the "due" field.
+func (u *ShardUpsertBulk) SetDue(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetDue(v)
+	})
+}
+
+// AddDue adds v to the "due" field.
+func (u *ShardUpsertBulk) AddDue(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddDue(v)
+	})
+}
+
+// UpdateDue sets the "due" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateDue() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateDue()
+	})
+}
+
+// SetDeadline sets the "deadline" field.
+func (u *ShardUpsertBulk) SetDeadline(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetDeadline(v)
+	})
+}
+
+// AddDeadline adds v to the "deadline" field.
+func (u *ShardUpsertBulk) AddDeadline(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddDeadline(v)
+	})
+}
+
+// UpdateDeadline sets the "deadline" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateDeadline() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateDeadline()
 	})
 }
 

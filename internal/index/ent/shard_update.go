@@ -247,6 +247,90 @@ func (_u *ShardUpdate) AddLastGoodBytes(v int64) *ShardUpdate {
 	return _u
 }
 
+// SetPolicyID sets the "policy_id" field.
+func (_u *ShardUpdate) SetPolicyID(v int64) *ShardUpdate {
+	_u.mutation.ResetPolicyID()
+	_u.mutation.SetPolicyID(v)
+	return _u
+}
+
+// SetNillablePolicyID sets the "policy_id" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillablePolicyID(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetPolicyID(*v)
+	}
+	return _u
+}
+
+// AddPolicyID adds value to the "policy_id" field.
+func (_u *ShardUpdate) AddPolicyID(v int64) *ShardUpdate {
+	_u.mutation.AddPolicyID(v)
+	return _u
+}
+
+// SetPolicyRevision sets the "policy_revision" field.
+func (_u *ShardUpdate) SetPolicyRevision(v int64) *ShardUpdate {
+	_u.mutation.ResetPolicyRevision()
+	_u.mutation.SetPolicyRevision(v)
+	return _u
+}
+
+// SetNillablePolicyRevision sets the "policy_revision" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillablePolicyRevision(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetPolicyRevision(*v)
+	}
+	return _u
+}
+
+// AddPolicyRevision adds value to the "policy_revision" field.
+func (_u *ShardUpdate) AddPolicyRevision(v int64) *ShardUpdate {
+	_u.mutation.AddPolicyRevision(v)
+	return _u
+}
+
+// SetDue sets the "due" field.
+func (_u *ShardUpdate) SetDue(v int64) *ShardUpdate {
+	_u.mutation.ResetDue()
+	_u.mutation.SetDue(v)
+	return _u
+}
+
+// SetNillableDue sets the "due" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableDue(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetDue(*v)
+	}
+	return _u
+}
+
+// AddDue adds value to the "due" field.
+func (_u *ShardUpdate) AddDue(v int64) *ShardUpdate {
+	_u.mutation.AddDue(v)
+	return _u
+}
+
+// SetDeadline sets the "deadline" field.
+func (_u *ShardUpdate) SetDeadline(v int64) *ShardUpdate {
+	_u.mutation.ResetDeadline()
+	_u.mutation.SetDeadline(v)
+	return _u
+}
+
+// SetNillableDeadline sets the "deadline" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableDeadline(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetDeadline(*v)
+	}
+	return _u
+}
+
+// AddDeadline adds value to the "deadline" field.
+func (_u *ShardUpdate) AddDeadline(v int64) *ShardUpdate {
+	_u.mutation.AddDeadline(v)
+	return _u
+}
+
 // SetFiler sets the "filer" edge to the Filer entity.
 func (_u *ShardUpdate) SetFiler(v *Filer) *ShardUpdate {
 	return _u.SetFilerID(v.ID)
@@ -405,6 +489,30 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.AddedLastGoodBytes(); ok {
 		_spec.AddField(shard.FieldLastGoodBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.PolicyID(); ok {
+		_spec.SetField(shard.FieldPolicyID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedPolicyID(); ok {
+		_spec.AddField(shard.FieldPolicyID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.PolicyRevision(); ok {
+		_spec.SetField(shard.FieldPolicyRevision, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedPolicyRevision(); ok {
+		_spec.AddField(shard.FieldPolicyRevision, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Due(); ok {
+		_spec.SetField(shard.FieldDue, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedDue(); ok {
+		_spec.AddField(shard.FieldDue, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Deadline(); ok {
+		_spec.SetField(shard.FieldDeadline, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedDeadline(); ok {
+		_spec.AddField(shard.FieldDeadline, field.TypeInt64, value)
 	}
 	if _u.mutation.FilerCleared() {
 		edge := &sqlgraph.EdgeSpec{
@@ -716,6 +824,90 @@ func (_u *ShardUpdateOne) AddLastGoodBytes(v int64) *ShardUpdateOne {
 	return _u
 }
 
+// SetPolicyID sets the "policy_id" field.
+func (_u *ShardUpdateOne) SetPolicyID(v int64) *ShardUpdateOne {
+	_u.mutation.ResetPolicyID()
+	_u.mutation.SetPolicyID(v)
+	return _u
+}
+
+// SetNillablePolicyID sets the "policy_id" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillablePolicyID(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetPolicyID(*v)
+	}
+	return _u
+}
+
+// AddPolicyID adds value to the "policy_id" field.
+func (_u *ShardUpdateOne) AddPolicyID(v int64) *ShardUpdateOne {
+	_u.mutation.AddPolicyID(v)
+	return _u
+}
+
+// SetPolicyRevision sets the "policy_revision" field.
+func (_u *ShardUpdateOne) SetPolicyRevision(v int64) *ShardUpdateOne {
+	_u.mutation.ResetPolicyRevision()
+	_u.mutation.SetPolicyRevision(v)
+	return _u
+}
+
+// SetNillablePolicyRevision sets the "policy_revision" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillablePolicyRevision(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetPolicyRevision(*v)
+	}
+	return _u
+}
+
+// AddPolicyRevision adds value to the "policy_revision" field.
+func (_u *ShardUpdateOne) AddPolicyRevision(v int64) *ShardUpdateOne {
+	_u.mutation.AddPolicyRevision(v)
+	return _u
+}
+
+// SetDue sets the "due" field.
+func (_u *ShardUpdateOne) SetDue(v int64) *ShardUpdateOne {
+	_u.mutation.ResetDue()
+	_u.mutation.SetDue(v)
+	return _u
+}
+
+// SetNillableDue sets the "due" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableDue(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetDue(*v)
+	}
+	return _u
+}
+
+// AddDue adds value to the "due" field.
+func (_u *ShardUpdateOne) AddDue(v int64) *ShardUpdateOne {
+	_u.mutation.AddDue(v)
+	return _u
+}
+
+// SetDeadline sets the "deadline" field.
+func (_u *ShardUpdateOne) SetDeadline(v int64) *ShardUpdateOne {
+	_u.mutation.ResetDeadline()
+	_u.mutation.SetDeadline(v)
+	return _u
+}
+
+// SetNillableDeadline sets the "deadline" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableDeadline(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetDeadline(*v)
+	}
+	return _u
+}
+
+// AddDeadline adds value to the "deadline" field.
+func (_u *ShardUpdateOne) AddDeadline(v int64) *ShardUpdateOne {
+	_u.mutation.AddDeadline(v)
+	return _u
+}
+
 // SetFiler sets the "filer" edge to the Filer entity.
 func (_u *ShardUpdateOne) SetFiler(v *Filer) *ShardUpdateOne {
 	return _u.SetFilerID(v.ID)
@@ -904,6 +1096,30 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 	}
 	if value, ok := _u.mutation.AddedLastGoodBytes(); ok {
 		_spec.AddField(shard.FieldLastGoodBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.PolicyID(); ok {
+		_spec.SetField(shard.FieldPolicyID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedPolicyID(); ok {
+		_spec.AddField(shard.FieldPolicyID, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.PolicyRevision(); ok {
+		_spec.SetField(shard.FieldPolicyRevision, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedPolicyRevision(); ok {
+		_spec.AddField(shard.FieldPolicyRevision, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Due(); ok {
+		_spec.SetField(shard.FieldDue, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedDue(); ok {
+		_spec.AddField(shard.FieldDue, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Deadline(); ok {
+		_spec.SetField(shard.FieldDeadline, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedDeadline(); ok {
+		_spec.AddField(shard.FieldDeadline, field.TypeInt64, value)
 	}
 	if _u.mutation.FilerCleared() {
 		edge := &sqlgraph.EdgeSpec{

@@ -12,6 +12,7 @@
 //	                           in a queue), and stalled since when it waits for its filer.
 //	slice_parts                parts of a result whose last has not come
 //	snapshots                  state, and the counters of announced and settled work (I4)
+//	shards                     due: 0 where the scheduler has to plan it; a snapshot's end and another policy make it so
 //	packs                      registered; condemned
 //	pack_dependencies          a pack came with chunks that other packs have already:
 //	                           who relies on it relies on those (I6)
@@ -24,8 +25,8 @@
 // a result is refused for is known before anything of it is written, so that results
 // of one call do not disturb each other.
 //
-// Locks are always taken in the order filer, shard, snapshots, packs, chunks, work; only
-// Commit writes the shard's last good snapshot after it has locked the snapshot, for which nobody who holds a shard waits. What
+// Locks are always taken in the order leader, filer, shard, snapshots, packs, chunks, work; only
+// Commit and Fail write how the shard does after they have locked the snapshot, for which nobody who holds a shard waits. What
 // claims and extends work passes locked rows by, so it waits for nobody but, a claim, for the
 // claim of that kind before it: what it has counted must stay true. Where two transactions
 // wait for each other all the same (two calls that register the same packs), the

@@ -252,13 +252,14 @@ func countHeld(table string) string {
 	return "SELECT filer_id, count(*) FROM " + table + " WHERE lease_until > $1 GROUP BY filer_id"
 }
 
-// addShards counts the shards of filers, and finds their oldest and newest last good snapshots.
+// addShards counts the shards of filers, and finds their oldest and newest last good snapshots, and their first deadlines.
 func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus) error {
 	rows, err := x.Backend.Client().Shard.Query().Where(shard.Retired(false)).
-		Select(shard.FieldID, shard.FieldFilerID, shard.FieldLastGoodStarted).All(ctx)
+		Select(shard.FieldID, shard.FieldFilerID, shard.FieldLastGoodStarted, shard.FieldDeadline).All(ctx)
 	if err != nil {
 		return x.Backend.Wrap(err)
 	}
+	now := time.Now()
 	for _, row := range rows {
 		status := of[row.FilerID]
 		if status == nil {
@@ -273,6 +274,14 @@ func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus) 
 		}
 		if good.After(status.Newest) {
 			status.Newest = good
+		}
+		if deadline := fromMicros(row.Deadline); !deadline.IsZero() {
+			if status.Deadline.IsZero() || deadline.Before(status.Deadline) {
+				status.Deadline = deadline
+			}
+			if deadline.Before(now) {
+				status.Overdue++
+			}
 		}
 		status.Shards++
 	}
@@ -329,15 +338,22 @@ func validateSettings(f backup.Filer) error {
 	if f.Compare&^backup.CompareAll != 0 || f.Compare.OrAll()&(backup.CompareMtime|backup.CompareCtime) == 0 {
 		return invalid("compare %#x: without mtime or ctime a change of content would not show", uint8(f.Compare))
 	}
-	if len(f.Labels) > maxLabels {
-		return invalid("%d labels, more than %d", len(f.Labels), maxLabels)
+	if err := validateLabels(f.Labels); err != nil {
+		return err
 	}
-	for key, value := range f.Labels {
+	return validateStoredSelection(f.Selection)
+}
+
+func validateLabels(labels map[string]string) error {
+	if len(labels) > maxLabels {
+		return invalid("%d labels, more than %d", len(labels), maxLabels)
+	}
+	for key, value := range labels {
 		if !isName(key, maxLabelBytes) || len(value) > maxLabelBytes || !isText(value) {
 			return invalid("label %q=%q", key, value)
 		}
 	}
-	return validateStoredSelection(f.Selection)
+	return nil
 }
 
 // validateStoredSelection is for one that is stored with a filer or a shard.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/pack"
 	"github.com/bctl/bctl/internal/index/ent/readbatch"
@@ -18,8 +19,13 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
-// BeginSnapshot implements index.Catalog. The shard's row is the lock.
+// BeginSnapshot implements index.Catalog.
 func (x *Index) BeginSnapshot(ctx context.Context, of backup.ShardID, s backup.Snapshot, now time.Time) (backup.Snapshot, error) {
+	return x.begin(ctx, of, s, now, nil)
+}
+
+// begin begins a snapshot; by, if not nil, is what it is begun for. The shard's row is the lock.
+func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot, now time.Time, by *scheduled) (backup.Snapshot, error) {
 	if err := validateSelection(s); err != nil {
 		return backup.Snapshot{}, err
 	}
@@ -30,12 +36,20 @@ func (x *Index) BeginSnapshot(ctx context.Context, of backup.ShardID, s backup.S
 	var runs bool
 	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		runs = false
+		if by != nil {
+			if err := tx.checkTerm(ctx, by.term); err != nil {
+				return err
+			}
+		}
 		shard, err := tx.lockShard(ctx, of)
 		if err != nil {
 			return err
 		}
 		if shard.Retired || shard.Edges.Filer.Retired {
 			return fmt.Errorf("shard %q of filer %q is retired: %w", shard.Name, shard.Edges.Filer.Name, backup.ErrNotFound)
+		}
+		if by != nil && !by.isPlanOf(shard) {
+			return fmt.Errorf("shard %q: %w", shard.Name, index.ErrNotDue)
 		}
 		row, err := x.snapshotRow(ctx, tx.Client, snapshot.ShardID(int64(of)), running())
 		if err == nil {
@@ -87,7 +101,11 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 	if err != nil {
 		return err
 	}
-	selection := of.Edges.Filer.Selection.Merge(of.Selection).Merge(s.Selection)
+	ofPolicy, err := tx.policySelection(ctx, of)
+	if err != nil {
+		return err
+	}
+	selection := of.Edges.Filer.Selection.Merge(ofPolicy).Merge(of.Selection).Merge(s.Selection)
 	create := tx.Snapshot.Create().SetID(uuid.UUID(s.ID)).SetShardID(of.ID).SetFilerID(of.FilerID).SetNumber(number).SetSource(of.Source).
 		SetState(string(backup.Running)).SetStarted(now).SetSelection(selection).SetAllowShrink(s.AllowShrink).SetTags(s.Tags).
 		SetTasksAnnounced(1)
@@ -146,7 +164,7 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segments []str
 			return err
 		}
 		err = tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
-			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).Exec(ctx)
+			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).SetDue(0).SetDeadline(0).Exec(ctx)
 		if err != nil {
 			return err
 		}
@@ -180,6 +198,10 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string) e
 			return err
 		}
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
+			return err
+		}
+		// The shard is planned again, from this; its deadline stays.
+		if err := tx.Shard.UpdateOneID(row.ShardID).SetDue(0).Exec(ctx); err != nil {
 			return err
 		}
 		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).Exec(ctx)

@@ -74,6 +74,17 @@ func TestPlansOfCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
+	term, _, err := x.Lead(ctx, "scheduler", "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := map[backup.FilerID]index.Binding{}
+	for id := backup.FilerID(1); id <= 20; id++ {
+		bound[id] = index.Binding{Policy: 1, Revision: 1}
+	}
+	if _, err := x.Bind(ctx, term, bound); err != nil {
+		t.Fatal(err)
+	}
 	claim := index.Claim{Lease: time.Hour, Limit: 64, Queued: 100_000, Now: now}
 	snapshots := func(f index.SnapshotFilter) func() error {
 		return func() error { _, err := x.Snapshots(ctx, f); return err }
@@ -97,6 +108,12 @@ func TestPlansOfCalls(t *testing.T) {
 		{"shards", true, func() error { _, err := x.ListShards(ctx, index.ShardFilter{}); return err }},
 		{"claims of tasks", true, func() error { _, err := x.ClaimTasks(ctx, claim); return err }},
 		{"claims of batches", true, func() error { _, err := x.ClaimBatches(ctx, claim); return err }},
+		{"due shards", true, func() error { _, _, err := x.DueShards(ctx, now, []backup.PolicyID{1, 2}); return err }},
+		{"unplanned shards", true, func() error {
+			_, err := x.Unplanned(ctx, []backup.PolicyID{1, 2}, 0, 100)
+			return err
+		}},
+		{"bindings", true, func() error { _, err := x.Bind(ctx, term, bound); return err }},
 		{"work in hand", true, func() error { _, err := x.InHand(ctx, now, 100); return err }},
 	} {
 		t.Run(test.name, func(t *testing.T) {

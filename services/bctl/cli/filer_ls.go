@@ -22,7 +22,8 @@ func newFilerLs(a *app) *cobra.Command {
 		Long: `Lists filers. WALK and READ are what is in hand of what may be: 3/32, or 3/8 of 32 where
 the governor lets the workers use 8 of a limit of 32, because the filer has become slow.
 STAT and OPEN are how long these take now, and when the filer is idle. LAST GOOD is the age of
-the newest snapshot of the shard that is furthest behind.`,
+the newest snapshot of the shard that is furthest behind. DEADLINE is when the first of its shards should have
+a good snapshot by its policy, or how long ago that was: then it is OVERDUE.`,
 		Example: `  bctl filer ls
   bctl filer ls --label env=prod
   bctl filer ls --retired --json`,
@@ -61,7 +62,7 @@ func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
 
 func filerTable(w io.Writer, found []index.FilerStatus, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FILER\tSITE\tSHARDS\tRUNNING\tWALK\tREAD\tSTAT\tOPEN\tLAST GOOD\tLABELS")
+	fmt.Fprintln(t, "FILER\tSITE\tSHARDS\tRUNNING\tWALK\tREAD\tSTAT\tOPEN\tLAST GOOD\tDEADLINE\tLABELS")
 	for n := range found {
 		f := &found[n]
 		limits := f.Limits.WithDefaults()
@@ -69,9 +70,9 @@ func filerTable(w io.Writer, found []index.FilerStatus, now time.Time) error {
 		if f.Retired {
 			last = "retired"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", display(f.Name), f.Site, f.Shards, f.Running,
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", display(f.Name), f.Site, f.Shards, f.Running,
 			slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks), slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches),
-			latency(f.Load.WalkLatency, f.Load.WalkIdle), latency(f.Load.ReadLatency, f.Load.ReadIdle), last, display(labelText(f.Labels)))
+			latency(f.Load.WalkLatency, f.Load.WalkIdle), latency(f.Load.ReadLatency, f.Load.ReadIdle), last, filerDeadline(f, now), display(labelText(f.Labels)))
 	}
 	return t.Flush()
 }
@@ -105,6 +106,15 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 		return "never (one " + age(now.Sub(f.Newest)) + ")"
 	}
 	return age(now.Sub(f.Oldest))
+}
+
+// filerDeadline is the first deadline of a filer's shards.
+func filerDeadline(f *index.FilerStatus, now time.Time) string {
+	text := deadlineText(f.Deadline, now)
+	if f.Overdue > 1 {
+		text += fmt.Sprintf(" (%d shards)", f.Overdue)
+	}
+	return text
 }
 
 // age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.
@@ -146,6 +156,8 @@ type filerJSON struct {
 	OpenIdleSeconds    float64           `json:"open_idle_seconds"`
 	OldestGood         *string           `json:"oldest_good"`
 	NewestGood         *string           `json:"newest_good"`
+	Deadline           *string           `json:"deadline"` // the first of its shards'
+	Overdue            int               `json:"overdue"`  // shards
 }
 
 func newFilerJSON(f *index.FilerStatus) filerJSON {
@@ -158,6 +170,7 @@ func newFilerJSON(f *index.FilerStatus) filerJSON {
 		StatSeconds: f.Load.WalkLatency.Seconds(), StatIdleSeconds: f.Load.WalkIdle.Seconds(),
 		OpenSeconds: f.Load.ReadLatency.Seconds(), OpenIdleSeconds: f.Load.ReadIdle.Seconds(),
 		OldestGood: jsonTime(f.Oldest), NewestGood: jsonTime(f.Newest),
+		Deadline: jsonTime(f.Deadline), Overdue: f.Overdue,
 	}
 	if j.Labels == nil {
 		j.Labels = map[string]string{}
@@ -208,6 +221,7 @@ func (a *app) describeFiler(f *index.FilerStatus) error {
 	}
 	row("shards", "%d, %d of them being backed up", f.Shards, f.Running)
 	row("last good snapshot", "%s", lastGood(f, now))
+	row("deadline", "%s", filerDeadline(f, now))
 	row("walk tasks", "%s in hand", slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks))
 	row("read batches", "%s in hand", slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches))
 	if limits.ReadBytesPerSecond > 0 {

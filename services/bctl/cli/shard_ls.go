@@ -22,7 +22,8 @@ func newShardLs(a *app) *cobra.Command {
 		Use:   "ls",
 		Short: "List shards, and their last good snapshots",
 		Long: `Lists shards. LAST GOOD is the age of the newest committed snapshot: what it holds is at
-least as new.`,
+least as new. DEADLINE is when the shard should have the next by its policy, or how long ago that
+was: then it is OVERDUE.`,
 		Example: `  bctl shard ls
   bctl shard ls --filer nas1
   bctl shard ls --label env=prod --json`,
@@ -67,7 +68,7 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 
 func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FILER\tSHARD\tLAST GOOD\tSNAPSHOT\tNUMBER\tFILES\tSIZE\tRUNNING\tSOURCE")
+	fmt.Fprintln(t, "FILER\tSHARD\tLAST GOOD\tDEADLINE\tSNAPSHOT\tNUMBER\tFILES\tSIZE\tRUNNING\tSOURCE")
 	for n := range found {
 		s := &found[n]
 		last, snapshot, number, files, bytes, running := "never", "-", "-", "-", "-", "-"
@@ -78,10 +79,11 @@ func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
 		if s.Running != (backup.SnapshotID{}) {
 			running = s.Running.Short()
 		}
+		deadline := deadlineText(s.Plan.Deadline, now)
 		if s.Retired {
-			running = "retired"
+			running, deadline = "retired", "-"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", display(s.Filer.Name), display(s.Name), last, snapshot, number, files, bytes, running, otherSource(s))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", display(s.Filer.Name), display(s.Name), last, deadline, snapshot, number, files, bytes, running, otherSource(s))
 	}
 	return t.Flush()
 }
@@ -113,6 +115,10 @@ type shardJSON struct {
 	Snapshots string           `json:"snapshots"`
 	Selection backup.Selection `json:"selection"`
 	Retired   bool             `json:"retired"`
+	Policy    *string          `json:"policy"` // null: none
+	Due       *string          `json:"due"`
+	Deadline  *string          `json:"deadline"`
+	Overdue   bool             `json:"overdue"`
 	LastGood  *lastGoodJSON    `json:"last_good"` // null: none
 	Running   *string          `json:"running"`   // id of the snapshot; null: none
 }
@@ -128,6 +134,10 @@ type lastGoodJSON struct {
 func newShardJSON(s *index.ShardStatus) shardJSON {
 	j := shardJSON{
 		Filer: s.Filer.Name, Shard: s.Name, Source: s.Source, Snapshots: s.Snapshots, Selection: s.Selection, Retired: s.Retired,
+		Due: jsonTime(s.Plan.Due), Deadline: jsonTime(s.Plan.Deadline), Overdue: s.Overdue(time.Now()),
+	}
+	if s.Policy != "" {
+		j.Policy = &s.Policy
 	}
 	if s.LastGood != (backup.SnapshotID{}) {
 		j.LastGood = &lastGoodJSON{s.LastGood.String(), int64(s.Number), jsonTime(s.Time), s.Files, s.Bytes}
@@ -162,6 +172,18 @@ func newShardShow(a *app) *cobra.Command {
 	}
 }
 
+// planRows are the rows that show when a shard is due.
+func planRows(row rowFunc, p *index.Plan) {
+	if p.Due.IsZero() {
+		row("due", "not planned yet: a committer does that within seconds")
+	} else {
+		row("due", "%s", localTime(p.Due))
+	}
+	if !p.Deadline.IsZero() {
+		row("deadline", "%s (%s)", localTime(p.Deadline), deadlineText(p.Deadline, time.Now()))
+	}
+}
+
 func (a *app) describeShard(s *index.ShardStatus) error {
 	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
@@ -179,6 +201,10 @@ func (a *app) describeShard(s *index.ShardStatus) error {
 	} else {
 		row("last good snapshot", "%s, number %d, of %s (%s ago): %s files, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
 			age(time.Since(s.Time)), humanize.Comma(s.Files), size(s.Bytes))
+	}
+	if s.Policy != "" {
+		row("policy", "%s", display(s.Policy))
+		planRows(row, &s.Plan)
 	}
 	if s.Running != (backup.SnapshotID{}) {
 		row("running", "%s (bctl status shows how far it is)", s.Running.Short())

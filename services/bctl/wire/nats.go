@@ -9,9 +9,14 @@ import (
 
 // ConnectNATS connects to the fleet's NATS; name is for its monitoring.
 func ConnectNATS(c *config.Config, name string, log *slog.Logger) (*flow.Conn, error) {
+	return connectNATS(c, name, log, nil)
+}
+
+// connectNATS is ConnectNATS for a service, whose consumers say that they move.
+func connectNATS(c *config.Config, name string, log *slog.Logger, moved func()) (*flow.Conn, error) {
 	return flow.Connect(flow.Options{
 		URL: c.NATS.URL, Name: name, Credentials: c.NATS.CredentialsFile, User: c.NATS.User, Password: c.NATS.Password,
 		CAFile: c.NATS.CAFile, CertFile: c.NATS.CertFile, KeyFile: c.NATS.KeyFile,
-		InboxPrefix: c.NATS.InboxPrefix, Replicas: c.NATS.Replicas, Log: log,
+		InboxPrefix: c.NATS.InboxPrefix, Replicas: c.NATS.Replicas, Log: log, Moved: moved,
 	})
 }

@@ -13,11 +13,14 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/committer/commit"
+	"github.com/bctl/bctl/services/committer/schedule"
 	"github.com/bctl/bctl/services/reader/read"
 	"github.com/bctl/bctl/services/walker/walk"
 )
@@ -35,28 +38,42 @@ type Runner func(ctx context.Context, c *config.Config, log *slog.Logger) error
 
 // RunWalker runs a walker.
 func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	w, err := watch(ctx, c, "walker", log, needNATS, needIndex)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	log = w.log
 	idx, _, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	conn, report, err := connect(c, log)
+	conn, report, err := connect(c, w)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	w := walk.New(conn, idx, posix.New(posix.Options{}), report, walk.Options{
+	w.dependOn(conn, idx, nil)
+	service := walk.New(conn, idx, posix.New(posix.Options{}), report, walk.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Tasks: c.Worker.Tasks, Directories: c.Worker.Directories,
 		Grain: c.Worker.Grain, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
+		Metrics: w.metrics.Walker(), Trace: w.trace, Health: w.health,
 	})
-	log.Info("walker started", "worker", workerName(c))
-	runWithReports(ctx, report, w.Run)
-	log.Info("walker stopped", "worker", workerName(c))
+	log.Info("walker started")
+	runWithReports(ctx, w.health, report, service.Run)
+	log.Info("walker stopped")
 	return nil
 }
 
 // RunReader runs a reader.
 func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	w, err := watch(ctx, c, "reader", log, needNATS, needIndex, needStore)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	log = w.log
 	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
@@ -66,33 +83,41 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s, err := waitForStore(ctx, c, log)
+	s, err := waitForStore(ctx, c, w)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	conn, report, err := connect(c, log)
+	conn, report, err := connect(c, w)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	w.dependOn(conn, idx, s)
 	r, err := read.New(read.Parts{
 		Conn: conn, Index: idx, Source: posix.New(posix.Options{}), Store: s, Repository: repository, Key: key, Report: report,
 	}, read.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
 		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
+		Metrics: w.metrics.Reader(), Trace: w.trace, Health: w.health,
 	})
 	if err != nil {
 		return err
 	}
-	log.Info("reader started", "worker", workerName(c), "store", s.String())
-	runWithReports(ctx, report, r.Run)
-	log.Info("reader stopped", "worker", workerName(c))
+	log.Info("reader started", "store", s.String())
+	runWithReports(ctx, w.health, report, r.Run)
+	log.Info("reader stopped")
 	return nil
 }
 
 // RunCommitter runs a committer.
 func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	w, err := watch(ctx, c, "committer", log, needNATS, needIndex, needStore)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	log = w.log
 	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
@@ -102,28 +127,39 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	s, err := waitForStore(ctx, c, log)
+	s, err := waitForStore(ctx, c, w)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	conn, _, err := connect(c, log)
+	conn, _, err := connect(c, w)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	log.Info("committer started", "worker", workerName(c), "store", s.String())
+	w.dependOn(conn, idx, s)
+	log.Info("committer started", "store", s.String())
+	scheduler := schedule.New(idx, schedule.Options{
+		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
+	})
+	var scheduling sync.WaitGroup
+	scheduling.Go(func() { scheduler.Run(ctx) })
 	commit.New(commit.Parts{Conn: conn, Index: idx, Store: s, Sealer: sealer}, commit.Options{
 		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log,
+		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
 	}).Run(ctx)
-	log.Info("committer stopped", "worker", workerName(c))
+	scheduling.Wait()
+	log.Info("committer stopped")
 	return nil
 }
 
 // runWithReports runs a service together with its reports, which go on until
 // the service has handed back what it had in hand.
-func runWithReports(ctx context.Context, report *flow.Reporter, run func(context.Context)) {
+func runWithReports(ctx context.Context, h *health.Process, report *flow.Reporter, run func(context.Context)) {
+	beat := h.Loop("reports", reportsWithin)
+	defer beat.Done()
+	report.Moved = beat.Moved
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var reports sync.WaitGroup
 	reports.Go(func() { report.Run(reporting, progressEvery) })
@@ -132,11 +168,11 @@ func runWithReports(ctx context.Context, report *flow.Reporter, run func(context
 	reports.Wait()
 }
 
-func connect(c *config.Config, log *slog.Logger) (*flow.Conn, *flow.Reporter, error) {
+func connect(c *config.Config, w *watched) (*flow.Conn, *flow.Reporter, error) {
 	if !c.Fleet() {
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
-	conn, err := ConnectNATS(c, workerName(c), log)
+	conn, err := connectNATS(c, workerName(c), w.log, w.health.Loop("consumers", consumersWithin).Moved)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,8 +210,9 @@ func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (inde
 }
 
 // waitForStore waits for the store.
-func waitForStore(ctx context.Context, c *config.Config, log *slog.Logger) (store.Store, error) {
-	return waitFor(ctx, log, "the store", func() (store.Store, error) { return OpenStore(ctx, c, false, log) })
+func waitForStore(ctx context.Context, c *config.Config, w *watched) (store.Store, error) {
+	retries := w.metrics.Retries("store")
+	return waitFor(ctx, w.log, "the store", func() (store.Store, error) { return openStore(ctx, c, false, w.log, retries.Add) })
 }
 
 // waitFor tries until it works, ctx is done, or the error is one that will stay.

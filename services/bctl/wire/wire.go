@@ -46,13 +46,18 @@ func OpenIndex(ctx context.Context, c *config.Config, create bool) (index.Index,
 // OpenStore opens the store. A directory store that is not there is
 // backup.ErrNoRepository, unless create says to make it.
 func OpenStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger) (store.Store, error) {
+	return openStore(ctx, c, create, log, func(error) {})
+}
+
+// openStore is OpenStore that tells what the store's client tries again.
+func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(error)) (store.Store, error) {
 	if c.Store.URL == "" {
 		return nil, errNotNamed
 	}
 	path, local := c.StorePath()
 	switch {
 	case !local:
-		o, err := s3Options(c, log)
+		o, err := s3Options(c, log, onRetry)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +72,7 @@ func OpenStore(ctx context.Context, c *config.Config, create bool, log *slog.Log
 	return s, err
 }
 
-func s3Options(c *config.Config, log *slog.Logger) (s3store.Options, error) {
+func s3Options(c *config.Config, log *slog.Logger, onRetry func(error)) (s3store.Options, error) {
 	o, err := s3store.ParseURL(c.Store.URL)
 	if err != nil {
 		return o, err
@@ -95,6 +100,7 @@ func s3Options(c *config.Config, log *slog.Logger) (s3store.Options, error) {
 		return o, fmt.Errorf("store.addressing %q is not path, host or auto: %w", c.Store.Addressing, backup.ErrInvalid)
 	}
 	o.OnRetry = func(r s3store.Retry) {
+		onRetry(r.Err)
 		log.Warn("the store does not answer; trying again", "store", r.Store, "op", r.Op, "object", r.Name, "attempt", r.Attempt,
 			"error", r.Err, "pause", r.Pause, "remaining", r.Remaining)
 	}

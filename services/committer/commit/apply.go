@@ -46,16 +46,20 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 		results = append(results, index.Result{Slice: r.Slice, Pack: r.Pack, Batch: r.Batch})
 	}
 	s.tellSeconds(results)
+	spans := s.beginApply(ctx, batch)
 	started := time.Now()
 	outcomes, err := s.Index.Apply(ctx, results)
-	s.commitNanos.Add(int64(time.Since(started)))
+	took := time.Since(started)
+	s.commitNanos.Add(int64(took))
+	s.opts.Metrics.Applied(took)
+	endApply(spans, outcomes, err)
 	if err != nil {
 		for _, r := range batch {
 			r.Delivery.Retry(later)
 		}
 		if ctx.Err() == nil {
 			s.log.Warn("results will be applied later", "results", len(batch), "error", err)
-			s.opts.OnRetry(err)
+			s.retry(err)
 		}
 		return
 	}
@@ -80,6 +84,8 @@ func (s *Service) tellSeconds(results []index.Result) {
 }
 
 func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outcome) {
+	about := describe(r)
+	s.opts.Metrics.Result(about.kind, outcomeOf(o))
 	switch {
 	case o.Failed:
 		snapshot, reason := failure(r)
@@ -89,16 +95,16 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
 		r.Delivery.Retry(soon)
 	case errors.Is(o.Err, index.ErrCondemned):
-		s.log.Info("read batch relies on a condemned pack, and is read again", "error", o.Err)
+		s.log.Info("read batch relies on a condemned pack, and is read again", about.log("error", o.Err)...)
 		r.Delivery.Ack()
 		signal(s.wake)
 	default:
-		s.log.Error("result refused", "error", o.Err)
+		s.log.Error("result refused", about.log("error", o.Err)...)
 		r.Delivery.Drop() // its lease brings the work back
-		s.opts.OnRetry(o.Err)
+		s.retry(o.Err)
 	}
 	if o.Late {
-		s.log.Debug("result came late, and changed nothing")
+		s.log.Debug("result came late, and changed nothing", about.log()...)
 	}
 	if o.Announced {
 		signal(s.wake)
@@ -131,6 +137,7 @@ func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string,
 	}
 	if err == nil {
 		s.log.Error("snapshot failed", "snapshot", id.Short(), "reason", reason)
+		s.tellEnd(ctx, id, reason)
 		s.opts.OnEnd(id)
 	}
 	if d != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 const (
@@ -35,7 +36,10 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	defer poll.Stop()
 	open := s.opts.Alone // the queues are known to be there
 	var last time.Time
+	beat := s.opts.Health.Loop("hand out", loopWithin)
+	defer beat.Done()
 	for {
+		beat.Moved()
 		// Without streams nothing is claimed: attempts would be spent on nothing.
 		var err error
 		if !open {
@@ -63,7 +67,7 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 
 // tellWaiting tells of an outage once in a while, not with every look.
 func (s *Service) tellWaiting(err error) {
-	s.opts.OnRetry(err)
+	s.retry(err)
 	if time.Since(s.told) > tellEvery {
 		s.told = time.Now()
 		s.log.Warn("work will be handed out later", "error", err)
@@ -93,7 +97,7 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 	if err != nil {
 		return false, err
 	}
-	left, err := publishAll(ctx, s.Conn, flow.Walk, tasks, func(t *backup.WalkTask) bool {
+	left, err := publishAll(ctx, s.Conn, flow.Walk, tasks, s.handOutTask, func(t *backup.WalkTask) bool {
 		if t.Attempt > maxAttempts {
 			s.fail(ctx, t.Job.Snapshot, fmt.Sprintf("walk task %d was tried %d times without success", t.ID, t.Attempt-1), nil)
 		}
@@ -106,6 +110,7 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 		}
 		return false, s.takeBack(ctx, ids, nil, err)
 	}
+	s.opts.Metrics.HandedOut("task", len(tasks))
 	return len(tasks) == claim.Limit, nil
 }
 
@@ -114,7 +119,7 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 	if err != nil {
 		return false, err
 	}
-	left, err := publishAll(ctx, s.Conn, flow.Read, batches, func(b *backup.ReadBatch) bool {
+	left, err := publishAll(ctx, s.Conn, flow.Read, batches, s.handOutBatch, func(b *backup.ReadBatch) bool {
 		if b.Attempt > maxAttempts {
 			s.fail(ctx, b.Job.Snapshot, fmt.Sprintf("read batch %d was tried %d times without success", b.ID, b.Attempt-1), nil)
 		}
@@ -127,12 +132,16 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 		}
 		return false, s.takeBack(ctx, nil, ids, err)
 	}
+	s.opts.Metrics.HandedOut("batch", len(batches))
 	return len(batches) == claim.Limit, nil
 }
 
+// traces begins the span of a piece of work.
+type traces[T any] func(context.Context, *T) (context.Context, *telemetry.Span)
+
 // publishAll publishes what is wanted of the work, several messages at a time.
 // With an error it returns the work that was not published.
-func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], work []T, wanted func(*T) bool) (left []*T, err error) {
+func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], work []T, traced traces[T], wanted func(*T) bool) (left []*T, err error) {
 	var all errgroup.Group
 	all.SetLimit(publishAtOnce)
 	failed := make([]bool, len(work))
@@ -141,7 +150,9 @@ func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], wo
 			continue
 		}
 		all.Go(func() error {
-			err := flow.Publish(ctx, conn, hop, &work[i])
+			sending, span := traced(ctx, &work[i])
+			err := flow.Publish(sending, conn, hop, &work[i])
+			span.End(err)
 			failed[i] = err != nil
 			return err
 		})

@@ -22,7 +22,7 @@ func (s *Service) finishLoop(ctx, hand context.Context) {
 	for { // at once, too: a process that died may have left one
 		if err := s.finishAll(ctx, hand); err != nil && ctx.Err() == nil {
 			s.log.Warn("snapshots will be committed later", "error", err)
-			s.opts.OnRetry(err)
+			s.retry(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -51,7 +51,7 @@ func (s *Service) finishAll(ctx, hand context.Context) error {
 }
 
 // finish commits a snapshot all of whose work is settled.
-func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
+func (s *Service) finish(ctx context.Context, id backup.SnapshotID) (err error) {
 	snap, err := s.Index.Snapshot(ctx, id)
 	if err != nil || snap.State != backup.Running || !snap.Complete() {
 		return err
@@ -63,6 +63,8 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 		}
 		return err
 	}
+	ctx, span := s.opts.Trace.Start(ctx, "commit", id)
+	defer func() { span.End(err) }()
 	now := time.Now()
 	segments, err := s.writeSegment(ctx, &snap, now)
 	if err != nil {
@@ -76,6 +78,7 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	}
 	if err == nil {
 		s.log.Debug("snapshot committed", "snapshot", id.Short())
+		s.tellEnd(ctx, id, "")
 		s.opts.OnEnd(id)
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // The keeper is the one committer that leads. It alone makes and repairs streams and consumers,
@@ -51,7 +52,7 @@ func (s *Service) keeperLoop(ctx context.Context) {
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("cannot lead", "error", err)
-			s.opts.OnRetry(err)
+			s.retry(err)
 		}
 		pause(ctx, s.times.renew)
 	}
@@ -64,6 +65,7 @@ func (s *Service) lead(ctx context.Context, term index.Term, holder string, aske
 	expiry := time.AfterFunc(s.times.term-time.Since(asked), func() { end(index.ErrNotLeading) })
 	defer expiry.Stop()
 	s.takeOver()
+	s.opts.Metrics.Leads(func() (*telemetry.Fleet, error) { return s.fleet(leading) })
 	var owned sync.WaitGroup
 	owned.Go(func() {
 		if err := s.keepStreams(leading); err != nil {
@@ -73,6 +75,7 @@ func (s *Service) lead(ctx context.Context, term index.Term, holder string, aske
 	owned.Go(func() { s.governLoop(leading, term) })
 	owned.Go(func() { s.renewTerm(leading, end, expiry, term, holder) })
 	<-leading.Done()
+	s.opts.Metrics.Leads(nil)
 	s.stepDown()
 	owned.Wait()
 	resigning, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignWithin)
@@ -115,7 +118,7 @@ func (s *Service) keepStreams(ctx context.Context) error {
 				return err
 			}
 			s.log.Warn("the queues are not as they should be", "error", err)
-			s.opts.OnRetry(err)
+			s.retry(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -218,6 +221,7 @@ func (s *Service) measured(p *backup.Progress) {
 	defer s.mu.Unlock()
 	if s.leads && !s.opts.Alone {
 		s.governor.observe(p)
+		s.opts.Metrics.Heard(p)
 	}
 }
 

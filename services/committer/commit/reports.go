@@ -26,6 +26,8 @@ func (s *Service) reportLoop(ctx context.Context) {
 	defer stop()
 	tick := time.NewTicker(min(s.times.note, s.opts.Lease/3))
 	defer tick.Stop()
+	beat := s.opts.Health.Loop("reports", loopWithin)
+	defer beat.Done()
 	work := newReported(s.opts.Lease)
 	for {
 		select {
@@ -35,7 +37,9 @@ func (s *Service) reportLoop(ctx context.Context) {
 			work.hear(p, time.Now())
 			s.measured(p)
 		case now := <-tick.C:
+			beat.Moved()
 			work.forget(now)
+			s.noteStalled(work)
 			if s.leading() {
 				s.renew(ctx, work, now)
 			} else {
@@ -43,6 +47,17 @@ func (s *Service) reportLoop(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// noteStalled keeps what metrics tell of stalled work.
+func (s *Service) noteStalled(work *reported) {
+	if s.opts.Metrics == nil {
+		return
+	}
+	by := work.stalledBy()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stalled = by
 }
 
 // renew writes what is due.
@@ -74,6 +89,7 @@ type workID struct {
 
 type report struct {
 	index.Held
+	filer backup.FilerID
 	heard time.Time
 	at    time.Time  // when it was written; zero: never
 	wrote index.Held // then
@@ -85,10 +101,10 @@ func newReported(lease time.Duration) *reported {
 
 func (r *reported) hear(p *backup.Progress, now time.Time) {
 	for _, id := range p.Tasks {
-		r.note(index.Held{Task: id, Worker: p.Worker, Path: p.Path}, now)
+		r.note(index.Held{Task: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
 	}
 	for _, id := range p.Batches {
-		r.note(index.Held{Batch: id, Worker: p.Worker, Path: p.Path}, now)
+		r.note(index.Held{Batch: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
 	}
 	for _, id := range p.StalledTasks {
 		if w := r.work[workID{task: id}]; w != nil {
@@ -102,7 +118,7 @@ func (r *reported) hear(p *backup.Progress, now time.Time) {
 	}
 }
 
-func (r *reported) note(h index.Held, now time.Time) {
+func (r *reported) note(h index.Held, filer backup.FilerID, now time.Time) {
 	id := workID{h.Task, h.Batch}
 	w := r.work[id]
 	if w == nil {
@@ -112,7 +128,7 @@ func (r *reported) note(h index.Held, now time.Time) {
 	if h.Path == "" && h.Worker == w.Worker {
 		h.Path = w.Path // it is where it was
 	}
-	w.Held, w.heard = h, now
+	w.Held, w.filer, w.heard = h, filer, now
 }
 
 // quietFor is how long work is taken to be in hand after it was last reported.

@@ -10,8 +10,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // Index is what a committer does with the index.
@@ -45,6 +47,9 @@ type Options struct {
 	// OnRetry, if not nil, is told why something has to be tried again.
 	OnRetry func(error)
 	Log     *slog.Logger
+	Metrics *telemetry.Committer // nil: nothing is measured
+	Trace   *telemetry.Tracer    // nil: nothing is traced
+	Health  *health.Process      // nil: nobody asks
 }
 
 // Defaults of Options.
@@ -80,6 +85,7 @@ type Service struct {
 	mu       sync.Mutex
 	leads    bool // it is the keeper
 	governor *governor
+	stalled  map[backup.FilerID]telemetry.Stalled // as workers last reported
 
 	times times
 

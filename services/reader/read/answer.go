@@ -31,7 +31,11 @@ func (b *batch) answer(ctx context.Context) error {
 	m.Counts.Add(b.stage)
 	m.Counts.UploadSeconds += time.Duration(b.svc.packer.uploadNanos.Swap(0)).Seconds()
 	m.Pages = b.complete
-	return b.svc.sendBatch(ctx, m)
+	if err := b.svc.sendBatch(ctx, m); err != nil {
+		return err
+	}
+	b.svc.opts.Metrics.Batch(m, time.Since(b.started))
+	return nil
 }
 
 // fail tells the committer that the batch can never be read.

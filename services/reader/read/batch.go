@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // A batch is one attempt at a read batch.
@@ -23,6 +25,8 @@ type batch struct {
 	svc      *Service
 	msg      *backup.ReadBatch
 	delivery delivery
+	started  time.Time
+	trace    telemetry.Parent
 	pages    []page               // while it is read
 	complete []backup.PageVersion // then
 
@@ -76,7 +80,7 @@ const (
 )
 
 func newBatch(s *Service, msg *backup.ReadBatch, d delivery) *batch {
-	return &batch{svc: s, msg: msg, delivery: d, packs: map[*packRef]struct{}{}}
+	return &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}}
 }
 
 func (b *batch) filer() backup.FilerID { return b.msg.Job.Filer }

@@ -81,7 +81,7 @@ func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks [
 	body, codec := s.compress.Compress(f.compressed[:0], raw)
 	stage := backup.Counts{NewBytes: int64(size), CompressSeconds: time.Since(started).Seconds()}
 	started = time.Now()
-	ref, grewBytes, err := s.packer.add(ctx, b.msg.Job.Snapshot, pack.Frame{Codec: codec, RawLength: size, Body: body, Chunks: f.chunks})
+	ref, grewBytes, err := s.packer.add(b.trace.Below(ctx), b.msg.Job.Snapshot, pack.Frame{Codec: codec, RawLength: size, Body: body, Chunks: f.chunks})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // maxPackAge is how long a pack that is not full waits for more while there is
@@ -48,6 +50,7 @@ func (r *packRef) failed() bool {
 type openPack struct {
 	ref      *packRef
 	snapshot backup.SnapshotID
+	trace    telemetry.Parent // the batch that began the pack
 	writer   *pack.Writer
 	places   []backup.ChunkPlace
 	opened   time.Time
@@ -207,7 +210,7 @@ func (p *packer) newPack(ctx context.Context, snapshot backup.SnapshotID) (*open
 	if err != nil {
 		return nil, err
 	}
-	open := &openPack{ref: ref, snapshot: snapshot, writer: w, opened: time.Now()}
+	open := &openPack{ref: ref, snapshot: snapshot, trace: telemetry.ParentOf(ctx), writer: w, opened: time.Now()}
 	p.open[snapshot] = open
 	return open, nil
 }
@@ -235,7 +238,10 @@ func (p *packer) close(ctx context.Context, open *openPack) error {
 }
 
 func (p *packer) upload(ctx context.Context, open *openPack) {
+	ctx, span := p.svc.opts.Trace.Start(open.trace.Below(ctx), "put pack", open.snapshot,
+		slog.String("pack", open.ref.id.String()), slog.Int("bytes", open.writer.Size()))
 	open.ref.err = p.put(ctx, open)
+	span.End(open.ref.err)
 	close(open.ref.done)
 }
 
@@ -255,7 +261,9 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	if err := p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data); err != nil {
 		return err
 	}
-	p.uploadNanos.Add(int64(time.Since(started)))
+	took := time.Since(started)
+	p.uploadNanos.Add(int64(took))
+	p.svc.opts.Metrics.Pack(len(data), took)
 	return p.tell(ctx, &backup.PackStored{
 		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)), Chunks: open.places,
 	})
@@ -268,7 +276,7 @@ func (p *packer) tell(ctx context.Context, m *backup.PackStored) error {
 		if err == nil || !errors.Is(err, backup.ErrUnavailable) {
 			return err
 		}
-		p.svc.opts.Log.Warn("pack is stored, but the committer cannot be told yet", "pack", m.Pack, "error", err)
+		p.svc.opts.Log.Warn("pack is stored, but the committer cannot be told yet", "snapshot", m.Snapshot.Short(), "pack", m.Pack, "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

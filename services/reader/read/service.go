@@ -13,9 +13,11 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // Index is what a reader asks: where chunks are, and, for a file that cannot
@@ -46,6 +48,9 @@ type Options struct {
 	// OnRetry, if not nil, is told why a batch is handed back.
 	OnRetry func(error)
 	Log     *slog.Logger
+	Metrics *telemetry.Reader // nil: nothing is measured
+	Trace   *telemetry.Tracer // nil: nothing is traced
+	Health  *health.Process   // nil: nobody asks
 }
 
 // Defaults of Options.
@@ -76,6 +81,7 @@ type delivery interface {
 	Retry(delay time.Duration)
 	RetryLater()
 	Stalled()
+	Trace(ctx context.Context) context.Context
 }
 
 // Parts are what a reader works with; they stay the caller's to close.
@@ -233,7 +239,11 @@ func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 func (s *Service) handle(ctx, work context.Context, b *batch) {
 	defer s.done(b)
 	defer s.Report.Batch(&b.msg.Job, b.msg.ID)()
+	work, span := s.opts.Trace.Start(b.delivery.Trace(work), "read batch", b.msg.Job.Snapshot,
+		slog.Int64("batch", int64(b.msg.ID)), slog.Int("attempt", int(b.msg.Attempt)))
+	b.trace = telemetry.ParentOf(work)
 	err := s.attempt(ctx, work, b)
+	span.End(err)
 	switch {
 	case err == nil:
 		b.delivery.Ack()
@@ -241,6 +251,7 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 		b.delivery.Retry(0)
 	default:
 		s.opts.Log.Warn("read batch will be tried again", "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID, "attempt", b.msg.Attempt, "error", err)
+		s.opts.Metrics.Retry(err)
 		if s.opts.OnRetry != nil {
 			s.opts.OnRetry(err)
 		}

@@ -24,6 +24,8 @@ func (d told) Retry(time.Duration) { d <- "handed back" }
 func (d told) RetryLater()         { d <- "failed" }
 func (d told) Stalled()            { d <- "stalled" }
 
+func (told) Trace(ctx context.Context) context.Context { return ctx }
+
 func (d told) wants(t *testing.T, want string) {
 	t.Helper()
 	select {

@@ -16,6 +16,9 @@ const (
 	// maxStalled bounds the batches that are stalled. Those beyond it keep
 	// what they have, so that in the end nothing more is taken.
 	maxStalled = 256
+	// watchedWithin is how late the watch may be before the reader is taken to
+	// hang: it needs nothing but this process.
+	watchedWithin = time.Minute
 )
 
 // A watch knows the batches in hand, and finds those whose filer does not answer.
@@ -36,7 +39,10 @@ func newWatch() *watch {
 
 // watchCalls looks for calls that last too long, until ctx is done.
 func (s *Service) watchCalls(ctx context.Context) {
-	tick := time.NewTicker(max(s.opts.StallAfter/stallTicks, time.Millisecond))
+	interval := max(s.opts.StallAfter/stallTicks, time.Millisecond)
+	beat := s.opts.Health.Loop("stalled batches", interval+watchedWithin)
+	defer beat.Done()
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -44,6 +50,7 @@ func (s *Service) watchCalls(ctx context.Context) {
 			return
 		case <-tick.C:
 			s.lookAtCalls(s.watch.clock.Add(1))
+			beat.Moved()
 		}
 	}
 }
@@ -51,6 +58,7 @@ func (s *Service) watchCalls(ctx context.Context) {
 func (s *Service) lookAtCalls(now int64) {
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
+	defer func() { s.opts.Metrics.InHand(len(s.watch.hand), s.watch.stalled) }()
 	for b := range s.watch.hand {
 		since := b.call.Load()
 		if since > 0 && now-since > stallTicks && s.watch.stalled < maxStalled && b.call.CompareAndSwap(since, callStalled) {

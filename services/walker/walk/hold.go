@@ -153,7 +153,10 @@ func (h *hold) isStalled(now int64, after time.Duration) bool {
 
 // watch looks for stalled tasks until ctx is done.
 func (s *Service) watch(ctx context.Context) {
-	tick := time.NewTicker(max(s.opts.StallAfter/4, time.Millisecond))
+	interval := max(s.opts.StallAfter/4, time.Millisecond)
+	beat := s.opts.Health.Loop("stalled tasks", interval+watchedWithin)
+	defer beat.Done()
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -161,16 +164,26 @@ func (s *Service) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 			s.noteStalls()
+			beat.Moved()
 		}
 	}
 }
+
+// watchedWithin is how late the watchdog may be before the walker is taken to hang: it needs
+// nothing but this process.
+const watchedWithin = time.Minute
 
 func (s *Service) noteStalls() {
 	now := s.clock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	waiting := 0
+	defer func() { s.opts.Metrics.InHand(len(s.holds), waiting) }()
 	for h := range s.holds {
 		stalled := h.isStalled(now, s.opts.StallAfter)
+		if stalled {
+			waiting++
+		}
 		if stalled == h.stalled {
 			continue
 		}

@@ -55,9 +55,10 @@ type pageToRead struct {
 // A result collects what a slice finds and sends it, in as many messages as it
 // takes. Its methods may be called concurrently.
 type result struct {
-	svc    *Service
-	source string                      // that was taken; for the last part of a root task's result
-	check  func(context.Context) error // whether what was seen is to be believed; nil: it is
+	svc     *Service
+	answers time.Duration               // that the source took for the stats of part
+	source  string                      // that was taken; for the last part of a root task's result
+	check   func(context.Context) error // whether what was seen is to be believed; nil: it is
 
 	mu        sync.Mutex
 	part      *backup.SliceWalked
@@ -93,6 +94,7 @@ func (r *result) add(ctx context.Context, c contribution) error {
 	defer r.mu.Unlock()
 	r.report(&c)
 	r.part.Counts.Add(c.counts)
+	r.answers += c.answers
 	for i := range c.pages {
 		if err := r.room(ctx, pageBytes(&c.pages[i])); err != nil {
 			return err
@@ -250,6 +252,8 @@ func (r *result) send(ctx context.Context, last bool) error {
 	if err := r.svc.send(ctx, r.part); err != nil {
 		return err
 	}
+	r.svc.opts.Metrics.Part(r.part, r.answers)
+	r.answers = 0
 	r.part = &backup.SliceWalked{
 		Snapshot: r.part.Snapshot, Task: r.part.Task, Attempt: r.part.Attempt, Run: r.part.Run, Part: r.part.Part + 1,
 	}

@@ -13,7 +13,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // Options tune a walker; docs/tuning.md says how.
@@ -38,6 +40,9 @@ type Options struct {
 	// OnRetry, if not nil, is told why a task is handed back.
 	OnRetry func(error)
 	Log     *slog.Logger
+	Metrics *telemetry.Walker // nil: nothing is measured
+	Trace   *telemetry.Tracer // nil: nothing is traced
+	Health  *health.Process   // nil: nobody asks
 }
 
 // Defaults of Options.
@@ -150,9 +155,14 @@ var errStopped = errors.New("the walker stops")
 
 func (s *Service) handle(ctx context.Context, h *hold) {
 	defer h.release()
-	err := s.walk(ctx, h)
+	started := time.Now()
+	traced, span := s.opts.Trace.Start(h.delivery.Trace(ctx), "walk slice", h.task.Job.Snapshot,
+		slog.Int64("task", int64(h.task.ID)), slog.Int("attempt", int(h.task.Attempt)))
+	err := s.walk(traced, h)
+	span.End(err)
 	switch {
 	case err == nil:
+		s.opts.Metrics.Slice(time.Since(started))
 		h.delivery.Ack()
 	case ctx.Err() != nil, errors.Is(err, errStopped):
 		h.delivery.Retry(0)
@@ -164,6 +174,7 @@ func (s *Service) handle(ctx context.Context, h *hold) {
 
 func (s *Service) retrying(task *backup.WalkTask, err error) {
 	s.opts.Log.Warn("walk task will be tried again", "snapshot", task.Job.Snapshot.Short(), "task", task.ID, "attempt", task.Attempt, "error", err)
+	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)
 	}
@@ -217,7 +228,7 @@ func (s *Service) open(ctx context.Context, h *hold, job *backup.Job) (tree sour
 			return nil, err
 		}
 		if tree, err = s.source.Open(ctx, resolved); err == nil {
-			s.opts.Log.Info("source snapshot taken", "snapshot", job.Snapshot.Short(), "source", resolved)
+			s.opts.Log.Info("source snapshot taken", "snapshot", job.Snapshot.Short(), "task", h.task.ID, "source", resolved)
 			job.Source = resolved
 			return tree, nil
 		}

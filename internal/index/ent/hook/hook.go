@@ -9,6 +9,18 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 )
 
+// The BackupPolicyFunc type is an adapter to allow the use of ordinary
+// function as BackupPolicy mutator.
+type BackupPolicyFunc func(context.Context, *ent.BackupPolicyMutation) (ent.Value, error)
+
+// Mutate calls f(ctx, m).
+func (f BackupPolicyFunc) Mutate(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+	if mv, ok := m.(*ent.BackupPolicyMutation); ok {
+		return f(ctx, mv)
+	}
+	return nil, fmt.Errorf("unexpected mutation type %T. expect *ent.BackupPolicyMutation", m)
+}
+
 // The FilerFunc type is an adapter to allow the use of ordinary
 // function as Filer mutator.
 type FilerFunc func(context.Context, *ent.FilerMutation) (ent.Value, error)

@@ -9,6 +9,27 @@ import (
 )
 
 var (
+	// PoliciesColumns holds the columns for the "policies" table.
+	PoliciesColumns = []*schema.Column{
+		{Name: "id", Type: field.TypeInt64, Increment: true},
+		{Name: "name", Type: field.TypeString, Unique: true},
+		{Name: "revision", Type: field.TypeInt64, Default: 1},
+		{Name: "labels", Type: field.TypeJSON, Nullable: true},
+		{Name: "paused", Type: field.TypeBool, Default: false},
+		{Name: "schedule", Type: field.TypeString},
+		{Name: "time_zone", Type: field.TypeString, Default: ""},
+		{Name: "jitter", Type: field.TypeInt64, Default: 0},
+		{Name: "windows", Type: field.TypeJSON, Nullable: true},
+		{Name: "recovery_point", Type: field.TypeInt64, Default: 0},
+		{Name: "retention", Type: field.TypeJSON},
+		{Name: "selection", Type: field.TypeJSON},
+	}
+	// PoliciesTable holds the schema information for the "policies" table.
+	PoliciesTable = &schema.Table{
+		Name:       "policies",
+		Columns:    PoliciesColumns,
+		PrimaryKey: []*schema.Column{PoliciesColumns[0]},
+	}
 	// FilersColumns holds the columns for the "filers" table.
 	FilersColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeInt64, Increment: true},
@@ -166,6 +187,10 @@ var (
 		{Name: "last_good_started", Type: field.TypeTime, Nullable: true},
 		{Name: "last_good_files", Type: field.TypeInt64, Default: 0},
 		{Name: "last_good_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "policy_id", Type: field.TypeInt64, Default: 0},
+		{Name: "policy_revision", Type: field.TypeInt64, Default: 0},
+		{Name: "due", Type: field.TypeInt64, Default: 0},
+		{Name: "deadline", Type: field.TypeInt64, Default: 0},
 		{Name: "filer_id", Type: field.TypeInt64},
 	}
 	// ShardsTable holds the schema information for the "shards" table.
@@ -176,7 +201,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "shards_filers_shards",
-				Columns:    []*schema.Column{ShardsColumns[12]},
+				Columns:    []*schema.Column{ShardsColumns[16]},
 				RefColumns: []*schema.Column{FilersColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -185,7 +210,12 @@ var (
 			{
 				Name:    "shard_filer_id_name",
 				Unique:  true,
-				Columns: []*schema.Column{ShardsColumns[12], ShardsColumns[1]},
+				Columns: []*schema.Column{ShardsColumns[16], ShardsColumns[1]},
+			},
+			{
+				Name:    "shard_due_policy_id",
+				Unique:  false,
+				Columns: []*schema.Column{ShardsColumns[14], ShardsColumns[12]},
 			},
 		},
 	}
@@ -360,6 +390,7 @@ var (
 	}
 	// Tables holds all the tables in the schema.
 	Tables = []*schema.Table{
+		PoliciesTable,
 		FilersTable,
 		LeadersTable,
 		PacksTable,
@@ -374,6 +405,9 @@ var (
 )
 
 func init() {
+	PoliciesTable.Annotation = &entsql.Annotation{
+		Table: "policies",
+	}
 	ProblemsTable.ForeignKeys[0].RefTable = SnapshotsTable
 	ReadBatchesTable.ForeignKeys[0].RefTable = SnapshotsTable
 	ShardsTable.ForeignKeys[0].RefTable = FilersTable

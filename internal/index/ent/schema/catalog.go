@@ -9,6 +9,7 @@ import (
 
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/entsql"
+	"entgo.io/ent/schema"
 	"entgo.io/ent/schema/edge"
 	"entgo.io/ent/schema/field"
 	"entgo.io/ent/schema/index"
@@ -86,6 +87,11 @@ func (Shard) Fields() []ent.Field {
 		field.Time("last_good_started").Optional().Nillable(),
 		field.Int64("last_good_files").Default(0),
 		field.Int64("last_good_bytes").Default(0),
+		// What the scheduler plans: microseconds since 1970. due is 0 where it has to be planned (again), and deadline where there is none.
+		field.Int64("policy_id").Default(0),
+		field.Int64("policy_revision").Default(0),
+		field.Int64("due").Default(0),
+		field.Int64("deadline").Default(0),
 	}
 }
 
@@ -99,7 +105,34 @@ func (Shard) Edges() []ent.Edge {
 
 // Indexes of a Shard.
 func (Shard) Indexes() []ent.Index {
-	return []ent.Index{index.Fields("filer_id", "name").Unique()}
+	return []ent.Index{index.Fields("filer_id", "name").Unique(), index.Fields("due", "policy_id")}
+}
+
+// BackupPolicy says when the shards of some filers are backed up. (Policy is a name that ent has itself.)
+type BackupPolicy struct{ ent.Schema }
+
+// Annotations of a BackupPolicy.
+func (BackupPolicy) Annotations() []schema.Annotation {
+	return []schema.Annotation{entsql.Table("policies")}
+}
+
+// Fields of a BackupPolicy.
+func (BackupPolicy) Fields() []ent.Field {
+	return []ent.Field{
+		field.Int64("id"),
+		field.String("name").Unique(),
+		field.Int64("revision").Default(1),
+		field.JSON("labels", map[string]string{}).Optional(),
+		field.Bool("paused").Default(false),
+		field.String("schedule"),
+		field.String("time_zone").Default(""),
+		// In microseconds, as recovery_point.
+		field.Int64("jitter").Default(0),
+		field.Strings("windows").Optional(),
+		field.Int64("recovery_point").Default(0),
+		field.JSON("retention", backup.Retention{}),
+		field.JSON("selection", backup.Selection{}),
+	}
 }
 
 // Snapshot is one state of a shard, and the counters of its progress.

@@ -36,6 +36,14 @@ const (
 	FieldLastGoodFiles = "last_good_files"
 	// FieldLastGoodBytes holds the string denoting the last_good_bytes field in the database.
 	FieldLastGoodBytes = "last_good_bytes"
+	// FieldPolicyID holds the string denoting the policy_id field in the database.
+	FieldPolicyID = "policy_id"
+	// FieldPolicyRevision holds the string denoting the policy_revision field in the database.
+	FieldPolicyRevision = "policy_revision"
+	// FieldDue holds the string denoting the due field in the database.
+	FieldDue = "due"
+	// FieldDeadline holds the string denoting the deadline field in the database.
+	FieldDeadline = "deadline"
 	// EdgeFiler holds the string denoting the filer edge name in mutations.
 	EdgeFiler = "filer"
 	// EdgeSnapshots holds the string denoting the snapshots edge name in mutations.
@@ -73,6 +81,10 @@ var Columns = []string{
 	FieldLastGoodStarted,
 	FieldLastGoodFiles,
 	FieldLastGoodBytes,
+	FieldPolicyID,
+	FieldPolicyRevision,
+	FieldDue,
+	FieldDeadline,
 }
 
 // ValidColumn reports if the column name is valid (part of the table columns).
@@ -98,6 +110,14 @@ var (
 	DefaultLastGoodFiles int64
 	// DefaultLastGoodBytes holds the default value on creation for the "last_good_bytes" field.
 	DefaultLastGoodBytes int64
+	// DefaultPolicyID holds the default value on creation for the "policy_id" field.
+	DefaultPolicyID int64
+	// DefaultPolicyRevision holds the default value on creation for the "policy_revision" field.
+	DefaultPolicyRevision int64
+	// DefaultDue holds the default value on creation for the "due" field.
+	DefaultDue int64
+	// DefaultDeadline holds the default value on creation for the "deadline" field.
+	DefaultDeadline int64
 )
 
 // OrderOption defines the ordering options for the Shard queries.
@@ -161,6 +181,26 @@ func ByLastGoodFiles(opts ...sql.OrderTermOption) OrderOption {
 // ByLastGoodBytes orders the results by the last_good_bytes field.
 func ByLastGoodBytes(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldLastGoodBytes, opts...).ToFunc()
+}
+
+// ByPolicyID orders the results by the policy_id field.
+func ByPolicyID(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldPolicyID, opts...).ToFunc()
+}
+
+// ByPolicyRevision orders the results by the policy_revision field.
+func ByPolicyRevision(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldPolicyRevision, opts...).ToFunc()
+}
+
+// ByDue orders the results by the due field.
+func ByDue(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldDue, opts...).ToFunc()
+}
+
+// ByDeadline orders the results by the deadline field.
+func ByDeadline(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldDeadline, opts...).ToFunc()
 }
 
 // ByFilerField orders the results by filer field.

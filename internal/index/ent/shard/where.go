@@ -111,6 +111,26 @@ func LastGoodBytes(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldEQ(FieldLastGoodBytes, v))
 }
 
+// PolicyID applies equality check predicate on the "policy_id" field. It's identical to PolicyIDEQ.
+func PolicyID(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldPolicyID, v))
+}
+
+// PolicyRevision applies equality check predicate on the "policy_revision" field. It's identical to PolicyRevisionEQ.
+func PolicyRevision(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldPolicyRevision, v))
+}
+
+// Due applies equality check predicate on the "due" field. It's identical to DueEQ.
+func Due(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldDue, v))
+}
+
+// Deadline applies equality check predicate on the "deadline" field. It's identical to DeadlineEQ.
+func Deadline(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldDeadline, v))
+}
+
 // FilerIDEQ applies the EQ predicate on the "filer_id" field.
 func FilerIDEQ(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldEQ(FieldFilerID, v))
@@ -604,6 +624,166 @@ func LastGoodBytesLT(v int64) predicate.Shard {
 // LastGoodBytesLTE applies the LTE predicate on the "last_good_bytes" field.
 func LastGoodBytesLTE(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldLTE(FieldLastGoodBytes, v))
+}
+
+// PolicyIDEQ applies the EQ predicate on the "policy_id" field.
+func PolicyIDEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldPolicyID, v))
+}
+
+// PolicyIDNEQ applies the NEQ predicate on the "policy_id" field.
+func PolicyIDNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldPolicyID, v))
+}
+
+// PolicyIDIn applies the In predicate on the "policy_id" field.
+func PolicyIDIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldPolicyID, vs...))
+}
+
+// PolicyIDNotIn applies the NotIn predicate on the "policy_id" field.
+func PolicyIDNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldPolicyID, vs...))
+}
+
+// PolicyIDGT applies the GT predicate on the "policy_id" field.
+func PolicyIDGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldPolicyID, v))
+}
+
+// PolicyIDGTE applies the GTE predicate on the "policy_id" field.
+func PolicyIDGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldPolicyID, v))
+}
+
+// PolicyIDLT applies the LT predicate on the "policy_id" field.
+func PolicyIDLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldPolicyID, v))
+}
+
+// PolicyIDLTE applies the LTE predicate on the "policy_id" field.
+func PolicyIDLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldPolicyID, v))
+}
+
+// PolicyRevisionEQ applies the EQ predicate on the "policy_revision" field.
+func PolicyRevisionEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldPolicyRevision, v))
+}
+
+// PolicyRevisionNEQ applies the NEQ predicate on the "policy_revision" field.
+func PolicyRevisionNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldPolicyRevision, v))
+}
+
+// PolicyRevisionIn applies the In predicate on the "policy_revision" field.
+func PolicyRevisionIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldPolicyRevision, vs...))
+}
+
+// PolicyRevisionNotIn applies the NotIn predicate on the "policy_revision" field.
+func PolicyRevisionNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldPolicyRevision, vs...))
+}
+
+// PolicyRevisionGT applies the GT predicate on the "policy_revision" field.
+func PolicyRevisionGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldPolicyRevision, v))
+}
+
+// PolicyRevisionGTE applies the GTE predicate on the "policy_revision" field.
+func PolicyRevisionGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldPolicyRevision, v))
+}
+
+// PolicyRevisionLT applies the LT predicate on the "policy_revision" field.
+func PolicyRevisionLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldPolicyRevision, v))
+}
+
+// PolicyRevisionLTE applies the LTE predicate on the "policy_revision" field.
+func PolicyRevisionLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldPolicyRevision, v))
+}
+
+// DueEQ applies the EQ predicate on the "due" field.
+func DueEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldDue, v))
+}
+
+// DueNEQ applies the NEQ predicate on the "due" field.
+func DueNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldDue, v))
+}
+
+// DueIn applies the In predicate on the "due" field.
+func DueIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldDue, vs...))
+}
+
+// DueNotIn applies the NotIn predicate on the "due" field.
+func DueNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldDue, vs...))
+}
+
+// DueGT applies the GT predicate on the "due" field.
+func DueGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldDue, v))
+}
+
+// DueGTE applies the GTE predicate on the "due" field.
+func DueGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldDue, v))
+}
+
+// DueLT applies the LT predicate on the "due" field.
+func DueLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldDue, v))
+}
+
+// DueLTE applies the LTE predicate on the "due" field.
+func DueLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldDue, v))
+}
+
+// DeadlineEQ applies the EQ predicate on the "deadline" field.
+func DeadlineEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldDeadline, v))
+}
+
+// DeadlineNEQ applies the NEQ predicate on the "deadline" field.
+func DeadlineNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldDeadline, v))
+}
+
+// DeadlineIn applies the In predicate on the "deadline" field.
+func DeadlineIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldDeadline, vs...))
+}
+
+// DeadlineNotIn applies the NotIn predicate on the "deadline" field.
+func DeadlineNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldDeadline, vs...))
+}
+
+// DeadlineGT applies the GT predicate on the "deadline" field.
+func DeadlineGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldDeadline, v))
+}
+
+// DeadlineGTE applies the GTE predicate on the "deadline" field.
+func DeadlineGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldDeadline, v))
+}
+
+// DeadlineLT applies the LT predicate on the "deadline" field.
+func DeadlineLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldDeadline, v))
+}
+
+// DeadlineLTE applies the LTE predicate on the "deadline" field.
+func DeadlineLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldDeadline, v))
 }
 
 // HasFiler applies the HasEdge predicate on the "filer" edge.

@@ -1,0 +1,44 @@
+package flow
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// Depths returns how many messages each queue of these sites has. A queue that is not there is left out.
+func (c *Conn) Depths(ctx context.Context, sites []string) ([]telemetry.Queue, error) {
+	var list []telemetry.Queue
+	for i, name := range []string{"walk", "read", "commit"} {
+		queues := streams(sites)[i]
+		if len(queues) == 0 {
+			continue
+		}
+		stream, err := c.js.Stream(ctx, queues[0].stream)
+		if err != nil {
+			return nil, c.unavailable("stream "+queues[0].stream, err)
+		}
+		found := map[string]*jetstream.ConsumerInfo{}
+		listed := stream.ListConsumers(ctx)
+		for info := range listed.Info() {
+			found[info.Name] = info
+		}
+		if err := listed.Err(); err != nil {
+			return nil, c.unavailable("consumers of stream "+queues[0].stream, err)
+		}
+		for at, q := range queues {
+			info := found[q.consumer]
+			if info == nil {
+				continue
+			}
+			depth := telemetry.Queue{Name: name, Waiting: info.NumPending, Unacknowledged: uint64(max(info.NumAckPending, 0))}
+			if name != "commit" {
+				depth.Site = siteOrDefault(sites[at])
+			}
+			list = append(list, depth)
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,50 @@
+package flow
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// A message carries the trace that it is part of in its header, as W3C Trace
+// Context says ("traceparent"). Without a trace it has no header, and one that is no
+// trace's is ignored: nothing but traces depends on it.
+
+// header is a message's, as a carrier of traces.
+type header nats.Header
+
+// Get implements propagation.TextMapCarrier.
+func (h header) Get(key string) string { return nats.Header(h).Get(key) }
+
+// Set implements propagation.TextMapCarrier.
+func (h header) Set(key, value string) { nats.Header(h).Set(key, value) }
+
+// Keys implements propagation.TextMapCarrier.
+func (h header) Keys() []string {
+	keys := make([]string, 0, len(h))
+	for key := range h {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// traceHeader is the header of a message that is sent as part of the trace in ctx; nil: there is none.
+func traceHeader(ctx context.Context) nats.Header {
+	if !telemetry.Traced(ctx) {
+		return nil
+	}
+	h := nats.Header{}
+	telemetry.Inject(ctx, header(h))
+	return h
+}
+
+// Trace returns ctx with the trace that the message is part of, if any.
+func (d *Delivery) Trace(ctx context.Context) context.Context {
+	h := d.msg.Headers()
+	if len(h) == 0 {
+		return ctx
+	}
+	return telemetry.Extract(ctx, header(h))
+}

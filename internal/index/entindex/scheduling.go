@@ -1,0 +1,222 @@
+package entindex
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/filer"
+	"github.com/bctl/bctl/internal/index/ent/shard"
+)
+
+// micros is a time as shards have it: microseconds since 1970; 0: none.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(n).UTC()
+}
+
+func toPlan(row *ent.Shard) index.Plan {
+	return index.Plan{
+		Shard: backup.ShardID(row.ID), Filer: backup.FilerID(row.FilerID),
+		Binding: index.Binding{Policy: backup.PolicyID(row.PolicyID), Revision: row.PolicyRevision},
+		Due:     fromMicros(row.Due), Deadline: fromMicros(row.Deadline), Good: backup.SnapshotNumber(row.LastGoodNumber),
+	}
+}
+
+// Labels implements index.Scheduling.
+func (x *Index) Labels(ctx context.Context) (map[backup.FilerID]map[string]string, error) {
+	rows, err := x.Backend.Client().Filer.Query().Where(filer.Retired(false)).Select(filer.FieldID, filer.FieldLabels).All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	labels := make(map[backup.FilerID]map[string]string, len(rows))
+	for _, row := range rows {
+		labels[backup.FilerID(row.ID)] = row.Labels
+	}
+	return labels, nil
+}
+
+// bindingRow is a filer's Binding as Bind sends it to the database.
+type bindingRow struct {
+	Filer    int64 `json:"filer"`
+	Policy   int64 `json:"policy"`
+	Revision int64 `json:"revision"`
+}
+
+// Bind implements index.Scheduling: one statement, which writes what differs.
+func (x *Index) Bind(ctx context.Context, t index.Term, bound map[backup.FilerID]index.Binding) (changed int, err error) {
+	list := make([]bindingRow, 0, len(bound))
+	for id, b := range bound {
+		list = append(list, bindingRow{int64(id), int64(b.Policy), b.Revision})
+	}
+	slices.SortFunc(list, func(a, b bindingRow) int { return int(a.Filer - b.Filer) })
+	rows, err := json.Marshal(list)
+	if err != nil {
+		return 0, err
+	}
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil {
+			return err
+		}
+		result, err := tx.ExecContext(ctx, "UPDATE shards AS h SET policy_id = b.policy, policy_revision = b.revision, due = 0, deadline = 0 FROM "+
+			tx.Rows(1, "b", "filer bigint", "policy bigint", "revision bigint")+
+			" WHERE h.filer_id = b.filer AND NOT h.retired AND (h.policy_id <> b.policy OR h.policy_revision <> b.revision)", string(rows))
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		changed = int(n)
+		return err
+	})
+	return changed, err
+}
+
+func ofPolicies(policies []backup.PolicyID) []int64 {
+	ids := make([]int64, len(policies))
+	for i, id := range policies {
+		ids[i] = int64(id)
+	}
+	return ids
+}
+
+// Unplanned implements index.Scheduling.
+func (x *Index) Unplanned(ctx context.Context, policies []backup.PolicyID, after backup.ShardID, limit int) ([]index.Unplanned, error) {
+	rows, err := x.Backend.Client().Shard.Query().
+		Where(shard.Due(0), shard.PolicyIDIn(ofPolicies(policies)...), shard.Retired(false), shard.IDGT(int64(after))).
+		Order(shard.ByID()).Limit(limit).All(ctx)
+	if err != nil || len(rows) == 0 {
+		return nil, x.Backend.Wrap(err)
+	}
+	runs, err := x.runningByShard(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]index.Unplanned, len(rows))
+	for i, row := range rows {
+		_, runs := runs[row.ID]
+		list[i] = index.Unplanned{Plan: toPlan(row), Failed: hasFailed(row, runs)}
+		if row.LastGoodStarted != nil {
+			list[i].LastGood = row.LastGoodStarted.UTC()
+		}
+	}
+	return list, nil
+}
+
+// hasFailed reports whether the newest snapshot of a shard has failed. What had a number and neither runs nor is good has.
+func hasFailed(row *ent.Shard, runs bool) bool { return row.LastNumber > row.LastGoodNumber && !runs }
+
+// planRow is a Plan as PlanShards sends it to the database.
+type planRow struct {
+	ID       int64 `json:"id"`
+	Policy   int64 `json:"policy"`
+	Revision int64 `json:"revision"`
+	Due      int64 `json:"due"`
+	Deadline int64 `json:"deadline"`
+	Good     int64 `json:"good"`
+}
+
+// PlanShards implements index.Scheduling.
+func (x *Index) PlanShards(ctx context.Context, t index.Term, plans []index.Plan) error {
+	list := make([]planRow, len(plans))
+	for i, p := range plans {
+		list[i] = planRow{int64(p.Shard), int64(p.Policy), p.Revision, micros(p.Due), micros(p.Deadline), int64(p.Good)}
+	}
+	rows, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE shards AS h SET due = p.due, deadline = p.deadline FROM "+
+			tx.Rows(1, "p", "id bigint", "policy bigint", "revision bigint", "due bigint", "deadline bigint", "good bigint")+
+			" WHERE h.id = p.id AND h.due = 0 AND h.policy_id = p.policy AND h.policy_revision = p.revision AND h.last_good_number = p.good", string(rows))
+		return err
+	})
+}
+
+// DueShards implements index.Scheduling.
+func (x *Index) DueShards(ctx context.Context, now time.Time, policies []backup.PolicyID) ([]index.Plan, map[backup.FilerID]int, error) {
+	rows, err := x.Backend.Client().Shard.Query().
+		Where(shard.DueGT(0), shard.DueLTE(micros(now)), shard.PolicyIDIn(ofPolicies(policies)...), shard.Retired(false)).
+		Select(shard.FieldID, shard.FieldFilerID, shard.FieldPolicyID, shard.FieldPolicyRevision, shard.FieldDue, shard.FieldDeadline, shard.FieldLastGoodNumber).
+		All(ctx)
+	if err != nil {
+		return nil, nil, x.Backend.Wrap(err)
+	}
+	// What has begun and ended since has no such plan any more, and BeginDue finds that.
+	runs := map[int64]bool{}
+	running := map[backup.FilerID]int{}
+	err = x.query(ctx, "SELECT shard_id, filer_id FROM snapshots WHERE "+isRunning, nil, func(scan func(...any) error) error {
+		var of, on int64
+		err := scan(&of, &on)
+		runs[of] = true
+		running[backup.FilerID(on)]++
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	due := make([]index.Plan, 0, len(rows))
+	for _, row := range rows {
+		if !runs[row.ID] {
+			due = append(due, toPlan(row))
+		}
+	}
+	return due, running, nil
+}
+
+// scheduled is what the scheduler begins a snapshot for.
+type scheduled struct {
+	term index.Term
+	plan index.Plan
+}
+
+// isPlanOf reports whether the plan is still the shard's.
+func (s *scheduled) isPlanOf(row *ent.Shard) bool {
+	return toPlan(row).Binding == s.plan.Binding && row.Due != 0 && row.Due == micros(s.plan.Due)
+}
+
+// BeginDue implements index.Scheduling.
+func (x *Index) BeginDue(ctx context.Context, t index.Term, p index.Plan, now time.Time) (backup.Snapshot, error) {
+	return x.begin(ctx, p.Shard, backup.Snapshot{}, now, &scheduled{t, p})
+}
+
+// policyNames returns the names of all policies.
+func (x *Index) policyNames(ctx context.Context) (map[backup.PolicyID]string, error) {
+	policies, err := x.ListPolicies(ctx)
+	names := make(map[backup.PolicyID]string, len(policies))
+	for i := range policies {
+		names[policies[i].ID] = policies[i].Name
+	}
+	return names, err
+}
+
+// policySelection is what the policy of a shard leaves out.
+func (tx *Tx) policySelection(ctx context.Context, of *ent.Shard) (backup.Selection, error) {
+	if of.PolicyID == 0 {
+		return backup.Selection{}, nil
+	}
+	row, err := tx.BackupPolicy.Get(ctx, of.PolicyID)
+	if ent.IsNotFound(err) { // it is being removed
+		return backup.Selection{}, nil
+	}
+	if err != nil {
+		return backup.Selection{}, err
+	}
+	return row.Selection, nil
+}

@@ -1,0 +1,210 @@
+// Package health says how a process does, to whoever would restart it or send it work.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Process says whether a process works (Alive) and whether what it depends on
+// answers (Ready). A process that works must not be restarted because a dependency is
+// away: the loops that Alive looks at move also then. All methods of a nil one do nothing.
+type Process struct {
+	mu       sync.Mutex
+	loops    map[*Beat]struct{}
+	needs    map[string]func(context.Context) error
+	asked    map[string]bool // those whose check has not returned
+	stopping bool
+
+	checking sync.Mutex // one question at a time asks the dependencies
+	checked  time.Time
+	result   error
+}
+
+const (
+	// readyFor is for how long an answer is given again, so that whoever asks often asks nobody else.
+	readyFor = 2 * time.Second
+	// answerWithin is how long a dependency may take.
+	answerWithin = 3 * time.Second
+)
+
+var (
+	errNotYet   = errors.New("not connected yet")
+	errStopping = errors.New("stopping")
+	errTooLate  = fmt.Errorf("no answer within %v", answerWithin)
+)
+
+// New returns the health of a process that needs these dependencies, none of which it has yet.
+func New(needs ...string) *Process {
+	h := &Process{loops: map[*Beat]struct{}{}, needs: map[string]func(context.Context) error{}, asked: map[string]bool{}}
+	for _, name := range needs {
+		h.needs[name] = func(context.Context) error { return errNotYet }
+	}
+	return h
+}
+
+// Depends says how to ask a dependency for a sign of life. It may be called with a context that ends soon.
+func (h *Process) Depends(name string, check func(context.Context) error) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.needs[name] = check
+}
+
+// Stopping says that the process is about to end: it is not ready any more.
+func (h *Process) Stopping() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopping = true
+}
+
+// A Beat is the sign of life of one loop. All methods of a nil one do nothing.
+type Beat struct {
+	process *Process
+	name    string
+	within  time.Duration
+	moved   atomic.Int64 // nanoseconds since epoch
+}
+
+// epoch is what beats count from, by a clock that only goes forward.
+var epoch = time.Now()
+
+// Loop says that there is a loop that moves at least as often as within.
+func (h *Process) Loop(name string, within time.Duration) *Beat {
+	if h == nil {
+		return nil
+	}
+	b := &Beat{process: h, name: name, within: within}
+	b.Moved()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.loops[b] = struct{}{}
+	return b
+}
+
+// Moved says that the loop has moved.
+func (b *Beat) Moved() {
+	if b != nil {
+		b.moved.Store(int64(time.Since(epoch)))
+	}
+}
+
+// Done says that the loop has ended, as it should.
+func (b *Beat) Done() {
+	if b == nil {
+		return
+	}
+	b.process.mu.Lock()
+	defer b.process.mu.Unlock()
+	delete(b.process.loops, b)
+}
+
+// Alive returns nil, or which loops hang.
+func (h *Process) Alive() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var hang []string
+	for b := range h.loops {
+		if quiet := time.Since(epoch) - time.Duration(b.moved.Load()); quiet > b.within {
+			hang = append(hang, fmt.Sprintf("loop %s has not moved for %v", b.name, quiet.Round(time.Second)))
+		}
+	}
+	if len(hang) == 0 {
+		return nil
+	}
+	slices.Sort(hang)
+	return errors.New(strings.Join(hang, "\n"))
+}
+
+// Ready returns nil where all dependencies answer now, else which do not. It asks
+// them at the same time, and takes three seconds at most.
+func (h *Process) Ready(ctx context.Context) error {
+	h.checking.Lock()
+	defer h.checking.Unlock()
+	h.mu.Lock()
+	stopping := h.stopping
+	h.mu.Unlock()
+	if stopping {
+		return errStopping
+	}
+	if h.checked.IsZero() || time.Since(h.checked) >= readyFor {
+		h.result = h.askAll(context.WithoutCancel(ctx)) // others hear the answer, too
+		h.checked = time.Now()
+	}
+	return h.result
+}
+
+func (h *Process) askAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	type answer struct {
+		name string
+		err  error
+	}
+	h.mu.Lock()
+	answers, silent := make(chan answer, len(h.needs)), map[string]bool{}
+	for name, check := range h.needs {
+		silent[name] = true
+		if h.asked[name] {
+			continue // it has still not answered what it was asked before
+		}
+		h.asked[name] = true
+		go func() { // ends when the check does: answers has room
+			err := check(ctx)
+			h.mu.Lock()
+			h.asked[name] = false
+			h.mu.Unlock()
+			answers <- answer{name, err}
+		}()
+	}
+	h.mu.Unlock()
+	var failed []string
+	for len(silent) > 0 {
+		select {
+		case a := <-answers:
+			delete(silent, a.name)
+			if a.err != nil {
+				failed = append(failed, fmt.Sprintf("%s: %v", a.name, a.err))
+			}
+		case <-ctx.Done():
+			for name := range silent {
+				failed = append(failed, fmt.Sprintf("%s: %v", name, errTooLate))
+			}
+			clear(silent)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	slices.Sort(failed)
+	return errors.New(strings.Join(failed, "\n"))
+}
+
+// Handle serves /healthz and /readyz: 200 and "ok", or 503 and what is wrong.
+func (h *Process) Handle(mux *http.ServeMux) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { tell(w, h.Alive()) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { tell(w, h.Ready(r.Context())) })
+}
+
+func tell(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	text := "ok"
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		text = err.Error()
+	}
+	_, _ = fmt.Fprintln(w, text) // whoever asked has gone
+}

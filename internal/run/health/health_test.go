@@ -1,0 +1,81 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestLoopThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New()
+		slow, fast := h.Loop("slow", time.Hour), h.Loop("fast", time.Minute)
+		time.Sleep(2 * time.Minute) //nolint:forbidigo // the bubble's clock
+		if err := h.Alive(); err == nil || !strings.Contains(err.Error(), "fast") || strings.Contains(err.Error(), "slow") {
+			t.Errorf("fast hangs: %v", err)
+		}
+		fast.Moved()
+		if err := h.Alive(); err != nil {
+			t.Errorf("both move: %v", err)
+		}
+		time.Sleep(2 * time.Minute) //nolint:forbidigo // the bubble's clock
+		fast.Done()
+		if err := h.Alive(); err != nil {
+			t.Errorf("fast has ended: %v", err)
+		}
+		slow.Done()
+	})
+}
+
+func TestReadyNamesWhatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New("index", "nats", "store")
+		wants := func(want ...string) {
+			t.Helper()
+			time.Sleep(readyFor) //nolint:forbidigo // the bubble's clock
+			err := h.Ready(t.Context())
+			if (err == nil) != (len(want) == 0) {
+				t.Fatalf("%v, want %q", err, want)
+			}
+			for _, text := range want {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("%v, want %q", err, text)
+				}
+			}
+		}
+		wants("index: not connected yet", "nats: not connected yet", "store: not connected yet")
+		var asked atomic.Int32
+		for _, name := range []string{"index", "nats"} {
+			h.Depends(name, func(context.Context) error { asked.Add(1); return nil })
+		}
+		hang := make(chan struct{})
+		h.Depends("store", func(context.Context) error { <-hang; return nil })
+		wants("store: no answer within")
+		// One that hangs is not asked again and again.
+		wants("store: no answer within")
+		close(hang)
+		synctest.Wait()
+		wants()
+		before := asked.Load()
+		if err := h.Ready(t.Context()); err != nil || asked.Load() != before {
+			t.Errorf("asked again at once: %v", err)
+		}
+		h.Depends("nats", func(context.Context) error { return errors.New("away") })
+		wants("nats: away")
+		h.Stopping()
+		wants("stopping")
+	})
+}
+
+func TestNilIsNothing(t *testing.T) {
+	var h *Process
+	h.Depends("index", nil)
+	h.Stopping()
+	b := h.Loop("loop", 0)
+	b.Moved()
+	b.Done()
+}

@@ -1,0 +1,272 @@
+package telemetry
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A Fleet is what the committer that leads knows of all filers, shards and queues.
+type Fleet struct {
+	Filers  []index.FilerStatus
+	Shards  []index.ShardStatus
+	Running []backup.Snapshot
+	Queues  []Queue
+	Stalled map[backup.FilerID]Stalled
+}
+
+// A Queue is one consumer of the message system.
+type Queue struct {
+	Name                    string // walk, read or commit
+	Site                    string // "" for the committers'
+	Waiting, Unacknowledged uint64
+}
+
+// Stalled is how much of a filer's work waits for it.
+type Stalled struct{ Tasks, Batches int }
+
+// fleetAge is for how long an answer of the index is good enough.
+const fleetAge = 5 * time.Second
+
+// fleet collects what the index and the queues say, when it is asked for. It
+// has no labels but names of sites, filers and shards.
+type fleet struct {
+	descs struct {
+		work, running, queue                              *prometheus.Desc
+		limit, slots, inHand, latency, idle               *prometheus.Desc
+		files, stats, statSeconds, opens, openSeconds, up *prometheus.Desc
+		lastGood, deadline                                *prometheus.Desc
+	}
+
+	mu     sync.Mutex
+	totals map[backup.FilerID]*filerTotals
+
+	asking sync.Mutex // one scrape at a time asks
+	ask    func() (*Fleet, error)
+	asked  time.Time
+	last   *Fleet
+	failed bool
+}
+
+// filerTotals is what workers have reported of a filer.
+type filerTotals struct {
+	files, stats, opens      int64
+	statSeconds, openSeconds float64
+}
+
+func newFleet() *fleet {
+	f := &fleet{totals: map[backup.FilerID]*filerTotals{}}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	d := &f.descs
+	d.up = desc("bctl_fleet_up", "1 where the index and the queues have answered the keeper's last question, else 0.")
+	d.work = desc("bctl_fleet_work", "Tasks and batches of running snapshots: open, leased (handed out) or stalled.", "work", "site", "state")
+	d.running = desc("bctl_fleet_snapshots_running", "Snapshots that run.", "site")
+	d.queue = desc("bctl_queue_messages", "Messages in a queue: waiting, or unacknowledged by who has taken them.", "queue", "site", "state")
+	d.limit = desc("bctl_filer_limit", "Most leases of a filer that may run.", "filer", "work")
+	d.slots = desc("bctl_filer_slots", "Leases of a filer that the governor lets run.", "filer", "work")
+	d.inHand = desc("bctl_filer_in_hand", "Leases of a filer that run.", "filer", "work")
+	d.latency = desc("bctl_filer_latency_seconds", "What the filer took, on average, for a stat (work task) or an open and first read (work batch), as the governor last measured.", "filer", "work")
+	d.idle = desc("bctl_filer_idle_latency_seconds", "The least of the filer's latencies that was seen lately.", "filer", "work")
+	d.files = desc("bctl_filer_files_total", "Files of the filer that were found, as workers reported.", "filer")
+	d.stats = desc("bctl_filer_stats_total", "Stats that the filer was asked for, as workers reported: one for each entry walked.", "filer")
+	d.statSeconds = desc("bctl_filer_stat_seconds_total", "Seconds that the filer took for stats.", "filer")
+	d.opens = desc("bctl_filer_opens_total", "Opens with a first read that were timed, as workers reported.", "filer")
+	d.openSeconds = desc("bctl_filer_open_seconds_total", "Seconds that the filer took for the opens that were timed.", "filer")
+	d.lastGood = desc("bctl_shard_last_good_timestamp_seconds", "When the shard's last good snapshot was begun, in seconds since 1970; 0: there is none.", "filer", "shard")
+	d.deadline = desc("bctl_shard_deadline_timestamp_seconds", "Until when the shard's policy wants a newer good snapshot, in seconds since 1970; 0: there is none, or no policy.", "filer", "shard")
+	return f
+}
+
+func (f *fleet) lead(ask func() (*Fleet, error)) {
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	f.ask, f.asked, f.last, f.failed = ask, time.Time{}, nil, false
+}
+
+func (f *fleet) heard(p *backup.Progress) {
+	if p.Filer == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.totals[p.Filer]
+	if t == nil {
+		t = &filerTotals{}
+		f.totals[p.Filer] = t
+	}
+	t.files += max(p.FilesFound, 0)
+	t.stats += p.Stats // the decoder has refused what is below 0
+	t.statSeconds += p.StatSeconds
+	t.opens += p.Opens
+	t.openSeconds += p.OpenSeconds
+}
+
+// Describe implements prometheus.Collector.
+func (f *fleet) Describe(to chan<- *prometheus.Desc) {
+	d := &f.descs
+	for _, desc := range []*prometheus.Desc{
+		d.up, d.work, d.running, d.queue, d.limit, d.slots, d.inHand, d.latency, d.idle,
+		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline,
+	} {
+		to <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f *fleet) Collect(to chan<- prometheus.Metric) {
+	now, up, leads := f.now()
+	if !leads {
+		return
+	}
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(f.descs.up, up)
+	if now == nil {
+		return
+	}
+	f.collectWork(gauge, now)
+	for i := range now.Filers {
+		f.collectFiler(gauge, &now.Filers[i])
+	}
+	f.collectTotals(to, now.Filers)
+	for i := range now.Shards {
+		s := &now.Shards[i]
+		gauge(f.descs.lastGood, unixSeconds(s.Time), s.Filer.Name, s.Name)
+		gauge(f.descs.deadline, unixSeconds(s.Plan.Deadline), s.Filer.Name, s.Name)
+	}
+}
+
+// unixSeconds returns 0 for the zero time.
+func unixSeconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.Unix())
+}
+
+// now returns what is known; nil where the fleet does not answer.
+func (f *fleet) now() (now *Fleet, up float64, leads bool) {
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	if f.ask == nil {
+		return nil, 0, false
+	}
+	if time.Since(f.asked) >= fleetAge {
+		answer, err := f.ask()
+		f.asked, f.failed, f.last = time.Now(), err != nil, answer
+	}
+	if f.failed {
+		return nil, 0, true
+	}
+	return f.last, 1, true
+}
+
+type gauger func(desc *prometheus.Desc, v float64, labels ...string)
+
+// work of one site: tasks, then batches.
+type siteWork struct {
+	all, leased, stalled [2]int64
+	running              int
+}
+
+var works = [2]string{"task", "batch"}
+
+func (f *fleet) collectWork(gauge gauger, now *Fleet) {
+	sites := map[string]*siteWork{}
+	site := func(filer *backup.Filer) *siteWork {
+		name := filer.Site
+		if name == "" {
+			name = backup.DefaultSite
+		}
+		if sites[name] == nil {
+			sites[name] = &siteWork{}
+		}
+		return sites[name]
+	}
+	for i := range now.Filers {
+		filer := &now.Filers[i]
+		s, stalled := site(&filer.Filer), now.Stalled[filer.ID]
+		for w, n := range [2][2]int{{filer.Tasks, stalled.Tasks}, {filer.Batches, stalled.Batches}} {
+			waiting := min(n[0], n[1])
+			s.leased[w] += int64(n[0] - waiting)
+			s.stalled[w] += int64(waiting)
+		}
+	}
+	for i := range now.Running {
+		r := &now.Running[i]
+		s := site(&r.Filer)
+		s.running++
+		s.all[0] += r.TasksAnnounced - r.TasksSettled
+		s.all[1] += r.BatchesAnnounced - r.BatchesSettled
+	}
+	for name, s := range sites {
+		gauge(f.descs.running, float64(s.running), name)
+		for w, work := range works {
+			// The three come of different questions: work may have been settled in between.
+			gauge(f.descs.work, float64(max(s.all[w]-s.leased[w]-s.stalled[w], 0)), work, name, "open")
+			gauge(f.descs.work, float64(s.leased[w]), work, name, "leased")
+			gauge(f.descs.work, float64(s.stalled[w]), work, name, "stalled")
+		}
+	}
+	for _, q := range now.Queues {
+		gauge(f.descs.queue, float64(q.Waiting), q.Name, q.Site, "waiting")
+		gauge(f.descs.queue, float64(q.Unacknowledged), q.Name, q.Site, "unacknowledged")
+	}
+}
+
+func (f *fleet) collectFiler(gauge gauger, s *index.FilerStatus) {
+	limits, load := s.Limits.WithDefaults(), &s.Load
+	for _, w := range []struct {
+		work                 string
+		limit, slots, inHand int
+		latency, idle        time.Duration
+	}{
+		{"task", limits.WalkTasks, load.WalkSlots, s.Tasks, load.WalkLatency, load.WalkIdle},
+		{"batch", limits.ReadBatches, load.ReadSlots, s.Batches, load.ReadLatency, load.ReadIdle},
+	} {
+		if w.slots == 0 {
+			w.slots = w.limit // which 0 stands for
+		}
+		gauge(f.descs.limit, float64(w.limit), s.Name, w.work)
+		gauge(f.descs.slots, float64(w.slots), s.Name, w.work)
+		gauge(f.descs.inHand, float64(w.inHand), s.Name, w.work)
+		gauge(f.descs.latency, w.latency.Seconds(), s.Name, w.work)
+		gauge(f.descs.idle, w.idle.Seconds(), s.Name, w.work)
+	}
+}
+
+// collectTotals tells what was reported, and forgets filers that are gone.
+func (f *fleet) collectTotals(to chan<- prometheus.Metric, filers []index.FilerStatus) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := map[backup.FilerID]bool{}
+	for i := range filers {
+		s := &filers[i]
+		known[s.ID] = true
+		t := f.totals[s.ID]
+		if t == nil {
+			t = &filerTotals{}
+		}
+		for _, c := range []struct {
+			desc  *prometheus.Desc
+			value float64
+		}{
+			{f.descs.files, float64(t.files)}, {f.descs.stats, float64(t.stats)}, {f.descs.statSeconds, t.statSeconds},
+			{f.descs.opens, float64(t.opens)}, {f.descs.openSeconds, t.openSeconds},
+		} {
+			to <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, c.value, s.Name)
+		}
+	}
+	for id := range f.totals {
+		if !known[id] {
+			delete(f.totals, id)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A Walker measures a walker. All methods of a nil one do nothing.
+type Walker struct {
+	entries, directories, stats, statSeconds prometheus.Counter
+
+	slices   prometheus.Histogram
+	hand     inHand
+	stages   stages
+	problems problems
+	retries  *Retries
+}
+
+// Walker returns what measures a walker; a process has one.
+func (m *Metrics) Walker() *Walker {
+	if m == nil {
+		return nil
+	}
+	return &Walker{
+		entries:     m.total("bctl_walk_entries_total", "Entries walked: files and directories."),
+		directories: m.total("bctl_walk_directories_total", "Directories walked."),
+		stats:       m.total("bctl_walk_stats_total", "Stats that filers were asked for."),
+		statSeconds: m.total("bctl_walk_stat_seconds_total", "Seconds that filers took for stats."),
+		slices:      m.seconds("bctl_walk_slice_seconds", "Time of one walk task, until its result was sent."),
+		hand:        m.inHand("task"), stages: m.stages("walk"), problems: m.problems(), retries: m.Retries("task"),
+	}
+}
+
+// Part counts what one message of a result has, and how long the filer took for its stats.
+func (w *Walker) Part(part *backup.SliceWalked, answers time.Duration) {
+	if w == nil {
+		return
+	}
+	c := &part.Counts
+	addTo(w.entries, float64(c.Files+c.Directories))
+	addTo(w.directories, float64(c.Directories))
+	addTo(w.stats, float64(c.StatCalls))
+	addTo(w.statSeconds, answers.Seconds())
+	w.stages.add(c.WalkSeconds)
+	w.problems.add(part.Problems)
+}
+
+// Slice notes that a task's result was sent.
+func (w *Walker) Slice(took time.Duration) {
+	if w != nil {
+		observe(w.slices, took)
+	}
+}
+
+// Retry notes that a task is handed back because of err.
+func (w *Walker) Retry(err error) {
+	if w != nil {
+		w.retries.Add(err)
+	}
+}
+
+// InHand says how many tasks are in hand, and how many of them are stalled.
+func (w *Walker) InHand(all, stalled int) {
+	if w != nil {
+		w.hand.set(all, stalled)
+	}
+}
+
+func (h inHand) set(all, stalled int) {
+	h.working.Set(float64(all - stalled))
+	h.stalled.Set(float64(stalled))
+}
+
+// A Reader measures a reader. All methods of a nil one do nothing.
+type Reader struct {
+	readBytes, newBytes, storedBytes, packBytes prometheus.Counter
+
+	batches, puts prometheus.Histogram
+	hand          inHand
+	stages        stages
+	problems      problems
+	retries       *Retries
+}
+
+// Reader returns what measures a reader; a process has one.
+func (m *Metrics) Reader() *Reader {
+	if m == nil {
+		return nil
+	}
+	return &Reader{
+		readBytes:   m.total("bctl_read_bytes_total", "Bytes read from filers."),
+		newBytes:    m.total("bctl_new_bytes_total", "Bytes read from filers that were not stored before."),
+		storedBytes: m.total("bctl_stored_bytes_total", "What packs grew by, for bytes that were new: compressed and sealed."),
+		packBytes:   m.total("bctl_pack_put_bytes_total", "Bytes of packs that the store has taken."),
+		batches:     m.seconds("bctl_read_batch_seconds", "Time of one read batch, until its result was sent."),
+		puts:        m.seconds("bctl_pack_put_seconds", "Time that the store took to take one pack."),
+		hand:        m.inHand("batch"), stages: m.stages("read", "hash", "compress", "seal", "upload"),
+		problems: m.problems(), retries: m.Retries("batch"),
+	}
+}
+
+// Batch counts what an attempt at a batch did, when its result was sent.
+func (r *Reader) Batch(m *backup.BatchStored, took time.Duration) {
+	if r == nil {
+		return
+	}
+	c := &m.Counts
+	addTo(r.readBytes, float64(c.ReadBytes))
+	addTo(r.newBytes, float64(c.NewBytes))
+	addTo(r.storedBytes, float64(c.StoredBytes))
+	r.stages.add(c.ReadSeconds, c.HashSeconds, c.CompressSeconds, c.SealSeconds, c.UploadSeconds)
+	r.problems.add(m.Problems)
+	observe(r.batches, took)
+}
+
+// Pack notes that the store has taken a pack.
+func (r *Reader) Pack(sizeBytes int, took time.Duration) {
+	if r != nil {
+		addTo(r.packBytes, float64(sizeBytes))
+		observe(r.puts, took)
+	}
+}
+
+// Retry notes that a batch is handed back because of err.
+func (r *Reader) Retry(err error) {
+	if r != nil {
+		r.retries.Add(err)
+	}
+}
+
+// InHand says how many batches are in hand, and how many of them are stalled.
+func (r *Reader) InHand(all, stalled int) {
+	if r != nil {
+		r.hand.set(all, stalled)
+	}
+}
+
+// A Committer measures a committer. All methods of a nil one do nothing.
+type Committer struct {
+	applies   prometheus.Histogram
+	results   map[string]map[string]prometheus.Counter
+	handedOut map[string]prometheus.Counter
+	ended     map[backup.State]prometheus.Counter
+	keeper    prometheus.Gauge
+	stages    stages
+	retries   *Retries
+	fleet     *fleet
+}
+
+// The kinds of results, and what becomes of one.
+var (
+	results  = []string{"slice", "pack", "batch"}
+	outcomes = []string{"accepted", "late", "early", "condemned", "refused", "failed"}
+)
+
+// Committer returns what measures a committer; a process has one.
+func (m *Metrics) Committer() *Committer {
+	if m == nil {
+		return nil
+	}
+	c := &Committer{
+		applies: m.seconds("bctl_apply_seconds", "Time of one transaction that applies results."),
+		results: map[string]map[string]prometheus.Counter{}, handedOut: map[string]prometheus.Counter{}, ended: map[backup.State]prometheus.Counter{},
+		stages: m.stages("commit"), retries: m.Retries("commit"),
+	}
+	counter := m.counter("bctl_results_total", "Results of workers, by what became of them.", "result", "outcome")
+	for _, result := range results {
+		c.results[result] = map[string]prometheus.Counter{}
+		for _, outcome := range outcomes {
+			c.results[result][outcome] = counter.WithLabelValues(result, outcome)
+		}
+	}
+	out := m.counter("bctl_handed_out_total", "Attempts at tasks and batches that were handed out.", "work")
+	for _, work := range []string{"task", "batch"} {
+		c.handedOut[work] = out.WithLabelValues(work)
+	}
+	ended := m.counter("bctl_snapshots_ended_total", "Snapshots that this committer has ended, by how.", "state")
+	for _, state := range []backup.State{backup.Committed, backup.Failed} {
+		c.ended[state] = ended.WithLabelValues(string(state))
+	}
+	c.keeper = m.gauge("bctl_keeper", "1 where this committer leads, else 0.").WithLabelValues()
+	c.fleet = newFleet()
+	m.registry.MustRegister(c.fleet)
+	return c
+}
+
+// Applied counts a transaction.
+func (c *Committer) Applied(took time.Duration) {
+	if c != nil {
+		observe(c.applies, took)
+		c.stages.add(took.Seconds())
+	}
+}
+
+// Result counts what became of a result ("slice", "pack", "batch"): accepted,
+// late, early, condemned, refused or failed.
+func (c *Committer) Result(result, outcome string) {
+	if c != nil {
+		c.results[result][outcome].Inc()
+	}
+}
+
+// HandedOut counts attempts at tasks or batches.
+func (c *Committer) HandedOut(work string, n int) {
+	if c != nil {
+		c.handedOut[work].Add(float64(n))
+	}
+}
+
+// Ended counts a snapshot.
+func (c *Committer) Ended(state backup.State) {
+	if c != nil {
+		c.ended[state].Inc()
+	}
+}
+
+// Retry notes that something is tried again because of err.
+func (c *Committer) Retry(err error) {
+	if c != nil {
+		c.retries.Add(err)
+	}
+}
+
+// Leads says whether this committer leads: only then it tells of the fleet, so
+// that nothing is told twice. ask is asked when metrics are, at most every five seconds.
+func (c *Committer) Leads(ask func() (*Fleet, error)) {
+	if c == nil {
+		return
+	}
+	c.fleet.lead(ask)
+	if ask == nil {
+		c.keeper.Set(0)
+	} else {
+		c.keeper.Set(1)
+	}
+}
+
+// Heard counts what a worker reports of a filer, where this committer leads.
+func (c *Committer) Heard(p *backup.Progress) {
+	if c != nil {
+		c.fleet.heard(p)
+	}
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
+)
+
+func newPolicyNext(a *app) *cobra.Command {
+	var filer string
+	limit := 0
+	cmd := &cobra.Command{
+		Use:   "next",
+		Short: "Tell what is due when, and what is overdue",
+		Long: `Tells when each shard that has a policy is due, the first that is due first, and its deadline:
+until then it should have a good snapshot. STATE is running; waiting (due, and begun as soon as the limits
+of running snapshots allow), window (due, and begun when the policy's next window opens), paused, or planned.`,
+		Example: `  bctl policy next
+  bctl policy next --filer nas1 --limit 10
+  bctl policy next --json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return usage("--limit %d is not a number of 0 or more", limit)
+			}
+			return a.withIndex(cmd.Context(), func(i index.Index) error {
+				if filer != "" {
+					if _, err := findFiler(cmd.Context(), i, filer); err != nil {
+						return err
+					}
+				}
+				now := time.Now()
+				runs, err := nextRuns(cmd.Context(), i, filer, now)
+				if err != nil {
+					return err
+				}
+				if limit > 0 {
+					runs = runs[:min(limit, len(runs))]
+				}
+				return a.printRuns(runs, now)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&filer, "filer", "", "only shards of this `FILER`")
+	cmd.Flags().IntVar(&limit, "limit", 50, "tell of the first `N`; 0: of all")
+	a.completeFlag(cmd, "filer", a.filerNames)
+	return cmd
+}
+
+// A nextRun is when a shard is due.
+type nextRun struct {
+	index.ShardStatus
+	policy        string
+	state         string
+	due, deadline time.Time
+}
+
+// nextRuns plans as the scheduler does, from the labels and policies that are there now; what it has planned
+// for the same revision of a policy stays.
+func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time) ([]nextRun, error) {
+	policies, err := i.ListPolicies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	times := make(map[backup.PolicyID]*policy.Schedule, len(policies))
+	for _, p := range policies {
+		if times[p.ID], err = policy.Parse(p); err != nil {
+			return nil, fmt.Errorf("policy %s: %w", display(p.Name), err)
+		}
+	}
+	shards, err := i.ListShards(ctx, index.ShardFilter{Filer: filer})
+	if err != nil {
+		return nil, err
+	}
+	var runs []nextRun
+	for _, s := range shards {
+		p, ok := policy.For(s.Filer.Labels, policies)
+		if !ok {
+			continue
+		}
+		run := nextRun{ShardStatus: s, policy: p.Name, due: s.Plan.Due, deadline: s.Plan.Deadline}
+		if s.Plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
+			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
+		}
+		if run.due.IsZero() {
+			past := policy.Past{Good: s.Time, Failed: s.Failed, Deadline: s.Plan.Deadline}
+			run.due, run.deadline = times[p.ID].Plan(s.ID, past, now)
+		}
+		run.state = stateOf(&run, p.Paused, times[p.ID].Allowed(now), now)
+		runs = append(runs, run)
+	}
+	slices.SortStableFunc(runs, func(a, b nextRun) int { return cmp.Or(a.due.Compare(b.due), a.deadline.Compare(b.deadline)) })
+	return runs, nil
+}
+
+func stateOf(r *nextRun, paused, allowed bool, now time.Time) string {
+	switch {
+	case r.Running != (backup.SnapshotID{}):
+		return "running"
+	case paused:
+		return "paused"
+	case r.due.After(now):
+		return "planned"
+	case !allowed:
+		return "window"
+	}
+	return "waiting"
+}
+
+func (a *app) printRuns(runs []nextRun, now time.Time) error {
+	if a.json {
+		for n := range runs {
+			if err := a.print(newRunJSON(&runs[n], now)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "DUE\tSTATE\tDEADLINE\tLAST GOOD\tFILER\tSHARD\tPOLICY")
+	for n := range runs {
+		r := &runs[n]
+		last := "never"
+		if r.LastGood != (backup.SnapshotID{}) {
+			last = age(now.Sub(r.Time))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", localTime(r.due), r.state, deadlineText(r.deadline, now), last,
+			display(r.Filer.Name), display(r.Name), display(r.policy))
+	}
+	return t.Flush()
+}
+
+// runJSON is a line of policy next. The names are fixed.
+type runJSON struct {
+	Filer    string  `json:"filer"`
+	Shard    string  `json:"shard"`
+	Policy   string  `json:"policy"`
+	State    string  `json:"state"`
+	Due      *string `json:"due"`
+	Deadline *string `json:"deadline"`
+	Overdue  bool    `json:"overdue"`
+	LastGood *string `json:"last_good"` // when it was begun; null: there is none
+}
+
+func newRunJSON(r *nextRun, now time.Time) runJSON {
+	return runJSON{
+		Filer: r.Filer.Name, Shard: r.Name, Policy: r.policy, State: r.state, Due: jsonTime(r.due), Deadline: jsonTime(r.deadline),
+		Overdue: r.deadline.Before(now), LastGood: jsonTime(r.Time),
+	}
+}

@@ -1,0 +1,166 @@
+package wire
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// spans takes spans, as an OpenTelemetry collector does.
+type spans struct {
+	mu   sync.Mutex
+	list []span
+}
+
+type span struct {
+	service, name, trace, id, parent string
+	attributes                       map[string]string
+	start, end                       uint64
+}
+
+func (s *spans) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var m collector.ExportTraceServiceRequest
+	if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(body, &m) != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, resource := range m.GetResourceSpans() {
+		service := attributes(resource.GetResource().GetAttributes())["service.name"]
+		for _, scope := range resource.GetScopeSpans() {
+			for _, sp := range scope.GetSpans() {
+				s.list = append(s.list, span{
+					service: service, name: sp.GetName(), trace: hex.EncodeToString(sp.GetTraceId()),
+					id: hex.EncodeToString(sp.GetSpanId()), parent: hex.EncodeToString(sp.GetParentSpanId()),
+					attributes: attributes(sp.GetAttributes()), start: sp.GetStartTimeUnixNano(), end: sp.GetEndTimeUnixNano(),
+				})
+			}
+		}
+	}
+	w.Header().Set("Content-Type", "application/x-protobuf")
+}
+
+func attributes(list []*common.KeyValue) map[string]string {
+	m := map[string]string{}
+	for _, a := range list {
+		value := a.GetValue()
+		var texts []string
+		for _, v := range value.GetArrayValue().GetValues() {
+			texts = append(texts, v.GetStringValue())
+		}
+		m[a.GetKey()] = value.GetStringValue() + strings.Join(texts, " ")
+	}
+	return m
+}
+
+// A trace leads from the snapshot over tasks and batches, which committers hand out, to
+// what workers make of them, and to the transactions that apply that: across all three services.
+func TestTraceFollowsADirectoryFromTaskToCommit(t *testing.T) {
+	f := newFleet(t)
+	received := &spans{}
+	server := httptest.NewServer(received)
+	defer server.Close()
+	var stops []func()
+	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
+		stops = append(stops, f.start(service, run, map[string]string{"BCTL_TRACE_URL": server.URL, "BCTL_HTTP_LISTEN": ""}))
+	}
+	snap := f.backUp()
+	for _, stop := range stops {
+		stop() // and what is left is sent
+	}
+	byID := map[string]span{}
+	for _, s := range received.list {
+		if s.trace != snap.ID.String() {
+			t.Errorf("%s of %s is in trace %s, not in the snapshot's", s.name, s.service, s.trace)
+		}
+		if s.end < s.start {
+			t.Errorf("%s ends before it begins", s.name)
+		}
+		byID[s.id] = s
+	}
+	for _, want := range [][]string{
+		{"apply slice bctl-committer", "walk slice bctl-walker", "hand out task bctl-committer", "snapshot bctl-committer"},
+		{"apply batch bctl-committer", "read batch bctl-reader", "hand out batch bctl-committer", "snapshot bctl-committer"},
+		{"apply pack bctl-committer", "put pack bctl-reader", "read batch bctl-reader", "hand out batch bctl-committer", "snapshot bctl-committer"},
+		{"commit bctl-committer", "snapshot bctl-committer"},
+	} {
+		if !slices.ContainsFunc(received.list, func(s span) bool { return slices.Equal(ancestry(byID, s), want) }) {
+			t.Errorf("no span leads back as %v", want)
+		}
+	}
+	found := false
+	for _, s := range received.list {
+		found = found || s.name == "hand out batch" && slices.Contains(strings.Fields(s.attributes["paths"]), "/b/c")
+	}
+	if !found {
+		t.Error("directory b/c is in no batch's paths")
+	}
+	if t.Failed() {
+		for _, s := range received.list {
+			t.Logf("%v %v", ancestry(byID, s), s.attributes)
+		}
+	}
+}
+
+// ancestry names a span, and those that it is below.
+func ancestry(byID map[string]span, s span) (names []string) {
+	for ok := true; ok; s, ok = byID[s.parent] {
+		names = append(names, s.name+" "+s.service)
+	}
+	return names
+}
+
+func TestFewerSnapshotsAreTraced(t *testing.T) {
+	f := newFleet(t)
+	received := &spans{}
+	server := httptest.NewServer(received)
+	defer server.Close()
+	var stops []func()
+	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
+		stops = append(stops, f.start(service, run, map[string]string{"BCTL_TRACE_URL": server.URL, "BCTL_TRACE_PERCENT": "0", "BCTL_HTTP_LISTEN": ""}))
+	}
+	f.backUp()
+	for _, stop := range stops {
+		stop()
+	}
+	if len(received.list) > 0 {
+		t.Errorf("%d spans of a snapshot that is not traced", len(received.list))
+	}
+}
+
+// All services log which they are, and name snapshots, tasks and batches alike.
+func TestLogsHaveTheSameIDs(t *testing.T) {
+	f := newFleet(t)
+	f.startAll(map[string]string{"BCTL_HTTP_LISTEN": ""})
+	snap := f.backUp()
+	services, told := map[string]bool{}, false
+	for line := range strings.Lines(f.log.String()) {
+		var l struct{ Service, Worker, Msg, Snapshot string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Worker != l.Service+"-1" {
+			t.Errorf("a line does not say of whom it is: %s", line)
+		}
+		if strings.Count(line, `"worker":`) > 1 {
+			t.Errorf("a line says twice of whom it is: %s", line)
+		}
+		services[l.Service] = true
+		told = told || l.Msg == "snapshot committed" && l.Snapshot == snap.ID.Short()
+	}
+	if len(services) != 3 || !told {
+		t.Errorf("%v have logged; the commit is told: %v", services, told)
+	}
+}

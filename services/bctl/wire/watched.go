@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"runtime/debug"
+	"time"
+
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// What a service depends on, as /readyz names it.
+const (
+	needNATS  = "nats"
+	needIndex = "index"
+	needStore = "store"
+)
+
+const (
+	// consumersWithin is how long consumers of messages may do nothing: they look every few seconds.
+	consumersWithin = 2 * time.Minute
+	// reportsWithin is the same for reports, which come every second and wait for nothing.
+	reportsWithin = time.Minute
+	// headerTimeout is how long a client may take to say what it wants.
+	headerTimeout = 5 * time.Second
+	// closeServer is how long answers may take that are on their way when the service has ended.
+	closeServer = time.Second
+)
+
+// A watched service has what it is watched by: logs, and, where the settings
+// say so, a listener for metrics and health, and traces. Without them metrics, health and trace are nil.
+type watched struct {
+	log     *slog.Logger
+	metrics *telemetry.Metrics
+	health  *health.Process
+	trace   *telemetry.Tracer
+	server  *http.Server
+	served  chan struct{} // closed when the server has ended
+	unhook  func() bool
+}
+
+// watch begins to watch a service, before it has any of its needs. close ends it.
+func watch(ctx context.Context, c *config.Config, service string, log *slog.Logger, needs ...string) (*watched, error) {
+	worker := workerName(c)
+	w := &watched{log: log.With("service", service, "worker", worker)}
+	var err error
+	if w.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
+		URL: c.Trace.URL, CAFile: c.Trace.CAFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,
+	}); err != nil {
+		return nil, err
+	}
+	if c.HTTP.Listen == "" {
+		return w, nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.HTTP.Listen)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("http.listen: %w", err), w.trace.Close())
+	}
+	w.metrics = telemetry.NewMetrics(service, version())
+	w.health = health.New(needs...)
+	w.unhook = context.AfterFunc(ctx, w.health.Stopping)
+	w.server = &http.Server{Handler: w.routes(c.HTTP.Pprof), ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug)}
+	w.served = make(chan struct{})
+	go func() { // ends with close
+		defer close(w.served)
+		if err := w.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("metrics and health are not served any more", "error", err)
+		}
+	}()
+	w.log.Info("metrics and health are served", "address", listener.Addr().String(), "pprof", c.HTTP.Pprof)
+	return w, nil
+}
+
+func (w *watched) routes(profiles bool) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", w.metrics.Handler())
+	w.health.Handle(mux)
+	if profiles {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}
+
+// close stops to serve, and sends the last spans.
+func (w *watched) close() {
+	if err := w.trace.Close(); err != nil {
+		w.log.Warn("the last spans are lost", "error", err)
+	}
+	if w.server == nil {
+		return
+	}
+	w.unhook()
+	ctx, cancel := context.WithTimeout(context.Background(), closeServer)
+	defer cancel()
+	if err := w.server.Shutdown(ctx); err != nil {
+		_ = w.server.Close() // a scrape or a profile that takes long
+	}
+	<-w.served
+}
+
+// dependOn lets /readyz ask what the service has got; nil is none of its needs.
+func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s store.Store) {
+	if conn != nil {
+		w.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
+	}
+	if idx != nil {
+		w.health.Depends(needIndex, func(ctx context.Context) error {
+			_, err := idx.Repository(ctx)
+			return err
+		})
+	}
+	if s != nil {
+		// The name of the repository's configuration is all that every role may look at.
+		w.health.Depends(needStore, func(ctx context.Context) error {
+			_, err := s.Stat(ctx, store.ConfigName)
+			return err
+		})
+	}
+}
+
+// version is what the Go command has recorded in the binary.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,180 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// How a committer is watched: what it tells of results and snapshots in logs,
+// metrics and traces, and, where it leads, of the whole fleet.
+
+const (
+	// loopWithin is how long a loop may take that asks the index and the queues, which
+	// answer or give up much sooner.
+	loopWithin = 5 * time.Minute
+	// fleetWithin is how long a scrape may wait for the index and the queues.
+	fleetWithin = 5 * time.Second
+)
+
+// about is what a result is about: the ids that logs, spans and metrics have.
+type about struct {
+	kind     string // slice, pack or batch
+	snapshot backup.SnapshotID
+	ids      []slog.Attr
+}
+
+func describe(r flow.Result) about {
+	switch {
+	case r.Slice != nil:
+		return about{"slice", r.Slice.Snapshot, []slog.Attr{slog.Int64("task", int64(r.Slice.Task)), slog.Int("attempt", int(r.Slice.Attempt))}}
+	case r.Pack != nil:
+		return about{"pack", r.Pack.Snapshot, []slog.Attr{slog.String("pack", r.Pack.Pack.String())}}
+	}
+	return about{"batch", r.Batch.Snapshot, []slog.Attr{slog.Int64("batch", int64(r.Batch.Batch)), slog.Int("attempt", int(r.Batch.Attempt))}}
+}
+
+// log returns the arguments of a log line: the ids, and then more.
+func (a about) log(more ...any) []any {
+	args := []any{slog.String("snapshot", a.snapshot.Short())}
+	for _, id := range a.ids {
+		args = append(args, id)
+	}
+	return append(args, more...)
+}
+
+// outcomeOf names what became of a result.
+func outcomeOf(o *index.Outcome) string {
+	switch {
+	case o.Failed:
+		return "failed"
+	case o.Late:
+		return "late"
+	case o.Err == nil:
+		return "accepted"
+	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
+		return "early"
+	case errors.Is(o.Err, index.ErrCondemned):
+		return "condemned"
+	}
+	return "refused"
+}
+
+// beginApply begins a span for each result of a transaction, below that of the
+// worker which sent it; nil where there are no traces.
+func (s *Service) beginApply(ctx context.Context, batch []flow.Result) (spans []*telemetry.Span) {
+	if s.opts.Trace == nil {
+		return nil
+	}
+	for _, r := range batch {
+		a := describe(r)
+		_, span := s.opts.Trace.Start(r.Delivery.Trace(ctx), "apply "+a.kind, a.snapshot, a.ids...)
+		spans = append(spans, span)
+	}
+	return spans
+}
+
+func endApply(spans []*telemetry.Span, outcomes []index.Outcome, err error) {
+	for i, span := range spans {
+		why := err
+		if err == nil {
+			span.Set(slog.String("outcome", outcomeOf(&outcomes[i])))
+			why = outcomes[i].Err
+		}
+		span.End(why)
+	}
+}
+
+// handOutTask begins the span of work that is handed out; its message carries it.
+func (s *Service) handOutTask(ctx context.Context, t *backup.WalkTask) (context.Context, *telemetry.Span) {
+	ctx, span := s.opts.Trace.Start(ctx, "hand out task", t.Job.Snapshot, slog.Int64("task", int64(t.ID)), slog.Int("attempt", int(t.Attempt)))
+	if span != nil {
+		span.Set(telemetry.Paths(len(t.Directories), func(i int) string { return t.Directories[i] })...)
+	}
+	return ctx, span
+}
+
+// handOutBatch is handOutTask for read batches.
+func (s *Service) handOutBatch(ctx context.Context, b *backup.ReadBatch) (context.Context, *telemetry.Span) {
+	ctx, span := s.opts.Trace.Start(ctx, "hand out batch", b.Job.Snapshot, slog.Int64("batch", int64(b.ID)), slog.Int("attempt", int(b.Attempt)))
+	if span != nil {
+		span.Set(telemetry.Paths(len(b.Pages), func(i int) string { return b.Pages[i].Path })...)
+	}
+	return ctx, span
+}
+
+// retry tells that something has to be tried again.
+func (s *Service) retry(err error) {
+	s.opts.Metrics.Retry(err)
+	s.opts.OnRetry(err)
+}
+
+// tellEnd tells of a snapshot that this committer has ended; reason is why it failed.
+func (s *Service) tellEnd(ctx context.Context, id backup.SnapshotID, reason string) {
+	state := backup.Committed
+	if reason != "" {
+		state = backup.Failed
+	}
+	s.opts.Metrics.Ended(state)
+	if s.opts.Trace == nil {
+		return
+	}
+	snap, err := s.Index.Snapshot(ctx, id)
+	if err != nil {
+		s.log.Debug("the trace of a snapshot has no end", "snapshot", id.Short(), "error", err)
+		return
+	}
+	s.opts.Trace.Ended(ctx, &snap, reason)
+}
+
+// fleet asks for what metrics tell of the fleet.
+func (s *Service) fleet(ctx context.Context) (*telemetry.Fleet, error) {
+	ctx, cancel := context.WithTimeout(ctx, fleetWithin)
+	defer cancel()
+	f := &telemetry.Fleet{}
+	var err error
+	if f.Filers, err = s.Index.ListFilers(ctx, index.FilerFilter{}); err != nil {
+		return nil, err
+	}
+	if f.Shards, err = s.Index.ListShards(ctx, index.ShardFilter{}); err != nil {
+		return nil, err
+	}
+	if f.Running, err = s.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}}); err != nil {
+		return nil, err
+	}
+	sites, err := s.Index.Sites(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if f.Queues, err = s.Conn.Depths(ctx, sites); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.Stalled = s.stalled
+	return f, nil
+}
+
+// stalledBy counts what workers report as stalled, by filer.
+func (r *reported) stalledBy() map[backup.FilerID]telemetry.Stalled {
+	by := map[backup.FilerID]telemetry.Stalled{}
+	for id, w := range r.work {
+		if !w.Stalled {
+			continue
+		}
+		n := by[w.filer]
+		if id.task != 0 {
+			n.Tasks++
+		} else {
+			n.Batches++
+		}
+		by[w.filer] = n
+	}
+	return by
+}

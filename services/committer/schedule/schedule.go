@@ -1,0 +1,283 @@
+package schedule
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
+)
+
+// Role is what the scheduler that leads is the leader of.
+const Role = "scheduler"
+
+// Index is what a scheduler does with the index.
+type Index interface {
+	index.Leading
+	index.Scheduling
+	ListPolicies(ctx context.Context) ([]backup.Policy, error)
+}
+
+// Options tune a scheduler.
+type Options struct {
+	Worker string // name of this process, for people
+	Tick   time.Duration
+	// Term is how long nobody leads after the leader has died; several times Tick.
+	Term   time.Duration
+	Limits policy.Limits    // of the snapshots that run at a time, whoever began them
+	Now    func() time.Time // time.Now where nil
+	Log    *slog.Logger
+}
+
+// Defaults of Options.
+const (
+	DefaultTick            = 10 * time.Second
+	DefaultTerm            = 30 * time.Second
+	DefaultRunning         = 64
+	DefaultRunningPerFiler = 4
+)
+
+const (
+	resignWithin = 2 * time.Second
+	planAtOnce   = 1000 // shards a transaction
+)
+
+// A Scheduler is one of those that stand for leader.
+type Scheduler struct {
+	index  Index
+	opts   Options
+	log    *slog.Logger
+	holder string
+	term   index.Term // the last that it had
+	parsed map[backup.PolicyID]timetable
+}
+
+// A timetable is a policy and its schedule.
+type timetable struct {
+	backup.Policy
+	*policy.Schedule
+}
+
+// New returns a scheduler.
+func New(idx Index, o Options) *Scheduler {
+	if o.Tick <= 0 {
+		o.Tick = DefaultTick
+	}
+	if o.Term <= 0 {
+		o.Term = DefaultTerm
+	}
+	if o.Limits.Running <= 0 {
+		o.Limits.Running = DefaultRunning
+	}
+	if o.Limits.RunningPerFiler <= 0 {
+		o.Limits.RunningPerFiler = DefaultRunningPerFiler
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Worker + "-" + rand.Text()[:8]}
+}
+
+// Run ticks until ctx is done, and then lets another lead.
+func (s *Scheduler) Run(ctx context.Context) {
+	tick := time.NewTicker(s.opts.Tick)
+	defer tick.Stop()
+	for {
+		if err := s.Tick(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("nothing is scheduled now", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			s.resign(ctx)
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Scheduler) resign(ctx context.Context) {
+	if s.term == (index.Term{}) {
+		return
+	}
+	resigning, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignWithin)
+	defer cancel()
+	if err := s.index.Resign(resigning, s.term); err != nil {
+		s.log.Debug("the scheduler's term runs out by itself", "error", err)
+	}
+}
+
+// Tick does what is to be done now, if this scheduler leads. It is not to be called concurrently.
+func (s *Scheduler) Tick(ctx context.Context) error {
+	term, ok, err := s.index.Lead(ctx, Role, s.holder, s.opts.Term)
+	if err != nil {
+		return err
+	}
+	s.tell(term)
+	if !ok {
+		return nil
+	}
+	err = s.lead(ctx, term)
+	if errors.Is(err, index.ErrNotLeading) {
+		s.log.Debug("the scheduler's term ended while it worked", "epoch", term.Epoch)
+		return nil
+	}
+	return err
+}
+
+// tell logs who begins and who ends to lead.
+func (s *Scheduler) tell(term index.Term) {
+	if term == s.term {
+		return
+	}
+	if term == (index.Term{}) {
+		s.log.Info("scheduler: this committer does not lead any more", "epoch", s.term.Epoch)
+	} else {
+		s.log.Info("scheduler: this committer leads", "epoch", term.Epoch)
+	}
+	s.term = term
+}
+
+func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
+	policies, err := s.index.ListPolicies(ctx)
+	if err != nil {
+		return err
+	}
+	s.parse(policies)
+	if err := s.bind(ctx, term, policies); err != nil {
+		return err
+	}
+	if len(s.parsed) == 0 {
+		return nil
+	}
+	if err := s.plan(ctx, term); err != nil {
+		return err
+	}
+	return s.begin(ctx, term)
+}
+
+// parse reads the schedules of policies. One that this binary does not understand, because a newer one
+// wrote it, is told and left alone.
+func (s *Scheduler) parse(policies []backup.Policy) {
+	parsed := make(map[backup.PolicyID]timetable, len(policies))
+	for _, p := range policies {
+		if known, ok := s.parsed[p.ID]; ok && known.Revision == p.Revision {
+			parsed[p.ID] = known
+			continue
+		}
+		times, err := policy.Parse(p)
+		if err != nil {
+			s.log.Error("a policy cannot be followed", "policy", p.Name, "error", err)
+			continue
+		}
+		parsed[p.ID] = timetable{p, times}
+	}
+	s.parsed = parsed
+}
+
+func (s *Scheduler) bind(ctx context.Context, term index.Term, policies []backup.Policy) error {
+	labels, err := s.index.Labels(ctx)
+	if err != nil {
+		return err
+	}
+	bound := make(map[backup.FilerID]index.Binding, len(labels))
+	for filer, of := range labels {
+		p, _ := policy.For(of, policies)
+		bound[filer] = index.Binding{Policy: p.ID, Revision: p.Revision}
+	}
+	changed, err := s.index.Bind(ctx, term, bound)
+	if changed > 0 {
+		s.log.Info("shards have a new policy, or a new revision of it", "shards", changed)
+	}
+	return err
+}
+
+// ids returns the policies for which a condition holds.
+func (s *Scheduler) ids(holds func(timetable) bool) []backup.PolicyID {
+	var ids []backup.PolicyID
+	for id, t := range s.parsed {
+		if holds(t) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// plan plans all shards that have to be.
+func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
+	all := s.ids(func(timetable) bool { return true })
+	for after := backup.ShardID(0); ; {
+		found, err := s.index.Unplanned(ctx, all, after, planAtOnce)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		plans := make([]index.Plan, 0, len(found))
+		for _, u := range found {
+			t, ok := s.parsed[u.Policy]
+			if !ok || t.Revision != u.Revision {
+				continue // changed since it was bound
+			}
+			past := policy.Past{Good: u.LastGood, Failed: u.Failed, Deadline: u.Deadline}
+			u.Due, u.Deadline = t.Plan(u.Shard, past, s.opts.Now())
+			plans = append(plans, u.Plan)
+		}
+		if err := s.index.PlanShards(ctx, term, plans); err != nil {
+			return err
+		}
+		after = found[len(found)-1].Shard
+	}
+}
+
+// begin begins what is due and may be begun.
+func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
+	now := s.opts.Now()
+	open := s.ids(func(t timetable) bool { return !t.Paused && t.Allowed(now) })
+	if len(open) == 0 {
+		return nil
+	}
+	due, running, err := s.index.DueShards(ctx, now, open)
+	if err != nil {
+		return err
+	}
+	candidates := make([]policy.Candidate, len(due))
+	plans := make(map[backup.ShardID]index.Plan, len(due))
+	for i, p := range due {
+		candidates[i] = policy.Candidate{Shard: p.Shard, Filer: p.Filer, Due: p.Due, Deadline: p.Deadline}
+		plans[p.Shard] = p
+	}
+	for _, c := range policy.Pick(candidates, running, s.opts.Limits) {
+		// A tick may last until after the end of a window.
+		p, now := plans[c.Shard], s.opts.Now()
+		t := s.parsed[p.Policy]
+		if !t.Allowed(now) {
+			continue
+		}
+		if err := s.beginOne(ctx, term, p, t.Name, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beginOne begins a snapshot. What is wrong with one shard keeps no other from being begun.
+func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan, policyName string, now time.Time) error {
+	begun, err := s.index.BeginDue(ctx, term, p, now)
+	switch {
+	case err == nil:
+		s.log.Info("snapshot begun", "snapshot", begun.ID, "filer", begun.Filer.Name, "shard", begun.Shard.Name,
+			"policy", policyName, "due", p.Due, "deadline", p.Deadline)
+	case errors.Is(err, backup.ErrRunning), errors.Is(err, index.ErrNotDue), errors.Is(err, backup.ErrNotFound):
+		s.log.Debug("a shard was due and is not any more", "shard", p.Shard, "error", err)
+	case errors.Is(err, index.ErrNotLeading), errors.Is(err, backup.ErrUnavailable), ctx.Err() != nil:
+		return err
+	default:
+		s.log.Error("a snapshot cannot be begun", "shard", p.Shard, "policy", policyName, "error", err)
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/policy"
+)
+
+// A fixture is a real index, a clock that the test moves, and schedulers.
+type fixture struct {
+	*testing.T
+	ctx context.Context
+	idx index.Index
+	now time.Time
+	gap time.Duration // that the clock goes on whenever it is read
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, ctx: t.Context(), now: time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)} // a Monday
+	var err error
+	f.idx, err = sqliteindex.Open(f.ctx, filepath.Join(t.TempDir(), "index.db"))
+	f.must(err)
+	t.Cleanup(func() { _ = f.idx.Close() })
+	_, _, err = f.idx.Migrate(f.ctx)
+	f.must(err)
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) filer(name string, labels map[string]string, shards ...string) {
+	f.Helper()
+	filer, err := f.idx.AddFiler(f.ctx, backup.Filer{Name: name, Labels: labels})
+	f.must(err)
+	for _, shard := range shards {
+		_, err := f.idx.AddShard(f.ctx, backup.Shard{Filer: filer.ID, Name: shard, Source: "posix:///" + shard})
+		f.must(err)
+	}
+}
+
+func (f *fixture) policy(p backup.Policy) {
+	f.Helper()
+	_, err := f.idx.SetPolicy(f.ctx, p)
+	f.must(err)
+}
+
+func (f *fixture) scheduler(idx Index, limits policy.Limits) *Scheduler {
+	return New(idx, Options{Worker: "test", Term: time.Hour, Limits: limits, Now: func() time.Time {
+		f.now = f.now.Add(f.gap)
+		return f.now
+	}})
+}
+
+// tick ticks and wants these shards to run then.
+func (f *fixture) tick(s *Scheduler, want ...string) {
+	f.Helper()
+	f.must(s.Tick(f.ctx))
+	var names []string
+	for _, shard := range f.shards() {
+		if shard.Running != (backup.SnapshotID{}) {
+			names = append(names, shard.Name)
+		}
+	}
+	if !slices.Equal(names, want) {
+		f.Fatalf("at %v %q run, want %q", f.now, names, want)
+	}
+}
+
+func (f *fixture) shards() []index.ShardStatus {
+	f.Helper()
+	list, err := f.idx.ListShards(f.ctx, index.ShardFilter{})
+	f.must(err)
+	return list
+}
+
+func (f *fixture) shard(name string) index.ShardStatus {
+	f.Helper()
+	list, err := f.idx.ListShards(f.ctx, index.ShardFilter{Name: name})
+	f.must(err)
+	return list[0]
+}
+
+// finish commits the running snapshots of shards.
+func (f *fixture) finish(names ...string) {
+	f.Helper()
+	for _, name := range names {
+		id := f.shard(name).Running
+		tasks, err := f.idx.ClaimTasks(f.ctx, index.Claim{Snapshots: []backup.SnapshotID{id}, Lease: time.Hour, Limit: 10, Now: time.Now()})
+		f.must(err)
+		if len(tasks) != 1 {
+			f.Fatalf("%d tasks of %s, want 1", len(tasks), name)
+		}
+		_, err = f.idx.Apply(f.ctx, []index.Result{{Slice: &backup.SliceWalked{Snapshot: id, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true}}})
+		f.must(err)
+		f.must(f.idx.Commit(f.ctx, id, nil, f.now))
+	}
+}
+
+func (f *fixture) fail(name string) {
+	f.Helper()
+	f.must(f.idx.Fail(f.ctx, f.shard(name).Running, "the test says so"))
+}
+
+func TestScheduler(t *testing.T) {
+	f := newFixture(t)
+	f.filer("gold", map[string]string{"tier": "gold"}, "a", "b")
+	f.filer("plain", nil, "c", "d")
+	f.policy(backup.Policy{Name: "nightly", Labels: map[string]string{"tier": "gold"}, Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	f.policy(backup.Policy{Name: "weekly", Schedule: "0 3 * * 0"})
+	s := f.scheduler(f.idx, policy.Limits{Running: 3, RunningPerFiler: 1})
+
+	// What was never backed up is due at once, within the limits.
+	f.tick(s, "a", "c")
+	f.tick(s, "a", "c")
+	f.finish("a", "c")
+	f.tick(s, "b", "d")
+	f.finish("b", "d")
+	f.tick(s)
+	if a := f.shard("a"); a.Policy != "nightly" || !a.Plan.Due.Equal(time.Date(2026, 3, 3, 2, 0, 0, 0, time.UTC)) || !a.Plan.Deadline.Equal(f.now.Add(26*time.Hour)) {
+		t.Fatalf("planned %+v", a.Plan)
+	}
+
+	// Missed for three days, run once.
+	f.now = f.now.Add(72*time.Hour - time.Minute)
+	f.tick(s, "a")
+	f.finish("a")
+	f.tick(s, "b")
+	f.finish("b")
+	f.tick(s)
+
+	// A failure is tried again after a pause; its deadline stays.
+	f.now = time.Date(2026, 3, 6, 2, 0, 0, 0, time.UTC)
+	f.tick(s, "a")
+	deadline := f.shard("a").Plan.Deadline
+	f.fail("a")
+	f.tick(s, "b")
+	f.now = f.now.Add(policy.RetryAfter - time.Second)
+	f.finish("b")
+	f.tick(s)
+	if got := f.shard("a"); !got.Failed || !got.Plan.Deadline.Equal(deadline) {
+		t.Fatalf("%+v, want it failed and its deadline %v", got, deadline)
+	}
+	f.now = f.now.Add(time.Second)
+	f.tick(s, "a")
+
+	// An operator's backup counts, too; and one who runs is not begun again.
+	f.finish("a")
+	f.now = time.Date(2026, 3, 7, 2, 0, 0, 0, time.UTC)
+	_, err := f.idx.BeginSnapshot(f.ctx, f.shard("a").ID, backup.Snapshot{}, f.now)
+	f.must(err)
+	f.tick(s, "a")
+	f.finish("a")
+	f.tick(s, "b")
+	f.finish("b")
+	f.tick(s)
+}
+
+func TestWindowsAndPauses(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a", "b")
+	nights := backup.Policy{Name: "nights", Schedule: "@hourly", Windows: []string{"mon 20:00-22:00"}}
+	f.policy(nights)
+	s := f.scheduler(f.idx, policy.Limits{})
+	f.tick(s)
+	f.now = time.Date(2026, 3, 2, 20, 0, 0, 0, time.UTC)
+	paused := nights
+	paused.Paused = true
+	f.policy(paused)
+	f.tick(s)
+	if a := f.shard("a"); a.Plan.Due.IsZero() || !a.Overdue(f.now.Add(2*time.Hour)) {
+		t.Fatalf("planned %+v, want it to become overdue while it is paused", a.Plan)
+	}
+	f.policy(nights)
+	f.tick(s, "a", "b")
+	f.finish("a", "b")
+	f.now = time.Date(2026, 3, 2, 22, 0, 0, 0, time.UTC)
+	f.tick(s)
+	// The window ends while a tick goes on.
+	f.now = time.Date(2026, 3, 9, 21, 59, 58, 500_000_000, time.UTC)
+	f.gap = 500 * time.Millisecond
+	f.tick(s, "a")
+	f.gap = 0
+	f.must(f.idx.RemovePolicy(f.ctx, "nights"))
+	f.finish("a")
+	f.now = time.Date(2026, 3, 16, 21, 0, 0, 0, time.UTC)
+	f.tick(s)
+	if a := f.shard("a"); a.Policy != "" || a.Plan.Binding != (index.Binding{}) || !a.Plan.Due.IsZero() {
+		t.Fatalf("planned %+v, want no plan without a policy", a.Plan)
+	}
+}
+
+// One leads; another does once that has resigned, or its term has run out.
+func TestOneLeads(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a")
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	first, second := f.scheduler(f.idx, policy.Limits{}), f.scheduler(f.idx, policy.Limits{})
+	f.must(first.Tick(f.ctx))
+	f.finish("a")
+	f.now = f.now.Add(24 * time.Hour)
+	f.tick(second)
+	first.resign(f.ctx)
+	f.tick(second, "a")
+	f.must(first.Tick(f.ctx))
+	if first.term != (index.Term{}) || second.term.Epoch != 2 {
+		t.Fatalf("terms %+v and %+v", first.term, second.term)
+	}
+}
+
+// Run begins at once, and resigns when it is stopped.
+func TestRun(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a")
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	ctx, stop := context.WithCancel(f.ctx)
+	watched := &faultIndex{Index: f.idx, begun: make(chan error, 1)}
+	ended := make(chan struct{})
+	s := f.scheduler(watched, policy.Limits{})
+	go func() { defer close(ended); s.Run(ctx) }()
+	f.must(<-watched.begun)
+	stop()
+	<-ended
+	if _, ok, err := f.idx.Lead(f.ctx, Role, "another", time.Hour); err != nil || !ok {
+		t.Fatalf("another leads: %v, %v", ok, err)
+	}
+}
+
+// A faultIndex fails BeginDue of one shard.
+type faultIndex struct {
+	index.Index
+	shard backup.ShardID
+	err   error
+	begun chan error
+}
+
+func (x *faultIndex) BeginDue(ctx context.Context, t index.Term, p index.Plan, now time.Time) (backup.Snapshot, error) {
+	if x.err != nil && p.Shard == x.shard {
+		return backup.Snapshot{}, x.err
+	}
+	s, err := x.Index.BeginDue(ctx, t, p, now)
+	if x.begun != nil {
+		x.begun <- err
+	}
+	return s, err
+}
+
+// What is wrong with one shard keeps no other from being begun; an index that does not answer ends the tick.
+func TestFaults(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a", "b")
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	x := &faultIndex{Index: f.idx, shard: f.shard("a").ID, err: backup.ErrUnavailable}
+	s := f.scheduler(x, policy.Limits{})
+	if err := s.Tick(f.ctx); !errors.Is(err, backup.ErrUnavailable) {
+		t.Fatalf("%v, want what went wrong", err)
+	}
+	x.err = index.ErrNotLeading
+	f.tick(s)
+	x.err = backup.ErrInvalid
+	f.tick(s, "b")
+	x.err = nil
+	f.tick(s, "a", "b")
+}
