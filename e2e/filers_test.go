@@ -107,6 +107,7 @@ func TestLimitsOfAFiler(t *testing.T) {
 	if most == 0 || most > 3 || mostBatches > 2 {
 		t.Errorf("%d walk tasks in hand at a time, want at most 3; %d read batches, want at most 2", most, mostBatches)
 	}
+	filer.SetLatency(slowfs.Latency{Stat: 50 * time.Millisecond}) // the walk shall last until it has noticed
 	f.Must("filer", "set", "slow", "--walk-tasks", "1")
 	fleet.Await(t, "what is in hand to be settled", func() bool {
 		return f.Index.WorkOf(id).State != "running" || inHand(f, "walk_tasks", "slow") <= 1

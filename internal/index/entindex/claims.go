@@ -241,7 +241,7 @@ func (tx *Tx) findOpen(ctx context.Context, c index.Claim, table string, p *shar
 	var whole, apart []openRange
 	if c.Snapshots == nil {
 		for _, f := range p.filers {
-			if room := p.roomOf(f); room > 0 && !slices.Contains(cancelled, f.id) {
+			if room := p.ask(f); room > 0 && !slices.Contains(cancelled, f.id) {
 				whole = append(whole, openRange{filer: f.id, key: f.id, room: room})
 			}
 		}
@@ -258,8 +258,8 @@ func (tx *Tx) findOpen(ctx context.Context, c index.Claim, table string, p *shar
 			return err
 		}
 		for _, row := range rows {
-			if f := p.of[row.FilerID]; f != nil && p.roomOf(f) > 0 {
-				apart = append(apart, openRange{filer: f.id, key: row.ID, room: p.roomOf(f)})
+			if f := p.of[row.FilerID]; f != nil && p.ask(f) > 0 {
+				apart = append(apart, openRange{filer: f.id, key: row.ID, room: f.asked})
 			}
 		}
 	}

@@ -29,6 +29,8 @@ type filerShare struct {
 	hand  int // in hand, with what is chosen
 	site  *siteShare
 	open  []int64 // by age
+	asked int     // how much open work was looked for, and found
+	found int
 }
 
 type siteShare struct {
@@ -75,13 +77,20 @@ func (p *shares) roomOf(f *filerShare) int { return min(p.room(), max(0, f.slots
 func (p *shares) open(filer, id int64) {
 	f := p.of[filer]
 	f.open = append(f.open, id)
+	f.found++
 	f.site.active = true
 }
 
-// scarce reports whether a filer has places left when all its open work is chosen.
+// ask returns how much open work of a filer is to be looked for.
+func (p *shares) ask(f *filerShare) int {
+	f.asked = p.roomOf(f)
+	return f.asked
+}
+
+// scarce reports whether a filer had places for more work than was found.
 func (p *shares) scarce(filer int64) bool {
 	f := p.of[filer]
-	return f != nil && len(f.open) == 0 && f.hand < f.slots
+	return f != nil && f.found < f.asked
 }
 
 // ofSite is how much of Queued one site may have: an even part, where those that have work share it with one

@@ -114,7 +114,7 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 			Snapshot: s.ID, Filer: f.shard.Filer, Shard: f.shard.ID, Number: 1, Started: backup.TimeOf(f.now), Source: f.shard.Source,
 			Selection: wanted.Selection, Compare: backup.CompareAll, Site: backup.DefaultSite,
 		},
-		ID: task.ID, Attempt: 1, Directories: []string{""},
+		ID: task.ID, Attempt: 1, Directories: []string{""}, Scarce: true,
 	}
 	if !reflect.DeepEqual(task, wantTask) {
 		t.Fatalf("root task %+v, want %+v", task, wantTask)

@@ -289,7 +289,8 @@ func testLists(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, want two tasks and a batch of one snapshot in hand", got)
 	}
 	got := f.listShards(index.ShardFilter{Name: "home"})
-	want := index.ShardStatus{Shard: first, Filer: filer, LastGood: good.ID, Number: 1, Time: start, Files: 7, Bytes: 70, Running: s.ID}
+	want := index.ShardStatus{Shard: first, Filer: filer, LastGood: good.ID, Number: 1, Time: start, Files: 7, Bytes: 70, Running: s.ID,
+		Plan: index.Plan{Shard: first.ID, Filer: filer.ID, Good: 1}}
 	if len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 		t.Fatalf("shard %+v, want %+v", got, want)
 	}
