@@ -133,6 +133,8 @@ func TestInterruptedBackupIsGoneOnWith(t *testing.T) {
 				t.Fatal(err)
 			} else if len(list) > 0 {
 				running = list[0]
+			} else {
+				running = backup.Snapshot{} // it was committed just before it was interrupted
 			}
 		}
 	}
