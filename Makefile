@@ -14,7 +14,7 @@ BENCH_FLAGS  ?=
 SCALE_FLAGS  ?=
 
 SERVERS := nats-server versitygw minio mc
-TOOLS   := golangci-lint buf protoc-gen-go govulncheck
+TOOLS   := golangci-lint buf protoc-gen-go govulncheck goreleaser cyclonedx-gomod
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -30,6 +30,14 @@ build: ## build bin/bctl, static
 
 demo: build ## back something up and restore it, on this machine [DIR=what to back up]
 	PATH="$(CURDIR)/bin:$$PATH" e2e/demo.sh $(DIR)
+
+## Packages
+
+BUILD ?= git-$(shell git describe --tags --always --dirty 2>/dev/null)
+
+.PHONY: package
+package: ## all that a release has, in dist: packages, tarballs, bills of materials; publishes nothing [BUILD=what versions end with]
+	PATH="$$(dirname "$$(e2e/tool.sh cyclonedx-gomod)"):$$PATH" BCTL_BUILD=$(BUILD) "$$(e2e/tool.sh goreleaser)" release --snapshot --clean
 
 ## Containers
 
@@ -52,7 +60,7 @@ compose-down: ## stop that fleet; its volumes stay
 
 ## Tests
 
-.PHONY: test test-short soak test-containers fuzz bench bench-scale
+.PHONY: test test-short soak test-containers test-debian fuzz bench bench-scale
 test: servers ## all tests, with real servers and the race detector
 	@e2e/need-postgres.sh
 	go run ./e2e/withpostgres go test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $(PACKAGES)
@@ -66,6 +74,9 @@ test-short: ## the tests that need no server
 soak: servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
 	@e2e/need-postgres.sh
 	E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED) go run ./e2e/withpostgres go test -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) ./e2e
+
+test-debian: ## docs/operations.md, followed on a Debian with systemd; fails without Docker [TESTFLAGS=-v]
+	BCTL_REQUIRE_DOCKER=1 go test -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/debian
 
 test-containers: ## the fleet of deploy/compose.yaml under faults; fails without Docker [TESTFLAGS=-v]
 	@e2e/need-postgres.sh

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -45,6 +46,7 @@ type watched struct {
 	server  *http.Server
 	served  chan struct{} // closed when the server has ended
 	unhook  func() bool
+	dog     *watchdog
 }
 
 // watch begins to watch a service, before it has any of its needs. close ends it.
@@ -58,6 +60,7 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 		return nil, err
 	}
 	if c.HTTP.Listen == "" {
+		w.dog = startWatchdog(ctx, os.Getenv, func() error { return nil }, w.log) // its loops are not watched
 		return w, nil
 	}
 	listener, err := listen(ctx, &c.HTTP)
@@ -67,6 +70,7 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 	w.metrics = telemetry.NewMetrics(service, version())
 	w.health = health.New(needs...)
 	w.unhook = context.AfterFunc(ctx, w.health.Stopping)
+	w.dog = startWatchdog(ctx, os.Getenv, w.health.Alive, w.log)
 	w.server = &http.Server{Handler: w.routes(&c.HTTP), ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug)}
 	w.served = make(chan struct{})
 	go func() { // ends with close
@@ -97,6 +101,7 @@ func (w *watched) routes(c *config.HTTP) http.Handler {
 
 // close stops to serve, and sends the last spans.
 func (w *watched) close() {
+	w.dog.stop()
 	if err := w.trace.Close(); err != nil {
 		w.log.Warn("the last spans are lost", "error", err)
 	}

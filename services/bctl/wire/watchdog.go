@@ -1,0 +1,79 @@
+package wire
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+// A watchdog tells systemd that this process works, for as long as it does. One that hangs is ended with SIGABRT,
+// which has Go write the stacks of all goroutines to the journal, and is started again. It has what
+// WatchdogSec= of the unit sets; see sd_notify(3).
+type watchdog struct {
+	every  time.Duration
+	socket string
+	alive  func() error
+	log    *slog.Logger
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when nothing is told any more
+}
+
+// startWatchdog returns nil where nobody waits to be told.
+func startWatchdog(ctx context.Context, getenv func(string) string, alive func() error, log *slog.Logger) *watchdog {
+	microseconds, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
+	if err != nil || microseconds <= 0 || getenv("NOTIFY_SOCKET") == "" {
+		return nil
+	}
+	if pid := getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return nil // it was meant for the process that has started us
+	}
+	// Also while the service stops: until then it may hang.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	w := &watchdog{
+		every: time.Duration(microseconds) * time.Microsecond / 3, socket: getenv("NOTIFY_SOCKET"),
+		alive: alive, log: log, cancel: cancel, ended: make(chan struct{}),
+	}
+	go w.run(ctx) // ends with stop
+	return w
+}
+
+func (w *watchdog) run(ctx context.Context) {
+	defer close(w.ended)
+	tick := time.NewTicker(w.every)
+	defer tick.Stop()
+	for {
+		if err := w.alive(); err != nil {
+			w.log.Error("this process hangs, and systemd is not told that it works", "error", err)
+		} else if err := w.tell(ctx); err != nil && ctx.Err() == nil {
+			w.log.Warn("systemd cannot be told that this process works", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tell sends one sign of life. A name that begins with "@" is an abstract socket's.
+func (w *watchdog) tell(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unixgram", w.socket)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte("WATCHDOG=1"))
+	_ = conn.Close() // datagrams are sent, or not, by Write
+	return err
+}
+
+// stop ends it. That of nil does nothing.
+func (w *watchdog) stop() {
+	if w == nil {
+		return
+	}
+	w.cancel()
+	<-w.ended
+}
