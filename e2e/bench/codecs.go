@@ -66,8 +66,8 @@ func measureCodecs(ctx context.Context, r *runner) error {
 		return err
 	}
 	noise := filepath.Join(r.work, "incompressible", "tree")
-	p := presets["conserve"].shape
-	p.seed, p.textShare = r.o.seed, 0
+	p := r.o.shaped(presets["conserve"].shape)
+	p.textShare = 0
 	if err := errors.Join(os.Mkdir(filepath.Dir(noise), 0o755), p.make(noise), pass(ctx)); err != nil {
 		return err
 	}
@@ -76,7 +76,8 @@ func measureCodecs(ctx context.Context, r *runner) error {
 		return err
 	}
 	c.Data = map[string][]coded{"conserve": mixed, "incompressible": incompressible}
-	c.say("First backups of the tree conserve (443 MB, 1,020 files) with each codec. Seconds of stages are sums over all workers; the default is zstd-1.")
+	c.say("First backups of the tree conserve (%d MB, %d files) with each codec. Seconds of stages are sums over all workers; the default is zstd-1.",
+		p.bytes/1e6, p.files)
 	writeStages(c, mixed)
 	c.say("How much of the plaintext was compressed to which part of its size, from the frames in the packs:")
 	writeRatios(c, mixed)

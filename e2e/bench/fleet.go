@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/minio/minio-go/v7"
@@ -101,6 +103,19 @@ func (f *fleetHost) command(ctx context.Context, args ...string) (string, error)
 func (f *fleetHost) env() []string { return []string{"BCTL_CONFIG=" + f.config, "HOME=" + f.dir} }
 
 func (f *fleetHost) commandEnv() []string { return append(os.Environ(), f.env()...) }
+
+// lastSeconds is how long the last snapshot took, by the index: bctl, which follows it, looks once a second.
+func (f *fleetHost) lastSeconds(ctx context.Context) (float64, error) {
+	out, err := f.command(ctx, "snapshot", "ls", "--json", "--limit", "1")
+	if err != nil {
+		return 0, err
+	}
+	var s struct{ Started, Committed time.Time }
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return 0, fmt.Errorf("bctl snapshot ls: %w: %s", err, out)
+	}
+	return s.Committed.Sub(s.Started).Seconds(), nil
+}
 
 // launch starts a server or service; f ends it.
 func (f *fleetHost) launch(c testenv.Command) (*testenv.Process, error) {

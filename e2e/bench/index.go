@@ -35,7 +35,7 @@ func measureIndex(ctx context.Context, r *runner) (err error) {
 	if r.o.full {
 		s = presets["million"].shape
 	}
-	s.seed, s.textShare = r.o.seed, textShare
+	s = r.o.shaped(s)
 	progress("making %d files", s.files)
 	if err := errors.Join(s.make(tree), pass(ctx)); err != nil {
 		return err
@@ -76,7 +76,10 @@ func (f *fleetHost) costs(ctx context.Context, s step, tree string) (of indexed,
 		return of, err
 	}
 	b := bench{work: f.dir}
-	m, err := b.run(ctx, command{args: []string{"bctl", "backup", "--filer", theFiler, "--shard", tree}}, f.commandEnv())
+	if _, err := b.run(ctx, command{args: []string{"bctl", "backup", "--filer", theFiler, "--shard", tree}}, f.commandEnv()); err != nil {
+		return of, err
+	}
+	seconds, err := f.lastSeconds(ctx)
 	if err != nil {
 		return of, err
 	}
@@ -84,7 +87,7 @@ func (f *fleetHost) costs(ctx context.Context, s step, tree string) (of indexed,
 	if err != nil {
 		return of, err
 	}
-	of = indexed{Step: s, Seconds: m.WallSeconds, WALBytes: after.wal - before.wal, Disk: after.disk - before.disk, Rows: map[string]int64{}, RowBytes: map[string]int64{}}
+	of = indexed{Step: s, Seconds: seconds, WALBytes: after.wal - before.wal, Disk: after.disk - before.disk, Rows: map[string]int64{}, RowBytes: map[string]int64{}}
 	for table, n := range after.rows {
 		if rows := n - before.rows[table]; rows != 0 || after.bytes[table] != before.bytes[table] {
 			of.Rows[table], of.RowBytes[table] = rows, after.bytes[table]-before.bytes[table]

@@ -57,7 +57,7 @@ func measureKnobs(ctx context.Context, r *runner) (err error) {
 	if !r.o.full {
 		p.files, p.directories, p.bytes = p.files/10, p.directories/10, p.bytes/10
 	}
-	p.seed, p.textShare = r.o.seed, textShare
+	p = r.o.shaped(p)
 	progress("making %d files", p.files)
 	if err := errors.Join(p.make(tree), pass(ctx)); err != nil {
 		return err
@@ -112,19 +112,28 @@ func (b *bench) sweep(ctx context.Context, k knob, s step, rounds int) (of swept
 			if err != nil {
 				return of, err
 			}
-			m, err := b.beside(ctx, p.host, tool.backup(*p), append(tool.environment(*p), k.setting(value)...))
+			seconds, err := b.timed(ctx, k, tool, p, value)
 			if err != nil {
 				return of, err
 			}
 			if value == "" {
-				of.Default = append(of.Default, m.WallSeconds)
+				of.Default = append(of.Default, seconds)
 			} else {
-				of.Values[value] = append(of.Values[value], m.WallSeconds)
+				of.Values[value] = append(of.Values[value], seconds)
 			}
 		}
 	}
 	progress("%-28s %-10s fleet: %-5v default %.2f s, %s", k.env, s, k.fleet, median(of.Default), of.text(k.values))
 	return of, nil
+}
+
+// timed makes a backup and returns how long that took.
+func (b *bench) timed(ctx context.Context, k knob, t *tool, p *place, value string) (float64, error) {
+	m, err := b.beside(ctx, p.host, t.backup(*p), append(t.environment(*p), k.setting(value)...))
+	if f, ok := p.host.(*fleetHost); ok && err == nil {
+		return f.lastSeconds(ctx)
+	}
+	return m.WallSeconds, err
 }
 
 // setting is the environment that gives the setting a value; "": its default.

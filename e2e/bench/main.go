@@ -35,7 +35,7 @@ func parse() *options {
 	flag.StringVar(&o.presets, "preset", "million20", "`NAMES` of the trees' shapes, with commas between: "+strings.Join(presetNames(), ", "))
 	flag.StringVar(&o.steps, "steps", "", "`NAMES` of the steps to measure on them: first, unchanged, restore, churned (default: those that the preset is for)")
 	flag.BoolVar(&o.full, "full", false, "in the sections other than trees: sizes that take hours")
-	flag.IntVar(&o.files, "files", 0, "instead of the preset's number of files")
+	flag.IntVar(&o.files, "files", 0, "instead of the number of files of a preset, or of a section")
 	flag.IntVar(&o.directories, "dirs", 0, "instead of the preset's number of directories")
 	flag.Int64Var(&o.bytes, "bytes", 0, "instead of the preset's bytes, of all files together")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the tree's random numbers")

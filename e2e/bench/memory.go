@@ -33,10 +33,12 @@ type sized struct {
 const maxGrowth = 1.25
 
 // sizedTrees are a curve of sizes, and some that are large in one way.
-func sizedTrees(full bool) (curve, special []sized) {
+func sizedTrees(o *options) (curve, special []sized) {
 	files := []int{5_000, 50_000, 150_000}
 	hugeDirectory, empty, sparse := 100_000, 200_000, int64(20e9)
-	if full {
+	if o.files > 0 {
+		files, hugeDirectory, empty, sparse = []int{max(o.files/10, 1), o.files}, o.files, o.files, 1e9
+	} else if o.full {
 		files = []int{10_000, 100_000, 1_000_000, 5_000_000}
 		hugeDirectory, empty, sparse = 1_000_000, 5_000_000, 200e9
 	}
@@ -72,7 +74,7 @@ func makeSparse(root string, size int64) error {
 // measureMemory takes the peak of resident memory of bctl in one process, and of each service of a fleet.
 func measureMemory(ctx context.Context, r *runner) error {
 	c := r.chapter("memory")
-	curve, special := sizedTrees(r.o.full)
+	curve, special := sizedTrees(r.o)
 	var all []peaked
 	for i, t := range append(curve, special...) {
 		progress("making %d files: %s", t.files, t.name)

@@ -39,15 +39,19 @@ func measureTrees(ctx context.Context, r *runner) error {
 
 // makeTree makes the tree of a preset.
 func (r *runner) makeTree(ctx context.Context, name, tree string) error {
-	p, ok := presets[name]
-	if !ok {
+	if _, ok := presets[name]; !ok {
 		return fmt.Errorf("there is no preset %s: %s", name, strings.Join(presetNames(), ", "))
 	}
-	o, s := r.o, p.shape
-	s.files, s.directories, s.bytes = cmp.Or(o.files, s.files), cmp.Or(o.directories, s.directories), cmp.Or(o.bytes, s.bytes)
-	s.seed, s.textShare = o.seed, textShare
+	s := r.o.shaped(presets[name].shape)
 	progress("making %s: %d files", name, s.files)
 	return errors.Join(s.make(tree), pass(ctx))
+}
+
+// shaped is the shape with what flags say instead.
+func (o *options) shaped(s shape) shape {
+	s.files, s.directories, s.bytes = cmp.Or(o.files, s.files), cmp.Or(o.directories, s.directories), cmp.Or(o.bytes, s.bytes)
+	s.seed, s.textShare = o.seed, textShare
+	return s
 }
 
 // rounds are how often each step is run. Where there is no first backup there is nothing to go on with.

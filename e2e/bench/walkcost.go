@@ -37,7 +37,9 @@ const (
 // measureWalk grows a tree of 128³ directories on an XFS of its own, and measures the walk of it at several sizes.
 func measureWalk(ctx context.Context, r *runner) (err error) {
 	sizes, gigabytes := []int{20_000, 50_000, 100_000}, 4
-	if r.o.full {
+	if r.o.files > 0 {
+		sizes = []int{max(r.o.files/2, 1), r.o.files}
+	} else if r.o.full {
 		sizes, gigabytes = []int{100_000, 250_000, 500_000, 1_000_000, 2_000_000}, 40
 	}
 	mountpoint := filepath.Join(r.work, "mnt")
