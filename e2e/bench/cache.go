@@ -35,8 +35,8 @@ const (
 
 // measureCache looks at what a first backup leaves of the page cache: a tree whose pages are all gone but for those of
 // one large file.
-func measureCache(ctx context.Context, r *runner) error {
-	if _, err := exec.LookPath("fincore"); err != nil {
+func measureCache(ctx context.Context, r *runner) (err error) {
+	if !onPath("fincore") {
 		progress("fincore is not installed: left out")
 		return nil
 	}
@@ -52,7 +52,7 @@ func measureCache(ctx context.Context, r *runner) error {
 	c := r.chapter("cache")
 	found, _ := findTools(r.o.tools)
 	b := r.bench(tree, found)
-	defer func() { progress("closed: %v", b.close()) }()
+	defer func() { err = errors.Join(err, b.close()) }()
 	var all []cached
 	for _, t := range found {
 		if t.backup == nil || t.only != "" && t.name != "floor store" {

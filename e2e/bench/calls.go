@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -77,7 +76,7 @@ const (
 // measureCalls counts what each tool asks of the kernel, and what bctl allocates, for each file. Under strace
 // everything is many times slower: nothing else is taken of these runs.
 func measureCalls(ctx context.Context, r *runner) error {
-	if _, err := exec.LookPath("strace"); err != nil {
+	if !onPath("strace") {
 		progress("strace is not installed: left out")
 		return nil
 	}

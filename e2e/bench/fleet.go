@@ -85,7 +85,10 @@ func startFleet(ctx context.Context, dir, tree string, shape fleetShape, env ...
 			return nil, err
 		}
 	}
-	return f, f.startServices(shape, env)
+	if err := f.startServices(shape, env); err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // command runs bctl with the fleet's settings and returns what it prints.

@@ -84,7 +84,7 @@ func measureMemory(ctx context.Context, r *runner) error {
 			return err
 		}
 		of, err := b.peaked(ctx, t)
-		if err = errors.Join(err, b.close()); err != nil {
+		if err := errors.Join(err, b.close()); err != nil {
 			return err
 		}
 		all = append(all, of...)

@@ -13,7 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 )
+
+// endWithin is how long what was told to end may take.
+const endWithin = 20 * time.Second
 
 // A micro is one Go benchmark's result.
 type micro struct {
@@ -39,6 +44,10 @@ func measureMicro(ctx context.Context, r *runner) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+	// All that go run starts is told to end, not go run alone.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = endWithin
 	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("go test -bench: %w: %s %s", err, out, stderr.Bytes())

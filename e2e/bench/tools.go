@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -84,7 +85,10 @@ func (p place) expand(args []string) []string {
 }
 
 // tools are all that this program knows, bctl first. All keep their defaults.
-func tools() []*tool {
+func tools() []*tool { return slices.Concat(ours(), peers(), references()) }
+
+// ours is bctl in one process, and as a fleet.
+func ours() []*tool {
 	return []*tool{
 		{
 			name: "bctl", what: "zstd, encrypted", programs: []string{"bctl"}, version: []string{"version"}, ours: true,
@@ -104,6 +108,12 @@ func tools() []*tool {
 			backup:  run("bctl", "backup", "--filer", theFiler, "--shard", "$TREE"),
 			restore: run("bctl", "restore", "latest", "--target", "$TARGET"),
 		},
+	}
+}
+
+// peers are other backup programs.
+func peers() []*tool {
+	return []*tool{
 		{
 			name: "restic", what: "zstd, encrypted", compresses: true, encrypts: true, programs: []string{"restic"}, version: []string{"version"},
 			env:  []string{"RESTIC_REPOSITORY=$REPO", "RESTIC_PASSWORD=bench"},
@@ -138,6 +148,12 @@ func tools() []*tool {
 			init: run("kopia", "repository", "create", "filesystem", "--path", "$REPO"), backup: run("kopia", "snapshot", "create", "$TREE"),
 			restore: run("kopia", "snapshot", "restore", "$TREE", "$TARGET"),
 		},
+	}
+}
+
+// references do a part of the work only.
+func references() []*tool {
+	return []*tool{
 		{
 			name: "tar+zstd", what: "zstd -3, one stream", programs: []string{"zstd", "tar"}, version: []string{"--version"},
 			backup:  run("sh", "-c", "mkdir $REPO && tar -C $TREE -H posix -cf - . | zstd -q -3 -o $REPO/tree.tar.zst"),
@@ -188,11 +204,16 @@ func findTools(wanted string) (found []*tool, missing []string) {
 
 func (t *tool) installed() bool {
 	for _, program := range t.programs {
-		if _, err := exec.LookPath(program); err != nil {
+		if !onPath(program) {
 			return false
 		}
 	}
 	return true
+}
+
+func onPath(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }
 
 // versionLine is what the tool says of itself.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/bctl/bctl/e2e/bench/plot"
@@ -69,7 +70,7 @@ func measureWalk(ctx context.Context, r *runner) (err error) {
 	if err != nil {
 		return err
 	}
-	c.Data = append(all, fleet...)
+	c.Data = slices.Concat(all, fleet)
 	writeWalks(c, all, fleet)
 	return c.end(r.o.markdown)
 }
@@ -233,7 +234,7 @@ func writeWalks(c *chapter, all, fleet []walked) {
 	lines := map[string]*plot.Series{}
 	var series []plot.Series
 	var ours, replicas []float64
-	for _, w := range append(append([]walked{}, all...), fleet...) {
+	for _, w := range slices.Concat(all, fleet) {
 		cache := map[bool]string{false: "warm", true: "cold"}[w.Cold]
 		rows = append(rows, []string{
 			w.What, fmt.Sprint(w.Files), fmt.Sprint(w.Entries), cache, fmt.Sprintf("%.2f", w.Wall), fmt.Sprintf("%.2f", w.User), fmt.Sprintf("%.2f", w.System), fmt.Sprintf("%.2f", w.micros()),
