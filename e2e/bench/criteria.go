@@ -33,6 +33,9 @@ var limits = map[string][]limit{
 	},
 	"big":   {{first, fastestEqual, 0.7}, {restore, fastestEqual, 0.7}},
 	"obnam": {{unchanged, fastest, 0.5}},
+	// Of these, other things are asked: sections codecs and memory.
+	"conserve": nil,
+	"hugedir":  nil,
 }
 
 const (

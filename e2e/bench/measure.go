@@ -50,6 +50,9 @@ type bench struct {
 	broken  map[string]bool   // tools that failed
 	samples []sample
 	serial  int // of places that have no tool's name
+
+	keep     bool // what was made
+	fewFiles bool // in the tree: what is restored may be large, and can be removed without harm to others
 }
 
 // all measures the steps in their order.
@@ -134,6 +137,11 @@ func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
 	if s == restore && round == 0 {
 		m.Note = compare(b.tree, t.restored(*p))
 	}
+	if s == restore && b.fewFiles && !b.keep {
+		if err := os.RemoveAll(p.target); err != nil {
+			return err
+		}
+	}
 	if m.StoredBytes, err = p.storedBytes(); err != nil {
 		return err
 	}
@@ -188,11 +196,13 @@ func (p *place) leave() error {
 	return errors.Join(err, os.RemoveAll(p.repo))
 }
 
-// close ends all that still runs.
+// close ends all that still runs, and makes room for what is measured next.
 func (b *bench) close() error {
 	var failed error
 	for _, p := range b.places {
-		if p.host != nil {
+		if !b.keep {
+			failed = errors.Join(failed, p.leave())
+		} else if p.host != nil {
 			failed = errors.Join(failed, p.host.close())
 		}
 	}

@@ -39,7 +39,7 @@ func sizedTrees(o *options) (curve, special []sized) {
 	if o.files > 0 {
 		files, hugeDirectory, empty, sparse = []int{max(o.files/10, 1), o.files}, o.files, o.files, 1e9
 	} else if o.full {
-		files = []int{10_000, 100_000, 1_000_000, 5_000_000}
+		files = []int{10_000, 100_000, 1_000_000}
 		hugeDirectory, empty, sparse = 1_000_000, 5_000_000, 200e9
 	}
 	for _, n := range files {

@@ -17,6 +17,13 @@ import (
 	"time"
 )
 
+const (
+	// minChunksPerSecond are of files that have changed.
+	minChunksPerSecond = 100_000
+	// filesAPage is as in the preset million.
+	filesAPage = 99
+)
+
 // endWithin is how long what was told to end may take.
 const endWithin = 20 * time.Second
 
@@ -56,6 +63,14 @@ func measureMicro(ctx context.Context, r *runner) error {
 	c.Data = all
 	c.say("`go test -bench . -benchmem -benchtime %s`, in the packages whose functions run for each entry, chunk, page or message:", duration)
 	writeMicro(c, all)
+	for _, m := range all {
+		if rate := m.Figures["chunks/s"]; m.Package == "internal/index/pgindex" && rate > 0 {
+			c.must(rate >= minChunksPerSecond, "Postgres (without fsync): new chunks a second, one of each changed file", fmt.Sprintf("%.0f", rate), fmt.Sprintf("≥ %d", minChunksPerSecond))
+		}
+		if rate := m.Figures["pages/s"]; m.Package == "internal/index/pgindex" && rate > 0 {
+			c.must(rate*filesAPage >= minChunksPerSecond, fmt.Sprintf("Postgres (without fsync): changed files a second, %d a page", filesAPage), fmt.Sprintf("%.0f", rate*filesAPage), fmt.Sprintf("≥ %d", minChunksPerSecond))
+		}
+	}
 	return c.end(r.o.markdown)
 }
 

@@ -46,7 +46,7 @@ func measureSlowStat(ctx context.Context, r *runner) error {
 	behind := filepath.Join(r.work, "behind")
 	s := shape{files: 2_000, directories: 40, sigma: 0.5}
 	if r.o.full {
-		s.files, s.directories = 10_000, 100
+		s.files, s.directories = 5_000, 100
 	}
 	s.bytes = int64(s.files) * 1_000
 	s = r.o.shaped(s)

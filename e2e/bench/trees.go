@@ -100,6 +100,7 @@ func (r *runner) measureTree(ctx context.Context, name, tree string) (err error)
 	if b.rounds, err = r.o.roundsOf(name); err != nil {
 		return err
 	}
+	b.fewFiles = rep.Tree.Files < fewFiles
 	defer func() { err = errors.Join(err, b.close()) }()
 	c := r.chapter(name)
 	err = b.all(ctx, func(round int) error {
@@ -121,12 +122,15 @@ func (r *runner) measureTree(ctx context.Context, name, tree string) (err error)
 	return c.end(r.o.markdown)
 }
 
+// fewFiles can be removed without making those who create files next slower.
+const fewFiles = 2000
+
 var errNoBctl = errors.New("bctl is not on the PATH (make build makes it in bin)")
 
 // bench returns one that measures tools on a tree, beside which it works.
 func (r *runner) bench(tree string, tools []*tool) *bench {
 	return &bench{
 		self: r.self, work: filepath.Dir(tree), tree: tree, tools: tools, verbose: progress,
-		places: map[string]*place{}, broken: map[string]bool{},
+		places: map[string]*place{}, broken: map[string]bool{}, keep: r.o.keep,
 	}
 }
