@@ -208,6 +208,22 @@ func TestBestOfASweep(t *testing.T) {
 	}
 }
 
+// The setting whose default is farthest from its best value is the one that is judged.
+func TestSweepIsJudgedByItsWorst(t *testing.T) {
+	c := (&runner{}).chapter("knobs")
+	writeSwept(c, []swept{
+		{Env: "BCTL_WORKER_BATCHES", Step: first, Default: []float64{1}, Values: map[string][]float64{"1": {2}, "8": {1.01}}},
+		{Env: "BCTL_WORKER_QUEUED", Fleet: true, Step: unchanged, Default: []float64{1}, Values: map[string][]float64{"16": {0.5}, "64": {1}}},
+	})
+	v := c.Verdicts[0]
+	if len(c.Verdicts) != 1 || v.Holds || v.Measured != "2.00" || !strings.Contains(v.Criterion, "BCTL_WORKER_QUEUED=16, fleet, unchanged") {
+		t.Errorf("%+v", c.Verdicts)
+	}
+	if text := c.text.String(); !strings.Contains(text, "8: 1.01") || !strings.Contains(text, "fleet") {
+		t.Errorf("%s", text)
+	}
+}
+
 func TestDrift(t *testing.T) {
 	if d := drift([]float64{9, 10, 11}); d < 0.0999 || d > 0.1001 {
 		t.Errorf("%v, want 0.1", d)

@@ -178,7 +178,9 @@ func (b *bench) renew(ctx context.Context, k knob, value string) (*tool, *place,
 func (of *swept) text(values []string) string {
 	var parts []string
 	for _, value := range values {
-		parts = append(parts, fmt.Sprintf("%s: %.2f", value, median(of.Values[value])))
+		if seconds := of.Values[value]; len(seconds) > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %.2f", value, median(seconds)))
+		}
 	}
 	return strings.Join(parts, ", ")
 }
@@ -190,7 +192,7 @@ func (of *swept) best(values []string) (best string, ratio float64) {
 		for i, seconds := range of.Values[value] {
 			ratios = append(ratios, seconds/of.Default[i])
 		}
-		if m := median(ratios); best == "" || m < ratio {
+		if m := median(ratios); len(ratios) > 0 && (best == "" || m < ratio) {
 			best, ratio = value, m
 		}
 	}
