@@ -17,7 +17,7 @@ BENCH_FULL     ?=
 BENCH_FLAGS    ?=
 SCALE_FLAGS  ?=
 
-SERVERS := nats-server versitygw minio
+SERVERS := nats-server versitygw minio mc
 TOOLS   := golangci-lint buf protoc-gen-go govulncheck
 
 .DEFAULT_GOAL := help
@@ -60,6 +60,9 @@ compose-down: ## stop that fleet; its volumes stay
 test: servers ## all tests, with real servers and the race detector
 	@e2e/need-postgres.sh
 	go run ./e2e/withpostgres go test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $(PACKAGES)
+ifeq ($(PACKAGES),./...)
+	GOWORK=off go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+endif
 
 test-short: ## the tests that need no server
 	go test -short -timeout 5m $(TESTFLAGS) $(PACKAGES)
@@ -89,6 +92,9 @@ bench-scale: servers ## how walkers, and the index of a large fleet, scale [SCAL
 .PHONY: lint proto-lint proto-breaking generate generate-check tidy-check vulncheck
 lint: proto-lint ## golangci-lint and buf lint
 	"$$(e2e/tool.sh golangci-lint)" run $(PACKAGES)
+ifeq ($(PACKAGES),./...)
+	cd e2e/manifests && GOWORK=off "$$(../tool.sh golangci-lint)" run --config ../../.golangci.yml ./...
+endif
 
 proto-lint:
 	cd proto && "$$(../e2e/tool.sh buf)" lint
@@ -113,7 +119,7 @@ vulncheck: ## known vulnerabilities in what bctl calls (asks a database on the n
 
 .PHONY: servers tools clean
 servers: ## the pinned servers that tests start
-	@e2e/tool.sh $(SERVERS) >/dev/null || { echo "a server cannot be built: see above, or name yours in BCTL_NATS_SERVER, BCTL_VERSITYGW, BCTL_MINIO" >&2; exit 1; }
+	@e2e/tool.sh $(SERVERS) >/dev/null || { echo "a server cannot be built: see above, or name yours in BCTL_NATS_SERVER, BCTL_VERSITYGW, BCTL_MINIO, BCTL_MC" >&2; exit 1; }
 
 tools: ## the pinned development tools
 	@e2e/tool.sh $(TOOLS)

@@ -9,9 +9,15 @@
 //	services_test.go   services hang, are cut off and replaced; NATS nodes die
 //	filers_test.go     several filers: limits, sites, one that hangs, source snapshots, cancel
 //	faults_test.go     writes to the store and transactions that fail, or seem to
+//	rotation_test.go   all certificates and keys are rotated while a backup runs
 //	soak_test.go       random changes and faults of all kinds
+//	upgrade_test.go    services of the release before this one beside new ones
 //	cost_test.go       what a snapshot costs NATS and Postgres
 //	errors_test.go     what a user is told, and the exit status
+//	messages_test.go   messages replayed and forged
+//	lies_test.go       packs and listings that lie about their lengths
+//	secrets_test.go, content_test.go     what is shown nowhere, and not without an identity
+//	stolen_test.go, strangers_test.go    what each stolen credential can and cannot do, over TLS (docs/security.md)
 //	pagecache_test.go, strace_test.go   what a backup leaves behind, and what it asks of a file server
 //
 // E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer

@@ -3,6 +3,25 @@
 //
 // Tables of entities come from internal/index/ent/migratediff. The hot tables
 // (pages, chunks, pack_dependencies) are written by hand.
+//
+// # Old binaries beside a new schema
+//
+// A fleet is upgraded by migrating its index first and then restarting its services one by one. Until the last of them
+// is new, old ones work with the new schema, and are started with it. So each migration since
+// version 5 says in table schema_versions which binaries can:
+//
+//	INSERT INTO schema_versions (version, oldest) VALUES (7, 4);
+//
+// and its Down deletes the row: to the tables as version 7 leaves them binaries can write and read that were
+// built for version 4, or any later one. A migration that only adds (tables, columns with a default, indexes) keeps the
+// number that its predecessor has. One that takes away, renames, or adds what an old binary would violate raises
+// it, to the first version whose binaries do without; and is released no earlier than one
+// release after those. A binary refuses a schema that is too new for it, or does not say.
+//
+// Services go on while a migration runs: it must not keep a table locked for long. An index on a hot table
+// is made CONCURRENTLY (with "-- +goose NO TRANSACTION"), and rows are not rewritten. One that alters tables of Postgres
+// begins with SET LOCAL lock_timeout = '5s': while it waits for somebody who reads a table for long (pg_dump), all services would wait
+// behind it. Then it is undone, and tried again.
 package migrations
 
 import (
@@ -31,6 +50,27 @@ func FS(d Dialect) (fs.FS, error) { return fs.Sub(files, string(d)) }
 // SelectVersion reads the version of a database from goose's table, which is
 // not there before the first migration. It returns no row after all were undone.
 const SelectVersion = "SELECT version_id FROM goose_db_version WHERE is_applied ORDER BY id DESC LIMIT 1"
+
+// SelectOldest reads the newest version that says which binaries can work with it, and the oldest of these
+// binaries' versions. The table is there since version 5.
+const SelectOldest = "SELECT max(version), max(oldest) FROM schema_versions"
+
+// A Schema is that of a database, as this binary sees it.
+type Schema struct {
+	Version int64 // of the database; 0: it has none
+	Needed  int64 // of this binary: that of the dialect's last migration
+	// Oldest is the version of the oldest binaries that can work with a schema that is newer than this one's; 0:
+	// the schema does not say, or is not newer.
+	Oldest int64
+}
+
+// Compatible reports whether this binary can work with the schema.
+func (s Schema) Compatible() bool {
+	return s.Version == s.Needed || s.Newer() && s.Oldest > 0 && s.Oldest <= s.Needed
+}
+
+// Newer reports whether the schema is newer than this binary.
+func (s Schema) Newer() bool { return s.Version > s.Needed }
 
 // Version returns the version of the schema that this binary needs: that of
 // the dialect's last migration.

@@ -22,9 +22,10 @@ const commandTimeout = 4 * time.Minute
 
 // A Client runs bctl commands.
 type Client struct {
-	t    testing.TB
-	Home string   // of the commands: where the identity is
-	Env  []string // added to the environment, which has no settings of bctl otherwise
+	t       testing.TB
+	Program string   // what commands run; "": Binary
+	Home    string   // of the commands: where the identity is
+	Env     []string // added to the environment, which has no settings of bctl otherwise
 	// Credential is whom commands run as; nil: whoever runs the test.
 	Credential *syscall.Credential
 	// Under is a program, with its arguments, that runs the command: strace.
@@ -63,6 +64,7 @@ type Output struct {
 	Args           []string
 	Stdout, Stderr string
 	Status         int
+	MaxRSS         int64 // bytes of memory that the command had at most
 }
 
 // Run runs a command to its end.
@@ -154,7 +156,7 @@ func (b *buffer) String() string {
 // Start starts a command. It is killed when the test ends before it.
 func (c *Client) Start(args ...string) *Running {
 	c.t.Helper()
-	argv := append([]string{Binary(c.t)}, args...)
+	argv := append([]string{c.program()}, args...)
 	argv = append(c.Under[:len(c.Under):len(c.Under)], argv...)
 	r := &Running{t: c.t, args: args, cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
 	r.cmd.Env = c.environment()
@@ -171,6 +173,13 @@ func (c *Client) Start(args ...string) *Running {
 	}()
 	c.t.Cleanup(r.Kill)
 	return r
+}
+
+func (c *Client) program() string {
+	if c.Program != "" {
+		return c.Program
+	}
+	return Binary(c.t)
 }
 
 // environment is the test's without any settings of bctl.
@@ -233,6 +242,9 @@ func (r *Running) Wait() Output {
 	r.t.Helper()
 	<-r.ended
 	out := Output{Args: r.args, Stdout: r.stdout.String(), Stderr: r.stderr.String(), Status: r.cmd.ProcessState.ExitCode()}
+	if usage, ok := r.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		out.MaxRSS = usage.Maxrss << 10
+	}
 	if strings.Contains(out.Stderr, "DATA RACE") || strings.Contains(out.Stderr, "goroutine 1 [") {
 		r.t.Fatalf("%s", out)
 	}

@@ -18,6 +18,7 @@ type Options struct {
 	Proxy                        bool   // S3 requests go through a FaultProxy
 	Links                        bool   // each service reaches its servers over Links of its own
 	Worker                       string // more settings of worker, as YAML: "stall_after: 1s"
+	Program                      string // what services and commands run, until Fleet.Program is changed; "": Binary
 }
 
 // A Fleet is bctl's services with their servers. Its Client runs commands with
@@ -34,10 +35,13 @@ type Fleet struct {
 	Walkers, Readers, Committers []*Service
 	Config                       string // the services' settings file
 
+	*Locked // nil unless it is NewLocked's
+
 	options       Options
 	dsn, endpoint string
 	registered    map[string]bool // filers, and shards as filer and name
 	started       int             // services
+	all           []*Service
 }
 
 // LeaseSeconds is how long the fleet's work waits for a worker that died.
@@ -47,6 +51,7 @@ const LeaseSeconds = 3
 func New(t testing.TB, o Options) *Fleet {
 	t.Helper()
 	f := &Fleet{Client: NewClient(t), S3: testenv.VersityGW(t), options: o, registered: map[string]bool{}}
+	f.Program = o.Program
 	if o.NATSNodes > 0 {
 		f.Nodes = testenv.NATSCluster(t, o.NATSNodes)
 	} else {

@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/bctl/bctl/e2e/testenv"
@@ -17,6 +18,7 @@ type Service struct {
 
 	kind string
 	dead bool // killed, or told to stop, by the test
+	told bool // to stop, because the test ends
 	t    testing.TB
 }
 
@@ -60,11 +62,30 @@ func (f *Fleet) Service(kind string, env ...string) *Service {
 	if f.options.Links {
 		settings = append(settings, f.linked(s)...)
 	}
+	config := f.Config
+	if f.Locked != nil {
+		config = f.Settings(f.identity(kind))
+		settings = append(settings, f.tuned()...)
+	}
 	s.Process = testenv.Start(f.t, testenv.Command{
-		Name: kind, Path: Binary(f.t), Args: []string{kind, "--config", f.Config}, Env: append(settings, env...),
+		Name: kind, Path: f.program(), Args: []string{kind, "--config", config}, Env: append(settings, env...),
 	})
-	f.t.Cleanup(s.checkStop)
+	f.all = append(f.all, s)
+	f.t.Cleanup(func() {
+		f.stopAll()
+		s.checkStop()
+	})
 	return s
+}
+
+// stopAll tells all services to stop, so that none waits for another.
+func (f *Fleet) stopAll() {
+	for _, s := range f.all {
+		if !s.dead && !s.told && s.Running() {
+			s.told = true
+			s.Signal(syscall.SIGTERM)
+		}
+	}
 }
 
 // linked makes a service's links, and returns the settings by which it uses them.
@@ -86,11 +107,16 @@ func (s *Service) checkStop() {
 	if s.dead {
 		return
 	}
-	if !s.Running() {
-		s.t.Errorf("%s has ended by itself: %v", s.Name, s.Wait())
+	if !s.told {
+		if !s.Running() {
+			s.t.Errorf("%s has ended by itself: %v", s.Name, s.Wait())
+			return
+		}
+		s.Stop()
+	} else if await(func() bool { return !s.Running() }) != nil {
+		s.t.Errorf("%s does not stop", s.Name)
 		return
 	}
-	s.Stop()
 	if err := s.Wait(); err != nil {
 		s.t.Errorf("%s, told to stop: %v", s.Name, err)
 	}

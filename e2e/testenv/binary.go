@@ -16,6 +16,7 @@ var (
 	natsServer = program{name: "nats-server", setting: "BCTL_NATS_SERVER"}
 	versitygw  = program{name: "versitygw", setting: "BCTL_VERSITYGW"}
 	minioBin   = program{name: "minio", setting: "BCTL_MINIO"}
+	mcBin      = program{name: "mc", setting: "BCTL_MC"}
 )
 
 // program is a server that e2e/tool.sh builds, unless a setting names one.

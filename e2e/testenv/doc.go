@@ -6,6 +6,11 @@
 //	nodes := testenv.NATSCluster(t, 3)          // nodes[1].Kill()
 //	s3 := testenv.VersityGW(t)                  // or testenv.Minio(t): a fresh bucket
 //
+// Servers that speak TLS only, as an installation of bctl deploy wants them (in place, for these addresses):
+//
+//	locked := server.Lock(t, dir+"/postgres")               // of PostgresServer
+//	s3 := testenv.LockVersityGW(t, dir+"/s3", port)         // or testenv.LockMinio
+//
 // What a test starts is killed when the test ends, its output is in the test's log when the test failed, and
 // it dies with the test binary however that ends. A server that cannot be had fails the test with one line
 // that says what to do: a suite that skips what it cannot run proves nothing. Only -short skips.
@@ -17,6 +22,7 @@
 //	nats-server   BCTL_NATS_SERVER      e2e/tool.sh nats-server (builds the pinned version once)
 //	versitygw     BCTL_VERSITYGW        e2e/tool.sh versitygw
 //	minio         BCTL_MINIO            e2e/tool.sh minio
+//	mc            BCTL_MC               e2e/tool.sh mc
 //
 // The package is for Linux.
 package testenv

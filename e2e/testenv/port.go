@@ -21,6 +21,27 @@ var portClaims struct {
 	held []net.Listener
 }
 
+// FreePortPair returns a port such that the one so much above it is free as well, and claimed with it.
+func FreePortPair(above int) (int, error) {
+	for range 50 {
+		port, err := FreePort()
+		if err != nil {
+			return 0, err
+		}
+		claim, err := net.Listen("unix", fmt.Sprintf("@bctl-testenv-port-%d", port+above))
+		if err != nil {
+			continue
+		}
+		portClaims.Lock()
+		portClaims.held = append(portClaims.held, claim)
+		portClaims.Unlock()
+		if probe, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+above)); err == nil {
+			return port, probe.Close()
+		}
+	}
+	return 0, errors.New("no free pair of loopback ports")
+}
+
 // FreePort returns a loopback TCP port that no other test on this machine is given while this process runs.
 func FreePort() (int, error) {
 	portClaims.Lock()

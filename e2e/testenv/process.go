@@ -230,6 +230,9 @@ func (p *Process) execution() *execution {
 	return p.latest
 }
 
+// LogFile is where all is that the process wrote to standard output and error, over all its starts.
+func (p *Process) LogFile() string { return p.logPath }
+
 // Output returns the last 16 KiB that the process wrote to standard output and error, over all its starts.
 func (p *Process) Output() string {
 	file, err := os.Open(p.logPath)

@@ -4,6 +4,7 @@
 // file, and an environment variable; some have a flag. The file is strict: a key that does
 // not exist, one that is there twice and a value of the wrong type are errors with file and line.
 // A secret can come from a file of its own: the setting of the same name with "_file".
+// Names of files in the file are relative to its directory.
 package config
 
 import (
@@ -40,6 +41,9 @@ type Index struct {
 	URL            string `yaml:"url" env:"BCTL_INDEX" flag:"index" secret:"url" doc:"postgres://user@host/database?sslmode=verify-full, or sqlite:/path/of/index.db."`
 	Password       string `yaml:"password" secret:"yes" doc:"Postgres password, where the URL has none."`
 	PasswordFile   string `yaml:"password_file" doc:"File with the Postgres password."`
+	CAFile         string `yaml:"ca_file" doc:"PEM file of the only certificate authorities to trust; the server then has to be the one that the URL names (sslmode=verify-full), unless the URL says otherwise."`
+	CertFile       string `yaml:"cert_file" doc:"Client certificate, PEM."`
+	KeyFile        string `yaml:"key_file" doc:"Key of the client certificate, PEM."`
 	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process; 0: 8, or pool_max_conns of the URL."`
 }
 
@@ -107,15 +111,21 @@ type Log struct {
 
 // HTTP says where a service can be watched.
 type HTTP struct {
-	Listen string `yaml:"listen" doc:"Services: address (host:port) of /metrics, /healthz and /readyz, without TLS or passwords: one that only those who watch can reach. Without it there is no listener, and nothing is measured."`
-	Pprof  bool   `yaml:"pprof" default:"false" doc:"Services: serve /debug/pprof there, too. Whoever reaches it can read this process's memory."`
+	Listen       string   `yaml:"listen" doc:"Services: address (host:port) of /metrics, /healthz and /readyz. Without TLS it should be one that only those who watch can reach. Without it there is no listener, and nothing is measured."`
+	CertFile     string   `yaml:"cert_file" doc:"Certificate of the listener, PEM: with it all is served over TLS only."`
+	KeyFile      string   `yaml:"key_file" doc:"Key of the listener's certificate, PEM."`
+	ClientCAFile string   `yaml:"client_ca_file" doc:"PEM file of the certificate authorities of clients: with it /metrics and /debug/pprof want a client certificate; /healthz and /readyz, which tell nothing else, do not."`
+	Clients      []string `yaml:"clients" doc:"Common names that the client's certificate may have; empty: any."`
+	Pprof        bool     `yaml:"pprof" default:"false" doc:"Services: serve /debug/pprof there, too. Whoever reaches it can read this process's memory."`
 }
 
 // Trace says where traces go.
 type Trace struct {
-	URL     string `yaml:"url" doc:"Services: OpenTelemetry collector that speaks OTLP over HTTP, http://host:4318; its spans have paths of directories. Without it there are no traces."`
-	CAFile  string `yaml:"ca_file" doc:"PEM file of the certificate authorities to trust, of a collector with https."`
-	Percent int    `yaml:"percent" default:"100" doc:"Committer: how many of a hundred snapshots are traced."`
+	URL      string `yaml:"url" doc:"Services: OpenTelemetry collector that speaks OTLP over HTTP, http://host:4318; its spans have paths of directories. Without it there are no traces."`
+	CAFile   string `yaml:"ca_file" doc:"PEM file of the certificate authorities to trust, of a collector with https."`
+	CertFile string `yaml:"cert_file" doc:"Client certificate for the collector, PEM."`
+	KeyFile  string `yaml:"key_file" doc:"Key of the client certificate, PEM."`
+	Percent  int    `yaml:"percent" default:"100" doc:"Committer: how many of a hundred snapshots are traced."`
 }
 
 // Sources are where settings come from, strongest first.

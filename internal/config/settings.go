@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -65,6 +66,12 @@ func typeName(v reflect.Value) string {
 		return "list"
 	}
 	return "string"
+}
+
+// isFile reports whether the setting names a file. In the settings file such a name is relative to that
+// file's directory, so that a directory of both works wherever it is.
+func (s *Setting) isFile() bool {
+	return strings.HasSuffix(s.Key, "_file") || s.Key == "worker_key" || s.Key == "identity"
 }
 
 // set gives the setting a value as it is written in the environment.
@@ -170,6 +177,8 @@ func (a *applier) one(key string, name, value *yaml.Node) error {
 		text = strings.Join(parts, ",")
 	case value.Kind != yaml.ScalarNode:
 		return a.fail(value, "%s is a %s", key, s.Type)
+	case s.isFile() && text != "" && !filepath.IsAbs(text):
+		text = filepath.Join(filepath.Dir(a.file), text)
 	}
 	if err := s.set(text); err != nil {
 		return a.fail(value, "%s: %s", key, strings.TrimSuffix(err.Error(), ": "+backup.ErrInvalid.Error()))

@@ -66,6 +66,9 @@ func Connect(o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if strings.Contains(o.URL, notURL) {
+		return nil, fmt.Errorf("nats %s: %w", o.URL, backup.ErrInvalid) // why would repeat it, with its password
+	}
 	nc, err := nats.Connect(address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("nats %s: %w: %w", o.URL, err, backup.ErrInvalid)
@@ -78,14 +81,20 @@ func Connect(o Options) (*Conn, error) {
 	return &Conn{nc: nc, js: js, opts: o, log: o.Log, ackWait: ackWait}, nil
 }
 
+const notURL = "(not a URL)"
+
 // redacted returns a comma-separated list of URLs without their passwords.
 func redacted(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, text := range list {
-		if u, err := url.Parse(strings.TrimSpace(text)); err != nil {
-			list[i] = "(not a URL)"
-		} else if u.User != nil {
+		at := strings.LastIndexByte(text, '@')
+		switch u, err := url.Parse(strings.TrimSpace(text)); {
+		case err != nil:
+			list[i] = notURL
+		case u.User != nil:
 			list[i] = u.Redacted()
+		case at >= 0:
+			list[i] = "xxxxx" + text[at:] // without a scheme, NATS takes it all the same
 		}
 	}
 	return strings.Join(list, ",")
@@ -130,6 +139,7 @@ func (o Options) natsOptions() ([]nats.Option, error) {
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(), // a certificate that was retired may be replaced yet
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.PingInterval(pingEvery), // a network that drops everything says nothing else
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -77,7 +78,7 @@ func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result
 		case Batches.Subject:
 			r.Batch, err = Batches.decode(msg.Data())
 		default:
-			err = fmt.Errorf("subject %q: %w", msg.Subject(), backup.ErrInvalid)
+			err = fmt.Errorf("subject %q: %w", msg.Subject(), errNewer)
 		}
 		return func(d *Delivery) { r.Delivery = d; handle(r) }, err
 	})
@@ -194,13 +195,21 @@ func (c *Conn) nextMessage(ctx context.Context, consumer jetstream.Consumer) (je
 
 func (c *Conn) deliver(msg jetstream.Msg, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) {
 	d := hand.add(msg)
-	handle, err := decode(msg)
-	if err != nil {
+	err := checkNeeds(msg)
+	var handle func(*Delivery)
+	if err == nil {
+		handle, err = decode(msg)
+	}
+	switch {
+	case err == nil:
+		handle(d)
+	case errors.Is(err, errNewer):
+		c.log.Warn("message handed back", "subject", msg.Subject(), "delivery", d.Attempts(), "error", err)
+		d.RetryLater()
+	default:
 		c.log.Error("message dropped: it cannot be decoded", "subject", msg.Subject(), "bytes", len(msg.Data()), "error", err)
 		d.Drop()
-		return
 	}
-	handle(d)
 }
 
 func pause(ctx context.Context, d time.Duration) {

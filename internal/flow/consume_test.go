@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -339,5 +340,22 @@ func TestReadySaysWhetherTheServerAnswers(t *testing.T) {
 	}
 	if err := ready(t, listen(Options{}, inProcess(t)), ackWait).Ready(); err != nil {
 		t.Errorf("with a server: %v", err)
+	}
+}
+
+func TestConnectDoesNotShowThePassword(t *testing.T) {
+	for text, shown := range map[string]string{
+		"nats://u:s3cret%zz@127.0.0.1:1": notURL, "nats://u:s3cret@h:port": notURL, "nats://127.0.0.1:1,nats://u:s3cret%zz@h": notURL,
+		"u:s3cret@127.0.0.1:1": "@127.0.0.1:1", "nats://u:s3cret@127.0.0.1:1": "@127.0.0.1:1",
+	} {
+		if got := redacted(text); strings.Contains(got, "s3cret") || !strings.Contains(got, shown) {
+			t.Errorf("%q becomes %q", text, got)
+		}
+		c, err := Connect(Options{URL: text})
+		if err == nil {
+			c.Close()
+		} else if strings.Contains(err.Error(), "s3cret") || !errors.Is(err, backup.ErrInvalid) {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }

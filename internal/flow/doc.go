@@ -25,7 +25,8 @@
 // when the message can never be handled, and that was recorded. Stalled gives its place
 // to other work while it waits for its filer. Until then the server is told, three times in every ackWait, that the message is worked
 // on, and does not deliver it again. A message that cannot be decoded is
-// dropped and logged; the lease brings back the work that it was about.
+// dropped and logged; the lease brings back the work that it was about. One that is for services of
+// a newer version is handed back (RetryLater), for one of those may be there.
 //
 //	what fails                        what becomes of the message
 //	handler's process dies            delivered to another once ackWait has passed

@@ -62,8 +62,11 @@ func jobFromWire(m *bctlv1.Job) (backup.Job, error) {
 	if m.GetStartedNanos() > 999_999_999 {
 		return backup.Job{}, fmt.Errorf("start at %d nanoseconds: %w", m.GetStartedNanos(), backup.ErrInvalid)
 	}
-	if m.GetCompare() > uint32(backup.CompareAll) || m.GetReadBytesPerSecond() < 0 {
-		return backup.Job{}, fmt.Errorf("job: compare %d, %d bytes/s: %w", m.GetCompare(), m.GetReadBytesPerSecond(), backup.ErrInvalid)
+	if m.GetCompare() > uint32(backup.CompareAll) {
+		return backup.Job{}, fmt.Errorf("job: compare %d: %w: %w", m.GetCompare(), errNewer, backup.ErrInvalid)
+	}
+	if m.GetReadBytesPerSecond() < 0 {
+		return backup.Job{}, fmt.Errorf("job: %d bytes/s: %w", m.GetReadBytesPerSecond(), backup.ErrInvalid)
 	}
 	return backup.Job{
 		Snapshots: m.GetSnapshots(), Compare: backup.Compare(m.GetCompare()), Site: m.GetSite(), ReadBytesPerSecond: m.GetReadBytesPerSecond(),

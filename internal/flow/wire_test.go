@@ -343,6 +343,26 @@ func TestHostileMessagesAreBounded(t *testing.T) {
 	}
 }
 
+// Reports are kept for a while by who hears them: one says no more than an honest worker can have in hand.
+func TestReportsAreBounded(t *testing.T) {
+	for name, p := range map[string]*backup.Progress{
+		"tasks":           {Tasks: make([]backup.TaskID, maxReported+1)},
+		"batches":         {Batches: make([]backup.BatchID, maxReported+1)},
+		"stalled tasks":   {StalledTasks: make([]backup.TaskID, maxReported+1)},
+		"stalled batches": {StalledBatches: make([]backup.BatchID, maxReported+1)},
+		"worker":          {Worker: strings.Repeat("w", maxWorkerBytes+1)},
+		"path":            {Path: strings.Repeat("p", backup.MaxPathBytes+1)},
+	} {
+		data, err := encodeProgress(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := decodeProgress(data); !errors.Is(err, backup.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // stable checks that what was decoded is the same once encoded and decoded again.
 func stable[T any](t *testing.T, data []byte, encode func(*T) ([]byte, error), decode func([]byte) (*T, error)) {
 	m, err := decode(data)

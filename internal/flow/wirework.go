@@ -238,10 +238,20 @@ func idsOf[T ~int64](list []int64) []T {
 	return ids
 }
 
+// What an honest worker says of itself in one report, at most. Who hears it keeps it for a while.
+const (
+	maxWorkerBytes = 1 << 10
+	maxReported    = 16 << 10 // tasks, and batches, in hand
+)
+
 func decodeProgress(data []byte) (*backup.Progress, error) {
 	var m bctlv1.Progress
 	if err := unmarshal(data, &m); err != nil {
 		return nil, err
+	}
+	most := max(len(m.GetTasks()), len(m.GetBatches()), len(m.GetStalledTasks()), len(m.GetStalledBatches()))
+	if most > maxReported || len(m.GetWorker()) > maxWorkerBytes || len(m.GetPath()) > backup.MaxPathBytes {
+		return nil, fmt.Errorf("progress: %d in hand, a worker's name of %d bytes, at a path of %d: %w", most, len(m.GetWorker()), len(m.GetPath()), backup.ErrInvalid)
 	}
 	id, err := id16("snapshot id", m.GetSnapshotId())
 	if err != nil {

@@ -43,7 +43,8 @@ var (
 	ErrPartMissing = errors.New("an earlier part of the result is missing")
 	// ErrNotLeading: the term has ended, and somebody else leads or may.
 	ErrNotLeading = errors.New("not leading")
-	// ErrSchema: the schema is not this binary's; bctl migrate brings it up to date.
+	// ErrSchema: this binary cannot work with the schema. It is older, and bctl migrate brings it up to date; or so much newer
+	// that a newer binary is needed.
 	ErrSchema = errors.New("schema version")
 )
 
@@ -66,9 +67,11 @@ type Index interface {
 // Admin makes and upgrades the index.
 type Admin interface {
 	// Migrate brings the schema up to this binary's version. It may be called at any time,
-	// also by several processes at once. It returns the versions before and after.
+	// also by several processes at once. It returns the versions before and after. A newer schema it leaves alone; ErrSchema where
+	// this binary cannot work with that.
 	Migrate(ctx context.Context) (from, to int64, err error)
-	// CheckSchema fails with ErrSchema unless the schema is this binary's version.
+	// CheckSchema fails with ErrSchema unless the schema is this binary's version, or a newer one that
+	// says that this binary can work with it.
 	CheckSchema(ctx context.Context) error
 	// CreateRepository stores what the repository is; backup.ErrExists if there is one.
 	CreateRepository(ctx context.Context, r backup.Repository) error
@@ -259,11 +262,12 @@ type Claim struct {
 
 // Held says that a worker has a task or batch in hand.
 type Held struct {
-	Task    backup.TaskID  // or
-	Batch   backup.BatchID //
-	Worker  string
-	Path    string
-	Stalled bool
+	Snapshot backup.SnapshotID // whose work it is; numbers can be guessed, this cannot
+	Task     backup.TaskID     // or
+	Batch    backup.BatchID    //
+	Worker   string
+	Path     string
+	Stalled  bool
 }
 
 // Committing is what the committer does; it is the only writer of results.
@@ -278,7 +282,7 @@ type Committing interface {
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
 	// Extend renews the leases of work that is in hand, where they end before until, and notes who has it. When a worker
 	// tells of it for the first time the lease ends at until in any case: what waits in a queue may have a longer one. Work
-	// whose lease has run out, but that nobody else has claimed yet, is the worker's again.
+	// whose lease has run out, but that nobody else has claimed yet, is the worker's again. Work that is not Held.Snapshot's is left alone.
 	Extend(ctx context.Context, held []Held, until time.Time) error
 	// GiveBack ends the leases of work that could not be sent: it can be claimed at once.
 	GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error

@@ -83,7 +83,14 @@ func TestMalformedListings(t *testing.T) {
 		t.Fatalf("what the vectors are made of is not right itself: %v", err)
 	}
 	for name, data := range malformed {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		p, err := Decode(data)
+		runtime.ReadMemStats(&after)
+		// What it says of its lengths allocates nothing that its own bytes do not pay for.
+		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<10+uint64(len(data)) {
+			t.Errorf("%s: %d bytes were allocated for a listing of %d", name, n, len(data))
+		}
 		if !errors.Is(err, backup.ErrCorrupt) {
 			t.Errorf("%s: error %v", name, err)
 		}

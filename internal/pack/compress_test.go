@@ -2,9 +2,14 @@ package pack
 
 import (
 	"bytes"
+	"compress/gzip"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -164,5 +169,66 @@ func BenchmarkOpenBytes(b *testing.B) {
 				keys.open(b, data)
 			}
 		})
+	}
+}
+
+// What hardly compresses is dense, and what compresses is not, however it is made.
+func TestDense(t *testing.T) {
+	random := make([]byte, 1<<20)
+	if _, err := rand.NewChaCha8([32]byte{7}).Read(random); err != nil {
+		t.Fatal(err)
+	}
+	sevenBits := bytes.Clone(random)
+	for i := range sevenBits {
+		sevenBits[i] &= 0x7f
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code = code[len(code)/4:][:1<<20]
+	var compressed bytes.Buffer
+	gz := gzip.NewWriter(&compressed)
+	if _, err := gz.Write(code); err != nil {
+		t.Fatal(err)
+	}
+	if err := gz.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		data []byte
+		want bool
+	}{
+		{"random", random, true},
+		{"compressed", compressed.Bytes(), true},
+		{"seven bits of eight", sevenBits, false},
+		{"base64", []byte(base64.StdEncoding.EncodeToString(random)), false},
+		{"text", []byte(strings.Repeat("what a piece of work is a man, how noble in reason; ", 20_000)), false},
+		{"zeros", make([]byte, 1<<20), false},
+		{"program", code, false},
+	} {
+		for _, size := range []int{512, 1000, 4 << 10, 64 << 10} {
+			wrong, chunks := 0, 0
+			for chunk := range slices.Chunk(test.data, size) {
+				if len(chunk) < size {
+					break
+				}
+				chunks++
+				if Dense(chunk) != test.want {
+					wrong++
+				}
+			}
+			if wrong > chunks/10 { // a program has tables, and compressed data headers
+				t.Errorf("%s: %d of %d chunks of %d bytes are taken for the other kind", test.name, wrong, chunks, size)
+			}
+		}
+	}
+	if Dense(random[:511]) {
+		t.Error("511 bytes are too few to tell")
 	}
 }

@@ -27,13 +27,14 @@ import (
 
 // TraceOptions say where traces go.
 type TraceOptions struct {
-	URL     string // of an OTLP collector that speaks HTTP; "": there are no traces
-	CAFile  string // PEM; "": the system's authorities
-	Percent int    // of the snapshots that are traced
-	Service string
-	Worker  string
-	Version string
-	Log     *slog.Logger
+	URL               string // of an OTLP collector that speaks HTTP; "": there are no traces
+	CAFile            string // PEM; "": the system's authorities
+	CertFile, KeyFile string // of the client, PEM; "": none
+	Percent           int    // of the snapshots that are traced
+	Service           string
+	Worker            string
+	Version           string
+	Log               *slog.Logger
 }
 
 // A Tracer makes spans. A nil one makes none, and that costs nothing.
@@ -62,12 +63,12 @@ func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 		u.Path = "/v1/traces"
 	}
 	options := []otlptracehttp.Option{otlptracehttp.WithEndpointURL(u.String())}
-	if o.CAFile != "" {
-		pool, err := authorities(o.CAFile)
+	if o.CAFile != "" || o.CertFile != "" {
+		config, err := o.clientTLS()
 		if err != nil {
 			return nil, err
 		}
-		options = append(options, otlptracehttp.WithTLSClientConfig(&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}))
+		options = append(options, otlptracehttp.WithTLSClientConfig(config))
 	}
 	exporter, err := otlptracehttp.New(ctx, options...)
 	if err != nil {
@@ -84,6 +85,29 @@ func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 		)),
 	)
 	return &Tracer{provider: provider, tracer: provider.Tracer(tracerName), sampler: ratio}, nil
+}
+
+// clientTLS reads the client certificate again for each connection: it may have been rotated.
+func (o *TraceOptions) clientTLS() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		pool, err := authorities(o.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = pool
+	}
+	if o.CertFile != "" {
+		load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+			return &pair, err
+		}
+		if _, err := load(nil); err != nil {
+			return nil, fmt.Errorf("trace.cert_file: %w", err)
+		}
+		config.GetClientCertificate = load
+	}
+	return config, nil
 }
 
 func authorities(file string) (*x509.CertPool, error) {

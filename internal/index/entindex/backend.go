@@ -7,6 +7,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/migrations"
 )
 
 // Durability says what an Update survives once it has returned.
@@ -33,10 +34,10 @@ type Backend interface {
 	Wrap(err error) error
 	HotReader
 
-	// Migrate is as in index.Admin.
+	// Migrate is as in index.Admin, of a schema that is not newer than this binary's.
 	Migrate(ctx context.Context) (from, to int64, err error)
-	// SchemaVersion returns the database's version (0: none) and the one that this binary needs.
-	SchemaVersion(ctx context.Context) (have, want int64, err error)
+	// Schema returns the database's schema, and what this binary needs.
+	Schema(ctx context.Context) (migrations.Schema, error)
 	// Close ends the connections.
 	Close() error
 }

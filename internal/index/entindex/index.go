@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/migrations"
 )
 
 // An Index is an index.Index over a Backend. It has no state of its own.
@@ -26,22 +27,39 @@ func (x *Index) Close() error { return x.Backend.Close() }
 
 // Migrate implements index.Admin.
 func (x *Index) Migrate(ctx context.Context) (from, to int64, err error) {
+	s, err := x.Backend.Schema(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	if s.Newer() {
+		return s.Version, s.Version, tooNew(s)
+	}
 	return x.Backend.Migrate(ctx)
 }
 
 // CheckSchema implements index.Admin.
 func (x *Index) CheckSchema(ctx context.Context) error {
-	have, want, err := x.Backend.SchemaVersion(ctx)
+	s, err := x.Backend.Schema(ctx)
 	if err != nil {
 		return err
 	}
-	switch {
-	case have < want:
-		return fmt.Errorf("%w: the index has version %d, this binary needs %d: run bctl migrate", index.ErrSchema, have, want)
-	case have > want:
-		return fmt.Errorf("%w: the index has version %d, this binary knows %d: use a newer bctl", index.ErrSchema, have, want)
+	if s.Version < s.Needed {
+		return fmt.Errorf("%w: the index has version %d, this binary needs %d: run bctl migrate", index.ErrSchema, s.Version, s.Needed)
 	}
-	return nil
+	return tooNew(s)
+}
+
+// tooNew returns why this binary cannot work with a schema that is newer; nil where it can.
+func tooNew(s migrations.Schema) error {
+	if s.Compatible() {
+		return nil
+	}
+	oldest := "does not say which older ones can work with it"
+	if s.Oldest > 0 {
+		oldest = fmt.Sprintf("needs binaries of version %d or newer", s.Oldest)
+	}
+	return fmt.Errorf("%w: the index has version %d, which %s; this one is of version %d: use a newer bctl",
+		index.ErrSchema, s.Version, oldest, s.Needed)
 }
 
 // repositoryRow is the id of the only row of repositories.

@@ -1,6 +1,7 @@
 package entindex
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -21,10 +22,11 @@ const maxWorkerBytes = 256
 
 // heldRow is a Held as Extend sends it to the database.
 type heldRow struct {
-	ID      int64  `json:"id"`
-	Worker  string `json:"worker"`
-	Path    string `json:"path"` // hexadecimal, because it may have any bytes
-	Stalled bool   `json:"stalled"`
+	ID       int64     `json:"id"`
+	Snapshot uuid.UUID `json:"snapshot"`
+	Worker   string    `json:"worker"`
+	Path     string    `json:"path"` // hexadecimal, because it may have any bytes
+	Stalled  bool      `json:"stalled"`
 }
 
 // Extend implements index.Committing. Work that is being settled or claimed at
@@ -33,7 +35,7 @@ func (x *Index) Extend(ctx context.Context, held []index.Held, until time.Time) 
 	var tasks, batches []heldRow
 	for _, h := range held {
 		row := heldRow{
-			ID: int64(h.Batch), Worker: text(h.Worker, maxWorkerBytes),
+			ID: int64(h.Batch), Snapshot: uuid.UUID(h.Snapshot), Worker: text(h.Worker, maxWorkerBytes),
 			Path: hex.EncodeToString([]byte(h.Path[:min(len(h.Path), backup.MaxPathBytes)])), Stalled: h.Stalled,
 		}
 		if h.Task != 0 {
@@ -59,8 +61,10 @@ func (x *Index) Extend(ctx context.Context, held []index.Held, until time.Time) 
 // worker has, who may die.
 func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, until time.Time) error {
 	// Of one that two tell of, one counts: a row is updated once.
-	slices.SortFunc(held, func(a, b heldRow) int { return int(a.ID - b.ID) })
-	held = slices.CompactFunc(held, func(a, b heldRow) bool { return a.ID == b.ID })
+	slices.SortFunc(held, func(a, b heldRow) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), slices.Compare(a.Snapshot[:], b.Snapshot[:]))
+	})
+	held = slices.CompactFunc(held, func(a, b heldRow) bool { return a.ID == b.ID && a.Snapshot == b.Snapshot })
 	for group := range slices.Chunk(held, listLength) {
 		list, err := json.Marshal(group)
 		if err != nil {
@@ -74,8 +78,8 @@ func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, until ti
 			" UPDATE "+table+" AS w SET worker = h.worker, path = "+tx.Unhex("h.path")+","+
 			" lease_until = CASE WHEN w.worker = '' OR w.lease_until < $1 THEN $1 ELSE w.lease_until END,"+
 			" stalled = CASE WHEN h.stalled THEN coalesce(w.stalled, $2) END"+
-			" FROM "+tx.Rows(3, "h", "id bigint", "worker text", "path text", "stalled boolean")+
-			" WHERE w.id = h.id AND w.id IN (SELECT id FROM mine)",
+			" FROM "+tx.Rows(3, "h", "id bigint", "snapshot uuid", "worker text", "path text", "stalled boolean")+
+			" WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.id IN (SELECT id FROM mine)",
 			stamp(until), stamp(time.Now()), string(list), tx.List(ids))
 		if err != nil {
 			return err

@@ -68,7 +68,7 @@ func testLimits(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("claimed %d more", len(more))
 	}
 	// Stalled work counts for the filer, and so does work that is done until it is accepted.
-	f.must(f.x.Extend(f.ctx, []index.Held{{Task: tasks[0].ID, Worker: "w", Stalled: true}}, f.now.Add(time.Minute)))
+	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Task: tasks[0].ID, Worker: "w", Stalled: true}}, f.now.Add(time.Minute)))
 	f.accept(index.Result{Slice: sliceOf(tasks[1])})
 	if more := f.claimTasks(s); len(more) != 1 {
 		t.Fatalf("claimed %d more, want one in the place of the settled one", len(more))
@@ -175,7 +175,7 @@ func testQueued(t *testing.T, fresh func(testing.TB) Database) {
 	var held []index.Held
 	for _, task := range tasks {
 		if task.Job.Filer == slow.ID {
-			held = append(held, index.Held{Task: task.ID, Worker: "w", Stalled: true})
+			held = append(held, index.Held{Snapshot: task.Job.Snapshot, Task: task.ID, Worker: "w", Stalled: true})
 		}
 	}
 	f.must(f.x.Extend(f.ctx, held, f.now.Add(time.Minute)))
@@ -314,7 +314,8 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	// A worker has it: from then on its own lease counts, which is shorter.
 	minute := f.now.Add(time.Minute)
 	f.must(f.x.Extend(f.ctx, []index.Held{
-		{Task: first, Worker: "w1\x00\xff", Path: "a\x00\xff/b"}, {Task: first, Worker: "w1"}, {Batch: batch.ID, Worker: "w2", Stalled: true},
+		{Snapshot: s.ID, Task: first, Worker: "w1\x00\xff", Path: "a\x00\xff/b"}, {Snapshot: s.ID, Task: first, Worker: "w1"},
+		{Snapshot: s.ID, Batch: batch.ID, Worker: "w2", Stalled: true},
 	}, minute))
 	work := inHand()
 	if w := work[first]; w.Worker == "" || !w.Until.Equal(minute) || !w.Stalled.IsZero() {
@@ -325,7 +326,7 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	since := work[0].Stalled
 	f.must(f.x.Extend(f.ctx, []index.Held{
-		{Task: first, Worker: "w1", Path: "a\x00\xff/b"}, {Batch: batch.ID, Worker: "w2", Stalled: true},
+		{Snapshot: s.ID, Task: first, Worker: "w1", Path: "a\x00\xff/b"}, {Snapshot: s.ID, Batch: batch.ID, Worker: "w2", Stalled: true},
 	}, f.now.Add(time.Second))) // an old report, that comes late
 	work = inHand()
 	if w := work[first]; !w.Until.Equal(minute) || w.Path != "a\x00\xff/b" {
@@ -334,7 +335,7 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	if !work[0].Stalled.Equal(since) {
 		t.Fatalf("%+v, want it stalled since %s", work[0], since)
 	}
-	f.must(f.x.Extend(f.ctx, []index.Held{{Batch: batch.ID, Worker: "w2"}}, minute))
+	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Batch: batch.ID, Worker: "w2"}}, minute))
 	if w := inHand()[0]; !w.Stalled.IsZero() {
 		t.Fatalf("%+v, want it to go on", w)
 	}

@@ -46,7 +46,11 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 	}
 
 	// A lease that is extended runs longer than the others.
-	f.must(f.x.Extend(f.ctx, []index.Held{{Task: third.ID}, {Task: 4711}, {Batch: batches[0].ID}}, f.now.Add(time.Hour)))
+	f.must(f.x.Extend(f.ctx, []index.Held{
+		{Snapshot: s.ID, Task: third.ID}, {Snapshot: s.ID, Task: 4711}, {Snapshot: s.ID, Batch: batches[0].ID},
+		// Somebody who has guessed the numbers does not know the snapshot.
+		{Task: first[0].ID}, {Snapshot: backup.NewSnapshotID(), Task: first[1].ID}, {Snapshot: backup.NewSnapshotID(), Batch: batches[1].ID}, {Snapshot: backup.NewSnapshotID(), Task: third.ID},
+	}, f.now.Add(time.Hour)))
 	f.now = f.now.Add(time.Minute)
 	f.wantLeased(f.now, 1, 1)
 	again := f.claimTasks(s)

@@ -11,7 +11,8 @@ import (
 
 // makeStages gives a new connection its session temp tables: bulk writes are copied
 // there, and go on to the real tables in one statement. They are empty
-// again after each transaction.
+// again after each transaction. Who may not make temp tables, because the roles
+// of an installation do not let him write, has none and needs none.
 //
 // The planner knows nothing of temp tables, takes them for large, and might read
 // all of pages to join it with a few rows. What these connections do is look up rows by key, a loop over an index.
@@ -19,6 +20,7 @@ func makeStages(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `
 SET enable_hashjoin = off;
 SET enable_mergejoin = off;
+DO $$ BEGIN IF has_database_privilege(current_database(), 'TEMPORARY') THEN
 CREATE TEMP TABLE IF NOT EXISTS stage_chunks (
     id uuid NOT NULL, pack bigint NOT NULL, frame integer NOT NULL, frame_offset integer NOT NULL, length integer NOT NULL
 ) ON COMMIT DELETE ROWS;
@@ -29,7 +31,8 @@ CREATE TEMP TABLE IF NOT EXISTS stage_pages (
 ALTER TABLE stage_pages ALTER COLUMN listing SET STORAGE EXTERNAL;
 CREATE TEMP TABLE IF NOT EXISTS stage_names (
     shard bigint NOT NULL, number bigint NOT NULL, page bigint NOT NULL, directory uuid NOT NULL
-) ON COMMIT DELETE ROWS`)
+) ON COMMIT DELETE ROWS;
+END IF; END $$`)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
+	"github.com/bctl/bctl/internal/index/entindex"
 	"github.com/bctl/bctl/migrations"
 )
 
@@ -24,31 +25,73 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if from, _, err = b.SchemaVersion(ctx); err != nil {
+	before, err := b.Schema(ctx)
+	if err != nil {
 		return 0, 0, err
 	}
+	from = before.Version
 	provider, err := goose.NewProvider(goose.DialectPostgres, b.db, files,
 		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return from, from, err
 	}
-	if _, err = provider.Up(ctx); err != nil {
+	up := func() error { _, err := provider.Up(ctx); return err }
+	if err = entindex.Retry(ctx, lostTurn, up); err != nil {
 		return from, from, b.Wrap(fmt.Errorf("migrate: %w", err))
 	}
-	to, _, err = b.SchemaVersion(ctx)
-	return from, to, err
+	if err := entindex.Retry(ctx, lostConflict, func() error { return b.grant(ctx) }); err != nil {
+		return from, from, b.Wrap(fmt.Errorf("migrate: %w", err))
+	}
+	after, err := b.Schema(ctx)
+	return from, after.Version, err
 }
 
-// SchemaVersion implements entindex.Backend. It reads goose's table itself,
+// lostTurn reports that a migration was undone because services, or whoever else reads, had its tables locked: it lost a
+// deadlock with them, or has waited for as long as it says itself. It may be tried again.
+func lostTurn(err error) bool {
+	var failure *pgconn.PgError
+	return lostConflict(err) || errors.As(err, &failure) && failure.Code == "55P03" // lock_not_available
+}
+
+// Schema implements entindex.Backend. It reads goose's table itself,
 // because goose would make one.
-func (b *backend) SchemaVersion(ctx context.Context) (have, want int64, err error) {
-	if want, err = migrations.Version(migrations.Postgres); err != nil {
-		return 0, 0, err
+func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
+	if s.Needed, err = migrations.Version(migrations.Postgres); err != nil {
+		return s, err
 	}
-	err = b.pool.QueryRow(ctx, migrations.SelectVersion).Scan(&have)
+	err = b.pool.QueryRow(ctx, migrations.SelectVersion).Scan(&s.Version)
 	var failure *pgconn.PgError
 	if errors.Is(err, pgx.ErrNoRows) || errors.As(err, &failure) && failure.Code == "42P01" {
-		return 0, want, nil // undefined_table
+		return s, nil // undefined_table
 	}
-	return have, want, b.Wrap(err)
+	if err != nil || !s.Newer() {
+		return s, b.Wrap(err)
+	}
+	var told, oldest *int64
+	err = b.pool.QueryRow(ctx, migrations.SelectOldest).Scan(&told, &oldest)
+	if err == nil && told != nil && *told == s.Version {
+		s.Oldest = *oldest
+	}
+	return s, b.Wrap(err)
+}
+
+// grant gives the roles of an installation, if the database has any, what they need with this version of the schema.
+func (b *backend) grant(ctx context.Context) error {
+	var name string
+	if err := b.pool.QueryRow(ctx, migrations.SelectRoles).Scan(&name); err != nil || name == "" {
+		return err
+	}
+	grants, err := migrations.Grants(name)
+	if err != nil {
+		return fmt.Errorf("setting %s of the database: %w", migrations.RolesSetting, err)
+	}
+	_, err = b.pool.Exec(ctx, grants) // without arguments: one transaction
+	var failure *pgconn.PgError
+	switch {
+	case errors.As(err, &failure) && failure.Code == "42704": // undefined_object
+		return fmt.Errorf("privileges of the roles %s_… (run the roles.sql that this version's bctl deploy refresh writes, and migrate again): %w", name, err)
+	case err != nil:
+		return fmt.Errorf("privileges of the roles %s_…: %w", name, err)
+	}
+	return nil
 }

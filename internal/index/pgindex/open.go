@@ -66,6 +66,7 @@ func configure(config *pgxpool.Config, dsn string, o Options) {
 	// Readers of hot rows take the binary form, which only prepared statements are sure to give.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	config.ConnConfig.DialFunc = newDialer(config.ConnConfig.ConnectTimeout).DialContext
+	config.BeforeConnect = func(_ context.Context, next *pgx.ConnConfig) error { return readTLS(next, dsn) }
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, setTimeouts); err != nil {
 			return err
@@ -73,6 +74,23 @@ func configure(config *pgxpool.Config, dsn string, o Options) {
 		return makeStages(ctx, conn)
 	}
 }
+
+// readTLS takes the certificates that the DSN names from their files again, for each new
+// connection: they may have been rotated since the last.
+func readTLS(next *pgx.ConnConfig, dsn string) error {
+	if next.TLSConfig == nil {
+		return nil
+	}
+	now, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return fmt.Errorf("TLS of the index's connection: %w: %w", errFiles, backup.ErrUnavailable)
+	}
+	next.TLSConfig, next.Fallbacks = now.ConnConfig.TLSConfig, now.ConnConfig.Fallbacks
+	return nil
+}
+
+// errFiles stands for pgx's error, which may show parts of the DSN.
+var errFiles = errors.New("certificate, key or authorities cannot be read, or do not belong together")
 
 func connect(ctx context.Context, config *pgxpool.Config) (*Index, error) {
 	pool, err := pgxpool.NewWithConfig(ctx, config)

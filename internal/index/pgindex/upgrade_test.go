@@ -2,6 +2,8 @@ package pgindex_test
 
 import (
 	"database/sql"
+	"errors"
+	"net/url"
 	"testing"
 
 	"github.com/pressly/goose/v3"
@@ -13,15 +15,82 @@ import (
 )
 
 func TestUpgrade(t *testing.T) {
-	dsn := testenv.Postgres(t)
-	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	dsn, db := database(t)
 	files, err := migrations.FS(migrations.Postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
 	indextest.Upgrade(t, goose.DialectPostgres, files, db, func() index.Index { return open(t, dsn) })
+}
+
+func TestNewerIndex(t *testing.T) {
+	dsn, db := database(t)
+	indextest.Newer(t, db, func() index.Index { return open(t, dsn) })
+}
+
+// A migration that waits for a table gives up before long, for services would wait behind it, and tries again.
+func TestMigrateTriesAgain(t *testing.T) {
+	dsn, db := database(t)
+	files, err := migrations.FS(migrations.Postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(t.Context(), 3); err != nil { // the next alters shards
+		t.Fatal(err)
+	}
+	reader, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Rollback()
+	if _, err := reader.ExecContext(t.Context(), "LOCK TABLE shards IN ACCESS SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	address, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := address.Query()
+	query.Set("lock_timeout", "300ms")
+	address.RawQuery = query.Encode()
+	x, migrated := open(t, address.String()), make(chan error, 1)
+	go func() { _, _, err := x.Migrate(t.Context()); migrated <- err }()
+	for waits := map[string]bool{}; len(waits) < 2; {
+		select {
+		case err := <-migrated:
+			t.Fatalf("migrated while another reads: %v", err)
+		default:
+		}
+		var since string
+		err := db.QueryRowContext(t.Context(), "SELECT waitstart::text FROM pg_locks WHERE relation = 'shards'::regclass AND NOT granted AND waitstart IS NOT NULL").Scan(&since)
+		if err == nil {
+			waits[since] = true
+		} else if !errors.Is(err, sql.ErrNoRows) {
+			t.Fatal(err)
+		}
+	}
+	if err := reader.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-migrated; err != nil {
+		t.Fatal(err)
+	}
+	if err := x.CheckSchema(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// database returns a new database, and a connection to it beside the index.
+func database(t *testing.T) (dsn string, db *sql.DB) {
+	dsn = testenv.Postgres(t)
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() }) // nothing is written by then
+	return dsn, db
 }

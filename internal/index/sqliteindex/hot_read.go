@@ -177,9 +177,19 @@ func (b *backend) locate(ctx context.Context, n int) (*sql.Stmt, error) {
 
 // Locate implements entindex.HotReader.
 func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
-	places := make(map[backup.ChunkID][]int, len(ids))
-	list := make([]backup.ChunkID, 0, len(ids))
+	var known *filter // restore asks for what must be there
+	if !condemned {
+		var err error
+		if known, err = b.chunkFilter(ctx); err != nil {
+			return nil, err
+		}
+	}
+	places := make(map[backup.ChunkID][]int)
+	var list []backup.ChunkID
 	for i, id := range ids {
+		if !known.mayHave(id) {
+			continue
+		}
 		if places[id] == nil {
 			list = append(list, id)
 		}

@@ -21,8 +21,9 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	from, want, err := b.SchemaVersion(ctx)
-	if err != nil || from == want {
+	before, err := b.Schema(ctx)
+	from = before.Version
+	if err != nil || from == before.Needed {
 		return from, from, err
 	}
 	db, err := sql.Open("sqlite", b.dsn("immediate", ""))
@@ -36,28 +37,36 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	}
 	for last := int64(-1); ; {
 		_, err = provider.Up(ctx)
-		to, _, versionErr := b.SchemaVersion(ctx)
+		after, schemaErr := b.Schema(ctx)
 		switch {
-		case versionErr != nil:
-			return from, from, versionErr
+		case schemaErr != nil:
+			return from, from, schemaErr
 		case err == nil:
-			return from, to, nil
-		case to == last:
-			return from, to, b.Wrap(fmt.Errorf("migrate: %w", err))
+			return from, after.Version, nil
+		case after.Version == last:
+			return from, after.Version, b.Wrap(fmt.Errorf("migrate: %w", err))
 		}
-		last = to
+		last = after.Version
 	}
 }
 
-// SchemaVersion implements entindex.Backend. It reads goose's table itself,
+// Schema implements entindex.Backend. It reads goose's table itself,
 // because goose would make one, and takes its time.
-func (b *backend) SchemaVersion(ctx context.Context) (have, want int64, err error) {
-	if want, err = migrations.Version(migrations.SQLite); err != nil {
-		return 0, 0, err
+func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
+	if s.Needed, err = migrations.Version(migrations.SQLite); err != nil {
+		return s, err
 	}
-	err = b.readers.QueryRowContext(ctx, migrations.SelectVersion).Scan(&have)
+	err = b.readers.QueryRowContext(ctx, migrations.SelectVersion).Scan(&s.Version)
 	if errors.Is(err, sql.ErrNoRows) || err != nil && strings.Contains(err.Error(), "no such table") {
-		return 0, want, nil
+		return s, nil
 	}
-	return have, want, b.Wrap(err)
+	if err != nil || !s.Newer() {
+		return s, b.Wrap(err)
+	}
+	var told, oldest sql.NullInt64
+	err = b.readers.QueryRowContext(ctx, migrations.SelectOldest).Scan(&told, &oldest)
+	if err == nil && told.Int64 == s.Version {
+		s.Oldest = oldest.Int64
+	}
+	return s, b.Wrap(err)
 }

@@ -123,6 +123,10 @@ type backend struct {
 	compile sync.Mutex
 	locates map[int]*sql.Stmt // compiled on readers, by the number of chunks
 
+	filtering sync.Mutex
+	filtered  bool    // filter was made
+	filter    *filter // of chunks; nil: all may be there
+
 	turn       chan struct{} // holds an element while the writer is in use
 	writer     *sql.Conn
 	statements map[string]*sql.Stmt // prepared on writer

@@ -139,10 +139,12 @@ func (s *Store) owner(ctx context.Context, put *putRequest) (owner, error) {
 	return nobody, err
 }
 
-// taken reports whether a PUT was refused because the name has an object.
+// taken reports whether a PUT was refused because the name has an object. A server that locks its objects may look at
+// the lock before the condition.
 func taken(err error) bool {
 	response, ok := errors.AsType[minio.ErrorResponse](err)
-	return ok && response.StatusCode == http.StatusPreconditionFailed
+	return ok && (response.StatusCode == http.StatusPreconditionFailed ||
+		response.StatusCode == http.StatusForbidden && strings.Contains(strings.ToLower(response.Message), "object lock"))
 }
 
 // send makes the PUT, and makes it again without what the server turns out not to know.

@@ -149,7 +149,7 @@ func (c *backupCommand) detachedBy(running []backup.Snapshot, asked int) {
 type follower struct {
 	index index.Catalog
 	log   func(msg string, args ...any)
-	ended func(*backup.Snapshot) error
+	ended func(*backup.Snapshot) error // called again after backup.ErrUnavailable
 
 	done map[backup.SnapshotID]bool
 }
@@ -208,10 +208,10 @@ func (f *follower) look(ctx context.Context, snapshots []backup.Snapshot) error 
 		default:
 			s = now
 		}
-		f.done[s.ID] = true
 		if err := f.ended(&s); err != nil {
 			return err
 		}
+		f.done[s.ID] = true
 	}
 	return nil
 }

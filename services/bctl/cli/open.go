@@ -19,11 +19,7 @@ func (a *app) openIndex(ctx context.Context) (index.Index, error) {
 		return nil, err
 	}
 	if err := i.CheckSchema(ctx); err != nil {
-		i.Close()
-		if errors.Is(err, index.ErrSchema) {
-			return nil, fmt.Errorf("%w (bctl migrate brings it up to date)", err)
-		}
-		return nil, err
+		return nil, errors.Join(err, i.Close())
 	}
 	return i, nil
 }

@@ -36,8 +36,12 @@ func newReport(a *app, i index.Catalog, asked int) *report {
 	return &report{app: a, index: i, asked: asked, started: time.Now()}
 }
 
-// ended tells what became of a snapshot. Its error is one of telling.
+// ended tells what became of a snapshot. While the index does not answer it tells nothing, and fails.
 func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration) error {
+	problems, err := r.problemsOf(ctx, s)
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts.Add(s.Counts)
@@ -51,7 +55,7 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	default:
 		r.committed++
 	}
-	if err := r.problems(ctx, s); err != nil {
+	if err := r.problems(s, problems); err != nil {
 		return err
 	}
 	switch {
@@ -122,15 +126,23 @@ func (r *report) asError() error {
 	return fmt.Errorf("%d of %d snapshots failed", r.failures, r.asked)
 }
 
-func (r *report) problems(ctx context.Context, s *backup.Snapshot) error {
+// problemsOf returns a snapshot's problems: the index keeps the first ten thousand.
+func (r *report) problemsOf(ctx context.Context, s *backup.Snapshot) (list []backup.Problem, err error) {
 	if s.Counts.Errors == 0 {
-		return nil
+		return nil, nil
 	}
-	told := 0
 	for p, err := range r.index.Problems(ctx, s.ID) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+func (r *report) problems(s *backup.Snapshot, list []backup.Problem) error {
+	for n, p := range list {
 		switch {
-		case err != nil:
-			return err
 		case r.app.json:
 			j := problemJSON(p)
 			if r.asked > 1 {
@@ -139,16 +151,14 @@ func (r *report) problems(ctx context.Context, s *backup.Snapshot) error {
 			if err := r.app.print(j); err != nil {
 				return err
 			}
-			continue
 		case r.asked == 1:
 			r.app.term.println(describeProblem(p))
-			continue
-		case told == maxProblems:
+		case n == maxProblems:
 			r.app.term.println(fmt.Sprintf("%s: … bctl snapshot show %s lists them all", display(s.Shard.Name), s.ID.Short()))
 			return nil
+		default:
+			r.app.term.println(display(s.Shard.Name) + ": " + describeProblem(p))
 		}
-		told++
-		r.app.term.println(display(s.Shard.Name) + ": " + describeProblem(p))
 	}
 	return nil
 }

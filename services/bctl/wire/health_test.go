@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"database/sql"
 	"log/slog"
 	"net/http"
 	"os"
@@ -91,4 +92,29 @@ func TestAddressThatIsTaken(t *testing.T) {
 	if err := RunWalker(t.Context(), c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
 		t.Errorf("a second walker at the address: %v", err)
 	}
+}
+
+// A service that runs while its index is migrated to what it cannot work with is not ready any more, and says why.
+func TestReadyWithANewerIndex(t *testing.T) {
+	f := newFleet(t)
+	f.start("walker", RunWalker, nil)
+	ready := func(want int, says string) func() bool {
+		return func() bool {
+			status, body := f.get("walker", "/readyz")
+			return status == want && strings.Contains(body, says)
+		}
+	}
+	f.until("the walker is ready", ready(http.StatusOK, "ok"))
+	db := value(sql.Open("sqlite", "file:"+filepath.Join(f.settings["BCTL_REPO"], "index.db")+"?_busy_timeout=5000"))(t)
+	defer db.Close()
+	for _, text := range []string{
+		"INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, true)",
+		"INSERT INTO schema_versions (version, oldest) VALUES (1000, 1000)",
+	} {
+		value(db.ExecContext(t.Context(), text))(t)
+	}
+	f.until("the walker says that the index is too new", ready(http.StatusServiceUnavailable, "index: schema version: the index has version 1000, which needs binaries of version 1000"))
+	f.wants("walker", "/healthz", http.StatusOK)
+	value(db.ExecContext(t.Context(), "UPDATE schema_versions SET oldest = 4 WHERE version = 1000"))(t)
+	f.until("the walker is ready again", ready(http.StatusOK, "ok"))
 }

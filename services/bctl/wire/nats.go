@@ -14,9 +14,15 @@ func ConnectNATS(c *config.Config, name string, log *slog.Logger) (*flow.Conn, e
 
 // connectNATS is ConnectNATS for a service, whose consumers say that they move.
 func connectNATS(c *config.Config, name string, log *slog.Logger, moved func()) (*flow.Conn, error) {
-	return flow.Connect(flow.Options{
+	o := natsOptions(c, name)
+	o.Log, o.Moved = log, moved
+	return flow.Connect(o)
+}
+
+func natsOptions(c *config.Config, name string) flow.Options {
+	return flow.Options{
 		URL: c.NATS.URL, Name: name, Credentials: c.NATS.CredentialsFile, User: c.NATS.User, Password: c.NATS.Password,
 		CAFile: c.NATS.CAFile, CertFile: c.NATS.CertFile, KeyFile: c.NATS.KeyFile,
-		InboxPrefix: c.NATS.InboxPrefix, Replicas: c.NATS.Replicas, Log: log, Moved: moved,
-	})
+		InboxPrefix: c.NATS.InboxPrefix, Replicas: c.NATS.Replicas,
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"os"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
@@ -12,16 +13,43 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
-// openPostgres connects with the password that is set outside of the URL, if any.
+// openPostgres connects with what is set outside of the URL, if anything: the
+// password, and the files of TLS.
 func openPostgres(ctx context.Context, c *config.Config) (index.Index, error) {
-	dsn := c.Index.URL
-	if c.Index.Password != "" {
-		u, err := url.Parse(dsn)
-		if err != nil {
-			return nil, fmt.Errorf("index.url cannot be parsed: %w", backup.ErrInvalid) // the error would repeat it
-		}
-		u.User = url.UserPassword(u.User.Username(), c.Index.Password)
-		dsn = u.String()
+	dsn, err := postgresURL(&c.Index)
+	if err != nil {
+		return nil, err
 	}
 	return pgindex.Open(ctx, dsn, pgindex.Options{MaxConns: int32(min(c.Index.MaxConnections, math.MaxInt32))})
+}
+
+func postgresURL(c *config.Index) (string, error) {
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return "", fmt.Errorf("index.cert_file and index.key_file need each other: %w", backup.ErrInvalid)
+	}
+	if c.Password+c.CAFile+c.CertFile == "" {
+		return c.URL, nil
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return "", fmt.Errorf("index.url cannot be parsed: %w", backup.ErrInvalid) // the error would repeat it
+	}
+	if c.Password != "" {
+		u.User = url.UserPassword(u.User.Username(), c.Password)
+	}
+	query := u.Query()
+	for parameter, file := range map[string]string{"sslrootcert": c.CAFile, "sslcert": c.CertFile, "sslkey": c.KeyFile} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil { // pgx would only say that the URL is wrong
+			return "", fmt.Errorf("index: %w: %w", err, backup.ErrInvalid)
+		}
+		query.Set(parameter, file)
+	}
+	if c.CAFile != "" && !query.Has("sslmode") {
+		query.Set("sslmode", "verify-full")
+	}
+	u.RawQuery = query.Encode()
+	return u.String(), nil
 }

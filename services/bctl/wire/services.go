@@ -141,6 +141,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	log.Info("committer started", "store", s.String())
 	scheduler := schedule.New(idx, schedule.Options{
 		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
+		Metrics: w.metrics.Scheduler(), Health: w.health,
 	})
 	var scheduling sync.WaitGroup
 	scheduling.Go(func() { scheduler.Run(ctx) })

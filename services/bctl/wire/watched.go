@@ -3,9 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"runtime/debug"
@@ -55,21 +53,21 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 	w := &watched{log: log.With("service", service, "worker", worker)}
 	var err error
 	if w.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
-		URL: c.Trace.URL, CAFile: c.Trace.CAFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,
+		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,
 	}); err != nil {
 		return nil, err
 	}
 	if c.HTTP.Listen == "" {
 		return w, nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.HTTP.Listen)
+	listener, err := listen(ctx, &c.HTTP)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("http.listen: %w", err), w.trace.Close())
+		return nil, errors.Join(err, w.trace.Close())
 	}
 	w.metrics = telemetry.NewMetrics(service, version())
 	w.health = health.New(needs...)
 	w.unhook = context.AfterFunc(ctx, w.health.Stopping)
-	w.server = &http.Server{Handler: w.routes(c.HTTP.Pprof), ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug)}
+	w.server = &http.Server{Handler: w.routes(&c.HTTP), ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug)}
 	w.served = make(chan struct{})
 	go func() { // ends with close
 		defer close(w.served)
@@ -77,22 +75,24 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 			w.log.Error("metrics and health are not served any more", "error", err)
 		}
 	}()
-	w.log.Info("metrics and health are served", "address", listener.Addr().String(), "pprof", c.HTTP.Pprof)
+	w.log.Info("metrics and health are served", "address", listener.Addr().String(), "tls", c.HTTP.CertFile != "", "pprof", c.HTTP.Pprof)
 	return w, nil
 }
 
-func (w *watched) routes(profiles bool) *http.ServeMux {
+func (w *watched) routes(c *config.HTTP) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", w.metrics.Handler())
-	w.health.Handle(mux)
-	if profiles {
+	if c.Pprof {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	return mux
+	open := http.NewServeMux()
+	w.health.Handle(open)
+	open.Handle("/", onlyClients(c, mux))
+	return open
 }
 
 // close stops to serve, and sends the last spans.
@@ -119,6 +119,9 @@ func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s store.Store) {
 	}
 	if idx != nil {
 		w.health.Depends(needIndex, func(ctx context.Context) error {
+			if err := idx.CheckSchema(ctx); err != nil {
+				return err // it was migrated, to one that this binary cannot work with
+			}
 			_, err := idx.Repository(ctx)
 			return err
 		})

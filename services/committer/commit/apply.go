@@ -11,10 +11,16 @@ import (
 )
 
 const (
-	applyBatch = 32                     // results that one transaction applies, at most
-	soon       = 200 * time.Millisecond // after which a result that came too early is looked at again
-	later      = 2 * time.Second        // after which one is that the index could not take
+	applyBatch = 32                    // results that one transaction applies, at most
+	soon       = 25 * time.Millisecond // after which a result that came too early is looked at again; doubled each time
+	later      = 2 * time.Second       // after which one is that the index could not take
 )
+
+// soonAfter returns the delay after so many deliveries. What a result waits for is mostly on its
+// way; what never comes, because nobody has sent it, costs little until the work is settled or the snapshot ends.
+func soonAfter(deliveries int) time.Duration {
+	return min(soon<<min(deliveries-1, 10), later)
+}
 
 // applyLoop applies results, as many at a time as have come meanwhile.
 func (s *Service) applyLoop(ctx, hand context.Context) {
@@ -93,7 +99,7 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 	case o.Err == nil:
 		r.Delivery.Ack()
 	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
-		r.Delivery.Retry(soon)
+		r.Delivery.Retry(soonAfter(r.Delivery.Attempts()))
 	case errors.Is(o.Err, index.ErrCondemned):
 		s.log.Info("read batch relies on a condemned pack, and is read again", about.log("error", o.Err)...)
 		r.Delivery.Ack()

@@ -2,8 +2,8 @@
 // index, and commits snapshots. It is the only writer of results.
 //
 // The files follow the data: dispatch.go claims open work of the index and sends it
-// to walkers and readers, reports.go hears what they have in hand, apply.go applies what they
-// answer, finish.go commits a snapshot all of whose work is settled. One committer leads: keeper.go
+// to walkers and readers, reports.go hears what they have in hand, admit.go looks at what they answer, and apply.go
+// applies it, finish.go commits a snapshot all of whose work is settled. One committer leads: keeper.go
 // looks after the queues, and governor.go holds filers to what they can take.
 //
 // # Recovery is the normal path

@@ -95,7 +95,7 @@ func (f *fixture) replay(pages map[backup.PageName]string, parts []*segment.Part
 				case ended:
 					delete(pages, backup.PageName{Path: c.Path, Key: c.Key})
 				default:
-					pages[backup.PageName{Path: c.Path, Key: c.Key}] = string(c.Listing)
+					pages[backup.PageName{Path: c.Path, Key: c.Key}] = f.textOf(c.Listing)
 				}
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/segment"
 	"github.com/bctl/bctl/internal/store"
@@ -140,7 +142,7 @@ func (f *fixture) pages(id backup.SnapshotID) map[backup.PageName]string {
 	pages := map[backup.PageName]string{}
 	for p, err := range f.idx.Pages(f.ctx, id, "") {
 		f.must(err)
-		pages[backup.PageName{Path: p.Path, Key: p.Key}] = string(p.Listing)
+		pages[backup.PageName{Path: p.Path, Key: p.Key}] = f.textOf(p.Listing)
 	}
 	return pages
 }
@@ -170,8 +172,23 @@ func sliceOf(t *backup.WalkTask) *backup.SliceWalked {
 	return &backup.SliceWalked{Snapshot: t.Job.Snapshot, Task: t.ID, Attempt: t.Attempt, Last: true}
 }
 
-func pageOf(path, listing string) backup.PageVersion {
-	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint([]byte(fmt.Sprintf("%-16.16s", listing))), Inode: 7, Listing: []byte(listing)}
+// pageOf is a page whose listing says something: textOf finds it.
+func pageOf(path, text string) backup.PageVersion {
+	said := backup.Entry{Name: "said", Kind: backup.Symlink, Target: text}
+	data, err := listing.Encode(nil, &backup.Page{Self: &backup.Entry{Kind: backup.Directory}, Entries: []backup.Entry{said}})
+	if err != nil {
+		panic(err) // a test says what no page can
+	}
+	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint([]byte(fmt.Sprintf("%-16.16s", text))), Inode: 7, Listing: data}
+}
+
+func (f *fixture) textOf(data []byte) string {
+	f.Helper()
+	page := value(listing.Decode(data))(f)
+	if len(page.Entries) != 1 {
+		f.Fatalf("not a page of pageOf: %+v", page)
+	}
+	return page.Entries[0].Target
 }
 
 // work answers as a walker and a reader would for a tree of these directories
@@ -198,6 +215,10 @@ func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...stri
 	owned.Go(func() {
 		conn.ConsumeRead(ctx, backup.DefaultSite, 4, func(b *backup.ReadBatch, d *flow.Delivery) {
 			pack := &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.NewPackID(), StoredBytes: 1, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
+			if f.store.Store.Put(ctx, store.PackName(pack.Snapshot, pack.Pack), []byte{1}) != nil {
+				d.Retry(0)
+				return
+			}
 			if flow.Publish(ctx, conn, flow.Packs, pack) != nil {
 				d.Retry(0)
 				return
@@ -247,6 +268,15 @@ type faultStore struct {
 	store.Store
 	mu  sync.Mutex
 	bad []func(put func() error) error
+
+	silent atomic.Bool // it does not say what it has
+}
+
+func (s *faultStore) Stat(ctx context.Context, name string) (int64, error) {
+	if s.silent.Load() {
+		return 0, errSilent
+	}
+	return s.Store.Stat(ctx, name)
 }
 
 func (s *faultStore) Put(ctx context.Context, name string, data []byte) error {

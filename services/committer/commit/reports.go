@@ -75,16 +75,21 @@ func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
 	}
 }
 
+// maxReported bounds what is kept of reports: far more than workers have in hand. Work beyond it is not renewed, and handed out again.
+const maxReported = 1 << 18
+
 // reported is the work that workers have in hand, as they last told: of all
-// workers together, so no more than they may have.
+// workers together, so no more than they may have, and no more than maxReported if one of them lies.
 type reported struct {
 	lease time.Duration
 	work  map[workID]*report
 }
 
+// workID names work as a worker does: who guesses the number of another snapshot's does not know that.
 type workID struct {
-	task  backup.TaskID
-	batch backup.BatchID
+	snapshot backup.SnapshotID
+	task     backup.TaskID
+	batch    backup.BatchID
 }
 
 type report struct {
@@ -101,27 +106,30 @@ func newReported(lease time.Duration) *reported {
 
 func (r *reported) hear(p *backup.Progress, now time.Time) {
 	for _, id := range p.Tasks {
-		r.note(index.Held{Task: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
+		r.note(index.Held{Snapshot: p.Snapshot, Task: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
 	}
 	for _, id := range p.Batches {
-		r.note(index.Held{Batch: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
+		r.note(index.Held{Snapshot: p.Snapshot, Batch: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
 	}
 	for _, id := range p.StalledTasks {
-		if w := r.work[workID{task: id}]; w != nil {
+		if w := r.work[workID{snapshot: p.Snapshot, task: id}]; w != nil {
 			w.Stalled = true
 		}
 	}
 	for _, id := range p.StalledBatches {
-		if w := r.work[workID{batch: id}]; w != nil {
+		if w := r.work[workID{snapshot: p.Snapshot, batch: id}]; w != nil {
 			w.Stalled = true
 		}
 	}
 }
 
 func (r *reported) note(h index.Held, filer backup.FilerID, now time.Time) {
-	id := workID{h.Task, h.Batch}
+	id := workID{h.Snapshot, h.Task, h.Batch}
 	w := r.work[id]
 	if w == nil {
+		if len(r.work) >= maxReported {
+			return
+		}
 		w = &report{}
 		r.work[id] = w
 	}
@@ -161,7 +169,7 @@ func (r *reported) due(now time.Time, fresh bool) (held []index.Held) {
 
 func (r *reported) written(held []index.Held, now time.Time) {
 	for _, h := range held {
-		if w := r.work[workID{h.Task, h.Batch}]; w != nil {
+		if w := r.work[workID{h.Snapshot, h.Task, h.Batch}]; w != nil {
 			w.at, w.wrote = now, h
 		}
 	}

@@ -74,3 +74,37 @@ func TestReportsOfOneProcess(t *testing.T) {
 		t.Errorf("due %+v after a third of the lease", got)
 	}
 }
+
+// A worker that says it has everything in hand does not fill the committer's memory, nor keep it from hearing others
+// once it is quiet.
+func TestReportsOfALiarAreBounded(t *testing.T) {
+	r := newReported(time.Minute)
+	now := time.Unix(1000, 0)
+	liar := backup.Progress{Worker: "liar", Tasks: make([]backup.TaskID, 2*maxReported)}
+	for i := range liar.Tasks {
+		liar.Tasks[i] = backup.TaskID(1000 + i)
+	}
+	r.hear(&liar, now)
+	if len(r.work) != maxReported {
+		t.Errorf("%d reports are kept", len(r.work))
+	}
+	now = now.Add(r.quietFor() + time.Second)
+	r.forget(now)
+	r.hear(&backup.Progress{Worker: "honest", Tasks: []backup.TaskID{1}}, now)
+	if len(r.work) != 1 {
+		t.Errorf("%d reports are kept, and one is of now", len(r.work))
+	}
+}
+
+// Who guesses the number of work, and not whose it is, does not come in the way of who has it.
+func TestReportsOfAnotherSnapshot(t *testing.T) {
+	r := newReported(time.Minute)
+	now := time.Unix(1000, 0)
+	mine, guessed := backup.SnapshotID{1}, backup.SnapshotID{2}
+	r.hear(&backup.Progress{Snapshot: mine, Worker: "honest", Tasks: []backup.TaskID{7}}, now)
+	r.hear(&backup.Progress{Snapshot: guessed, Worker: "liar", Tasks: []backup.TaskID{7}, StalledTasks: []backup.TaskID{7}}, now)
+	held := r.due(now, true)
+	if len(held) != 2 || !slices.Contains(held, index.Held{Snapshot: mine, Task: 7, Worker: "honest"}) {
+		t.Errorf("%+v", held)
+	}
+}

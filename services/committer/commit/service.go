@@ -89,6 +89,8 @@ type Service struct {
 
 	times times
 
+	stats sync.WaitGroup // packs that the store is asked for
+
 	commitNanos atomic.Int64 // spent in transactions, and not yet told by a result
 }
 
@@ -163,13 +165,8 @@ func (s *Service) run(ctx, hand context.Context) {
 	for range s.opts.Appliers {
 		owned.Go(func() { s.applyLoop(ctx, hand) })
 	}
-	s.Conn.ConsumeResults(ctx, 2*applyBatch, func(r flow.Result) {
-		select {
-		case s.results <- r:
-		case <-ctx.Done():
-			r.Delivery.Retry(0)
-		}
-	})
+	s.Conn.ConsumeResults(ctx, 2*applyBatch, func(r flow.Result) { s.receive(ctx, hand, r) })
+	s.stats.Wait()
 	owned.Wait()
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // Role is what the scheduler that leads is the leader of.
@@ -31,6 +33,9 @@ type Options struct {
 	Limits policy.Limits    // of the snapshots that run at a time, whoever began them
 	Now    func() time.Time // time.Now where nil
 	Log    *slog.Logger
+
+	Metrics *telemetry.Scheduler // nil: nothing is measured
+	Health  *health.Process      // nil: nobody asks
 }
 
 // Defaults of Options.
@@ -44,6 +49,10 @@ const (
 const (
 	resignWithin = 2 * time.Second
 	planAtOnce   = 1000 // shards a transaction
+	// moveWithin is how long a step may take that asks the index, which answers or gives up much sooner.
+	moveWithin = 5 * time.Minute
+	// maxMissed bounds what is counted of times that have passed, of one shard.
+	maxMissed = 1000
 )
 
 // A Scheduler is one of those that stand for leader.
@@ -54,6 +63,7 @@ type Scheduler struct {
 	holder string
 	term   index.Term // the last that it had
 	parsed map[backup.PolicyID]timetable
+	beat   *health.Beat // while it runs
 }
 
 // A timetable is a policy and its schedule.
@@ -89,9 +99,13 @@ func New(idx Index, o Options) *Scheduler {
 func (s *Scheduler) Run(ctx context.Context) {
 	tick := time.NewTicker(s.opts.Tick)
 	defer tick.Stop()
+	s.beat = s.opts.Health.Loop("schedule", moveWithin)
+	defer s.beat.Done()
 	for {
+		s.beat.Moved()
 		if err := s.Tick(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("nothing is scheduled now", "error", err)
+			s.opts.Metrics.Retry(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -141,6 +155,7 @@ func (s *Scheduler) tell(term index.Term) {
 	} else {
 		s.log.Info("scheduler: this committer leads", "epoch", term.Epoch)
 	}
+	s.opts.Metrics.Leads(term != index.Term{})
 	s.term = term
 }
 
@@ -153,13 +168,14 @@ func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
 	if err := s.bind(ctx, term, policies); err != nil {
 		return err
 	}
-	if len(s.parsed) == 0 {
-		return nil
-	}
 	if err := s.plan(ctx, term); err != nil {
 		return err
 	}
-	return s.begin(ctx, term)
+	if err := s.begin(ctx, term); err != nil {
+		return err
+	}
+	s.opts.Metrics.Passed(s.opts.Now())
+	return nil
 }
 
 // parse reads the schedules of policies. One that this binary does not understand, because a newer one
@@ -179,6 +195,7 @@ func (s *Scheduler) parse(policies []backup.Policy) {
 		parsed[p.ID] = timetable{p, times}
 	}
 	s.parsed = parsed
+	s.opts.Metrics.Policies(len(parsed), len(policies)-len(parsed))
 }
 
 func (s *Scheduler) bind(ctx context.Context, term index.Term, policies []backup.Policy) error {
@@ -212,7 +229,11 @@ func (s *Scheduler) ids(holds func(timetable) bool) []backup.PolicyID {
 // plan plans all shards that have to be.
 func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 	all := s.ids(func(timetable) bool { return true })
+	if len(all) == 0 {
+		return nil
+	}
 	for after := backup.ShardID(0); ; {
+		s.beat.Moved()
 		found, err := s.index.Unplanned(ctx, all, after, planAtOnce)
 		if err != nil || len(found) == 0 {
 			return err
@@ -239,6 +260,7 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
 	now := s.opts.Now()
 	open := s.ids(func(t timetable) bool { return !t.Paused && t.Allowed(now) })
 	if len(open) == 0 {
+		s.opts.Metrics.Waiting(0)
 		return nil
 	}
 	due, running, err := s.index.DueShards(ctx, now, open)
@@ -251,14 +273,17 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
 		candidates[i] = policy.Candidate{Shard: p.Shard, Filer: p.Filer, Due: p.Due, Deadline: p.Deadline}
 		plans[p.Shard] = p
 	}
-	for _, c := range policy.Pick(candidates, running, s.opts.Limits) {
+	picked := policy.Pick(candidates, running, s.opts.Limits)
+	s.opts.Metrics.Waiting(len(candidates) - len(picked))
+	for _, c := range picked {
+		s.beat.Moved()
 		// A tick may last until after the end of a window.
 		p, now := plans[c.Shard], s.opts.Now()
 		t := s.parsed[p.Policy]
 		if !t.Allowed(now) {
 			continue
 		}
-		if err := s.beginOne(ctx, term, p, t.Name, now); err != nil {
+		if err := s.beginOne(ctx, term, p, t, now); err != nil {
 			return err
 		}
 	}
@@ -266,18 +291,28 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
 }
 
 // beginOne begins a snapshot. What is wrong with one shard keeps no other from being begun.
-func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan, policyName string, now time.Time) error {
+func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan, t timetable, now time.Time) error {
 	begun, err := s.index.BeginDue(ctx, term, p, now)
 	switch {
 	case err == nil:
 		s.log.Info("snapshot begun", "snapshot", begun.ID, "filer", begun.Filer.Name, "shard", begun.Shard.Name,
-			"policy", policyName, "due", p.Due, "deadline", p.Deadline)
+			"policy", t.Name, "due", p.Due, "deadline", p.Deadline)
+		s.opts.Metrics.Begun(now.Sub(p.Due), t.missed(p.Shard, p.Due, now))
 	case errors.Is(err, backup.ErrRunning), errors.Is(err, index.ErrNotDue), errors.Is(err, backup.ErrNotFound):
 		s.log.Debug("a shard was due and is not any more", "shard", p.Shard, "error", err)
 	case errors.Is(err, index.ErrNotLeading), errors.Is(err, backup.ErrUnavailable), ctx.Err() != nil:
 		return err
 	default:
-		s.log.Error("a snapshot cannot be begun", "shard", p.Shard, "policy", policyName, "error", err)
+		s.log.Error("a snapshot cannot be begun", "shard", p.Shard, "policy", t.Name, "error", err)
+		s.opts.Metrics.Retry(err)
 	}
 	return nil
+}
+
+// missed is how many more times have passed, by now, at which a shard would have been due had it not been since due.
+func (t timetable) missed(shard backup.ShardID, due, now time.Time) (n int) {
+	for next := t.Next(shard, due); !next.IsZero() && !next.After(now) && n < maxMissed; next = t.Next(shard, next) {
+		n++
+	}
+	return n
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // A fixture is a real index, a clock that the test moves, and schedulers.
@@ -21,6 +22,8 @@ type fixture struct {
 	idx index.Index
 	now time.Time
 	gap time.Duration // that the clock goes on whenever it is read
+
+	metrics *telemetry.Metrics // of the schedulers that are made; nil: they have none
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -59,7 +62,7 @@ func (f *fixture) policy(p backup.Policy) {
 }
 
 func (f *fixture) scheduler(idx Index, limits policy.Limits) *Scheduler {
-	return New(idx, Options{Worker: "test", Term: time.Hour, Limits: limits, Now: func() time.Time {
+	return New(idx, Options{Worker: "test", Term: time.Hour, Limits: limits, Metrics: f.metrics.Scheduler(), Now: func() time.Time {
 		f.now = f.now.Add(f.gap)
 		return f.now
 	}})

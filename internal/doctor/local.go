@@ -1,0 +1,190 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/source/posix"
+)
+
+// What is on this machine: a SQLite index, and a store in a directory.
+
+// leastFree is what should be free: some packs, and an index's log.
+const leastFree = 1 << 30
+
+// place tells what file system a path is on, and whether there is space. shared says what follows where it is another
+// machine's.
+func place(path, shared string) Result {
+	m, err := posix.MountOf(path)
+	if err != nil {
+		return fail("make it, or correct the settings", "%s", oneLine(err))
+	}
+	var v verdict
+	text := fmt.Sprintf("%s is on %s (%s), %s free", path, m.FileSystem, m.Device, size(m.FreeBytes))
+	switch {
+	case m.FreeBytes < leastFree:
+		v.add(warn("make space", "%s", text))
+	default:
+		v.ok("%s", text)
+	}
+	if _, readOnly := m.Option("ro"); readOnly {
+		v.add(fail("mount it so that it can be written", "it is mounted to be read only"))
+	}
+	if m.Network() {
+		v.add(warn(shared, "that is a network file system"))
+	}
+	if m.FileSystem == "tmpfs" || m.FileSystem == "ramfs" {
+		v.add(warn("put it on a disk", "that is memory, and empty after a restart"))
+	}
+	return v.result()
+}
+
+// writable reports why a directory cannot be written to; nil where it can. Nothing is written.
+func writable(dir string) error {
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("user %d may not write to %s: %w", os.Getuid(), dir, err)
+	}
+	return nil
+}
+
+func sqliteGroup(p *Parts) Group {
+	path, _ := p.Config.IndexPath()
+	g := Group{Name: "index"}
+	add := func(id string, timeout time.Duration, run func(context.Context) Result) {
+		c := Check{ID: id, Timeout: timeout, Run: run}
+		if id != "index.file" {
+			c.Needs = []string{"index.file"}
+		}
+		g.Checks = append(g.Checks, c)
+	}
+	add("index.file", 0, func(context.Context) Result { return indexFile(path) })
+	add("index.place", 0, func(context.Context) Result {
+		return place(filepath.Dir(path), "put the index on a disk of this machine: SQLite's locks are not safe over a network")
+	})
+	add("index.schema", 0, func(ctx context.Context) Result { return schema(ctx, p) })
+	add("index.integrity", 10*time.Minute, func(ctx context.Context) Result { return integrity(ctx, p) })
+	add("index.worker_key", 0, func(ctx context.Context) Result { return workerKey(ctx, p) })
+	return g
+}
+
+func indexFile(path string) Result {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fail("bctl init makes a repository; or correct --repo or index.url", "%s", oneLine(err))
+	}
+	if err := errors.Join(writable(filepath.Dir(path)), unix.Access(path, unix.W_OK)); err != nil {
+		return fail("run bctl as the user who made the repository", "%s", oneLine(err))
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return warn("chmod o= "+path, "everybody on this machine can read or change %s, which has the names of all files (mode %04o)", path, mode)
+	}
+	return ok("%s has %s", path, size(uint64(info.Size())))
+}
+
+// integrity reads all of the index.
+func integrity(ctx context.Context, p *Parts) Result {
+	i, err := p.OpenIndex(ctx)
+	if err != nil {
+		return fail("restore the index from its last good copy, or rebuild it", "%s", oneLine(err))
+	}
+	defer i.Close()
+	x, is := i.(*sqliteindex.Index)
+	if !is {
+		return skip("the index is not a SQLite file")
+	}
+	f, err := x.Inspect(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return skip("it is so large that reading it takes longer than this check may")
+	case errors.Is(err, backup.ErrCorrupt):
+		return fail("restore the index from its last good copy, or rebuild it", "%s", oneLine(err))
+	case err != nil:
+		return fail("find out why it cannot be read", "%s", oneLine(err))
+	case len(f.Damage) > 0:
+		return fail("restore the index from its last good copy, or rebuild it", "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
+	case f.Journal != "wal":
+		return warn("let nothing else but bctl change it", "its journal is %s, not wal", f.Journal)
+	}
+	return ok("%s read, and whole (SQLite %s)", size(uint64(max(f.SizeBytes, 0))), f.Version)
+}
+
+// workerKey looks whether the key is this repository's.
+func workerKey(ctx context.Context, p *Parts) Result {
+	i, err := p.OpenIndex(ctx)
+	if err != nil {
+		return skip("the index cannot be opened")
+	}
+	defer i.Close()
+	r, err := i.Repository(ctx)
+	if err != nil {
+		return skip("the repository's identity is not known: %s", oneLine(err))
+	}
+	if _, err := repo.ReadWorkerKey(p.Config.WorkerKey, r.ID); err != nil {
+		return fail("put the worker key of this repository there: without it nothing can be backed up", "%s", oneLine(err))
+	}
+	return ok("%s is this repository's", p.Config.WorkerKey)
+}
+
+// A directoryDoctor looks at a store in a directory.
+type directoryDoctor struct {
+	objectDoctor
+	path string
+}
+
+func directoryGroup(p *Parts) Group {
+	path, _ := p.Config.StorePath()
+	d := &directoryDoctor{objectDoctor{p: p, places: []string{"doctor-" + backup.NewPackID().String()}}, path}
+	g := Group{Name: "store", Close: d.close}
+	const directory = "store.directory"
+	g.Checks = []Check{
+		{ID: directory, Run: d.directory},
+		{ID: "store.place", Needs: []string{directory}, Run: func(context.Context) Result {
+			return place(path, "fine where the server syncs what it is told to (no async export), and one machine backs up at a time")
+		}},
+		{ID: "store.repository", Needs: []string{directory}, Run: d.repository},
+	}
+	d.addObjectChecks(&g, directory, Check{ID: "store.overwrite", Needs: []string{"store.object"}, Run: d.overwrite})
+	return g
+}
+
+func (d *directoryDoctor) directory(ctx context.Context) Result {
+	var err error
+	if d.s, err = d.p.OpenStore(ctx); err != nil {
+		return fail("bctl init makes a repository; or correct --repo or store.url", "%s", oneLine(err))
+	}
+	if err := writable(d.path); err != nil {
+		return fail("run bctl as the user who made the repository", "%s", oneLine(err))
+	}
+	return ok("%s can be written to", d.path)
+}
+
+func (d *directoryDoctor) repository(ctx context.Context) Result {
+	object, err := repo.ReadObject(ctx, d.s)
+	if errors.Is(err, backup.ErrNoRepository) {
+		return warn("bctl init", "there is no repository in it")
+	}
+	if err != nil {
+		return storeFailure(err)
+	}
+	return ok("it holds repository %v", object.ID)
+}
+
+func (d *directoryDoctor) overwrite(ctx context.Context) Result {
+	switch err := d.s.PutNew(ctx, d.name, d.data); {
+	case errors.Is(err, backup.ErrExists):
+		return ok("an object that is there is not overwritten")
+	case err != nil:
+		return storeFailure(err)
+	}
+	return fail("put the store on another file system", "an object that is there can be made a second time: the file system has no exclusive names")
+}

@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"context"
+	"net/url"
+	"slices"
+
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/s3store"
+)
+
+// Parts are what there is to test, and as whom.
+type Parts struct {
+	Config      *config.Config
+	ConfigFile  string // empty: none
+	ConfigError error  // why there is no Config
+	Environ     []string
+
+	Role    installation.Role // as which is looked: what it needs must be allowed, and all else refused. Empty: what all need must be
+	Sources []string          // directories that are to be backed up
+
+	// Throughput has large objects put, also where nobody may delete them.
+	Throughput bool
+
+	// How what the settings name is opened; only those that they do name are called.
+	NATS      func() flow.Options
+	Postgres  func() (dsn string, o pgindex.Options, err error)
+	S3        func() (s3store.Options, error)
+	OpenIndex func(ctx context.Context) (index.Index, error)
+	OpenStore func(ctx context.Context) (store.Store, error)
+}
+
+// The roles that doctor knows.
+var roles = []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Operator}
+
+// KnowsRole reports whether doctor knows what a role needs.
+func KnowsRole(role installation.Role) bool { return slices.Contains(roles, role) }
+
+// is reports whether what is tested for is one of these roles, or all of them.
+func (p *Parts) is(one ...installation.Role) bool {
+	return p.Role == "" || slices.Contains(one, p.Role)
+}
+
+// whom is who is tested for: "a walker".
+func (p *Parts) whom() string {
+	if p.Role == installation.Operator {
+		return "an operator"
+	}
+	return "a " + string(p.Role)
+}
+
+// Groups returns all checks that there are to make.
+func Groups(p *Parts) []Group {
+	groups := []Group{configurationGroup(p)}
+	if p.Config == nil {
+		for _, name := range []string{"nats", "index", "store"} {
+			groups = append(groups, Group{Name: name, Checks: []Check{nothing(name, "there is no configuration to say where it is")}})
+		}
+	} else {
+		groups = append(groups, natsGroup(p), indexGroup(p), storeGroup(p))
+	}
+	for _, dir := range p.Sources {
+		groups = append(groups, sourceGroup(p, dir))
+	}
+	return append(groups, machineGroup(p))
+}
+
+// nothing is a check of what is not there.
+func nothing(id, why string) Check {
+	return Check{ID: id, Run: func(context.Context) Result { return skip("%s", why) }}
+}
+
+// failed is a check of what cannot be begun.
+func failed(id string, r Result) Check {
+	return Check{ID: id, Run: func(context.Context) Result { return r }}
+}
+
+func indexGroup(p *Parts) Group {
+	switch _, local := p.Config.IndexPath(); {
+	case p.Config.Index.URL == "":
+		return Group{Name: "index", Checks: []Check{failed("index", fail("set index.url (BCTL_INDEX), or repo (BCTL_REPO)", "no index is named"))}}
+	case local:
+		return sqliteGroup(p)
+	}
+	return postgresGroup(p)
+}
+
+func storeGroup(p *Parts) Group {
+	switch _, local := p.Config.StorePath(); {
+	case p.Config.Store.URL == "" && p.Role == installation.Walker:
+		return Group{Name: "store", Checks: []Check{nothing("store", "walkers need none, and none is set")}}
+	case p.Config.Store.URL == "":
+		return Group{Name: "store", Checks: []Check{failed("store", fail("set store.url (BCTL_STORE), or repo (BCTL_REPO)", "no store is named"))}}
+	case local:
+		return directoryGroup(p)
+	}
+	return s3Group(p)
+}
+
+// withoutPassword is a URL for people.
+func withoutPassword(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "(not a URL)"
+	}
+	return u.Redacted()
+}

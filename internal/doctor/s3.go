@@ -1,0 +1,224 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/s3store"
+)
+
+// An s3Doctor looks at an S3 store.
+type s3Doctor struct {
+	objectDoctor
+	s3      *s3store.Store
+	options s3store.Options
+	answer  s3store.Answer
+	damages s3store.Promise // what the server does with a wrong checksum
+}
+
+// noSnapshot is in the name of an object that is of no snapshot.
+var noSnapshot backup.SnapshotID
+
+func s3Group(p *Parts) Group {
+	d := &s3Doctor{objectDoctor: objectDoctor{p: p}}
+	switch p.Role {
+	case "", installation.Committer:
+		d.places = []string{"doctor/" + backup.NewPackID().String()}
+	case installation.Reader:
+		// What remains of the second is the same object each time, and once.
+		d.places = []string{"doctor/" + backup.NewPackID().String(), store.PackName(noSnapshot, backup.PackID{})}
+	}
+	g := Group{Name: "store", Close: d.close}
+	const server, credentials = "store.server", "store.credentials"
+	add := func(id, needs string, run func(context.Context) Result) {
+		c := Check{ID: id, Run: run}
+		if needs != "" {
+			c.Needs = []string{needs}
+		}
+		g.Checks = append(g.Checks, c)
+	}
+	add(server, "", d.server)
+	add("store.tls", server, func(context.Context) Result {
+		return secured(d.answer.TLS, isLocal(d.options.Endpoint), time.Now())
+	})
+	add("store.clock", server, d.clock)
+	add(credentials, server, d.credentials)
+	if p.Role != installation.Walker {
+		add("store.may put packs", credentials, func(ctx context.Context) Result {
+			return d.mayPut(ctx, store.PackName(noSnapshot, backup.NewPackID()), installation.Reader)
+		})
+		add("store.may put segments", credentials, func(ctx context.Context) Result {
+			return d.mayPut(ctx, store.SegmentName(noSnapshot, backup.NewPackID(), 0), installation.Committer)
+		})
+		add("store.may list", credentials, d.mayList)
+		add("store.may delete", credentials, d.mayDelete)
+		d.addObjectChecks(&g, credentials,
+			Check{ID: "store.overwrite", Needs: []string{"store.object"}, Run: d.overwrite},
+			Check{ID: "store.checksum", Needs: []string{"store.object"}, Run: d.checksum})
+	}
+	return g
+}
+
+// isLocal reports whether an address is this machine's own.
+func isLocal(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (d *s3Doctor) server(ctx context.Context) Result {
+	o, err := d.p.S3()
+	if err == nil {
+		o.RetryFor = -1 // a doctor tells of what fails, and does not wait for it to pass
+		d.options = o
+		d.s3, err = s3store.Open(ctx, o)
+	}
+	if err != nil {
+		return fail("correct the settings of store", "%s", oneLine(err))
+	}
+	d.s = d.s3
+	if d.answer, err = d.s3.Reach(ctx); err != nil {
+		return unreachable(err, "the store", "store.ca_file")
+	}
+	who := d.answer.Server
+	if who == "" {
+		who = "a server that does not say what it is"
+	}
+	return ok("%s answers in %s: %s", d.options.Endpoint, duration(d.answer.Received.Sub(d.answer.Sent)), who)
+}
+
+func (d *s3Doctor) clock(context.Context) Result {
+	if d.answer.Date.IsZero() {
+		return skip("the server does not tell the time")
+	}
+	return skew(d.answer.Date, d.answer.Sent, d.answer.Received, time.Second)
+}
+
+// credentials asks for the repository object, which every role but reader and walker needs.
+func (d *s3Doctor) credentials(ctx context.Context) Result {
+	object, err := repo.ReadObject(ctx, d.s)
+	refusal, refused := s3store.Refused(err)
+	switch {
+	case err == nil:
+		return ok("known, and %v holds repository %v", d.s3, object.ID)
+	case refused && refusal.Known && !d.p.is(installation.Operator, installation.Committer):
+		return ok("known; reading the repository object is not allowed, nor needed by %s", d.p.whom())
+	case refused && refusal.Known:
+		return fail("allow it to get objects (bctl deploy init writes policies)", "the repository object: %s", refusal.Reason)
+	case refused:
+		return fail("correct the credentials in the settings of store, and the clock", "%s", refusal.Reason)
+	case errors.Is(err, backup.ErrNoRepository) && d.bucket(ctx):
+		return warn("bctl init", "known, and the bucket is there, but holds no repository")
+	case errors.Is(err, backup.ErrNoRepository):
+		return fail("make the bucket, or correct store.url", "%s", oneLine(err))
+	}
+	return storeFailure(err)
+}
+
+// bucket reports whether the bucket is there: a repository that is not says the same as a bucket that is not.
+func (d *s3Doctor) bucket(ctx context.Context) bool {
+	_, err := d.s3.Get(ctx, store.ConfigName, 1<<20)
+	return errors.Is(err, backup.ErrNotFound)
+}
+
+// mayPut puts an object that the server refuses once it has let it in: its checksum is wrong.
+func (d *s3Doctor) mayPut(ctx context.Context, name string, who installation.Role) Result {
+	needed := d.p.is(who)
+	promise, err := d.s3.Damages(ctx, name, []byte("bctl doctor"))
+	switch {
+	case errors.Is(err, fs.ErrPermission) && needed:
+		return fail("allow it to put objects there (bctl deploy init writes policies)", "not allowed")
+	case errors.Is(err, fs.ErrPermission):
+		return ok("refused, as it should be")
+	case err != nil:
+		return storeFailure(err)
+	}
+	if promise == s3store.Broken {
+		d.left = append(d.left, name)
+	}
+	if promise == s3store.Unknown {
+		return skip("the server does not know checksums, so that it could not be tried without storing something")
+	}
+	d.damages = promise
+	if !needed {
+		return warn("restrict it to what the role needs (bctl deploy init writes policies)", "%s may put objects there, and need not", d.p.whom())
+	}
+	return ok("allowed")
+}
+
+func (d *s3Doctor) mayList(ctx context.Context) Result {
+	for _, err := range d.s3.List(ctx, store.PacksPrefix) {
+		switch {
+		case err == nil:
+		case errors.Is(err, fs.ErrPermission) && d.p.is(installation.Committer):
+			return fail("allow it to list the bucket: without that the store does not tell a pack that is missing from one that may not be seen", "not allowed")
+		case errors.Is(err, fs.ErrPermission):
+			return ok("refused; %s need not", d.p.whom())
+		default:
+			return storeFailure(err)
+		}
+		break // one is enough
+	}
+	return ok("allowed")
+}
+
+// mayDelete deletes what does not exist. Services never delete.
+func (d *s3Doctor) mayDelete(ctx context.Context) Result {
+	err := d.s3.Delete(ctx, store.PackName(noSnapshot, backup.NewPackID()))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return ok("refused, as it should be")
+	case err != nil:
+		return storeFailure(err)
+	}
+	const advice = "refuse it to services (bctl deploy init writes policies): who breaks into one could delete all backups"
+	return warn(advice, "packs may be deleted")
+}
+
+func (d *s3Doctor) overwrite(ctx context.Context) Result {
+	other := make([]byte, smallBytes)
+	_, _ = rand.Read(other) // never fails, by its documentation
+	promise, err := d.s3.Overwrites(ctx, d.name, other)
+	switch {
+	case err != nil:
+		return storeFailure(err)
+	case promise == s3store.Kept:
+		return ok("an object that is there is not overwritten (If-None-Match)")
+	case promise == s3store.Broken:
+		d.data = other
+		return warn("use a store that knows If-None-Match, or versions", "it overwrites what is there: If-None-Match is ignored")
+	}
+	return warn("use a store that knows If-None-Match, or versions", "it does not know If-None-Match: what is there can be overwritten")
+}
+
+func (d *s3Doctor) checksum(ctx context.Context) Result {
+	promise, name := d.damages, sibling(d.name)
+	if promise == "" {
+		var err error
+		if promise, err = d.s3.Damages(ctx, name, d.data); err != nil {
+			return storeFailure(err)
+		}
+		if promise == s3store.Broken {
+			d.left = append(d.left, name)
+		}
+	}
+	switch promise {
+	case s3store.Kept:
+		return ok("an upload that arrives damaged is refused (CRC64NVME)")
+	case s3store.Broken:
+		return warn("use a store that checks: bctl reads everything back to be sure, or finds damage late", "an upload that arrives damaged is stored")
+	}
+	return warn("use a store that knows CRC64NVME: MD5, which bctl then uses, takes longer", "it does not know checksums of CRC64NVME")
+}

@@ -1,0 +1,80 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// result puts what was seen into one line: what is wrong first.
+func (v *verdict) result() Result {
+	r := Result{Status: OK}
+	var seen, advice []string
+	for _, b := range v.bad {
+		if rank[b.Status] > rank[r.Status] {
+			r.Status = b.Status
+		}
+		seen = append(seen, b.Seen)
+		if b.Advice != "" {
+			advice = append(advice, b.Advice)
+		}
+	}
+	r.Seen = strings.Join(append(seen, v.good...), "; ")
+	r.Advice = strings.Join(advice, "; ")
+	return r
+}
+
+var rank = map[Status]int{OK: 0, NotTested: 1, Warning: 2, Failure: 3}
+
+// oneLine is an error's text without line breaks and other control characters: servers write what they like.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
+}
+
+// duration is three digits of it, for people.
+func duration(d time.Duration) string {
+	switch d = d.Abs(); {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond))
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.3g s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// size is a number of bytes, for people.
+func size(n uint64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, unit := float64(n)/1024, 0
+	for f >= 1024 && unit < len(units)-1 {
+		f, unit = f/1024, unit+1
+	}
+	return fmt.Sprintf("%.3g %ciB", f, units[unit])
+}
+
+// plural is "1 file", "2 files".
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// some is the first of a list, and how many more there are.
+func some(list []string) string {
+	const first = 3
+	text := strings.Join(list[:min(len(list), first)], ", ")
+	if more := len(list) - first; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

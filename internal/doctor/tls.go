@@ -1,0 +1,97 @@
+package doctor
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// certificateWarns is when a certificate should have been replaced: in the time that is left somebody can still do it.
+const certificateWarns = 30 * 24 * time.Hour
+
+// secured tells of a connection's TLS. local: the other end is this machine, where nobody listens in.
+func secured(state *tls.ConnectionState, local bool, now time.Time) Result {
+	if state == nil {
+		if local {
+			return warn("fine for a trial; a fleet's connections need TLS (bctl deploy init makes certificates)", "no TLS, to this machine")
+		}
+		return warn("use TLS: passwords, names of files and results are sent for all to read (bctl deploy init makes certificates)", "no TLS")
+	}
+	var v verdict
+	if len(state.PeerCertificates) > 0 {
+		v.add(certificate(state.PeerCertificates[0], now))
+	}
+	if state.Version < tls.VersionTLS12 {
+		v.add(warn("let the server refuse what is older than TLS 1.2", "%s", tls.VersionName(state.Version)))
+	} else {
+		v.ok("%s", tls.VersionName(state.Version))
+	}
+	return v.result()
+}
+
+// certificate tells whose a certificate is, by whom, and for how long.
+func certificate(c *x509.Certificate, now time.Time) Result {
+	text := fmt.Sprintf("certificate of %s by %s", subject(c), c.Issuer.CommonName)
+	left := c.NotAfter.Sub(now)
+	switch {
+	case left <= 0:
+		return fail("replace it (bctl deploy rotate)", "%s, expired %s ago", text, duration(left))
+	case now.Before(c.NotBefore):
+		return fail("look at this machine's clock, or wait", "%s, valid only in %s", text, duration(c.NotBefore.Sub(now)))
+	case left < certificateWarns:
+		return warn("replace it (bctl deploy rotate)", "%s, %s left", text, duration(left))
+	}
+	return ok("%s, %d days left", text, int(left.Hours()/24))
+}
+
+// subject is what a certificate is for: its common name, or else the first of its names.
+func subject(c *x509.Certificate) string {
+	switch {
+	case c.Subject.CommonName != "":
+		return c.Subject.CommonName
+	case len(c.DNSNames) > 0:
+		return c.DNSNames[0]
+	case len(c.IPAddresses) > 0:
+		return c.IPAddresses[0].String()
+	}
+	return "nobody"
+}
+
+// unreachable says what to change where a connection failed; who is what was connected to, and ca the
+// setting with its authorities.
+func unreachable(err error, who, ca string) Result {
+	seen := oneLine(err)
+	var (
+		invalid   x509.CertificateInvalidError
+		authority x509.UnknownAuthorityError
+		name      x509.HostnameError
+	)
+	text := strings.ToLower(seen)
+	advice := "start " + who + ", or correct its address; look whether a firewall is in the way"
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		advice = "replace the server's certificate (bctl deploy rotate), or set this machine's clock"
+	case errors.As(err, &invalid):
+		advice = "replace the server's certificate: it is not one for a server"
+	case errors.As(err, &authority):
+		advice = "set " + ca + " to the authority that signed the server's certificate"
+	case errors.As(err, &name):
+		advice = "use a name that the server's certificate has, or make one that has this name (bctl deploy refresh)"
+	case errors.Is(err, http.ErrSchemeMismatch), strings.Contains(text, "first record does not look like a tls"),
+		strings.Contains(text, "secure connection not available"), strings.Contains(text, "server refused tls"):
+		advice = "let the server use TLS, or set an address without"
+	case strings.Contains(text, "remote error: tls"), strings.Contains(text, "after tls handshake"), strings.Contains(text, "certificate required"), strings.Contains(text, "requires a valid client certificate"):
+		advice = "set this client's certificate and key: the server wants ones that its authority has signed, and that have not expired"
+	case strings.Contains(text, "no such host"), strings.Contains(text, "server misbehaving"):
+		advice = "correct the name of " + who + ", or let this machine's DNS know it"
+	case errors.Is(err, backup.ErrInvalid) && strings.Contains(text, "no such file"):
+		advice = "set the file that is there"
+	}
+	return Result{Failure, seen, advice}
+}

@@ -1,0 +1,209 @@
+package flow
+
+import (
+	"encoding/hex"
+	"errors"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/bctl/bctl/internal/backup"
+	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
+)
+
+var update = flag.Bool("update", false, "write golden files that are missing")
+
+// A golden message is one as a released binary has sent it. Its bytes are in testdata/v1, never change, and are understood for
+// ever. A field that is added to a message later comes with another golden message, which has it.
+type goldenMessage struct {
+	file   string
+	want   any
+	encode func() ([]byte, error)
+	decode func([]byte) (any, error)
+	wire   proto.Message
+}
+
+func golden[T any](file string, want *T, encode func(*T) ([]byte, error), decode func([]byte) (*T, error), wire proto.Message) goldenMessage {
+	return goldenMessage{
+		file: file, want: want, wire: wire,
+		encode: func() ([]byte, error) { return encode(want) },
+		decode: func(data []byte) (any, error) { return decode(data) },
+	}
+}
+
+func goldenMessages() []goldenMessage {
+	snapshot := backup.SnapshotID{0xa0, 1, 2, 3, 15: 0xaf}
+	job := backup.Job{
+		Snapshot: snapshot, Filer: 3, Shard: 14, Number: 9, Base: 8, Started: backup.Time{Sec: 1_772_330_645, Nsec: 123_456_789},
+		Source: "posix:///srv/home", Snapshots: ".snapshot/hourly.*", Compare: backup.CompareMtime | backup.CompareInode,
+		Site: "berlin-2", ReadBytesPerSecond: 100 << 20,
+		Selection: backup.Selection{
+			Exclude: []string{"*.o", "caf\xe9"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 1 << 40,
+		},
+	}
+	pages := []backup.PageVersion{
+		{Path: "caf\xe9/bar", Key: 77, Fingerprint: backup.Fingerprint{0xf0, 15: 0xff}, Inode: 1 << 63, Listing: []byte{1, 0, 2}},
+		{Listing: []byte{1}},
+	}
+	problems := []backup.Problem{{Path: "caf\xe9/locked", Op: "open", Err: "permission denied"}}
+	counts := backup.Counts{
+		Files: 1, Directories: 2, Bytes: -3, FilesNew: 4, FilesChanged: 5, FilesUnchanged: 6, StatCalls: 7, NewBytes: 8, StoredBytes: 9,
+		ReadBytes: 10, Errors: 11, WalkSeconds: .5, ReadSeconds: 1.5, HashSeconds: 2.5, CompressSeconds: 3.5, SealSeconds: 4.5,
+		UploadSeconds: 5.5, CommitSeconds: 6.5,
+	}
+	pack := backup.PackID{0xb0, 15: 0xbf}
+	return []goldenMessage{
+		golden("WalkTask", &backup.WalkTask{
+			Job: job, ID: 100, Attempt: 2, Generation: 1, Directories: []string{"", "caf\xe9"}, Scarce: true,
+		}, Walk.encode, Walk.decode, &bctlv1.WalkTask{}),
+		golden("SliceWalked", &backup.SliceWalked{
+			Snapshot: snapshot, Task: 100, Attempt: 2, Part: 1, Last: true, Run: 0xfedcba9876543210, Pages: pages,
+			Ended: []backup.PageName{{Path: "a", Key: 5}}, Removed: []string{"gone"}, Batches: [][]backup.PageVersion{pages[:1], pages[1:]},
+			Children: [][]string{{"x", "y"}, {"z"}}, Counts: counts, Problems: problems,
+			Source: "posix:///srv/home/.snapshot/hourly.0", Failed: "no such directory",
+		}, Slices.encode, Slices.decode, &bctlv1.SliceWalked{}),
+		golden("ReadBatch", &backup.ReadBatch{Job: job, ID: 200, Attempt: 3, Pages: pages}, Read.encode, Read.decode, &bctlv1.ReadBatch{}),
+		golden("PackStored", &backup.PackStored{
+			Snapshot: snapshot, Pack: pack, StoredBytes: 32 << 20, Chunks: []backup.ChunkPlace{
+				{ID: backup.ChunkID{1}, Length: 1000}, {ID: backup.ChunkID{2}, Offset: 1000, Length: 24}, {ID: backup.ChunkID{3}, Frame: 1, Length: 1 << 20},
+			},
+		}, Packs.encode, Packs.decode, &bctlv1.PackStored{}),
+		golden("BatchStored", &backup.BatchStored{
+			Snapshot: snapshot, Batch: 200, Attempt: 3, Pages: pages, ReliesOn: []backup.PackID{pack, {0xc0}}, Counts: counts, Problems: problems,
+			Failed: "the source snapshot has expired",
+		}, Batches.encode, Batches.decode, &bctlv1.BatchStored{}),
+		golden("Progress", &backup.Progress{
+			Worker: "reader-1", Snapshot: snapshot, Tasks: []backup.TaskID{1, 2}, Batches: []backup.BatchID{3}, FilesFound: 4, BytesFound: 5,
+			FilesDone: 6, BytesDone: 7, Errors: 8, Path: "caf\xe9", StalledTasks: []backup.TaskID{2}, StalledBatches: []backup.BatchID{3},
+			Filer: 3, Stats: 9, StatSeconds: 1.25, Opens: 10, OpenSeconds: 2.25,
+		}, encodeProgress, decodeProgress, &bctlv1.Progress{}),
+	}
+}
+
+// goldenBytes reads the bytes of a message; with -update it writes a file that is missing, and never one that is there.
+func goldenBytes(t *testing.T, g goldenMessage) []byte {
+	t.Helper()
+	path := filepath.Join("testdata", "v1", g.file+".hex")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && *update {
+		data, err := g.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines strings.Builder
+		for len(data) > 0 {
+			n := min(len(data), 32)
+			lines.WriteString(hex.EncodeToString(data[:n]) + "\n")
+			data = data[n:]
+		}
+		if err := os.WriteFile(path, []byte(lines.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		text = []byte(lines.String())
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	data, err := hex.DecodeString(strings.ReplaceAll(string(text), "\n", ""))
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return data
+}
+
+// What was ever sent is understood, by whatever came later.
+func TestGoldenMessages(t *testing.T) {
+	for _, g := range goldenMessages() {
+		data := goldenBytes(t, g)
+		got, err := g.decode(data)
+		if err != nil || !reflect.DeepEqual(got, g.want) {
+			t.Errorf("%s: %v\ngot  %+v\nwant %+v", g.file, err, got, g.want)
+		}
+	}
+}
+
+// Each field of each message is in a golden message.
+func TestGoldenMessagesHaveAllFields(t *testing.T) {
+	have := map[protoreflect.FullName]bool{}
+	var note func(m protoreflect.Message)
+	note = func(m protoreflect.Message) {
+		m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			have[field.FullName()] = true
+			switch {
+			case field.Message() == nil:
+			case field.IsList():
+				for i := range v.List().Len() {
+					note(v.List().Get(i).Message())
+				}
+			default:
+				note(v.Message())
+			}
+			return true
+		})
+	}
+	for _, g := range goldenMessages() {
+		if err := proto.Unmarshal(goldenBytes(t, g), g.wire); err != nil {
+			t.Fatalf("%s: %v", g.file, err)
+		}
+		note(g.wire.ProtoReflect())
+	}
+	var want func(messages protoreflect.MessageDescriptors)
+	want = func(messages protoreflect.MessageDescriptors) {
+		for i := range messages.Len() {
+			fields := messages.Get(i).Fields()
+			for j := range fields.Len() {
+				if name := fields.Get(j).FullName(); !have[name] {
+					t.Errorf("no golden message has %s", name)
+				}
+			}
+			want(messages.Get(i).Messages())
+		}
+	}
+	for _, file := range []protoreflect.FileDescriptor{
+		bctlv1.File_bctl_v1_job_proto, bctlv1.File_bctl_v1_walk_proto, bctlv1.File_bctl_v1_read_proto, bctlv1.File_bctl_v1_commit_proto,
+	} {
+		want(file.Messages())
+	}
+}
+
+// Fields that a newer sender has added are ignored, in the message and in its parts.
+func TestUnknownFieldsAreIgnored(t *testing.T) {
+	unknown := protoreflect.RawFields("\xd2\x46\x03new\xd8\x46\x07") // fields 1130, bytes, and 1131, a number
+	var add func(m protoreflect.Message)
+	add = func(m protoreflect.Message) {
+		m.SetUnknown(unknown)
+		m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			switch {
+			case field.Message() == nil:
+			case field.IsList():
+				for i := range v.List().Len() {
+					add(v.List().Get(i).Message())
+				}
+			default:
+				add(v.Message())
+			}
+			return true
+		})
+	}
+	for _, g := range goldenMessages() {
+		data := goldenBytes(t, g)
+		if err := proto.Unmarshal(data, g.wire); err != nil {
+			t.Fatal(err)
+		}
+		add(g.wire.ProtoReflect())
+		newer, err := proto.Marshal(g.wire)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := g.decode(newer)
+		if err != nil || !reflect.DeepEqual(got, g.want) || len(newer) < len(data)+len(unknown) {
+			t.Errorf("%s: %d bytes instead of %d: %v\ngot  %+v\nwant %+v", g.file, len(newer), len(data), err, got, g.want)
+		}
+	}
+}

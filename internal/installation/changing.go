@@ -1,0 +1,238 @@
+package installation
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// storeKeysFile has the keys of all live generations. It stays with the authority.
+const storeKeysFile = "ca/store-keys.yaml"
+
+// A changing is a change of an installation: its plan as it will be, and the files to write.
+type changing struct {
+	plan   *Plan
+	signer *authority // nil until certificates are to be made
+	bundle []byte     // authorities that are trusted, the oldest first, PEM
+	keys   map[Identity]StoreKey
+	now    time.Time
+	files  []File
+}
+
+func (c *changing) add(files ...File) { c.files = append(c.files, files...) }
+
+// A server has a certificate, that replaces the last at once: clients trust the authority.
+type server struct {
+	name    string // for Rotate
+	folder  string
+	subject subject
+}
+
+func (p *Plan) servers() (all []server) {
+	for _, n := range p.natsNodes() {
+		all = append(all, server{n.folder(), n.folder(), subject{name: n.folder(), hosts: []string{n.host}, serves: true, connect: true, route: true}})
+	}
+	all = append(all, server{"postgres", "postgres", subject{name: "postgres", hosts: []string{p.Postgres.Host}, serves: true}})
+	if p.Store.Kind.Ours() {
+		all = append(all, server{"s3", "s3", subject{name: "s3", hosts: []string{p.Store.host()}, serves: true}})
+	}
+	return all
+}
+
+// folders are the names of all identities.
+func (p *Plan) folders() (names []string) {
+	for _, i := range p.subjects() {
+		names = append(names, i.Folder())
+	}
+	return names
+}
+
+// certify makes the certificate and key of a folder.
+func (c *changing) certify(folder, base string, s subject) error {
+	certificate, key, err := c.signer.issue(s, c.now, c.plan.Days)
+	if err != nil {
+		return err
+	}
+	certificateFile, keyFile := certificateName, keyName
+	if base != "" {
+		certificateFile, keyFile = base+".pem", base+".key"
+	}
+	c.add(File{Path: folder + "/" + certificateFile, Data: certificate}, File{Path: folder + "/" + keyFile, Data: key, Secret: true})
+	return nil
+}
+
+// begin begins the next generation of an identity.
+func (c *changing) begin(i Identity) error {
+	live := c.plan.Generations[i.Folder()]
+	i.Generation = 1
+	if len(live) > 0 {
+		i.Generation = live[len(live)-1] + 1
+	}
+	c.plan.Generations[i.Folder()] = append(live, i.Generation)
+	if i.Role.usesStore() && c.plan.Store.Kind.Ours() {
+		c.keys[i] = StoreKey{Access: c.plan.accessKey(i), Secret: rand.Text() + rand.Text()}
+	}
+	s := subject{name: i.Name(), connect: true}
+	if slices.Contains(services, i.Role) {
+		s.serves, s.hosts = true, []string{c.plan.serverName(i.Role)}
+	}
+	return c.certify(i.home(), "", s)
+}
+
+// accessKey is a generation's name at the store: "bctl-reader-paris-2".
+func (p *Plan) accessKey(i Identity) string {
+	parts := []string{p.Name, string(i.Role)}
+	if i.Site != "" {
+		parts = append(parts, i.Site)
+	}
+	return strings.Join(append(parts, strconv.Itoa(i.Generation)), "-")
+}
+
+// rotate begins the next generation of these names; of all where there are none.
+func (c *changing) rotate(names []string) error {
+	left := slices.Clone(names)
+	wanted := func(name string) bool {
+		left = slices.DeleteFunc(left, func(n string) bool { return n == name })
+		return len(names) == 0 || slices.Contains(names, name)
+	}
+	for _, i := range c.plan.subjects() {
+		if wanted(i.Folder()) {
+			if err := c.begin(i); err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range c.plan.servers() {
+		if wanted(s.name) {
+			if err := c.certify(s.folder, "server", s.subject); err != nil {
+				return err
+			}
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("there is no identity or server %q (bctl deploy show lists them): %w", left, backup.ErrNotFound)
+	}
+	return nil
+}
+
+// rotateAuthority makes a new authority beside the old, which signs all that comes.
+func (c *changing) rotateAuthority() error {
+	generation := c.plan.Authorities[len(c.plan.Authorities)-1] + 1
+	_, certificate, key, err := newAuthority(c.plan.Name, generation, c.now)
+	if err != nil {
+		return err
+	}
+	c.plan.Authorities = append(c.plan.Authorities, generation)
+	c.bundle = append(bytes.Clone(c.bundle), certificate...)
+	c.add(File{Path: authorityKeyFile, Data: key, Secret: true})
+	return nil
+}
+
+// generate adds all files that follow from the plan.
+func (c *changing) generate() error {
+	p := c.plan
+	for i := range c.keys {
+		if !slices.Contains(p.Generations[i.Folder()], i.Generation) {
+			delete(c.keys, i) // it was retired
+		}
+	}
+	var plan bytes.Buffer
+	plan.WriteString("# Made by bctl deploy, which reads it again. It has no secrets.\n")
+	if err := encodeYAML(&plan, p); err != nil {
+		return err
+	}
+	c.add(File{Path: planFile, Data: plan.Bytes()}, readme(p))
+	for _, folder := range c.trusting() {
+		c.add(File{Path: folder + "/" + authoritiesName, Data: c.bundle})
+	}
+	c.add(natsFiles(p)...)
+	settings, err := settingsFiles(p, c.keys)
+	if err != nil {
+		return err
+	}
+	database, err := postgresFiles(p)
+	if err != nil {
+		return err
+	}
+	keys := c.keys
+	if !p.Store.Kind.Ours() {
+		keys = nil
+	}
+	store, err := storeFiles(p, keys)
+	if err != nil {
+		return err
+	}
+	watching, err := prometheusFile(p)
+	if err != nil {
+		return err
+	}
+	c.add(settings...)
+	c.add(database...)
+	c.add(store...)
+	c.add(watching)
+	return c.addStoreKeys()
+}
+
+// trusting are all folders that have the authorities.
+func (c *changing) trusting() (folders []string) {
+	folders = append(folders, "ca")
+	for _, s := range c.plan.servers() {
+		folders = append(folders, s.folder)
+	}
+	for _, i := range c.plan.subjects() {
+		folders = append(folders, i.home())
+	}
+	return folders
+}
+
+func (c *changing) addStoreKeys() error {
+	if !c.plan.Store.Kind.Ours() {
+		return nil
+	}
+	named := map[string]StoreKey{}
+	for i, key := range c.keys {
+		named[i.Name()] = key
+	}
+	var text bytes.Buffer
+	if err := encodeYAML(&text, named); err != nil {
+		return err
+	}
+	c.add(File{Path: storeKeysFile, Data: text.Bytes(), Secret: true})
+	return nil
+}
+
+func (c *changing) readStoreKeys(path string) error {
+	if !c.plan.Store.Kind.Ours() {
+		return nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the keys of the store are not in %s: bring them back for as long as this takes: %w", path, backup.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	named := map[string]StoreKey{}
+	if err := yaml.Unmarshal(data, &named); err != nil {
+		return fmt.Errorf("%s cannot be read: %w", path, backup.ErrCorrupt) // the error could show a key
+	}
+	for _, i := range c.plan.Identities() {
+		if key, ok := named[i.Name()]; ok {
+			c.keys[i] = key
+		} else if i.Role.usesStore() {
+			return fmt.Errorf("%s has no key of %s: %w", path, i.Name(), backup.ErrCorrupt)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+// Package installation makes what a fleet's servers and services need to trust nobody but each other:
+// an authority, a certificate an identity, and the configurations that say what each identity may do.
+//
+// An installation is a directory. Its plan (installation.yaml) says what was asked for and which
+// generations of each identity are live; all other files follow from the plan, and from keys that
+// are made once. Rotate begins a new generation beside those that are live, Retire ends the old
+// ones: between both, machines are given the new files one by one, and nothing stands still.
+//
+// A change is made whole or not at all, also where bctl is killed in the middle of it.
+package installation
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// An Installation is a directory that nobody else changes until Close.
+type Installation struct {
+	Plan *Plan
+
+	dir    string
+	locked *os.File
+}
+
+// Init makes an installation in dir, which must not be there, or be empty. Of the plan, what
+// is live is not looked at: all begins with generation 1.
+func Init(dir string, p Plan, now time.Time) error {
+	if _, err := os.Stat(filepath.Join(dir, planFile)); err == nil {
+		return fmt.Errorf("there is an installation in %s: %w", dir, backup.ErrExists)
+	}
+	if found, err := os.ReadDir(dir); err == nil && len(found) > 0 {
+		return fmt.Errorf("%s is not empty: %w", dir, backup.ErrInvalid)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := p.check(); err != nil {
+		return err
+	}
+	p.Version, p.Authorities, p.Generations = planVersion, []int{1}, map[string][]int{}
+	a, certificate, key, err := newAuthority(p.Name, 1, now)
+	if err != nil {
+		return err
+	}
+	c := changing{plan: &p, signer: a, bundle: certificate, now: now, keys: map[Identity]StoreKey{}}
+	c.add(File{Path: authorityKeyFile, Data: key, Secret: true})
+	for _, i := range p.subjects() {
+		if err := c.begin(i); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.servers() {
+		if err := c.certify(s.folder, "server", s.subject); err != nil {
+			return err
+		}
+	}
+	if err := c.generate(); err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o700)
+	if p.InPlace != "" {
+		mode = 0o755 // servers that run as somebody else find theirs in it
+	}
+	return create(dir, mode, c.files)
+}
+
+// Open opens the installation in dir, and finishes a change that was interrupted.
+func Open(dir string) (*Installation, error) {
+	locked, err := lock(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no installation in %s (bctl deploy init makes one): %w", dir, backup.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	i := &Installation{dir: dir, locked: locked}
+	if err := finishChange(dir); err != nil {
+		return nil, errors.Join(err, i.Close())
+	}
+	data, err := os.ReadFile(filepath.Join(dir, planFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("there is no installation in %s (bctl deploy init makes one): %w", dir, backup.ErrNotFound)
+	}
+	if err == nil {
+		i.Plan, err = parsePlan(data)
+	}
+	if err != nil {
+		return nil, errors.Join(err, i.Close())
+	}
+	return i, nil
+}
+
+// Close lets others change the installation.
+func (i *Installation) Close() error { return i.locked.Close() }
+
+// begin begins a change of the installation as it is.
+func (i *Installation) begin(now time.Time) (*changing, error) {
+	c := &changing{plan: i.Plan, now: now, keys: map[Identity]StoreKey{}}
+	var err error
+	if c.bundle, err = os.ReadFile(filepath.Join(i.dir, authorityFile)); err != nil {
+		return nil, fmt.Errorf("the authority's certificate: %w", err)
+	}
+	err = c.readStoreKeys(filepath.Join(i.dir, storeKeysFile))
+	return c, err
+}
+
+// sign lets a change make certificates. It needs the authority's key, which may be elsewhere.
+func (i *Installation) sign(c *changing) error {
+	key, err := os.ReadFile(filepath.Join(i.dir, authorityKeyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the authority's key is not in %s: bring it back for as long as this takes: %w",
+			filepath.Join(i.dir, authorityKeyFile), backup.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	c.signer, err = parseAuthority(c.bundle, key)
+	return err
+}
+
+// AuthorityName is what Rotate and Retire call the authority.
+const AuthorityName = "ca"
+
+// Rotate makes a new certificate and key of each name: an identity's folder, or a server's. Without
+// names it is all of them, but the authority. Servers accept the identities' old
+// generations until Retire. The authority, "ca", is rotated alone: what is
+// signed from then on is signed by the new one, and both are trusted.
+func (i *Installation) Rotate(now time.Time, names ...string) error {
+	c, err := i.begin(now)
+	if err != nil {
+		return err
+	}
+	switch {
+	case slices.Contains(names, AuthorityName) && len(names) > 1:
+		return fmt.Errorf("the authority is rotated alone: what is signed by the new one is of no use until all machines trust that: %w", backup.ErrInvalid)
+	case len(names) == 1 && names[0] == AuthorityName:
+		if err := c.rotateAuthority(); err != nil {
+			return err
+		}
+	default:
+		if err := i.sign(c); err != nil {
+			return err
+		}
+		if err := c.rotate(names); err != nil {
+			return err
+		}
+	}
+	return i.make(c)
+}
+
+// Retire has servers accept no generation of these identities but the newest; without names of
+// all of them. With "ca" the old authorities are trusted no longer: whatever is signed by them has to be rotated before.
+func (i *Installation) Retire(names ...string) error {
+	c, err := i.begin(time.Time{})
+	if err != nil {
+		return err
+	}
+	known := c.plan.folders()
+	for _, name := range names {
+		switch {
+		case name == AuthorityName:
+			if err := i.retireAuthority(c); err != nil {
+				return err
+			}
+		case !slices.Contains(known, name):
+			return fmt.Errorf("there is no identity %q, but %q and ca: %w", name, known, backup.ErrNotFound)
+		}
+	}
+	for _, name := range known {
+		if len(names) == 0 || slices.Contains(names, name) {
+			live := c.plan.Generations[name]
+			c.plan.Generations[name] = live[len(live)-1:]
+		}
+	}
+	return i.make(c)
+}
+
+// retireAuthority drops all authorities but the newest, unless something in the installation is signed by another.
+func (i *Installation) retireAuthority(c *changing) error {
+	newest, err := c.newestAuthority()
+	if err != nil {
+		return err
+	}
+	var old []string
+	for _, e := range c.plan.entries() {
+		certificate, err := i.certificateOf(e)
+		if err != nil {
+			return err
+		}
+		if certificate.CheckSignatureFrom(newest) != nil {
+			old = append(old, e.Name)
+		}
+	}
+	if len(old) > 0 {
+		return fmt.Errorf("the old authority has signed the certificates of %q: rotate them, and give each machine its new one, before the authority is retired: %w", old, backup.ErrInvalid)
+	}
+	c.bundle = pemOf(newest)
+	c.plan.Authorities = c.plan.Authorities[len(c.plan.Authorities)-1:]
+	return nil
+}
+
+// Refresh writes all files again that follow from the plan, as this bctl makes them, with
+// these sites added to it.
+func (i *Installation) Refresh(now time.Time, sites ...string) error {
+	c, err := i.begin(now)
+	if err != nil {
+		return err
+	}
+	for _, site := range sites {
+		if !slices.Contains(c.plan.Sites, site) {
+			c.plan.Sites = append(c.plan.Sites, site)
+		}
+	}
+	if err := c.plan.check(); err != nil {
+		return err
+	}
+	for _, identity := range c.plan.newest() {
+		if identity.Generation > 0 {
+			continue
+		}
+		if c.signer == nil {
+			if err := i.sign(c); err != nil {
+				return err
+			}
+		}
+		if err := c.begin(identity); err != nil {
+			return err
+		}
+	}
+	return i.make(c)
+}
+
+// make makes a change.
+func (i *Installation) make(c *changing) error {
+	if err := c.generate(); err != nil {
+		return err
+	}
+	return change(i.dir, c.files)
+}

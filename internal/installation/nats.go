@@ -1,0 +1,202 @@
+package installation
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/bctl/bctl/internal/flow"
+)
+
+const (
+	natsPort = 4222
+	// The port of the cluster's routes is so much higher than the one of clients: 6222.
+	routesAbove = 2000
+	// maxPayload is more than any message of ours takes, with its headers.
+	maxPayload = flow.MaxMessageBytes + 4096
+	// Each service has one connection, each bctl backup one.
+	maxConnections   = 8192
+	maxSubscriptions = 1024 // of one connection
+)
+
+// splitHost returns host and port of an address that may have no port.
+func splitHost(address string, standard int) (host string, port int, err error) {
+	if !strings.Contains(address, ":") || net.ParseIP(address) != nil {
+		return strings.Trim(address, "[]"), standard, nil
+	}
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, err
+	}
+	port, err = strconv.Atoi(text)
+	if err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("%q is no port", text)
+	}
+	return host, port, nil
+}
+
+// natsNodes returns hosts and ports of NATS servers.
+func (p *Plan) natsNodes() (nodes []natsNode) {
+	for _, address := range p.NATS {
+		host, port, _ := splitHost(address, natsPort) // check has looked
+		nodes = append(nodes, natsNode{host, port})
+	}
+	return nodes
+}
+
+type natsNode struct {
+	host string
+	port int
+}
+
+func (n natsNode) folder() string  { return "nats/" + n.host }
+func (n natsNode) address() string { return net.JoinHostPort(n.host, strconv.Itoa(n.port)) }
+func (n natsNode) route() string   { return net.JoinHostPort(n.host, strconv.Itoa(n.port+routesAbove)) }
+
+// natsURL is what clients connect to.
+func (p *Plan) natsURL() string {
+	var urls []string
+	for _, n := range p.natsNodes() {
+		urls = append(urls, "tls://"+n.address())
+	}
+	return strings.Join(urls, ",")
+}
+
+// natsReplicas is how many copies of each stream there are.
+func (p *Plan) natsReplicas() int {
+	switch n := len(p.NATS); {
+	case n >= 5:
+		return 5
+	case n >= 3:
+		return 3
+	}
+	return 1
+}
+
+// inbox is where the replies to an identity go: nobody else may listen there.
+func (i Identity) inbox() string { return "_INBOX_" + i.Folder() }
+
+// access is what an identity may do at NATS; ok is false for one that has nothing to do there.
+func (i Identity) access() (a flow.Access, ok bool) {
+	switch i.Role {
+	case Walker:
+		return flow.WalkerAccess(i.Site, i.inbox()), true
+	case Reader:
+		return flow.ReaderAccess(i.Site, i.inbox()), true
+	case Committer:
+		return flow.CommitterAccess(i.inbox()), true
+	case Operator:
+		return flow.FollowerAccess(i.inbox()), true
+	case Admin, Monitor:
+	}
+	return a, false
+}
+
+func natsFiles(p *Plan) (files []File) {
+	users := natsUsers(p)
+	for _, n := range p.natsNodes() {
+		files = append(files,
+			File{Path: n.folder() + "/nats.conf", Data: []byte(natsConf(p, n))},
+			File{Path: n.folder() + "/users.conf", Data: []byte(users)})
+	}
+	return files
+}
+
+// natsConf is the configuration of one server. That of JetStream's account comes from users.conf. There is no
+// user of the system account, and no monitoring port: it would have no TLS.
+func natsConf(p *Plan, n natsNode) string {
+	data := natsData
+	if p.InPlace != "" {
+		data = p.place(n.folder() + "/data")
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Made by bctl deploy; bctl deploy refresh writes it again.
+server_name: %q
+listen: "0.0.0.0:%d"
+
+tls {
+  cert_file: %q
+  key_file: %q
+  ca_file: %q
+  verify_and_map: true # a client is the user that its certificate names
+  min_version: "1.3"
+  timeout: 5
+}
+
+max_payload: %d
+max_connections: %d
+max_subscriptions: %d
+
+jetstream {
+  store_dir: %q
+  # Queues are shallow, since the truth is in Postgres: this is far more than they need.
+  max_memory_store: 64MB
+  max_file_store: 2GB
+}
+
+accounts {
+  BCTL {
+    jetstream: enabled
+    include "./users.conf"
+  }
+}
+`, n.host, n.port, p.place(n.folder()+"/server.pem"), p.place(n.folder()+"/server.key"), p.place(n.folder()+"/ca.pem"),
+		maxPayload, maxConnections, maxSubscriptions, data)
+	if len(p.NATS) > 1 {
+		writeCluster(&b, p, n)
+	}
+	return b.String()
+}
+
+func writeCluster(b *strings.Builder, p *Plan, n natsNode) {
+	fmt.Fprintf(b, `
+cluster {
+  name: %q
+  listen: "0.0.0.0:%d"
+  # By the names that are in their certificates: that is how nodes tell each other of this one, and clients know all.
+  advertise: %q
+  no_advertise: true
+  # A node is whoever shows a certificate with this name in it; those of clients have none.
+  authorization { user: %q }
+  tls {
+    cert_file: %q
+    key_file: %q
+    ca_file: %q
+    verify_and_map: true
+    min_version: "1.3"
+    timeout: 5
+  }
+  routes: [
+`, p.Name, n.port+routesAbove, n.route(), routeName,
+		p.place(n.folder()+"/server.pem"), p.place(n.folder()+"/server.key"), p.place(n.folder()+"/ca.pem"))
+	for _, other := range p.natsNodes() {
+		fmt.Fprintf(b, "    \"nats-route://%s\"\n", other.route())
+	}
+	b.WriteString("  ]\n}\n")
+}
+
+// natsUsers lists the live generations of all identities, with all that each may do.
+func natsUsers(p *Plan) string {
+	var b strings.Builder
+	b.WriteString("# Made by bctl deploy: who may do what. What is not listed is refused.\nusers: [\n")
+	for _, i := range p.Identities() {
+		access, ok := i.access()
+		if !ok {
+			continue
+		}
+		fmt.Fprintf(&b, "  {\n    user: %q\n    permissions: {\n      publish: { allow: [%s] }\n      subscribe: { allow: [%s] }\n    }\n  }\n",
+			"CN="+i.Name(), quoted(access.Publish), quoted(access.Subscribe))
+	}
+	b.WriteString("]\n")
+	return b.String()
+}
+
+func quoted(subjects []string) string {
+	var b strings.Builder
+	for _, s := range subjects {
+		fmt.Fprintf(&b, "\n        %q", s)
+	}
+	b.WriteString("\n      ")
+	return b.String()
+}

@@ -1,0 +1,240 @@
+package installation
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// planVersion is that of installation.yaml.
+const planVersion = 1
+
+const planFile = "installation.yaml"
+
+// A Plan is what was asked for, and which generations of certificates are live:
+// all that the generated files follow from, but keys. It is installation.yaml.
+type Plan struct {
+	Version     int              `yaml:"version"`
+	Name        string           `yaml:"name"` // of the installation: begins the names of roles at Postgres and the store
+	NATS        []string         `yaml:"nats"` // host or host:port each; more than one is a cluster
+	Postgres    Database         `yaml:"postgres"`
+	Store       Store            `yaml:"store"`
+	Sites       []string         `yaml:"sites"`
+	Days        int              `yaml:"days"`               // that a new certificate is valid
+	InPlace     string           `yaml:"in_place,omitempty"` // the installation's directory, where all is used where it was made
+	Authorities []int            `yaml:"authorities"`        // live generations, the oldest first
+	Generations map[string][]int `yaml:"generations"`        // of each identity's folder: those that servers accept, the oldest first
+}
+
+// A Database says where the index is.
+type Database struct {
+	Host string `yaml:"host"`
+	Port int    `yaml:"port"`
+	Name string `yaml:"name"`
+}
+
+// A Store says where packs are.
+type Store struct {
+	URL      string    `yaml:"url"`                // s3://bucket/prefix
+	Endpoint string    `yaml:"endpoint,omitempty"` // empty: Amazon's
+	Region   string    `yaml:"region,omitempty"`
+	Kind     StoreKind `yaml:"kind"`
+}
+
+// A StoreKind is what serves the store, for each is told of keys and policies in its own way.
+type StoreKind string
+
+// The kinds of stores.
+const (
+	AWS       StoreKind = "aws"
+	MinIO     StoreKind = "minio"
+	VersityGW StoreKind = "versitygw"
+)
+
+// Ours reports whether the store is a server of this installation: then it has a certificate
+// of its authority, and keys that we choose.
+func (k StoreKind) Ours() bool { return k != AWS }
+
+// A StoreKey is what one generation of an identity shows to the store.
+type StoreKey struct {
+	Access string `yaml:"access"`
+	Secret string `yaml:"secret"`
+}
+
+// roles are all, in the order in which they are shown.
+var roles = []Role{Admin, Committer, Walker, Reader, Operator, Monitor}
+
+// sited reports whether a role works at a site.
+func (r Role) sited() bool { return r == Walker || r == Reader }
+
+// usesStore reports whether a role has a key of the store.
+func (r Role) usesStore() bool { return r != Walker && r != Monitor }
+
+// check fails with backup.ErrInvalid unless an installation can be made of the plan.
+func (p *Plan) check() error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), backup.ErrInvalid)
+	}
+	if !installationName.MatchString(p.Name) {
+		return bad("name %q: up to 20 small letters and digits, a letter first", p.Name)
+	}
+	if len(p.NATS) == 0 || len(p.Sites) == 0 || p.Postgres.Host == "" || p.Postgres.Name == "" {
+		return bad("an installation needs NATS servers, a Postgres server, a store and a site")
+	}
+	hosts := map[string]bool{}
+	for _, address := range p.NATS {
+		host, port, err := splitHost(address, natsPort)
+		if err != nil || !hostName.MatchString(host) || hosts[host] || port+routesAbove > 65535 {
+			return bad("NATS server %q is no host or host:port, or is there twice", address)
+		}
+		hosts[host] = true
+	}
+	if !hostName.MatchString(p.Postgres.Host) || p.Postgres.Port < 1 || p.Postgres.Port > 65535 {
+		return bad("Postgres server %q is no host", p.Postgres.Host)
+	}
+	for n, site := range p.Sites {
+		if err := backup.CheckSite(site); err != nil {
+			return err
+		}
+		if slices.Contains(p.Sites[:n], site) {
+			return bad("site %s is there twice", site)
+		}
+	}
+	if p.Days < 1 || p.Days > authorityDays {
+		return bad("%d days: certificates are valid for 1 to %d", p.Days, authorityDays)
+	}
+	return p.Store.check()
+}
+
+var (
+	installationName = regexp.MustCompile(`^[a-z][a-z0-9]{0,19}$`)
+	hostName         = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.:_-]{0,251}[A-Za-z0-9])?$`)
+	bucketURL        = regexp.MustCompile(`^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*/?$`)
+)
+
+func (s *Store) check() error {
+	if !bucketURL.MatchString(s.URL) {
+		return fmt.Errorf("store %q is not s3://bucket/prefix: %w", s.URL, backup.ErrInvalid)
+	}
+	switch s.Kind {
+	case AWS:
+		return nil
+	case MinIO, VersityGW:
+	default:
+		return fmt.Errorf("store kind %q is not aws, minio or versitygw: %w", s.Kind, backup.ErrInvalid)
+	}
+	if u, err := url.Parse(s.Endpoint); err != nil || u.Scheme != "https" || !hostName.MatchString(u.Hostname()) || u.User != nil || u.Path != "" {
+		return fmt.Errorf("store endpoint %q is not https://host:port: %w", s.Endpoint, backup.ErrInvalid)
+	}
+	return nil
+}
+
+// host is the store's server's.
+func (s *Store) host() string {
+	u, err := url.Parse(s.Endpoint)
+	if err != nil {
+		return "" // check has looked
+	}
+	return u.Hostname()
+}
+
+// parsePlan reads installation.yaml.
+func parsePlan(data []byte) (*Plan, error) {
+	p := &Plan{}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(p); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", planFile, err, backup.ErrInvalid)
+	}
+	if p.Version != planVersion {
+		return nil, fmt.Errorf("%s is of version %d, and this bctl knows version %d: %w", planFile, p.Version, planVersion, backup.ErrInvalid)
+	}
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", planFile, err)
+	}
+	for _, i := range p.newest() {
+		if i.Generation < 1 {
+			return nil, fmt.Errorf("%s has no generation of %s: %w", planFile, i.Folder(), backup.ErrInvalid)
+		}
+	}
+	if len(p.Authorities) == 0 {
+		return nil, fmt.Errorf("%s has no authority: %w", planFile, backup.ErrInvalid)
+	}
+	return p, nil
+}
+
+// Identities returns every generation of each identity that servers are to accept.
+func (p *Plan) Identities() []Identity {
+	var all []Identity
+	for _, i := range p.subjects() {
+		for _, generation := range p.Generations[i.Folder()] {
+			i.Generation = generation
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// newest returns each identity in the generation that its folder has the certificate of.
+func (p *Plan) newest() []Identity {
+	all := p.subjects()
+	for n, i := range all {
+		if live := p.Generations[i.Folder()]; len(live) > 0 {
+			all[n].Generation = live[len(live)-1]
+		}
+	}
+	return all
+}
+
+// subjects returns each identity that there is to be, without a generation.
+func (p *Plan) subjects() []Identity {
+	var all []Identity
+	for _, role := range roles {
+		if !role.sited() {
+			all = append(all, Identity{Role: role})
+			continue
+		}
+		for _, site := range slices.Sorted(slices.Values(p.Sites)) {
+			all = append(all, Identity{Role: role, Site: site})
+		}
+	}
+	return all
+}
+
+// Where folders go, unless those of servers are used in place. That of an identity works anywhere.
+const (
+	identityEtc   = "/etc/bctl"
+	natsEtc       = "/etc/nats"
+	natsData      = "/var/lib/nats"
+	postgresEtc   = "/etc/postgresql/bctl"
+	storeEtc      = "/etc/bctl-store"
+	prometheusEtc = "/etc/prometheus/bctl"
+)
+
+// place returns the path that a file of a server, nats/<host>/server.pem, has on the machine
+// that it is for.
+func (p *Plan) place(file string) string {
+	if p.InPlace != "" {
+		return filepath.Join(p.InPlace, filepath.FromSlash(file))
+	}
+	first, _, _ := strings.Cut(file, "/")
+	name := path.Base(file)
+	switch first {
+	case "nats":
+		return path.Join(natsEtc, name)
+	case "postgres":
+		return path.Join(postgresEtc, name)
+	case "s3":
+		return path.Join(storeEtc, name)
+	}
+	return path.Join(prometheusEtc, name)
+}

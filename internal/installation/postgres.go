@@ -1,0 +1,113 @@
+package installation
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"github.com/bctl/bctl/migrations"
+)
+
+// indexRoles are the roles that the index knows, all for now. Who has a certificate of another role cannot connect.
+var indexRoles = []Role{Admin, Committer, Walker, Reader, Operator, Monitor}
+
+//go:embed roles.sql
+var rolesText string
+
+//go:embed postgresql.conf
+var postgresText string
+
+var postgresTemplates = func() *template.Template {
+	t := template.New("").Option("missingkey=error").Funcs(template.FuncMap{"ident": quoteIdent, "literal": quoteLiteral, "setting": quoteSetting})
+	template.Must(t.New("roles.sql").Parse(rolesText))
+	return template.Must(t.New("postgresql.conf").Parse(postgresText))
+}()
+
+// postgresFiles returns what the database server of the index is configured with: nobody but those who hold a
+// certificate of a live generation comes in, over TLS, and each as the role of its identity. There is no password.
+func postgresFiles(p *Plan) ([]File, error) {
+	schema, err := migrations.Version(migrations.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	grants, err := migrations.Grants(p.Name)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, i := range p.indexIdentities() {
+		names = append(names, i.Name())
+	}
+	data := map[string]any{
+		"Name": p.Name, "Database": p.Postgres.Name, "Port": p.Postgres.Port, "Schema": schema, "Grants": grants,
+		"Setting": migrations.RolesSetting, "Version": migrations.SelectVersion, "Identities": names,
+		"CA": p.place("postgres/ca.pem"), "Cert": p.place("postgres/server.pem"), "Key": p.place("postgres/server.key"),
+		"HBA": p.place("postgres/pg_hba.conf"), "Ident": p.place("postgres/pg_ident.conf"), "Conf": p.place("postgres/postgresql.conf"),
+	}
+	for _, role := range indexRoles {
+		data[string(role)] = p.databaseRole(role)
+	}
+	files := []File{
+		{Path: "postgres/pg_hba.conf", Data: []byte(p.hba())},
+		{Path: "postgres/pg_ident.conf", Data: []byte(p.ident())},
+	}
+	for _, name := range []string{"roles.sql", "postgresql.conf"} {
+		var text strings.Builder
+		if err := postgresTemplates.ExecuteTemplate(&text, name, data); err != nil {
+			return nil, fmt.Errorf("postgres/%s: %w", name, err)
+		}
+		files = append(files, File{Path: "postgres/" + name, Data: []byte(text.String())})
+	}
+	return files, nil
+}
+
+// databaseRole is the Postgres role of those who have a role here.
+func (p *Plan) databaseRole(role Role) string { return p.Name + "_" + string(role) }
+
+// indexIdentities returns the live identities that may connect to the index.
+func (p *Plan) indexIdentities() []Identity {
+	var all []Identity
+	for _, i := range p.Identities() {
+		for _, role := range indexRoles {
+			if i.Role == role {
+				all = append(all, i)
+			}
+		}
+	}
+	return all
+}
+
+func (p *Plan) hba() string {
+	var text strings.Builder
+	text.WriteString(`# Made by bctl deploy. The first line that fits a connection decides, and what none fits is refused: so there is no
+# connection without TLS, without a certificate of our authority, or with a password.
+#
+# The administrator of the server comes in from the machine itself, as its user postgres.
+local all postgres peer
+`)
+	for _, role := range indexRoles {
+		fmt.Fprintf(&text, "hostssl %s %s all cert clientcert=verify-full map=%s\n",
+			quoteIdent(p.Postgres.Name), quoteIdent(p.databaseRole(role)), quoteIdent(p.Name))
+	}
+	return text.String()
+}
+
+func (p *Plan) ident() string {
+	var text strings.Builder
+	text.WriteString(`# Made by bctl deploy: whose certificate is whose role. A generation that is not here is refused; the server
+# reads this file again when it is told to (pg_ctl reload, systemctl reload postgresql, or SELECT pg_reload_conf()).
+`)
+	for _, i := range p.indexIdentities() {
+		fmt.Fprintf(&text, "%s %s %s\n", quoteIdent(p.Name), quoteIdent(i.Name()), quoteIdent(p.databaseRole(i.Role)))
+	}
+	return text.String()
+}
+
+// quoteIdent quotes an identifier of SQL; in pg_hba.conf and pg_ident.conf it takes their special meaning from words.
+func quoteIdent(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+
+func quoteLiteral(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
+
+// quoteSetting quotes a value of postgresql.conf, where a backslash is special, too.
+func quoteSetting(s string) string { return quoteLiteral(strings.ReplaceAll(s, `\`, `\\`)) }

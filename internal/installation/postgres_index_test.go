@@ -1,0 +1,182 @@
+package installation
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/indextest"
+	"github.com/bctl/bctl/internal/index/pgindex"
+)
+
+// Each method of the index is called by a role that it is for, in all that the suite of the port does: so whoever lacks
+// a privilege for something that the index does is found here.
+func TestIndexByRoles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a real server: run without -short")
+	}
+	cluster, err := testenv.OpenCluster(testenv.Fast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var databases atomic.Int64
+	indextest.Run(t, func(t testing.TB) indextest.Database {
+		p := testPlan(t.TempDir())
+		p.Postgres.Name = "roles_" + strings.Repeat("x", int(databases.Add(1)))
+		runRoles(t, &p, cluster.DSN())
+		return indextest.Database{
+			Open: func() index.Index { return openByRoles(t, &p, cluster.DSN()) },
+			Rows: func(table string) (n int) {
+				conn, err := pgx.Connect(t.Context(), as(t, &p, cluster.DSN(), Admin))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close(context.WithoutCancel(t.Context()))
+				if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			},
+		}
+	})
+}
+
+// runRoles runs the roles.sql of a plan at a server.
+func runRoles(t testing.TB, p *Plan, dsn string) {
+	t.Helper()
+	files, err := postgresFiles(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.Path == "postgres/roles.sql" {
+			path := filepath.Join(t.TempDir(), "roles.sql")
+			if err := os.WriteFile(path, f.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			testenv.Psql(t, dsn, path)
+		}
+	}
+}
+
+// as is a superuser's DSN, for the plan's database, whose sessions are a role's from the start.
+func as(t testing.TB, p *Plan, dsn string, role Role) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + p.Postgres.Name
+	query := u.Query()
+	query.Set("role", p.databaseRole(role))
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// byRoles is an index over a connection a role. Where two roles do something, it is the one with less.
+type byRoles struct {
+	index.Admin
+	index.Catalog
+	index.Walking
+	index.Dedup
+	index.Committing
+	index.Leading
+	index.Scheduling
+	committer *pgindex.Index
+	all       []*pgindex.Index
+}
+
+func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
+	t.Helper()
+	open := func(role Role) *pgindex.Index {
+		x, err := pgindex.Open(t.Context(), as(t, p, dsn, role), pgindex.Options{MaxConns: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = x.Close() })
+		return x
+	}
+	admin, committer, walker, reader, operator := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator)
+	return &byRoles{
+		admin, operator, walker, reader, committer, committer, committer,
+		committer, []*pgindex.Index{admin, committer, walker, reader, operator},
+	}
+}
+
+// ExpireLeases is what a committer does, where a stream was missing.
+func (x *byRoles) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
+	return x.committer.ExpireLeases(ctx, id)
+}
+
+// Snapshot, Snapshots, ListFilers and ListShards are what committers look at, too.
+func (x *byRoles) Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error) {
+	if s, err := x.committer.Snapshot(ctx, id); err != nil {
+		return s, err
+	}
+	return x.Catalog.Snapshot(ctx, id)
+}
+
+func (x *byRoles) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error) {
+	if s, err := x.committer.Snapshots(ctx, f); err != nil {
+		return s, err
+	}
+	return x.Catalog.Snapshots(ctx, f)
+}
+
+func (x *byRoles) ListFilers(ctx context.Context, f index.FilerFilter) ([]index.FilerStatus, error) {
+	if list, err := x.committer.ListFilers(ctx, f); err != nil {
+		return list, err
+	}
+	return x.Catalog.ListFilers(ctx, f)
+}
+
+func (x *byRoles) ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error) {
+	if list, err := x.committer.ListShards(ctx, f); err != nil {
+		return list, err
+	}
+	return x.Catalog.ListShards(ctx, f)
+}
+
+// Repository and CheckSchema are what everybody asks.
+func (x *byRoles) Repository(ctx context.Context) (r backup.Repository, err error) {
+	for _, each := range x.all {
+		if r, err = each.Repository(ctx); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+func (x *byRoles) CheckSchema(ctx context.Context) (err error) {
+	for _, each := range x.all {
+		if err = each.CheckSchema(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *byRoles) Close() (err error) {
+	for _, each := range x.all {
+		if e := each.Close(); e != nil {
+			err = e
+		}
+	}
+	return err
+}
+
+var _ index.Index = (*byRoles)(nil)

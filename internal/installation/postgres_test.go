@@ -1,0 +1,478 @@
+package installation
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/pgindex"
+)
+
+// database is an installation with its Postgres server, as roles.sql and the other generated files make it.
+type database struct {
+	*Installation
+	server *testenv.Locked
+}
+
+func withDatabase(t *testing.T) *database {
+	t.Helper()
+	server := testenv.PostgresServer(t)
+	dir := filepath.Join(t.TempDir(), "fleet")
+	p := testPlan(dir, "127.0.0.1:4222")
+	_, port := server.Address()
+	p.Postgres.Port = int(port)
+	if err := Init(dir, p, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return &database{opened(t, dir), server.Lock(t, filepath.Join(dir, "postgres"))}
+}
+
+// dsn is how the holder of a folder's certificate connects as a role.
+func (d *database) dsn(folder string, role Role, change ...string) string {
+	file := func(name string) string { return filepath.Join(d.dir, folder, name) }
+	query := url.Values{
+		"sslmode": {"verify-full"}, "sslrootcert": {filepath.Join(d.dir, "ca", "ca.pem")},
+		"sslcert": {file("cert.pem")}, "sslkey": {file("key.pem")},
+	}
+	for i := 0; i < len(change); i += 2 {
+		query.Set(change[i], change[i+1])
+	}
+	return fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?%s", d.Plan.databaseRole(role), d.Plan.Postgres.Port, d.Plan.Postgres.Name, query.Encode())
+}
+
+func (d *database) connect(t *testing.T, folder string, role Role, change ...string) (*pgx.Conn, error) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.dsn(folder, role, change...))
+	if err == nil {
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	}
+	return conn, err
+}
+
+func (d *database) must(t *testing.T, folder string, role Role) *pgx.Conn {
+	t.Helper()
+	conn, err := d.connect(t, folder, role)
+	if err != nil {
+		t.Fatalf("%s as %s: %v", folder, role, err)
+	}
+	return conn
+}
+
+// Whoever has a certificate of a live generation comes in, as the role of its identity; nobody else does.
+func TestPostgresConnections(t *testing.T) {
+	d := withDatabase(t)
+	for _, i := range d.Plan.newest() {
+		conn := d.must(t, i.home(), i.Role)
+		var version string
+		if err := conn.QueryRow(t.Context(), "SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&version); err != nil || version < "TLSv1.2" {
+			t.Errorf("%s: TLS %q, %v", i.Name(), version, err)
+		}
+	}
+	other := made(t, "127.0.0.1:4222")
+	foreign := func(name string) string { return filepath.Join(other.dir, "admin", name) }
+	for _, test := range []struct {
+		name, folder string
+		role         Role
+		change       []string
+	}{
+		{"another role", "walker@paris", Committer, nil},
+		{"another role", "reader@oslo", Admin, nil},
+		{"another role", "operator", Committer, nil},
+		{"no TLS", "committer", Committer, []string{"sslmode", "disable"}},
+		{"no certificate", "committer", Committer, []string{"sslmode", "require", "sslcert", "", "sslkey", ""}},
+		{"another authority's certificate", "admin", Admin, []string{"sslcert", foreign("cert.pem"), "sslkey", foreign("key.pem")}},
+		{"a server's certificate", "postgres", Admin, []string{"sslcert", filepath.Join(d.dir, "s3", "server.pem"), "sslkey", filepath.Join(d.dir, "s3", "server.key")}},
+	} {
+		if _, err := d.connect(t, test.folder, test.role, test.change...); err == nil {
+			t.Errorf("%s: %s came in as %s", test.name, test.folder, test.role)
+		}
+	}
+	for _, user := range []string{"postgres", "bctl_walker"} { // the superuser's database, and another than the index's
+		u, err := url.Parse(d.dsn("admin", Admin))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User, u.Path = url.User(user), "/postgres"
+		if _, err := pgx.Connect(t.Context(), u.String()); err == nil {
+			t.Errorf("%s came in", u.Redacted())
+		}
+	}
+	config, err := pgx.ParseConfig(d.dsn("committer", Committer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.TLSConfig.MinVersion, config.TLSConfig.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
+	if _, err := pgx.ConnectConfig(t.Context(), config); err == nil {
+		t.Error("came in by TLS 1.1")
+	}
+}
+
+// While old and new are accepted both come in; when the old is retired it does not, and its sessions are ended.
+func TestPostgresRotation(t *testing.T) {
+	d := withDatabase(t)
+	old := filepath.Join(t.TempDir(), "old")
+	if err := os.CopyFS(old, os.DirFS(filepath.Join(d.dir, "walker@paris"))); err != nil {
+		t.Fatal(err)
+	}
+	first := []string{"sslcert", filepath.Join(old, "cert.pem"), "sslkey", filepath.Join(old, "key.pem")}
+	if err := os.Chmod(filepath.Join(old, "key.pem"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Rotate(time.Now(), "walker@paris"); err != nil {
+		t.Fatal(err)
+	}
+	d.server.Reload(t)
+	d.must(t, "walker@paris", Walker)
+	session, err := d.connect(t, "walker@paris", Walker, first...)
+	if err != nil {
+		t.Fatalf("the old generation, not retired yet: %v", err)
+	}
+	if err := d.Retire("walker@paris"); err != nil {
+		t.Fatal(err)
+	}
+	d.server.Reload(t)
+	if _, err := d.connect(t, "walker@paris", Walker, first...); err == nil {
+		t.Error("a retired generation came in")
+	}
+	kept := d.must(t, "walker@paris", Walker)
+	d.server.Roles(t)
+	if err := session.Ping(t.Context()); err == nil {
+		t.Error("a session of a retired generation goes on")
+	}
+	if err := kept.Ping(t.Context()); err != nil {
+		t.Errorf("a session of a live generation was ended: %v", err)
+	}
+}
+
+// seed is one row of each table, made by the owner.
+const seed = `
+INSERT INTO repositories (id, repository, version, created, chunker, codec, recipients) VALUES (1, gen_random_uuid(), 1, now(), 'c', 'z', '[]');
+INSERT INTO filers (name) VALUES ('filer');
+INSERT INTO policies (name, schedule, retention, selection) VALUES ('nightly', '@daily', '{}', '{}');
+INSERT INTO shards (filer_id, name, source, last_number) VALUES (1, 'shard', 'posix:///srv', 2);
+INSERT INTO snapshots (id, shard_id, filer_id, number, state, started, selection, tasks_announced) VALUES
+    ('00000000-0000-0000-0000-000000000001', 1, 1, 1, 'committed', now(), '{}', 1),
+    ('00000000-0000-0000-0000-000000000002', 1, 1, 2, 'running', now(), '{}', 1);
+INSERT INTO problems (snapshot_id, path, op, error) VALUES ('00000000-0000-0000-0000-000000000001', 'p', 'open', 'no');
+INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES ('00000000-0000-0000-0000-000000000002', 1, 0, '1970-01-01', '\x010100');
+INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES ('00000000-0000-0000-0000-000000000002', 1, '1970-01-01', '', '\x0100');
+INSERT INTO slice_parts (snapshot_id, task_id, attempt, part, result) VALUES ('00000000-0000-0000-0000-000000000002', 1, 1, 1, '');
+INSERT INTO packs (pack, snapshot, stored_bytes, chunks) VALUES (gen_random_uuid(), '00000000-0000-0000-0000-000000000001', 1, 1);
+INSERT INTO pack_dependencies VALUES (1, 1);
+INSERT INTO chunks VALUES (gen_random_uuid(), 1, 1, 1, 1);
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing) VALUES (1, 0, 1, 1, gen_random_uuid(), gen_random_uuid(), '', '');
+INSERT INTO leaders (role, holder, epoch, until) VALUES ('keeper', 'somebody', 1, 0);`
+
+// seeded is a database with a schema, made by admin, and a row of each table.
+func seeded(t *testing.T) *database {
+	t.Helper()
+	d := withDatabase(t)
+	x, err := pgindex.Open(t.Context(), d.dsn("admin", Admin), pgindex.Options{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	if _, _, err := x.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.must(t, "admin", Admin).Exec(t.Context(), seed); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// tables are all of the index's, partitions too, with a column of each that can be set to itself.
+func tables(t *testing.T, conn *pgx.Conn) map[string]string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `SELECT c.relname, min(a.attname::text) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+		WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') GROUP BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	var table, column string
+	if _, err := pgx.ForEachRow(rows, []any{&table, &column}, func() error { found[table] = column; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 15+16 {
+		t.Fatalf("tables %v", found)
+	}
+	return found
+}
+
+func refused(err error) bool {
+	var failure *pgconn.PgError
+	return errors.As(err, &failure) && failure.Code == "42501"
+}
+
+// try runs a statement in a transaction that is undone.
+func try(t *testing.T, conn *pgx.Conn, statement string) error {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tx.Exec(t.Context(), statement)
+	return errors.Join(err, tx.Rollback(context.WithoutCancel(t.Context())))
+}
+
+// What each role may do with each table and row, by what the server says and by trying.
+func TestPostgresRoles(t *testing.T) {
+	d := seeded(t)
+	t.Run("privileges", d.testPrivileges)
+	t.Run("forbidden", d.testForbidden)
+	t.Run("made anew", d.testMadeAnew)
+}
+
+// Of each table: who may read it, add to it, change it or take from it. It is what these lists say, of every table that
+// there is: a new one is nobody's until it is said here and in migrations.Privileges.
+func (d *database) testPrivileges(t *testing.T) {
+	owner := d.must(t, "admin", Admin)
+	everyone := []string{"goose_db_version", "repositories", "schema_versions"}
+	work := []string{"pages", "read_batches", "slice_parts", "walk_tasks"}
+	written := append([]string{"chunks", "leaders", "pack_dependencies", "packs", "snapshots"}, work...)
+	for _, test := range []struct {
+		folder                         string
+		role                           Role
+		sees, adds, changes, takesFrom []string
+	}{
+		{"walker@paris", Walker, append([]string{"pages"}, everyone...), nil, nil, nil},
+		{"reader@paris", Reader, append([]string{"chunks", "packs", "pages"}, everyone...), nil, nil, nil},
+		{
+			"committer", Committer, append(append([]string{"filers", "policies", "shards"}, everyone...), written...),
+			append([]string{"problems"}, written...), append([]string{"chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), work,
+		},
+		{
+			"operator", Operator,
+			append([]string{"chunks", "filers", "packs", "pages", "policies", "problems", "read_batches", "shards", "snapshots", "walk_tasks"}, everyone...),
+			[]string{"filers", "policies", "shards", "snapshots", "walk_tasks"}, []string{"filers", "policies", "shards", "snapshots"},
+			[]string{"filers", "policies", "shards"},
+		},
+		{"prometheus", Monitor, []string{"filers", "read_batches", "walk_tasks"}, nil, nil, nil},
+	} {
+		conn := d.must(t, test.folder, test.role)
+		for table := range tables(t, owner) {
+			for privilege, of := range map[string][]string{"SELECT": test.sees, "INSERT": test.adds, "UPDATE": test.changes} {
+				var has bool
+				err := conn.QueryRow(t.Context(), "SELECT has_any_column_privilege($1, $2)", table, privilege).Scan(&has)
+				if err != nil || has != slices.Contains(of, table) {
+					t.Errorf("%s has %s of %s: %v, %v", test.role, privilege, table, has, err)
+				}
+			}
+			for _, privilege := range []string{"DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"} {
+				var has bool
+				err := conn.QueryRow(t.Context(), "SELECT has_table_privilege($1, $2)", table, privilege).Scan(&has)
+				if err != nil || has != (privilege == "DELETE" && slices.Contains(test.takesFrom, table)) {
+					t.Errorf("%s has %s of %s: %v, %v", test.role, privilege, table, has, err)
+				}
+			}
+		}
+		for _, statement := range []string{
+			"CREATE TABLE public.mine (a int)", "CREATE SCHEMA mine", "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+			"ALTER TABLE pages ADD COLUMN mine int", "DROP TABLE pages", "TRUNCATE pages", "SELECT lo_create(0)",
+			"SELECT lo_from_bytea(0, 'x')", "SELECT pg_read_file('/etc/passwd')", "COPY pages TO PROGRAM 'true'",
+			"SET ROLE bctl_admin", "SET SESSION AUTHORIZATION bctl_admin", "CREATE ROLE mine",
+		} {
+			if err := try(t, conn, statement); !refused(err) {
+				t.Errorf("%s: %s: %v", test.role, statement, err)
+			}
+		}
+		if test.role == Committer {
+			continue
+		}
+		// What changes nothing, but takes space or stands in others' way.
+		for _, statement := range []string{
+			"CREATE TEMP TABLE mine (a int)", "SELECT pg_advisory_lock(1650684012, 1)", "SELECT pg_advisory_xact_lock(1650684012, 1)",
+			"SELECT pg_try_advisory_lock_shared(1)", "LOCK TABLE pages IN ACCESS EXCLUSIVE MODE", "SELECT pg_logical_emit_message(false, 'a', 'b')",
+		} {
+			if err := try(t, conn, statement); !refused(err) {
+				t.Errorf("%s: %s: %v", test.role, statement, err)
+			}
+		}
+	}
+}
+
+// Reads and writes of tables are refused when they are tried, and not only said to be.
+func (d *database) testForbidden(t *testing.T) {
+	all := tables(t, d.must(t, "admin", Admin))
+	for folder, role := range map[string]Role{"walker@paris": Walker, "reader@oslo": Reader, "prometheus": Monitor} {
+		conn := d.must(t, folder, role)
+		for table, column := range all {
+			for _, statement := range []string{
+				"INSERT INTO " + table + " DEFAULT VALUES", "UPDATE " + table + " SET " + column + " = " + column, "DELETE FROM " + table,
+				"SELECT " + column + " FROM " + table + " FOR UPDATE",
+			} {
+				if err := try(t, conn, statement); !refused(err) {
+					t.Errorf("%s: %s: %v", role, statement, err)
+				}
+			}
+		}
+	}
+	const running, committed = "'00000000-0000-0000-0000-000000000002'", "'00000000-0000-0000-0000-000000000001'"
+	begin := func(columns, values string) string {
+		return "INSERT INTO snapshots (id, shard_id, filer_id, started, selection" + columns + ") VALUES (gen_random_uuid(), 1, 1, now(), '{}'" + values + ")"
+	}
+	const end = "UPDATE snapshots SET state = 'failed' WHERE id = " + running
+	for folder, statements := range map[string][]string{
+		"walker@paris": {"SELECT * FROM snapshots", "SELECT * FROM chunks", "SELECT * FROM packs", "SELECT * FROM walk_tasks", "SELECT * FROM filers"},
+		"reader@oslo":  {"SELECT * FROM snapshots", "SELECT stored_bytes FROM packs", "SELECT * FROM read_batches", "SELECT * FROM chunks_0", "SELECT * FROM shards"},
+		"prometheus":   {"SELECT name FROM filers", "SELECT directories FROM walk_tasks", "SELECT pages FROM read_batches", "SELECT * FROM pages", "SELECT * FROM snapshots"},
+		"committer": {
+			"DELETE FROM snapshots", "DELETE FROM packs", "DELETE FROM chunks", "DELETE FROM problems", "UPDATE repositories SET recipients = '[]'",
+			"INSERT INTO repositories SELECT * FROM repositories", "UPDATE filers SET site = 'elsewhere'", "UPDATE shards SET source = 'posix:///etc'",
+			"UPDATE packs SET pack = gen_random_uuid()", "DELETE FROM filers", "DELETE FROM policies", "UPDATE policies SET paused = true",
+			"UPDATE goose_db_version SET version_id = 1", "UPDATE schema_versions SET oldest = 1",
+		},
+		"operator": {
+			"UPDATE snapshots SET state = 'committed' WHERE id = " + running, "UPDATE snapshots SET committed = now()", "UPDATE snapshots SET tasks_settled = 1",
+			"UPDATE snapshots SET segments = '[]' WHERE id = " + committed, "DELETE FROM snapshots", "UPDATE shards SET last_good = NULL",
+			"UPDATE shards SET last_good_started = now()", "UPDATE shards SET name = 'another'", "UPDATE filers SET name = 'another'",
+			"INSERT INTO shards (filer_id, name, source, last_good_started) VALUES (1, 'new', 's', now())",
+			"DELETE FROM pages", "UPDATE pages SET last_snapshot = 1", "DELETE FROM chunks", "UPDATE chunks SET pack = 2", "UPDATE packs SET condemned = true",
+			"DELETE FROM walk_tasks", "UPDATE walk_tasks SET directories = ''", "DELETE FROM read_batches", "SELECT * FROM slice_parts",
+			"DELETE FROM problems", "UPDATE leaders SET epoch = 7", "UPDATE repositories SET recipients = '[]'", "INSERT INTO packs SELECT * FROM packs",
+			begin(", number, state, tasks_announced", ", 3, 'committed', 1"), begin(", number, state, tasks_announced, tasks_settled", ", 3, 'running', 1, 1"),
+			begin(", number, state, tasks_announced, base", ", 3, 'running', 1, 2"), begin(", number, state, tasks_announced, base", ", 4, 'running', 1, 1"),
+			begin(", number, state, tasks_announced, base, committed", ", 3, 'running', 1, 1, now()"),
+			"INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES (" + running + ", 1, 0, now(), '\\x010100')",
+		},
+	} {
+		role := Role(strings.Split(strings.Replace(folder, "prometheus", "monitor", 1), "@")[0])
+		conn := d.must(t, folder, role)
+		for _, statement := range statements {
+			if err := try(t, conn, statement); !refused(err) {
+				t.Errorf("%s: %s: %v", role, statement, err)
+			}
+		}
+	}
+	// With the one that runs out of the way, an operator begins the next, and adds its root once.
+	if _, err := d.must(t, "admin", Admin).Exec(t.Context(), end+"; DELETE FROM walk_tasks"); err != nil {
+		t.Fatal(err)
+	}
+	conn := d.must(t, "operator", Operator)
+	good := begin(", number, state, tasks_announced, base", ", 3, 'running', 1, 1")
+	root := func(rows int, generation, directories string) string {
+		return good + "; INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories)" +
+			fmt.Sprintf(" SELECT id, 1, %s, now(), %s FROM snapshots, generate_series(1, %d) WHERE state = 'running'", generation, directories, rows)
+	}
+	for statement, want := range map[string]bool{
+		good: true, root(1, "0", `'\x010100'`): true, root(2, "0", `'\x010100'`): false, root(1, "1", `'\x010100'`): false, root(1, "0", `'\x01010161'`): false,
+	} {
+		if err := try(t, conn, statement); want && err != nil || !want && !refused(err) {
+			t.Errorf("operator: %s: %v", statement, err)
+		}
+	}
+	var failure *pgconn.PgError
+	if err := try(t, conn, "UPDATE shards SET last_number = 1"); !errors.As(err, &failure) || failure.Code != "23514" {
+		t.Errorf("a number came back: %v", err)
+	}
+	if err := try(t, conn, "DELETE FROM shards"); !errors.As(err, &failure) || failure.Code != "23503" {
+		t.Errorf("a shard with snapshots was deleted: %v", err)
+	}
+}
+
+// Whatever was granted by hand, by an older version or to nobody is right again after bctl migrate, and after roles.sql.
+func (d *database) testMadeAnew(t *testing.T) {
+	ctx := t.Context()
+	owner := d.must(t, "admin", Admin)
+	x, err := pgindex.Open(ctx, d.dsn("admin", Admin), pgindex.Options{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	for name, again := range map[string]func(){
+		"migrate": func() {
+			if _, _, err := x.Migrate(ctx); err != nil {
+				t.Error(err)
+			}
+		},
+		"roles.sql": func() { d.server.Roles(t) },
+	} {
+		_, err := owner.Exec(ctx, `GRANT ALL ON pages TO bctl_walker; GRANT UPDATE (state) ON snapshots TO bctl_operator; GRANT SELECT ON packs TO PUBLIC;
+			REVOKE ALL ON pages FROM bctl_reader; DROP TRIGGER bctl_check_begin ON snapshots`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again()
+		for _, test := range []struct {
+			role, what, privilege string
+			want                  bool
+		}{
+			{"bctl_walker", "pages", "UPDATE", false}, {"bctl_walker", "packs", "SELECT", false},
+			{"bctl_operator", "snapshots", "UPDATE", false}, {"bctl_reader", "pages", "SELECT", true},
+		} {
+			var has bool
+			if err := owner.QueryRow(ctx, "SELECT has_table_privilege($1, $2, $3)", test.role, test.what, test.privilege).Scan(&has); err != nil || has != test.want {
+				t.Errorf("after %s: %s has %s of %s: %v, %v", name, test.role, test.privilege, test.what, has, err)
+			}
+		}
+		var triggers int
+		if err := owner.QueryRow(ctx, "SELECT count(*) FROM pg_trigger WHERE tgname = 'bctl_check_begin'").Scan(&triggers); err != nil || triggers != 1 {
+			t.Errorf("after %s: %d triggers, %v", name, triggers, err)
+		}
+	}
+	superuser, err := url.Parse(d.server.Superuser())
+	if err != nil {
+		t.Fatal(err)
+	}
+	superuser.Path = "/bctl"
+	conn, err := pgx.Connect(ctx, superuser.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	// A role that this version needs is not there yet; a schema is not this version's.
+	if _, err := conn.Exec(ctx, "ALTER DATABASE bctl SET bctl.roles = 'other'"); err != nil {
+		t.Fatal(err)
+	}
+	misnamed, err := pgindex.Open(ctx, d.dsn("admin", Admin), pgindex.Options{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer misnamed.Close()
+	if _, _, err := misnamed.Migrate(ctx); err == nil || !strings.Contains(err.Error(), "roles.sql") {
+		t.Errorf("migrate without the roles: %v", err)
+	}
+	if _, err := owner.Exec(ctx, "UPDATE goose_db_version SET version_id = version_id + 100; GRANT UPDATE ON pages TO bctl_walker"); err != nil {
+		t.Fatal(err)
+	}
+	d.server.Roles(t) // says what is to be done, and leaves the tables alone
+	if err := try(t, d.must(t, "walker@paris", Walker), "UPDATE pages SET inode = inode"); err != nil {
+		t.Errorf("roles.sql on a newer schema: %v", err)
+	}
+	if _, err := owner.Exec(ctx, "UPDATE goose_db_version SET version_id = version_id - 100"); err != nil {
+		t.Fatal(err)
+	}
+	// A schema that somebody else has made becomes the installation's, with what is in it.
+	if _, err := x.EnsureFiler(ctx, "another"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(ctx, "REASSIGN OWNED BY bctl_admin TO bctl; ALTER DATABASE bctl RESET ALL"); err != nil {
+		t.Fatal(err)
+	}
+	d.server.Roles(t)
+	fresh, err := pgindex.Open(ctx, d.dsn("admin", Admin), pgindex.Options{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fresh.Close()
+	if _, _, err := fresh.Migrate(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := fresh.Repository(ctx); err != nil && !errors.Is(err, backup.ErrNoRepository) {
+		t.Error(err)
+	}
+}

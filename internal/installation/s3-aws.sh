@@ -1,0 +1,49 @@
+#!/bin/sh
+# Made by bctl deploy: makes the bucket, its policy, and a user with a key for each identity. It needs the AWS command line, with
+# credentials of somebody who administers the account, and can be run again; keys that are there stay.
+#
+#   sh apply.sh                     all of it
+#   sh apply.sh rotate USER         a second key for a user; its folder gets it
+#   sh apply.sh retire USER KEY-ID  deletes an old one
+set -eu
+cd "$(dirname "$0")"
+
+key() { # USER FOLDER
+	(
+		umask 077
+		aws iam create-access-key --user-name "$1" --query 'AccessKey.[AccessKeyId,SecretAccessKey]' --output text | {
+			read -r id secret
+			printf '[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n' "$id" "$secret"
+		} >"../$2/s3-credentials.new"
+		grep -q 'key_id = .' "../$2/s3-credentials.new"
+		mv "../$2/s3-credentials.new" "../$2/s3-credentials"
+	)
+}
+
+folder() { # USER
+	case $1 in
+	{{range .Accounts}}{{.Name}}) echo '{{.Folder}}' ;;
+	{{end}}*) echo "no user $1" >&2 && return 1 ;;
+	esac
+}
+
+case ${1-} in
+rotate) key "$2" "$(folder "$2")" && exit ;;
+retire) aws iam delete-access-key --user-name "$2" --access-key-id "$3" && exit ;;
+esac
+
+if ! aws s3api head-bucket --bucket {{.Bucket}} 2>/dev/null; then
+	aws s3 mb s3://{{.Bucket}}{{with .Region}} --region {{.}}{{end}}
+fi
+aws s3api put-public-access-block --bucket {{.Bucket}} --public-access-block-configuration \
+	BlockPublicAcls=true,IgnorePublicAcls=true,BlockPublicPolicy=true,RestrictPublicBuckets=true
+aws s3api put-bucket-versioning --bucket {{.Bucket}} --versioning-configuration Status=Enabled
+aws s3api put-bucket-policy --bucket {{.Bucket}} --policy file://bucket-policy.json
+
+user() { # NAME POLICY FOLDER
+	aws iam get-user --user-name "$1" >/dev/null 2>&1 || aws iam create-user --user-name "$1" >/dev/null
+	aws iam put-user-policy --user-name "$1" --policy-name bctl --policy-document "file://$2.json"
+	grep -q 'key_id = .' "../$3/s3-credentials" 2>/dev/null || key "$1" "$3"
+}
+{{range .Accounts}}user {{.Name}} {{.Policy}} '{{.Folder}}'
+{{end}}

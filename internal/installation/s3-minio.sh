@@ -1,0 +1,29 @@
+#!/bin/sh
+# Made by bctl deploy: tells a MinIO of this installation's bucket, policies and keys. Run it as often as you like: before
+# bctl init, after a rotation, and after a retirement, whose keys it removes. It needs mc (https://github.com/minio/mc), and
+# the server's root user in the environment, where no other user of the machine sees it:
+#
+#   MC_HOST_store=https://USER:PASSWORD@{{.Host}}:{{.Port}} sh apply.sh
+set -eu
+cd "$(dirname "$0")"
+: "${MC_HOST_store:?set it to https://USER:PASSWORD@{{.Host}}:{{.Port}}}"
+export SSL_CERT_FILE="$PWD/ca.pem"
+
+# MinIO's policies cannot forbid to overwrite. So the bucket keeps every version, and nobody here may delete one.
+mc mb --ignore-existing --with-versioning store/{{.Bucket}}
+mc version enable store/{{.Bucket}}
+{{range .Roles}}
+mc admin policy create store {{$.Name}}-{{.}} {{.}}.json{{end}}
+
+user() { # NAME POLICY; mc reads the key from its standard input
+	mc admin user add store <"accounts/$1"
+	mc --json admin user info store "$1" | grep -q "\"policyName\": *\"$2\"" || mc admin policy attach store "$2" --user "$1"
+}
+{{range .Accounts}}user {{.Name}} {{$.Name}}-{{.Policy}}
+{{end}}
+mc --json admin user ls store | sed -n 's/.*"accessKey": *"\({{.Name}}-[^"]*\)".*/\1/p' | while read -r name; do
+	case $name in
+	{{range $i, $a := .Accounts}}{{if $i}} | {{end}}{{$a.Name}}{{end}}) ;;
+	*) mc admin user rm store "$name" ;;
+	esac
+done

@@ -1,0 +1,241 @@
+package installation
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"text/template"
+)
+
+// storeRoles are the roles that the store knows. Walkers do not talk to it.
+var storeRoles = []Role{Admin, Committer, Reader, Operator}
+
+// An s3Right is what a role may do with the store, as all kinds of servers say it.
+type s3Right struct {
+	actions []string
+	objects []string // below the store's prefix; nil: the bucket itself
+}
+
+// s3Rights returns what a role may do. No role may delete, and none may put a name twice, as far as the server lets us say so.
+func s3Rights(role Role) []s3Right {
+	get, put, list := "s3:GetObject", "s3:PutObject", []string{"s3:ListBucket"}
+	switch role {
+	case Admin: // init looks for backups in the store, and writes what the repository is
+		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}, {[]string{put}, []string{"repository"}}}
+	case Committer: // looks for packs that it is told of; without ListBucket what is not there would look like what it may not see
+		return []s3Right{{[]string{get}, []string{"repository", "packs/*", "segments/*"}}, {list, nil}, {[]string{put}, []string{"segments/*"}}}
+	case Reader:
+		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
+	case Operator: // restores
+		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}}
+	}
+	return nil
+}
+
+// A statement is one of a policy in Amazon's language, which the others speak to some part.
+type statement struct {
+	Sid       string         `json:",omitempty"`
+	Effect    string         `json:""`
+	Principal any            `json:",omitempty"`
+	Action    []string       `json:""`
+	Resource  []string       `json:""`
+	Condition map[string]any `json:",omitempty"`
+}
+
+func encodePolicy(statements []statement) ([]byte, error) {
+	text, err := json.MarshalIndent(struct {
+		Version   string
+		Statement []statement
+	}{"2012-10-17", statements}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// bucket returns the store's bucket, and the prefix of its objects, which is empty or ends with a slash.
+func (s *Store) bucket() (bucket, prefix string) {
+	bucket, prefix, _ = strings.Cut(strings.TrimPrefix(s.URL, "s3://"), "/")
+	if prefix = strings.Trim(prefix, "/"); prefix != "" {
+		prefix += "/"
+	}
+	return bucket, prefix
+}
+
+// port is the server's, where it is one of ours.
+func (s *Store) port() string {
+	if u, err := url.Parse(s.Endpoint); err == nil && u.Port() != "" {
+		return u.Port()
+	}
+	return "443"
+}
+
+// statements are what a role may do. A PUT that says If-None-Match never overwrites; only Amazon lets a policy insist on it.
+func (s *Store) statements(role Role, principal any) []statement {
+	bucket, prefix := s.bucket()
+	var list []statement
+	for _, right := range s3Rights(role) {
+		of := statement{Effect: "Allow", Principal: principal, Action: right.actions, Resource: []string{"arn:aws:s3:::" + bucket}}
+		if right.objects != nil {
+			of.Resource = nil
+			for _, name := range right.objects {
+				of.Resource = append(of.Resource, "arn:aws:s3:::"+bucket+"/"+prefix+name)
+			}
+		}
+		if s.Kind == AWS && slices.Contains(right.actions, "s3:PutObject") {
+			of.Condition = map[string]any{"Null": map[string]string{"s3:if-none-match": "false"}}
+		}
+		list = append(list, of)
+	}
+	return list
+}
+
+// A storeAccount is a user of the store.
+type storeAccount struct {
+	Name   string // at the server: the access key where we choose it
+	Policy string // the file of what it may do, without .json
+	Folder string // where its key goes, where the server makes it
+	key    StoreKey
+}
+
+// storeAccounts returns the users of the live identities: one a generation where we choose keys; else one an
+// identity, because Amazon gives each user two keys.
+func (p *Plan) storeAccounts(keys map[Identity]StoreKey) ([]storeAccount, error) {
+	var all []storeAccount
+	identities := p.Identities()
+	if p.Store.Kind == AWS {
+		identities = p.newest()
+	}
+	for _, i := range identities {
+		if !slices.Contains(storeRoles, i.Role) {
+			continue
+		}
+		account := storeAccount{Policy: string(i.Role), Folder: i.home()}
+		if p.Store.Kind == AWS {
+			account.Name = strings.ReplaceAll(p.Name+"-"+i.Folder(), "@", "-")
+		} else {
+			key, ok := keys[i]
+			if !ok {
+				return nil, fmt.Errorf("%s has no key of the store", i.Name())
+			}
+			account.Name, account.key = key.Access, key
+		}
+		all = append(all, account)
+	}
+	return all, nil
+}
+
+//go:embed s3-*.sh s3-*.md
+var storeTexts embed.FS
+
+// storeFiles returns the policies of the store, what its server has to know of keys, and the commands that
+// tell it. keys are those of live identities; those of Amazon are made there.
+func storeFiles(p *Plan, keys map[Identity]StoreKey) ([]File, error) {
+	accounts, err := p.storeAccounts(keys)
+	if err != nil {
+		return nil, err
+	}
+	var files []File
+	switch p.Store.Kind {
+	case AWS:
+		files, err = p.awsFiles()
+	case MinIO:
+		files, err = p.minioFiles(accounts)
+	case VersityGW:
+		files, err = p.versityFiles(accounts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	bucket, prefix := p.Store.bucket()
+	data := map[string]any{
+		"Name": p.Name, "Bucket": bucket, "Prefix": prefix, "Region": p.Store.Region,
+		"Endpoint": p.Store.Endpoint, "Host": p.Store.host(), "Port": p.Store.port(),
+		"Accounts": accounts, "Roles": storeRoles, "Folder": strings.TrimSuffix(p.place("s3/README.md"), "/README.md"),
+	}
+	templates, err := template.New("").Option("missingkey=error").ParseFS(storeTexts, "s3-"+string(p.Store.Kind)+".*")
+	if err != nil {
+		return nil, err
+	}
+	for from, to := range map[string]string{".sh": "s3/apply.sh", ".md": "s3/README.md"} {
+		var text strings.Builder
+		if err := templates.ExecuteTemplate(&text, "s3-"+string(p.Store.Kind)+from, data); err != nil {
+			return nil, fmt.Errorf("%s: %w", to, err)
+		}
+		files = append(files, File{Path: to, Data: []byte(text.String())})
+	}
+	return files, nil
+}
+
+// rolePolicies are a file a role, with what its users may do.
+func (p *Plan) rolePolicies() ([]File, error) {
+	var files []File
+	for _, role := range storeRoles {
+		text, err := encodePolicy(p.Store.statements(role, nil))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, File{Path: "s3/" + string(role) + ".json", Data: text})
+	}
+	return files, nil
+}
+
+// awsFiles: who may do what, and what nobody may do with the bucket, whoever else has rights in the account.
+func (p *Plan) awsFiles() ([]File, error) {
+	files, err := p.rolePolicies()
+	if err != nil {
+		return nil, err
+	}
+	bucket, prefix := p.Store.bucket()
+	all, objects := "arn:aws:s3:::"+bucket, "arn:aws:s3:::"+bucket+"/"+prefix+"*"
+	text, err := encodePolicy([]statement{
+		{
+			Sid: "NothingIsOverwritten", Effect: "Deny", Principal: "*", Action: []string{"s3:PutObject"}, Resource: []string{objects},
+			Condition: map[string]any{"Null": map[string]string{"s3:if-none-match": "true"}},
+		},
+		{
+			Sid: "NothingGoesInTheClear", Effect: "Deny", Principal: "*", Action: []string{"s3:*"}, Resource: []string{all, objects},
+			Condition: map[string]any{"Bool": map[string]string{"aws:SecureTransport": "false"}},
+		},
+	})
+	return append(files, File{Path: "s3/bucket-policy.json", Data: text}), err
+}
+
+// minioFiles: a policy a role, and a file an account, which mc reads its key from: on a command line all users of the machine would see it.
+func (p *Plan) minioFiles(accounts []storeAccount) ([]File, error) {
+	files, err := p.rolePolicies()
+	for _, a := range accounts {
+		files = append(files, File{Path: "s3/accounts/" + a.Name, Data: []byte(a.key.Access + "\n" + a.key.Secret + "\n"), Secret: true})
+	}
+	return files, err
+}
+
+// versityFiles: the accounts as the gateway's own service for them keeps them, and a bucket policy that names them.
+func (p *Plan) versityFiles(accounts []storeAccount) ([]File, error) {
+	type user struct {
+		Access string `json:"access"`
+		Secret string `json:"secret"`
+		Role   string `json:"role"`
+	}
+	users := map[string]user{}
+	var statements []statement
+	for _, role := range storeRoles {
+		var names []string
+		for _, a := range accounts {
+			if a.Policy == string(role) {
+				users[a.Name] = user{a.key.Access, a.key.Secret, "user"}
+				names = append(names, a.Name)
+			}
+		}
+		statements = append(statements, p.Store.statements(role, map[string]any{"AWS": names})...)
+	}
+	known, err := json.MarshalIndent(map[string]any{"accessAccounts": users}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	policy, err := encodePolicy(statements)
+	return []File{
+		{Path: "s3/iam/users.json", Data: append(known, '\n'), Secret: true},
+		{Path: "s3/bucket-policy.json", Data: policy},
+	}, err
+}

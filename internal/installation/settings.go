@@ -1,0 +1,169 @@
+package installation
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// What is in the folder of each identity.
+const (
+	certificateName = "cert.pem"
+	keyName         = "key.pem"
+	authoritiesName = "ca.pem"
+	settingsName    = "bctl.yaml"
+	storeSecretName = "s3-secret-key"
+	credentialsName = "s3-credentials" // made by people, where the store makes keys itself
+	workerKeyName   = "worker.key"     // made by bctl init
+	identityName    = "identity.txt"   // made by bctl init
+)
+
+// httpPort is where services serve their metrics and health.
+const httpPort = 9464
+
+// home is the folder of what a role shows.
+func (i Identity) home() string {
+	if i.Role == Monitor {
+		return "prometheus"
+	}
+	return i.Folder()
+}
+
+// serverName is in the certificates of a role's services, whatever machine they run on: Prometheus asks for it.
+func (p *Plan) serverName(r Role) string { return string(r) + "." + p.Name }
+
+// services are the roles that are watched.
+var services = []Role{Committer, Walker, Reader}
+
+// settingsFiles are the settings of each identity in its newest generation, and what it shows to the store.
+func settingsFiles(p *Plan, keys map[Identity]StoreKey) (files []File, err error) {
+	for _, i := range p.newest() {
+		if i.Role == Monitor {
+			continue
+		}
+		s := p.settings(i)
+		if key, ok := keys[i]; ok && i.Role.usesStore() {
+			s["store"].(group)["access_key"] = key.Access
+			s["store"].(group)["secret_key_file"] = storeSecretName
+			files = append(files, File{Path: i.home() + "/" + storeSecretName, Data: []byte(key.Secret + "\n"), Secret: true})
+		}
+		var text bytes.Buffer
+		fmt.Fprintf(&text, `# Made by bctl deploy for %s; bctl deploy refresh writes it again. Settings of your own go into the
+# environment, which is stronger than this file: BCTL_WORKER_TASKS=8. docs/configuration.md lists them.
+`, i.Name())
+		if err := encodeYAML(&text, s); err != nil {
+			return nil, err
+		}
+		files = append(files, File{Path: i.home() + "/" + settingsName, Data: text.Bytes()})
+	}
+	return files, nil
+}
+
+// A group of settings.
+type group map[string]any
+
+func encodeYAML(to *bytes.Buffer, v any) error {
+	e := yaml.NewEncoder(to)
+	e.SetIndent(2)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	return e.Close()
+}
+
+// settings of one identity: what its role needs, and no more.
+func (p *Plan) settings(i Identity) group {
+	tls := func(more group) group { // names are relative to the file that they are in
+		more["ca_file"], more["cert_file"], more["key_file"] = authoritiesName, certificateName, keyName
+		return more
+	}
+	index := url.URL{
+		Scheme: "postgres", User: url.User(p.Name + "_" + string(i.Role)), Path: "/" + p.Postgres.Name,
+		Host: net.JoinHostPort(p.Postgres.Host, strconv.Itoa(p.Postgres.Port)), RawQuery: "sslmode=verify-full",
+	}
+	s := group{"index": tls(group{"url": index.String()})}
+	if _, ok := i.access(); ok {
+		nats := tls(group{"url": p.natsURL(), "inbox_prefix": i.inbox()})
+		if i.Role == Committer {
+			nats["replicas"] = p.natsReplicas()
+		}
+		s["nats"] = nats
+	}
+	if i.Role.usesStore() {
+		s["store"] = p.storeSettings()
+	}
+	switch i.Role {
+	case Admin:
+		s["worker_key"], s["identity"] = workerKeyName, identityName
+	case Operator:
+		s["identity"] = identityName
+	case Reader:
+		s["worker_key"] = workerKeyName
+	case Committer, Walker, Monitor:
+	}
+	if i.Role.sited() {
+		s["worker"] = group{"site": i.Site}
+	}
+	if i.Role.sited() || i.Role == Committer {
+		s["http"] = group{
+			"listen": ":" + strconv.Itoa(httpPort), "cert_file": certificateName, "key_file": keyName,
+			"client_ca_file": authoritiesName, "clients": p.watchers(),
+		}
+	}
+	return s
+}
+
+func (p *Plan) storeSettings() group {
+	s := group{"url": p.Store.URL}
+	if p.Store.Endpoint != "" {
+		s["endpoint"] = p.Store.Endpoint
+	}
+	if p.Store.Region != "" {
+		s["region"] = p.Store.Region
+	}
+	if p.Store.Kind.Ours() {
+		s["ca_file"] = authoritiesName
+	} else {
+		s["credentials_file"] = credentialsName
+	}
+	return s
+}
+
+// watchers are the certificates that may read metrics.
+func (p *Plan) watchers() (names []string) {
+	for _, i := range p.Identities() {
+		if i.Role == Monitor {
+			names = append(names, i.Name())
+		}
+	}
+	return names
+}
+
+// prometheusFile scrapes the services, under the names of jobs that deploy/prometheus/alerts.yaml knows.
+func prometheusFile(p *Plan) (File, error) {
+	file := func(name string) string { return p.place("prometheus/" + name) }
+	var jobs []group
+	for _, role := range services {
+		jobs = append(jobs, group{
+			"job_name": "bctl-" + string(role), "scheme": "https",
+			"tls_config": group{
+				"ca_file": file(authoritiesName), "cert_file": file(certificateName), "key_file": file(keyName),
+				"server_name": p.serverName(role), "min_version": "TLS12",
+			},
+			"file_sd_configs": []group{{"files": []string{file("targets-" + string(role) + ".yml")}}},
+		})
+	}
+	var text bytes.Buffer
+	text.WriteString(strings.TrimLeft(`
+# Made by bctl deploy. Targets are yours: targets-walker.yml, targets-reader.yml and targets-committer.yml beside
+# this file, each a list like
+#   - targets: ["walker1.example.com:9464", "walker2.example.com:9464"]
+`, "\n"))
+	err := encodeYAML(&text, group{"scrape_configs": jobs})
+	return File{Path: "prometheus/prometheus.yml", Data: text.Bytes()}, err
+}

@@ -1,0 +1,239 @@
+//go:build linux
+
+package posix
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A Mount is where a path's file system comes from.
+type Mount struct {
+	Point      string // where it is mounted
+	FileSystem string // ext4, nfs4 …
+	Device     string // /dev/sda1, filer:/export
+	Options    []string
+	Root       bool // the path itself is a mount point
+	FreeBytes  uint64
+}
+
+// Network reports whether the files are on another machine.
+func (m *Mount) Network() bool {
+	switch m.FileSystem {
+	case "nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "fuse.ceph", "afs", "9p", "gpfs", "beegfs", "fuse.s3fs":
+		return true
+	}
+	return false
+}
+
+// Option returns the value of a mount option ("vers" of vers=4.2), and whether it is there.
+func (m *Mount) Option(name string) (value string, ok bool) {
+	for _, o := range m.Options {
+		if key, value, _ := strings.Cut(o, "="); key == name {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// MountOf returns what a path is on.
+func MountOf(path string) (Mount, error) {
+	var m Mount
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st); err != nil {
+		return m, rootError(path, err)
+	}
+	m.Root = st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	var space unix.Statfs_t
+	if err := unix.Statfs(path, &space); err != nil {
+		return m, rootError(path, err)
+	}
+	m.FreeBytes = space.Bavail * uint64(space.Bsize)
+	table, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return m, err
+	}
+	defer table.Close()
+	err = m.find(table, st.Mnt_id)
+	return m, err
+}
+
+// find reads the line of the mount with this id. Its form is in proc_pid_mountinfo(5):
+//
+//	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+func (m *Mount) find(table io.Reader, id uint64) error {
+	for lines := bufio.NewScanner(table); lines.Scan(); {
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		fields, rest := strings.Fields(before), strings.Fields(after)
+		if !ok || len(fields) < 6 || len(rest) < 3 || fields[0] != strconv.FormatUint(id, 10) {
+			continue
+		}
+		m.Point, m.FileSystem, m.Device = unescape(fields[4]), rest[0], unescape(rest[1])
+		m.Options = append(strings.Split(fields[5], ","), strings.Split(rest[2], ",")...)
+		return nil
+	}
+	return fmt.Errorf("mount %d is not in /proc/self/mountinfo: %w", id, backup.ErrNotFound)
+}
+
+// unescape undoes what the kernel does to blanks: \040.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// A Survey is what a short walk of a tree has shown.
+type Survey struct {
+	Entries, Directories int
+	Median, P99          time.Duration // of a stat
+	Denied               int           // entries that could not be looked at, or directories that could not be listed
+	DeniedPath           string        // one of them
+	Openat2              bool          // the kernel resolves beneath the root
+	NoAtimeDenied        bool          // reading leaves traces: O_NOATIME is not for us
+	File                 string        // that was opened; empty: there was none
+	FileError            error         // why it could not be read
+	XattrError           error         // why its extended attributes could not be
+	Uncached             bool          // RWF_DONTCACHE works: pages that are read do not stay
+	Cachestat            bool          // else: the kernel says what is cached
+	Grain                time.Duration // of change times: what all that were seen are multiples of
+	Newest               time.Time     // change time
+}
+
+// Survey walks the tree at a path, breadth first, until it has stat'ed so many entries, and opens one file of them. It
+// does as a backup does, and changes nothing. Errors are as Open's.
+func (s *Source) Survey(ctx context.Context, path string, entries int) (Survey, error) {
+	t, err := s.open(URL(path))
+	if err != nil {
+		return Survey{}, err
+	}
+	defer t.Close()
+	w := surveyor{tree: t, limit: entries, seen: Survey{Openat2: !t.noOpenat2, Grain: time.Second}}
+	for todo := []string{""}; len(todo) > 0 && len(w.times) < entries && w.seen.Directories < entries; todo = todo[1:] {
+		below, err := w.directory(ctx, todo[0])
+		if err != nil {
+			return w.seen, err
+		}
+		todo = append(todo, below[:min(len(below), entries)]...)
+	}
+	slices.Sort(w.times)
+	if n := len(w.times); n > 0 {
+		w.seen.Median, w.seen.P99 = w.times[n/2], w.times[n*99/100]
+	}
+	w.seen.Entries, w.seen.NoAtimeDenied = len(w.times), t.noAtimeDenied.Load()
+	return w.seen, nil
+}
+
+type surveyor struct {
+	tree  *tree
+	limit int
+	seen  Survey
+	times []time.Duration
+}
+
+// directory looks at the entries of one directory, and returns those that are directories.
+func (w *surveyor) directory(ctx context.Context, path string) (below []string, err error) {
+	w.seen.Directories++
+	opened, err := w.tree.OpenDirectory(ctx, path)
+	if err != nil {
+		return nil, w.skip(ctx, path, err)
+	}
+	d := opened.(*directory)
+	defer d.Close()
+	if d.denied != 0 {
+		return nil, w.skip(ctx, path, d.denied)
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	for len(w.times) < w.limit {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		_, err := d.fill(s)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return below, w.skip(ctx, path, err)
+		}
+		for _, r := range s.records {
+			if len(w.times) >= w.limit {
+				break
+			}
+			name := string(s.dents[r.start:r.end])
+			at := strings.TrimPrefix(path+"/"+name, "/")
+			if r.kind == unix.DT_DIR {
+				below = append(below, at)
+				continue
+			}
+			w.entry(ctx, s, d, r, name, at)
+		}
+	}
+	return below, nil
+}
+
+// skip notes what could not be looked at. Of the root it is an error.
+func (w *surveyor) skip(ctx context.Context, path string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if path == "" {
+		return fmt.Errorf("list %q: %w", w.tree.path, err)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		w.seen.Denied++
+		w.seen.DeniedPath = path
+	}
+	return nil
+}
+
+func (w *surveyor) entry(ctx context.Context, s *scratch, d *directory, r record, name, path string) {
+	var e backup.Entry
+	begin := time.Now()
+	op, err := d.stat(s, r, &e)
+	if op != "" {
+		if err != nil {
+			w.seen.Denied++
+			w.seen.DeniedPath = path
+		}
+		return
+	}
+	w.times = append(w.times, time.Since(begin))
+	if changed := time.Unix(e.Ctime.Sec, int64(e.Ctime.Nsec)); changed.After(w.seen.Newest) {
+		w.seen.Newest = changed
+	}
+	for w.seen.Grain > time.Nanosecond && int64(e.Ctime.Nsec)%int64(w.seen.Grain) != 0 {
+		w.seen.Grain /= 10
+	}
+	if e.Kind == backup.File && e.Size > 0 && (w.seen.File == "" || w.seen.FileError != nil) {
+		w.file(ctx, d, name, path)
+	}
+}
+
+// file opens a file, reads its first byte, and closes it, as a reader does.
+func (w *surveyor) file(ctx context.Context, d *directory, name, path string) {
+	w.seen.File = path
+	opened, err := d.OpenFile(ctx, name)
+	if err != nil {
+		w.seen.FileError = err
+		return
+	}
+	defer opened.Close()
+	f := opened.(*file)
+	_, w.seen.XattrError = f.Xattrs()
+	var b [1]byte
+	_, w.seen.FileError = f.ReadAt(b[:], 0)
+	w.seen.Uncached = f.uncached
+	var stat unix.Cachestat_t
+	w.seen.Cachestat = unix.Cachestat(uint(f.fd), &unix.CachestatRange{}, &stat, 0) == nil
+}

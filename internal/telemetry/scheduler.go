@@ -1,0 +1,91 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A Scheduler measures the scheduler of a committer. All methods of a nil one do nothing.
+type Scheduler struct {
+	leads, passed, waiting, followed, refused prometheus.Gauge
+
+	begun, missed prometheus.Counter
+	late          prometheus.Histogram
+	retries       *Retries
+}
+
+// lateBuckets are from a tick of the scheduler to three days, in seconds.
+var lateBuckets = []float64{10, 60, 300, 1800, 7200, 28_800, 86_400, 259_200}
+
+// Scheduler returns what measures a scheduler; a process has one.
+func (m *Metrics) Scheduler() *Scheduler {
+	if m == nil {
+		return nil
+	}
+	s := &Scheduler{
+		leads:   m.gauge("bctl_scheduler", "1 where this committer begins what policies ask for, else 0.").WithLabelValues(),
+		passed:  m.gauge("bctl_schedule_pass_timestamp_seconds", "When this committer had last begun all that was due and could be, in seconds since 1970; 0: never.").WithLabelValues(),
+		waiting: m.gauge("bctl_schedule_waiting", "Shards that are due, and wait because as many snapshots run as may.").WithLabelValues(),
+		begun:   m.total("bctl_schedule_begun_total", "Snapshots that were begun because a policy asks for them."),
+		missed:  m.total("bctl_schedule_missed_total", "Times at which a shard was to be backed up that passed while it still waited for an earlier one: one snapshot was begun for all."),
+		late:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bctl_schedule_late_seconds", Help: "Time from when a shard was due until its snapshot was begun.", Buckets: lateBuckets}),
+		retries: m.Retries("schedule"),
+	}
+	m.registry.MustRegister(s.late)
+	policies := m.gauge("bctl_schedule_policies", "Policies that the scheduler follows, or refuses because it does not understand them.", "state")
+	s.followed, s.refused = policies.WithLabelValues("followed"), policies.WithLabelValues("refused")
+	return s
+}
+
+// Leads says whether this scheduler leads. One that does not has nothing to tell of policies and shards.
+func (s *Scheduler) Leads(leads bool) {
+	if s == nil {
+		return
+	}
+	if leads {
+		s.leads.Set(1)
+		return
+	}
+	for _, gauge := range []prometheus.Gauge{s.leads, s.waiting, s.followed, s.refused} {
+		gauge.Set(0)
+	}
+}
+
+// Policies says how many policies are followed, and how many cannot be.
+func (s *Scheduler) Policies(followed, refused int) {
+	if s != nil {
+		s.followed.Set(float64(followed))
+		s.refused.Set(float64(refused))
+	}
+}
+
+// Begun counts a snapshot that was begun so long after it was due, and the further times that have passed since.
+func (s *Scheduler) Begun(late time.Duration, missed int) {
+	if s != nil {
+		s.begun.Inc()
+		observe(s.late, late)
+		s.missed.Add(float64(missed))
+	}
+}
+
+// Waiting says how many shards are due that may not be begun yet.
+func (s *Scheduler) Waiting(shards int) {
+	if s != nil {
+		s.waiting.Set(float64(shards))
+	}
+}
+
+// Passed notes that all was done that was to be done at now.
+func (s *Scheduler) Passed(now time.Time) {
+	if s != nil {
+		s.passed.Set(float64(now.UnixMilli()) / 1000)
+	}
+}
+
+// Retry notes that something is tried again at the next tick because of err.
+func (s *Scheduler) Retry(err error) {
+	if s != nil {
+		s.retries.Add(err)
+	}
+}

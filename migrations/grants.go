@@ -1,0 +1,97 @@
+package migrations
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A Privilege is what a role may do with a table of the index: SELECT, INSERT, UPDATE, DELETE, with all of its
+// columns or with some.
+type Privilege struct {
+	Role    string // committer, walker, reader, operator or monitor; admin owns the tables
+	Actions []string
+	Tables  []string
+	Columns []string // nil: all
+}
+
+// Privileges are what the roles have, and all that they have. They follow from the queries of
+// internal/index/entindex and pgindex: what a statement names is there, and a column to lock rows by (SELECT … FOR SHARE
+// wants UPDATE of one).
+//
+// No role may delete a snapshot, a pack or a chunk, or change a repository.
+var Privileges = []Privilege{
+	// Walkers compare with what the last snapshot found.
+	{"walker", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages"), nil},
+
+	// Readers ask where chunks are, and for old listings.
+	{"reader", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "chunks"), nil},
+	{"reader", may("SELECT"), in("packs"), of("id", "pack", "snapshot", "condemned")},
+
+	// Committers are the only writers of results. They lead and schedule, too.
+	{"committer", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies"), nil},
+	{"committer", may("SELECT", "INSERT"), in("packs", "pack_dependencies"), nil},
+	{"committer", may("INSERT"), in("problems"), nil},
+	{"committer", may("SELECT", "INSERT", "UPDATE"), in("snapshots", "chunks", "leaders"), nil},
+	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
+	{"committer", may("UPDATE"), in("packs"), of("condemned")},
+	{"committer", may("UPDATE"), in("filers"), of("walk_slots", "read_slots", "walk_latency", "walk_idle", "read_latency", "read_idle")},
+	{"committer", may("UPDATE"), in("shards"), of("last_number", "last_good", "last_good_number", "last_good_started", "last_good_files",
+		"last_good_bytes", "policy_id", "policy_revision", "due", "deadline")},
+
+	// Operators see what there is, register filers, shards and policies, begin snapshots and ask for their end.
+	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
+		"problems", "pages", "chunks", "packs", "walk_tasks", "read_batches"), nil},
+	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
+	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "compare", "selection", "labels",
+		"retired", "walk_slots", "read_slots")},
+	{"operator", may("UPDATE"), in("policies"), of("revision", "labels", "paused", "schedule", "time_zone", "jitter", "windows",
+		"recovery_point", "retention", "selection")},
+	{"operator", may("INSERT"), in("shards"), of("name", "source", "pattern", "selection", "retired", "filer_id", "last_number",
+		"last_good_number", "last_good_files", "last_good_bytes", "policy_id", "policy_revision", "due", "deadline")},
+	{"operator", may("UPDATE"), in("shards"), of("source", "pattern", "selection", "retired", "last_number", "policy_id",
+		"policy_revision", "due", "deadline")},
+	{"operator", may("DELETE"), in("shards"), nil}, // those without a snapshot: others are referred to
+	// A trigger sees to it that these rows are those of a begin.
+	{"operator", may("INSERT"), in("snapshots", "walk_tasks"), nil},
+	{"operator", may("UPDATE"), in("snapshots"), of("cancel")},
+
+	// What scales the services counts open work (deploy/kubernetes).
+	{"monitor", may("SELECT"), in("filers"), of("id", "site", "walk_tasks", "walk_slots", "read_batches", "read_slots", "read_bytes")},
+	{"monitor", may("SELECT"), in("walk_tasks", "read_batches"), of("id", "filer_id", "stalled")},
+}
+
+func may(actions ...string) []string { return actions }
+func in(tables ...string) []string   { return tables }
+func of(columns ...string) []string  { return columns }
+
+//go:embed grants.sql
+var grants string
+
+// RolesSetting is a setting of a Postgres database: what the names of its roles begin with. Where it is not set, whoever
+// connects is the owner of the tables.
+const RolesSetting = "bctl.roles"
+
+// SelectRoles reads RolesSetting; empty: there are no roles.
+const SelectRoles = "SELECT coalesce(current_setting('" + RolesSetting + "', true), '')"
+
+var roleName = regexp.MustCompile(`^[a-z0-9_-]{1,50}$`)
+
+// Grants returns the statements, of one transaction, that give the roles name_committer, name_walker, name_reader,
+// name_operator and name_monitor their Privileges in a Postgres database of the newest version, and take all others from them.
+func Grants(name string) (string, error) {
+	if !roleName.MatchString(name) {
+		return "", fmt.Errorf("names of database roles cannot begin with %q: want lower-case letters, digits, - and _", name)
+	}
+	var list strings.Builder
+	for _, p := range Privileges {
+		columns := ""
+		if p.Columns != nil {
+			columns = " (" + strings.Join(p.Columns, ", ") + ")"
+		}
+		fmt.Fprintf(&list, "GRANT %s%s ON %s TO \"{name}_%s\";\n", strings.Join(p.Actions, ", "), columns, strings.Join(p.Tables, ", "), p.Role)
+	}
+	text := strings.Replace(grants, "{grants}", strings.TrimSuffix(list.String(), "\n"), 1)
+	return strings.ReplaceAll(text, "{name}", name), nil
+}

@@ -1,0 +1,50 @@
+-- Who may do what in the index: run as the owner of its tables, as often as one likes, on the schema of
+-- one version, in one transaction. The roles are there already. What an earlier version of bctl gave is taken away
+-- first; nobody sees it missing.
+
+SELECT pg_advisory_xact_lock(1650684012, 3);
+
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_monitor";
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{name}_walker", "{name}_reader", "{name}_operator", "{name}_monitor";
+
+{grants}
+
+-- Whoever begins a snapshot writes its row and its root task. A privilege cannot say that a row is that of a snapshot's
+-- begin: without this, who may begin one could write one that is committed already, or complete before it is walked.
+CREATE OR REPLACE FUNCTION bctl_check_begin() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    IF NEW.state <> 'running' OR NEW.committed IS NOT NULL OR NEW.segments IS NOT NULL OR NEW.tasks_announced <> 1
+        OR NEW.tasks_settled <> 0 OR NEW.batches_announced <> 0 OR NEW.batches_settled <> 0 OR NEW.files <> 0 OR NEW.problems_stored <> 0
+        OR NEW.number IS DISTINCT FROM (SELECT last_number + 1 FROM public.shards WHERE id = NEW.shard_id AND filer_id = NEW.filer_id)
+        OR NEW.base <> coalesce((SELECT number FROM public.snapshots
+            WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1), 0)
+    THEN
+        RAISE insufficient_privilege USING MESSAGE = format('%I may begin snapshots, and write nothing else of them', current_user);
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION bctl_check_root() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+BEGIN
+    IF NEW.generation <> 0 OR NEW.attempt <> 0 OR NEW.directories <> '\x010100' OR NOT EXISTS (
+        SELECT FROM public.snapshots WHERE id = NEW.snapshot_id AND filer_id = NEW.filer_id AND state = 'running'
+            AND tasks_announced = 1 AND tasks_settled = 0)
+        OR EXISTS (SELECT FROM public.walk_tasks WHERE snapshot_id = NEW.snapshot_id)
+    THEN
+        RAISE insufficient_privilege USING MESSAGE = format('%I may add the root task of a snapshot, and no other', current_user);
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER bctl_check_begin BEFORE INSERT ON snapshots FOR EACH ROW
+    WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))) EXECUTE FUNCTION bctl_check_begin();
+CREATE OR REPLACE TRIGGER bctl_check_root BEFORE INSERT ON walk_tasks FOR EACH ROW
+    WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))) EXECUTE FUNCTION bctl_check_root();
+
+-- Versions of pages go by numbers: one that came again would take another snapshot's pages for its own. So nobody takes one back.
+CREATE OR REPLACE FUNCTION bctl_keep_numbers() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE check_violation USING MESSAGE = format('numbers of snapshots of shard %s only grow', OLD.id);
+END $$;
+CREATE OR REPLACE TRIGGER bctl_keep_numbers BEFORE UPDATE OF last_number ON shards FOR EACH ROW
+    WHEN (NEW.last_number < OLD.last_number) EXECUTE FUNCTION bctl_keep_numbers();

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/installation"
+)
+
+func newDeploy(a *app) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use: "deploy", Short: "Make certificates and configurations of a fleet, and rotate them",
+		Long: `Makes a directory with all that a fleet's servers and services need to trust nobody but each
+other: an authority, a certificate and key for each server, role and site, the configurations of NATS,
+Postgres, the store and Prometheus, which say what each role may do, and a settings file for each role.
+The README in it says which folder goes where; docs/deploy.md goes through it.
+
+It reaches no server: what it has made takes effect where it is copied to. The
+directory has keys of everything: keep it offline.`,
+	})
+	cmd.AddCommand(newDeployInit(a), newDeployShow(a), newDeployRotate(a), newDeployRetire(a), newDeployRefresh(a))
+	return cmd
+}
+
+// onlyDir wants a directory as the first argument, and at most as many as given after it; negative: any.
+func onlyDir(more int) cobra.PositionalArgs {
+	if more < 0 {
+		return args(cobra.MinimumNArgs(1))
+	}
+	return args(cobra.RangeArgs(1, 1+more))
+}
+
+// inInstallation does something to the installation in dir.
+func inInstallation(dir string, do func(*installation.Installation) error) error {
+	i, err := installation.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(i), i.Close())
+}
+
+type deployInit struct {
+	app            *app
+	plan           installation.Plan
+	postgres, kind string
+	inPlace        bool
+	ifMissing      bool
+}
+
+func newDeployInit(a *app) *cobra.Command {
+	c := &deployInit{app: a}
+	cmd := &cobra.Command{
+		Use:   "init DIR",
+		Short: "Make an installation: certificates, keys and configurations",
+		Long: `Makes an installation in DIR, which must not be there, or be empty. With --if-missing, an
+installation that is there is kept as it is.
+
+--nats has one server, or all of a cluster; more than two keep three copies of each stream. Clients
+reach servers by the names that are given here: these are in their certificates. --store-kind says
+how the store is told of keys and policies: aws makes keys itself, and people put them into
+s3-credentials; for minio and versitygw they are made here, and --store-endpoint is needed.`,
+		Example: `  bctl deploy init fleet --nats nats1,nats2,nats3 --postgres db.example.com --store s3://backups/repo --site paris --site oslo
+  bctl deploy init fleet --nats nats1 --postgres db:5433/backups --store s3://bctl/repo \
+    --store-kind versitygw --store-endpoint https://s3.example.com:7070
+  bctl deploy init /tmp/trial --in-place --nats 127.0.0.1 --postgres 127.0.0.1 --store s3://bctl/repo \
+    --store-kind minio --store-endpoint https://127.0.0.1:9000`,
+		Args: onlyDir(0),
+		RunE: func(_ *cobra.Command, args []string) error { return c.run(args[0]) },
+	}
+	flags, p := cmd.Flags(), &c.plan
+	flags.StringSliceVar(&p.NATS, "nats", nil, "`HOST` or HOST:PORT of NATS servers, with commas; routes between them have the port 2000 above")
+	flags.StringVar(&c.postgres, "postgres", "", "`HOST`[:PORT][/DATABASE] of Postgres (default: port 5432, database bctl)")
+	flags.StringVar(&p.Store.Endpoint, "store-endpoint", "", "`URL` of the store's server, https://host:port (default: Amazon's)")
+	flags.StringVar(&c.kind, "store-kind", string(installation.AWS), "`KIND` of the store: aws, minio or versitygw")
+	flags.StringVar(&p.Store.Region, "store-region", "", "`REGION` of the store")
+	flags.StringSliceVar(&p.Sites, "site", []string{backup.DefaultSite}, "`SITE` of walkers and readers (may be repeated)")
+	flags.StringVar(&p.Name, "name", "bctl", "`NAME` of the installation, which begins the names of roles at Postgres and of keys at the store")
+	flags.IntVar(&p.Days, "days", 365, "how many `DAYS` certificates are valid")
+	flags.BoolVar(&c.inPlace, "in-place", false, "let the servers' configurations name files where they are made: for a trial on one machine")
+	flags.BoolVar(&c.ifMissing, "if-missing", false, "do nothing where there is an installation")
+	return cmd
+}
+
+func (c *deployInit) run(dir string) error {
+	if len(c.plan.NATS) == 0 || c.postgres == "" || c.app.cfg.Store.URL == "" {
+		return usage("bctl deploy init needs --nats, --postgres and --store")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if c.inPlace {
+		c.plan.InPlace = dir
+	}
+	c.plan.Store.Kind = installation.StoreKind(c.kind)
+	c.plan.Store.URL = c.app.cfg.Store.URL
+	if c.plan.Postgres, err = parseDatabase(c.postgres); err != nil {
+		return err
+	}
+	switch err := installation.Init(dir, c.plan, time.Now()); {
+	case err == nil:
+		c.app.term.println("made " + dir + "; README says which folder goes where. It has the keys of everything: keep it offline.")
+	case c.ifMissing && errors.Is(err, backup.ErrExists):
+		c.app.term.println("there is an installation in " + dir + ", which is kept as it is; bctl deploy refresh and rotate change it")
+	default:
+		return err
+	}
+	return c.app.showInstallation(dir)
+}
+
+// parseDatabase parses host[:port][/database].
+func parseDatabase(text string) (d installation.Database, err error) {
+	u, err := url.Parse("postgres://" + text)
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" {
+		return d, usage("--postgres %q is not HOST[:PORT][/DATABASE]", text)
+	}
+	d = installation.Database{Host: u.Hostname(), Port: 5432, Name: strings.TrimPrefix(u.Path, "/")}
+	if _, port, err := net.SplitHostPort(u.Host); err == nil {
+		if d.Port, err = strconv.Atoi(port); err != nil {
+			return d, usage("--postgres %q is not HOST[:PORT][/DATABASE]", text)
+		}
+	}
+	if d.Name == "" {
+		d.Name = "bctl"
+	}
+	return d, nil
+}
+
+func newDeployShow(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show DIR",
+		Short: "Show what an installation has certificates of, and when they end",
+		Long: `Shows the authority, each identity and each server: its folder, the generations that servers
+accept, and when the newest certificate ends.`,
+		Example: "  bctl deploy show fleet\n  bctl deploy show fleet --json",
+		Args:    onlyDir(0),
+		RunE:    func(_ *cobra.Command, args []string) error { return a.showInstallation(args[0]) },
+	}
+}
+
+// certificateJSON is a line of deploy show. The names are fixed.
+type certificateJSON struct {
+	Name        string  `json:"name"`
+	Kind        string  `json:"kind"` // authority, identity or server
+	Folder      string  `json:"folder"`
+	Generations []int   `json:"generations"` // that are accepted, the newest last; none of a server
+	Ends        *string `json:"ends"`
+}
+
+func (a *app) showInstallation(dir string) error {
+	var entries []installation.Entry
+	if err := inInstallation(dir, func(i *installation.Installation) (err error) {
+		entries, err = i.Entries()
+		return err
+	}); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	if !a.json {
+		fmt.Fprintln(table, "NAME\tKIND\tFOLDER\tACCEPTED\tCERTIFICATE ENDS")
+	}
+	for _, e := range entries {
+		if a.json {
+			line := certificateJSON{e.Name, string(e.Kind), e.Folder, e.Generations, jsonTime(e.Ends)}
+			if line.Generations == nil {
+				line.Generations = []int{}
+			}
+			if err := a.print(line); err != nil {
+				return err
+			}
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", e.Name, e.Kind, e.Folder, generations(e.Generations), e.Ends.UTC().Format(time.DateOnly))
+	}
+	return table.Flush()
+}
+
+func generations(list []int) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	text := make([]string, len(list))
+	for n, g := range list {
+		text[n] = strconv.Itoa(g)
+	}
+	return strings.Join(text, ",")
+}

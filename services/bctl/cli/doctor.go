@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/doctor"
+	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+type doctorCommand struct {
+	app        *app
+	as         string
+	sources    []string
+	strict     bool
+	throughput bool
+	settings   error // why there are none
+}
+
+func newDoctor(a *app) *cobra.Command {
+	c := &doctorCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Test what bctl depends on, and say what to change",
+		Long: `Tests everything that bctl depends on, from this machine and with these settings: the
+settings themselves, NATS, the index, the store, directories that are to be backed
+up, and the machine. Each check is ok, a warning, a failure, or not tested, and says
+what it has seen and what to change. docs/doctor.md describes them.
+
+With --as it tests what one role needs and what it must not be allowed; without, what all
+of them need. Run it where the service runs, as its user and with its settings.
+
+It changes nothing, but for small objects at the store, which it deletes again; it says
+what remains where it may not.
+
+Exit status: 0 nothing fails; 1 something does (with --strict, also where there are warnings).`,
+		Example: `  bctl doctor --repo /backup --source /home
+  bctl doctor --config /etc/bctl/bctl.yaml --as walker --source /mnt/filer1
+  bctl doctor --config /etc/bctl/bctl.yaml --as committer --strict
+  bctl doctor --json | jq 'select(.status == "failure")'`,
+		Args: args(cobra.NoArgs),
+		// Settings that cannot be read are something to tell of, in their place.
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			c.settings = a.configure(cmd)
+			var wrongUse *usageError
+			if errors.As(c.settings, &wrongUse) {
+				return c.settings
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&c.as, "as", "", "test as this `ROLE`: walker, reader, committer or operator")
+	flags.StringArrayVar(&c.sources, "source", nil, "`DIR` that is to be backed up (may be repeated)")
+	flags.BoolVar(&c.strict, "strict", false, "fail where there are warnings, too")
+	flags.BoolVar(&c.throughput, "throughput", false, "measure the store's throughput, also where an object of 8 MiB then remains")
+	return cmd
+}
+
+func (c *doctorCommand) run(ctx context.Context) error {
+	a := c.app
+	if role := installation.Role(c.as); role != "" && !doctor.KnowsRole(role) {
+		return usage("--as %s is not walker, reader, committer or operator", c.as)
+	}
+	for n, dir := range c.sources {
+		absolute, err := filepath.Abs(dir)
+		if err != nil {
+			return fmt.Errorf("--source %s: %w", dir, err)
+		}
+		c.sources[n] = absolute
+	}
+	config := a.cfg
+	if c.settings != nil {
+		config = nil
+	}
+	p := wire.Examine(config)
+	p.ConfigFile, p.ConfigError, p.Environ = a.configFile, c.settings, os.Environ()
+	p.Role, p.Sources, p.Throughput = installation.Role(c.as), c.sources, c.throughput
+	a.interruptible.Store(true)
+	printer := doctorPrinter{app: a}
+	s := doctor.Run(ctx, doctor.Groups(&p), printer.print)
+	if err := errors.Join(printer.failed, printer.summary(s)); err != nil {
+		return err
+	}
+	switch {
+	case ctx.Err() != nil:
+		return run.ErrInterrupted
+	case s.Failures > 0, c.strict && s.Warnings > 0:
+		return errUnwell
+	}
+	return nil
+}
+
+// errUnwell: what is wrong has been said, check by check.
+var errUnwell = errors.New("not all is well")
+
+// A doctorPrinter prints outcomes, as they come.
+type doctorPrinter struct {
+	app    *app
+	group  string
+	failed error
+	skips  []doctor.Outcome // one after the other, that were not tested for the same reason
+}
+
+// checkJSON is a line of doctor. The names are fixed.
+type checkJSON struct {
+	Type    string  `json:"type"` // check
+	Group   string  `json:"group"`
+	ID      string  `json:"id"`
+	Status  string  `json:"status"` // ok, warning, failure, not_tested
+	Seen    string  `json:"seen"`
+	Advice  string  `json:"advice,omitempty"`
+	Seconds float64 `json:"seconds"`
+}
+
+var statusWords = map[doctor.Status]string{
+	doctor.OK: "ok", doctor.Warning: "WARNING", doctor.Failure: "FAILURE", doctor.NotTested: "not tested",
+}
+
+func (p *doctorPrinter) print(o doctor.Outcome) {
+	if p.failed != nil {
+		return
+	}
+	if p.app.json {
+		p.failed = p.app.print(checkJSON{"check", o.Group, o.ID, string(o.Status), o.Seen, o.Advice, math.Round(o.Took.Seconds()*1e4) / 1e4})
+		return
+	}
+	if len(p.skips) > 0 && (o.Status != doctor.NotTested || o.Group != p.group || o.Seen != p.skips[0].Seen) {
+		p.flush()
+	}
+	if o.Group != p.group {
+		p.group = o.Group
+		p.println(o.Group)
+	}
+	if o.Status == doctor.NotTested {
+		p.skips = append(p.skips, o)
+		return
+	}
+	p.line(o.Status, p.name(&o), o.Result)
+}
+
+// flush prints what was not tested: what else there would be to see of a server that is not there is one line.
+func (p *doctorPrinter) flush() {
+	if len(p.skips) == 0 {
+		return
+	}
+	name := p.name(&p.skips[0])
+	if more := len(p.skips) - 1; more > 0 {
+		name += fmt.Sprintf(" and %d more", more)
+	}
+	p.line(doctor.NotTested, name, p.skips[0].Result)
+	p.skips = p.skips[:0]
+}
+
+// name is what a check is called below its group.
+func (p *doctorPrinter) name(o *doctor.Outcome) string {
+	_, name, found := strings.Cut(o.ID, ".")
+	if !found {
+		return o.ID
+	}
+	if dir, ok := strings.CutPrefix(o.Group, "source"); ok {
+		name = strings.TrimSuffix(name, dir)
+	}
+	return name
+}
+
+func (p *doctorPrinter) line(status doctor.Status, name string, r doctor.Result) {
+	text := fmt.Sprintf("  %-10s  %s: %s", statusWords[status], name, r.Seen)
+	if r.Advice != "" {
+		text += " -> " + r.Advice
+	}
+	p.println(text)
+}
+
+func (p *doctorPrinter) println(text string) {
+	_, err := fmt.Fprintln(p.app.out, display(text))
+	p.failed = errors.Join(p.failed, err)
+}
+
+func (p *doctorPrinter) summary(s doctor.Summary) error {
+	if p.app.json {
+		return p.app.print(struct {
+			Type      string `json:"type"` // summary
+			OK        int    `json:"ok"`
+			Warnings  int    `json:"warnings"`
+			Failures  int    `json:"failures"`
+			NotTested int    `json:"not_tested"`
+		}{"summary", s.OK, s.Warnings, s.Failures, s.NotTested})
+	}
+	p.flush()
+	_, err := fmt.Fprintf(p.app.out, "%d ok, %d warnings, %d failures, %d not tested\n", s.OK, s.Warnings, s.Failures, s.NotTested)
+	return err
+}

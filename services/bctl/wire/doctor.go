@@ -1,0 +1,34 @@
+package wire
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/doctor"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/s3store"
+)
+
+// Examine says how a doctor opens what the settings name: as the services do. c may be nil, where
+// the settings cannot be read.
+func Examine(c *config.Config) doctor.Parts {
+	return doctor.Parts{
+		Config: c,
+		NATS:   func() flow.Options { return natsOptions(c, "bctl doctor") },
+		Postgres: func() (string, pgindex.Options, error) {
+			dsn, err := postgresURL(&c.Index)
+			return dsn, pgindex.Options{ApplicationName: "bctl doctor", MaxConns: 2}, err
+		},
+		S3: func() (s3store.Options, error) {
+			return s3Options(c, slog.New(slog.DiscardHandler), func(error) {})
+		},
+		OpenIndex: func(ctx context.Context) (index.Index, error) { return OpenIndex(ctx, c, false) },
+		OpenStore: func(ctx context.Context) (store.Store, error) {
+			return OpenStore(ctx, c, false, slog.New(slog.DiscardHandler))
+		},
+	}
+}

@@ -1,0 +1,242 @@
+package wire
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// install makes an installation, and returns its directory.
+func install(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	err := installation.Init(dir, installation.Plan{
+		Name: "bctl", NATS: []string{"127.0.0.1"}, Sites: []string{"default"}, Days: 1,
+		Postgres: installation.Database{Host: "127.0.0.1", Port: 5432, Name: "bctl"},
+		Store:    installation.Store{URL: "s3://bctl/repo", Kind: installation.AWS},
+	}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// settings are those that the installation has for a service.
+func settings(t *testing.T, dir, identity string, env map[string]string) *config.Config {
+	t.Helper()
+	c, err := config.Load(config.Sources{
+		File: filepath.Join(dir, identity, "bctl.yaml"),
+		Env:  func(name string) (string, bool) { v, ok := env[name]; return v, ok },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// httpClient trusts the installation, and shows the certificate in folder; "": none.
+func httpClient(t *testing.T, dir, folder string) *http.Client {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pem, err := os.ReadFile(filepath.Join(dir, "ca", "ca.pem"))
+	if err != nil || !pool.AppendCertsFromPEM(pem) {
+		t.Fatal(err)
+	}
+	// The service shows who it is, whatever the machine is called.
+	c := &tls.Config{RootCAs: pool, ServerName: "walker.bctl", MinVersion: tls.VersionTLS12}
+	if folder != "" {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, folder, "cert.pem"), filepath.Join(dir, folder, "key.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}, Timeout: time.Minute}
+}
+
+// answer is the status of a GET; 0: there is none.
+func answer(t *testing.T, c *http.Client, url string) (status int, of *tls.ConnectionState) {
+	t.Helper()
+	r, err := c.Get(url)
+	if err != nil {
+		return 0, nil
+	}
+	defer r.Body.Close()
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, r.TLS
+}
+
+var watchedAt = regexp.MustCompile(`address=(\S+)`)
+
+// What an installation's walker serves is seen by Prometheus alone, but for its health; and only over TLS.
+func TestWhoMayWatch(t *testing.T) {
+	dir := install(t)
+	var log bytes.Buffer
+	c := settings(t, dir, "walker@default", map[string]string{"BCTL_HTTP_LISTEN": "127.0.0.1:0", "BCTL_HTTP_PPROF": "true"})
+	w, err := watch(t.Context(), c, "walker", slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	address := watchedAt.FindStringSubmatch(log.String())[1]
+	for _, test := range []struct {
+		folder, path string
+		want         int
+	}{
+		{"prometheus", "/metrics", http.StatusOK},
+		{"prometheus", "/debug/pprof/", http.StatusOK},
+		{"prometheus", "/nothing", http.StatusNotFound},
+		{"operator", "/metrics", http.StatusForbidden},
+		{"walker@default", "/debug/pprof/", http.StatusForbidden},
+		{"", "/metrics", http.StatusUnauthorized},
+		{"", "/debug/pprof/cmdline", http.StatusUnauthorized},
+		{"", "/healthz", http.StatusOK},
+		{"operator", "/healthz", http.StatusOK},
+	} {
+		if got, _ := answer(t, httpClient(t, dir, test.folder), "https://"+address+test.path); got != test.want {
+			t.Errorf("%s with the certificate of %q: %d, want %d", test.path, test.folder, got, test.want)
+		}
+	}
+	other := install(t)
+	stranger := httpClient(t, dir, "")
+	pair, err := tls.LoadX509KeyPair(filepath.Join(other, "prometheus", "cert.pem"), filepath.Join(other, "prometheus", "key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{pair}
+	if got, _ := answer(t, stranger, "https://"+address+"/metrics"); got == http.StatusOK {
+		t.Error("a certificate of another authority is good enough")
+	}
+	if got, _ := answer(t, http.DefaultClient, "http://"+address+"/healthz"); got == http.StatusOK {
+		t.Error("something is served without TLS")
+	}
+
+	// A rotated certificate is shown from the next connection on.
+	_, before := answer(t, httpClient(t, dir, ""), "https://"+address+"/healthz")
+	rotate(t, dir, "walker@default")
+	_, after := answer(t, httpClient(t, dir, ""), "https://"+address+"/healthz")
+	if before == nil || after == nil || before.PeerCertificates[0].Equal(after.PeerCertificates[0]) {
+		t.Error("the certificate is still the old one")
+	}
+}
+
+func rotate(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	i, err := installation.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(i.Rotate(time.Now(), names...), i.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestListenerThatMakesNoSense(t *testing.T) {
+	dir := install(t)
+	for name, env := range map[string]map[string]string{
+		"a certificate without its key": {"BCTL_HTTP_CERT_FILE": "cert.pem"},
+		"clients without TLS":           {"BCTL_HTTP_CLIENT_CA_FILE": filepath.Join(dir, "ca", "ca.pem")},
+		"names of clients without TLS":  {"BCTL_HTTP_CLIENTS": "monitor/1"},
+		"a key that is not there":       {"BCTL_HTTP_CERT_FILE": filepath.Join(dir, "postgres", "server.pem"), "BCTL_HTTP_KEY_FILE": "/nowhere"},
+	} {
+		env["BCTL_HTTP_LISTEN"] = "127.0.0.1:0"
+		c, err := config.Load(config.Sources{Env: func(name string) (string, bool) { v, ok := env[name]; return v, ok }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch(t.Context(), c, "walker", slog.New(slog.DiscardHandler)); !errors.Is(err, backup.ErrInvalid) || !strings.Contains(err.Error(), "http.") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A collector that wants a certificate is shown one, and the new one after a rotation.
+func TestTracesWithAClientCertificate(t *testing.T) {
+	dir := install(t)
+	var mu sync.Mutex
+	var shown []string
+	collector := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		shown = append(shown, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "nats", "127.0.0.1", "server.pem"), filepath.Join(dir, "nats", "127.0.0.1", "server.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	collector.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	collector.StartTLS()
+	defer collector.Close()
+	file := func(name string) string { return filepath.Join(dir, "walker@default", name) }
+	for _, want := range []string{"walker@default/1", "walker@default/2"} {
+		tracer, err := telemetry.NewTracer(t.Context(), telemetry.TraceOptions{
+			URL: collector.URL, CAFile: file("ca.pem"), CertFile: file("cert.pem"), KeyFile: file("key.pem"), Percent: 100, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want == "walker@default/2" { // once the tracer is there
+			rotate(t, dir, "walker@default")
+		}
+		_, span := tracer.Start(t.Context(), "test", backup.SnapshotID{1})
+		span.End(nil)
+		if err := tracer.Close(); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		if len(shown) == 0 || shown[len(shown)-1] != want {
+			t.Errorf("the collector saw %q, want %s", shown, want)
+		}
+		mu.Unlock()
+	}
+	if _, err := telemetry.NewTracer(t.Context(), telemetry.TraceOptions{URL: collector.URL, CertFile: "/nowhere"}); err == nil {
+		t.Error("a certificate that is not there is no error")
+	}
+}
+
+// The files of TLS become parts of the URL; what the URL says itself stays.
+func TestPostgresURL(t *testing.T) {
+	dir := install(t)
+	c := settings(t, dir, "walker@default", nil)
+	got, err := postgresURL(&c.Index)
+	file := func(name string) string {
+		return strings.ReplaceAll(filepath.Join(dir, "walker@default", name), "/", "%2F")
+	}
+	want := "postgres://bctl_walker@127.0.0.1:5432/bctl?sslcert=" + file("cert.pem") + "&sslkey=" + file("key.pem") + "&sslmode=verify-full&sslrootcert=" + file("ca.pem")
+	if err != nil || strings.ReplaceAll(got, "%40", "@") != strings.ReplaceAll(want, "%40", "@") {
+		t.Errorf("%s, %v; want %s", got, err, want)
+	}
+	for name, index := range map[string]config.Index{
+		"a certificate without its key": {URL: "postgres://a@b/c", CertFile: file("cert.pem")},
+		"a file that is not there":      {URL: "postgres://a@b/c", CAFile: "/nowhere"},
+	} {
+		if _, err := postgresURL(&index); !errors.Is(err, backup.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got, err := postgresURL(&config.Index{URL: "postgres://a@b/c?sslmode=require", CAFile: filepath.Join(dir, "ca", "ca.pem")}); err != nil || !strings.Contains(got, "sslmode=require") {
+		t.Error(got, err)
+	}
+	if got, err := postgresURL(&config.Index{URL: "postgres://a@b/c", CAFile: filepath.Join(dir, "ca", "ca.pem"), Password: "p"}); err != nil || !strings.Contains(got, "sslmode=verify-full") || !strings.Contains(got, "a:p@b") {
+		t.Error(got, err)
+	}
+}

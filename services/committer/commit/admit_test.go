@@ -1,0 +1,135 @@
+package commit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// A syncLog may be read while it is written to.
+type syncLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *syncLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *syncLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// run starts a committer that says what it does in a log, until the test ends.
+func (f *fixture) run() *syncLog {
+	f.Helper()
+	_, err := f.conn.EnsureStreams(f.ctx, []string{backup.DefaultSite})
+	f.must(err)
+	log := &syncLog{}
+	s := f.service(f.idx, Options{
+		Poll: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil)), Metrics: telemetry.NewMetrics("committer", "test").Committer(),
+	})
+	ctx, stop := context.WithCancel(f.ctx)
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	f.Cleanup(func() { stop(); running.Wait() })
+	return log
+}
+
+// A reader's word for a pack is not enough: it is in the store, and as long as it was said to be, or nothing that
+// is in it can be relied on (I1).
+func TestPackThatIsNotStoredIsRefused(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	f.begin()
+	task := f.claimTask()
+	log := f.run()
+	stored := &backup.PackStored{Snapshot: task.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 3, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
+	shorter := *stored
+	shorter.Pack = backup.PackID{2}
+	f.must(f.store.Put(f.ctx, store.PackName(shorter.Snapshot, shorter.Pack), []byte{1, 2}))
+	for _, p := range []*backup.PackStored{stored, &shorter} {
+		f.must(flow.Publish(f.ctx, conn, flow.Packs, p))
+	}
+	f.until(func() bool { return strings.Count(log.String(), "result refused") == 2 })
+	for _, say := range []string{
+		store.PackName(stored.Snapshot, stored.Pack) + ": not found", store.PackName(shorter.Snapshot, shorter.Pack) + " has 2 bytes, and is said to have 3",
+	} {
+		if !strings.Contains(log.String(), say) {
+			t.Errorf("the log does not say %q:\n%s", say, log)
+		}
+	}
+	if at := value(f.idx.LocateAll(f.ctx, []backup.ChunkID{{1}}))(f); at[0].Length != 0 {
+		t.Errorf("a chunk of a pack that is not there is said to be at %+v", at[0])
+	}
+}
+
+// A pack that the store says nothing of now is registered when it does.
+func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	f.begin()
+	task := f.claimTask()
+	f.store.silent.Store(true)
+	log := f.run()
+	stored := &backup.PackStored{Snapshot: task.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 2, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
+	f.must(f.store.Put(f.ctx, store.PackName(stored.Snapshot, stored.Pack), []byte{1, 2}))
+	f.must(flow.Publish(f.ctx, conn, flow.Packs, stored))
+	f.until(func() bool { return strings.Contains(log.String(), "a pack will be registered later") })
+	f.store.silent.Store(false)
+	f.until(func() bool { return value(f.idx.LocateAll(f.ctx, []backup.ChunkID{{1}}))(f)[0].Length == 1 })
+}
+
+// A listing that lies about its lengths is refused, wherever it is in a result, with its directory's name; the work comes again, and
+// the snapshot is made of what others say.
+func TestListingThatCannotBeReadIsRefused(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	snap := f.begin()
+	task := f.claimTask()
+	log := f.run()
+	lying := pageOf("a/directory", "content")
+	lying.Listing = append([]byte{1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f}, lying.Listing...) // columns of 4 GiB
+	for _, lie := range []func(*backup.SliceWalked){
+		func(s *backup.SliceWalked) { s.Pages = []backup.PageVersion{pageOf("", "fine"), lying} },
+		func(s *backup.SliceWalked) { s.Batches = [][]backup.PageVersion{{pageOf("", "fine")}, {lying}} },
+	} {
+		slice := sliceOf(&task)
+		lie(slice)
+		f.must(flow.Publish(f.ctx, conn, flow.Slices, slice))
+	}
+	f.must(flow.Publish(f.ctx, conn, flow.Batches, &backup.BatchStored{Snapshot: snap.ID, Batch: 1, Attempt: 1, Pages: []backup.PageVersion{lying}}))
+	f.until(func() bool { return strings.Count(log.String(), "result refused") == 3 })
+	if n := strings.Count(log.String(), `page 0 of directory \"a/directory\": listing: cut short: corrupt`); n != 3 {
+		t.Errorf("%d refusals of 3 say what is wrong where:\n%s", n, log)
+	}
+	honest := sliceOf(&task)
+	honest.Pages = []backup.PageVersion{pageOf("", "honest")}
+	f.must(flow.Publish(f.ctx, conn, flow.Slices, honest))
+	if got := f.ended(snap.ID); got.State != backup.Committed || f.pages(snap.ID)[backup.PageName{}] != "honest" {
+		t.Errorf("%s (%s): %v", got.State, got.Reason, f.pages(snap.ID))
+	}
+}
+
+// What nobody has sent is not asked for again and again.
+func TestDelayOfWhatCameEarlyGrows(t *testing.T) {
+	if a, b, last := soonAfter(1), soonAfter(2), soonAfter(1000); a != soon || b != 2*soon || last != later {
+		t.Errorf("%v, %v, …, %v", a, b, last)
+	}
+}
+
+var errSilent = errors.Join(errors.New("no answer"), backup.ErrUnavailable)
