@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
@@ -359,4 +360,28 @@ func noise(seed, length int) string {
 		fmt.Fprintf(&b, "%x", x)
 	}
 	return b.String()[:length]
+}
+
+// The slower a filer answers, the smaller are the batches of its files: others may read them meanwhile.
+func TestBatchesOfASlowFilerAreSmall(t *testing.T) {
+	for _, test := range []struct {
+		latency time.Duration
+		batches int
+	}{{10 * time.Microsecond, 1}, {500 * time.Microsecond, 2}, {5 * time.Millisecond, 10}, {time.Minute, 10}} {
+		f := newFixture(t, nil)
+		conn := inProcess(t)
+		r := newResult(New(conn, f.index, nil, flow.NewReporter(conn, "walker"), Options{}), &backup.WalkTask{})
+		const directories, files = 10, 100
+		for range directories {
+			must(t, r.add(t.Context(), contribution{
+				toRead:  []pageToRead{{PageVersion: backup.PageVersion{Listing: make([]byte, 1000)}, files: files, bytes: files}},
+				counts:  backup.Counts{Files: files, StatCalls: files + 1},
+				answers: test.latency * (files + 1),
+			}))
+		}
+		must(t, r.endBatch(t.Context()))
+		if got := len(r.part.Batches); got != test.batches {
+			t.Errorf("%v a stat: %d batches of %d directories with %d files, want %d", test.latency, got, directories, files, test.batches)
+		}
+	}
 }
