@@ -186,6 +186,35 @@ func TestSpill(t *testing.T) {
 	}
 }
 
+// What all directories hold in memory is bounded, too: where others hold much, a smaller one is sorted through a file.
+func TestSpillForOthers(t *testing.T) {
+	f := newFixture(t, files("large", 300))
+	want := pagesByName(f.snapshot())
+	f.svc.spillEntries = 400
+	full := t.TempDir()
+	for _, test := range []struct {
+		held  int64
+		spill bool
+	}{{0, false}, {2 * 400, true}} {
+		f.svc.held.Store(test.held)
+		f.newShard(fmt.Sprint(test.held))
+		if got := pagesByName(f.snapshot()); !maps.Equal(got, want) {
+			t.Errorf("%d entries held: other pages", test.held)
+		}
+		if got := f.svc.held.Load(); got != test.held {
+			t.Errorf("%d entries are held afterwards, and were %d before", got, test.held)
+		}
+		t.Run("without space", func(t *testing.T) {
+			task := f.rootTask()
+			t.Setenv("TMPDIR", filepath.Join(full, "missing"))
+			if err := f.walk(t.Context(), task); (err != nil) != test.spill {
+				t.Errorf("%d entries held by others: error %v", test.held, err)
+			}
+			f.take()
+		})
+	}
+}
+
 // removeFirstOfPage removes the file that a page begins with, and with it the page's key.
 func (f *fixture) removeFirstOfPage(w walked) {
 	f.Helper()
@@ -246,7 +275,7 @@ func TestSpillWithoutSpace(t *testing.T) {
 	task := f.rootTask()
 	f.svc.spillEntries = 100
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
-	if err := f.walk(t.Context(), task); err == nil || !strings.Contains(err.Error(), "sort a directory") {
+	if err := f.walk(t.Context(), task); err == nil || !strings.Contains(err.Error(), "sort a large directory") {
 		t.Errorf("error %v", err)
 	}
 	if sent := f.take(); len(sent) > 0 {
