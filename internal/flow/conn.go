@@ -38,6 +38,8 @@ type Options struct {
 	// Moved, if not nil, is called whenever a consumer asks for messages, or looks whether it may: it
 	// does so every few seconds, also while NATS is away.
 	Moved func()
+	// Dropped, if not nil, is called for each message that cannot be decoded, and is dropped.
+	Dropped func()
 }
 
 // A Conn is a connection to NATS. It reconnects for ever. All methods may be
@@ -59,6 +61,9 @@ func Connect(o Options) (*Conn, error) {
 	}
 	if o.Moved == nil {
 		o.Moved = func() {}
+	}
+	if o.Dropped == nil {
+		o.Dropped = func() {}
 	}
 	address := o.URL
 	o.URL = redacted(o.URL) // from here on it is only for messages

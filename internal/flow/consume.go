@@ -208,6 +208,7 @@ func (c *Conn) deliver(msg jetstream.Msg, hand *inHand, decode func(jetstream.Ms
 		d.RetryLater()
 	default:
 		c.log.Error("message dropped: it cannot be decoded", "subject", msg.Subject(), "bytes", len(msg.Data()), "error", err)
+		c.opts.Dropped()
 		d.Drop()
 	}
 }

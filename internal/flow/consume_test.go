@@ -99,7 +99,8 @@ func TestDroppedMessageIsGone(t *testing.T) {
 }
 
 func TestWhatCannotBeDecodedIsDropped(t *testing.T) {
-	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	dropped := make(chan struct{}, 10)
+	c := ready(t, listen(Options{Dropped: func() { dropped <- struct{}{} }}, inProcess(t)), ackWait)
 	for _, data := range [][]byte{nil, []byte("not a message"), make([]byte, MaxMessageBytes+1)} {
 		if _, err := c.js.PublishMsg(t.Context(), &nats.Msg{Subject: walkQueue("").filter, Data: data}); err != nil {
 			t.Fatal(err)
@@ -113,6 +114,9 @@ func TestWhatCannotBeDecodedIsDropped(t *testing.T) {
 	}
 	got.delivery.Ack()
 	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
+	if len(dropped) != 3 {
+		t.Errorf("%d messages of 3 were told of as dropped", len(dropped))
+	}
 }
 
 // A second end of a delivery must not give back a place that is another's.

@@ -35,6 +35,14 @@ func NewMetrics(service, version string) *Metrics {
 	return m
 }
 
+// Dropped returns what counts messages that cannot be decoded; a process has one.
+func (m *Metrics) Dropped() func() {
+	if m == nil {
+		return func() {}
+	}
+	return m.total("bctl_messages_dropped_total", "Messages that could not be decoded, and were dropped.").Inc
+}
+
 // Handler serves the metrics; nil's serves none.
 func (m *Metrics) Handler() http.Handler {
 	if m == nil {

@@ -136,6 +136,7 @@ func TestMetricsOfABackup(t *testing.T) {
 		"walker bctl_walk_directories_total":                                         "4",
 		"walker bctl_walk_entries_total":                                             "7",
 		"walker bctl_walk_stats_total":                                               "7",
+		"committer bctl_messages_dropped_total":                                      "0",
 		"walker bctl_walk_slice_seconds_count":                                       "1",
 		"reader bctl_read_bytes_total":                                               "5006",
 		"reader bctl_new_bytes_total":                                                "5006",

@@ -9,13 +9,13 @@ import (
 
 // ConnectNATS connects to the fleet's NATS; name is for its monitoring.
 func ConnectNATS(c *config.Config, name string, log *slog.Logger) (*flow.Conn, error) {
-	return connectNATS(c, name, log, nil)
+	return connectNATS(c, name, log, nil, nil)
 }
 
-// connectNATS is ConnectNATS for a service, whose consumers say that they move.
-func connectNATS(c *config.Config, name string, log *slog.Logger, moved func()) (*flow.Conn, error) {
+// connectNATS is ConnectNATS for a service, whose consumers say that they move, and what they drop.
+func connectNATS(c *config.Config, name string, log *slog.Logger, moved, dropped func()) (*flow.Conn, error) {
 	o := natsOptions(c, name)
-	o.Log, o.Moved = log, moved
+	o.Log, o.Moved, o.Dropped = log, moved, dropped
 	return flow.Connect(o)
 }
 

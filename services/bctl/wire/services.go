@@ -173,7 +173,7 @@ func connect(c *config.Config, w *watched) (*flow.Conn, *flow.Reporter, error) {
 	if !c.Fleet() {
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
-	conn, err := connectNATS(c, workerName(c), w.log, w.health.Loop("consumers", consumersWithin).Moved)
+	conn, err := connectNATS(c, workerName(c), w.log, w.health.Loop("consumers", consumersWithin).Moved, w.metrics.Dropped())
 	if err != nil {
 		return nil, nil, err
 	}
