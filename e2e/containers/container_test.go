@@ -1,11 +1,15 @@
 package containers
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,6 +50,24 @@ func (c *container) read(t *testing.T, path string) string {
 	return string(text)
 }
 
+// write writes a file into one of the container's volumes; the container may have ended.
+func (c *container) write(t *testing.T, path, text string) {
+	t.Helper()
+	var archive bytes.Buffer
+	to := tar.NewWriter(&archive)
+	err := to.WriteHeader(&tar.Header{Name: filepath.Base(path), Mode: 0o644, Size: int64(len(text))})
+	if err == nil {
+		_, err = io.WriteString(to, text)
+	}
+	if err = errors.Join(err, to.Close()); err == nil {
+		o := client.CopyToContainerOptions{DestinationPath: filepath.Dir(path), Content: &archive}
+		_, err = c.project.docker.CopyToContainer(t.Context(), c.GetContainerID(), o)
+	}
+	if err != nil {
+		t.Fatalf("write %s of %s: %v", path, c, err)
+	}
+}
+
 // address returns where a port is at this moment, on one of the project's networks.
 func (c *container) address(ctx context.Context, net string, port int) (string, error) {
 	seen, err := c.Inspect(ctx)
@@ -80,6 +102,13 @@ func (c *container) crash(t *testing.T) {
 		now, err := c.State(t.Context())
 		return err == nil && now.Running && now.Pid != state.Pid
 	})
+}
+
+func (c *container) signal(t *testing.T, signal string) {
+	t.Helper()
+	if _, err := c.project.docker.ContainerKill(t.Context(), c.GetContainerID(), client.ContainerKillOptions{Signal: signal}); err != nil {
+		t.Fatalf("signal %s: %v", c, err)
+	}
 }
 
 func (c *container) pause(t *testing.T) {

@@ -24,7 +24,7 @@ func images(t *testing.T, provider *testcontainers.DockerProvider, docker client
 	t.Helper()
 	made := map[string]string{"BCTL_IMAGE": bctlImage(t, provider)}
 	for variable, build := range map[string]func(*testing.T) *image{
-		"NATS_IMAGE": natsImage, "VERSITYGW_IMAGE": versitygwImage, "POSTGRES_IMAGE": postgresImage,
+		"NATS_IMAGE": natsImage, "VERSITYGW_IMAGE": versitygwImage, "POSTGRES_IMAGE": postgresImage, "MC_IMAGE": mcImage,
 	} {
 		if made[variable] = os.Getenv(variable); made[variable] == "" {
 			made[variable] = build(t).make(t, docker)
@@ -102,7 +102,7 @@ type directory struct {
 	mode  int64
 }
 
-// withShell is an image with /bin/sh, which is all that compose.yaml asks for beside the server.
+// withShell is an image with /bin/sh.
 func withShell(t *testing.T, name string) *image {
 	t.Helper()
 	i := &image{name: name, files: map[string]string{}, texts: map[string]string{}, dirs: map[string]directory{}, changes: []string{"LABEL " + label + "=yes"}}
@@ -148,8 +148,16 @@ func natsImage(t *testing.T) *image {
 
 func versitygwImage(t *testing.T) *image {
 	i := withShell(t, "versitygw")
-	i.program(t, "/bin/mkdir", "/bin/mkdir")
 	i.program(t, "/usr/local/bin/versitygw", output(t, "e2e/tool.sh", "versitygw"))
+	i.changes = append(i.changes, "ENV PATH=/usr/local/bin:/bin")
+	return i
+}
+
+// mcImage holds what the installation's apply.sh runs.
+func mcImage(t *testing.T) *image {
+	i := withShell(t, "mc")
+	i.program(t, "/bin/dirname", "/usr/bin/dirname")
+	i.program(t, "/usr/local/bin/mc", output(t, "e2e/tool.sh", "mc"))
 	i.changes = append(i.changes, "ENV PATH=/usr/local/bin:/bin")
 	return i
 }
@@ -171,6 +179,9 @@ func postgresImage(t *testing.T) *image {
 	for _, program := range []string{"postgres", "initdb", "pg_isready", "psql"} {
 		i.program(t, filepath.Join(home, "bin", program), filepath.Join(home, "bin", program))
 	}
+	for _, program := range []string{"chown", "cp", "mkdir", "mv", "rm"} { // deploy/compose/handout.sh
+		i.program(t, "/bin/"+program, "/bin/"+program)
+	}
 	// Just-in-time compilation would bring a hundred megabytes of LLVM.
 	i.tree(t, filepath.Join(home, "lib"), func(name string) bool { return strings.HasPrefix(name, "llvmjit") || !strings.HasSuffix(name, ".so") })
 	i.tree(t, filepath.Join("/usr/share/postgresql", version), func(name string) bool { return strings.HasSuffix(name, ".mo") })
@@ -187,11 +198,8 @@ func postgresImage(t *testing.T) *image {
 
 const postgresEntrypoint = `set -eu
 if ! [ -s "$PGDATA/PG_VERSION" ]; then
-	initdb --pgdata "$PGDATA" --username "$POSTGRES_USER" --pwfile "$POSTGRES_PASSWORD_FILE" --encoding UTF8 --locale C \
-		--auth-local trust --auth-host scram-sha-256
-	echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
-	echo "listen_addresses = '*'" >>"$PGDATA/postgresql.conf"
-	echo "CREATE DATABASE $POSTGRES_DB" | postgres --single -D "$PGDATA" postgres
+	initdb --pgdata "$PGDATA" --username postgres --pwfile "$POSTGRES_PASSWORD_FILE" --encoding UTF8 --locale C \
+		--auth-local trust --auth-host "$POSTGRES_HOST_AUTH_METHOD" $POSTGRES_INITDB_ARGS
 fi
 exec "$@"
 `

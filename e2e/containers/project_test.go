@@ -3,10 +3,13 @@ package containers
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +20,6 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
-	"github.com/nats-io/nats.go"
 	"github.com/testcontainers/testcontainers-go"
 	"golang.org/x/sys/unix"
 
@@ -31,10 +33,12 @@ type project struct {
 	name       string
 	env        []string // of docker compose
 	data       string   // what workers see as /data
-	store      string   // the store's bucket
-	config     string   // settings of commands that run here
-	dsn        string   // Postgres, from here
-	nats       nats.Options
+	store      string   // where the store has its bucket
+	restored   string   // what commands see as /var/lib/bctl/restored
+	run        string   // a program that is bctl in a container
+	admin      string   // a folder: what the administrator shows
+	dsn        string   // Postgres as the administrator, from here
+	nats1      string   // a NATS server's port, from here
 	registered bool
 }
 
@@ -47,10 +51,10 @@ const (
 func up(t *testing.T) *project {
 	t.Helper()
 	provider, docker := docker(t)
-	p := &project{provider: provider, docker: docker, name: "bctl-e2e-" + strings.ToLower(rand.Text()[:8]), data: t.TempDir(), store: t.TempDir()}
+	p := &project{provider: provider, docker: docker, name: "bctl-e2e-" + strings.ToLower(rand.Text()[:8]), data: t.TempDir(), store: t.TempDir(), restored: t.TempDir()}
 	fleet.MakeReadable(t, p.data)
 	p.mountStore(t)
-	p.env = append(os.Environ(), "BCTL_DATA="+p.data, "E2E_STORE="+p.store)
+	p.env = append(os.Environ(), "BCTL_DATA="+p.data, "BCTL_RESTORE_USER=0:0", "E2E_STORE="+p.store, "E2E_RESTORED="+p.restored)
 	for variable, image := range images(t, provider, docker) {
 		p.env = append(p.env, variable+"="+image)
 	}
@@ -111,31 +115,67 @@ func (p *project) down(t *testing.T) {
 	p.compose(t, "--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "5")
 }
 
-// connect finds out what commands on this machine need.
+// connect makes what the test itself needs. Commands run in containers, as the operator; what it asks the servers
+// beside, it asks as the administrator.
 func (p *project) connect(t *testing.T) {
 	t.Helper()
-	home := t.TempDir()
-	secrets, made := p.one(t, "secrets"), p.one(t, "init")
-	identity := filepath.Join(home, "identity.txt")
-	if err := os.WriteFile(identity, []byte(made.read(t, "/var/lib/bctl/identity/identity.txt")), 0o600); err != nil {
+	p.admin = t.TempDir()
+	p.readAdmin(t)
+	query := url.Values{
+		"sslmode":     {"verify-ca"}, // a relay has another name than the server
+		"sslrootcert": {filepath.Join(p.admin, "ca.pem")}, "sslcert": {filepath.Join(p.admin, "cert.pem")}, "sslkey": {filepath.Join(p.admin, "key.pem")},
+	}
+	p.dsn = fmt.Sprintf("postgres://bctl_admin@%s/bctl?%s", p.relay(t, "postgres", "control", 5432), query.Encode())
+	p.nats1 = p.relay(t, "nats1", "control", 4222)
+	p.writeRun(t)
+}
+
+// readAdmin copies what the administrator shows, as it is now.
+func (p *project) readAdmin(t *testing.T) {
+	t.Helper()
+	init := p.one(t, "init")
+	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
+		if err := os.WriteFile(filepath.Join(p.admin, name), []byte(init.read(t, "/etc/bctl/"+name)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// writeRun writes the program that is bctl to package fleet: docker compose run --rm bctl.
+func (p *project) writeRun(t *testing.T) {
+	t.Helper()
+	var script strings.Builder
+	script.WriteString("#!/bin/sh\n")
+	for _, variable := range p.env[len(os.Environ()):] {
+		script.WriteString("export " + quote(variable) + "\n")
+	}
+	script.WriteString("exec")
+	for _, argument := range p.command(t, "run", "--rm", "--no-TTY", "bctl").Args {
+		script.WriteString(" " + quote(argument))
+	}
+	script.WriteString(" \"$@\"\n")
+	p.run = filepath.Join(t.TempDir(), "bctl")
+	if err := os.WriteFile(p.run, []byte(script.String()), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	password := func(name string) string { return strings.TrimSpace(secrets.read(t, "/secrets/"+name)) }
-	p.nats = nats.GetDefaultOptions()
-	p.nats.User, p.nats.Password, p.nats.MaxReconnect = "bctl", password("nats/password"), -1
-	for _, node := range natsNodes {
-		p.nats.Servers = append(p.nats.Servers, "nats://"+p.relay(t, node, "control", 4222))
-	}
-	p.dsn = fmt.Sprintf("postgres://bctl:%s@%s/bctl?sslmode=disable", password("postgres/password"), p.relay(t, "postgres", "control", 5432))
-	p.config = filepath.Join(home, "bctl.yaml")
-	text := fmt.Sprintf(`index: {url: %q}
-store: {url: "s3://bctl/repo", endpoint: "http://%s", region: us-east-1, access_key: bctl, secret_key: %q}
-nats: {url: %q, user: bctl, password: %q, replicas: 3}
-identity: %q
-`, p.dsn, p.relay(t, "versitygw", "data", 7070), password("s3/secret-key"), strings.Join(p.nats.Servers, ","), p.nats.Password, identity)
-	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
+}
+
+// quote quotes a word for a shell.
+func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// tls is that of a client which shows what the administrator does.
+func (p *project) tls(t *testing.T, server string) *tls.Config {
+	t.Helper()
+	certificate, err := tls.LoadX509KeyPair(filepath.Join(p.admin, "cert.pem"), filepath.Join(p.admin, "key.pem"))
+	if err != nil {
 		t.Fatal(err)
 	}
+	authorities := x509.NewCertPool()
+	authority, err := os.ReadFile(filepath.Join(p.admin, "ca.pem"))
+	if err != nil || !authorities.AppendCertsFromPEM(authority) {
+		t.Fatalf("no authority: %v", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: authorities, ServerName: server, MinVersion: tls.VersionTLS12}
 }
 
 // all returns the containers of a service, in the order of their numbers.
@@ -202,7 +242,8 @@ func (p *project) awaitWhole(t *testing.T) {
 	}
 }
 
-// healthy asks a node whether its streams and consumers are as those of the others.
+// healthy asks a node whether its streams and consumers are as those of the others, at the port that
+// testdata/override.yaml opens.
 func healthy(t *testing.T, node *container) bool {
 	address, err := node.address(t.Context(), "control", 8222)
 	if err != nil {

@@ -89,7 +89,7 @@ func (p *Plan) settings(i Identity) group {
 	s := group{"index": tls(group{"url": index.String()})}
 	if _, ok := i.access(); ok {
 		nats := tls(group{"url": p.natsURL(), "inbox_prefix": i.inbox()})
-		if i.Role == Committer {
+		if i.Role == Committer || i.Role == Operator { // who makes the streams, and who looks after them
 			nats["replicas"] = p.natsReplicas()
 		}
 		s["nats"] = nats
