@@ -9,8 +9,12 @@ SEED        ?=
 TESTTIMEOUT ?= 20m
 PACKAGES    ?= ./...
 TESTFLAGS   ?=
-BENCH_PRESET ?= million20
-BENCH_FLAGS  ?=
+BENCH_PRESET   ?= million20
+BENCH_STEPS    ?=
+BENCH_SECTIONS ?=
+BENCH_ROUNDS   ?= 3
+BENCH_FULL     ?=
+BENCH_FLAGS    ?=
 SCALE_FLAGS  ?=
 
 SERVERS := nats-server versitygw minio mc
@@ -20,7 +24,7 @@ TOOLS   := golangci-lint buf protoc-gen-go govulncheck goreleaser cyclonedx-gomo
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) MINUTES=$(MINUTES) SEED= BENCH_PRESET=$(BENCH_PRESET) BENCH_FLAGS= DIR="
+	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) MINUTES=$(MINUTES) SEED= BENCH_PRESET=$(BENCH_PRESET) BENCH_STEPS= BENCH_SECTIONS= BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_FULL= BENCH_FLAGS= DIR="
 
 ## Product
 
@@ -85,9 +89,11 @@ test-containers: ## the fleet of deploy/compose.yaml under faults; fails without
 fuzz: ## every fuzz target for FUZZTIME
 	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)
 
-bench: build ## bctl beside the backup programs that are installed [BENCH_PRESET=million5 BENCH_FLAGS=-assert]
-	PATH="$(CURDIR)/bin:$$PATH" go run ./e2e/bench -preset $(BENCH_PRESET) $(BENCH_FLAGS)
-	$(MAKE) bench-scale
+# BENCH_FULL=1 is for a night: sizes up to millions of files. BENCH_FLAGS=-assert fails where a criterion does not hold.
+bench: build servers ## bctl beside its peers, and all else that docs/benchmarks.md has [BENCH_PRESET=million,big BENCH_STEPS=first BENCH_SECTIONS=trees BENCH_FLAGS=-assert]
+	PATH="$(CURDIR)/bin:$$PATH" go run ./e2e/bench -preset $(BENCH_PRESET) -steps "$(BENCH_STEPS)" -sections "$(BENCH_SECTIONS)" \
+		-rounds $(BENCH_ROUNDS) $(if $(BENCH_FULL),-full) -markdown docs/benchmarks.md -tuning docs/tuning.md $(BENCH_FLAGS)
+	$(if $(BENCH_SECTIONS),,$(MAKE) bench-scale SCALE_FLAGS="-markdown $(CURDIR)/docs/benchmarks.md $(SCALE_FLAGS)")
 
 bench-scale: servers ## how walkers, and the index of a large fleet, scale [SCALE_FLAGS=-assert]
 	go run ./e2e/withpostgres go test ./e2e/scale -run '^$$' -bench . -benchtime 1x -timeout $(TESTTIMEOUT) -v -args $(SCALE_FLAGS)

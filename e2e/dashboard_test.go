@@ -43,16 +43,19 @@ func TestDashboardIsAnswered(t *testing.T) {
 	tree := filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 90, spread)
 	f.Register(tree)
-	f.Must("policy", "set", "nightly", "--schedule", "0 1 * * *", "--label", "backed-up=yes")
-	f.Must("filer", "set", theOnlyFiler, "--label", "backed-up=yes")
+	const scheduled = "scheduled"
+	f.Filer(scheduled, "--label", "policy=nightly")
+	f.Must("policy", "set", "nightly", "--schedule", "0 1 * * *", "--label", "policy=nightly")
 
-	// Counters rise only from the second scrape on, and quantiles need work between two: backups go on until all panels have data.
+	// Counters rise only from the second scrape on, and quantiles need work between two: backups go on until all
+	// panels have data, those that are asked for and those of new shards, which are due at once.
 	panels := dashboard(t)
 	fleet.Await(t, "data in every panel", func() bool {
 		settle(t)
 		if err := os.WriteFile(filepath.Join(tree, "changed"), []byte(time.Now().String()), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		f.Shard(scheduled, t.TempDir())
 		f.Backup(fleet.BackupArgs(tree)...)
 		return p.answerAll(t, panels)
 	})
@@ -77,8 +80,6 @@ func TestDashboardIsAnswered(t *testing.T) {
 		t.Error("Prometheus has no rules")
 	}
 }
-
-const theOnlyFiler = "filer" // of fleet.Register
 
 func freeAddress(t *testing.T) string {
 	t.Helper()

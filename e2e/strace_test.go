@@ -59,7 +59,13 @@ func traced(t *testing.T, repo *fleet.Repo, strace, tree string) map[string]int6
 	client := *repo.Client
 	client.Under = []string{strace, "-c", "-f", "-o", counts, "-e", "trace=%file,%desc"}
 	client.Must("backup", tree)
-	text, err := os.ReadFile(counts)
+	return readCounts(t, counts)
+}
+
+// readCounts reads what strace -c has written.
+func readCounts(t *testing.T, path string) map[string]int64 {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,63 +4,137 @@ package main
 
 import "fmt"
 
-// maxPeakBytes is what no process of bctl may have resident at once.
-const maxPeakBytes = 400 << 20
+// What bctl is measured against in a step.
+const (
+	fastest      = "× the fastest peer"
+	fastestEqual = "× the fastest peer that compresses and encrypts"
+	fastestSafe  = "× the fastest peer that encrypts"
+	aFloor       = "× the floor"
+	tar          = "× tar with zstd"
+	inSeconds    = "seconds"
+)
 
-// A verdict is whether one of the criteria holds.
-type verdict struct {
-	holds bool
-	text  string
+// A limit is the most that bctl may take of something, in a step on a preset.
+type limit struct {
+	step    step
+	against string
+	most    float64
 }
 
-// criteria compares bctl with the peers that were measured. What has nothing
-// to be compared with is left out.
-func (r *report) criteria() []verdict {
-	var verdicts []verdict
-	for _, c := range []struct {
-		step  step
-		share float64 // of the fastest peer's seconds, that bctl may take
-	}{{first, 1}, {unchanged, 0.5}} {
-		if peer, ok := r.fastestPeer(c.step); ok {
-			verdicts = append(verdicts, verdict{
-				peer.WallRatio*c.share >= 1,
-				fmt.Sprintf("%s: bctl takes %.2f of the time of %s, the fastest peer (at most %.2f)", c.step.title(), 1/peer.WallRatio, peer.Tool, c.share),
-			})
+// limits are those of the table, by preset.
+var limits = map[string][]limit{
+	"million": {
+		{first, aFloor, 1.3}, {first, fastest, 0.8}, {first, fastestSafe, 0.5},
+		{unchanged, fastest, 0.35}, {unchanged, aFloor, 1.5}, {churned, fastest, 0.5},
+	},
+	"million20": {
+		{first, aFloor, 1.6}, {first, fastest, 0.45}, {unchanged, inSeconds, 0.15},
+		{restore, fastest, 0.5}, {restore, tar, 1}, {churned, fastest, 0.5},
+	},
+	"big":   {{first, fastestEqual, 0.7}, {restore, fastestEqual, 0.7}},
+	"obnam": {{unchanged, fastest, 0.5}},
+	// Of these, other things are asked: sections codecs and memory.
+	"conserve": nil,
+	"hugedir":  nil,
+}
+
+const (
+	// maxStoredShare is how large a repository may be beside restic's.
+	maxStoredShare = 0.85
+	// maxPeakMiB is what bctl may have resident with all its services in one process;
+	// maxServiceMiB is that of a service in a process of its own.
+	maxPeakMiB    = 400
+	maxServiceMiB = 256
+)
+
+// criteria compares bctl with what was measured beside it. What has nothing
+// to be compared with is left out. A tree that has no limits of its own has
+// million's that are about peers.
+func (r *report) criteria(c *chapter) {
+	of, ok := limits[r.Preset]
+	if !ok {
+		of = []limit{{first, fastest, 0.8}, {unchanged, fastest, 0.35}, {churned, fastest, 0.5}}
+	}
+	for _, l := range of {
+		bctl, ok := r.result("bctl", l.step)
+		if !ok {
+			continue
+		}
+		if l.against == inSeconds {
+			c.atMost(l.step.title()+", "+l.against, "%.2f", bctl.WallSeconds, l.most)
+		} else if other, ok := r.opponent(l); ok {
+			c.atMost(fmt.Sprintf("%s, %s (%s)", l.step.title(), l.against, other.Tool), "%.2f", 1/other.WallRatio, l.most)
 		}
 	}
 	bctl, ok := r.result("bctl", first)
 	restic, both := r.result("restic", first)
-	if ok && both {
-		verdicts = append(verdicts, verdict{
-			bctl.StoredBytes <= restic.StoredBytes,
-			fmt.Sprintf("Stored: bctl %.1f MiB, restic %.1f MiB", float64(bctl.StoredBytes)/(1<<20), float64(restic.StoredBytes)/(1<<20)),
-		})
+	if ok && both && restic.StoredBytes > 0 {
+		c.atMost("Stored, × restic", "%.2f", float64(bctl.StoredBytes)/float64(restic.StoredBytes), maxStoredShare)
 	}
+	r.memory(c)
+}
+
+// memory compares peaks with what there may be.
+func (r *report) memory(c *chapter) {
 	var peak int64
-	for _, res := range r.Results {
-		if res.Tool == "bctl" {
-			peak = max(peak, res.PeakBytes)
+	services := map[string]int64{}
+	for _, s := range r.Samples {
+		if s.Tool == "bctl" {
+			peak = max(peak, s.PeakBytes)
+		}
+		for name, bytes := range s.Services {
+			services[name] = max(services[name], bytes)
 		}
 	}
 	if peak > 0 {
-		verdicts = append(verdicts, verdict{
-			peak < maxPeakBytes, fmt.Sprintf("Peak memory: %d MiB (less than %d)", peak>>20, maxPeakBytes>>20),
-		})
+		c.atMost("Peak memory, MiB", "%.0f", float64(peak>>20), maxPeakMiB)
 	}
-	return verdicts
+	largest, which := int64(0), ""
+	for name, bytes := range services {
+		if bytes > largest {
+			largest, which = bytes, name
+		}
+	}
+	if which != "" {
+		c.atMost(fmt.Sprintf("Peak memory of a service (%s), MiB", which), "%.0f", float64(largest>>20), maxServiceMiB)
+	}
+}
+
+// opponent returns whom bctl is to be compared with.
+func (r *report) opponent(l limit) (result, bool) {
+	switch l.against {
+	case aFloor:
+		if l.step == first {
+			return r.measured("floor store", l.step)
+		}
+		return r.measured("floor walk", l.step)
+	case tar:
+		return r.measured("tar+zstd", l.step)
+	case fastestSafe:
+		return r.fastestPeer(l.step, func(t *tool) bool { return t.encrypts })
+	case fastestEqual:
+		return r.fastestPeer(l.step, func(t *tool) bool { return t.encrypts && t.compresses })
+	}
+	return r.fastestPeer(l.step, func(*tool) bool { return true })
 }
 
 // fastestPeer returns the peer with the smallest ratio to bctl. References are no peers.
-func (r *report) fastestPeer(s step) (fastest result, ok bool) {
+func (r *report) fastestPeer(s step, which func(*tool) bool) (fastest result, ok bool) {
 	for _, t := range r.tools {
-		if t.reference || t.name == "bctl" {
+		if t.reference || t.ours || !which(t) {
 			continue
 		}
-		if res, has := r.result(t.name, s); has && (!ok || res.WallRatio < fastest.WallRatio) {
+		if res, has := r.measured(t.name, s); has && (!ok || res.WallRatio < fastest.WallRatio) {
 			fastest, ok = res, true
 		}
 	}
-	return fastest, ok && fastest.WallRatio > 0
+	return fastest, ok
+}
+
+// measured returns a result that there is a ratio of.
+func (r *report) measured(tool string, s step) (result, bool) {
+	res, ok := r.result(tool, s)
+	return res, ok && res.WallRatio > 0
 }
 
 func (r *report) result(tool string, s step) (result, bool) {

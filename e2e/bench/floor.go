@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -24,19 +25,32 @@ import (
 // and has its attributes read, once; and to store, each file is opened, read,
 // hashed, compressed in frames, sealed and written to one file. It has no
 // index, takes no care of duplicates, and forgets what it has read.
-const floorFrameBytes = 512 << 10
+const (
+	floorFrameBytes = 512 << 10
+	floorPackBytes  = 32 << 20
+)
 
-// runFloor does the work that mode names: "walk", or "store:FILE".
+// runFloor does the work that mode names: "walk", "store:FILE" at the fastest level of zstd, or "store-2:FILE" at
+// another one, 1 to 4.
 func runFloor(mode, tree string) error {
-	f := &floor{work: make(chan string, 1<<20)} // more directories than any preset has
-	if path, store := strings.CutPrefix(mode, "store:"); store {
+	f := &floor{work: make(chan string, 1<<20), level: zstd.SpeedFastest} // more directories than any preset has
+	kind, path, _ := strings.Cut(mode, ":")
+	if level, ok := strings.CutPrefix(kind, "store-"); ok {
+		n, err := strconv.Atoi(level)
+		if err != nil || n < 1 || n > 4 {
+			return fmt.Errorf("-floor %s: the level is not 1 to 4", mode)
+		}
+		kind, f.level = "store", zstd.EncoderLevel(n)
+	}
+	switch {
+	case kind == "store" && path != "":
 		out, err := os.Create(path)
 		if err != nil {
 			return err
 		}
 		f.out = out
-	} else if mode != "walk" {
-		return fmt.Errorf("-floor %s is not walk or store:FILE", mode)
+	case mode != "walk":
+		return fmt.Errorf("-floor %s is not walk, store:FILE or store-LEVEL:FILE", mode)
 	}
 	f.add(tree)
 	go func() { // ends with the last directory, on which every worker waits
@@ -54,8 +68,9 @@ func runFloor(mode, tree string) error {
 }
 
 type floor struct {
-	work chan string    // directories to walk
-	open sync.WaitGroup // directories that are not walked yet
+	work  chan string    // directories to walk
+	open  sync.WaitGroup // directories that are not walked yet
+	level zstd.EncoderLevel
 
 	mutex sync.Mutex // of out
 	out   *os.File   // nil: only walk
@@ -73,14 +88,14 @@ type floorWorker struct {
 	digest  *blake3.Hasher
 	frame   []byte // content that is not compressed yet
 	body    []byte
-	sealed  []byte
+	pack    []byte // what is sealed, and not written yet
 	encoder *zstd.Encoder
 	aead    cipher.AEAD
 	counter uint64
 }
 
 func (f *floor) worker() error {
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(f.level), zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(1<<20))
 	if err != nil {
 		return err
@@ -104,7 +119,8 @@ func (f *floor) worker() error {
 		}
 		f.open.Done()
 	}
-	if failed == nil && len(w.frame) > 0 {
+	if failed == nil && f.out != nil {
+		w.seal()
 		failed = w.flush()
 	}
 	return failed
@@ -175,6 +191,10 @@ func (w *floorWorker) file(dir int, name string) error {
 		w.frame = w.frame[:had+n]
 		_ = blake3.Sum256(w.frame[had:])
 		if len(w.frame) >= floorFrameBytes {
+			w.seal()
+			if len(w.pack) < floorPackBytes {
+				continue
+			}
 			if err := w.flush(); err != nil {
 				return err
 			}
@@ -182,8 +202,11 @@ func (w *floorWorker) file(dir int, name string) error {
 	}
 }
 
-// flush compresses, seals and writes the frame.
-func (w *floorWorker) flush() error {
+// seal compresses and seals the frame.
+func (w *floorWorker) seal() {
+	if len(w.frame) == 0 {
+		return
+	}
 	w.body = w.encoder.EncodeAll(w.frame, w.body[:0])
 	body := w.body
 	if len(body) > len(w.frame)-len(w.frame)/32 {
@@ -192,10 +215,15 @@ func (w *floorWorker) flush() error {
 	var nonce [12]byte
 	w.counter++
 	binary.BigEndian.PutUint64(nonce[4:], w.counter)
-	w.sealed = w.aead.Seal(w.sealed[:0], nonce[:], body, nil)
+	w.pack = w.aead.Seal(w.pack, nonce[:], body, nil)
 	w.frame = w.frame[:0]
+}
+
+// flush writes what is sealed.
+func (w *floorWorker) flush() error {
 	w.floor.mutex.Lock()
 	defer w.floor.mutex.Unlock()
-	_, err := w.floor.out.Write(w.sealed)
+	_, err := w.floor.out.Write(w.pack)
+	w.pack = w.pack[:0]
 	return err
 }

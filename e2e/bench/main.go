@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -12,28 +11,31 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/bctl/bctl/e2e/bench/markdown"
 )
 
 type options struct {
-	preset, tree, work, tools, floor  string
-	jsonFile, markdownFile            string
-	files, directories                int
-	bytes                             int64
-	seed                              uint64
-	rounds, unchangedRounds           int
-	churnShare                        float64
-	strace, assert, keep, changesTree bool
+	sections, presets, steps, tools string
+	tree, work, floor               string
+	jsonFile, markdown, tuning      string
+	files, directories              int
+	bytes                           int64
+	seed                            uint64
+	rounds, unchangedRounds         int
+	churnShare                      float64
+	full, assert, keep, changesTree bool
 }
 
 func parse() *options {
 	o := &options{}
-	flag.StringVar(&o.preset, "preset", "million20", "shape of the tree: tiny, million20, million5, million, big")
-	flag.IntVar(&o.files, "files", 0, "instead of the preset's number of files")
+	flag.StringVar(&o.sections, "sections", "", "`NAMES` of what is measured, with commas between (default: all): "+strings.Join(sectionNames(), ", "))
+	flag.StringVar(&o.presets, "preset", "million20", "`NAMES` of the trees' shapes, with commas between: "+strings.Join(presetNames(), ", "))
+	flag.StringVar(&o.steps, "steps", "", "`NAMES` of the steps to measure on them: first, unchanged, restore, churned (default: those that the preset is for)")
+	flag.BoolVar(&o.full, "full", false, "in the sections other than trees: sizes that take hours")
+	flag.IntVar(&o.files, "files", 0, "instead of the number of files of a preset, or of a section")
 	flag.IntVar(&o.directories, "dirs", 0, "instead of the preset's number of directories")
 	flag.Int64Var(&o.bytes, "bytes", 0, "instead of the preset's bytes, of all files together")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the tree's random numbers")
@@ -45,11 +47,11 @@ func parse() *options {
 	flag.IntVar(&o.rounds, "rounds", 3, "runs of each tool's first backup, restore, and backup after changes")
 	flag.IntVar(&o.unchangedRounds, "unchanged-rounds", 5, "runs of each tool's backup of the unchanged tree")
 	flag.Float64Var(&o.churnShare, "churn", 0.01, "share of the files that change in a round")
-	flag.StringVar(&o.jsonFile, "json", "", "write all samples to `FILE`")
-	flag.StringVar(&o.markdownFile, "markdown", "", "put the tables into `FILE`")
-	flag.BoolVar(&o.strace, "strace", false, "count bctl's system calls, too")
+	flag.StringVar(&o.jsonFile, "json", "", "write all figures to `FILE`")
+	flag.StringVar(&o.markdown, "markdown", "", "put tables and plots into `FILE`, and into bench/ beside it")
+	flag.StringVar(&o.tuning, "tuning", "", "put the table of settings into `FILE`")
 	flag.BoolVar(&o.assert, "assert", false, "exit with 1 where bctl is not as good as it must be")
-	flag.StringVar(&o.floor, "floor", "", "do the floor's `WORK` on the directory that is the argument: walk, or store:FILE")
+	flag.StringVar(&o.floor, "floor", "", "do the floor's `WORK` on the directory that is the argument: walk, store:FILE or store-LEVEL:FILE")
 	flag.Parse()
 	return o
 }
@@ -75,33 +77,36 @@ func exit(err error) {
 var errCriteria = errors.New("bctl is not as good as it must be")
 
 func (o *options) run(ctx context.Context) (err error) {
+	chosen, err := o.chosen()
+	if err != nil {
+		return err
+	}
 	remove, err := o.makeWork()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	r, err := o.measure(ctx)
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	if err := r.writeTables(os.Stdout); err != nil {
+	all := &document{options: o}
+	for _, s := range chosen {
+		r := &runner{o: o, self: self, document: all, work: filepath.Join(o.work, s.name)}
+		if err := os.Mkdir(r.work, 0o755); err != nil {
+			return err
+		}
+		progress("== %s: %s", s.name, s.what)
+		if err := s.run(ctx, r); err != nil {
+			return fmt.Errorf("section %s: %w", s.name, err)
+		}
+	}
+	if err := all.writeJSON(); err != nil {
 		return err
 	}
-	verdicts := r.criteria()
-	for _, v := range verdicts {
-		fmt.Printf("%-5s %s\n", map[bool]string{true: "ok", false: "FAIL"}[v.holds], v.text)
-	}
-	if o.jsonFile != "" {
-		if err := r.writeJSON(o.jsonFile); err != nil {
-			return err
-		}
-	}
-	if o.markdownFile != "" {
-		if err := r.writeMarkdown(o.markdownFile); err != nil {
-			return err
-		}
-	}
-	if o.assert && slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.holds }) {
+	fmt.Println()
+	writeVerdicts(os.Stdout, all.verdicts)
+	if o.assert && slices.ContainsFunc(all.verdicts, func(v verdict) bool { return !v.Holds }) {
 		return errCriteria
 	}
 	return nil
@@ -124,78 +129,6 @@ func (o *options) makeWork() (remove func() error, err error) {
 		return func() error { progress("all is in %s", o.work); return nil }, nil
 	}
 	return func() error { return os.RemoveAll(o.work) }, nil
-}
-
-// measure runs all steps.
-func (o *options) measure(ctx context.Context) (*report, error) {
-	found, missing := findTools(o.tools)
-	if len(found) == 0 || found[0].name != "bctl" {
-		return nil, errors.New("bctl is not on the PATH (make build makes it in bin)")
-	}
-	r := &report{
-		Preset: o.preset, Date: time.Now().Format(time.DateOnly), Machine: markdown.DescribeMachine(o.work),
-		Missing: missing, Versions: map[string]string{}, tools: found,
-	}
-	for _, t := range found {
-		r.Versions[t.name] = t.versionLine()
-	}
-	tree, err := o.makeTree(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if r.Tree, err = count(tree); err != nil {
-		return nil, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	b := &bench{
-		self: self, work: o.work, tree: tree, tools: found, verbose: progress,
-		places: map[string]*place{}, broken: map[string]bool{},
-		rounds: map[step]int{first: o.rounds, unchanged: o.unchangedRounds, restore: o.rounds, churned: o.rounds},
-	}
-	if o.tree != "" && !o.changesTree {
-		b.rounds[churned] = 0
-	}
-	if o.strace {
-		if r.Calls, err = b.traceCalls(ctx); err != nil {
-			return nil, err
-		}
-	}
-	err = b.all(ctx, func(round int) error {
-		n, err := churn(tree, o.churnShare, o.seed+uint64(round))
-		progress("changed %d files", n)
-		return errors.Join(err, settle(o.work), pass(ctx))
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range found {
-		if b.broken[t.name] {
-			r.Broken = append(r.Broken, t.name)
-		}
-	}
-	r.Samples, r.Machine.LoadAfter = b.samples, markdown.LoadAverages()
-	r.summarize()
-	return r, nil
-}
-
-// makeTree returns the tree's absolute path.
-func (o *options) makeTree(ctx context.Context) (string, error) {
-	if o.tree != "" {
-		o.preset = filepath.Base(o.tree)
-		return filepath.Abs(o.tree)
-	}
-	s, ok := presets[o.preset]
-	if !ok {
-		return "", fmt.Errorf("there is no preset %s", o.preset)
-	}
-	s.files, s.directories, s.bytes = cmp.Or(o.files, s.files), cmp.Or(o.directories, s.directories), cmp.Or(o.bytes, s.bytes)
-	s.seed, s.textShare = o.seed, 0.7
-	tree := filepath.Join(o.work, "tree")
-	progress("making %s: %d files", o.preset, s.files)
-	return tree, errors.Join(s.make(tree), pass(ctx))
 }
 
 // youngSeconds is how long a file may be too young for a tool to trust its times.

@@ -31,6 +31,8 @@ type sample struct {
 	PeakBytes     int64   `json:"peak_bytes"`   // resident, of the largest process
 	StoredBytes   int64   `json:"stored_bytes"` // of the repository, afterwards
 	Note          string  `json:"note,omitempty"`
+	// Services are the peaks of what ran beside the command.
+	Services map[string]int64 `json:"services,omitempty"`
 }
 
 func (s *sample) cpuSeconds() float64 { return s.UserSeconds + s.SystemSeconds }
@@ -47,6 +49,10 @@ type bench struct {
 	places  map[string]*place // by tool: those of the last round of first backups
 	broken  map[string]bool   // tools that failed
 	samples []sample
+	serial  int // of places that have no tool's name
+
+	keep     bool // what was made
+	fewFiles bool // in the tree: what is restored may be large, and can be removed without harm to others
 }
 
 // all measures the steps in their order.
@@ -123,7 +129,7 @@ func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
 	if err := settle(b.work); err != nil {
 		return err
 	}
-	m, err := b.run(ctx, c, t.environment(*p))
+	m, err := b.beside(ctx, p.host, c, t.environment(*p))
 	if err != nil {
 		return fmt.Errorf("%s, %s: %w", t.name, s, err)
 	}
@@ -131,7 +137,12 @@ func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
 	if s == restore && round == 0 {
 		m.Note = compare(b.tree, t.restored(*p))
 	}
-	if m.StoredBytes, err = diskBytes(p.repo); err != nil {
+	if s == restore && b.fewFiles && !b.keep {
+		if err := os.RemoveAll(p.target); err != nil {
+			return err
+		}
+	}
+	if m.StoredBytes, err = p.storedBytes(); err != nil {
 		return err
 	}
 	b.samples = append(b.samples, m)
@@ -139,16 +150,84 @@ func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
 	return nil
 }
 
+// beside runs a command, and counts what its host does meanwhile with it.
+func (b *bench) beside(ctx context.Context, h host, c command, env []string) (sample, error) {
+	if h == nil {
+		return b.run(ctx, c, env)
+	}
+	if err := h.resetPeaks(); err != nil {
+		return sample{}, err
+	}
+	user, system := h.cpu()
+	m, err := b.run(ctx, c, env)
+	if err != nil {
+		return m, err
+	}
+	userAfter, systemAfter := h.cpu()
+	m.UserSeconds += userAfter - user
+	m.SystemSeconds += systemAfter - system
+	if m.Services, err = h.peaks(); err != nil {
+		return m, err
+	}
+	for _, peak := range m.Services {
+		m.PeakBytes = max(m.PeakBytes, peak)
+	}
+	return m, nil
+}
+
+// storedBytes is what the repository takes up.
+func (p *place) storedBytes() (int64, error) {
+	if p.host != nil {
+		return p.host.storedBytes()
+	}
+	return diskBytes(p.repo)
+}
+
+// leave ends what runs at a place, and removes the repository: of many large trees
+// there is no room for one of each round. It has few files, unlike a tree.
+func (p *place) leave() error {
+	if p == nil {
+		return nil
+	}
+	var err error
+	if p.host != nil {
+		err = p.host.close()
+	}
+	return errors.Join(err, os.RemoveAll(p.repo))
+}
+
+// close ends all that still runs, and makes room for what is measured next.
+func (b *bench) close() error {
+	var failed error
+	for _, p := range b.places {
+		if !b.keep {
+			failed = errors.Join(failed, p.leave())
+		} else if p.host != nil {
+			failed = errors.Join(failed, p.host.close())
+		}
+	}
+	return failed
+}
+
 // placeFor returns where the tool is to work: a new repository for a first
 // backup, and that of the last round for all later steps.
 func (b *bench) placeFor(ctx context.Context, t *tool, s step, round int) (*place, error) {
 	p := b.places[t.name]
 	if s == first || p == nil {
+		if err := p.leave(); err != nil {
+			return nil, err
+		}
 		name := fmt.Sprintf("%s-%d", strings.ReplaceAll(t.name, " ", "-"), round)
 		p = &place{bench: b.self, tree: b.tree, repo: filepath.Join(b.work, "repo", name), home: filepath.Join(b.work, "home", name)}
 		b.places[t.name] = p
 		if err := errors.Join(os.MkdirAll(p.home, 0o755), os.MkdirAll(filepath.Dir(p.repo), 0o755)); err != nil {
 			return nil, err
+		}
+		var err error
+		if t.start != nil {
+			if p.host, err = t.start(ctx, p.repo, b.tree); err != nil {
+				return nil, fmt.Errorf("%s, start: %w", t.name, err)
+			}
 		}
 		if t.init != nil {
 			if _, err := b.run(ctx, t.init(*p), t.environment(*p)); err != nil {
@@ -167,7 +246,9 @@ const outputBytes = 2000
 func (b *bench) run(ctx context.Context, c command, env []string) (m sample, err error) {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Env = c.dir, env
-	cmd.Stdout = nil // as in a cron job
+	if c.stdout != nil {
+		cmd.Stdout = c.stdout
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	started := time.Now()

@@ -3,28 +3,23 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/bctl/bctl/e2e/bench/markdown"
+	"github.com/bctl/bctl/e2e/bench/plot"
 )
 
-// A report is what -json writes.
+// A report is what was found on one tree.
 type report struct {
 	Preset   string            `json:"preset"`
 	Tree     content           `json:"tree"`
-	Date     string            `json:"date"`
-	Machine  markdown.Machine  `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Missing  []string          `json:"missing"` // tools that are not installed
 	Broken   []string          `json:"broken"`  // tools that failed
 	Samples  []sample          `json:"samples"`
 	Results  []result          `json:"results"`
-	Calls    map[step]calls    `json:"system_calls,omitempty"` // of bctl
 
 	tools []*tool
 }
@@ -107,14 +102,6 @@ func median(values []float64) float64 {
 	return sorted[half]
 }
 
-func (r *report) writeJSON(path string) error {
-	data, err := json.MarshalIndent(r, "", "\t")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644)
-}
-
 func (r *report) step(s step) []result {
 	var of []result
 	for _, res := range r.Results {
@@ -125,30 +112,94 @@ func (r *report) step(s step) []result {
 	return of
 }
 
-// writeTables writes all of it as Markdown, which reads well enough on a terminal, too.
-func (r *report) writeTables(w io.Writer) error {
-	fmt.Fprintf(w, "%s: %d files in %d directories, %d MB. %s.\n", r.Preset, r.Tree.Files, r.Tree.Directories, r.Tree.Bytes/1e6, r.Date)
-	fmt.Fprintf(w, "Load averages before %s, after %s.\n", r.Machine.LoadBefore, r.Machine.LoadAfter)
+// write puts all of it into a chapter.
+func (r *report) write(c *chapter) {
+	c.Data = r
+	c.say("%s: %d files in %d directories, %d MB.", r.Preset, r.Tree.Files, r.Tree.Directories, r.Tree.Bytes/1e6)
 	if len(r.Missing) > 0 {
-		fmt.Fprintf(w, "Not installed: %s.\n", strings.Join(r.Missing, ", "))
+		c.say("Not installed: %s.", strings.Join(r.Missing, ", "))
 	}
 	if len(r.Broken) > 0 {
-		fmt.Fprintf(w, "Left out, since they failed: %s.\n", strings.Join(r.Broken, ", "))
+		c.say("Left out, since they failed: %s.", strings.Join(r.Broken, ", "))
 	}
 	for _, s := range steps {
 		if results := r.step(s); len(results) > 0 {
-			writeTable(w, s, results)
+			writeTable(c, s, results)
 		}
 	}
-	if len(r.Calls) > 0 {
-		r.writeCalls(w)
-	}
-	_, err := fmt.Fprintln(w)
-	return err
+	r.writeServices(c)
+	c.plot(r.Preset, "wall seconds of each tool", plot.Bars(r.panels()))
+	r.writeCommands(c)
+	r.criteria(c)
 }
 
-func writeTable(w io.Writer, s step, results []result) {
-	fmt.Fprintf(w, "\n%s (%d runs each):\n\n", s.title(), results[0].Runs)
+// panels are the wall seconds, a panel for each step.
+func (r *report) panels() (panels []plot.Panel) {
+	for _, s := range steps {
+		p := plot.Panel{Title: s.title(), Unit: "s"}
+		for _, res := range r.step(s) {
+			p.Bars = append(p.Bars, plot.Bar{Label: res.Tool, Value: res.WallSeconds, Marked: strings.HasPrefix(res.Tool, "bctl")})
+		}
+		if len(p.Bars) > 0 {
+			panels = append(panels, p)
+		}
+	}
+	return panels
+}
+
+// writeServices writes the peak of each service of the fleet, by step.
+func (r *report) writeServices(c *chapter) {
+	peaks := map[string]map[step]int64{}
+	for _, s := range r.Samples {
+		for name, bytes := range s.Services {
+			if peaks[name] == nil {
+				peaks[name] = map[step]int64{}
+			}
+			peaks[name][s.Step] = max(peaks[name][s.Step], bytes)
+		}
+	}
+	if len(peaks) == 0 {
+		return
+	}
+	rows := [][]string{{"service"}}
+	for _, s := range steps {
+		rows[0] = append(rows[0], s.title())
+	}
+	for _, name := range slices.Sorted(maps.Keys(peaks)) {
+		row := []string{name}
+		for _, s := range steps {
+			cell := "-"
+			if bytes, ok := peaks[name][s]; ok {
+				cell = fmt.Sprint(bytes >> 20)
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, row)
+	}
+	c.say("Peak memory of each service of the fleet, MiB:")
+	c.table(rows)
+}
+
+// writeCommands writes what was run, and of which version.
+func (r *report) writeCommands(c *chapter) {
+	rows := [][]string{{"tool", "", "version", "backup", "restore"}}
+	p := place{bench: "bench", tree: "TREE", repo: "REPO", home: "HOME", target: "TARGET", serial: 1}
+	line := func(of func(place) command) string {
+		if of == nil {
+			return ""
+		}
+		return "`" + strings.ReplaceAll(strings.Join(of(p).args, " "), "|", `\|`) + "`"
+	}
+	for _, t := range r.tools {
+		rows = append(rows, []string{
+			strings.ReplaceAll(t.name, "|", `\|`), t.what, r.Versions[t.name], line(t.backup), line(t.restore),
+		})
+	}
+	c.table(rows)
+}
+
+func writeTable(c *chapter, s step, results []result) {
+	c.say("%s (%d runs each):", s.title(), results[0].Runs)
 	rows := [][]string{{"tool", "wall s (min–max)", "× bctl", "CPU s", "× bctl", "peak MiB", "files/s"}}
 	last := "stored MiB"
 	if s == restore {
@@ -166,21 +217,5 @@ func writeTable(w io.Writer, s step, results []result) {
 			fmt.Sprint(res.PeakBytes >> 20), fmt.Sprintf("%.0f", res.FilesPerSecond), last,
 		})
 	}
-	markdown.WriteTable(w, rows)
-}
-
-// writeCalls writes what bctl asks of the kernel, by file.
-func (r *report) writeCalls(w io.Writer) {
-	fmt.Fprintf(w, "\nSystem calls of bctl, for each file (strace -c; those below 0.01 left out):\n\n")
-	for _, s := range steps {
-		counted := r.Calls[s]
-		if counted == nil {
-			continue
-		}
-		var parts []string
-		for _, name := range counted.frequent(r.Tree.Files) {
-			parts = append(parts, fmt.Sprintf("%s %.2f", name, float64(counted[name])/float64(r.Tree.Files)))
-		}
-		fmt.Fprintf(w, "- %s: %s\n", s.title(), strings.Join(parts, ", "))
-	}
+	c.table(rows)
 }

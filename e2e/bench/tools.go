@@ -3,10 +3,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -37,6 +39,7 @@ type place struct {
 	home   string // of this tool: its caches and settings
 	target string // to restore into; not there yet
 	serial int    // of this backup into the repository, from 1
+	host   host   // nil: nothing runs beside the commands
 }
 
 // A tool is a program that is measured. A step without a command is not its own.
@@ -48,7 +51,11 @@ type tool struct {
 	env      []string // NAME=value; $HOME, $REPO stand for the place's
 
 	init, backup, restore func(p place) command
+	// start starts what runs beside the commands, in place of init.
+	start func(ctx context.Context, dir, tree string) (host, error)
 
+	ours                 bool // bctl, in another way
+	compresses, encrypts bool
 	// wholePaths: the tree is restored not into the target, but below it under its own path.
 	wholePaths bool
 	reference  bool // not a backup program: nothing is asserted of it
@@ -57,8 +64,9 @@ type tool struct {
 
 // A command is a program to run.
 type command struct {
-	dir  string
-	args []string
+	dir    string
+	args   []string
+	stdout *os.File // nil: nowhere, as in a cron job
 }
 
 func run(args ...string) func(place) command {
@@ -77,28 +85,49 @@ func (p place) expand(args []string) []string {
 }
 
 // tools are all that this program knows, bctl first. All keep their defaults.
-func tools() []*tool {
+func tools() []*tool { return slices.Concat(ours(), peers(), references()) }
+
+// ours is bctl in one process, and as a fleet.
+func ours() []*tool {
 	return []*tool{
 		{
-			name: "bctl", what: "zstd, encrypted", programs: []string{"bctl"}, version: []string{"version"},
+			name: "bctl", what: "zstd, encrypted", programs: []string{"bctl"}, version: []string{"version"}, ours: true,
 			env:  []string{"BCTL_REPO=$REPO"},
 			init: run("bctl", "init"), backup: run("bctl", "backup", "$TREE"),
 			restore: run("bctl", "restore", "latest", "--target", "$TARGET"),
 		},
 		{
-			name: "restic", what: "zstd, encrypted", programs: []string{"restic"}, version: []string{"version"},
+			name: "bctl fleet", what: "the same: a walker, a reader, a committer, NATS, Postgres, S3", programs: []string{"bctl", "initdb"}, ours: true,
+			start: func(ctx context.Context, dir, tree string) (host, error) {
+				f, err := startFleet(ctx, dir, tree, oneOfEach)
+				if err != nil {
+					return nil, err // and not a host that is nil
+				}
+				return f, nil
+			},
+			backup:  run("bctl", "backup", "--filer", theFiler, "--shard", "$TREE"),
+			restore: run("bctl", "restore", "latest", "--target", "$TARGET"),
+		},
+	}
+}
+
+// peers are other backup programs.
+func peers() []*tool {
+	return []*tool{
+		{
+			name: "restic", what: "zstd, encrypted", compresses: true, encrypts: true, programs: []string{"restic"}, version: []string{"version"},
 			env:  []string{"RESTIC_REPOSITORY=$REPO", "RESTIC_PASSWORD=bench"},
 			init: run("restic", "init"), backup: run("restic", "backup", "$TREE"),
 			restore: run("restic", "restore", "latest", "--target", "$TARGET"), wholePaths: true,
 		},
 		{
-			name: "rustic", what: "zstd, encrypted", programs: []string{"rustic"}, version: []string{"--version"},
+			name: "rustic", what: "zstd, encrypted", compresses: true, encrypts: true, programs: []string{"rustic"}, version: []string{"--version"},
 			env:  []string{"RUSTIC_REPOSITORY=$REPO", "RUSTIC_PASSWORD=bench"},
 			init: run("rustic", "init"), backup: run("rustic", "backup", "$TREE"),
 			restore: run("rustic", "restore", "latest:$TREE", "$TARGET"),
 		},
 		{
-			name: "borg", what: "lz4, encrypted", programs: []string{"borg"}, version: []string{"--version"},
+			name: "borg", what: "lz4, encrypted", compresses: true, encrypts: true, programs: []string{"borg"}, version: []string{"--version"},
 			env:  []string{"BORG_REPO=$REPO", "BORG_PASSPHRASE=bench", "BORG_BASE_DIR=$HOME"},
 			init: run("borg", "init", "-e", "repokey-blake2"), backup: run("borg", "create", "::b$SERIAL", "$TREE"),
 			restore: func(p place) command {
@@ -106,12 +135,12 @@ func tools() []*tool {
 			}, wholePaths: true,
 		},
 		{
-			name: "conserve", what: "Snappy, not encrypted", programs: []string{"conserve"}, version: []string{"--version"},
+			name: "conserve", what: "Snappy, not encrypted", compresses: true, programs: []string{"conserve"}, version: []string{"--version"},
 			init: run("conserve", "init", "$REPO"), backup: run("conserve", "backup", "--no-progress", "$REPO", "$TREE"),
 			restore: run("conserve", "restore", "--no-progress", "$REPO", "$TARGET"),
 		},
 		{
-			name: "kopia", what: "not compressed, encrypted", programs: []string{"kopia"}, version: []string{"--version"},
+			name: "kopia", what: "not compressed, encrypted", encrypts: true, programs: []string{"kopia"}, version: []string{"--version"},
 			env: []string{
 				"KOPIA_PASSWORD=bench", "KOPIA_CONFIG_PATH=$HOME/kopia.config", "KOPIA_CHECK_FOR_UPDATES=false",
 				"KOPIA_CACHE_DIRECTORY=$HOME/cache", "KOPIA_LOG_DIR=$HOME/log",
@@ -119,6 +148,12 @@ func tools() []*tool {
 			init: run("kopia", "repository", "create", "filesystem", "--path", "$REPO"), backup: run("kopia", "snapshot", "create", "$TREE"),
 			restore: run("kopia", "snapshot", "restore", "$TREE", "$TARGET"),
 		},
+	}
+}
+
+// references do a part of the work only.
+func references() []*tool {
+	return []*tool{
 		{
 			name: "tar+zstd", what: "zstd -3, one stream", programs: []string{"zstd", "tar"}, version: []string{"--version"},
 			backup:  run("sh", "-c", "mkdir $REPO && tar -C $TREE -H posix -cf - . | zstd -q -3 -o $REPO/tree.tar.zst"),
@@ -130,7 +165,8 @@ func tools() []*tool {
 			backup: run("find", "$TREE", "-printf", `%s\n`), reference: true, only: unchanged,
 		},
 		{name: "floor walk", what: "lists and stats", backup: run("$BENCH", "-floor", "walk", "$TREE"), reference: true, only: unchanged},
-		{name: "floor store", what: "and reads, hashes, zstd, seals", backup: run("$BENCH", "-floor", "store:$REPO", "$TREE"), reference: true, only: first},
+		{name: "floor store", what: "and reads, hashes, zstd level 1, seals", backup: run("$BENCH", "-floor", "store:$REPO", "$TREE"), reference: true, only: first},
+		{name: "floor store 2", what: "the same, zstd level 2", backup: run("$BENCH", "-floor", "store-2:$REPO", "$TREE"), reference: true, only: first},
 	}
 }
 
@@ -168,11 +204,16 @@ func findTools(wanted string) (found []*tool, missing []string) {
 
 func (t *tool) installed() bool {
 	for _, program := range t.programs {
-		if _, err := exec.LookPath(program); err != nil {
+		if !onPath(program) {
 			return false
 		}
 	}
 	return true
+}
+
+func onPath(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }
 
 // versionLine is what the tool says of itself.
@@ -191,6 +232,9 @@ func (t *tool) versionLine() string {
 // environment is that of all the tool's commands: its own settings in a home of its own.
 func (t *tool) environment(p place) []string {
 	env := append(os.Environ(), "HOME="+p.home, "XDG_CACHE_HOME="+filepath.Join(p.home, "cache"), "XDG_CONFIG_HOME="+filepath.Join(p.home, "config"))
+	if p.host != nil {
+		env = append(env, p.host.env()...)
+	}
 	return append(env, p.expand(t.env)...)
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,24 +27,40 @@ type shape struct {
 	seed               uint64
 }
 
-// presets are parts of a tree of 1,000,000 files with 4 GB, and one of large files.
-var presets = map[string]shape{
-	"million":   {files: 1_000_000, directories: 10_103, bytes: 4e9, sigma: 0.5},
-	"million5":  {files: 200_000, directories: 2_020, bytes: 800e6, sigma: 0.5},
-	"million20": {files: 50_000, directories: 505, bytes: 200e6, sigma: 0.5},
-	"big":       {files: 8, directories: 2, bytes: 4e9},
-	"tiny":      {files: 500, directories: 20, bytes: 2e6, sigma: 0.5},
+// A preset is a shape that reports of slow backups are about.
+type preset struct {
+	shape
+	steps []step // that are worth measuring on it
 }
 
+var presets = map[string]preset{
+	// What restic's second pass was measured on, and parts of it.
+	"million":   {shape{files: 1_000_000, directories: 10_103, bytes: 4e9, sigma: 0.5}, []step{first, unchanged, churned}},
+	"million5":  {shape{files: 200_000, directories: 2_020, bytes: 800e6, sigma: 0.5}, steps},
+	"million20": {shape{files: 50_000, directories: 505, bytes: 200e6, sigma: 0.5}, steps},
+	// Few large files.
+	"big": {shape{files: 8, directories: 2, bytes: 4e9}, []step{first, restore}},
+	// That of Obnam's page on tuning.
+	"obnam": {shape{files: 155_000, directories: 12_000, bytes: 3_930_000_000, sigma: 1.2}, []step{first, unchanged}},
+	// That of Conserve's journal.
+	"conserve": {shape{files: 1_020, directories: 410, bytes: 443e6, sigma: 1.6}, []step{first, unchanged, restore}},
+	// Every file in one directory.
+	"hugedir": {shape{files: 300_000, directories: 1, bytes: 300e6, sigma: 0.3}, []step{first, unchanged}},
+	"tiny":    {shape{files: 500, directories: 20, bytes: 2e6, sigma: 0.5}, steps},
+}
+
+// textShare is what of the presets' files is text.
+const textShare = 0.7
+
 // fanOut is how many subdirectories a directory has.
-const fanOut = 20
+const fanOut = 32
 
 // directoryName returns the path of the n-th directory below the root.
 func directoryName(n int) string {
 	if n == 0 {
 		return "."
 	}
-	return filepath.Join(directoryName((n-1)/fanOut), fmt.Sprintf("part-%05d", n))
+	return filepath.Join(directoryName((n-1)/fanOut), fmt.Sprintf("d%05d", n))
 }
 
 // make makes the tree in root, which must not be there.
@@ -51,25 +68,30 @@ func (s shape) make(root string) error {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
 	}
-	for d := 1; d < s.directories; d++ {
-		if err := os.Mkdir(filepath.Join(root, directoryName(d)), 0o755); err != nil {
-			return err
+	names := make([]string, s.directories)
+	for d := range names {
+		names[d] = filepath.Join(root, directoryName(d))
+		if d > 0 {
+			if err := os.Mkdir(names[d], 0o755); err != nil {
+				return err
+			}
 		}
 	}
 	sizes := s.sizes()
 	var workers errgroup.Group
-	n := runtime.NumCPU()
-	for worker := range n {
+	var next atomic.Int64
+	for range 2 * runtime.NumCPU() {
 		workers.Go(func() error {
-			// A worker makes whole directories: inodes in the order of names.
-			for d := worker; d < s.directories; d += n {
-				for file := d; file < s.files; file += s.directories {
-					if err := s.makeFile(root, d, file, sizes[file]); err != nil {
-						return err
-					}
+			piece := make([]byte, 1<<20)
+			for {
+				file := int(next.Add(1)) - 1
+				if file >= s.files {
+					return nil
+				}
+				if err := s.makeFile(names[file%s.directories], file, sizes[file], piece); err != nil {
+					return err
 				}
 			}
-			return nil
 		})
 	}
 	return workers.Wait()
@@ -77,7 +99,7 @@ func (s shape) make(root string) error {
 
 // sizes returns the files' sizes, which come to s.bytes but for rounding.
 func (s shape) sizes() []int64 {
-	random := rand.New(rand.NewPCG(s.seed, 1))
+	random := rand.New(rand.NewPCG(s.seed, 0))
 	weights := make([]float64, s.files)
 	total := 0.0
 	for i := range weights {
@@ -92,32 +114,32 @@ func (s shape) sizes() []int64 {
 }
 
 // made is the mtime of the first file; each next is a second later.
-var made = time.Date(2024, 1, 1, 0, 0, 0, 123_456_789, time.UTC)
+var made = time.Unix(1_700_000_000, 0)
 
-func (s shape) makeFile(root string, directory, file int, size int64) error {
-	random := rand.New(rand.NewPCG(s.seed+2, uint64(file)))
-	kind, fill := "dat", fillRandom
+func (s shape) makeFile(directory string, file int, size int64, piece []byte) error {
+	random := rand.New(rand.NewPCG(s.seed, uint64(file)+1))
+	kind, fill := "bin", fillRandom
 	if random.Float64() < s.textShare {
 		kind, fill = "txt", fillText
 	}
-	path := filepath.Join(root, directoryName(directory), fmt.Sprintf("file-%07d.%s", file, kind))
+	path := filepath.Join(directory, fmt.Sprintf("f%07d.%s", file, kind))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	for size > 0 {
-		piece := make([]byte, min(size, 1<<20))
-		fill(random, piece)
-		if _, err := f.Write(piece); err != nil {
+		part := piece[:min(size, int64(len(piece)))]
+		fill(random, part)
+		if _, err := f.Write(part); err != nil {
 			return err
 		}
-		size -= int64(len(piece))
+		size -= int64(len(part))
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	mtime := made.Add(time.Duration(file) * time.Second)
+	mtime := made.Add(time.Duration(file)*time.Second + time.Duration(file%1000)*time.Millisecond)
 	return os.Chtimes(path, mtime, mtime)
 }
 
@@ -131,28 +153,27 @@ func fillRandom(random *rand.Rand, p []byte) {
 	}
 }
 
-// vocabulary is what text is made of; zstd halves and halves again what comes of it.
-var vocabulary = func() [][]byte {
-	random := rand.New(rand.NewPCG(7, 7))
-	words := make([][]byte, 3000)
+// vocabulary is what text is made of; zstd leaves about a third of what comes of it.
+var vocabulary = func() (words [4096]string) {
+	random := rand.New(rand.NewPCG(42, 42))
 	for i := range words {
-		word := make([]byte, 2+random.IntN(9), 12)
+		word := make([]byte, 3+random.IntN(8))
 		for k := range word {
-			word[k] = 'a' + byte(random.IntN(26))
+			word[k] = byte('a' + random.IntN(26))
 		}
-		words[i] = append(word, ' ')
+		words[i] = string(word) + " "
 	}
 	return words
 }()
 
-// fillText writes words, the earlier ones of the vocabulary more often, and now and then a line's end.
+// fillText writes words, the earlier ones of the vocabulary more often.
 func fillText(random *rand.Rand, p []byte) {
-	for at := 0; at < len(p); {
-		x := random.Float64()
-		at += copy(p[at:], vocabulary[int(x*x*float64(len(vocabulary)))])
-		if at < len(p) && random.IntN(12) == 0 {
-			p[at] = '\n'
-			at++
+	for len(p) > 0 {
+		value := random.Uint64()
+		for range 4 {
+			x := value & 0xffff
+			p = p[copy(p, vocabulary[(x*x)>>20]):]
+			value >>= 16
 		}
 	}
 }

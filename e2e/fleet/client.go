@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,8 @@ type Client struct {
 	Env     []string // added to the environment, which has no settings of bctl otherwise
 	// Credential is whom commands run as; nil: whoever runs the test.
 	Credential *syscall.Credential
+	// Memory has the memory of commands watched, for Output.PeakRSS.
+	Memory bool
 	// Under is a program, with its arguments, that runs the command: strace.
 	Under []string
 }
@@ -64,7 +67,7 @@ type Output struct {
 	Args           []string
 	Stdout, Stderr string
 	Status         int
-	MaxRSS         int64 // bytes of memory that the command had at most
+	PeakRSS        int64 // bytes of memory that the command had at most, with Client.Memory
 }
 
 // Run runs a command to its end.
@@ -133,6 +136,7 @@ type Running struct {
 	cmd            *exec.Cmd
 	stdout, stderr buffer
 	ended          chan struct{}
+	peakRSS        int64 // valid once ended is closed
 }
 
 // A buffer may be read while the command writes to it.
@@ -166,13 +170,46 @@ func (c *Client) Start(args ...string) *Running {
 		c.t.Fatalf("start bctl %v: %v", args, err)
 	}
 	timeout := time.AfterFunc(commandTimeout, func() { r.Signal(syscall.SIGQUIT) })
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		if c.Memory {
+			r.watchMemory(stop)
+		}
+	}()
 	go func() {
 		_ = r.cmd.Wait() // the status is in ProcessState
 		timeout.Stop()
+		close(stop)
+		<-stopped
 		close(r.ended)
 	}()
 	c.t.Cleanup(r.Kill)
 	return r
+}
+
+// watchMemory keeps what the command had at most. The kernel's own account of a process that has
+// ended will not do: it begins with the memory of the test, which the command was forked from.
+func (r *Running) watchMemory(stop <-chan struct{}) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	path := fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid)
+	for {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			if _, rest, ok := strings.Cut(string(text), "VmHWM:"); ok { // not of one that is ending
+				var kilobytes int64
+				if _, err := fmt.Sscan(rest, &kilobytes); err == nil {
+					r.peakRSS = kilobytes << 10
+				}
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-stop:
+			return
+		}
+	}
 }
 
 func (c *Client) program() string {
@@ -241,10 +278,7 @@ func (r *Running) Kill() {
 func (r *Running) Wait() Output {
 	r.t.Helper()
 	<-r.ended
-	out := Output{Args: r.args, Stdout: r.stdout.String(), Stderr: r.stderr.String(), Status: r.cmd.ProcessState.ExitCode()}
-	if usage, ok := r.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		out.MaxRSS = usage.Maxrss << 10
-	}
+	out := Output{Args: r.args, Stdout: r.stdout.String(), Stderr: r.stderr.String(), Status: r.cmd.ProcessState.ExitCode(), PeakRSS: r.peakRSS}
 	if strings.Contains(out.Stderr, "DATA RACE") || strings.Contains(out.Stderr, "goroutine 1 [") {
 		r.t.Fatalf("%s", out)
 	}

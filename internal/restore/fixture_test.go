@@ -26,7 +26,7 @@ import (
 // A fixture is a snapshot made by hand, in a real store. Its catalog believes
 // everything: an index may be hostile, and then holds what a real one refuses.
 type fixture struct {
-	t        *testing.T
+	t        testing.TB
 	snapshot backup.SnapshotID
 	store    store.Store
 	opener   *seal.Opener
@@ -40,7 +40,7 @@ type fixture struct {
 	pack  *pack.Writer
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	identity, recipient, err := seal.GenerateIdentity()
 	check(t, err)
@@ -59,7 +59,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// followEvery is how often a fleet's snapshots are looked at.
+	// followFirst is after how long a fleet's snapshots are looked at; the pauses grow to followEvery.
+	followFirst = 50 * time.Millisecond
 	followEvery = time.Second
 	// beginning is how many snapshots are begun at a time.
 	beginning = 8
@@ -157,8 +158,10 @@ type follower struct {
 // follow calls ended with each snapshot. An index that does not answer for a while is waited for.
 func (f *follower) follow(ctx context.Context, snapshots []backup.Snapshot) error {
 	f.done = map[backup.SnapshotID]bool{}
-	ticker := time.NewTicker(followEvery)
-	defer ticker.Stop()
+	// What takes no time is heard of at once, and what takes long is not asked for all the time.
+	pause := followFirst
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
 	for len(f.done) < len(snapshots) {
 		err := f.look(ctx, snapshots)
 		switch {
@@ -173,7 +176,9 @@ func (f *follower) follow(ctx context.Context, snapshots []backup.Snapshot) erro
 			break
 		}
 		select {
-		case <-ticker.C:
+		case <-timer.C:
+			pause = min(pause*3/2, followEvery)
+			timer.Reset(pause)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -31,7 +31,7 @@ import (
 // A fixture is a repository and a reader in it. What the reader tells the
 // committer is applied to the index at once; the walker is the test.
 type fixture struct {
-	*testing.T
+	testing.TB
 	ctx    context.Context
 	dir    string // the shard
 	idx    index.Index
@@ -46,10 +46,10 @@ type fixture struct {
 	packs  map[backup.PackID]*pack.Reader
 }
 
-func newFixture(t *testing.T, tree treetest.Tree) *fixture {
+func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	t.Helper()
 	memory := memoryDirectory(t)
-	f := &fixture{T: t, ctx: t.Context(), dir: filepath.Join(memory, "tree"), packs: map[backup.PackID]*pack.Reader{}}
+	f := &fixture{TB: t, ctx: t.Context(), dir: filepath.Join(memory, "tree"), packs: map[backup.PackID]*pack.Reader{}}
 	if err := os.Mkdir(f.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func newFixture(t *testing.T, tree treetest.Tree) *fixture {
 }
 
 // memoryDirectory is one that is synced in no time, where there is such with xattrs.
-func memoryDirectory(t *testing.T) string {
+func memoryDirectory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
 	if err != nil {

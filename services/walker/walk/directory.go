@@ -65,6 +65,7 @@ type visit struct {
 	total    int           // entries listed
 	excluded bool          // one of them says that the directory is kept empty
 	spilled  *spill        // the runs of a directory too large for memory
+	held     int           // entries that svc.held counts
 	answers  time.Duration // that the source took for counts.StatCalls
 }
 
@@ -122,6 +123,7 @@ func (w *visit) release() {
 	if w.spilled != nil {
 		w.spilled.close()
 	}
+	w.hold(0)
 	v := w.visitor
 	if cap(v.entries) > keepEntries {
 		v.entries = nil
@@ -161,7 +163,7 @@ func (w *visit) list(ctx context.Context) error {
 		if !w.slice.match.Empty() {
 			w.selectFrom(from)
 		}
-		if len(w.entries) >= w.slice.svc.spillEntries {
+		if w.isLarge() {
 			if err := w.spill(); err != nil {
 				return err
 			}

@@ -22,6 +22,11 @@ const (
 	batchContent = 64 << 20
 	batchBytes   = 160 << 10 // of listings
 
+	// Of a slow filer batches are small, too: a reader takes one file of a batch after the other, and
+	// waits for each about as often as the walker did for readWaits stats.
+	batchWait = time.Second
+	readWaits = 4 // open, two fstats, read
+
 	// childrenOf a slice: early slices make many children, for they spread
 	// the tree; later ones only as many as keep walkers busy.
 	earlyChildren      = 32
@@ -68,6 +73,7 @@ type result struct {
 	batch                    []backup.PageVersion
 	batchFiles, batchListing int
 	batchContent             int64
+	batchWait                time.Duration // that reading it is expected to take, for the filer's answers alone
 }
 
 func newResult(svc *Service, task *backup.WalkTask) *result {
@@ -102,7 +108,7 @@ func (r *result) add(ctx context.Context, c contribution) error {
 		r.part.Pages = append(r.part.Pages, c.pages[i])
 	}
 	for i := range c.toRead {
-		if err := r.addToBatch(ctx, &c.toRead[i]); err != nil {
+		if err := r.addToBatch(ctx, &c.toRead[i], c.latency()); err != nil {
 			return err
 		}
 	}
@@ -113,6 +119,11 @@ func (r *result) add(ctx context.Context, c contribution) error {
 		r.part.Problems = append(r.part.Problems, p)
 	}
 	return nil
+}
+
+// latency is the mean of the directory's stats.
+func (c *contribution) latency() time.Duration {
+	return c.answers / time.Duration(max(1, c.counts.StatCalls))
 }
 
 // report tells of what was found; what need not be read is done with that.
@@ -132,8 +143,8 @@ func (r *result) report(c *contribution) {
 func pageBytes(p *backup.PageVersion) int { return len(p.Path) + len(p.Listing) + pageOverheadBytes }
 
 // addToBatch puts the page into the batch being made, after ending it where
-// the page would make it too large.
-func (r *result) addToBatch(ctx context.Context, p *pageToRead) error {
+// the page would make it too large; the source answers with the latency.
+func (r *result) addToBatch(ctx context.Context, p *pageToRead, latency time.Duration) error {
 	size := pageBytes(&p.PageVersion)
 	if r.batchListing > 0 && r.batchListing+size > batchBytes {
 		if err := r.endBatch(ctx); err != nil {
@@ -144,7 +155,8 @@ func (r *result) addToBatch(ctx context.Context, p *pageToRead) error {
 	r.batchListing += size
 	r.batchFiles += p.files
 	r.batchContent += p.bytes
-	if r.batchFiles >= batchFiles || r.batchContent >= batchContent || r.batchListing >= batchBytes {
+	r.batchWait += time.Duration(p.files*readWaits) * latency
+	if r.batchFiles >= batchFiles || r.batchContent >= batchContent || r.batchListing >= batchBytes || r.batchWait >= batchWait {
 		return r.endBatch(ctx)
 	}
 	return nil
@@ -158,7 +170,7 @@ func (r *result) endBatch(ctx context.Context) error {
 		return err
 	}
 	r.part.Batches = append(r.part.Batches, r.batch)
-	r.batch, r.batchListing, r.batchFiles, r.batchContent = nil, 0, 0, 0
+	r.batch, r.batchListing, r.batchFiles, r.batchContent, r.batchWait = nil, 0, 0, 0, 0
 	return nil
 }
 

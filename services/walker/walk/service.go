@@ -65,8 +65,9 @@ type Service struct {
 	source   source.Source
 	report   *flow.Reporter
 	visitors sync.Pool
-	epoch    time.Time   // that clock counts from
-	stopping atomic.Bool // slices end at the next directory
+	epoch    time.Time    // that clock counts from
+	stopping atomic.Bool  // slices end at the next directory
+	held     atomic.Int64 // entries of large directories in memory
 
 	mu    sync.Mutex
 	holds map[*hold]struct{} // the tasks in hand

@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
@@ -185,6 +186,35 @@ func TestSpill(t *testing.T) {
 	}
 }
 
+// What all directories hold in memory is bounded, too: where others hold much, a smaller one is sorted through a file.
+func TestSpillForOthers(t *testing.T) {
+	f := newFixture(t, files("large", 300))
+	want := pagesByName(f.snapshot())
+	f.svc.spillEntries = 400
+	full := t.TempDir()
+	for _, test := range []struct {
+		held  int64
+		spill bool
+	}{{0, false}, {2 * 400, true}} {
+		f.svc.held.Store(test.held)
+		f.newShard(fmt.Sprint(test.held))
+		if got := pagesByName(f.snapshot()); !maps.Equal(got, want) {
+			t.Errorf("%d entries held: other pages", test.held)
+		}
+		if got := f.svc.held.Load(); got != test.held {
+			t.Errorf("%d entries are held afterwards, and were %d before", got, test.held)
+		}
+		t.Run("without space", func(t *testing.T) {
+			task := f.rootTask()
+			t.Setenv("TMPDIR", filepath.Join(full, "missing"))
+			if err := f.walk(t.Context(), task); (err != nil) != test.spill {
+				t.Errorf("%d entries held by others: error %v", test.held, err)
+			}
+			f.take()
+		})
+	}
+}
+
 // removeFirstOfPage removes the file that a page begins with, and with it the page's key.
 func (f *fixture) removeFirstOfPage(w walked) {
 	f.Helper()
@@ -245,7 +275,7 @@ func TestSpillWithoutSpace(t *testing.T) {
 	task := f.rootTask()
 	f.svc.spillEntries = 100
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
-	if err := f.walk(t.Context(), task); err == nil || !strings.Contains(err.Error(), "sort a directory") {
+	if err := f.walk(t.Context(), task); err == nil || !strings.Contains(err.Error(), "sort a large directory") {
 		t.Errorf("error %v", err)
 	}
 	if sent := f.take(); len(sent) > 0 {
@@ -359,4 +389,28 @@ func noise(seed, length int) string {
 		fmt.Fprintf(&b, "%x", x)
 	}
 	return b.String()[:length]
+}
+
+// The slower a filer answers, the smaller are the batches of its files: others may read them meanwhile.
+func TestBatchesOfASlowFilerAreSmall(t *testing.T) {
+	for _, test := range []struct {
+		latency time.Duration
+		batches int
+	}{{10 * time.Microsecond, 1}, {500 * time.Microsecond, 2}, {5 * time.Millisecond, 10}, {time.Minute, 10}} {
+		f := newFixture(t, nil)
+		conn := inProcess(t)
+		r := newResult(New(conn, f.index, nil, flow.NewReporter(conn, "walker"), Options{}), &backup.WalkTask{})
+		const directories, files = 10, 100
+		for range directories {
+			must(t, r.add(t.Context(), contribution{
+				toRead:  []pageToRead{{PageVersion: backup.PageVersion{Listing: make([]byte, 1000)}, files: files, bytes: files}},
+				counts:  backup.Counts{Files: files, StatCalls: files + 1},
+				answers: test.latency * (files + 1),
+			}))
+		}
+		must(t, r.endBatch(t.Context()))
+		if got := len(r.part.Batches); got != test.batches {
+			t.Errorf("%v a stat: %d batches of %d directories with %d files, want %d", test.latency, got, directories, files, test.batches)
+		}
+	}
 }

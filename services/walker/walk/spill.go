@@ -19,6 +19,9 @@ const (
 	// A larger one is sorted in runs of so many entries, which are written to a
 	// temporary file and merged from there (I9).
 	spillEntries = 64 << 10
+	// All directories together hold heldDirectories times as many: beyond that, runs are as short as a spillParts-th of it.
+	heldDirectories = 2
+	spillParts      = 8
 	// blockEntries of a run are encoded and read back together.
 	blockEntries = 512
 	// spillSubdirectories of a directory wait in memory; more become child
@@ -36,11 +39,31 @@ type spill struct {
 // A run is a part of the file: blocks, each a length and a listing.
 type run struct{ from, to int64 }
 
+// isLarge says whether the entries in memory are to be spilled.
+func (w *visit) isLarge() bool {
+	n, most := len(w.entries), w.slice.svc.spillEntries
+	if n < most/spillParts {
+		return false // as of almost all directories
+	}
+	held := w.hold(n)
+	return n >= most || held > int64(heldDirectories*most)
+}
+
+// hold has the service count n entries of this directory, and returns how many it counts of all.
+func (w *visit) hold(n int) int64 {
+	if n == w.held {
+		return w.slice.svc.held.Load()
+	}
+	change := n - w.held
+	w.held = n
+	return w.slice.svc.held.Add(int64(change))
+}
+
 // spill writes the entries in memory as one more run. That it cannot is this
 // machine's fault, and says nothing about the directory.
 func (w *visit) spill() error {
 	if err := w.spillRun(); err != nil {
-		return fmt.Errorf("sort a directory of more than %d entries: %w: %w", w.slice.svc.spillEntries, err, backup.ErrUnavailable)
+		return fmt.Errorf("sort a large directory: %w: %w", err, backup.ErrUnavailable)
 	}
 	return nil
 }
@@ -60,6 +83,7 @@ func (w *visit) spillRun() error {
 	err := w.spilled.write(w.entries)
 	clear(w.entries)
 	w.entries = w.entries[:0]
+	w.hold(0)
 	return err
 }
 

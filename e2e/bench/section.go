@@ -1,0 +1,179 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/e2e/bench/markdown"
+)
+
+// A section is something that is measured on its own, in a directory of its own.
+type section struct {
+	name, what string
+	run        func(context.Context, *runner) error
+}
+
+// sections are in the order in which they are measured.
+func sections() []section {
+	return []section{
+		{"trees", "bctl beside its peers", measureTrees},
+		{"startup", "how long a command takes that does little", measureStartup},
+		{"calls", "system calls and allocations of a file", measureCalls},
+		{"cache", "what is left of the page cache", measureCache},
+		{"codecs", "compression", measureCodecs},
+		{"slowstat", "a filer whose answers take time", measureSlowStat},
+		{"index", "what Postgres has to bear", measureIndex},
+		{"memory", "memory by the size of the tree", measureMemory},
+		{"walk", "CPU time of a walk by the size of the tree", measureWalk},
+		{"knobs", "settings", measureKnobs},
+		{"micro", "Go benchmarks", measureMicro},
+	}
+}
+
+func sectionNames() (names []string) {
+	for _, s := range sections() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// chosen returns the sections that were asked for.
+func (o *options) chosen() ([]section, error) {
+	if o.sections == "" {
+		return sections(), nil
+	}
+	wanted := strings.Split(o.sections, ",")
+	for _, name := range wanted {
+		if !slices.Contains(sectionNames(), name) {
+			return nil, fmt.Errorf("there is no section %s: %s", name, strings.Join(sectionNames(), ", "))
+		}
+	}
+	return slices.DeleteFunc(sections(), func(s section) bool { return !slices.Contains(wanted, s.name) }), nil
+}
+
+// A runner is what a section works with.
+type runner struct {
+	o        *options
+	self     string // this program
+	work     string // its directory
+	document *document
+}
+
+// A document is what all sections have found.
+type document struct {
+	options  *options
+	data     []any
+	verdicts []verdict
+}
+
+// A chapter is what a section, or a part of it, adds to the document.
+type chapter struct {
+	Name     string           `json:"name"`
+	Date     string           `json:"date"`
+	Machine  markdown.Machine `json:"machine"`
+	Data     any              `json:"data,omitempty"`
+	Verdicts []verdict        `json:"verdicts"`
+
+	runner *runner
+	text   strings.Builder
+	plots  map[string]string // SVG, by name
+}
+
+func (r *runner) chapter(name string) *chapter {
+	return &chapter{
+		Name: name, Date: time.Now().Format(time.DateOnly), Machine: markdown.DescribeMachine(r.work), runner: r,
+		Verdicts: []verdict{}, plots: map[string]string{},
+	}
+}
+
+// say adds a paragraph.
+func (c *chapter) say(format string, args ...any) { fmt.Fprintf(&c.text, format+"\n\n", args...) }
+
+func (c *chapter) table(rows [][]string) {
+	markdown.WriteTable(&c.text, rows)
+	c.text.WriteString("\n")
+}
+
+// plot adds a picture; its name is unique in the document.
+func (c *chapter) plot(name, alt, svg string) {
+	c.plots[name] = svg
+	c.say("![%s](bench/%s.svg)", alt, name)
+}
+
+// must is one of the criteria.
+func (c *chapter) must(holds bool, criterion, measured, wanted string) {
+	c.Verdicts = append(c.Verdicts, verdict{c.Name, criterion, measured, wanted, holds})
+}
+
+// atMost is a criterion of a figure.
+func (c *chapter) atMost(criterion, format string, measured, wanted float64) {
+	c.must(measured <= wanted, criterion, fmt.Sprintf(format, measured), fmt.Sprintf("≤ "+format, wanted))
+}
+
+// end shows the chapter, and puts it into the file, if there is one, and what it has drawn beside it.
+func (c *chapter) end(file string) error {
+	c.Machine.LoadAfter = markdown.LoadAverages()
+	var b strings.Builder
+	fmt.Fprintf(&b, "### %s\n\nMachine: %v. %s.\nLoad averages before %s, after %s.\n\n%s", c.Name, &c.Machine, c.Date,
+		c.Machine.LoadBefore, c.Machine.LoadAfter, c.text.String())
+	if len(c.Verdicts) > 0 {
+		writeVerdicts(&b, c.Verdicts)
+		b.WriteString("\n")
+	}
+	fmt.Println(b.String())
+	d := c.runner.document
+	d.data, d.verdicts = append(d.data, c), append(d.verdicts, c.Verdicts...)
+	if file == "" {
+		return nil
+	}
+	pictures := filepath.Join(filepath.Dir(file), "bench")
+	if err := os.MkdirAll(pictures, 0o755); err != nil {
+		return err
+	}
+	for name, svg := range c.plots {
+		if err := os.WriteFile(filepath.Join(pictures, name+".svg"), []byte(svg), 0o644); err != nil {
+			return err
+		}
+	}
+	return markdown.Put(file, c.Name, b.String())
+}
+
+func (d *document) writeJSON() error {
+	if d.options.jsonFile == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(d.data, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(d.options.jsonFile, append(data, '\n'), 0o644)
+}
+
+// A verdict is whether one of the criteria holds.
+type verdict struct {
+	Chapter   string `json:"chapter"`
+	Criterion string `json:"criterion"`
+	Measured  string `json:"measured"`
+	Wanted    string `json:"wanted"`
+	Holds     bool   `json:"holds"`
+}
+
+func writeVerdicts(w io.Writer, verdicts []verdict) {
+	if len(verdicts) == 0 {
+		return
+	}
+	rows := [][]string{{"of", "criterion", "measured", "wanted", "holds"}}
+	for _, v := range verdicts {
+		rows = append(rows, []string{v.Chapter, v.Criterion, v.Measured, v.Wanted, map[bool]string{true: "yes", false: "**no**"}[v.Holds]})
+	}
+	markdown.WriteTable(w, rows)
+}

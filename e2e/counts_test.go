@@ -1,0 +1,97 @@
+package e2e_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/bctl/bctl/e2e/bench/profile"
+	"github.com/bctl/bctl/e2e/fleet"
+)
+
+// What a backup of an unchanged tree may cost, for each entry of it, beside what one of an empty tree costs. A
+// change that exceeds one of these makes bctl slower where there are millions of files: make it cheaper, or say in
+// docs/decisions why not. (Rows and messages: TestCostOfASnapshot. Stats, opens and reads: TestOneStatAnEntry.)
+const (
+	maxAllocationsPerEntry    = 0.8
+	maxAllocatedBytesPerEntry = 220
+	maxCallsPerEntry          = 1.15 // on files and descriptors: one stat an entry, and what opens and lists directories of 50
+)
+
+// Neither time nor the machine matters to what is counted here.
+func TestUnchangedCounts(t *testing.T) {
+	t.Parallel()
+	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
+	generate(t, tree, 61, shape{directories: 200, files: 50, meanBytes: 10})
+	settle(t)
+	empty := t.TempDir()
+	program := plainProgram(t)
+	for _, dir := range []string{tree, empty} {
+		repo.Backup(dir)
+	}
+	all, directories := entries(t, tree)
+
+	// backup runs the plain program, under another one, and lets that write to a file.
+	backup := func(dir string, under []string, more ...string) {
+		t.Helper()
+		args := append(append(under, program, "backup", dir), more...)
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), "BCTL_REPO="+repo.Dir, "HOME="+repo.Home, profile.EveryAllocation)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	allocations := func(dir string) (objects, bytes float64) {
+		t.Helper()
+		out := filepath.Join(t.TempDir(), "allocations")
+		backup(dir, nil, "--memprofile", out)
+		n, size, err := profile.Allocations(t.Context(), out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return float64(n), float64(size)
+	}
+	objects, bytes := allocations(tree)
+	ownObjects, ownBytes := allocations(empty)
+	perEntry := (objects - ownObjects) / float64(all)
+	bytesPerEntry := (bytes - ownBytes) / float64(all)
+	t.Logf("%d entries in %d directories: %.2f allocations, %.0f bytes each; without entries %.0f, %.0f bytes", all, directories, perEntry, bytesPerEntry, ownObjects, ownBytes)
+	if perEntry > maxAllocationsPerEntry || bytesPerEntry > maxAllocatedBytesPerEntry {
+		t.Errorf("%.2f allocations and %.0f bytes an entry, want at most %v and %v", perEntry, bytesPerEntry, maxAllocationsPerEntry, maxAllocatedBytesPerEntry)
+	}
+
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Fatal("strace is not installed (Debian: apt-get install strace)")
+	}
+	count := func(dir string) map[string]int64 {
+		t.Helper()
+		out := filepath.Join(t.TempDir(), "calls")
+		backup(dir, []string{strace, "-c", "-f", "-o", out, "-e", "trace=%file,%desc"})
+		return readCounts(t, out)
+	}
+	own, calls := count(empty), count(tree)
+	more := int64(0)
+	for name, n := range calls {
+		if name != "total" { // strace's last line
+			more += n - own[name]
+		}
+	}
+	t.Logf("%.3f system calls an entry: %v; without entries %v", float64(more)/float64(all), calls, own)
+	if float64(more)/float64(all) > maxCallsPerEntry {
+		t.Errorf("%.3f system calls an entry, want at most %v: %v; without entries %v", float64(more)/float64(all), maxCallsPerEntry, calls, own)
+	}
+}
+
+// plainProgram builds bctl as it is shipped: with the race detector pools forget, and more is allocated.
+func plainProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bctl")
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-o", path, "github.com/bctl/bctl/services/bctl")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build bctl: %v\n%s", err, output)
+	}
+	return path
+}
