@@ -174,8 +174,8 @@ func TestCancel(t *testing.T) {
 	tree := filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 86, some)
 	settle(t)
-	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slowfs.Latency{Stat: 3 * time.Millisecond, Open: 3 * time.Millisecond}})
-	f.Filer("slow", "--walk-tasks", "2")
+	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slowfs.Latency{Stat: 3 * time.Millisecond, Open: 100 * time.Millisecond}})
+	f.Filer("slow", "--walk-tasks", "2", "--read-batches", "1") // its files take a quarter of a minute
 	f.Shard("slow", filer.Dir)
 	backup, id := f.StartBackupOf("--filer", "slow", "--shard", filer.Dir)
 	fleet.Await(t, "work to be settled", func() bool { return f.Index.WorkOf(id).BatchesSettled > 0 })

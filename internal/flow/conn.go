@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -71,7 +72,7 @@ func Connect(o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if strings.Contains(o.URL, notURL) {
+	if slices.Contains(strings.Split(o.URL, ","), notURL) {
 		return nil, fmt.Errorf("nats %s: %w", o.URL, backup.ErrInvalid) // why would repeat it, with its password
 	}
 	nc, err := nats.Connect(address, options...)
@@ -92,17 +93,30 @@ const notURL = "(not a URL)"
 func redacted(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, text := range list {
-		at := strings.LastIndexByte(text, '@')
-		switch u, err := url.Parse(strings.TrimSpace(text)); {
+		text = strings.TrimSpace(text)
+		const scheme = "nats://" // which NATS adds where there is none
+		without := !strings.Contains(text, "://")
+		if without {
+			text = scheme + text
+		}
+		switch u, err := url.Parse(text); {
 		case err != nil:
 			list[i] = notURL
-		case u.User != nil:
-			list[i] = u.Redacted()
-		case at >= 0:
-			list[i] = "xxxxx" + text[at:] // without a scheme, NATS takes it all the same
+		case without:
+			list[i] = strings.TrimPrefix(redactedURL(u), scheme)
+		default:
+			list[i] = redactedURL(u)
 		}
 	}
 	return strings.Join(list, ",")
+}
+
+// redactedURL returns the URL without its password; a user alone is a token.
+func redactedURL(u *url.URL) string {
+	if _, ok := u.User.Password(); u.User != nil && !ok {
+		u.User = url.User("xxxxx")
+	}
+	return u.Redacted()
 }
 
 // An outage is the time in which NATS does not answer. It is told of at its

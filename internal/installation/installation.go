@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -199,6 +200,12 @@ func (i *Installation) retireAuthority(c *changing) error {
 	}
 	if len(old) > 0 {
 		return fmt.Errorf("the old authority has signed the certificates of %q: rotate them, and give each machine its new one, before the authority is retired: %w", old, backup.ErrInvalid)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.plan.Generations)) {
+		// The folders have the newest generation only: an older one is accepted still, and may be another authority's.
+		if len(c.plan.Generations[name]) > 1 {
+			return fmt.Errorf("older generations of %q are accepted still: retire identities before the authority: %w", name, backup.ErrInvalid)
+		}
 	}
 	c.bundle = pemOf(newest)
 	c.plan.Authorities = c.plan.Authorities[len(c.plan.Authorities)-1:]

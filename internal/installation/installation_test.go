@@ -193,6 +193,12 @@ func TestRotateTheAuthority(t *testing.T) {
 	if err := i.Rotate(time.Now()); err != nil {
 		t.Fatal(err)
 	}
+	if err := i.Retire("ca"); !errors.Is(err, backup.ErrInvalid) || !strings.Contains(err.Error(), "retire identities before") {
+		t.Errorf("retired an authority while generations are accepted that it has signed: %v", err)
+	}
+	if err := i.Retire(); err != nil {
+		t.Fatal(err)
+	}
 	if err := i.Retire("ca"); err != nil {
 		t.Fatal(err)
 	}

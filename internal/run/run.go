@@ -58,17 +58,10 @@ func notify(parent context.Context, first, second func()) (context.Context, func
 // so that running it twice as often as by default costs little and saves a third of the memory.
 const gcPercent = 50
 
-// memoryLimit is what the collector keeps the heap and all else of Go below, as long as what is live leaves
-// it room: a peak costs some of its time, and not a quarter of a gigabyte.
-const memoryLimit = 192 << 20
-
 // TuneMemory sets the garbage collector to what bctl's processes need, unless
-// GOGC and GOMEMLIMIT say otherwise.
+// GOGC says otherwise.
 func TuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit)
 	}
 }

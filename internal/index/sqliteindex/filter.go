@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/entindex"
 )
 
 const (
@@ -82,17 +83,26 @@ func positions(id backup.ChunkID) (at, step uint64) {
 	return binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:]) | 1
 }
 
-// chunkFilter returns the filter of the index's chunks. It is made when it is first asked for.
-func (b *backend) chunkFilter(ctx context.Context) (*filter, error) {
+// addToFilter has the filter know chunks that this process is about to store. It makes the filter the first time: a
+// process that stores none, such as a reader beside a committer, has no filter, for it would never learn.
+func (b *backend) addToFilter(ctx context.Context, rows []entindex.ChunkRow) error {
 	b.filtering.Lock()
 	defer b.filtering.Unlock()
-	if b.filtered {
-		return b.filter, nil
+	if !b.filtered {
+		f, err := newFilter(ctx, b.readers)
+		if err != nil {
+			return b.Wrap(err)
+		}
+		for i := range rows {
+			f.add(rows[i].ID)
+		}
+		b.filter.Store(f)
+		b.filtered = true
+		return nil
 	}
-	f, err := newFilter(ctx, b.readers)
-	if err != nil {
-		return nil, b.Wrap(err)
+	f := b.filter.Load()
+	for i := range rows {
+		f.add(rows[i].ID)
 	}
-	b.filter, b.filtered = f, true
-	return f, nil
+	return nil
 }

@@ -179,10 +179,7 @@ func (b *backend) locate(ctx context.Context, n int) (*sql.Stmt, error) {
 func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
 	var known *filter // restore asks for what must be there
 	if !condemned {
-		var err error
-		if known, err = b.chunkFilter(ctx); err != nil {
-			return nil, err
-		}
+		known = b.filter.Load()
 	}
 	places := make(map[backup.ChunkID][]int)
 	var list []backup.ChunkID

@@ -55,12 +55,8 @@ var (
 
 // PutChunks implements entindex.HotWriter.
 func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) ([]entindex.Dependency, error) {
-	known, err := w.b.chunkFilter(ctx)
-	if err != nil {
+	if err := w.b.addToFilter(ctx, rows); err != nil { // before they are to be found
 		return nil, err
-	}
-	for i := range rows {
-		known.add(rows[i].ID) // before they are to be found
 	}
 	var kept []entindex.Dependency
 	args := make([]any, 0, 5*chunkGroup)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"entgo.io/ent/dialect"
 	"modernc.org/sqlite"
@@ -124,8 +125,8 @@ type backend struct {
 	locates map[int]*sql.Stmt // compiled on readers, by the number of chunks
 
 	filtering sync.Mutex
-	filtered  bool    // filter was made
-	filter    *filter // of chunks; nil: all may be there
+	filtered  bool                   // filter was made
+	filter    atomic.Pointer[filter] // of chunks; nil: all may be there
 
 	turn       chan struct{} // holds an element while the writer is in use
 	writer     *sql.Conn

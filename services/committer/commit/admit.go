@@ -45,7 +45,7 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 		switch err := s.stored(hand, r.Pack); {
 		case err == nil:
 			s.pass(ctx, r)
-		case errors.Is(err, backup.ErrInvalid):
+		case errors.Is(err, errLie):
 			s.acknowledge(hand, r, &index.Outcome{Err: err})
 		default:
 			r.Delivery.Retry(later)
@@ -66,17 +66,25 @@ func (s *Service) pass(ctx context.Context, r flow.Result) {
 	}
 }
 
-// stored fails with backup.ErrInvalid unless the pack is in the store, with the length that it is said to have (I1).
+// errLie is of a pack that is not as its PackStored says. Whatever else keeps the committer from seeing
+// it (the store is away, the committer's own key has ended) is no reason to refuse the pack.
+var errLie = errors.New("the store does not have the pack that was announced")
+
+// stored fails with errLie unless the pack is in the store, with the length that it is said to have (I1).
 func (s *Service) stored(ctx context.Context, p *backup.PackStored) error {
 	ctx, cancel := context.WithTimeout(ctx, statWithin)
 	defer cancel()
 	name := store.PackName(p.Snapshot, p.Pack)
 	sizeBytes, err := s.Store.Stat(ctx, name)
-	if errors.Is(err, backup.ErrNotFound) {
-		return fmt.Errorf("%w: %w", err, backup.ErrInvalid)
-	}
-	if err == nil && sizeBytes != p.StoredBytes {
-		err = fmt.Errorf("%s has %d bytes, and is said to have %d: %w", name, sizeBytes, p.StoredBytes, backup.ErrInvalid)
+	switch {
+	case errors.Is(err, backup.ErrNotFound):
+		// Where the bucket or a key is gone, nothing is found: what is surely there has to be.
+		if _, other := s.Store.Stat(ctx, store.ConfigName); other != nil {
+			return other
+		}
+		return fmt.Errorf("%w: %w", errLie, err)
+	case err == nil && sizeBytes != p.StoredBytes:
+		return fmt.Errorf("%s has %d bytes, and is said to have %d: %w", name, sizeBytes, p.StoredBytes, errLie)
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,20 +79,28 @@ func TestPackThatIsNotStoredIsRefused(t *testing.T) {
 	}
 }
 
-// A pack that the store says nothing of now is registered when it does.
+// A pack that the store says nothing of now, or that it has not for it has nothing at all, is registered when it has.
 func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
 	f.begin()
 	task := f.claimTask()
-	f.store.silent.Store(true)
 	log := f.run()
-	stored := &backup.PackStored{Snapshot: task.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 2, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
-	f.must(f.store.Put(f.ctx, store.PackName(stored.Snapshot, stored.Pack), []byte{1, 2}))
-	f.must(flow.Publish(f.ctx, conn, flow.Packs, stored))
-	f.until(func() bool { return strings.Contains(log.String(), "a pack will be registered later") })
-	f.store.silent.Store(false)
-	f.until(func() bool { return value(f.idx.LocateAll(f.ctx, []backup.ChunkID{{1}}))(f)[0].Length == 1 })
+	for n, fault := range []*atomic.Bool{&f.store.silent, &f.store.gone} {
+		fault.Store(true)
+		id := byte(n + 1)
+		stored := &backup.PackStored{
+			Snapshot: task.Job.Snapshot, Pack: backup.PackID{id}, StoredBytes: 2, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{id}, Length: 1}},
+		}
+		f.must(f.store.Put(f.ctx, store.PackName(stored.Snapshot, stored.Pack), []byte{1, 2}))
+		f.must(flow.Publish(f.ctx, conn, flow.Packs, stored))
+		f.until(func() bool { return strings.Count(log.String(), "a pack will be registered later") > n })
+		fault.Store(false)
+		f.until(func() bool { return value(f.idx.LocateAll(f.ctx, []backup.ChunkID{{id}}))(f)[0].Length == 1 })
+	}
+	if strings.Contains(log.String(), "result refused") {
+		t.Errorf("a pack was refused:\n%s", log)
+	}
 }
 
 // A listing that lies about its lengths is refused, wherever it is in a result, with its directory's name; the work comes again, and

@@ -44,6 +44,10 @@ func (s *Service) applyLoop(ctx, hand context.Context) {
 	}
 }
 
+// applyWithin is how long a transaction may take: an index that takes connections and does not answer (a standby that
+// is waited for, a lock) must not stop the service's loops. Its results come again.
+const applyWithin = time.Minute
+
 // apply applies results in one transaction, and acknowledges each once that
 // is durable.
 func (s *Service) apply(ctx context.Context, batch []flow.Result) {
@@ -54,7 +58,9 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	s.tellSeconds(results)
 	spans := s.beginApply(ctx, batch)
 	started := time.Now()
-	outcomes, err := s.Index.Apply(ctx, results)
+	applying, cancel := context.WithTimeout(ctx, applyWithin)
+	outcomes, err := s.Index.Apply(applying, results)
+	cancel()
 	took := time.Since(started)
 	s.commitNanos.Add(int64(took))
 	s.opts.Metrics.Applied(took)

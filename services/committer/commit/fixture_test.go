@@ -59,6 +59,7 @@ func newFixture(t *testing.T) *fixture {
 	f.must(err)
 	f.store = &faultStore{Store: value(dirstore.Create(filepath.Join(dir, "store")))(f)}
 	t.Cleanup(func() { _ = f.store.Close() })
+	f.must(f.store.Store.Put(f.ctx, store.ConfigName, []byte("as every repository has")))
 	filer := value(f.idx.EnsureFiler(f.ctx, "filer"))(f)
 	f.shard = value(f.idx.EnsureShard(f.ctx, filer.ID, "/srv", "posix:///srv"))(f)
 	return f
@@ -270,11 +271,15 @@ type faultStore struct {
 	bad []func(put func() error) error
 
 	silent atomic.Bool // it does not say what it has
+	gone   atomic.Bool // it has nothing, as where the bucket is gone
 }
 
 func (s *faultStore) Stat(ctx context.Context, name string) (int64, error) {
 	if s.silent.Load() {
 		return 0, errSilent
+	}
+	if s.gone.Load() {
+		return 0, backup.ErrNotFound
 	}
 	return s.Store.Stat(ctx, name)
 }

@@ -254,7 +254,7 @@ func (w *visit) storePages(ctx context.Context) error {
 		add.toRead = append(add.toRead, pageToRead{version, wantedFiles, wantedBytes})
 	}
 	w.counts.Errors += int64(len(w.problems))
-	add.counts, add.problems, add.answers = w.counts, w.problems, w.answers
+	add.counts, add.problems, add.answers, add.latency = w.counts, w.problems, w.answers, w.latency
 	return w.slice.result.add(ctx, add)
 }
 

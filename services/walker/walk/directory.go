@@ -67,6 +67,7 @@ type visit struct {
 	spilled  *spill        // the runs of a directory too large for memory
 	held     int           // entries that svc.held counts
 	answers  time.Duration // that the source took for counts.StatCalls
+	latency  time.Duration // of a stat, in the mean
 }
 
 // visit lists one directory, compares its pages with the last snapshot, and
@@ -89,6 +90,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	if err := w.list(ctx); err != nil {
 		return nil, 0, s.notListed(ctx, w, err)
 	}
+	w.latency = w.answers / time.Duration(w.counts.StatCalls)
 	if err := w.complete(ctx); err != nil {
 		return nil, 0, err
 	}

@@ -48,6 +48,7 @@ type contribution struct {
 	counts   backup.Counts
 	problems []backup.Problem
 	answers  time.Duration // that the source took for counts.StatCalls
+	latency  time.Duration // of a stat, in the mean of the whole directory
 }
 
 // A pageToRead is complete but for the content of some files.
@@ -108,7 +109,7 @@ func (r *result) add(ctx context.Context, c contribution) error {
 		r.part.Pages = append(r.part.Pages, c.pages[i])
 	}
 	for i := range c.toRead {
-		if err := r.addToBatch(ctx, &c.toRead[i], c.latency()); err != nil {
+		if err := r.addToBatch(ctx, &c.toRead[i], c.latency); err != nil {
 			return err
 		}
 	}
@@ -119,11 +120,6 @@ func (r *result) add(ctx context.Context, c contribution) error {
 		r.part.Problems = append(r.part.Problems, p)
 	}
 	return nil
-}
-
-// latency is the mean of the directory's stats.
-func (c *contribution) latency() time.Duration {
-	return c.answers / time.Duration(max(1, c.counts.StatCalls))
 }
 
 // report tells of what was found; what need not be read is done with that.

@@ -22,6 +22,7 @@ const (
 	// All directories together hold heldDirectories times as many: beyond that, runs are as short as a spillParts-th of it.
 	heldDirectories = 2
 	spillParts      = 8
+	spillRuns       = 64 // runs shorter than spillEntries are of a directory, at most
 	// blockEntries of a run are encoded and read back together.
 	blockEntries = 512
 	// spillSubdirectories of a directory wait in memory; more become child
@@ -46,7 +47,8 @@ func (w *visit) isLarge() bool {
 		return false // as of almost all directories
 	}
 	held := w.hold(n)
-	return n >= most || held > int64(heldDirectories*most)
+	// A merge holds a block of each run: the more there are, the longer is the next.
+	return n >= most || held > int64(heldDirectories*most) && n >= w.total/spillRuns
 }
 
 // hold has the service count n entries of this directory, and returns how many it counts of all.
