@@ -34,7 +34,7 @@ type WalkTask struct {
 	Generation int32 // 0: the root task; a child has its parent's plus one. Early generations get small budgets.
 	// Directories are paths within the shard, in order of their path keys.
 	Directories []string
-	// Scarce: the filer had places for more tasks than there were. Walkers may be idle, so that
+	// Scarce: the filer soon has places for more tasks than are open. Walkers may be idle, so that
 	// the walk is to be cut up soon.
 	Scarce bool
 }

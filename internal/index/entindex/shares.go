@@ -81,13 +81,20 @@ func (p *shares) open(filer, id int64) {
 	f.site.active = true
 }
 
-// ask returns how much open work of a filer is to be looked for.
+// ask returns how much open work of a filer is to be looked for: more than it has room for by as much as it
+// has places, at most, so that it is known whether there is work for all of them again.
 func (p *shares) ask(f *filerShare) int {
-	f.asked = p.roomOf(f)
+	if f.asked = p.roomOf(f); f.asked > 0 {
+		f.asked += min(f.slots, plentyOfWork)
+	}
 	return f.asked
 }
 
-// scarce reports whether a filer had places for more work than was found.
+// plentyOfWork of a filer is open where so much waits, however many places it has.
+const plentyOfWork = 64
+
+// scarce reports whether less work of a filer is open than it soon has places for: what is
+// in hand of one worker then keeps the others waiting.
 func (p *shares) scarce(filer int64) bool {
 	f := p.of[filer]
 	return f != nil && f.found < f.asked

@@ -61,6 +61,9 @@ func testLimits(t *testing.T, fresh func(testing.TB) Database) {
 	if len(tasks) != 3 || len(batches) != 2 {
 		t.Fatalf("claimed %d tasks and %d batches, want 3 and 2", len(tasks), len(batches))
 	}
+	if tasks[0].Scarce {
+		t.Fatal("200 tasks are open for three places, and one is said to be scarce")
+	}
 	if j := tasks[0].Job; j.Compare != backup.CompareMtime || j.Site != backup.DefaultSite || batches[0].Job.ReadBytesPerSecond != 0 {
 		t.Fatalf("job %+v", j)
 	}
