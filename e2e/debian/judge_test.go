@@ -120,6 +120,30 @@ systemctl --failed --quiet --no-legend
 	r.main.run(t, `until [ "$(`+up+`)" = 4 ]; do sleep 1; done`)
 }
 
+// losesPostgres makes a snapshot that the dump does not have, and then destroys the server with all that it had.
+func (r *reading) losesPostgres(t *testing.T) {
+	t.Helper()
+	r.main.run(t, `
+echo "after the dump" >/home/alice/after
+bctl backup --filer files
+pg_dropcluster --stop 15 main
+rm --recursive /etc/postgresql/bctl
+test ! -e /var/lib/postgresql/15/main
+`)
+}
+
+// hasItsIndexBack restores the last snapshot before the dump: all of it is there, and nothing of what came later.
+func (r *reading) hasItsIndexBack(t *testing.T) {
+	t.Helper()
+	r.main.run(t, `
+bctl restore latest --filer files --shard /home --identity /root/fleet/admin/identity.txt --target /var/tmp/before
+test ! -e /var/tmp/before/alice/after
+grep 'round 2' /var/tmp/before/alice/new
+diff --recursive --no-dereference --exclude after /home /var/tmp/before
+rm --recursive /var/tmp/before
+`)
+}
+
 // leaves takes the package away: nothing of it runs, and what opens backups stays.
 func (r *reading) leaves(t *testing.T) {
 	t.Helper()

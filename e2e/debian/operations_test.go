@@ -73,6 +73,9 @@ func (r *reading) follow(t *testing.T, b block) {
 		for _, m := range r.machines {
 			m.run(t, "mkdir --parents /srv/nas1 && mount --bind --options ro /exported /srv/nas1")
 		}
+	case b.kind == "lost":
+		r.losesPostgres(t)
+		r.main.run(t, b.text)
 	case b.kind == "copy":
 		r.copy(t, b.text)
 	default:
@@ -144,13 +147,16 @@ func (r *reading) after(t *testing.T, section string) {
 		r.takesPart(t)
 	case "Rotate credentials":
 		r.worksStill(t, "2")
+	case "What to keep elsewhere":
+		r.hasItsIndexBack(t)
+		r.worksStill(t, "3")
 	case "Upgrade":
 		for name, m := range r.machines {
 			if version := m.run(t, "dpkg-query --show --showformat '${Version}' bctl"); version != "0.0.1~snapshot.2" {
 				t.Errorf("%s has %s", name, version)
 			}
 		}
-		r.worksStill(t, "3")
+		r.worksStill(t, "4")
 		r.leaves(t)
 	}
 }

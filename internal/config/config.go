@@ -22,7 +22,7 @@ import (
 // flag, default and description. docs/configuration.md is made from them.
 type Config struct {
 	Repo       string   `yaml:"repo" flag:"repo" doc:"Directory of a repository that is all on this machine: SQLite index, directory store, worker key, locks. index, store and worker_key may replace its parts."`
-	WorkerKey  string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which walkers and readers need. Default in a repo: worker.key."`
+	WorkerKey  string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which readers need, and backups on one machine. Default in a repo: worker.key."`
 	Identity   string   `yaml:"identity" flag:"identity" doc:"File with the age identity, which restoring needs. Default: the user's configuration directory, bctl/identities/<repository id>.txt."`
 	Recipients []string `yaml:"recipients" doc:"Further age recipients who can restore; used by init."`
 	Codec      string   `yaml:"codec" default:"zstd-1" doc:"Compression of a new repository: zstd-1 to zstd-4, s2 or none; used by init."`

@@ -95,7 +95,7 @@ func indexFile(path string) Result {
 func integrity(ctx context.Context, p *Parts) Result {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
-		return fail("restore the index from its last good copy, or rebuild it", "%s", oneLine(err))
+		return fail("restore the index from its last good copy", "%s", oneLine(err))
 	}
 	defer i.Close()
 	x, is := i.(*sqliteindex.Index)
@@ -107,11 +107,11 @@ func integrity(ctx context.Context, p *Parts) Result {
 	case ctx.Err() != nil:
 		return skip("it is so large that reading it takes longer than this check may")
 	case errors.Is(err, backup.ErrCorrupt):
-		return fail("restore the index from its last good copy, or rebuild it", "%s", oneLine(err))
+		return fail("restore the index from its last good copy", "%s", oneLine(err))
 	case err != nil:
 		return fail("find out why it cannot be read", "%s", oneLine(err))
 	case len(f.Damage) > 0:
-		return fail("restore the index from its last good copy, or rebuild it", "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
+		return fail("restore the index from its last good copy", "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
 	case f.Journal != "wal":
 		return warn("let nothing else but bctl change it", "its journal is %s, not wal", f.Journal)
 	}

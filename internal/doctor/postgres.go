@@ -164,7 +164,7 @@ func (d *postgresDoctor) durability(ctx context.Context) Result {
 		v.add(warn("pg_checksums --enable, while the server is stopped", "damage on disk is not noticed (data_checksums is off)"))
 	}
 	if s["archive_mode"] == "off" {
-		v.ok("WAL is not archived: the store can rebuild the index, and takes longer")
+		v.add(warn("archive the WAL, or dump the index every day: docs/operations.md", "WAL is not archived: without a backup of the index nothing can be restored"))
 	}
 	v.ok("fsync %s, synchronous_commit %s, wal_level %s", s["fsync"], s["synchronous_commit"], s["wal_level"])
 	return v.result()

@@ -67,7 +67,7 @@ func TestPostgresHealthy(t *testing.T) {
 	found.want(t, "index.tls", doctor.Warning, "to this machine")
 	found.want(t, "index.user", doctor.Warning, "superuser")
 	found.want(t, "index.memory", doctor.Warning, "shared_buffers is 128 MiB")
-	found.want(t, "index.durability", doctor.Warning, "data_checksums", "fsync on")
+	found.want(t, "index.durability", doctor.Warning, "data_checksums", "fsync on", "WAL is not archived", "dump the index every day")
 }
 
 func TestPostgresBroken(t *testing.T) {

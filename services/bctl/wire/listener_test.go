@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,37 @@ func answer(t *testing.T, c *http.Client, url string) (status int, of *tls.Conne
 		t.Fatal(err)
 	}
 	return r.StatusCode, r.TLS
+}
+
+// Whoever watches sees when the certificates end that a service shows, each where it is shown.
+func TestEndsOfCertificatesAreTold(t *testing.T) {
+	c := settings(t, install(t), "walker@default", map[string]string{"BCTL_HTTP_LISTEN": "127.0.0.1:0", "BCTL_NATS_CERT_FILE": "nothing.pem"})
+	w, err := watch(t.Context(), c, "walker", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	answer := httptest.NewRecorder()
+	w.metrics.Handler().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+	told := map[string]float64{}
+	for _, found := range regexp.MustCompile(`(?m)^bctl_certificate_expires_timestamp_seconds\{use="(\w+)"\} (\S+)$`).FindAllStringSubmatch(answer.Body.String(), -1) {
+		seconds, err := strconv.ParseFloat(found[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told[found[1]] = seconds
+	}
+	day := float64(time.Now().Add(24 * time.Hour).Unix())
+	for _, use := range []string{"index", "http"} {
+		if told[use] < day-3600 || told[use] > day+3600 {
+			t.Errorf("the certificate of %s ends at %v, not in a day", use, told[use])
+		}
+	}
+	for _, use := range []string{"nats", "store"} { // not there; none
+		if seconds, is := told[use]; !is || seconds != 0 {
+			t.Errorf("of %s is told %v (%v), not 0", use, seconds, is)
+		}
+	}
 }
 
 var watchedAt = regexp.MustCompile(`address=(\S+)`)

@@ -68,6 +68,7 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 		return nil, errors.Join(err, w.trace.Close())
 	}
 	w.metrics = telemetry.NewMetrics(service, version())
+	w.metrics.Certificates(map[string]string{"nats": c.NATS.CertFile, "index": c.Index.CertFile, "store": c.Store.CertFile, "http": c.HTTP.CertFile})
 	w.health = health.New(needs...)
 	w.unhook = context.AfterFunc(ctx, w.health.Stopping)
 	w.dog = startWatchdog(ctx, os.Getenv, w.health.Alive, w.log)
