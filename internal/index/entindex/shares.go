@@ -85,12 +85,13 @@ func (p *shares) open(filer, id int64) {
 // has places, at most, so that it is known whether there is work for all of them again.
 func (p *shares) ask(f *filerShare) int {
 	if f.asked = p.roomOf(f); f.asked > 0 {
-		f.asked += min(f.slots, plentyOfWork)
+		f.asked += min(f.slots, max(1, plentyOfWork/len(p.filers)))
 	}
 	return f.asked
 }
 
-// plentyOfWork of a filer is open where so much waits, however many places it has.
+// plentyOfWork is how much waits, of all filers together, where there is plenty: where many run,
+// workers who have nothing to do for one have something to do for another.
 const plentyOfWork = 64
 
 // scarce reports whether less work of a filer is open than it soon has places for: what is
