@@ -29,7 +29,7 @@ type budget struct {
 var budgets = []budget{
 	{16, 5_000, sliceBytes, 250 * time.Millisecond},
 	{256, 50_000, sliceBytes, time.Second},
-	{20_000, 400_000, sliceBytes, 10 * time.Second},
+	{20_000, 400_000, sliceBytes, 2 * time.Second},
 }
 
 // scarceTime is the time of a later slice while tasks are scarce: the end of a walk is spread, too.
