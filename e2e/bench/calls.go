@@ -115,17 +115,9 @@ func (b *bench) trace(ctx context.Context, t *tool) (all []traced, err error) {
 		return nil, err
 	}
 	for _, s := range []step{first, unchanged, restore} {
-		todo := t.backup
-		if s == restore {
-			todo = t.restore
-		} else {
-			p.serial++
-		}
-		c := todo(*p)
-		if c.dir != "" {
-			if err := os.MkdirAll(c.dir, 0o755); err != nil {
-				return nil, err
-			}
+		c, err := p.next(t, s)
+		if err != nil {
+			return nil, err
 		}
 		out := filepath.Join(b.work, "strace-"+t.name+"-"+string(s))
 		c.args = append([]string{"strace", "-f", "-c", "-o", out}, c.args...)

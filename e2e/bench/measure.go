@@ -108,12 +108,8 @@ func (b *bench) round(ctx context.Context, s step, round int) error {
 	return nil
 }
 
-// one measures one run.
-func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
-	p, err := b.placeFor(ctx, t, s, round)
-	if err != nil {
-		return err
-	}
+// next returns the command of a tool's step at its place, with the directory that it runs in.
+func (p *place) next(t *tool, s step) (command, error) {
 	todo := t.backup
 	if s == restore {
 		todo = t.restore
@@ -121,10 +117,21 @@ func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
 		p.serial++
 	}
 	c := todo(*p)
-	if c.dir != "" {
-		if err := os.MkdirAll(c.dir, 0o755); err != nil {
-			return err
-		}
+	if c.dir == "" {
+		return c, nil
+	}
+	return c, os.MkdirAll(c.dir, 0o755)
+}
+
+// one measures one run.
+func (b *bench) one(ctx context.Context, t *tool, s step, round int) error {
+	p, err := b.placeFor(ctx, t, s, round)
+	if err != nil {
+		return err
+	}
+	c, err := p.next(t, s)
+	if err != nil {
+		return err
 	}
 	if err := settle(b.work); err != nil {
 		return err

@@ -93,12 +93,8 @@ func (b *backend) addToFilter(ctx context.Context, rows []entindex.ChunkRow) err
 		if err != nil {
 			return b.Wrap(err)
 		}
-		for i := range rows {
-			f.add(rows[i].ID)
-		}
 		b.filter.Store(f)
 		b.filtered = true
-		return nil
 	}
 	f := b.filter.Load()
 	for i := range rows {
