@@ -114,6 +114,11 @@ func (b *bench) trace(ctx context.Context, t *tool) (all []traced, err error) {
 	if err != nil {
 		return nil, err
 	}
+	leave, err := b.giveTarget(p, t, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
 	for _, s := range []step{first, unchanged, restore} {
 		c, err := p.next(t, s)
 		if err != nil {
@@ -137,11 +142,16 @@ func (b *bench) trace(ctx context.Context, t *tool) (all []traced, err error) {
 }
 
 // profile adds bctl's allocations, of one more run of each step.
-func (b *bench) profile(ctx context.Context, t *tool, all []traced) error {
+func (b *bench) profile(ctx context.Context, t *tool, all []traced) (err error) {
 	p, err := b.placeFor(ctx, t, first, 1)
 	if err != nil {
 		return err
 	}
+	leave, err := b.giveTarget(p, t, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
 	for i := range all {
 		c := t.backup(*p)
 		if all[i].Step == restore {

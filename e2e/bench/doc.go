@@ -22,8 +22,6 @@
 // the bytes that the repository takes up on disk. The page cache is warm. Of a fleet, whose services
 // and servers run beside the commands, it takes what they have used meanwhile (from /proc), too.
 //
-// Trees that were restored are not removed before the end: ext4 does not give a removed file's inode
-// away for some minutes, and looks for others one by one, which can make
-// whoever creates files next several times slower. Repositories, which have few
-// files, make room for those of the next round.
+// Each restore goes to a file system of its own, made for it in a file; the repositories of one round make
+// room for those of the next.
 package main

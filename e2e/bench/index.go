@@ -3,24 +3,37 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // An indexed is what one snapshot has cost Postgres.
 type indexed struct {
-	Step     step             `json:"step"`
-	Seconds  float64          `json:"seconds"`
-	WALBytes int64            `json:"wal_bytes"`
-	Disk     int64            `json:"disk_bytes"` // what the database grew by, indexes, dead rows and free space included
-	Rows     map[string]int64 `json:"rows"`       // that came to each table
-	RowBytes map[string]int64 `json:"row_bytes"`  // of them, without indexes
+	Step     step    `json:"step"`
+	Seconds  float64 `json:"seconds"`
+	WALBytes int64   `json:"wal_bytes"`
+	Disk     int64   `json:"disk_bytes"` // what the database grew by, indexes, dead rows and free space included
+	// What came to each table that has grown.
+	Tables map[string]grownTable `json:"tables"`
+}
+
+// A grownTable is what came to a table.
+type grownTable struct {
+	Rows     int64 `json:"rows"`
+	RowBytes int64 `json:"row_bytes"` // of them
+	Disk     int64 `json:"disk_bytes"`
+	Indexes  int64 `json:"index_disk_bytes"` // of its indexes
+}
+
+func (t grownTable) less(before grownTable) grownTable {
+	return grownTable{t.Rows - before.Rows, t.RowBytes - before.RowBytes, t.Disk - before.Disk, t.Indexes - before.Indexes}
 }
 
 const (
@@ -87,10 +100,10 @@ func (f *fleetHost) costs(ctx context.Context, s step, tree string) (of indexed,
 	if err != nil {
 		return of, err
 	}
-	of = indexed{Step: s, Seconds: seconds, WALBytes: after.wal - before.wal, Disk: after.disk - before.disk, Rows: map[string]int64{}, RowBytes: map[string]int64{}}
-	for table, n := range after.rows {
-		if rows := n - before.rows[table]; rows != 0 || after.bytes[table] != before.bytes[table] {
-			of.Rows[table], of.RowBytes[table] = rows, after.bytes[table]-before.bytes[table]
+	of = indexed{Step: s, Seconds: seconds, WALBytes: after.wal - before.wal, Disk: after.disk - before.disk, Tables: map[string]grownTable{}}
+	for name, t := range after.tables {
+		if t = t.less(before.tables[name]); t != (grownTable{}) {
+			of.Tables[name] = t
 		}
 	}
 	return of, nil
@@ -98,70 +111,77 @@ func (f *fleetHost) costs(ctx context.Context, s step, tree string) (of indexed,
 
 // A looked is what Postgres has at a moment.
 type looked struct {
-	wal, disk   int64
-	rows, bytes map[string]int64
+	wal, disk int64
+	tables    map[string]grownTable
 }
 
 func look(ctx context.Context, conn *pgx.Conn) (l looked, err error) {
-	l.rows, l.bytes = map[string]int64{}, map[string]int64{}
 	err = conn.QueryRow(ctx, "SELECT (pg_current_wal_lsn() - '0/0')::bigint, pg_database_size(current_database())").Scan(&l.wal, &l.disk)
 	if err != nil {
 		return l, err
 	}
-	rows, err := conn.Query(ctx, `SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
+	rows, err := conn.Query(ctx, `SELECT coalesce(p.relname, c.relname), sum(pg_table_size(c.oid))::bigint, sum(pg_indexes_size(c.oid))::bigint
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		LEFT JOIN pg_inherits i ON i.inhrelid = c.oid LEFT JOIN pg_class p ON p.oid = i.inhparent
+		WHERE n.nspname = 'public' AND c.relkind = 'r' GROUP BY 1`)
 	if err != nil {
 		return l, err
 	}
-	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	l.tables = map[string]grownTable{}
+	var name string
+	var t grownTable
+	_, err = pgx.ForEachRow(rows, []any{&name, &t.Disk, &t.Indexes}, func() error {
+		l.tables[name] = t
+		return nil
+	})
 	if err != nil {
 		return l, err
 	}
-	for _, table := range tables {
-		var n, bytes int64
-		name := pgx.Identifier{table}.Sanitize()
-		if err := conn.QueryRow(ctx, "SELECT count(*), coalesce(sum(pg_column_size(t.*)), 0) FROM "+name+" t").Scan(&n, &bytes); err != nil {
+	for name, t := range l.tables {
+		count := "SELECT count(*), coalesce(sum(pg_column_size(t.*)), 0) FROM " + pgx.Identifier{name}.Sanitize() + " t"
+		if err := conn.QueryRow(ctx, count).Scan(&t.Rows, &t.RowBytes); err != nil {
 			return l, err
 		}
-		l.rows[table], l.bytes[table] = n, bytes
+		l.tables[name] = t
 	}
 	return l, nil
 }
 
 func writeIndexed(c *chapter, all []indexed, s shape) {
 	c.say("%d files in %d directories, backed up by a fleet of one walker, one reader and one committer on this machine.", s.files, s.directories)
-	rows := [][]string{{"snapshot", "s", "files/s", "WAL bytes", "a file", "database grew by", "a file", "rows (bytes each)"}}
+	files := float64(s.files)
+	rows := [][]string{{"snapshot", "s", "files/s", "WAL bytes", "a file", "database grew by", "a file"}}
+	tables := [][]string{{"snapshot", "table", "rows", "bytes a row", "table on disk", "a file", "indexes on disk", "a file"}}
 	for _, of := range all {
 		rows = append(rows, []string{
-			of.Step.title(), fmt.Sprintf("%.2f", of.Seconds), fmt.Sprintf("%.0f", float64(s.files)/of.Seconds),
-			fmt.Sprint(of.WALBytes), fmt.Sprintf("%.1f", float64(of.WALBytes)/float64(s.files)),
-			fmt.Sprint(of.Disk), fmt.Sprintf("%.1f", float64(of.Disk)/float64(s.files)), of.rowsText(),
+			of.Step.title(), fmt.Sprintf("%.2f", of.Seconds), fmt.Sprintf("%.0f", files/of.Seconds),
+			fmt.Sprint(of.WALBytes), fmt.Sprintf("%.1f", float64(of.WALBytes)/files), fmt.Sprint(of.Disk), fmt.Sprintf("%.1f", float64(of.Disk)/files),
 		})
+		for _, name := range of.largestFirst() {
+			t := of.Tables[name]
+			aRow := "-"
+			if t.Rows != 0 {
+				aRow = fmt.Sprintf("%.0f", float64(t.RowBytes)/float64(t.Rows))
+			}
+			tables = append(tables, []string{
+				of.Step.title(), name, fmt.Sprint(t.Rows), aRow, fmt.Sprint(t.Disk), fmt.Sprintf("%.1f", float64(t.Disk)/files),
+				fmt.Sprint(t.Indexes), fmt.Sprintf("%.1f", float64(t.Indexes)/files),
+			})
+		}
 	}
 	c.table(rows)
-	c.atMost("First snapshot: bytes of the index a file", "%.0f", float64(all[0].Disk)/float64(s.files), maxIndexBytesPerFile)
+	c.say("What came to each table (\"on disk\" is in pages of 8 KiB, with their free space):")
+	c.table(tables)
+	c.atMost("First snapshot: bytes of the index a file", "%.0f", float64(all[0].Disk)/files, maxIndexBytesPerFile)
 	var left int64
-	for _, n := range all[1].RowBytes {
-		left += n
+	for _, t := range all[1].Tables {
+		left += t.RowBytes
 	}
 	c.atMost("Unchanged snapshot: bytes of rows in all", "%.0f", float64(left), maxUnchangedBytes)
 }
 
-// rowsText lists the tables that have grown, the largest first.
-func (of *indexed) rowsText() string {
-	var names []string
-	for name := range of.Rows {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return int(of.RowBytes[b] - of.RowBytes[a]) })
-	var parts []string
-	for _, name := range names {
-		n := of.Rows[name]
-		if n == 0 {
-			parts = append(parts, fmt.Sprintf("%s %+d bytes", name, of.RowBytes[name]))
-			continue
-		}
-		parts = append(parts, fmt.Sprintf("%s %d (%.0f)", name, n, float64(of.RowBytes[name])/float64(n)))
-	}
-	return strings.Join(parts, ", ")
+func (of *indexed) largestFirst() []string {
+	return slices.SortedFunc(maps.Keys(of.Tables), func(a, b string) int {
+		return cmp.Or(cmp.Compare(of.Tables[b].RowBytes, of.Tables[a].RowBytes), cmp.Compare(a, b))
+	})
 }

@@ -186,9 +186,14 @@ func writeSlow(c *chapter, all []slow, s shape) {
 		if ok && both {
 			times := peer.Seconds / ours.Seconds
 			c.must(times >= minTimesRestic, fmt.Sprintf("%v: unchanged, times as fast as restic --no-scan", latency), fmt.Sprintf("%.1f", times), fmt.Sprintf("≥ %d", minTimesRestic))
+			continue
+		}
+		if peer, both = at[fmt.Sprint("restic", latency, unchanged)]; ok && both {
+			times := peer.Seconds / 2 / ours.Seconds
+			c.must(times >= minTimesRestic, fmt.Sprintf("%v: unchanged, times as fast as half a restic", latency), fmt.Sprintf("%.1f", times), fmt.Sprintf("≥ %d", minTimesRestic))
 		}
 	}
 	if !slices.Contains(names, "restic --no-scan") {
-		c.say("The restic that is installed has no --no-scan, so that there is nothing to compare with.")
+		c.say("The restic that is installed has no --no-scan. Its scan stats each file once, which its backup does several times, so that without it restic takes more than half of its time.")
 	}
 }

@@ -100,7 +100,7 @@ func (r *runner) measureTree(ctx context.Context, name, tree string) (err error)
 	if b.rounds, err = r.o.roundsOf(name); err != nil {
 		return err
 	}
-	b.fewFiles = rep.Tree.Files < fewFiles
+	b.treeFiles, b.treeBytes = rep.Tree.Files, rep.Tree.Bytes
 	defer func() { err = errors.Join(err, b.close()) }()
 	c := r.chapter(name)
 	err = b.all(ctx, func(round int) error {
@@ -121,9 +121,6 @@ func (r *runner) measureTree(ctx context.Context, name, tree string) (err error)
 	rep.write(c)
 	return c.end(r.o.markdown)
 }
-
-// fewFiles can be removed without making those who create files next slower.
-const fewFiles = 2000
 
 var errNoBctl = errors.New("bctl is not on the PATH (make build makes it in bin)")
 

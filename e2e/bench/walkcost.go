@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,21 +36,20 @@ const (
 
 // measureWalk grows a tree of 128³ directories on an XFS of its own, and measures the walk of it at several sizes.
 func measureWalk(ctx context.Context, r *runner) (err error) {
-	sizes, gigabytes := []int{20_000, 50_000, 100_000}, 4
+	sizes, gigabytes := []int{20_000, 50_000, 100_000}, int64(4)
 	if r.o.files > 0 {
 		sizes = []int{max(r.o.files/2, 1), r.o.files}
 	} else if r.o.full {
 		sizes, gigabytes = []int{100_000, 250_000, 500_000, 1_000_000, 2_000_000}, 40
 	}
-	mountpoint := filepath.Join(r.work, "mnt")
-	unmount, err := mountXFS(filepath.Join(r.work, "image"), mountpoint, gigabytes)
+	m, err := mountNew(filepath.Join(r.work, "xfs"), gigabytes, []string{"mkfs.xfs", "-q"}, "noatime")
 	if err != nil {
 		progress("there is no XFS to be had: %v: left out", err)
 		return nil
 	}
-	defer func() { err = errors.Join(err, unmount()) }()
+	defer func() { err = errors.Join(err, m.close()) }()
 	c := r.chapter("walk")
-	b := r.bench(filepath.Join(mountpoint, "tree"), nil)
+	b := r.bench(filepath.Join(m.dir, "tree"), nil)
 	b.work = r.work
 	g := &grown{root: b.tree}
 	var all []walked
@@ -73,29 +71,6 @@ func measureWalk(ctx context.Context, r *runner) (err error) {
 	c.Data = slices.Concat(all, fleet)
 	writeWalks(c, all, fleet)
 	return c.end(r.o.markdown)
-}
-
-// mountXFS makes a file system in a sparse file, and mounts it.
-func mountXFS(image, mountpoint string, gigabytes int) (unmount func() error, err error) {
-	f, err := os.Create(image)
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(f.Truncate(int64(gigabytes)<<30), f.Close(), os.Mkdir(mountpoint, 0o755)); err != nil {
-		return nil, err
-	}
-	for _, args := range [][]string{{"mkfs.xfs", "-q", image}, {"mount", "-o", "loop,noatime", image, mountpoint}} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", args[0], err, out)
-		}
-	}
-	return func() error {
-		out, err := exec.Command("umount", mountpoint).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("umount: %w: %s", err, out)
-		}
-		return nil
-	}, nil
 }
 
 // A grown is a tree that grows: file i is in directory i mod 128, of that in i / 128 mod 128, of that in i / 128² mod 128.

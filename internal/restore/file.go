@@ -106,7 +106,7 @@ func (f *file) create() (err error) {
 	if f.at, err = f.dir.open(); err != nil {
 		return err
 	}
-	if f.out, err = f.at.Create(f.e.Name, f.place); err != nil {
+	if f.out, err = f.at.Create(&f.e, f.place); err != nil {
 		f.at.Release()
 		f.at = nil
 		return err

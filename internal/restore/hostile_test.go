@@ -133,7 +133,7 @@ func TestPlantedTemporaryNames(t *testing.T) {
 	check(t, err)
 	dir, err := root.Dir("")
 	check(t, err)
-	out, err := dir.Create("file", target.Place{Temporary: true})
+	out, err := dir.Create(&backup.Entry{Name: "file"}, target.Place{Temporary: true})
 	check(t, err)
 	check(t, out.Park())
 	dir.Release()

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -22,10 +23,14 @@ import (
 )
 
 const (
-	version    = 1
-	frameBytes = 2 << 20 // of changes
-	partBytes  = 24 << 20
-	codec      = "zstd-2"
+	version       = 1
+	frameBytes    = 2 << 20 // of changes
+	partBytes     = 8 << 20
+	overheadBytes = 64 << 10 // of a part: keys, table and tags
+	codec         = "zstd-1"
+
+	// maxChangeBytes is what a change takes, its path and listing apart.
+	maxChangeBytes = 1 + 16 + 4*binary.MaxVarintLen64
 
 	added = 1
 	ended = 2
@@ -63,20 +68,24 @@ func Write(sealer *seal.Sealer, id backup.PackID, h Header, changes iter.Seq2[ba
 		if err != nil {
 			return err
 		}
-		w.frame = appendChange(w.frame, &c)
-		if len(w.frame) >= frameBytes {
-			if err := w.endFrame(); err != nil {
+		if len(w.raw) >= partBytes {
+			if err := w.endPart(); err != nil {
 				return err
 			}
 		}
+		if need := len(c.Path) + len(c.Listing) + maxChangeBytes; cap(w.raw)-len(w.raw) < need {
+			w.raw = slices.Grow(w.raw, len(w.raw)+need) // append alone would copy it many times over
+		}
+		w.raw = appendChange(w.raw, &c)
+		if len(w.raw)-w.framed() >= frameBytes {
+			w.ends = append(w.ends, len(w.raw))
+		}
 	}
 	w.header.Last = true
-	if err := w.endFrame(); err != nil {
-		return err
-	}
 	return w.endPart()
 }
 
+// A writer collects one part at a time: its header, which comes first, says whether it is the last.
 type writer struct {
 	sealer   *seal.Sealer
 	id       backup.PackID
@@ -84,59 +93,61 @@ type writer struct {
 	header   Header
 	put      func(int, []byte) error
 
-	frame  []byte
+	raw    []byte // changes of the part
+	ends   []int  // of its frames in raw
 	body   []byte
 	object []byte // storage for the next part
-	// The frames of a part wait for its header, which says whether it is the last.
-	frames [][]byte
-	size   int
 }
 
-func (w *writer) endFrame() error {
-	if len(w.frame) == 0 {
-		return nil
+// framed is how much of raw is in whole frames.
+func (w *writer) framed() int {
+	if len(w.ends) == 0 {
+		return 0
 	}
-	if w.size+len(w.frame) > partBytes {
-		last := w.header.Last
-		w.header.Last = false
-		if err := w.endPart(); err != nil {
-			return err
-		}
-		w.header.Last = last
-	}
-	w.frames = append(w.frames, w.frame)
-	w.size += len(w.frame)
-	w.frame = make([]byte, 0, frameBytes)
-	return nil
+	return w.ends[len(w.ends)-1]
 }
 
 func (w *writer) endPart() error {
-	out, err := pack.NewWriter(pack.KindSegment, w.id, w.sealer, w.object)
-	if err != nil {
-		return err
+	if len(w.raw) > w.framed() {
+		w.ends = append(w.ends, len(w.raw))
 	}
 	header, err := json.Marshal(w.header)
 	if err != nil {
 		return err
 	}
-	for _, raw := range append([][]byte{header}, w.frames...) {
-		body, codec := w.compress.Compress(w.body[:0], raw)
-		if codec != pack.CodecNone {
-			w.body = body
-		}
-		if _, err := out.Add(pack.Frame{Codec: codec, RawLength: len(raw), Body: body}); err != nil {
+	w.object = slices.Grow(w.object[:0], len(w.raw)+len(header)+overheadBytes)
+	out, err := pack.NewWriter(pack.KindSegment, w.id, w.sealer, w.object)
+	if err != nil {
+		return err
+	}
+	if err := w.add(out, header); err != nil {
+		return err
+	}
+	start := 0
+	for _, end := range w.ends {
+		if err := w.add(out, w.raw[start:end]); err != nil {
 			return err
 		}
+		start = end
 	}
 	data, err := out.Finish()
 	if err != nil {
 		return err
 	}
-	w.object = data
 	part := w.header.Part
 	w.header.Part++
-	w.frames, w.size = nil, 0
+	w.raw, w.ends, w.object = w.raw[:0], w.ends[:0], data
 	return w.put(part, data)
+}
+
+// add adds a frame to a part.
+func (w *writer) add(out *pack.Writer, raw []byte) error {
+	body, codec := w.compress.Compress(w.body[:0], raw)
+	if codec != pack.CodecNone {
+		w.body = body
+	}
+	_, err := out.Add(pack.Frame{Codec: codec, RawLength: len(raw), Body: body})
+	return err
 }
 
 func appendChange(b []byte, c *backup.PageChange) []byte {

@@ -159,7 +159,7 @@ func manyChanges(n, listingBytes int) iter.Seq2[backup.PageChange, error] {
 func TestLargeSegmentHasParts(t *testing.T) {
 	k := newKeys(t)
 	parts := write(t, k, manyChanges(200, 400<<10))
-	if len(parts) != 3 { // 180 listings of 400 KiB, up to 24 MiB a part
+	if len(parts) != 9 { // 180 listings of 400 KiB, 8 MiB and the rest of a listing a part
 		t.Errorf("%d parts", len(parts))
 	}
 	for i, p := range parts {
@@ -200,7 +200,7 @@ func TestWritingIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if most > 96<<20 {
+	if most > 32<<20 {
 		t.Errorf("%d MiB are in use while a part is stored", most>>20)
 	}
 	t.Logf("%d MiB are in use while a part is stored", most>>20)

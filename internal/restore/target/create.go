@@ -32,20 +32,21 @@ type File struct {
 	fd    int
 }
 
-// Create makes a file. The name is taken, and not temporary: fs.ErrExist. The
-// directory must stay open until Finish or Discard.
-func (d *Dir) Create(name string, place Place) (*File, error) {
-	f := &File{dir: d, name: name, final: name, place: place}
+// Create makes the file that e describes, without content. The name is taken, and not temporary: fs.ErrExist.
+// The directory must stay open until Finish or Discard.
+func (d *Dir) Create(e *backup.Entry, place Place) (*File, error) {
+	f := &File{dir: d, name: e.Name, final: e.Name, place: place}
 	if place.Temporary {
-		f.name = d.tempName(name)
+		f.name = d.tempName(e.Name)
 	}
+	mode := d.root.firstMode(e, place)
 	var err error
-	f.fd, err = d.create(f.name)
+	f.fd, err = d.create(f.name, mode)
 	if errors.Is(err, fs.ErrExist) && place.Temporary {
 		if err := d.Remove(f.name); err != nil { // left by a restore that was interrupted
 			return nil, err
 		}
-		f.fd, err = d.create(f.name)
+		f.fd, err = d.create(f.name, mode)
 	}
 	if err != nil {
 		return nil, err
@@ -53,9 +54,20 @@ func (d *Dir) Create(name string, place Place) (*File, error) {
 	return f, nil
 }
 
-func (d *Dir) create(name string) (int, error) {
+// firstMode is what e's file is made with: what it will have, less what the
+// umask takes, where nobody else's file is being made and it can be opened again for writing.
+func (r *Root) firstMode(e *backup.Entry, place Place) uint32 {
+	const rights = unix.S_IRWXU | unix.S_IRWXG | unix.S_IRWXO
+	ours := e.UID == r.euid && e.GID == r.egid
+	if !ours || place.Inherits || len(e.Xattrs) > 0 || e.Mode&^rights != 0 || e.Mode&unix.S_IWUSR == 0 {
+		return unix.S_IRUSR | unix.S_IWUSR
+	}
+	return e.Mode
+}
+
+func (d *Dir) create(name string, mode uint32) (int, error) {
 	return ignoringEINTR(func() (int, error) {
-		return unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 	})
 }
 
@@ -103,7 +115,7 @@ func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
 			return err
 		}
 	}
-	f.dir.root.applyFile(f.fd, e, f.place.Inherits, report)
+	f.dir.root.finish(f.fd, e, f.place.Inherits, report)
 	fd := f.fd
 	f.fd = -1
 	if err := unix.Close(fd); err != nil { // where NFS says that the disk is full

@@ -17,7 +17,7 @@
 // # What a crash leaves
 //
 // A name that is free and whose content is one write gets the file directly:
-// created with O_EXCL and mode 0600, with its mtime set last. Everything else
+// created with O_EXCL, for nobody else who may not have it in the end, with its mtime set last. Everything else
 // is made under a temporary name (TempPrefix and a digest of the snapshot and
 // the name) and renamed. So a file that is there under its name with its size
 // and mtime is whole, as far as the kernel was still running; after a loss of

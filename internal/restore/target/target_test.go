@@ -4,6 +4,7 @@ package target
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -102,7 +103,7 @@ func TestInheritedAttributes(t *testing.T) {
 	defer d.Release()
 	report := func(op string, err error) { t.Errorf("%s: %v", op, err) }
 	e := backup.Entry{Name: "file", Kind: backup.File, Mode: 0o640}
-	f, err := d.Create("file", Place{Inherits: true})
+	f, err := d.Create(&e, Place{Inherits: true})
 	must(t, err)
 	must(t, f.Finish(&e, 0, report))
 	made, err = d.Mkdir("dir")
@@ -128,16 +129,49 @@ func TestInheritedAttributes(t *testing.T) {
 	}
 }
 
+// Files get their mode whatever the umask, and have no right before that they will not have.
+func TestModes(t *testing.T) {
+	r, path := open(t, true)
+	d, err := r.Dir("")
+	must(t, err)
+	defer d.Release()
+	for _, umask := range []int{0, 0o022, 0o777} {
+		before := unix.Umask(umask)
+		t.Cleanup(func() { unix.Umask(before) })
+		for _, mode := range []uint32{0o644, 0o600, 0o755, 0o666, 0o444, 0o200, 0, 0o4755, 0o2711, 0o1644} {
+			for _, place := range []Place{{}, {Temporary: true}, {Inherits: true}} {
+				e := backup.Entry{
+					Name: fmt.Sprintf("%o %o %+v", umask, mode, place), Mode: mode,
+					UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+				}
+				f, err := d.Create(&e, place)
+				must(t, err)
+				var st unix.Stat_t
+				must(t, unix.Fstat(f.fd, &st))
+				if more := st.Mode &^ (mode | 0o600) & 0o7777; more != 0 {
+					t.Errorf("%s: it has %o at first", e.Name, st.Mode)
+				}
+				must(t, f.Finish(&e, 0, func(op string, err error) { t.Errorf("%s: %s: %v", e.Name, op, err) }))
+				must(t, unix.Lstat(filepath.Join(path, e.Name), &st))
+				if st.Mode&0o7777 != mode {
+					t.Errorf("%s has %o", e.Name, st.Mode)
+				}
+			}
+		}
+	}
+}
+
 // Keep: what came into being meanwhile is not replaced.
 func TestKeepDoesNotReplace(t *testing.T) {
 	r, path := open(t, true)
 	d, err := r.Dir("")
 	must(t, err)
 	defer d.Release()
-	f, err := d.Create("name", Place{Temporary: true, Keep: true})
+	e := backup.Entry{Name: "name", Mode: 0o644}
+	f, err := d.Create(&e, Place{Temporary: true, Keep: true})
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(path, "name"), []byte("theirs"), 0o644))
-	err = f.Finish(&backup.Entry{Mode: 0o644}, 0, func(string, error) {})
+	err = f.Finish(&e, 0, func(string, error) {})
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("finish: %v", err)
 	}
