@@ -44,7 +44,7 @@ const (
 // measureIndex backs a tree up as a fleet and looks at what that has left in Postgres.
 func measureIndex(ctx context.Context, r *runner) (err error) {
 	tree := filepath.Join(r.work, "tree")
-	s := presets["million20"].shape
+	s := presets["million5"].shape
 	if r.o.full {
 		s = presets["million"].shape
 	}

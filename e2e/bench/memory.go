@@ -34,8 +34,8 @@ const maxGrowth = 1.25
 
 // sizedTrees are a curve of sizes, and some that are large in one way.
 func sizedTrees(o *options) (curve, special []sized) {
-	files := []int{5_000, 50_000, 150_000}
-	hugeDirectory, empty, sparse := 100_000, 200_000, int64(20e9)
+	files := []int{10_000, 100_000, 300_000}
+	hugeDirectory, empty, sparse := 200_000, 500_000, int64(20e9)
 	if o.files > 0 {
 		files, hugeDirectory, empty, sparse = []int{max(o.files/10, 1), o.files}, o.files, o.files, 1e9
 	} else if o.full {
@@ -43,8 +43,8 @@ func sizedTrees(o *options) (curve, special []sized) {
 		hugeDirectory, empty, sparse = 1_000_000, 5_000_000, 200e9
 	}
 	for _, n := range files {
-		s := shape{files: n, directories: max(n/100, 1), bytes: int64(n) * 200, seed: 1, textShare: textShare}
-		curve = append(curve, sized{name: "200 bytes each", files: n, make: s.make})
+		s := shape{files: n, directories: max(n/100, 1), bytes: int64(n) * 1000, seed: 1, textShare: textShare}
+		curve = append(curve, sized{name: "1 kB each", files: n, make: s.make})
 	}
 	return curve, []sized{
 		{name: "one directory", files: hugeDirectory, make: shape{files: hugeDirectory, directories: 1, seed: 1}.make},

@@ -36,7 +36,7 @@ const (
 
 // measureWalk grows a tree of 128³ directories on an XFS of its own, and measures the walk of it at several sizes.
 func measureWalk(ctx context.Context, r *runner) (err error) {
-	sizes, gigabytes := []int{20_000, 50_000, 100_000}, int64(4)
+	sizes, gigabytes := []int{50_000, 100_000, 200_000}, int64(6)
 	if r.o.files > 0 {
 		sizes = []int{max(r.o.files/2, 1), r.o.files}
 	} else if r.o.full {

@@ -93,7 +93,7 @@ type hold struct {
 	wait time.Duration
 }
 
-// idleFirst is the wait for walk tasks. They take seconds, and share what the walker may ask of
+// idleFirst is the wait for walk tasks. They mostly take seconds, and share what the walker may ask of
 // their filer: a walker that has several gains nothing by another, one that has none does.
 const idleFirst = 10 * time.Millisecond
 
@@ -137,8 +137,8 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 		if !c.room(ctx, hand) {
 			return nil
 		}
-		if others := len(hand.free) - 1; others > 0 && h.wait > 0 && c.opts.InProcess == nil {
-			pause(ctx, time.Duration(others)*h.wait)
+		if h.wait > 0 && c.opts.InProcess == nil {
+			hand.letOthersAsk(ctx, h.wait)
 		}
 		msg, err := c.nextMessage(ctx, consumer)
 		if msg == nil {

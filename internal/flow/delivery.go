@@ -96,7 +96,7 @@ func (d *Delivery) Stalled() {
 	select {
 	case d.hand.stalled <- struct{}{}:
 		d.state = stalledApart
-		<-d.hand.free
+		d.hand.leave()
 	default:
 		d.state = stalledInSlot
 	}
@@ -111,9 +111,9 @@ func (d *Delivery) end(say func() error) {
 	case inSlot:
 		_ = say()
 		d.hand.forget(d.msg)
-		<-d.hand.free
+		d.hand.leave()
 	case stalledInSlot:
-		<-d.hand.free
+		d.hand.leave()
 	case stalledApart:
 		<-d.hand.stalled
 	case ended:
@@ -126,13 +126,42 @@ type inHand struct {
 	mu      sync.Mutex
 	msgs    map[jetstream.Msg]struct{}
 	free    chan struct{} // has a token for each delivery in hand
+	left    chan struct{} // told when a token was taken out
 	stalled chan struct{} // has a token for each that is stalled, beside those
 }
 
 func newInHand(limit, stalled int) *inHand {
 	return &inHand{
 		msgs: map[jetstream.Msg]struct{}{},
-		free: make(chan struct{}, limit), stalled: make(chan struct{}, stalled),
+		free: make(chan struct{}, limit), left: make(chan struct{}, 1), stalled: make(chan struct{}, stalled),
+	}
+}
+
+// leave takes a delivery's token out.
+func (h *inHand) leave() {
+	<-h.free
+	select {
+	case h.left <- struct{}{}:
+	default: // it is known
+	}
+}
+
+// letOthersAsk waits while there are other deliveries in hand, for each of them so long at most. The request that
+// comes next has its token already.
+func (h *inHand) letOthersAsk(ctx context.Context, each time.Duration) {
+	began := time.Now()
+	for {
+		others := time.Duration(len(h.free) - 1)
+		wait := time.NewTimer(others*each - time.Since(began))
+		select {
+		case <-h.left: // there is less to wait for
+			wait.Stop()
+			continue
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+		}
+		return
 	}
 }
 

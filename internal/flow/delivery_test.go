@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -141,5 +142,37 @@ func TestBurstIsSpreadOverWorkers(t *testing.T) {
 		if len(each) != workers {
 			t.Errorf("round %d: tasks by worker %v, want one each", round, each)
 		}
+	}
+}
+
+// A walker that has tasks in hand lets others ask first: the longer, the more it has, and no longer than it has them.
+func TestWhoHasLessAsksEarlier(t *testing.T) {
+	const each = 10 * time.Millisecond
+	for _, test := range []struct {
+		others int
+		end    []time.Duration // when deliveries end
+		want   time.Duration
+	}{
+		{0, nil, 0},
+		{1, nil, each},
+		{3, nil, 3 * each},
+		{2, []time.Duration{3 * time.Millisecond}, each},
+		{2, []time.Duration{3 * time.Millisecond, 5 * time.Millisecond}, 5 * time.Millisecond},
+		{3, []time.Duration{25 * time.Millisecond}, 25 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newInHand(8, 0)
+			for range test.others + 1 { // its own request has a place as well
+				h.free <- struct{}{}
+			}
+			for _, after := range test.end {
+				time.AfterFunc(after, h.leave)
+			}
+			began := time.Now()
+			h.letOthersAsk(t.Context(), each)
+			if waited := time.Since(began); waited != test.want {
+				t.Errorf("with %d others that end after %v it waited %v, not %v", test.others, test.end, waited, test.want)
+			}
+		})
 	}
 }

@@ -280,6 +280,9 @@ type Committing interface {
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
+	// ListenBegun calls told once at first and after each snapshot that anybody has begun, until ctx is done or the
+	// index is not heard any more. An index that one process has to itself tells nothing.
+	ListenBegun(ctx context.Context, told func()) error
 	// Extend renews the leases of work that is in hand, where they end before until, and notes who has it. When a worker
 	// tells of it for the first time the lease ends at until in any case: what waits in a queue may have a longer one. Work
 	// whose lease has run out, but that nobody else has claimed yet, is the worker's again. Work that is not Held.Snapshot's is left alone.

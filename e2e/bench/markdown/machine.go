@@ -36,7 +36,8 @@ func DescribeMachine(work string) Machine {
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		m.Kernel = unix.ByteSliceToString(u.Release[:])
+		// What follows the version is whoever built it.
+		m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
 	}
 	var st unix.Statfs_t
 	if unix.Statfs(work, &st) == nil {

@@ -33,6 +33,8 @@ type Backend interface {
 	// Wrap adds to an error of Client what the Backend's own methods add to theirs.
 	Wrap(err error) error
 	HotReader
+	// ListenBegun is as in index.Committing.
+	ListenBegun(ctx context.Context, told func()) error
 
 	// Migrate is as in index.Admin, of a schema that is not newer than this binary's.
 	Migrate(ctx context.Context) (from, to int64, err error)
@@ -65,6 +67,8 @@ type Dialect struct {
 	Serialize string
 	// Lateral: a query in FROM may refer to what is before it; else it is one statement each.
 	Lateral bool
+	// TellBegun has those who listen (Backend.ListenBegun) told once the transaction is committed; empty where nobody can.
+	TellBegun string
 	// Now is the database's clock: microseconds since 1970.
 	Now string
 	// Rows is a table in FROM with these columns ("id bigint", "worker text"), made of the JSON list of objects that is

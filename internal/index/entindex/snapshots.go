@@ -62,6 +62,11 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 		if err := tx.insertSnapshot(ctx, shard, s, stamp(now)); err != nil {
 			return err
 		}
+		if tx.TellBegun != "" {
+			if _, err := tx.ExecContext(ctx, tx.TellBegun); err != nil {
+				return err
+			}
+		}
 		row, err = x.snapshotRow(ctx, tx.Client, snapshot.ID(uuid.UUID(s.ID)))
 		if err != nil {
 			return err
@@ -119,6 +124,11 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 		return err
 	}
 	return tx.WalkTask.Create().SetSnapshotID(uuid.UUID(s.ID)).SetFilerID(of.FilerID).SetGeneration(0).SetDirectories(encodeDirectories([]string{""})).Exec(ctx)
+}
+
+// ListenBegun implements index.Committing.
+func (x *Index) ListenBegun(ctx context.Context, told func()) error {
+	return x.Backend.ListenBegun(ctx, told)
 }
 
 // CompleteSnapshots implements index.Committing.

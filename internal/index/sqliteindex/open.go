@@ -83,6 +83,12 @@ func (b *backend) open(ctx context.Context) (err error) {
 	return nil
 }
 
+// ListenBegun implements entindex.Backend: whoever begins a snapshot here also makes it.
+func (b *backend) ListenBegun(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func (b *backend) dsn(lock, more string) string {
 	address := url.URL{Scheme: "file", Path: b.path}
 	return fmt.Sprintf("%s?_txlock=%s&_busy_timeout=%d&_fk=1&_time_format=sqlite&_timezone=UTC&_synchronous=FULL&%s", address.String(), lock, busyMilliseconds, more)

@@ -65,6 +65,15 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	}
 }
 
+// listenLoop has work looked for when a snapshot was begun. What is not heard while the index is away, polling finds.
+func (s *Service) listenLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := s.Index.ListenBegun(ctx, func() { signal(s.freed) })
+		s.log.Debug("new snapshots are not heard of", "error", err)
+		pause(ctx, later)
+	}
+}
+
 // tellWaiting tells of an outage once in a while, not with every look.
 func (s *Service) tellWaiting(err error) {
 	s.retry(err)

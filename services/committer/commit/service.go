@@ -161,6 +161,7 @@ func (s *Service) run(ctx, hand context.Context) {
 	owned.Go(func() { s.reportLoop(ctx) })
 	if !s.opts.Alone {
 		owned.Go(func() { s.keeperLoop(ctx) })
+		owned.Go(func() { s.listenLoop(ctx) })
 	}
 	for range s.opts.Appliers {
 		owned.Go(func() { s.applyLoop(ctx, hand) })
