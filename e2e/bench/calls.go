@@ -70,6 +70,7 @@ type traced struct {
 
 const (
 	callsFiles       = 5000
+	callsFileBytes   = 4000
 	callsDirectories = 100
 )
 
@@ -81,13 +82,14 @@ func measureCalls(ctx context.Context, r *runner) error {
 		return nil
 	}
 	tree := filepath.Join(r.work, "tree")
-	s := shape{files: callsFiles, directories: callsDirectories, bytes: callsFiles * 4000, sigma: 0.5, textShare: textShare, seed: r.o.seed}
+	s := shape{files: callsFiles, directories: callsDirectories, bytes: callsFiles * callsFileBytes, sigma: 0.5, textShare: textShare, seed: r.o.seed}
 	if err := errors.Join(s.make(tree), pass(ctx)); err != nil {
 		return err
 	}
 	c := r.chapter("calls")
 	found, _ := findTools(r.o.tools)
 	b := r.bench(tree, found)
+	b.of = content{Files: callsFiles, Directories: callsDirectories, Bytes: callsFiles * callsFileBytes}
 	var all []traced
 	for _, t := range found {
 		if t.reference || t.start != nil { // a host's calls are not in strace's sight

@@ -22,6 +22,6 @@
 // the bytes that the repository takes up on disk. The page cache is warm. Of a fleet, whose services
 // and servers run beside the commands, it takes what they have used meanwhile (from /proc), too.
 //
-// Each restore goes to a file system of its own, made for it in a file; the repositories of one round make
+// Each restore goes to a file system of its own, made for it in a file, where one can be mounted (it takes root); the repositories of one round make
 // room for those of the next.
 package main

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -77,6 +78,9 @@ func measureKnobs(ctx context.Context, r *runner) (err error) {
 	var all []swept
 	for _, k := range knobs {
 		for _, s := range k.steps {
+			if r.o.steps != "" && !slices.Contains(strings.Split(r.o.steps, ","), string(s)) {
+				continue
+			}
 			of, err := b.sweep(ctx, k, s, r.o.rounds)
 			if err != nil {
 				return err
@@ -134,16 +138,16 @@ func (b *bench) sweep(ctx context.Context, k knob, s step, rounds int) (of swept
 		}
 	}
 	if best, ratio := of.best(k.values); ratio < doubtfulShare {
-		for range againRounds {
-			seconds, err := run("")
-			if err != nil {
-				return of, err
+		for round := range againRounds {
+			pair := []string{"", best}
+			took := map[string]float64{}
+			for i := range pair {
+				value := pair[(i+round)%2]
+				if took[value], err = run(value); err != nil {
+					return of, err
+				}
 			}
-			better, err := run(best)
-			if err != nil {
-				return of, err
-			}
-			of.Again = append(of.Again, better/seconds)
+			of.Again = append(of.Again, took[best]/took[""])
 		}
 	}
 	progress("%-28s %-10s fleet: %-5v default %.2f s, %s", k.env, s, k.fleet, median(of.Default), of.text(k.values))
@@ -241,6 +245,9 @@ func writeSwept(c *chapter, all []swept) {
 		}
 	}
 	c.table(rows)
+	if len(all) == 0 {
+		return
+	}
 	c.atMost("Defaults, × the best value of any one setting ("+which+")", "%.2f", worst, maxDefaultShare)
 }
 

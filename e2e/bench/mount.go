@@ -13,15 +13,14 @@ import (
 
 // A mount is a file system in a sparse file, made for a measurement.
 type mount struct {
-	dir    string // where it is mounted
-	image  string
-	device string
+	dir   string // where it is mounted
+	image string
 }
 
 // mountNew makes a file system of at most this size in dir (in dir/image, mounted at dir/mnt). It takes root.
 // Its blocks are not cached twice: the image is read and written directly.
-func mountNew(dir string, gigabytes int64, mkfs []string, options string) (m *mount, err error) {
-	m = &mount{dir: filepath.Join(dir, "mnt"), image: filepath.Join(dir, "image")}
+func mountNew(dir string, gigabytes int64, mkfs []string, options string) (*mount, error) {
+	m := &mount{dir: filepath.Join(dir, "mnt"), image: filepath.Join(dir, "image")}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -35,30 +34,35 @@ func mountNew(dir string, gigabytes int64, mkfs []string, options string) (m *mo
 	if _, err := output(mkfs[0], append(mkfs[1:], m.image)...); err != nil {
 		return nil, err
 	}
-	if m.device, err = output("losetup", "--find", "--show", "--direct-io=on", m.image); err != nil {
+	device, err := output("losetup", "--find", "--show", "--direct-io=on", m.image)
+	if err != nil {
 		return nil, err
 	}
-	if _, err := output("mount", "-o", options, m.device, m.dir); err != nil {
-		_, detach := output("losetup", "--detach", m.device)
-		return nil, errors.Join(err, detach)
+	_, err = output("mount", "-o", options, device, m.dir)
+	if _, detach := output("losetup", "--detach", device); err == nil { // from now on it goes with the mount
+		err = detach
 	}
-	return m, nil
+	return m, err
 }
 
 // close unmounts and removes it.
 func (m *mount) close() error {
-	if _, err := output("umount", m.dir); err != nil {
-		return err
+	_, err := output("umount", m.dir)
+	if err != nil { // a tool that was stopped may still be in it
+		_, err = output("umount", "--lazy", m.dir)
 	}
-	_, err := output("losetup", "--detach", m.device)
 	return errors.Join(err, os.Remove(m.image))
 }
 
 // output runs a command, and returns what it prints.
 func output(name string, args ...string) (string, error) {
-	out, err := exec.Command(name, args...).CombinedOutput()
+	out, err := exec.Command(name, args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", name, err, bytes.TrimSpace(out))
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	return string(bytes.TrimSpace(out)), nil
 }

@@ -100,7 +100,7 @@ func (r *runner) measureTree(ctx context.Context, name, tree string) (err error)
 	if b.rounds, err = r.o.roundsOf(name); err != nil {
 		return err
 	}
-	b.treeFiles, b.treeBytes = rep.Tree.Files, rep.Tree.Bytes
+	b.of = rep.Tree
 	defer func() { err = errors.Join(err, b.close()) }()
 	c := r.chapter(name)
 	err = b.all(ctx, func(round int) error {

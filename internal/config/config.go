@@ -44,7 +44,7 @@ type Index struct {
 	CAFile         string `yaml:"ca_file" doc:"PEM file of the only certificate authorities to trust; the server then has to be the one that the URL names (sslmode=verify-full), unless the URL says otherwise."`
 	CertFile       string `yaml:"cert_file" doc:"Client certificate, PEM."`
 	KeyFile        string `yaml:"key_file" doc:"Key of the client certificate, PEM."`
-	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process; 0: 8, or pool_max_conns of the URL."`
+	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process, a committer has one more; 0: 8, or pool_max_conns of the URL."`
 }
 
 // Store says where packs are.

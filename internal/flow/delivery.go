@@ -151,8 +151,7 @@ func (h *inHand) leave() {
 func (h *inHand) letOthersAsk(ctx context.Context, each time.Duration) {
 	began := time.Now()
 	for {
-		others := time.Duration(len(h.free) - 1)
-		wait := time.NewTimer(others*each - time.Since(began))
+		wait := time.NewTimer(time.Duration(len(h.free)-1)*each - time.Since(began))
 		select {
 		case <-h.left: // there is less to wait for
 			wait.Stop()

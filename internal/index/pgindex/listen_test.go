@@ -57,7 +57,7 @@ func TestListenBegun(t *testing.T) {
 
 	go listen(t.Context())
 	hear("again")
-	l.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN " + begunChannel + "'")
+	l.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%LISTEN " + begunChannel + "'")
 	if err := <-ended; !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("connection ended: %v", err)
 	}

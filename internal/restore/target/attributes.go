@@ -17,6 +17,7 @@ import (
 const (
 	xattrAccessACL  = "system.posix_acl_access"
 	xattrDefaultACL = "system.posix_acl_default"
+	xattrNFS4ACL    = "system.nfs4_acl"
 )
 
 // ErrOwner: the owner could not be set because only root may.
@@ -65,6 +66,7 @@ func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
 		}
 	}
 	if others {
+		_ = unix.Fremovexattr(fd, xattrAccessACL) // fails where there is none; the snapshot's may be refused
 		removeOtherXattrs(fd, e.Xattrs, report)
 	}
 	setXattrs(e.Xattrs, func(name string, value []byte) error { return unix.Fsetxattr(fd, name, value, 0) }, report)

@@ -30,6 +30,7 @@ type File struct {
 	final string
 	place Place
 	fd    int
+	inode uint64 // set by Park
 }
 
 // Create makes the file that e describes, without content. The name is taken, and not temporary: fs.ErrExist.
@@ -74,13 +75,9 @@ func (d *Dir) create(name string, mode uint32) (int, error) {
 // WriteAt writes all of p at offset.
 func (f *File) WriteAt(p []byte, offset int64) (int, error) {
 	if f.fd < 0 {
-		fd, err := ignoringEINTR(func() (int, error) {
-			return unix.Openat(f.dir.fd, f.name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		})
-		if err != nil {
+		if err := f.reopen(); err != nil {
 			return 0, err
 		}
-		f.fd = fd
 	}
 	written := 0
 	for written < len(p) {
@@ -98,6 +95,30 @@ func (f *File) Park() error {
 	if f.fd < 0 {
 		return nil
 	}
+	var st unix.Stat_t
+	err := unix.Fstat(f.fd, &st)
+	f.inode = st.Ino
+	return errors.Join(err, f.close())
+}
+
+// reopen opens a parked file again: no other that somebody has put in its place.
+func (f *File) reopen() error {
+	fd, err := ignoringEINTR(func() (int, error) {
+		return unix.Openat(f.dir.fd, f.name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Ino != f.inode || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		unix.Close(fd)
+		return fmt.Errorf("%q changed while it was restored: %w", f.final, errors.Join(err, backup.ErrOutside))
+	}
+	f.fd = fd
+	return nil
+}
+
+func (f *File) close() error {
 	fd := f.fd
 	f.fd = -1
 	return unix.Close(fd)
@@ -116,9 +137,7 @@ func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
 		}
 	}
 	f.dir.root.finish(f.fd, e, f.place.Inherits, report)
-	fd := f.fd
-	f.fd = -1
-	if err := unix.Close(fd); err != nil { // where NFS says that the disk is full
+	if err := f.close(); err != nil { // where NFS says that the disk is full
 		f.Discard()
 		return err
 	}

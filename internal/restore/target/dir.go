@@ -72,7 +72,7 @@ func entryOf(name string, st *unix.Stat_t) backup.Entry {
 // A Made says what Mkdir found.
 type Made struct {
 	Existed bool
-	// Inherits: what is made in the directory gets a group or an ACL from it.
+	// Inherits: what is made in the directory may get a group or an ACL from it.
 	Inherits bool
 }
 
@@ -110,10 +110,12 @@ func (r *Root) inspect(fd int, existed bool) (Made, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return Made{}, err
 	}
-	acl, err := unix.Fgetxattr(fd, xattrDefaultACL, nil)
-	hasACL := err == nil && acl > 0
+	hasACL := hasXattrNow(fd, xattrDefaultACL)
 	setgid := st.Mode&unix.S_ISGID != 0
-	made := Made{Existed: existed, Inherits: setgid || hasACL}
+	// Of NFSv4's ACLs nothing tells whether they are handed down. Where the directory has not our group, it may be
+	// mounted so that what is made in it gets the directory's.
+	otherwise := st.Gid != r.egid && !setgid || hasXattrNow(fd, xattrNFS4ACL)
+	made := Made{Existed: existed, Inherits: setgid || hasACL || otherwise}
 	if existed {
 		if st.Mode&0o700 != 0o700 && st.Uid == r.euid {
 			return made, unix.Fchmod(fd, st.Mode&0o7777|0o700)
@@ -131,8 +133,13 @@ func (r *Root) inspect(fd int, existed bool) (Made, error) {
 			return made, err
 		}
 	}
-	made.Inherits = false
+	made.Inherits = otherwise
 	return made, nil
+}
+
+func hasXattrNow(fd int, name string) bool {
+	size, err := unix.Fgetxattr(fd, name, nil)
+	return err == nil && size > 0
 }
 
 // unlock gives the owner access to a directory that it has locked itself out of.
