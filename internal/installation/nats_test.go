@@ -108,14 +108,14 @@ func TestRolesDoTheirWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	working, stopWork := context.WithCancel(ctx)
+	working, stopWork := context.WithCancel(ctx) // a result may be taken before whoever sent it hears that it was
 	done := make(chan string, 16)
 	for _, run := range []func(){
 		func() {
 			walker.ConsumeWalk(working, "paris", 1, func(task *backup.WalkTask, d *flow.Delivery) {
 				d.Ack()
 				done <- fmt.Sprint("walk ", task.ID)
-				if err := flow.Publish(working, walker, flow.Slices, &backup.SliceWalked{Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: 1}); err != nil {
+				if err := flow.Publish(ctx, walker, flow.Slices, &backup.SliceWalked{Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: 1}); err != nil {
 					t.Error(err)
 				}
 				if err := walker.PublishProgress(&backup.Progress{Worker: "w"}); err != nil {
@@ -127,7 +127,7 @@ func TestRolesDoTheirWork(t *testing.T) {
 			reader.ConsumeRead(working, "paris", 1, func(b *backup.ReadBatch, d *flow.Delivery) {
 				d.Ack()
 				done <- fmt.Sprint("read ", b.ID)
-				if err := errors.Join(flow.Publish(working, reader, flow.Packs, &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 100, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}), flow.Publish(working, reader, flow.Batches, &backup.BatchStored{Snapshot: b.Job.Snapshot, Batch: b.ID, Attempt: 1})); err != nil {
+				if err := errors.Join(flow.Publish(ctx, reader, flow.Packs, &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 100, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}), flow.Publish(ctx, reader, flow.Batches, &backup.BatchStored{Snapshot: b.Job.Snapshot, Batch: b.ID, Attempt: 1})); err != nil {
 					t.Error(err)
 				}
 			})
