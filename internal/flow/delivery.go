@@ -146,21 +146,19 @@ func (h *inHand) leave() {
 	}
 }
 
-// letOthersAsk waits while there are other deliveries in hand, for each of them so long at most. The request that
-// comes next has its token already.
+// letOthersAsk waits for as long as there are other deliveries in hand, each so long, but not longer than there
+// are any. The request that comes next has its token already.
 func (h *inHand) letOthersAsk(ctx context.Context, each time.Duration) {
-	began := time.Now()
-	for {
-		wait := time.NewTimer(time.Duration(len(h.free)-1)*each - time.Since(began))
+	wait := time.NewTimer(time.Duration(len(h.free)-1) * each)
+	defer wait.Stop()
+	for len(h.free) > 1 {
 		select {
-		case <-h.left: // there is less to wait for
-			wait.Stop()
-			continue
+		case <-h.left:
 		case <-wait.C:
+			return
 		case <-ctx.Done():
-			wait.Stop()
+			return
 		}
-		return
 	}
 }
 

@@ -145,7 +145,7 @@ func TestBurstIsSpreadOverWorkers(t *testing.T) {
 	}
 }
 
-// A walker that has tasks in hand lets others ask first: the longer, the more it has, and no longer than it has them.
+// A walker that has tasks in hand lets others ask first: the longer, the more it has, and not when it has none any more.
 func TestWhoHasLessAsksEarlier(t *testing.T) {
 	const each = 10 * time.Millisecond
 	for _, test := range []struct {
@@ -156,9 +156,9 @@ func TestWhoHasLessAsksEarlier(t *testing.T) {
 		{0, nil, 0},
 		{1, nil, each},
 		{3, nil, 3 * each},
-		{2, []time.Duration{3 * time.Millisecond}, each},
+		{2, []time.Duration{3 * time.Millisecond}, 2 * each},
 		{2, []time.Duration{3 * time.Millisecond, 5 * time.Millisecond}, 5 * time.Millisecond},
-		{3, []time.Duration{25 * time.Millisecond}, 25 * time.Millisecond},
+		{3, []time.Duration{25 * time.Millisecond}, 3 * each},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newInHand(8, 0)
