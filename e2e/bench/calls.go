@@ -155,9 +155,9 @@ func (b *bench) profile(ctx context.Context, t *tool, all []traced) (err error) 
 	}
 	defer func() { err = errors.Join(err, leave()) }()
 	for i := range all {
-		c := t.backup(*p)
-		if all[i].Step == restore {
-			c = t.restore(*p)
+		c, err := p.next(t, all[i].Step)
+		if err != nil {
+			return err
 		}
 		out := filepath.Join(b.work, "allocations-"+string(all[i].Step))
 		c.args = append(c.args, "--memprofile", out)

@@ -262,18 +262,22 @@ func (b *backend) addPacks(ctx context.Context, packs map[int64]*index.Location,
 
 // Begun implements entindex.HotReader.
 func (b *backend) Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
-	return b.stream(ctx, pageColumns+", listing", "INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?", true, int64(shard), int64(number))
+	return b.stream(ctx, "INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?", true, int64(shard), int64(number))
 }
 
 // Ended implements entindex.HotReader.
 func (b *backend) Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
-	return b.stream(ctx, pageColumns, "INDEXED BY pages_last WHERE shard = ? AND last_snapshot = ?", false, int64(shard), int64(number)-1)
+	return b.stream(ctx, "INDEXED BY pages_last WHERE shard = ? AND last_snapshot = ?", false, int64(shard), int64(number)-1)
 }
 
 // stream yields some pages by path key, as SQLite finds them. Left alone, SQLite walks all pages of the
 // shard in their order, or sorts rows with their listings. So the keys are sorted first,
 // LIMIT keeps that as it is, and CROSS JOIN keeps the order.
-func (b *backend) stream(ctx context.Context, columns, which string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
+func (b *backend) stream(ctx context.Context, which string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
+	columns := pageColumns
+	if listing {
+		columns += ", listing"
+	}
 	query := "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id"
 	return func(yield func(entindex.PageRow, error) bool) {
 		rows, err := b.readers.QueryContext(ctx, query, args...)

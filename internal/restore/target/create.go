@@ -152,7 +152,9 @@ func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
 // error that matters already; a file that stays is found by its name, and
 // written anew, by the next restore to this place.
 func (f *File) Discard() {
-	_ = f.Park()
+	if f.fd >= 0 {
+		_ = f.close()
+	}
 	_ = f.dir.Remove(f.name)
 }
 
