@@ -13,8 +13,13 @@ import (
 )
 
 // The statements of the hot tables find their rows through indexes: nobody
-// reads a table, or a partition, from front to back.
+// reads a table, a partition or a shard from front to back, whether there are statistics or not yet.
 func TestPlans(t *testing.T) {
+	t.Run("no statistics", func(t *testing.T) { testPlans(t, "") })
+	t.Run("statistics", func(t *testing.T) { testPlans(t, "ANALYZE pages; ANALYZE packs; ANALYZE chunks") })
+}
+
+func testPlans(t *testing.T, statistics string) {
 	ctx := t.Context()
 	x, err := Open(ctx, testenv.Postgres(t), Options{})
 	if err != nil {
@@ -39,7 +44,7 @@ INSERT INTO chunks SELECT gen_random_uuid(), 1 + n % 20000, 1, 1, 1 FROM generat
 INSERT INTO stage_pages SELECT shard, 21, page, inode, directory, fingerprint, path_key, listing FROM pages LIMIT 100;
 INSERT INTO stage_names SELECT shard, 21, page, directory FROM pages LIMIT 100;
 INSERT INTO stage_chunks SELECT * FROM chunks LIMIT 100;
-ANALYZE pages; ANALYZE packs; ANALYZE chunks`)
+`+statistics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,28 +56,34 @@ ANALYZE pages; ANALYZE packs; ANALYZE chunks`)
 		wanted[i] = [16]byte{0x30, byte(i >> 8), byte(i)}
 	}
 	for _, test := range []struct {
-		name  string
-		query []any
-		want  string // in the plan
+		name    string
+		ordered bool // comes after inOrder: all of a range is never sorted
+		query   []any
+		want    string // in the plan
 	}{
-		{"marks of a subtree", named(selectMarks(1, 3, subtree, 10_000)), "pages_path"},
-		{"marks of everything", named(selectMarks(1, 3, entindex.Range{}, 1000)), "pages_path"},
-		{"pages of a subtree", named(selectPages(1, 3, subtree, nil, 0, 256)), "pages_path"},
-		{"pages after one", named(selectPages(1, 3, subtree, backup.PathKey("d7/5"), 3, 256)), "pages_path"},
-		{"listings", []any{selectListings, in}, "pages_pkey"},
-		{"directory", []any{selectDirectory, in}, "pages_pkey"},
-		{"inode", []any{selectByInode, in}, "pages_inode"},
-		{"begun", []any{selectBegun, 1, 3}, "pages_first"},
-		{"ended", []any{selectEnded, 1, 3}, "pages_last"},
-		{"end a tree", named(endTree(entindex.Tree{Shard: 1, Number: 21, Range: subtree})), "pages_path"},
-		{"end pages", []any{endNamedPages}, "pages_pkey"},
-		{"end changed pages", []any{endChangedPages}, "pages_pkey"},
-		{"insert pages", []any{insertPages}, "pages_pkey"},
-		{"undo", []any{deleteBegun, 1, 3}, "pages_first"},
-		{"reopen", []any{reopenEnded, 1, 3}, "pages_last"},
-		{"locate", []any{locateChunks, wanted, false, [16]byte{0x30}, [16]byte{0x3f, 0xff}}, "chunks_3_pkey"},
-		{"kept places", []any{keptPlaces}, "chunks_a_pkey"},
+		{"marks of a subtree", true, named(selectMarks(1, 3, subtree, 10_000)), "pages_path"},
+		{"marks of everything", true, named(selectMarks(1, 3, entindex.Range{}, 1000)), "pages_path"},
+		{"pages of a subtree", true, named(selectPages(1, 3, subtree, nil, 0, 256)), "pages_path"},
+		{"pages after one", true, named(selectPages(1, 3, subtree, backup.PathKey("d7/5"), 3, 256)), "pages_path"},
+		{"listings", false, []any{selectListings, in}, "pages_pkey"},
+		{"directory", false, []any{selectDirectory, in}, "pages_pkey"},
+		{"inode", false, []any{selectByInode, in}, "pages_inode"},
+		{"begun", false, []any{selectBegun, 1, 3}, "pages_first"},
+		{"ended", false, []any{selectEnded, 1, 3}, "pages_last"},
+		{"end a tree", false, named(endTree(entindex.Tree{Shard: 1, Number: 21, Range: subtree})), "pages_path"},
+		{"end pages", false, []any{endNamedPages}, "pages_pkey"},
+		{"end changed pages", false, []any{endChangedPages}, "pages_pkey"},
+		{"insert pages", false, []any{insertPages}, "pages_pkey"},
+		{"undo", false, []any{deleteBegun, 1, 3}, "pages_first"},
+		{"reopen", false, []any{reopenEnded, 1, 3}, "pages_last"},
+		{"locate", false, []any{locateChunks, wanted, false, [16]byte{0x30}, [16]byte{0x3f, 0xff}}, "chunks_3_pkey"},
+		{"kept places", false, []any{keptPlaces}, "chunks_a_pkey"},
 	} {
+		if test.ordered {
+			if _, err := tx.Exec(ctx, inOrder); err != nil {
+				t.Fatal(err)
+			}
+		}
 		rows, err := tx.Query(ctx, "EXPLAIN "+test.query[0].(string), test.query[1:]...)
 		if err != nil {
 			t.Fatalf("%s: %v", test.name, err)
@@ -84,6 +95,12 @@ ANALYZE pages; ANALYZE packs; ANALYZE chunks`)
 		plan := strings.Join(lines, "\n")
 		if !strings.Contains(plan, test.want) || strings.Contains(plan, "Seq Scan on pages") || strings.Contains(plan, "Seq Scan on chunks") {
 			t.Errorf("%s does not use %s alone:\n%s", test.name, test.want, plan)
+		}
+		if _, err := tx.Exec(ctx, "SET LOCAL enable_sort = on; SET LOCAL enable_bitmapscan = on"); err != nil {
+			t.Fatal(err)
+		}
+		if sorts := strings.Contains(strings.ReplaceAll(plan, "Incremental Sort", ""), "Sort  "); test.ordered && sorts {
+			t.Errorf("%s sorts all of the range:\n%s", test.name, plan)
 		}
 		if test.name == "locate" && strings.Contains(plan, "chunks_4") {
 			t.Errorf("locate searches other partitions:\n%s", plan)

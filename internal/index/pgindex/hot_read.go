@@ -50,22 +50,34 @@ func selectMarks(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Rang
 // Marks implements entindex.HotReader.
 func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
 	query, args := selectMarks(shard, at, r, limit)
-	rows, err := b.pool.Query(ctx, query, args)
-	if err != nil {
-		return nil, nil, b.Wrap(err)
-	}
-	defer rows.Close()
 	var marks []index.PageMark
 	var keys [][]byte
-	for rows.Next() {
+	err := b.eachInOrder(ctx, query, args, func(rows pgx.Rows) {
 		// Binary values, without pgx's scanning: this is what an unchanged tree costs.
 		raw := rows.RawValues()
 		marks = append(marks, index.PageMark{
 			Directory: backup.DirectoryID(raw[0]), Key: backup.PageKey(binary.BigEndian.Uint64(raw[1])), Fingerprint: backup.Fingerprint(raw[2]),
 		})
 		keys = append(keys, bytes.Clone(raw[3]))
-	}
-	return marks, keys, b.Wrap(rows.Err())
+	})
+	return marks, keys, err
+}
+
+// inOrder has the next query of its transaction read the first pages of a range off pages_path. With statistics that are
+// behind, a range looks like a few rows, and all of it would be read and sorted for each of its parts.
+const inOrder = "SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)"
+
+// eachInOrder calls scan for each row of a query of pages that is sorted by path key.
+func (b *backend) eachInOrder(ctx context.Context, query string, args pgx.NamedArgs, scan func(pgx.Rows)) error {
+	batch := &pgx.Batch{}
+	batch.Queue(inOrder)
+	batch.Queue(query, args).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			scan(rows)
+		}
+		return rows.Err()
+	})
+	return b.Wrap(b.pool.SendBatch(ctx, batch).Close())
 }
 
 const (
@@ -76,9 +88,9 @@ const (
 	selectEnded     = "SELECT " + pageColumns + " FROM pages WHERE shard = $1 AND last_snapshot = $2" + byPathKey
 )
 
-func scanPage(rows pgx.Rows) (p entindex.PageRow, err error) {
+func scanPage(rows pgx.Rows) entindex.PageRow {
 	raw := rows.RawValues()
-	p = entindex.PageRow{
+	p := entindex.PageRow{
 		Shard: backup.ShardID(binary.BigEndian.Uint64(raw[0])), Directory: backup.DirectoryID(raw[1]),
 		Key: backup.PageKey(binary.BigEndian.Uint64(raw[2])), PathKey: bytes.Clone(raw[3]),
 		Fingerprint: backup.Fingerprint(raw[4]), Inode: binary.BigEndian.Uint64(raw[5]),
@@ -86,7 +98,7 @@ func scanPage(rows pgx.Rows) (p entindex.PageRow, err error) {
 	if len(raw) > 6 {
 		p.Listing = bytes.Clone(raw[6])
 	}
-	return p, nil
+	return p
 }
 
 func selectPages(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) (string, pgx.NamedArgs) {
@@ -104,20 +116,9 @@ func selectPages(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Rang
 // PagesAfter implements entindex.HotReader.
 func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
 	query, args := selectPages(shard, at, r, after, key, limit)
-	rows, err := b.pool.Query(ctx, query, args)
-	if err != nil {
-		return nil, b.Wrap(err)
-	}
-	defer rows.Close()
 	var pages []entindex.PageRow
-	for rows.Next() {
-		p, err := scanPage(rows)
-		if err != nil {
-			return nil, err
-		}
-		pages = append(pages, p)
-	}
-	return pages, b.Wrap(rows.Err())
+	err := b.eachInOrder(ctx, query, args, func(rows pgx.Rows) { pages = append(pages, scanPage(rows)) })
+	return pages, err
 }
 
 const selectListings = `
@@ -242,8 +243,7 @@ func (b *backend) stream(ctx context.Context, query string, args ...any) iter.Se
 		}
 		defer rows.Close()
 		for rows.Next() {
-			p, err := scanPage(rows)
-			if !yield(p, err) {
+			if !yield(scanPage(rows), nil) {
 				cancel()
 				return
 			}

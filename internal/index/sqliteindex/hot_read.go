@@ -13,11 +13,18 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Parameters ?1 and ?2 of all these are the shard and the snapshot's number.
+// Each query of pages names its index: SQLite, which counts nothing, may take pages_first, and read all of a shard for
+// one row. Parameters ?1 and ?2 are the shard and the snapshot's number.
 const (
 	validIn     = " AND first_snapshot <= ?2 AND (last_snapshot IS NULL OR last_snapshot >= ?2)"
 	byPathKey   = " ORDER BY path_key, page"
 	pageColumns = "shard, directory, page, path_key, fingerprint, inode"
+
+	selectMarks          = "SELECT directory, page, fingerprint, path_key FROM pages INDEXED BY pages_path WHERE shard = ?1 AND path_key >= ?4" + validIn
+	selectPages          = "SELECT " + pageColumns + ", listing FROM pages INDEXED BY pages_path WHERE shard = ?1" + validIn
+	selectListing        = "SELECT listing FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
+	selectByInode        = "SELECT path_key FROM pages INDEXED BY pages_inode WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
+	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"
 )
 
 // each runs a query and calls scan for each of its rows.
@@ -47,7 +54,7 @@ func (b *backend) scanAll(rows *sql.Rows, err error, scan func(*sql.Rows) error)
 
 // Marks implements entindex.HotReader.
 func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
-	query := "SELECT directory, page, fingerprint, path_key FROM pages WHERE shard = ?1 AND path_key >= ?4" + validIn
+	query := selectMarks
 	args := []any{int64(shard), int64(at), limit, entindex.NotNull(r.From)}
 	if r.To != nil {
 		query, args = query+" AND path_key < ?5", append(args, r.To)
@@ -86,7 +93,7 @@ func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
 
 // PagesAfter implements entindex.HotReader.
 func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
-	query := "SELECT " + pageColumns + ", listing FROM pages WHERE shard = ?1" + validIn
+	query := selectPages
 	args := []any{int64(shard), int64(at), limit}
 	if after != nil {
 		query, args = query+" AND (path_key, page) > (?4, ?5)", append(args, after, int64(key))
@@ -107,7 +114,7 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 
 // Listings implements entindex.HotReader.
 func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
-	statement, err := b.readers.PrepareContext(ctx, "SELECT listing FROM pages WHERE shard = ?1 AND directory = ?3 AND page = ?4"+validIn)
+	statement, err := b.readers.PrepareContext(ctx, selectListing)
 	if err != nil {
 		return nil, b.Wrap(err)
 	}
@@ -128,28 +135,26 @@ func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.
 // DirectoriesByInode implements entindex.HotReader.
 func (b *backend) DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error) {
 	var keys [][]byte
-	err := b.each(ctx, "SELECT path_key FROM pages WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0"+validIn+" LIMIT 2",
-		[]any{int64(shard), int64(at), int64(inode)}, func(rows *sql.Rows) error {
-			var key []byte
-			err := rows.Scan(&key)
-			keys = append(keys, key)
-			return err
-		})
+	err := b.each(ctx, selectByInode, []any{int64(shard), int64(at), int64(inode)}, func(rows *sql.Rows) error {
+		var key []byte
+		err := rows.Scan(&key)
+		keys = append(keys, key)
+		return err
+	})
 	return keys, err
 }
 
 // DirectoryMarks implements entindex.HotReader.
 func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, directory backup.DirectoryID) ([]index.PageMark, error) {
 	var marks []index.PageMark
-	err := b.each(ctx, "SELECT page, fingerprint FROM pages WHERE shard = ?1 AND directory = ?3"+validIn+" ORDER BY page",
-		[]any{int64(shard), int64(at), directory[:]}, func(rows *sql.Rows) error {
-			mark := index.PageMark{Directory: directory}
-			var fingerprint []byte
-			err := rows.Scan(&mark.Key, &fingerprint)
-			copy(mark.Fingerprint[:], fingerprint)
-			marks = append(marks, mark)
-			return err
-		})
+	err := b.each(ctx, selectDirectoryMarks, []any{int64(shard), int64(at), directory[:]}, func(rows *sql.Rows) error {
+		mark := index.PageMark{Directory: directory}
+		var fingerprint []byte
+		err := rows.Scan(&mark.Key, &fingerprint)
+		copy(mark.Fingerprint[:], fingerprint)
+		marks = append(marks, mark)
+		return err
+	})
 	return marks, err
 }
 

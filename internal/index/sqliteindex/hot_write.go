@@ -110,14 +110,17 @@ func (w hotWriter) keptPlaces(ctx context.Context, rows []entindex.ChunkRow, kep
 }
 
 const (
-	findOpenPage = "SELECT rowid, first_snapshot < ?4, fingerprint = ?5 AND listing = ?6 FROM pages" +
+	findOpenPage = "SELECT rowid, first_snapshot < ?4, fingerprint = ?5 AND listing = ?6 FROM pages INDEXED BY pages_key" +
 		" WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL ORDER BY first_snapshot DESC LIMIT 1"
 	endPageRow = "UPDATE pages SET last_snapshot = ?2 - 1 WHERE rowid = ?1"
 	insertPage = "INSERT INTO pages (shard, directory, page, first_snapshot, fingerprint, inode, path_key, listing) VALUES (?,?,?,?,?,?,?,?)" +
 		" ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE" +
 		" SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing"
-	endPage = "UPDATE pages SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL AND first_snapshot < ?4"
-	endTree = "UPDATE pages SET last_snapshot = ?2 - 1 WHERE shard = ?1 AND path_key >= ?3 AND last_snapshot IS NULL AND first_snapshot < ?2"
+	endPage = "UPDATE pages INDEXED BY pages_key SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL AND first_snapshot < ?4"
+	endTree = "UPDATE pages INDEXED BY pages_path SET last_snapshot = ?2 - 1 WHERE shard = ?1 AND path_key >= ?3 AND last_snapshot IS NULL AND first_snapshot < ?2"
+
+	undoBegun = "DELETE FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?"
+	undoEnded = "UPDATE pages INDEXED BY pages_last SET last_snapshot = NULL WHERE shard = ? AND last_snapshot = ?"
 )
 
 // PutPages implements entindex.HotWriter.
@@ -179,9 +182,9 @@ func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
 
 // UndoPages implements entindex.HotWriter.
 func (w hotWriter) UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
-	if _, err := w.exec(ctx, "DELETE FROM pages WHERE shard = ? AND first_snapshot = ?", int64(shard), int64(number)); err != nil {
+	if _, err := w.exec(ctx, undoBegun, int64(shard), int64(number)); err != nil {
 		return err
 	}
-	_, err := w.exec(ctx, "UPDATE pages SET last_snapshot = NULL WHERE shard = ? AND last_snapshot = ?", int64(shard), int64(number)-1)
+	_, err := w.exec(ctx, undoEnded, int64(shard), int64(number)-1)
 	return err
 }
