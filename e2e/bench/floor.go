@@ -28,12 +28,14 @@ import (
 const (
 	floorFrameBytes = 512 << 10
 	floorPackBytes  = 32 << 20
+	// sharedDirectories are as many as a worker leaves to others.
+	sharedDirectories = 1 << 10
 )
 
 // runFloor does the work that mode names: "walk", "store:FILE" at the fastest level of zstd, or "store-2:FILE" at
 // another one, 1 to 4.
 func runFloor(mode, tree string) error {
-	f := &floor{work: make(chan string, 1<<20), level: zstd.SpeedFastest} // more directories than any preset has
+	f := &floor{work: make(chan string, sharedDirectories), level: zstd.SpeedFastest}
 	kind, path, _ := strings.Cut(mode, ":")
 	if level, ok := strings.CutPrefix(kind, "store-"); ok {
 		n, err := strconv.Atoi(level)
@@ -52,7 +54,8 @@ func runFloor(mode, tree string) error {
 	case mode != "walk":
 		return fmt.Errorf("-floor %s is not walk, store:FILE or store-LEVEL:FILE", mode)
 	}
-	f.add(tree)
+	f.open.Add(1)
+	f.work <- tree
 	go func() { // ends with the last directory, on which every worker waits
 		f.open.Wait()
 		close(f.work)
@@ -76,15 +79,11 @@ type floor struct {
 	out   *os.File   // nil: only walk
 }
 
-func (f *floor) add(dir string) {
-	f.open.Add(1)
-	f.work <- dir
-}
-
 // A floorWorker has what one goroutine works with.
 type floorWorker struct {
 	floor   *floor
-	entries []byte // as getdents gives them
+	own     []string // directories to walk, beside those that are shared
+	entries []byte   // as getdents gives them
 	digest  *blake3.Hasher
 	frame   []byte // content that is not compressed yet
 	body    []byte
@@ -114,16 +113,29 @@ func (f *floor) worker() error {
 	}
 	var failed error
 	for dir := range f.work {
-		if failed == nil { // and else only count: somebody waits for it
-			failed = w.directory(dir)
+		for w.own = append(w.own, dir); len(w.own) > 0; f.open.Done() {
+			last := len(w.own) - 1
+			dir, w.own = w.own[last], w.own[:last]
+			if failed == nil { // and else only count: somebody waits for it
+				failed = w.directory(dir)
+			}
 		}
-		f.open.Done()
 	}
 	if failed == nil && f.out != nil {
 		w.seal()
 		failed = w.flush()
 	}
 	return failed
+}
+
+// later has somebody walk a directory: another worker, or else this one.
+func (w *floorWorker) later(dir string) {
+	w.floor.open.Add(1)
+	select {
+	case w.floor.work <- dir:
+	default:
+		w.own = append(w.own, dir)
+	}
 }
 
 func (w *floorWorker) directory(path string) error {
@@ -168,7 +180,7 @@ func (w *floorWorker) entry(fd int, dir, name string) error {
 	w.digest.Write(record)
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		w.floor.add(filepath.Join(dir, name))
+		w.later(filepath.Join(dir, name))
 	case st.Mode&unix.S_IFMT == unix.S_IFREG && w.floor.out != nil:
 		return w.file(fd, name)
 	}
