@@ -27,19 +27,28 @@ const (
 	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"
 )
 
-// each runs a query and calls scan for each of its rows.
+// compile returns the query as a statement of readers. A query is compiled once for each of their
+// connections: that may take longer than to run it.
+func (b *backend) compile(ctx context.Context, query string) (*sql.Stmt, error) {
+	b.compiling.Lock()
+	defer b.compiling.Unlock()
+	if statement := b.compiled[query]; statement != nil {
+		return statement, nil
+	}
+	statement, err := b.readers.PrepareContext(ctx, query)
+	if err == nil {
+		b.compiled[query] = statement
+	}
+	return statement, b.Wrap(err)
+}
+
+// each runs one of a few queries, and calls scan for each of its rows.
 func (b *backend) each(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
-	rows, err := b.readers.QueryContext(ctx, query, args...)
-	return b.scanAll(rows, err, scan)
-}
-
-// eachOf is each for a compiled query.
-func (b *backend) eachOf(ctx context.Context, query *sql.Stmt, args []any, scan func(*sql.Rows) error) error {
-	rows, err := query.QueryContext(ctx, args...)
-	return b.scanAll(rows, err, scan)
-}
-
-func (b *backend) scanAll(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
+	statement, err := b.compile(ctx, query)
+	if err != nil {
+		return err
+	}
+	rows, err := statement.QueryContext(ctx, args...)
 	if err != nil {
 		return b.Wrap(err)
 	}
@@ -114,11 +123,10 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 
 // Listings implements entindex.HotReader.
 func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
-	statement, err := b.readers.PrepareContext(ctx, selectListing)
+	statement, err := b.compile(ctx, selectListing)
 	if err != nil {
-		return nil, b.Wrap(err)
+		return nil, err
 	}
-	defer statement.Close()
 	listings := make([][]byte, len(names))
 	for i, n := range names {
 		err := statement.QueryRowContext(ctx, int64(shard), int64(at), n.Directory[:], int64(n.Key)).Scan(&listings[i])
@@ -159,25 +167,13 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 }
 
 // locateGroups are how many chunks one query looks up; what is left over is
-// filled up with the last. Few sizes, so that their statements are compiled once.
+// filled up with the last. Few sizes, so that they are compiled once.
 var locateGroups = [...]int{16, 256}
 
-// locate returns the compiled query for n chunks.
-func (b *backend) locate(ctx context.Context, n int) (*sql.Stmt, error) {
-	b.compile.Lock()
-	defer b.compile.Unlock()
-	if statement := b.locates[n]; statement != nil {
-		return statement, nil
-	}
-	statement, err := b.readers.PrepareContext(ctx, "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id IN (?"+strings.Repeat(",?", n-1)+")")
-	if err != nil {
-		return nil, b.Wrap(err)
-	}
-	if b.locates == nil {
-		b.locates = map[int]*sql.Stmt{}
-	}
-	b.locates[n] = statement
-	return statement, nil
+var locateQueries = [...]string{locateQuery(locateGroups[0]), locateQuery(locateGroups[1])}
+
+func locateQuery(n int) string {
+	return "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id IN (?" + strings.Repeat(",?", n-1) + ")"
 }
 
 // Locate implements entindex.HotReader.
@@ -200,23 +196,18 @@ func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bo
 	slices.SortFunc(list, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
 	packs := map[int64]*index.Location{}
 	locations := make([]index.Location, len(ids))
-	largest := locateGroups[len(locateGroups)-1]
-	for group := range slices.Chunk(list, largest) {
-		size := locateGroups[0]
-		if len(group) > size {
-			size = largest
+	for group := range slices.Chunk(list, locateGroups[1]) {
+		kind := 0
+		if len(group) > locateGroups[kind] {
+			kind = 1
 		}
-		statement, err := b.locate(ctx, size)
-		if err != nil {
-			return nil, err
-		}
-		args := make([]any, size)
+		args := make([]any, locateGroups[kind])
 		for i := range args {
 			args[i] = group[min(i, len(group)-1)][:]
 		}
 		var id sql.RawBytes
 		found := map[int64][]int{} // by pack
-		err = b.eachOf(ctx, statement, args, func(rows *sql.Rows) error {
+		err := b.each(ctx, locateQueries[kind], args, func(rows *sql.Rows) error {
 			var l index.Location
 			var pack int64
 			if err := rows.Scan(&id, &pack, &l.Frame, &l.Offset, &l.Length); err != nil {

@@ -54,7 +54,7 @@ func Open(ctx context.Context, path string) (*Index, error) {
 	if err := file.Close(); err != nil {
 		return nil, fmt.Errorf("index: %w", err)
 	}
-	b := &backend{path: absolute, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
+	b := &backend{path: absolute, turn: make(chan struct{}, 1), compiled: map[string]*sql.Stmt{}, statements: map[string]*sql.Stmt{}}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(b.Wrap(err), b.Close())
 	}
@@ -127,8 +127,8 @@ type backend struct {
 	client  *ent.Client // over readers
 	closing sync.Once
 
-	compile sync.Mutex
-	locates map[int]*sql.Stmt // compiled on readers, by the number of chunks
+	compiling sync.Mutex
+	compiled  map[string]*sql.Stmt // on readers, by query
 
 	filtering sync.Mutex
 	filtered  bool                   // filter was made
@@ -146,7 +146,7 @@ func (b *backend) Client() *ent.Client { return b.client }
 func (b *backend) Close() error {
 	var err error
 	b.closing.Do(func() {
-		for _, statement := range b.locates {
+		for _, statement := range b.compiled {
 			err = errors.Join(err, statement.Close())
 		}
 		if b.readers != nil {
