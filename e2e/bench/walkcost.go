@@ -9,7 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/bctl/bctl/e2e/bench/plot"
 )
@@ -19,6 +20,7 @@ type walked struct {
 	What    string  `json:"what"`
 	Files   int     `json:"files"`
 	Entries int     `json:"entries"`
+	Walkers int     `json:"walkers"` // of a fleet; 0: one process
 	Cold    bool    `json:"cold"`
 	Wall    float64 `json:"wall_seconds"`
 	User    float64 `json:"user_seconds"`
@@ -185,7 +187,7 @@ func (b *bench) walkers(ctx context.Context, g *grown) (all []walked, err error)
 		if err := f.startServices(fleetShape{walkers: want - have}, nil); err != nil {
 			return nil, err
 		}
-		w := walked{What: fmt.Sprintf("%d walkers", want), Files: g.files, Entries: g.entries()}
+		w := walked{What: english.Plural(want, "walker", ""), Walkers: want, Files: g.files, Entries: g.entries()}
 		var user, system, wall []float64
 		for range warmRounds {
 			userBefore, systemBefore := f.serviceCPU("walker")
@@ -214,7 +216,7 @@ func writeWalks(c *chapter, all, fleet []walked) {
 		rows = append(rows, []string{
 			w.What, fmt.Sprint(w.Files), fmt.Sprint(w.Entries), cache, fmt.Sprintf("%.2f", w.Wall), fmt.Sprintf("%.2f", w.User), fmt.Sprintf("%.2f", w.System), fmt.Sprintf("%.2f", w.micros()),
 		})
-		if strings.HasSuffix(w.What, " walkers") {
+		if w.Walkers > 0 {
 			replicas = append(replicas, w.micros())
 			continue
 		}

@@ -97,16 +97,12 @@ func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path strin
 		return "", nil, nil
 	}
 	if len(w.marks) == 0 {
-		if job.Compare.OrAll()&backup.CompareInode == 0 {
-			return "", nil, nil // its inode says nothing
-		}
-		idx := w.slice.svc.index
-		moved, ok, err := idx.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
-		if err != nil || !ok {
+		from, moved, err := w.movedFrom(ctx)
+		if err != nil || !moved {
 			return "", nil, err
 		}
-		keys, err = idx.PageKeys(ctx, job.Shard, job.Base, moved)
-		return moved, keys, err
+		keys, err = w.slice.svc.index.PageKeys(ctx, job.Shard, job.Base, from)
+		return from, keys, err
 	}
 	keys = gone
 	for i := range w.pages {
@@ -115,6 +111,15 @@ func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path strin
 		}
 	}
 	return w.path, keys, nil
+}
+
+// movedFrom returns where the last snapshot has a directory that it does not have at this path.
+func (w *visit) movedFrom(ctx context.Context) (path string, ok bool, err error) {
+	job := &w.slice.task.Job
+	if job.Base == 0 || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 { // without it, inodes say nothing
+		return "", false, nil
+	}
+	return w.slice.svc.index.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
 }
 
 // fetchPages of the last snapshot are held at a time.

@@ -179,6 +179,14 @@ func TestSpill(t *testing.T) {
 	if len(w.removed) != 100 {
 		t.Errorf("%d directories removed, want 100", len(w.removed))
 	}
+	f.rename("large", "moved")
+	w = f.snapshot()
+	f.wantTree(w)
+	if got := w.wanted(t); len(got) > 0 || !slices.Equal(w.removed, []string{"large"}) {
+		t.Errorf("a directory that was moved: to read %d files, removed %q", len(got), w.removed)
+	}
+	f.rename("moved", "large")
+	f.snapshot()
 	f.selection = backup.Selection{ExcludeIfPresent: []string{"file-002999"}}
 	w = f.snapshot()
 	if state := f.state(w); len(state) > len(home)*3 || state["large/"].Kind != backup.Directory {

@@ -241,9 +241,16 @@ func (s *spill) pages(fn func(key backup.PageKey, entries []backup.Entry) error)
 }
 
 // storeSpilled is cut and store for a directory that is not in memory: a page
-// at a time, each compared with the last snapshot's page of the same key. A
+// at a time, each compared with the last snapshot's page of the same key, at the path where the directory was then. A
 // file that has come to another page because the cuts moved is read again.
 func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err error) {
+	from, moved, err := w.movedFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !moved {
+		from = w.path
+	}
 	keys := map[backup.PageKey]bool{}
 	gone := map[string]bool{} // subdirectories of old pages that are not on their new ones
 	err = w.spilled.pages(func(key backup.PageKey, entries []backup.Entry) error {
@@ -255,7 +262,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 			}
 			subdirectories = nil
 		}
-		return w.storeSpilledPage(ctx, key, entries, gone)
+		return w.storeSpilledPage(ctx, key, entries, from, gone)
 	})
 	if err != nil {
 		return nil, err
@@ -269,7 +276,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 	return subdirectories, w.endSpilled(ctx, ended, gone)
 }
 
-func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entries []backup.Entry, gone map[string]bool) error {
+func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entries []backup.Entry, from string, gone map[string]bool) error {
 	p := page{key: key, entries: entries}
 	if key == 0 {
 		p.self = &w.self
@@ -278,14 +285,17 @@ func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entrie
 	w.compare(p)
 	if len(w.pages) > 0 {
 		var old backup.Page
-		if w.marked(key) {
-			err := w.eachOld(ctx, w.path, []backup.PageKey{key}, func(p *backup.Page) error { old = *p; return nil })
+		moved := from != w.path
+		if moved || w.marked(key) {
+			err := w.eachOld(ctx, from, []backup.PageKey{key}, func(p *backup.Page) error { old = *p; return nil })
 			if err != nil {
 				return err
 			}
 		}
-		for _, name := range listing.RemovedDirectories(entries, old.Entries) {
-			gone[name] = true
+		if !moved { // where it was before, all of it ends with its parent
+			for _, name := range listing.RemovedDirectories(entries, old.Entries) {
+				gone[name] = true
+			}
 		}
 		w.takeOver(ctx, &w.pages[0], old.Entries, old.Self)
 	}
