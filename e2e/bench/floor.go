@@ -28,7 +28,7 @@ import (
 const (
 	floorFrameBytes = 512 << 10
 	floorPackBytes  = 32 << 20
-	// sharedDirectories are as many as a worker leaves to others.
+	// sharedDirectories wait for any worker; those beyond, for the worker that found them.
 	sharedDirectories = 1 << 10
 )
 
@@ -112,12 +112,21 @@ func (f *floor) worker() error {
 		entries: make([]byte, 128<<10), frame: make([]byte, 0, 2*floorFrameBytes),
 	}
 	var failed error
+	walk := func(dir string) {
+		if failed == nil { // and else only count: somebody waits for it
+			failed = w.directory(dir)
+		}
+		f.open.Done()
+	}
 	for dir := range f.work {
-		for w.own = append(w.own, dir); len(w.own) > 0; f.open.Done() {
+		walk(dir)
+		for len(w.own) > 0 {
 			last := len(w.own) - 1
 			dir, w.own = w.own[last], w.own[:last]
-			if failed == nil { // and else only count: somebody waits for it
-				failed = w.directory(dir)
+			select {
+			case f.work <- dir: // there is room again
+			default:
+				walk(dir)
 			}
 		}
 	}

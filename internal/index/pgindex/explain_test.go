@@ -96,11 +96,13 @@ INSERT INTO stage_chunks SELECT * FROM chunks LIMIT 100;
 		if !strings.Contains(plan, test.want) || strings.Contains(plan, "Seq Scan on pages") || strings.Contains(plan, "Seq Scan on chunks") {
 			t.Errorf("%s does not use %s alone:\n%s", test.name, test.want, plan)
 		}
-		if _, err := tx.Exec(ctx, "SET LOCAL enable_sort = on; SET LOCAL enable_bitmapscan = on"); err != nil {
-			t.Fatal(err)
-		}
-		if sorts := strings.Contains(strings.ReplaceAll(plan, "Incremental Sort", ""), "Sort  "); test.ordered && sorts {
-			t.Errorf("%s sorts all of the range:\n%s", test.name, plan)
+		if test.ordered {
+			if strings.Contains(plan, "->  Sort  ") { // not an incremental one
+				t.Errorf("%s sorts all of the range:\n%s", test.name, plan)
+			}
+			if _, err := tx.Exec(ctx, "SET LOCAL enable_sort = on; SET LOCAL enable_bitmapscan = on"); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if test.name == "locate" && strings.Contains(plan, "chunks_4") {
 			t.Errorf("locate searches other partitions:\n%s", plan)

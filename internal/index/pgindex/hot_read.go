@@ -63,11 +63,12 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 	return marks, keys, err
 }
 
-// inOrder has the next query of its transaction read the first pages of a range off pages_path. With statistics that are
+// inOrder has the queries of its transaction read the first pages of a range off pages_path. With statistics that are
 // behind, a range looks like a few rows, and all of it would be read and sorted for each of its parts.
 const inOrder = "SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)"
 
-// eachInOrder calls scan for each row of a query of pages that is sorted by path key.
+// eachInOrder calls scan for each row of a query of pages that is sorted by path key. The batch is one transaction,
+// with which the settings of inOrder end; and Postgres plans the second query when the first has run.
 func (b *backend) eachInOrder(ctx context.Context, query string, args pgx.NamedArgs, scan func(pgx.Rows)) error {
 	batch := &pgx.Batch{}
 	batch.Queue(inOrder)

@@ -13,9 +13,11 @@ import (
 	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// A fleet of 20 filers with 50 shards each: 25 snapshots a shard, one of them running, and much open work.
+// A fleet of 20 filers with 50 shards each: 25 snapshots a shard, one of them running, and much open work. A shard has many
+// pages, of which there are no statistics yet.
 const fleet = `
 INSERT INTO filers (name) SELECT 'filer' || n FROM generate_series(1, 20) n;
 INSERT INTO shards (filer_id, name, source, last_number) SELECT 1 + n % 20, 'shard' || n / 20, 'posix:///srv', 25 FROM generate_series(0, 999) n;
@@ -28,7 +30,9 @@ ANALYZE;
 INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories)
 SELECT s.id, s.filer_id, 1, '1970-01-01', '\x01010161' FROM snapshots s, generate_series(1, 20) WHERE s.state = 'running';
 INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages)
-SELECT s.id, s.filer_id, '1970-01-01', '', '\x0100' FROM snapshots s, generate_series(1, 20) WHERE s.state = 'running'`
+SELECT s.id, s.filer_id, '1970-01-01', '', '\x0100' FROM snapshots s, generate_series(1, 20) WHERE s.state = 'running';
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing)
+SELECT 1, 0, 1, n, gen_random_uuid(), gen_random_uuid(), convert_to(n::text, 'UTF8') || '\x00', '\x00' FROM generate_series(1, 20000) n`
 
 // mostRows is what one step of a plan may read: of 25,000 snapshots, 20,000 tasks and as many batches. There are 1,000 shards,
 // as many snapshots run, a filer has 1,250 snapshots, and a claim looks at 64 tasks of each of 20 filers, and at 64 more in all.
@@ -114,6 +118,8 @@ func TestPlansOfCalls(t *testing.T) {
 			return err
 		}},
 		{"bindings", true, func() error { _, err := x.Bind(ctx, term, bound); return err }},
+		{"marks", true, func() error { _, _, err := x.Marks(ctx, 1, 1, nil, nil, 1000); return err }},
+		{"pages", true, func() error { _, err := x.backend.PagesAfter(ctx, 1, 1, entindex.Range{}, nil, 0, 256); return err }},
 		{"work in hand", true, func() error { _, err := x.InHand(ctx, now, 100); return err }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -131,11 +137,18 @@ func TestPlansOfCalls(t *testing.T) {
 			}
 		})
 	}
+	for _, conn := range x.backend.pool.AcquireAllIdle(ctx) {
+		var sort string
+		if err := conn.QueryRow(ctx, "SHOW enable_sort").Scan(&sort); err != nil || sort != "on" {
+			t.Errorf("a connection was left with enable_sort = %s, %v", sort, err)
+		}
+		conn.Release()
+	}
 }
 
 func check(t *testing.T, plan string, sorts bool) {
 	t.Helper()
-	for _, table := range []string{"snapshots", "walk_tasks", "read_batches"} {
+	for _, table := range []string{"snapshots", "walk_tasks", "read_batches", "pages"} {
 		if strings.Contains(plan, "Seq Scan on "+table) {
 			t.Errorf("reads all of %s:\n%s", table, plan)
 		}

@@ -13,38 +13,37 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Each query of pages names its index: SQLite, which counts nothing, may take pages_first, and read all of a shard for
-// one row. Parameters ?1 and ?2 are the shard and the snapshot's number.
+// Each query that searches pages names its index: SQLite has no statistics here, for nobody runs ANALYZE, and may take
+// pages_first, and read all of a shard for one row. Parameters ?1 and ?2 are the shard and the snapshot's number.
 const (
 	validIn     = " AND first_snapshot <= ?2 AND (last_snapshot IS NULL OR last_snapshot >= ?2)"
 	byPathKey   = " ORDER BY path_key, page"
 	pageColumns = "shard, directory, page, path_key, fingerprint, inode"
 
-	selectMarks          = "SELECT directory, page, fingerprint, path_key FROM pages INDEXED BY pages_path WHERE shard = ?1 AND path_key >= ?4" + validIn
-	selectPages          = "SELECT " + pageColumns + ", listing FROM pages INDEXED BY pages_path WHERE shard = ?1" + validIn
 	selectListing        = "SELECT listing FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
 	selectByInode        = "SELECT path_key FROM pages INDEXED BY pages_inode WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"
 )
 
-// compile returns the query as a statement of readers. A query is compiled once for each of their
-// connections: that may take longer than to run it.
-func (b *backend) compile(ctx context.Context, query string) (*sql.Stmt, error) {
-	b.compiling.Lock()
-	defer b.compiling.Unlock()
-	if statement := b.compiled[query]; statement != nil {
-		return statement, nil
+// prepare returns the query as a statement of readers, who close it when they are closed. It is compiled once for each
+// of their connections: that may take longer than to run it.
+func (b *backend) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	if statement, ok := b.reads.Load(query); ok {
+		return statement.(*sql.Stmt), nil
 	}
 	statement, err := b.readers.PrepareContext(ctx, query)
-	if err == nil {
-		b.compiled[query] = statement
+	if err != nil {
+		return nil, b.Wrap(err)
 	}
-	return statement, b.Wrap(err)
+	if first, ok := b.reads.LoadOrStore(query, statement); ok {
+		return first.(*sql.Stmt), b.Wrap(statement.Close())
+	}
+	return statement, nil
 }
 
-// each runs one of a few queries, and calls scan for each of its rows.
+// each runs a query, and calls scan for each of its rows. The query stays compiled: callers have a fixed number of them.
 func (b *backend) each(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
-	statement, err := b.compile(ctx, query)
+	statement, err := b.prepare(ctx, query)
 	if err != nil {
 		return err
 	}
@@ -61,17 +60,22 @@ func (b *backend) each(ctx context.Context, query string, args []any, scan func(
 	return b.Wrap(rows.Err())
 }
 
-// Marks implements entindex.HotReader.
-func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
-	query := selectMarks
+func selectMarks(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) (string, []any) {
+	query := "SELECT directory, page, fingerprint, path_key FROM pages INDEXED BY pages_path WHERE shard = ?1 AND path_key >= ?4" + validIn
 	args := []any{int64(shard), int64(at), limit, entindex.NotNull(r.From)}
 	if r.To != nil {
 		query, args = query+" AND path_key < ?5", append(args, r.To)
 	}
+	return query + byPathKey + " LIMIT ?3", args
+}
+
+// Marks implements entindex.HotReader.
+func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, limit int) ([]index.PageMark, [][]byte, error) {
+	query, args := selectMarks(shard, at, r, limit)
 	var marks []index.PageMark
 	var keys [][]byte
 	var directory, fingerprint, key sql.RawBytes
-	err := b.each(ctx, query+byPathKey+" LIMIT ?3", args, func(rows *sql.Rows) error {
+	err := b.each(ctx, query, args, func(rows *sql.Rows) error {
 		var mark index.PageMark
 		if err := rows.Scan(&directory, &mark.Key, &fingerprint, &key); err != nil {
 			return err
@@ -100,9 +104,8 @@ func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
 	return p, err
 }
 
-// PagesAfter implements entindex.HotReader.
-func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
-	query := selectPages
+func selectPages(shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) (string, []any) {
+	query := "SELECT " + pageColumns + ", listing FROM pages INDEXED BY pages_path WHERE shard = ?1" + validIn
 	args := []any{int64(shard), int64(at), limit}
 	if after != nil {
 		query, args = query+" AND (path_key, page) > (?4, ?5)", append(args, after, int64(key))
@@ -112,8 +115,14 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 	if r.To != nil {
 		query, args = query+" AND path_key < ?6", append(args, r.To)
 	}
+	return query + byPathKey + " LIMIT ?3", args
+}
+
+// PagesAfter implements entindex.HotReader.
+func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r entindex.Range, after []byte, key backup.PageKey, limit int) ([]entindex.PageRow, error) {
+	query, args := selectPages(shard, at, r, after, key, limit)
 	var pages []entindex.PageRow
-	err := b.each(ctx, query+byPathKey+" LIMIT ?3", args, func(rows *sql.Rows) error {
+	err := b.each(ctx, query, args, func(rows *sql.Rows) error {
 		p, err := scanPage(rows, true)
 		pages = append(pages, p)
 		return err
@@ -123,7 +132,7 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 
 // Listings implements entindex.HotReader.
 func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
-	statement, err := b.compile(ctx, selectListing)
+	statement, err := b.prepare(ctx, selectListing)
 	if err != nil {
 		return nil, err
 	}
@@ -170,9 +179,7 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 // filled up with the last. Few sizes, so that they are compiled once.
 var locateGroups = [...]int{16, 256}
 
-var locateQueries = [...]string{locateQuery(locateGroups[0]), locateQuery(locateGroups[1])}
-
-func locateQuery(n int) string {
+func selectChunks(n int) string {
 	return "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id IN (?" + strings.Repeat(",?", n-1) + ")"
 }
 
@@ -197,17 +204,17 @@ func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bo
 	packs := map[int64]*index.Location{}
 	locations := make([]index.Location, len(ids))
 	for group := range slices.Chunk(list, locateGroups[1]) {
-		kind := 0
-		if len(group) > locateGroups[kind] {
-			kind = 1
+		size := locateGroups[0]
+		if len(group) > size {
+			size = locateGroups[1]
 		}
-		args := make([]any, locateGroups[kind])
+		args := make([]any, size)
 		for i := range args {
 			args[i] = group[min(i, len(group)-1)][:]
 		}
 		var id sql.RawBytes
 		found := map[int64][]int{} // by pack
-		err := b.each(ctx, locateQueries[kind], args, func(rows *sql.Rows) error {
+		err := b.each(ctx, selectChunks(size), args, func(rows *sql.Rows) error {
 			var l index.Location
 			var pack int64
 			if err := rows.Scan(&id, &pack, &l.Frame, &l.Offset, &l.Length); err != nil {
@@ -258,23 +265,33 @@ func (b *backend) addPacks(ctx context.Context, packs map[int64]*index.Location,
 
 // Begun implements entindex.HotReader.
 func (b *backend) Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
-	return b.stream(ctx, "INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?", true, int64(shard), int64(number))
+	return b.stream(ctx, begun, true, int64(shard), int64(number))
 }
 
 // Ended implements entindex.HotReader.
 func (b *backend) Ended(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[entindex.PageRow, error] {
-	return b.stream(ctx, "INDEXED BY pages_last WHERE shard = ? AND last_snapshot = ?", false, int64(shard), int64(number)-1)
+	return b.stream(ctx, ended, false, int64(shard), int64(number)-1)
 }
 
-// stream yields some pages by path key, as SQLite finds them. Left alone, SQLite walks all pages of the
+const (
+	begun = "INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?"
+	ended = "INDEXED BY pages_last WHERE shard = ? AND last_snapshot = ?"
+)
+
+// selectChanged selects some pages by path key. Left alone, SQLite walks all pages of the
 // shard in their order, or sorts rows with their listings. So the keys are sorted first,
 // LIMIT keeps that as it is, and CROSS JOIN keeps the order.
-func (b *backend) stream(ctx context.Context, which string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
+func selectChanged(which string, listing bool) string {
 	columns := pageColumns
 	if listing {
 		columns += ", listing"
 	}
-	query := "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id"
+	return "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id"
+}
+
+// stream yields some pages by path key, as SQLite finds them.
+func (b *backend) stream(ctx context.Context, which string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
+	query := selectChanged(which, listing)
 	return func(yield func(entindex.PageRow, error) bool) {
 		rows, err := b.readers.QueryContext(ctx, query, args...)
 		if err != nil {

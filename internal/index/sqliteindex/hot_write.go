@@ -117,7 +117,6 @@ const (
 		" ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE" +
 		" SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing"
 	endPage = "UPDATE pages INDEXED BY pages_key SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL AND first_snapshot < ?4"
-	endTree = "UPDATE pages INDEXED BY pages_path SET last_snapshot = ?2 - 1 WHERE shard = ?1 AND path_key >= ?3 AND last_snapshot IS NULL AND first_snapshot < ?2"
 
 	undoBegun = "DELETE FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?"
 	undoEnded = "UPDATE pages INDEXED BY pages_last SET last_snapshot = NULL WHERE shard = ? AND last_snapshot = ?"
@@ -166,13 +165,19 @@ func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) erro
 	return nil
 }
 
+func endTree(t entindex.Tree) (string, []any) {
+	query := "UPDATE pages INDEXED BY pages_path SET last_snapshot = ?2 - 1 WHERE shard = ?1 AND path_key >= ?3 AND last_snapshot IS NULL AND first_snapshot < ?2"
+	args := []any{int64(t.Shard), int64(t.Number), entindex.NotNull(t.From)}
+	if t.To != nil {
+		query, args = query+" AND path_key < ?4", append(args, t.To)
+	}
+	return query, args
+}
+
 // EndTrees implements entindex.HotWriter.
 func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
 	for _, t := range trees {
-		query, args := endTree, []any{int64(t.Shard), int64(t.Number), entindex.NotNull(t.From)}
-		if t.To != nil {
-			query, args = endTree+" AND path_key < ?4", append(args, t.To)
-		}
+		query, args := endTree(t)
 		if _, err := w.exec(ctx, query, args...); err != nil {
 			return err
 		}

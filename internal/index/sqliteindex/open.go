@@ -54,7 +54,7 @@ func Open(ctx context.Context, path string) (*Index, error) {
 	if err := file.Close(); err != nil {
 		return nil, fmt.Errorf("index: %w", err)
 	}
-	b := &backend{path: absolute, turn: make(chan struct{}, 1), compiled: map[string]*sql.Stmt{}, statements: map[string]*sql.Stmt{}}
+	b := &backend{path: absolute, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(b.Wrap(err), b.Close())
 	}
@@ -127,8 +127,7 @@ type backend struct {
 	client  *ent.Client // over readers
 	closing sync.Once
 
-	compiling sync.Mutex
-	compiled  map[string]*sql.Stmt // on readers, by query
+	reads sync.Map // *sql.Stmt on readers, by query
 
 	filtering sync.Mutex
 	filtered  bool                   // filter was made
@@ -146,9 +145,6 @@ func (b *backend) Client() *ent.Client { return b.client }
 func (b *backend) Close() error {
 	var err error
 	b.closing.Do(func() {
-		for _, statement := range b.compiled {
-			err = errors.Join(err, statement.Close())
-		}
 		if b.readers != nil {
 			err = errors.Join(err, b.readers.Close())
 		}

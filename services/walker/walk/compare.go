@@ -92,17 +92,8 @@ func appendKept(dst, old, entries []backup.Entry) []backup.Entry {
 
 // oldPages returns where the last snapshot has the pages that oldEntries is about.
 func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path string, keys []backup.PageKey, err error) {
-	job := &w.slice.task.Job
-	if job.Base == 0 {
-		return "", nil, nil
-	}
 	if len(w.marks) == 0 {
-		from, moved, err := w.movedFrom(ctx)
-		if err != nil || !moved {
-			return "", nil, err
-		}
-		keys, err = w.slice.svc.index.PageKeys(ctx, job.Shard, job.Base, from)
-		return from, keys, err
+		return w.allOldPages(ctx)
 	}
 	keys = gone
 	for i := range w.pages {
@@ -113,10 +104,29 @@ func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path strin
 	return w.path, keys, nil
 }
 
-// movedFrom returns where the last snapshot has a directory that it does not have at this path.
+// allOldPages returns the pages that the last snapshot has of the directory, at this path or another.
+func (w *visit) allOldPages(ctx context.Context) (path string, keys []backup.PageKey, err error) {
+	from, moved, err := w.movedFrom(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	if moved {
+		job := &w.slice.task.Job
+		keys, err = w.slice.svc.index.PageKeys(ctx, job.Shard, job.Base, from)
+		return from, keys, err
+	}
+	for i := range w.marks {
+		keys = append(keys, w.marks[i].Key)
+	}
+	return w.path, keys, nil
+}
+
+// movedFrom returns where the last snapshot has a directory that it does not have at this path, by its inode. That is only
+// where to look for old entries, each of which is compared all the same: an inode that was
+// given to another directory, or an old path that is still there, does no harm.
 func (w *visit) movedFrom(ctx context.Context) (path string, ok bool, err error) {
 	job := &w.slice.task.Job
-	if job.Base == 0 || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 { // without it, inodes say nothing
+	if job.Base == 0 || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 { // where inodes say nothing
 		return "", false, nil
 	}
 	return w.slice.svc.index.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
@@ -157,18 +167,21 @@ func (w *visit) eachOld(ctx context.Context, path string, keys []backup.PageKey,
 // looked at, flagged.
 func (w *visit) carryForward(ctx context.Context) error {
 	slices.Sort(w.failed)
-	keys := make([]backup.PageKey, len(w.marks))
-	for i := range w.marks {
-		keys[i] = w.marks[i].Key
+	path, keys, err := w.allOldPages(ctx)
+	if err != nil {
+		return err
 	}
-	return w.eachOld(ctx, w.path, keys, func(p *backup.Page) error {
+	return w.eachOld(ctx, path, keys, func(p *backup.Page) error {
 		for i := range p.Entries {
 			e := &p.Entries[i]
 			if _, failed := slices.BinarySearch(w.failed, e.Name); !failed {
 				continue
 			}
-			if e.Kind != backup.Directory {
+			switch {
+			case e.Kind != backup.Directory:
 				e.Flags |= backup.Unreadable
+			case path != w.path:
+				continue // what was below it is not carried along
 			}
 			w.entries = append(w.entries, *e)
 		}

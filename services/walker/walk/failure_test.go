@@ -191,6 +191,33 @@ func TestUnreadable(t *testing.T) {
 	f.wantTree(w)
 }
 
+// So it does where its directory was moved.
+func TestUnreadableMoved(t *testing.T) {
+	if os.Geteuid() == 0 {
+		asNobody(t)
+		return
+	}
+	f := newFixture(t, treetest.Tree{"names/file": treetest.File("n"), "names/link": treetest.Symlink("file"), "names/sub/file": treetest.File("n")})
+	f.snapshot()
+	t.Cleanup(func() { f.chmod(0o700, "moved") })
+	f.rename("names", "moved")
+	f.chmod(0o444, "moved")
+	for range 2 {
+		w := f.snapshot()
+		w.wantProblems(t, "moved/file: stat", "moved/link: stat", "moved/sub: open")
+		state := f.state(w)
+		for _, path := range []string{"moved/file", "moved/link"} {
+			if e, ok := state[path]; !ok || e.Flags != backup.Unreadable || !slices.Equal(e.Content.Refs, contentOf(&e).Refs) {
+				t.Errorf("%q: %+v, want the last good copy", path, e)
+			}
+		}
+	}
+	f.chmod(0o755, "moved")
+	w := f.snapshot()
+	w.wantProblems(t)
+	f.wantTree(w)
+}
+
 // A name that may not be looked at and is excluded is no problem.
 func TestUnreadableExcluded(t *testing.T) {
 	if os.Geteuid() == 0 {

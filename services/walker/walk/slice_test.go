@@ -179,18 +179,37 @@ func TestSpill(t *testing.T) {
 	if len(w.removed) != 100 {
 		t.Errorf("%d directories removed, want 100", len(w.removed))
 	}
-	f.rename("large", "moved")
-	w = f.snapshot()
-	f.wantTree(w)
-	if got := w.wanted(t); len(got) > 0 || !slices.Equal(w.removed, []string{"large"}) {
-		t.Errorf("a directory that was moved: to read %d files, removed %q", len(got), w.removed)
-	}
-	f.rename("moved", "large")
-	f.snapshot()
 	f.selection = backup.Selection{ExcludeIfPresent: []string{"file-002999"}}
 	w = f.snapshot()
 	if state := f.state(w); len(state) > len(home)*3 || state["large/"].Kind != backup.Directory {
 		t.Errorf("%d entries with the large directory kept empty", len(state))
+	}
+}
+
+// A directory that does not fit into memory is known again where it was moved to, also when there is another one at its old path.
+func TestSpillMoved(t *testing.T) {
+	tree := files("large", 1000)
+	for _, sub := range []string{"both", "gone", "moved"} {
+		tree["large/"+sub+"/file"] = treetest.File("x").WithMtime(longAgo)
+	}
+	f := newFixture(t, tree)
+	f.svc.spillEntries = 100
+	f.snapshot()
+	f.rename("large", "moved")
+	f.write("moved/file-000777", "changed")
+	f.remove("moved/gone")
+	must(t, os.MkdirAll(filepath.Join(f.dir, "large/both"), 0o755))
+	f.write("large/both/file", "another one")
+	w := f.snapshot()
+	f.wantTree(w)
+	if got, want := w.wanted(t), []string{"large/both/file", "moved/file-000777"}; !slices.Equal(got, want) {
+		t.Errorf("to read %q, want %q", got, want)
+	}
+	w.wantRemoved(t, "large/gone", "large/moved")
+	again := f.snapshot()
+	again.wantPages(t)
+	if len(again.ended)+len(again.removed) > 0 {
+		t.Errorf("an unchanged tree: ended %v, removed %q", again.ended, again.removed)
 	}
 }
 

@@ -285,14 +285,13 @@ func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entrie
 	w.compare(p)
 	if len(w.pages) > 0 {
 		var old backup.Page
-		moved := from != w.path
-		if moved || w.marked(key) {
+		if from != w.path || w.marked(key) {
 			err := w.eachOld(ctx, from, []backup.PageKey{key}, func(p *backup.Page) error { old = *p; return nil })
 			if err != nil {
 				return err
 			}
 		}
-		if !moved { // where it was before, all of it ends with its parent
+		if from == w.path { // elsewhere, the directory that it was in ends it if it is gone
 			for _, name := range listing.RemovedDirectories(entries, old.Entries) {
 				gone[name] = true
 			}
