@@ -43,7 +43,7 @@ func TestFaults(t *testing.T) {
 	p.survives(t, "delete all streams", spread, p.deleteStreams)
 	p.survives(t, "fail over Postgres", spread, p.failOver)
 	p.survives(t, "store away", heavy, p.storeAway)
-	p.survives(t, "store slow", heavy, p.storeSlow)
+	t.Run("store slow", p.storeSlow)
 	t.Run("store full", p.storeFull)
 	p.rollingRestart(t)
 	p.rotation(t)
@@ -166,8 +166,9 @@ func (p *project) storeAway(t *testing.T, _ *backup) {
 	store.start(t)
 }
 
-// storeSlow gives the store so little of the processor that an upload takes seconds.
-func (p *project) storeSlow(t *testing.T, b *backup) {
+// storeSlow gives the store so little of the processor that an upload takes seconds, from before the first one.
+func (p *project) storeSlow(t *testing.T) {
+	p.awaitWhole(t)
 	store := p.one(t, "versitygw")
 	limit := func(quotaMicroseconds int64) {
 		o := client.ContainerUpdateOptions{Resources: &api.Resources{CPUPeriod: 100_000, CPUQuota: quotaMicroseconds}}
@@ -175,6 +176,7 @@ func (p *project) storeSlow(t *testing.T, b *backup) {
 			t.Fatal(err)
 		}
 	}
+	b := p.backup(t, "store slow", heavy)
 	limit(1000)
 	fleet.Await(t, "the store to be held up", func() bool { return b.Ended() || store.throttled(t) })
 	if b.Ended() {
@@ -182,6 +184,7 @@ func (p *project) storeSlow(t *testing.T, b *backup) {
 	}
 	hold(t, longerThanLease)
 	limit(-1)
+	b.judge(t)
 }
 
 // ballastStep is more than what storeFull leaves, and less than a pack of a heavy tree.
