@@ -81,6 +81,9 @@ func (o *options) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if _, err := o.namedSteps(); err != nil { // before a tree is made for nothing
+		return err
+	}
 	remove, err := o.makeWork()
 	if err != nil {
 		return err

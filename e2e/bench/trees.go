@@ -54,20 +54,30 @@ func (o *options) shaped(s shape) shape {
 	return s
 }
 
-// rounds are how often each step is run. Where there is no first backup there is nothing to go on with.
-func (o *options) roundsOf(preset string) (map[step]int, error) {
-	chosen := steps
-	if p, ok := presets[preset]; ok && o.tree == "" {
-		chosen = p.steps
+// namedSteps are those that -steps names, nil if it names none.
+func (o *options) namedSteps() (named []step, err error) {
+	if o.steps == "" {
+		return nil, nil
 	}
-	if o.steps != "" {
-		chosen = nil
-		for name := range strings.SplitSeq(o.steps, ",") {
-			if !slices.Contains(steps, step(name)) {
-				return nil, fmt.Errorf("there is no step %s", name)
-			}
-			chosen = append(chosen, step(name))
+	for name := range strings.SplitSeq(o.steps, ",") {
+		if !slices.Contains(steps, step(name)) {
+			return nil, fmt.Errorf("-steps: there is no step %q, there are %v", name, steps)
 		}
+		named = append(named, step(name))
+	}
+	return named, nil
+}
+
+// roundsOf says how often each step is run. Where there is no first backup there is nothing to go on with.
+func (o *options) roundsOf(preset string) (map[step]int, error) {
+	chosen, err := o.namedSteps()
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := presets[preset]; chosen == nil && ok && o.tree == "" {
+		chosen = p.steps
+	} else if chosen == nil {
+		chosen = steps
 	}
 	rounds := map[step]int{}
 	for _, s := range chosen {
