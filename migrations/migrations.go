@@ -14,8 +14,8 @@
 //
 // and its Down deletes the row: to the tables as version 7 leaves them binaries can write and read that were
 // built for version 4, or any later one. A migration that only adds (tables, columns with a default, indexes) keeps the
-// number that its predecessor has. One that takes away (an index of SQLite's pages as well, for queries name them), renames, or adds what an old binary would violate raises
-// it, to the first version whose binaries do without; and is released no earlier than one
+// number that its predecessor has. One that takes away (an index of SQLite's pages as well, for queries name
+// them), renames, or adds what an old binary would violate raises it, to the first version whose binaries do without; and is released no earlier than one
 // release after those. A binary refuses a schema that is too new for it, or does not say.
 //
 // Services go on while a migration runs: it must not keep a table locked for long. An index on a hot table

@@ -106,30 +106,34 @@ func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path strin
 
 // allOldPages returns the pages that the last snapshot has of the directory, at this path or another.
 func (w *visit) allOldPages(ctx context.Context) (path string, keys []backup.PageKey, err error) {
-	from, moved, err := w.movedFrom(ctx)
+	path, err = w.oldPath(ctx)
 	if err != nil {
 		return "", nil, err
 	}
-	if moved {
+	if path != w.path {
 		job := &w.slice.task.Job
-		keys, err = w.slice.svc.index.PageKeys(ctx, job.Shard, job.Base, from)
-		return from, keys, err
+		keys, err = w.slice.svc.index.PageKeys(ctx, job.Shard, job.Base, path)
+		return path, keys, err
 	}
 	for i := range w.marks {
 		keys = append(keys, w.marks[i].Key)
 	}
-	return w.path, keys, nil
+	return path, keys, nil
 }
 
-// movedFrom returns where the last snapshot has a directory that it does not have at this path, by its inode. That is only
-// where to look for old entries, each of which is compared all the same: an inode that was
-// given to another directory, or an old path that is still there, does no harm.
-func (w *visit) movedFrom(ctx context.Context) (path string, ok bool, err error) {
+// oldPath returns where the last snapshot has the directory: at this path, unless it knows its inode at another one alone. What
+// can be looked at is compared with what was there all the same: an inode that was given to another
+// directory, or an old path that is still there, does it no harm.
+func (w *visit) oldPath(ctx context.Context) (string, error) {
 	job := &w.slice.task.Job
 	if job.Base == 0 || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 { // where inodes say nothing
-		return "", false, nil
+		return w.path, nil
 	}
-	return w.slice.svc.index.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
+	from, moved, err := w.slice.svc.index.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
+	if err != nil || !moved {
+		return w.path, err
+	}
+	return from, nil
 }
 
 // fetchPages of the last snapshot are held at a time.

@@ -244,12 +244,9 @@ func (s *spill) pages(fn func(key backup.PageKey, entries []backup.Entry) error)
 // at a time, each compared with the last snapshot's page of the same key, at the path where the directory was then. A
 // file that has come to another page because the cuts moved is read again.
 func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err error) {
-	from, moved, err := w.movedFrom(ctx)
+	from, err := w.oldPath(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if !moved {
-		from = w.path
 	}
 	keys := map[backup.PageKey]bool{}
 	gone := map[string]bool{} // subdirectories of old pages that are not on their new ones
