@@ -6,7 +6,7 @@ DIR         ?=
 FUZZTIME    ?= 10s
 MINUTES     ?= 10
 SEED        ?=
-TESTTIMEOUT ?= 20m
+TESTTIMEOUT ?= 60m
 PACKAGES    ?= ./...
 TESTFLAGS   ?=
 BENCH_PRESET   ?= million20
@@ -17,13 +17,13 @@ BENCH_FULL     ?=
 BENCH_FLAGS    ?=
 SCALE_FLAGS  ?=
 
-SERVERS := nats-server versitygw minio mc
+SERVERS := nats-server versitygw minio mc # nats-server as a program is for containers, Debian and benchmarks
 TOOLS   := golangci-lint buf protoc-gen-go govulncheck goreleaser cyclonedx-gomod
 
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables: PACKAGES=$(PACKAGES) TESTFLAGS= TESTTIMEOUT=$(TESTTIMEOUT) FUZZTIME=$(FUZZTIME) MINUTES=$(MINUTES) SEED= BENCH_PRESET=$(BENCH_PRESET) BENCH_STEPS= BENCH_SECTIONS= BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_FULL= BENCH_FLAGS= DIR="
 
 ## Product
@@ -62,22 +62,42 @@ compose-up: images ## a whole fleet on this machine [BCTL_DATA=the tree that it 
 compose-down: ## stop that fleet; its volumes stay
 	BCTL_IMAGE=$(IMAGE) $(COMPOSE) --file deploy/compose.yaml down
 
-## Tests
+## Tests: CONTRIBUTING.md says when to run which
 
-.PHONY: test test-short soak test-containers test-debian fuzz bench bench-scale
-test: servers ## all tests, with real servers and the race detector
-	@e2e/need-postgres.sh
-	go run ./e2e/withpostgres go test -race -timeout $(TESTTIMEOUT) $(TESTFLAGS) $(PACKAGES)
-ifeq ($(PACKAGES),./...)
-	GOWORK=off go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
-endif
+# Everything has the race detector, the programs that tests start included, so that it is compiled once; vet is the linter's.
+# SQLite, which is C in Go's clothes, is not instrumented: it would take half of the time. Do not add packages here that
+# use generic types of the standard library (sync.Map): the linker may choose their copy, and then races are reported
+# that there are not.
+# Many tests wait for leases and processes: four packages at a time leave no core idle.
+RACED        := GOFLAGS="$$(go env GOFLAGS) -gcflags=modernc.org/sqlite/lib=-race=false"
+WITHPOSTGRES := e2e/need-postgres.sh && export $(RACED) && go run -race ./e2e/withpostgres
+GOTEST       := go test -race -vet=off -p 4 -timeout $(TESTTIMEOUT) $(TESTFLAGS)
+TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/fleet/... ./e2e/testenv/...
+S3TESTED     := ./internal/store/s3store ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./e2e/testenv
+ALLTESTED     = $(shell go list ./... | grep -v -e /e2e/containers$$ -e /e2e/debian$$)
+
+.PHONY: test test-short test-s3 test-upgrade test-long test-manifests test-independent test-containers test-debian test-all soak fuzz bench bench-scale
+test: ## what every change must pass, within minutes: needs Go, a C compiler and Postgres
+	$(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(TESTED),$(PACKAGES))
 
 test-short: ## the tests that need no server
 	go test -short -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
-soak: servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
-	@e2e/need-postgres.sh
-	E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED) go run ./e2e/withpostgres go test -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) ./e2e
+test-s3: s3-servers ## S3 stores: versitygw and minio, which are built first, and faults between them and a fleet
+	export BCTL_TEST_TARGETS=s3; $(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(S3TESTED),$(PACKAGES))
+
+test-upgrade: ## the previous release beside this one
+	export BCTL_TEST_TARGETS=upgrade; $(WITHPOSTGRES) $(GOTEST) -v -run Upgrade ./e2e
+
+test-long: ## what takes long: random changes and faults repeated more often, large trees
+	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
+
+test-manifests: ## deploy/kubernetes, and Prometheus's rules, which need promtool
+	GOWORK=off go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+	BCTL_TEST_TARGETS=manifests go test -timeout $(TESTTIMEOUT) $(TESTFLAGS) -run 'Alert|Dashboard' ./services/bctl/wire ./e2e
+
+test-independent: ## stores, read by a program in Python that is written from docs/formats; skipped without e2e/independent/requirements.txt
+	go test -tags independent -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/independent
 
 test-debian: ## docs/operations.md, followed on a Debian with systemd; fails without Docker [TESTFLAGS=-v]
 	BCTL_REQUIRE_DOCKER=1 go test -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/debian
@@ -85,6 +105,12 @@ test-debian: ## docs/operations.md, followed on a Debian with systemd; fails wit
 test-containers: ## the fleet of deploy/compose.yaml under faults; fails without Docker [TESTFLAGS=-v]
 	@e2e/need-postgres.sh
 	BCTL_REQUIRE_DOCKER=1 go test -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/containers
+
+test-all: s3-servers ## test, test-s3, test-upgrade and test-long in one run
+	export BCTL_TEST_TARGETS=s3,upgrade,long; $(WITHPOSTGRES) $(GOTEST) $(ALLTESTED)
+
+soak: s3-servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
+	export BCTL_TEST_TARGETS=s3,long E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED); $(WITHPOSTGRES) go test -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) ./e2e
 
 fuzz: ## every fuzz target for FUZZTIME
 	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)
@@ -96,7 +122,7 @@ bench: build servers ## bctl beside its peers, and all else that docs/benchmarks
 	$(if $(BENCH_SECTIONS),,$(MAKE) bench-scale SCALE_FLAGS="-markdown $(CURDIR)/docs/benchmarks.md $(SCALE_FLAGS)")
 
 bench-scale: servers ## how walkers, and the index of a large fleet, scale [SCALE_FLAGS=-assert]
-	go run ./e2e/withpostgres go test ./e2e/scale -run '^$$' -bench . -benchtime 1x -timeout $(TESTTIMEOUT) -v -args $(SCALE_FLAGS)
+	BCTL_TEST_TARGETS=s3,long go run ./e2e/withpostgres go test ./e2e/scale -run '^$$' -bench . -benchtime 1x -timeout $(TESTTIMEOUT) -v -args $(SCALE_FLAGS)
 
 ## Checks
 
@@ -110,8 +136,11 @@ endif
 proto-lint:
 	cd proto && "$$(../e2e/tool.sh buf)" lint
 
-proto-breaking: ## compare the messages with those of the commit AGAINST
-	cd proto && "$$(../e2e/tool.sh buf)" breaking --against '../.git#ref=$(or $(AGAINST),HEAD),subdir=proto'
+proto-breaking: ## compare the messages with those of the previous release, or of the commit AGAINST
+	@commit="$(AGAINST)"; [ -n "$$commit" ] || commit=$$(e2e/previous.sh --commit) || exit $$?; \
+	against=$$(mktemp -d) && trap 'rm -rf "$$against"' EXIT && \
+	git archive "$$commit" proto | tar -x -C "$$against" && \
+	cd proto && "$$(../e2e/tool.sh buf)" breaking --against "$$against/proto"
 
 generate: ## protobuf and ent code, and migrations, from their sources
 	cd proto && PATH="$$(dirname "$$(../e2e/tool.sh protoc-gen-go)"):$$PATH" "$$(../e2e/tool.sh buf)" generate
@@ -128,9 +157,12 @@ vulncheck: ## known vulnerabilities in what bctl calls (asks a database on the n
 
 ## Programs
 
-.PHONY: servers tools clean
-servers: ## the pinned servers that tests start
+.PHONY: servers s3-servers tools clean
+servers: ## the pinned servers that tests, containers and benchmarks start
 	@e2e/tool.sh $(SERVERS) >/dev/null || { echo "a server cannot be built: see above, or name yours in BCTL_NATS_SERVER, BCTL_VERSITYGW, BCTL_MINIO, BCTL_MC" >&2; exit 1; }
+
+s3-servers:
+	@$(MAKE) --no-print-directory servers SERVERS="versitygw minio mc"
 
 tools: ## the pinned development tools
 	@e2e/tool.sh $(TOOLS)

@@ -8,7 +8,7 @@ binary=$1 directory=$2
 certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
 
 rm -rf "$directory"
-mkdir -p "$directory/rootfs/etc/ssl/certs" "$directory/rootfs/tmp" "$directory/state/keys" "$directory/state/identity" "$directory/state/restored"
+mkdir -p "$directory/rootfs/etc/ssl/certs" "$directory/rootfs/tmp" "$directory/state/keys" "$directory/state/committer-keys" "$directory/state/identity" "$directory/state/restored"
 chmod 1777 "$directory/rootfs/tmp"
 chmod 700 "$directory"/state/*
 cp "$binary" "$directory/rootfs/bctl"

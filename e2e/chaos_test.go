@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // The queues of a fleet: streams, and the consumer of each.
@@ -126,6 +127,7 @@ func (h *thief) publishLater(ctx context.Context, msg jetstream.Msg) {
 
 // Any message may be lost, late, out of order, or come several times (I2, I3).
 func TestMessagesLostLateAndTwice(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f, tree := fleet.New(t, fleet.Options{}), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 21, spread)

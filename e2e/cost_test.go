@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // A cost is what a fleet's servers have had to do so far.
@@ -58,6 +59,7 @@ func (c cost) since(before cost) cost {
 // What a snapshot costs NATS and Postgres goes by what has changed, and hardly by
 // what is there. docs/architecture.md reckons with these figures.
 func TestCostOfASnapshot(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f, tree := fleet.New(t, fleet.Options{OwnPostgres: true}), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 97, shape{directories: 500, files: 20, meanBytes: 1000})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/bench/profile"
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // What a backup of an unchanged tree may cost, for each entry of it, beside what one of an empty tree costs. A
@@ -21,6 +22,7 @@ const (
 
 // Neither time nor the machine matters to what is counted here.
 func TestUnchangedCounts(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 61, shape{directories: 200, files: 50, meanBytes: 10})

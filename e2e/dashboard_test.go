@@ -16,6 +16,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // quietPanels have no lines while all is well, as here.
@@ -24,6 +25,7 @@ var quietPanels = []string{"Retries a second"}
 // A real Prometheus scrapes a fleet that backs up, loads the alert rules, and
 // answers every query of the dashboard. Its answers are kept as the artifact panels.json (go test -artifacts).
 func TestDashboardIsAnswered(t *testing.T) {
+	testtarget.Need(t, testtarget.Manifests)
 	t.Parallel()
 	program, err := exec.LookPath("prometheus")
 	if err != nil && os.Getenv("BCTL_REQUIRE_PROMTOOL") != "" {

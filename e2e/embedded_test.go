@@ -113,7 +113,7 @@ func TestRandomChanges(t *testing.T) {
 	// From any state to any other, in place.
 	target := repo.Restore(snapshots[0])
 	for _, i := range m.random.Perm(len(snapshots))[:2] {
-		repo.Must("restore", snapshots[i], "--target", target, "--delete", "--overwrite", "always")
+		repo.Must("restore", snapshots[i], "--target", target, "--target-attributes", "--delete", "--overwrite", "always")
 		treetest.Equal(t, copies[i], target)
 	}
 	repo.Index().CheckSettled()

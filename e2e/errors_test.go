@@ -97,8 +97,8 @@ func TestEmptyTree(t *testing.T) {
 	}
 }
 
-// The store's file system is full: the backup says so and fails, and goes on
-// when there is room.
+// The store's file system is full: the backup says so and fails. The next one,
+// when there is room, has everything.
 func TestStoreIsFull(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -120,8 +120,8 @@ func TestStoreIsFull(t *testing.T) {
 	if err := unix.Mount("tmpfs", store, "tmpfs", unix.MS_REMOUNT, "size=100m"); err != nil {
 		t.Fatal(err)
 	}
-	if made := repo.Backup(tree); made.State != "committed" || len(repo.Index().Snapshots()) != 1 {
-		t.Errorf("it was not gone on with: %+v", made)
+	if made := repo.Backup(tree); made.State != "committed" {
+		t.Errorf("with room for it: %+v", made)
 	}
 	treetest.Equal(t, tree, repo.Restore("latest"))
 }
@@ -136,22 +136,23 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 	nobody := "127.0.0.1:" + strconv.Itoa(port)
 	f.Register(tree)
 	backup := append([]string{"backup"}, fleet.BackupArgs(tree)...)
-	start := func(name, value string) *fleet.Running {
+	start := func(settings ...string) *fleet.Running {
 		c := *f.Client
-		c.Env = append(c.Env[:len(c.Env):len(c.Env)], name+"="+value, "BCTL_STORE_RETRY=1s")
+		c.Env = append(append(c.Env[:len(c.Env):len(c.Env)], settings...), "BCTL_STORE_RETRY=1s")
 		return c.Start(backup...)
 	}
-	out := start("BCTL_INDEX", "postgres://u:secret@"+nobody+"/db").Wait()
+	out := start("BCTL_INDEX=postgres://u:secret@" + nobody + "/db").Wait()
 	expect(t, out, 1, "index at "+nobody)
 	if strings.Contains(out.Stderr, "secret") {
 		t.Errorf("the password is shown: %s", out)
 	}
-	expect(t, start("BCTL_STORE_ENDPOINT", "http://"+nobody).Wait(), 1, nobody, "s3")
+	store := []string{"BCTL_STORE=s3://bucket/repo", "BCTL_STORE_ENDPOINT=http://" + nobody, "BCTL_STORE_REGION=us-east-1", "BCTL_STORE_ACCESS_KEY=key", "BCTL_STORE_SECRET_KEY=secret"}
+	expect(t, start(store...).Wait(), 1, nobody, "s3")
 	if n := len(f.Index.Snapshots()); n != 0 {
 		t.Errorf("%d snapshots were begun", n)
 	}
 	// NATS only spreads work, and tells bctl how far it is: it is waited for.
-	waiting := start("BCTL_NATS", "nats://user:secret@"+nobody)
+	waiting := start("BCTL_NATS=nats://user:secret@" + nobody)
 	fleet.Await(t, "a word about NATS", func() bool {
 		return waiting.Ended() || strings.Contains(waiting.Stderr(), "NATS does not answer") && strings.Contains(waiting.Stderr(), nobody)
 	})
@@ -260,7 +261,9 @@ func TestFileChangesWhileRead(t *testing.T) {
 	if problems := out.Problems(t); len(problems) != 1 || problems[0].Path != "busy" || !strings.Contains(problems[0].Error, "changed") {
 		t.Errorf("problems %v", problems)
 	}
-	if got, err := os.ReadFile(filepath.Join(repo.Restore("latest"), "calm")); err != nil || string(got) != "calm" {
+	target := filepath.Join(t.TempDir(), "restored")
+	expect(t, repo.Run("restore", "latest", "--target", target), 3, "busy", "it changed each time it was read")
+	if got, err := os.ReadFile(filepath.Join(target, "calm")); err != nil || string(got) != "calm" {
 		t.Errorf("calm: %q, %v", got, err)
 	}
 	repo.Backup(tree)
@@ -355,7 +358,8 @@ func TestShardThatShrank(t *testing.T) {
 	if err := os.Mkdir(tree, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, repo.Run("backup", tree), 1, "--allow-shrink")
+	expect(t, repo.Run("backup", tree), 1, tree, "is not the tree that was backed up before", "--new-root")
+	expect(t, repo.Run("backup", "--new-root", tree), 1, "--allow-shrink")
 	treetest.Equal(t, away, repo.Restore("latest"))
 	snapshots := repo.Snapshots()
 	if last := snapshots[len(snapshots)-1]; last.State != "failed" {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // A write to the store may be lost, or be carried out and then answered with an
@@ -58,6 +59,7 @@ func TestStoreWritesFail(t *testing.T) {
 // Every connection to Postgres that is in a transaction ends, again and again,
 // before its commit, while it is committing, or after.
 func TestPostgresConnectionsEnd(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f, tree := fleet.New(t, fleet.Options{}), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 31, spread)

@@ -9,6 +9,7 @@ import (
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/e2e/slowfs"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // some is a tree of a few walk tasks.
@@ -38,6 +39,7 @@ func checkNothingLeft(t *testing.T, f *fleet.Fleet) (orphans int) {
 // A filer that stops answering in mid-run keeps no other from being backed up,
 // and no service from stopping. When it answers again its snapshot completes.
 func TestHungFilerDelaysNoOther(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Worker: "stall_after: 500ms, stop_timeout: 1s, tasks: 2, batches: 2, in_hand: 4"})
 	dead, well := filepath.Join(t.TempDir(), "dead"), filepath.Join(t.TempDir(), "well")
@@ -85,6 +87,7 @@ func inHand(f *fleet.Fleet, table, filer string) int64 {
 
 // The limits of a filer hold over all services together, and a change of them holds at once.
 func TestLimitsOfAFiler(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{})
 	tree := filepath.Join(t.TempDir(), "tree")
@@ -132,6 +135,7 @@ func TestLimitsOfAFiler(t *testing.T) {
 // Workers of a site get the work of its filers and no other. A site without
 // workers waits, and keeps nobody else waiting.
 func TestSites(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Worker: "queued: 8"})
 	trees := map[string]string{}
@@ -169,6 +173,7 @@ func TestSites(t *testing.T) {
 // A snapshot that is cancelled in mid-run leaves nothing in the index, and does
 // not keep the next one waiting.
 func TestCancel(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{})
 	tree := filepath.Join(t.TempDir(), "tree")
@@ -200,6 +205,7 @@ func TestCancel(t *testing.T) {
 // One command backs up everything that is registered, and tells of each shard.
 // Who interrupts it leaves the snapshots to the services.
 func TestBackupAll(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{})
 	trees := map[string]string{}
@@ -248,6 +254,7 @@ func TestBackupAll(t *testing.T) {
 
 // Source snapshots: the newest is backed up, under whatever name it has then.
 func TestSourceSnapshots(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{})
 	tree := filepath.Join(t.TempDir(), "tree")

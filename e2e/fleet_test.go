@@ -61,7 +61,7 @@ func TestFleet(t *testing.T) {
 // once it is back.
 func TestKillAnyProcess(t *testing.T) {
 	t.Parallel()
-	f, tree := fleet.New(t, fleet.Options{OwnPostgres: true}), filepath.Join(t.TempDir(), "tree")
+	f, tree := fleet.New(t, fleet.Options{OwnPostgres: true, S3: true}), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 11, spread)
 	settle(t)
 	whole, _ := f.StartBackup(tree)

@@ -11,10 +11,11 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// A backup that is killed at any moment is gone on with by the next.
-func TestKilledBackupIsResumed(t *testing.T) {
+// After a backup was killed at any moment, the next one is another snapshot, which has the whole tree as it is now.
+func TestKilledBackupBeginsAgain(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
 	// Long names: listings of 400 KB in all, so that a task is not the whole tree.
@@ -42,11 +43,13 @@ func TestKilledBackupIsResumed(t *testing.T) {
 		if made.State != "committed" || made.StatCalls != all || made.Directories != directories || made.Errors != 0 {
 			t.Errorf("round %d, a tree of %d entries after %d kills: %+v", round, all, kills, made)
 		}
-		_, resumed := before[made.Snapshot]
+		if _, resumed := before[made.Snapshot]; resumed {
+			t.Errorf("round %d: the snapshot was begun before its backup was asked for", round)
+		}
 		treetest.Equal(t, tree, repo.Restore(made.Snapshot))
 		index.CheckSettled()
 		orphans := fleet.CheckStore(t, repo.StoreDir(), index)
-		t.Logf("round %d: killed %d times, resumed: %v, %d orphans", round, kills, resumed, orphans)
+		t.Logf("round %d: killed %d times, %d orphans", round, kills, orphans)
 		if round == 0 {
 			takes /= 4 // an incremental one is faster
 		}
@@ -54,79 +57,78 @@ func TestKilledBackupIsResumed(t *testing.T) {
 	}
 }
 
-// What was settled before the process died is not walked again: what is new
-// there by now is for the next snapshot.
-func TestSettledTasksAreNotWalkedAgain(t *testing.T) {
+// What a killed backup stored is used: the next one looks at each entry again, and reads no file twice.
+func TestWhatAKilledBackupStoredIsUsed(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	var repo *fleet.Repo
 	tree := filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 5, shape{directories: 120, files: 40, meanBytes: 100, longNames: true})
 	settle(t)
-	var index *fleet.Index
-	var settled fleet.Work
-	for tries := 0; ; tries++ {
-		repo = fleet.NewRepo(t)
-		index = repo.Index()
-		backup := repo.Start("backup", tree)
-		fleet.Await(t, "a settled task", func() bool { return backup.Ended() || index.Work().TasksSettled > 0 })
-		backup.Pause() // nothing is settled between our look and the kill
-		settled = index.Work()
-		backup.Kill()
-		if settled.State == "running" && settled.TasksSettled < settled.TasksAnnounced {
-			break
-		}
+	all, _ := entries(t, tree)
+	var read int64 // files that the killed backup read
+	for tries := 0; read == 0; tries++ {
 		if tries == 10 {
-			t.Fatalf("the backup was killed too late, again: %+v", settled)
+			t.Fatal("the backup was killed too late, again")
 		}
+		repo = fleet.NewRepo(t)
+		index := repo.Index()
+		backup := repo.Start("backup", tree)
+		fleet.Await(t, "a settled batch", func() bool { return backup.Ended() || index.Work().BatchesSettled > 0 })
+		backup.Pause() // nothing is settled between our look and the kill
+		if index.Work().State == "running" {
+			read = index.Count("SELECT count(*) FROM chunks")
+		}
+		backup.Kill()
 	}
 
-	count := int64(0)
+	late := 0
 	m := &mutator{t: t, dir: tree}
 	m.look()
 	for _, directory := range m.dirs {
-		if err := os.WriteFile(filepath.Join(directory, "late"), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, "late"), []byte("late"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		count++
+		late++
 	}
-	resumed := repo.Backup(tree)
-	if n := index.Work(); n.TasksSettled < settled.TasksSettled || len(index.Snapshots()) != 1 {
-		t.Errorf("it was not resumed: %+v, before %+v", n, settled)
+	made := repo.Backup(tree)
+	if made.StatCalls != all+int64(late) {
+		t.Errorf("%d stat calls, want %d", made.StatCalls, all+int64(late))
 	}
 	listed := repo.Must("ls", "--json", "--recursive", "latest").Stdout
-	late := int64(strings.Count(listed, `/late"`))
-	t.Logf("%d of %d directories were walked before the kill", count-late, count)
-	if late == count || late == 0 {
-		t.Errorf("%d of %d directories have what came after the kill", late, count)
+	if n := strings.Count(listed, `/late"`); n != late {
+		t.Errorf("%d of %d files that came after the kill are in the snapshot", n, late)
 	}
-	if all, _ := entries(t, tree); resumed.StatCalls != all-count+late {
-		t.Errorf("%d stat calls, want %d", resumed.StatCalls, all-count+late)
-	}
-	repo.Backup(tree)
 	treetest.Equal(t, tree, repo.Restore("latest"))
+
+	whole := fleet.NewRepo(t).Backup(tree)
+	t.Logf("the killed backup read %d files, of %d bytes the next read %d", read, whole.NewBytes, made.NewBytes)
+	if made.NewBytes >= whole.NewBytes {
+		t.Errorf("the next backup read all %d bytes", made.NewBytes)
+	}
 }
 
-// An interrupt is no failure: bctl says that the next backup goes on.
+// An interrupt is no failure: bctl says that the next backup uses what this one has stored.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 6, shape{directories: 40, files: 30, meanBytes: 20_000, longNames: true})
 	index := repo.Index()
-	for i, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	const what = "uses what this one has stored"
+	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}
+	for i, signal := range signals {
 		backup := repo.Start("backup", tree)
 		fleet.Await(t, "a running snapshot", func() bool {
-			if i > 0 {
-				return backup.Ended() || strings.Contains(backup.Stderr(), "going on with the snapshot")
-			}
-			return backup.Ended() || index.Work().State == "running"
+			return backup.Ended() || len(index.Snapshots()) == i+1 && index.Work().State == "running"
 		})
 		backup.Signal(signal)
 		out := backup.Wait()
-		if out.Status != 130 || !strings.Contains(out.Stderr, "goes on where this one stopped") {
+		if out.Status != 130 || !strings.Contains(out.Stderr, what) {
 			t.Errorf("after %v: %s", signal, out)
 		}
 	}
-	if made := repo.Backup(tree); made.State != "committed" || len(index.Snapshots()) != 1 {
+	made := repo.Backup(tree)
+	if made.State != "committed" || len(index.Snapshots()) != len(signals)+1 {
 		t.Errorf("the backup after interrupts: %+v, of snapshots %v", made, index.Snapshots())
 	}
 	treetest.Equal(t, tree, repo.Restore("latest"))

@@ -3,8 +3,8 @@
 // comes of it is judged by package treetest, by SQL, and by a look at the store's files.
 //
 //	embedded_test.go   everything comes back; what has not changed costs nothing; random changes
-//	killed_test.go     a backup that is killed or interrupted is gone on with
-//	fleet_test.go      services over NATS, Postgres and S3; each killed in mid-run
+//	killed_test.go     a backup is killed or interrupted: the next begins again, and uses what was stored
+//	fleet_test.go      services over NATS, Postgres and a store; each killed in mid-run
 //	chaos_test.go      queues deleted; messages lost, late, twice (I2, I3)
 //	services_test.go   services hang, are cut off and replaced; NATS nodes die
 //	filers_test.go     several filers: limits, sites, one that hangs, source snapshots, cancel
@@ -20,7 +20,8 @@
 //	stolen_test.go, strangers_test.go    what each stolen credential can and cannot do, over TLS (docs/security.md)
 //	pagecache_test.go, strace_test.go   what a backup leaves behind, and what it asks of a file server
 //
-// E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer
+// A test that takes long, or needs an S3 server or a previous release, says so with
+// package testtarget. E2E_SEED=n repeats random changes, and faults; E2E_SOAK_MINUTES=n soaks for longer
 // (make soak); BCTL_E2E_PROGRAM=path tests another build of bctl.
 package e2e_test
 

@@ -22,7 +22,9 @@ import (
 	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
@@ -198,6 +200,7 @@ func texts(t *testing.T, x *fleet.Index, query string) (list []string) {
 
 // Whatever was sent may be sent again, at once or after the snapshot, tasks among it: nothing changes.
 func TestReplayedMessages(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f, tree := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: -1}), filepath.Join(t.TempDir(), "tree")
 	_, metrics := watchedCommitter(t, f)
@@ -394,15 +397,15 @@ func (g *forger) forgeSlices(snapshot, far backup.SnapshotID) {
 	g.refused("removal of the root", "refused", slice(func(s *backup.SliceWalked) { s.Removed = []string{""} }))
 	g.refused("a path that leads outside", "dropped", slice(func(s *backup.SliceWalked) { s.Removed = []string{"a/../../b"} }))
 	g.refused("part 5000", "refused", slice(func(s *backup.SliceWalked) { s.Part = 5000 }))
-	g.refused("a batch without pages", "refused", slice(func(s *backup.SliceWalked) { s.Batches = [][]backup.PageVersion{{}} }))
+	g.refused("a batch without pages", "dropped", slice(func(s *backup.SliceWalked) { s.Batches = []backup.PagesToRead{{}} }))
 	g.refused("negative counts", "refused", slice(func(s *backup.SliceWalked) { s.Counts.Files = -1 }))
 	lying := []backup.PageVersion{{Path: "d", Listing: lyingListing}}
 	g.refused("a page that lies about its length", "refused", slice(func(s *backup.SliceWalked) { s.Pages = lying }))
-	g.refused("a page to read that lies about its length", "refused", slice(func(s *backup.SliceWalked) { s.Batches = [][]backup.PageVersion{lying} }))
+	g.refused("a page to read that lies about its length", "refused", slice(func(s *backup.SliceWalked) { s.Batches = []backup.PagesToRead{{Pages: lying}} }))
 }
 
 func (g *forger) sendGarbage() {
-	for _, subject := range []string{flow.Slices.Subject, flow.Packs.Subject, flow.Batches.Subject} {
+	for _, subject := range []string{flow.Slices.Subject, flow.Packs.Subject, flow.Lists.Subject, flow.Batches.Subject} {
 		g.refused("garbage at "+subject, "dropped", g.raw(subject, []byte("\xff\xfe garbage \x00")))
 		g.refused("nothing at "+subject, "dropped", g.raw(subject, nil))
 	}
@@ -420,7 +423,10 @@ func (g *forger) sendGarbage() {
 
 func (g *forger) forgePacks(snapshot backup.SnapshotID) {
 	pack := func(stored int64, length uint32) (*backup.PackStored, func() error) {
-		p := &backup.PackStored{Snapshot: snapshot, Pack: backup.NewPackID(), StoredBytes: stored, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{7}, Length: length}}}
+		p := &backup.PackStored{
+			Snapshot: snapshot, Pack: backup.NewPackID(), StoredBytes: stored, FrameBytes: []uint32{1},
+			Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{7}, Length: length}},
+		}
 		return p, forged(g, flow.Packs, p)
 	}
 	_, missing := pack(3, 1)
@@ -444,6 +450,28 @@ func (g *forger) forgePacks(snapshot backup.SnapshotID) {
 	}
 }
 
+// whole is a page as if all that was to be read had been empty.
+func whole(t *testing.T, v backup.PageVersion) backup.PageVersion {
+	t.Helper()
+	page, err := listing.DecodePage(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const wanted = backup.Wanted | backup.XattrsWanted
+	if page.Self != nil {
+		page.Self.Flags &^= wanted
+	}
+	for i := range page.Entries {
+		if e := &page.Entries[i]; e.Flags&wanted != 0 {
+			e.Flags, e.Size, e.Content = e.Flags&^wanted, 0, backup.Content{}
+		}
+	}
+	if v.Listing, err = listing.Encode(nil, &page); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
 func (g *forger) forgeBatches(r *recorder, snapshot, far backup.SnapshotID) {
 	id, attempt := g.open("read_batches", snapshot)
 	var asked bctlv1.ReadBatch
@@ -458,7 +486,7 @@ func (g *forger) forgeBatches(r *recorder, snapshot, far backup.SnapshotID) {
 	batch := func(change func(*backup.BatchStored)) func() error {
 		b := &backup.BatchStored{Snapshot: snapshot, Batch: backup.BatchID(id), Attempt: attempt}
 		for _, p := range asked.GetPages() {
-			b.Pages = append(b.Pages, backup.PageVersion{Path: string(p.GetPath()), Key: backup.PageKey(p.GetKey()), Listing: p.GetListing()})
+			b.Pages = append(b.Pages, whole(g.t, backup.PageVersion{Path: string(p.GetPath()), Key: backup.PageKey(p.GetKey()), Listing: p.GetListing()}))
 		}
 		change(b)
 		return forged(g, flow.Batches, b)

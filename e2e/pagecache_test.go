@@ -10,11 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // The page cache is left as it was found: what was hot stays, and what the
 // backup has read goes.
 func TestPageCacheIsLeftAsItWas(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	// Not parallel: what the machine does besides evicts pages too.
 	repo, tree := fleet.NewRepo(t), filepath.Join(t.TempDir(), "tree")
 	generate(t, tree, 50, shape{directories: 20, files: 10, meanBytes: 30_000})

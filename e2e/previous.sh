@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
 # previous.sh: print the path of bctl as the release before this one had it, building it if it is not in the cache.
+# previous.sh --commit: print the commit of that release.
 #
-# The file previous-release has its commit; a release changes it to the commit of the one before. The source is taken from
-# this clone: where that does not have the commit (a shallow clone, an archive), it exits with status 3.
+# The file previous-release has the commit. The source is taken from this clone: where that does not have the commit
+# (a shallow clone, an archive), it exits with status 3.
 # The cache is tool.sh's; its key is the commit and Go's version.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-commit=$(cat "$here/previous-release")
+commit=$(grep -v '^#' "$here/previous-release")
 git() { command git -c safe.directory="*" -C "$here/.." "$@"; } # it is only read, whoever made the clone
 if ! git cat-file -e "$commit^{commit}" 2>/dev/null; then
-	echo "previous.sh: commit $commit is not in this clone (git fetch --unshallow brings it)" >&2
+	echo "previous.sh: commit $commit, which e2e/previous-release names, is not in this clone (git fetch --unshallow may bring it)" >&2
 	exit 3
+fi
+if [ "${1:-}" = --commit ]; then
+	echo "$commit"
+	exit 0
 fi
 cache=${BCTL_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/bctl-tools}/$(go env GOVERSION)
 directory=$cache/bctl@$commit

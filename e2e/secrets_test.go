@@ -137,7 +137,7 @@ func newGuarded(t *testing.T) *guarded {
 		"store.url":      "s3://" + g.s3.Bucket + "/repo", "store.endpoint": "http://" + g.s3.Endpoint, "store.region": g.s3.Region,
 		"store.access_key": g.s3.AccessKey, "store.secret_key": g.s3.SecretKey, "store.retry": "1s",
 		"nats.url": g.nats.URL(), "nats.user": "bctl", "nats.password": natsSecret,
-		"worker_key": filepath.Join(g.Home, "worker.key"), "identity": filepath.Join(g.Home, "identity.txt"),
+		"worker_key": filepath.Join(g.Home, "worker.key"), "committer_key": filepath.Join(g.Home, "committer.key"), "identity": filepath.Join(g.Home, "identity.txt"),
 		"log.level": "debug", "log.format": "json", "trace.url": g.collector, "http.listen": "",
 	}
 	g.config = g.with(nil)
@@ -243,23 +243,28 @@ func TestSecretsAreNotShown(t *testing.T) {
 	if out := g.run(g.config, "init"); out.Status != 0 {
 		t.Fatal(out)
 	}
-	for file, lines := range map[string][]string{"identity.txt": {"AGE-SECRET-KEY-"}, "worker.key": {"dedup "}} {
+	for file, begins := range map[string]string{"identity.txt": "AGE-SECRET-KEY-", "worker.key": "dedup ", "committer.key": "seed "} {
 		text, err := os.ReadFile(filepath.Join(g.Home, file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, lines[0]) {
-				g.secrets[file] = strings.TrimSpace(strings.TrimPrefix(line, "dedup "))
+			if _, secret, of := strings.Cut(line, " "); of && strings.HasPrefix(line, begins) {
+				g.secrets[file] = strings.TrimSpace(secret)
+			} else if strings.HasPrefix(line, begins) {
+				g.secrets[file] = strings.TrimSpace(line)
 			}
 		}
 	}
-	dedup, err := hex.DecodeString(g.secrets["worker.key"])
-	if err != nil {
-		t.Fatal(err)
+	for _, file := range []string{"worker.key", "committer.key"} {
+		raw, err := hex.DecodeString(g.secrets[file])
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.secrets[file+"'s bytes"] = string(raw)
 	}
-	g.secrets["dedup key's bytes"], g.secrets["content of a file"] = string(dedup), content
-	if len(g.secrets) != 8 {
+	g.secrets["content of a file"] = content
+	if len(g.secrets) != 10 {
 		t.Fatalf("%d secrets are known", len(g.secrets))
 	}
 	t.Run("success", func(t *testing.T) { g.success(t, tree) })
@@ -430,13 +435,15 @@ func (g *guarded) badFiles(t *testing.T) {
 		}
 	}
 	g.secrets["identity, cut short"] = identity[:len(identity)-3]
-	for name, key := range map[string]string{
-		"worker key of one line": write("dedup " + dedup + "\n"),
-		"identity as worker key": filepath.Join(g.Home, "identity.txt"),
+	for name, wrong := range map[string]struct{ service, setting, file string }{
+		"worker key of one line":    {"reader", "worker_key", write("dedup " + dedup + "\n")},
+		"identity as worker key":    {"reader", "worker_key", filepath.Join(g.Home, "identity.txt")},
+		"committer key of one line": {"committer", "committer_key", write("seed " + g.secrets["committer.key"] + "\n")},
+		"worker key as its own":     {"committer", "committer_key", filepath.Join(g.Home, "worker.key")},
 	} {
-		s, stop := g.start("reader", g.with(map[string]string{"worker_key": key}))
+		s, stop := g.start(wrong.service, g.with(map[string]string{wrong.setting: wrong.file}))
 		if err := s.Wait(); err == nil {
-			t.Errorf("%s: the reader did not mind", name)
+			t.Errorf("%s: the %s did not mind", name, wrong.service)
 		}
 		stop()
 	}

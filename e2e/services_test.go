@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // A round is a backup during which one service of each kind has a fault. The
@@ -104,6 +105,7 @@ func fired(timer *time.Timer) bool {
 // A new version takes the place of an old one while a backup runs: first it
 // works beside it, and then the old one is told to stop.
 func TestRollingRestart(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{})
 	for i, kind := range []struct {
@@ -128,6 +130,7 @@ func TestRollingRestart(t *testing.T) {
 
 // Nodes of a NATS cluster may die, one or all; its streams may go.
 func TestNATSNodesDie(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	f := fleet.New(t, fleet.Options{NATSNodes: 3})
 	js := connect(t, f)

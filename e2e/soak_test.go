@@ -12,6 +12,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // soakFor is how long trees change and faults strike, unless E2E_SOAK_MINUTES says more.
@@ -21,6 +22,7 @@ const soakFor = 20 * time.Second
 // while faults of all kinds strike at random. Each snapshot is restored and compared. Every decision follows from
 // the seed; how far the fleet is when a fault strikes does not.
 func TestSoak(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	seed, last := rand.Uint64(), soakFor
 	if text := os.Getenv("E2E_SEED"); text != "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // An upgrade is a fleet whose services are of two versions, and a tree that it backs up again and again.
@@ -24,9 +25,6 @@ type upgrade struct {
 	changes      *mutator
 	logged       map[*fleet.Service]int // bytes that the service had logged before it was started last
 }
-
-// firstThatAsks is the first version of the schema whose binaries ask a newer one whether they can work with it.
-const firstThatAsks = 5
 
 // A fleet of the release before this one is upgraded while it backs up: the index first, then the services one
 // after another, in either order. Whatever the mix, snapshots are committed by themselves, and both versions restore them.
@@ -95,20 +93,9 @@ func (u *upgrade) bothRestore(id string) {
 	u.asOld(func() { treetest.Equal(u, u.tree, u.Restore(id)) })
 }
 
-// asOld does something with the old program. One that is older than what makes it ask finds the schema that it knows:
-// that it would be content with the new one is what cannot be tested of it, that it works with the new tables is.
+// asOld does something with the old program.
 func (u *upgrade) asOld(do func()) {
 	u.Helper()
-	const show = "UPDATE goose_db_version SET is_applied = $2 WHERE version_id > $1"
-	set := func(applied bool) {
-		if _, err := u.Index.DB().Exec(show, u.schema, applied); err != nil {
-			u.Fatal(err)
-		}
-	}
-	if u.schema < firstThatAsks {
-		set(false)
-		defer set(true)
-	}
 	current := u.Program
 	u.Program = u.old
 	defer func() { u.Program = current }()
@@ -185,6 +172,7 @@ ALTER TABLE pages ADD COLUMN added text NOT NULL DEFAULT 'later'`
 // Services of this version go on, and start, with a newer index that says they can. With one that says they cannot, those that
 // start wait for their upgrade and say so.
 func TestOldServicesBesideANewerIndex(t *testing.T) {
+	testtarget.Need(t, testtarget.Upgrade)
 	t.Parallel()
 	u := newUpgrade(t, fleet.Binary(t), 71)
 	db, known := u.Index.DB(), u.schema

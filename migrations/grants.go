@@ -20,36 +20,39 @@ type Privilege struct {
 // internal/index/entindex and pgindex: what a statement names is there, and a column to lock rows by (SELECT … FOR SHARE
 // wants UPDATE of one).
 //
-// No role may delete a snapshot, a pack or a chunk, or change a repository.
+// No role may delete a snapshot, a pack or a chunk, or what a list refers to, or change a repository or a shard's key.
 var Privileges = []Privilege{
 	// Walkers compare with what the last snapshot found.
-	{"walker", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages"), nil},
+	{"walker", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "interrupted_pages"), nil},
 
-	// Readers ask where chunks are, and for old listings.
-	{"reader", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "chunks"), nil},
-	{"reader", may("SELECT"), in("packs"), of("id", "pack", "snapshot", "condemned")},
+	// Readers ask where chunks are, and for old listings. To find a pack takes the place of its object, and its length.
+	{"reader", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "chunks", "chunk_copies"), nil},
+	{"reader", may("SELECT"), in("packs"), of("id", "pack", "snapshot", "object", "object_offset", "stored_bytes", "condemned")},
 
 	// Committers are the only writers of results. They lead and schedule, too.
 	{"committer", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies"), nil},
-	{"committer", may("SELECT", "INSERT"), in("packs", "pack_dependencies"), nil},
+	{"committer", may("SELECT", "INSERT"), in("packs", "chunk_copies", "chunk_lists", "catalogs"), nil},
 	{"committer", may("INSERT"), in("problems"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE"), in("snapshots", "chunks", "leaders"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
+	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},
+	{"committer", may("UPDATE"), in("interrupted_pages"), of("listing")},
 	{"committer", may("UPDATE"), in("packs"), of("condemned")},
 	{"committer", may("UPDATE"), in("filers"), of("walk_slots", "read_slots", "walk_latency", "walk_idle", "read_latency", "read_idle")},
 	{"committer", may("UPDATE"), in("shards"), of("last_number", "last_good", "last_good_number", "last_good_started", "last_good_files",
-		"last_good_bytes", "policy_id", "policy_revision", "due", "deadline")},
+		"last_good_bytes", "interrupted", "checkpoint_bytes", "segment_bytes", "policy_id", "policy_revision", "due", "deadline")},
 
 	// Operators see what there is, register filers, shards and policies, begin snapshots and ask for their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
-		"problems", "pages", "chunks", "packs", "walk_tasks", "read_batches"), nil},
+		"problems", "pages", "chunks", "chunk_copies", "packs", "walk_tasks", "read_batches"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
 	{"operator", may("UPDATE"), in("filers"), of("site", "walk_tasks", "read_batches", "read_bytes", "compare", "selection", "labels",
 		"retired", "walk_slots", "read_slots")},
 	{"operator", may("UPDATE"), in("policies"), of("revision", "labels", "paused", "schedule", "time_zone", "jitter", "windows",
 		"recovery_point", "retention", "selection")},
-	{"operator", may("INSERT"), in("shards"), of("name", "source", "pattern", "selection", "retired", "filer_id", "last_number",
-		"last_good_number", "last_good_files", "last_good_bytes", "policy_id", "policy_revision", "due", "deadline")},
+	{"operator", may("INSERT"), in("shards"), of("shard_key", "name", "source", "pattern", "selection", "retired", "filer_id", "last_number",
+		"last_good_number", "last_good_files", "last_good_bytes", "interrupted", "checkpoint_bytes", "segment_bytes",
+		"policy_id", "policy_revision", "due", "deadline")},
 	{"operator", may("UPDATE"), in("shards"), of("source", "pattern", "selection", "retired", "last_number", "policy_id",
 		"policy_revision", "due", "deadline")},
 	{"operator", may("DELETE"), in("shards"), nil}, // those without a snapshot: others are referred to

@@ -13,11 +13,18 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{
 -- begin: without this, who may begin one could write one that is committed already, or complete before it is walked.
 CREATE OR REPLACE FUNCTION bctl_check_begin() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN
-    IF NEW.state <> 'running' OR NEW.committed IS NOT NULL OR NEW.segments IS NOT NULL OR NEW.tasks_announced <> 1
+    IF NEW.state <> 'running' OR NEW.committed IS NOT NULL OR NEW.ended IS NOT NULL OR NEW.recorded OR NEW.committer <> '' OR NEW.commit_until <> 0
+        OR NEW.segment IS NOT NULL OR NEW.segment_parts <> 0 OR NEW.checkpoint OR NEW.pages <> 0 OR NEW.pages_sum IS NOT NULL OR NEW.tasks_announced <> 1
         OR NEW.tasks_settled <> 0 OR NEW.batches_announced <> 0 OR NEW.batches_settled <> 0 OR NEW.files <> 0 OR NEW.problems_stored <> 0
         OR NEW.number IS DISTINCT FROM (SELECT last_number + 1 FROM public.shards WHERE id = NEW.shard_id AND filer_id = NEW.filer_id)
         OR NEW.base <> coalesce((SELECT number FROM public.snapshots
             WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1), 0)
+        OR NEW.base_id IS DISTINCT FROM (SELECT id FROM public.snapshots
+            WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1)
+        OR NEW.root <> (CASE WHEN NEW.new_root THEN '' ELSE coalesce((SELECT root FROM public.snapshots
+            WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1), '') END)
+        OR NEW.sort_time <> greatest(NEW.started, (SELECT sort_time FROM public.snapshots
+            WHERE shard_id = NEW.shard_id ORDER BY number DESC LIMIT 1))
     THEN
         RAISE insufficient_privilege USING MESSAGE = format('%I may begin snapshots, and write nothing else of them', current_user);
     END IF;
@@ -26,7 +33,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION bctl_check_root() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN
-    IF NEW.generation <> 0 OR NEW.attempt <> 0 OR NEW.directories <> '\x010100' OR NOT EXISTS (
+    IF NEW.generation <> 0 OR NEW.attempt <> 0 OR NEW.directories <> '\x01010000' OR NOT EXISTS (
         SELECT FROM public.snapshots WHERE id = NEW.snapshot_id AND filer_id = NEW.filer_id AND state = 'running'
             AND tasks_announced = 1 AND tasks_settled = 0)
         OR EXISTS (SELECT FROM public.walk_tasks WHERE snapshot_id = NEW.snapshot_id)

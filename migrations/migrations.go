@@ -2,13 +2,13 @@
 // dialect, in goose's form: NNNNN_name.sql. A released migration never changes.
 //
 // Tables of entities come from internal/index/ent/migratediff. The hot tables
-// (pages, chunks, pack_dependencies) are written by hand.
+// (pages, chunks and what belongs to them) are written by hand.
 //
 // # Old binaries beside a new schema
 //
 // A fleet is upgraded by migrating its index first and then restarting its services one by one. Until the last of them
-// is new, old ones work with the new schema, and are started with it. So each migration since
-// version 5 says in table schema_versions which binaries can:
+// is new, old ones work with the new schema, and are started with it. So each migration
+// says in table schema_versions which binaries can:
 //
 //	INSERT INTO schema_versions (version, oldest) VALUES (7, 4);
 //
@@ -52,7 +52,7 @@ func FS(d Dialect) (fs.FS, error) { return fs.Sub(files, string(d)) }
 const SelectVersion = "SELECT version_id FROM goose_db_version WHERE is_applied ORDER BY id DESC LIMIT 1"
 
 // SelectOldest reads the newest version that says which binaries can work with it, and the oldest of these
-// binaries' versions. The table is there since version 5.
+// binaries' versions. The first migration makes the table.
 const SelectOldest = "SELECT max(version), max(oldest) FROM schema_versions"
 
 // A Schema is that of a database, as this binary sees it.

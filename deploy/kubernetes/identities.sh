@@ -1,6 +1,6 @@
 #!/bin/sh
-# identities.sh INSTALLATION OVERLAY: put what bctl deploy has made for each identity, and readers' worker key, which
-# bctl init has made, beside the overlay's kustomization of that identity. What opens backups stays where it is.
+# identities.sh INSTALLATION OVERLAY: put what bctl deploy has made for each identity, and the keys of readers and
+# committers, which bctl init has made, beside the overlay's kustomization of that identity. What opens backups stays where it is.
 set -eu
 umask 077
 
@@ -15,5 +15,6 @@ for folder in "$overlay"/*/; do
 	done
 	case $name in
 	reader@*) cp "$installation/admin/worker.key" "$folder" ;;
+	committer) cp "$installation/admin/committer.key" "$folder" ;;
 	esac
 done

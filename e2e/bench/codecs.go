@@ -17,7 +17,9 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store/dirstore"
 )
 
 var codecNames = []string{"none", "s2", "zstd-1", "zstd-2", "zstd-3", "zstd-4"}
@@ -161,9 +163,24 @@ func (b *bench) summary(ctx context.Context, t *tool, p place, more ...string) (
 	return s, m, fmt.Errorf("bctl printed no summary: %s", text)
 }
 
+// repositoryOf returns which repository is at a place.
+func repositoryOf(p place) (backup.RepositoryID, error) {
+	s, err := dirstore.Open(filepath.Join(p.repo, "store"))
+	if err != nil {
+		return backup.RepositoryID{}, err
+	}
+	defer s.Close()
+	object, err := repo.ReadObject(context.Background(), s)
+	return object.ID, err
+}
+
 // readRatios reads the tables of all packs of a repository.
 func (of *coded) readRatios(p place) error {
 	opener, err := openerOf(p)
+	if err != nil {
+		return err
+	}
+	repository, err := repositoryOf(p)
 	if err != nil {
 		return err
 	}
@@ -180,7 +197,7 @@ func (of *coded) readRatios(p place) error {
 		if err != nil || len(id) != len(backup.PackID{}) {
 			return fmt.Errorf("%s is not named as a pack is: %w", path, err)
 		}
-		reader, err := pack.OpenBytes(data, backup.PackID(id), opener)
+		reader, err := pack.OpenBytes(data, repository, backup.PackID(id), opener)
 		if err != nil {
 			return err
 		}

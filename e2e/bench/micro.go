@@ -39,7 +39,7 @@ type micro struct {
 // hot are the packages whose functions run for each entry, chunk, page or message.
 var hot = []string{
 	"./services/walker/walk", "./internal/source/posix", "./internal/selection", "./internal/listing", "./internal/chunk", "./internal/pack", "./internal/seal",
-	"./services/reader/read", "./internal/segment", "./internal/flow", "./internal/index/sqliteindex", "./internal/index/pgindex", "./internal/restore",
+	"./services/reader/read", "./internal/journal", "./internal/flow", "./internal/index/sqliteindex", "./internal/index/pgindex", "./internal/restore",
 }
 
 // measureMicro runs the Go benchmarks, which tell where time and allocations go, one package after the other.

@@ -1,15 +1,13 @@
 package fleet
 
 import (
-	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
+
+	"github.com/bctl/bctl/e2e/testenv"
 )
 
 // Binary returns the path of a bctl that is built from this source tree, unless
@@ -26,42 +24,15 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// binary builds at a place that outlives the test binary, where the next build has
-// nothing to do if nothing changed, and copies from there: a process keeps its
-// program even if another test run builds meanwhile.
+// binary copies what it builds: a process keeps its program even if another
+// test run builds meanwhile.
 var binary = sync.OnceValues(func() (string, error) {
 	if program := os.Getenv("BCTL_E2E_PROGRAM"); program != "" {
 		return ownCopy(program)
 	}
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return "", fmt.Errorf("find the module: %w", err)
-	}
-	cache, err := os.UserCacheDir()
+	built, err := testenv.Build("bctl", "./services/bctl")
 	if err != nil {
 		return "", err
-	}
-	name, flags := "bctl", []string{"build", "-buildvcs=false"}
-	if Race {
-		name, flags = "bctl-race", append(flags, "-race")
-	}
-	directory := filepath.Join(cache, "bctl-tools", "e2e")
-	if err := os.MkdirAll(directory, 0o755); err != nil {
-		return "", err
-	}
-	lock, err := os.OpenFile(filepath.Join(directory, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", err
-	}
-	built := filepath.Join(directory, name)
-	build := exec.Command("go", append(flags, "-o", built, "./services/bctl")...)
-	build.Dir = strings.TrimSpace(string(root))
-	if output, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build bctl: %w:\n%s", err, output)
 	}
 	return ownCopy(built)
 })

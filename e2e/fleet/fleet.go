@@ -15,6 +15,7 @@ type Options struct {
 	Walkers, Readers, Committers int    // 0: two; negative: none
 	OwnPostgres                  bool   // a server that the test may kill, and that loses nothing then
 	NATSNodes                    int    // 0: one server; else a cluster of so many, and streams with as many replicas
+	S3                           bool   // the store is an S3 server; else it is a directory, unless Proxy or Links need one
 	Proxy                        bool   // S3 requests go through a FaultProxy
 	Links                        bool   // each service reaches its servers over Links of its own
 	Worker                       string // more settings of worker, as YAML: "stall_after: 1s"
@@ -28,8 +29,8 @@ type Fleet struct {
 	NATS     *testenv.NATSServer    // nil with NATSNodes
 	Nodes    testenv.NATSNodes      // nil without
 	Postgres *testenv.ClusterServer // nil unless OwnPostgres
-	S3       *testenv.S3Server
-	Proxy    *FaultProxy // nil unless Options.Proxy
+	S3       *testenv.S3Server      // nil without Options.S3, Proxy and Links
+	Proxy    *FaultProxy            // nil unless Options.Proxy
 	Index    *Index
 
 	Walkers, Readers, Committers []*Service
@@ -50,8 +51,12 @@ const LeaseSeconds = 3
 // New starts a fleet with a new repository.
 func New(t testing.TB, o Options) *Fleet {
 	t.Helper()
-	f := &Fleet{Client: NewClient(t), S3: testenv.VersityGW(t), options: o, registered: map[string]bool{}}
+	f := &Fleet{Client: NewClient(t), options: o, registered: map[string]bool{}}
 	f.Program = o.Program
+	if o.S3 || o.Proxy || o.Links {
+		f.S3 = testenv.VersityGW(t)
+		f.endpoint = "http://" + f.S3.Endpoint
+	}
 	if o.NATSNodes > 0 {
 		f.Nodes = testenv.NATSCluster(t, o.NATSNodes)
 	} else {
@@ -63,7 +68,6 @@ func New(t testing.TB, o Options) *Fleet {
 	} else {
 		f.dsn = testenv.Postgres(t)
 	}
-	f.endpoint = "http://" + f.S3.Endpoint
 	if o.Proxy {
 		f.Proxy = newFaultProxy(t, f.endpoint)
 		f.endpoint = f.Proxy.URL
@@ -90,17 +94,26 @@ func (f *Fleet) NATSURL() string {
 func (f *Fleet) writeConfig() {
 	f.t.Helper()
 	text := fmt.Sprintf(`index: {url: %q, max_connections: 8}
-store: {url: "s3://%s/repo", endpoint: %q, region: %s, access_key: %q, secret_key: %q, retry: 60s}
+store: {%s, retry: 60s}
 nats: {url: %q, replicas: %d}
 worker_key: %q
+committer_key: %q
 identity: %q
 worker: {lease: %ds, queue_lease: %ds, poll: 50ms, %s}
 log: {level: debug, format: text}
-`, f.dsn, f.S3.Bucket, f.endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey, f.NATSURL(), max(f.options.NATSNodes, 1),
-		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "identity.txt"), LeaseSeconds, LeaseSeconds, f.options.Worker)
+`, f.dsn, f.storeSettings(), f.NATSURL(), max(f.options.NATSNodes, 1),
+		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), LeaseSeconds, LeaseSeconds, f.options.Worker)
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+func (f *Fleet) storeSettings() string {
+	if f.S3 == nil {
+		return fmt.Sprintf("url: %q", f.StoreDir())
+	}
+	return fmt.Sprintf(`url: "s3://%s/repo", endpoint: %q, region: %s, access_key: %q, secret_key: %q`,
+		f.S3.Bucket, f.endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey)
 }
 
 func (f *Fleet) services(kind string, n int) []*Service {

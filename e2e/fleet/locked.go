@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // Locked is what a fleet has that is all TLS, with an installation that bctl deploy made.
@@ -27,6 +28,7 @@ type Locked struct {
 // and proxies have names that are in no certificate.
 func NewLocked(t testing.TB, o Options, flags ...string) *Fleet {
 	t.Helper()
+	testtarget.Need(t, testtarget.S3)
 	f := &Fleet{Client: NewClient(t), Postgres: testenv.PostgresServer(t), options: o, registered: map[string]bool{}, Locked: &Locked{}}
 	if o.Links || o.Proxy {
 		t.Fatal("a locked fleet has no links and no proxy")
@@ -52,7 +54,7 @@ func NewLocked(t testing.TB, o Options, flags ...string) *Fleet {
 	}
 	f.Distribute()
 	f.As("admin").Must("init")
-	f.GiveKeys("reader@default", "operator")
+	f.GiveKeys("reader@default", "committer", "operator")
 	f.Config = f.Settings("operator")
 	f.Env = append(f.Env, "BCTL_CONFIG="+f.Config)
 	f.dsn = f.superuser()
@@ -76,13 +78,16 @@ func (f *Fleet) As(identity string, env ...string) *Client {
 }
 
 // GiveKeys copies what init has made for others from the admin's folder, as its administrator would: the worker key to
-// readers, the identity that opens backups to operators.
+// readers, the committer key to committers, the identity that opens backups to operators.
 func (f *Fleet) GiveKeys(identities ...string) {
 	f.t.Helper()
 	for _, identity := range identities {
 		name := "worker.key"
-		if identity == "operator" {
+		switch identity {
+		case "operator":
 			name = "identity.txt"
+		case "committer":
+			name = "committer.key"
 		}
 		f.copyFile(filepath.Join(f.Machines, "admin", name), filepath.Join(f.Machines, identity, name))
 	}

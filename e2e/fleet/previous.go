@@ -9,12 +9,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // Previous returns the path of bctl as the release before this one had it: the commit that the file
 // e2e/previous-release names. It skips the test where this clone does not have that commit.
 func Previous(t testing.TB) string {
 	t.Helper()
+	testtarget.Need(t, testtarget.Upgrade)
 	Binary(t) // and so skips where that does
 	path, err := previous()
 	var failed *exec.ExitError

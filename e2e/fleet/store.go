@@ -9,8 +9,8 @@ import (
 )
 
 // CheckStore compares the objects below a directory with the index: every
-// registered pack is there, and a pack that is not registered was made for a
-// snapshot that has ended. It returns how many such orphans there are.
+// registered pack is there; a pack that is not registered, and a commit record,
+// are of a snapshot that has ended. It returns how many such orphans there are.
 func CheckStore(t testing.TB, directory string, x *Index) (orphans int) {
 	t.Helper()
 	objects := objects(t, directory)
@@ -31,7 +31,11 @@ func CheckStore(t testing.TB, directory string, x *Index) (orphans int) {
 				t.Errorf("%s is not registered, and its snapshot has not ended", name)
 			}
 			orphans++
-		case "segments", "keys", "repository":
+		case "commits":
+			if !snapshots[rest] {
+				t.Errorf("%s is there, and its snapshot has not ended", name)
+			}
+		case "segments", "catalog", "index", "keys", "repository":
 		default:
 			t.Errorf("%s: what is this?", name)
 		}
@@ -72,7 +76,12 @@ func objects(t testing.TB, directory string) map[string]int64 {
 func (r *Repo) StoreDir() string { return filepath.Join(r.Dir, "store") }
 
 // StoreDir is where the repository's objects are: versitygw keeps each as a file.
-func (f *Fleet) StoreDir() string { return filepath.Join(f.S3.Dir, f.S3.Bucket, "repo") }
+func (f *Fleet) StoreDir() string {
+	if f.S3 == nil {
+		return filepath.Join(f.Home, "store")
+	}
+	return filepath.Join(f.S3.Dir, f.S3.Bucket, "repo")
+}
 
 // MakeReadable lets every user read and enter the directories from the
 // system's temporary directory down to path.

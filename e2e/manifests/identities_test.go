@@ -56,10 +56,13 @@ func TestPodsHaveTheFilesOfTheirIdentity(t *testing.T) {
 	eachPod(t, func(t *testing.T, f *fleet, p podOf) {
 		folder := folderOf(p)
 		want := slices.DeleteFunc(filesIn(t, f.installation+"/"+folder), func(name string) bool {
-			return name == "worker.key" || name == "identity.txt"
+			return name == "worker.key" || name == "committer.key" || name == "identity.txt"
 		})
 		if strings.HasPrefix(folder, "reader@") {
 			want = append(want, "worker.key")
+		}
+		if folder == "committer" {
+			want = append(want, "committer.key")
 		}
 		got := slices.Sorted(maps.Keys(f.secretOf(t, p).Data))
 		slices.Sort(want)
@@ -94,8 +97,10 @@ func TestSecrets(t *testing.T) {
 				if name == "identity.txt" || name == "ca.key" || strings.Contains(string(data), "identity.txt of") {
 					t.Errorf("Secret %s has what no cluster should have: %s", s.Name, name)
 				}
-				if (name == "worker.key") != (string(data) == "worker.key of a repository\n") {
-					t.Errorf("Secret %s: %s is %q", s.Name, name, data)
+				for _, key := range []string{"worker.key", "committer.key"} {
+					if (name == key) != (string(data) == key+" of a repository\n") {
+						t.Errorf("Secret %s: %s is %q", s.Name, name, data)
+					}
 				}
 			}
 		}

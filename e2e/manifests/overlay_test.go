@@ -111,7 +111,7 @@ func makeFleet(t *testing.T, overlay string) *fleet {
 		}
 	}
 	runBctl(t, init...)
-	for _, name := range []string{"worker.key", "identity.txt"} { // bctl init makes them there
+	for _, name := range []string{"worker.key", "committer.key", "identity.txt"} { // bctl init makes them there
 		writeFile(t, filepath.Join(f.installation, "admin", name), []byte(name+" of a repository\n"))
 	}
 	if output, err := exec.Command(filepath.Join(copied, "identities.sh"), f.installation, root).CombinedOutput(); err != nil {

@@ -172,7 +172,7 @@ func (l large) run(t testing.TB, f *fleet.Fleet, queued int) (took time.Duration
 
 // noServices is a fleet that is nothing but its servers and its command.
 func noServices(t testing.TB) *fleet.Fleet {
-	return fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1, OwnPostgres: true})
+	return fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1, S3: true, OwnPostgres: true})
 }
 
 func TestManySnapshotsAtOnceKeepToTheLimits(t *testing.T) {

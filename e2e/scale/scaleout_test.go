@@ -57,7 +57,7 @@ const quiet = "BCTL_LOG_LEVEL=warn"
 // newFleet has one reader and one committer, which has settings of its own, and no walker yet.
 func newFleet(b *testing.B, committer ...string) *fleet.Fleet {
 	b.Helper()
-	f := fleet.New(b, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})
+	f := fleet.New(b, fleet.Options{Walkers: -1, Readers: -1, Committers: -1, S3: true})
 	f.Readers = append(f.Readers, f.Service("reader", quiet))
 	f.Committers = append(f.Committers, f.Service("committer", append(committer, quiet)...))
 	return f

@@ -9,6 +9,7 @@
 //	filer.SetLatency(slowfs.Latency{})       // from the next request on
 //	filer.Hang("export/home")                // what is below it blocks, until Resume
 //	filer.AddSnapshot("hourly.0", copied)    // .snapshot/hourly.0 is there
+//	filer.Fail(slowfs.Getattr, "home/a", syscall.EIO)()
 //	filer.Counters().Stats
 //
 // It is as near to an NFS mount as is needed to find out what a backup costs:

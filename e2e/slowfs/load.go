@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -39,8 +40,32 @@ const (
 	list
 	readlink
 	xattr
+	openDirectory // these two take no time
+	seek
 	kinds
 )
+
+// A Request is what a file system is asked.
+type Request kind
+
+// The requests that can fail (FS.Fail).
+const (
+	Lookup        = Request(lookup) // of a name; the path is the name's
+	Getattr       = Request(getattr)
+	Open          = Request(open) // of a file
+	OpenDirectory = Request(openDirectory)
+	Read          = Request(read)
+	Seek          = Request(seek)
+	List          = Request(list)
+	Readlink      = Request(readlink)
+	Xattr         = Request(xattr)
+)
+
+// A fault is an error in the place of the answer to a request.
+type fault struct {
+	kind kind
+	path string
+}
 
 func (l *Latency) of(k kind) time.Duration {
 	switch k {
@@ -65,6 +90,7 @@ type load struct {
 	latency          Latency
 	free             []time.Time // when each of those that serve has nothing to do; empty: any number serve
 	hung             []string    // paths of which no request is answered
+	faults           map[fault]syscall.Errno
 	released         chan struct{}
 }
 
@@ -100,6 +126,31 @@ func (l *load) resume() {
 	l.released = make(chan struct{})
 }
 
+// fail has a request fail until lift is called.
+func (l *load) fail(f fault, errno syscall.Errno) (lift func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.faults == nil {
+		l.faults = map[fault]syscall.Errno{}
+	}
+	l.faults[f] = errno
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.faults, f)
+	}
+}
+
+// fault is the error of a request that is to fail.
+func (l *load) fault(r request) fuse.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.faults) == 0 {
+		return fuse.OK
+	}
+	return fuse.Status(l.faults[fault{r.kind, r.node.shownPath(r.name)}])
+}
+
 func (l *load) close() { l.closeOnce.Do(func() { close(l.closed) }) }
 
 func (l *load) counters() Counters {
@@ -125,6 +176,9 @@ type request struct {
 // serve returns when the filer has an answer. It fails when the file system
 // is unmounted, or when it hangs and whoever asks is killed.
 func (l *load) serve(r request) fuse.Status {
+	if status := l.fault(r); !status.Ok() {
+		return status
+	}
 	l.requests[r.kind].Add(1)
 	if !r.free && (r.kind == lookup || r.kind == getattr) {
 		l.stats.Add(1)

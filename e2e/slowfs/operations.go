@@ -170,6 +170,9 @@ func (o *operations) OpenDir(_ <-chan struct{}, input *fuse.OpenIn, out *fuse.Op
 	if n == nil {
 		return stale
 	}
+	if status := o.load.fault(request{kind: openDirectory, node: n}); !status.Ok() {
+		return status
+	}
 	if n.listsSnapshots() {
 		o.add(&handle{node: n, fd: -1, names: o.nodes.snapshotNames()}, out)
 		return fuse.OK
@@ -266,6 +269,9 @@ func (o *operations) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekO
 	h := o.handle(in.Fh)
 	if h == nil {
 		return fuse.EBADF
+	}
+	if status := o.load.fault(request{kind: seek, node: h.node}); !status.Ok() {
+		return status
 	}
 	at, err := unix.Seek(h.fd, int64(in.Offset), int(in.Whence))
 	out.Offset = uint64(at)

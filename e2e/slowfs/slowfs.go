@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -123,6 +124,13 @@ func (f *FS) Hang(path string) { f.load.hang(path) }
 
 // Resume ends all that Hang did.
 func (f *FS) Resume() { f.load.resume() }
+
+// Fail has a request for a path fail, until lift is called. The kernel passes on
+// what it is told, but for what it has in its caches, and for errors of reads,
+// which are EIO then.
+func (f *FS) Fail(r Request, path string, errno syscall.Errno) (lift func()) {
+	return f.load.fail(fault{kind(r), path}, errno)
+}
 
 // Counters returns what was asked for so far.
 func (f *FS) Counters() Counters { return f.load.counters() }

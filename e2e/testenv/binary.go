@@ -10,35 +10,53 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 var (
-	natsServer = program{name: "nats-server", setting: "BCTL_NATS_SERVER"}
+	natsServer = program{name: "nats-server", setting: "BCTL_NATS_SERVER", pkg: "github.com/nats-io/nats-server/v2"}
 	versitygw  = program{name: "versitygw", setting: "BCTL_VERSITYGW"}
 	minioBin   = program{name: "minio", setting: "BCTL_MINIO"}
 	mcBin      = program{name: "mc", setting: "BCTL_MC"}
 )
 
-// program is a server that e2e/tool.sh builds, unless a setting names one.
+// program is a server that is built once, unless a setting names one.
 type program struct {
 	name, setting string
+	pkg           string // in a module of go.mod; empty: e2e/tool.sh builds it, which takes minutes
 }
 
 var resolved sync.Map // name → func() (string, error)
 
-// path returns where the program is, after building it if it has to.
+// path returns where the program is, after building it if it has to. It skips the
+// test where that takes minutes and nobody asked for them.
 func (p program) path(t testing.TB) string {
 	t.Helper()
 	skipIfShort(t)
-	if path := os.Getenv(p.setting); path != "" {
-		return path
+	if p.pkg == "" {
+		testtarget.Need(t, testtarget.S3)
 	}
-	once, _ := resolved.LoadOrStore(p.name, sync.OnceValues(func() (string, error) { return buildTool(p.name) }))
-	path, err := once.(func() (string, error))()
+	path, err := p.find()
 	if err != nil {
-		t.Fatalf("no %s: set %s to its path, or see why `e2e/tool.sh %s` fails: %v", p.name, p.setting, p.name, err)
+		t.Fatalf("no %s: set %s to its path, or see why it cannot be built: %v", p.name, p.setting, err)
 	}
 	return path
+}
+
+func (p program) find() (string, error) {
+	if path := os.Getenv(p.setting); path != "" {
+		return path, nil
+	}
+	once, _ := resolved.LoadOrStore(p.name, sync.OnceValues(p.build))
+	return once.(func() (string, error))()
+}
+
+func (p program) build() (string, error) {
+	if p.pkg != "" {
+		return Build(p.name, p.pkg)
+	}
+	return buildTool(p.name)
 }
 
 func skipIfShort(t testing.TB) {

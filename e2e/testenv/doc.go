@@ -13,14 +13,15 @@
 //
 // What a test starts is killed when the test ends, its output is in the test's log when the test failed, and
 // it dies with the test binary however that ends. A server that cannot be had fails the test with one line
-// that says what to do: a suite that skips what it cannot run proves nothing. Only -short skips.
+// that says what to do: a suite that skips what it cannot run proves nothing. Only -short skips, and tests with an
+// S3 server belong to make test-s3 (package testtarget), because these servers take minutes to build.
 //
 // Where programs come from:
 //
 //	program       setting               otherwise
 //	Postgres      TEST_POSTGRES_DSN     a private cluster of the installed initdb and postgres
-//	nats-server   BCTL_NATS_SERVER      e2e/tool.sh nats-server (builds the pinned version once)
-//	versitygw     BCTL_VERSITYGW        e2e/tool.sh versitygw
+//	nats-server   BCTL_NATS_SERVER      Build: the version in go.mod
+//	versitygw     BCTL_VERSITYGW        e2e/tool.sh versitygw (builds the pinned version once)
 //	minio         BCTL_MINIO            e2e/tool.sh minio
 //	mc            BCTL_MC               e2e/tool.sh mc
 //

@@ -1,9 +1,6 @@
 package testenv
 
-import (
-	"fmt"
-	"os"
-)
+import "fmt"
 
 // Launch is Start for a program that is no test. Its output is added to the file logPath. It dies with
 // this program; until then whoever launched it must Kill or Stop it. Restart is for tests only.
@@ -12,13 +9,9 @@ func Launch(command Command, logPath string) (*Process, error) { return start(co
 // Program returns where nats-server, versitygw or minio is, after building it if it has to.
 func Program(name string) (string, error) {
 	for _, p := range []program{natsServer, versitygw, minioBin} {
-		if p.name != name {
-			continue
+		if p.name == name {
+			return p.find()
 		}
-		if path := os.Getenv(p.setting); path != "" {
-			return path, nil
-		}
-		return buildTool(name)
 	}
 	return "", fmt.Errorf("no server is called %s", name)
 }

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	readyWithin = 60 * time.Second // generous: two cores may be running a dozen race-detector builds
-	stopWithin  = 15 * time.Second
+	readyWithin = 2 * time.Minute // generous: two cores may be running a dozen race-detector builds
+	stopWithin  = time.Minute
 	pollEvery   = 20 * time.Millisecond
 	logTail     = 16 << 10 // bytes of a process's output that a failed test shows
 )
@@ -168,7 +168,7 @@ func (p *Process) Kill() {
 	_ = p.Wait()
 }
 
-// Stop asks the process to end (SIGTERM), gives it 15 seconds, then kills it.
+// Stop asks the process to end (SIGTERM), gives it a minute, then kills it.
 func (p *Process) Stop() { p.stop(syscall.SIGTERM) }
 
 func (p *Process) stop(signal syscall.Signal) {

@@ -88,24 +88,56 @@ func (t Time) Compare(u Time) int {
 
 // Flags say what is special about an entry in one snapshot. The bits are part
 // of the listing format.
-type Flags uint8
+type Flags uint16
 
 const (
-	// Racy: mtime or ctime is not older than the snapshot's start by the
-	// clock's grain, so that a later change may not show; the next snapshot
-	// reads the entry again.
+	// Racy: a change that follows the snapshot may not show in the times that
+	// are compared, because they are not older than the snapshot's start by
+	// the clock's grain. The next snapshot reads the entry again.
 	Racy Flags = 1 << iota
-	// Unreadable: the content could not be read. It is the last good copy's
-	// where there is one (with that copy's size and times), else there is none.
+	// Unreadable: the entry could not be read. A file has the content, size and
+	// times of its last good copy, or no content where there is none. A
+	// directory has the entries of the last snapshot that could list it, and so
+	// has everything below it.
 	Unreadable
-	// ChangedWhileRead: the file changed under the reader each time it tried.
+	// ChangedWhileRead: the file changed under the reader each time it was
+	// read. Its content may mix several states.
 	ChangedWhileRead
 	// Wanted: the content is still to be read. Only a page on its way from a
-	// walker to a reader has it; no stored listing does.
+	// walker to a reader has this flag; no stored listing does.
 	Wanted
 	// XattrsWanted: the extended attributes are still to be read, as Wanted.
 	XattrsWanted
+	// XattrsUnreadable: the extended attributes could not be read. They are
+	// those of the last good copy, or none where there is no such copy.
+	XattrsUnreadable
+	// Boundary: the entry is on another file system, or another mount, than
+	// the directory that it is in. On the Self of a directory it means that a
+	// file system begins there. It is never set on the root of a shard.
+	Boundary
+	// AttributesUnknown: nothing is known of the entry but that it exists. One
+	// that may be a file, as far as is known, has the kind File and ContentMissing.
+	// A directory that is not Unreadable as well had vanished before it could be
+	// looked at: nothing was there.
+	AttributesUnknown
+	// ContentMissing: no snapshot has ever read the content of this file, which
+	// is Unreadable as well. Size is what the file system says.
+	ContentMissing
 )
+
+// Provisional are the flags of an entry that the next snapshot must look at
+// again, whatever its attributes are then.
+const Provisional = Racy | Unreadable | ChangedWhileRead | XattrsUnreadable | AttributesUnknown | ContentMissing
+
+// Flawed are the flags of an entry that is not what the file server had when
+// the snapshot was taken.
+const Flawed = Provisional &^ Racy
+
+// HadVanished reports whether e, the Self of a directory, stands for one that was
+// gone before it could be looked at: its parent lists it all the same.
+func (e *Entry) HadVanished() bool {
+	return e.Kind == Directory && e.Flags&(AttributesUnknown|Unreadable) == AttributesUnknown
+}
 
 // An Xattr is one extended attribute; POSIX ACLs are among them, as
 // system.posix_acl_access and system.posix_acl_default.
@@ -130,7 +162,7 @@ type Entry struct {
 	Ctime  Time
 	Btime  Time   // zero where the file system has none
 	Inode  uint64 //
-	Device uint64 // st_dev, to tell hardlinks; never compared between snapshots
+	Device uint64 // st_dev, as the machine that walks sees it now; no listing stores it
 	Rdev   uint64 // of CharDev and BlockDev
 	Target string // of a Symlink
 
@@ -168,6 +200,7 @@ type PageKey int64
 type Page struct {
 	Path    string  // of the directory within the shard: "" is the root, no leading or trailing slash
 	Key     PageKey //
+	Next    PageKey // of the directory's page that follows; 0: this is the last
 	Self    *Entry  // the directory itself: in page 0, and only there
 	Entries []Entry // sorted by name, bytewise
 }

@@ -59,6 +59,7 @@ type Load struct {
 // A Shard is one tree on a filer, snapshotted as a unit.
 type Shard struct {
 	ID     ShardID
+	Key    ShardKey
 	Filer  FilerID
 	Name   string // unique on its filer; the absolute path where nothing else was said
 	Source string // where to read it: a URL, "posix:///srv/home"

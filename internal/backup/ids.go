@@ -2,8 +2,10 @@ package backup
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math/bits"
 )
 
 // A ChunkHash is the keyed BLAKE3 (256 bit) of a chunk's plaintext. It stands
@@ -65,6 +67,16 @@ func ParseRepositoryID(s string) (RepositoryID, error) {
 	return RepositoryID(raw), err
 }
 
+// A ShardKey names a shard for ever and everywhere, whatever it is called and
+// whichever index has it.
+type ShardKey [16]byte
+
+// NewShardKey returns a random ShardKey.
+func NewShardKey() ShardKey { return ShardKey(random16()) }
+
+// String returns the 32 hexadecimal digits.
+func (k ShardKey) String() string { return hex.EncodeToString(k[:]) }
+
 // A FilerID, ShardID, TaskID or BatchID is a row of the index.
 type (
 	FilerID int64
@@ -91,6 +103,47 @@ type Fingerprint [16]byte
 // Matches reports whether both are the same and neither is zero.
 func (f Fingerprint) Matches(other Fingerprint) bool {
 	return f == other && f != Fingerprint{}
+}
+
+// A PageDigest is the BLAKE3 (256 bit) of one version of a page: where it is,
+// its fingerprint and its listing (listing.Digest).
+type PageDigest [32]byte
+
+// A PageSet stands for the pages of a snapshot: how many there are, and the sum
+// of their digests, as integers of 256 bits, little endian, modulo 2^256. So
+// it is kept up to date by what a snapshot adds and ends, without a look at the
+// other pages.
+//
+// It shows that pages are missing or damaged. It does not hold against somebody
+// who can choose pages as he likes: what is authentic follows from signatures.
+type PageSet struct {
+	Pages int64
+	Sum   [32]byte
+}
+
+// Add adds a page.
+func (s *PageSet) Add(d PageDigest) {
+	s.Pages++
+	s.Sum = add256(s.Sum, d, 0)
+}
+
+// Remove takes a page away.
+func (s *PageSet) Remove(d PageDigest) {
+	s.Pages--
+	for i := range d {
+		d[i] = ^d[i]
+	}
+	s.Sum = add256(s.Sum, d, 1) // the two's complement
+}
+
+// add256 returns a + b + carry modulo 2^256.
+func add256(a, b [32]byte, carry uint64) (sum [32]byte) {
+	for i := 0; i < len(sum); i += 8 {
+		var n uint64
+		n, carry = bits.Add64(binary.LittleEndian.Uint64(a[i:]), binary.LittleEndian.Uint64(b[i:]), carry)
+		binary.LittleEndian.PutUint64(sum[i:], n)
+	}
+	return sum
 }
 
 func random16() (b [16]byte) {

@@ -3,7 +3,7 @@ package backup
 // What the stages tell one another. Package flow carries these as protobuf,
 // and the index accepts the results. The order of their lives:
 //
-//	WalkTask ─► SliceWalked ─► ReadBatch ─► PackStored, BatchStored
+//	WalkTask ─► SliceWalked ─► ReadBatch ─► PackStored, ListsStored, BatchStored
 //
 // Only the committer makes WalkTasks and ReadBatches, out of rows of the index.
 
@@ -14,8 +14,17 @@ type Job struct {
 	Shard    ShardID
 	Number   SnapshotNumber
 	Base     SnapshotNumber // 0: there is nothing to compare with
-	Started  Time
-	Source   string // URL of the shard's root
+	// Interrupted says that a snapshot of the shard which was not committed has
+	// left pages: the content that they have of unchanged files need not be read
+	// again.
+	Interrupted bool
+	Started     Time
+	Source      string // URL of the shard's root
+	// Root is the root that is to be read: a worker that sees another at Source
+	// sees another tree. The first task of a shard's first snapshot has none.
+	Root Root
+	// AllowShrink and NewRoot are the snapshot's.
+	AllowShrink, NewRoot bool
 	// Snapshots, in a root task only, is the shard's pattern of source
 	// snapshots: the newest is to be taken, and told as SliceWalked.Source.
 	Snapshots string
@@ -34,6 +43,9 @@ type WalkTask struct {
 	Generation int32 // 0: the root task; a child has its parent's plus one. Early generations get small budgets.
 	// Directories are paths within the shard, in order of their path keys.
 	Directories []string
+	// Mounts are the directories among those and above them at which a file
+	// system was seen to begin, in this snapshot.
+	Mounts []string
 	// Scarce: the filer soon has places for more tasks than are open. Walkers may be idle, so that
 	// the walk is to be cut up soon.
 	Scarce bool
@@ -49,9 +61,10 @@ type PageVersion struct {
 }
 
 // A PageChange is a page that a snapshot added or, where Ended, one that it
-// ended; of that, only Path and Key are there.
+// ended; of that, only Path, Key and Digest are there.
 type PageChange struct {
-	Ended bool
+	Ended  bool
+	Digest PageDigest
 	PageVersion
 }
 
@@ -82,9 +95,9 @@ type SliceWalked struct {
 	// Removed are directories that are gone, with all that was below them.
 	Removed []string
 	// Batches are pages with content to read; each becomes one ReadBatch.
-	Batches [][]PageVersion
+	Batches []PagesToRead
 	// Children are the directories left to walk; each becomes one WalkTask.
-	Children [][]string
+	Children []Child
 
 	Counts   Counts
 	Problems []Problem
@@ -92,10 +105,25 @@ type SliceWalked struct {
 	// Source, in the result of a root task, is the URL of the source snapshot
 	// that was taken: all other work of the snapshot reads that.
 	Source string
+	// Root, in the result of a root task, identifies the tree that was walked:
+	// all other work of the snapshot reads that.
+	Root Root
 
 	// Failed, where it is not empty, says why the shard cannot be walked at
 	// all (its root is gone, say); the snapshot fails with it.
 	Failed string
+}
+
+// A Child is what a WalkTask will be about.
+type Child struct {
+	Directories []string
+	Mounts      []string
+}
+
+// PagesToRead are what a ReadBatch will be about. Mounts are as in WalkTask.
+type PagesToRead struct {
+	Pages  []PageVersion
+	Mounts []string
 }
 
 // A ReadBatch asks a reader for the content of some pages' Wanted entries.
@@ -103,7 +131,7 @@ type ReadBatch struct {
 	Job     Job
 	ID      BatchID
 	Attempt int32
-	Pages   []PageVersion
+	PagesToRead
 }
 
 // PackStored says that a pack is durable in the store, and what is in it.
@@ -111,8 +139,24 @@ type ReadBatch struct {
 type PackStored struct {
 	Snapshot    SnapshotID
 	Pack        PackID
-	StoredBytes int64 // size of the object
+	StoredBytes int64    // size of the object
+	FrameBytes  []uint32 // length of each frame, as it is stored
 	Chunks      []ChunkPlace
+}
+
+// ListsStored says which chunks are in list chunks that a batch's pages refer
+// to, so that what a file consists of is known without a key. It comes before
+// the BatchStored that relies on it.
+type ListsStored struct {
+	Snapshot SnapshotID
+	Lists    []ChunkList
+}
+
+// A ChunkList is the content of one list chunk.
+type ChunkList struct {
+	List   ChunkID
+	Nested bool // Chunks are list chunks themselves
+	Chunks []ChunkID
 }
 
 // A ChunkPlace is where a chunk is within its pack.

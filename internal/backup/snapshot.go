@@ -23,22 +23,32 @@ type Selection struct {
 }
 
 // Counts is what one stage did for a snapshot; those of all accepted results
-// add up to the snapshot's.
+// add up to the snapshot's. The names in JSON are part of the formats in the
+// store.
 type Counts struct {
-	Files          int64 // entries that are not directories, as they are in the snapshot
-	Directories    int64
-	Bytes          int64 // sum of the sizes of the files
-	FilesNew       int64 // no entry of this name before
-	FilesChanged   int64
-	FilesUnchanged int64
-	StatCalls      int64
-	NewBytes       int64 // plaintext of chunks not stored before
-	StoredBytes    int64 // what packs grew by
-	ReadBytes      int64 // bytes read from the source
-	Errors         int64 // problems
+	Files          int64 `json:"files"` // entries that are not directories, as they are in the snapshot
+	Directories    int64 `json:"directories"`
+	Bytes          int64 `json:"bytes"`     // sum of the sizes of the files
+	FilesNew       int64 `json:"files_new"` // no entry of this name before
+	FilesChanged   int64 `json:"files_changed"`
+	FilesUnchanged int64 `json:"files_unchanged"`
+	StatCalls      int64 `json:"stat_calls"`
+	NewBytes       int64 `json:"new_bytes"`    // plaintext of chunks not stored before
+	StoredBytes    int64 `json:"stored_bytes"` // what packs grew by
+	ReadBytes      int64 `json:"read_bytes"`   // bytes read from the source
+	Errors         int64 `json:"errors"`       // problems
+	Vanished       int64 `json:"vanished"`     // files that the walk found, and that were gone when they were to be read
+	Carried        int64 `json:"carried"`      // entries of which the snapshot has an earlier state, because they could not be read
+	Torn           int64 `json:"torn"`         // files that changed each time they were read
 
 	// Seconds of work by stage, summed over all workers that did it.
-	WalkSeconds, ReadSeconds, HashSeconds, CompressSeconds, SealSeconds, UploadSeconds, CommitSeconds float64
+	WalkSeconds     float64 `json:"walk_seconds"`
+	ReadSeconds     float64 `json:"read_seconds"`
+	HashSeconds     float64 `json:"hash_seconds"`
+	CompressSeconds float64 `json:"compress_seconds"`
+	SealSeconds     float64 `json:"seal_seconds"`
+	UploadSeconds   float64 `json:"upload_seconds"`
+	CommitSeconds   float64 `json:"commit_seconds"`
 }
 
 // Add adds d to c.
@@ -54,6 +64,9 @@ func (c *Counts) Add(d Counts) {
 	c.StoredBytes += d.StoredBytes
 	c.ReadBytes += d.ReadBytes
 	c.Errors += d.Errors
+	c.Vanished += d.Vanished
+	c.Carried += d.Carried
+	c.Torn += d.Torn
 	c.WalkSeconds += d.WalkSeconds
 	c.ReadSeconds += d.ReadSeconds
 	c.HashSeconds += d.HashSeconds
@@ -70,24 +83,47 @@ type Snapshot struct {
 	Shard  Shard
 	Number SnapshotNumber
 	Base   SnapshotNumber // the committed snapshot that it is compared with; 0: none
+	BaseID SnapshotID     // its id; zero: none
 	State  State
 	Reason string // why it failed
 
 	Started   time.Time
-	Committed time.Time // zero unless State is Committed
+	Ended     time.Time // zero while State is Running
+	Committed time.Time // the same; zero unless State is Committed
 	// Source is the URL that is read: the shard's, or, once the root is walked,
 	// of the source snapshot that was taken.
 	Source    string
+	Root      Root      // of the tree that is read; zero until the root is walked
+	Compare   Compare   // what counted for a file to be unchanged
 	Selection Selection // of filer, shard and request together
 	// Cancel, where it is not empty, is why an operator wants the snapshot to end.
 	Cancel string
-	// AllowShrink commits the snapshot even if it has far fewer files than its base.
+	// AllowShrink believes what else would look like a mount that is gone: far
+	// fewer files than in the last good snapshot, an empty root, an empty
+	// directory where another file system was.
 	AllowShrink bool
-	Tags        []string
+	// NewRoot believes that the shard's root was replaced by another.
+	NewRoot bool
+	Tags    []string
 
 	Counts Counts
+	// Pages is what the snapshot consists of, and Segment where the store has
+	// what it changed, once it is committed.
+	Pages   PageSet
+	Segment Segment
+	// Interrupted says that a snapshot before it, which was not committed, has
+	// left content that this one uses.
+	Interrupted bool
 	// Announced and settled work: the snapshot is complete when they are equal.
 	TasksAnnounced, TasksSettled, BatchesAnnounced, BatchesSettled int64
+}
+
+// A Segment is what the store has of the pages that a snapshot changed.
+type Segment struct {
+	Attempt    PackID // who wrote it
+	Parts      int    // 0: nothing was changed
+	Checkpoint bool   // it has all pages of the shard
+	Bytes      int64  // as stored; known to who writes it only
 }
 
 // Complete reports whether every announced task and batch is settled (I4).
@@ -111,4 +147,5 @@ type Repository struct {
 	Chunker    string   // name of the algorithm and its parameters
 	Codec      string   // name of the compression that new frames get
 	Recipients []string // age recipients that packs are sealed to
+	Signer     [32]byte // public half of the key that signs what the store has of the index
 }

@@ -4,6 +4,7 @@ package browse
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -36,43 +37,64 @@ func CleanPath(path string) (string, error) {
 
 // Lookup returns the entry at path, which CleanPath has made. A directory has
 // all its attributes, and its last name ("" for the root). backup.ErrNotFound:
-// there is no such path, or it is a directory that could not be read.
+// the snapshot has no such path. backup.ErrCorrupt: pages that would tell are
+// missing from the index, or damaged.
 func Lookup(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (backup.Entry, error) {
 	self, err := Directory(ctx, c, id, path)
-	if err != nil || self != nil {
-		if self == nil {
-			return backup.Entry{}, err
-		}
+	switch {
+	case err != nil:
+		return backup.Entry{}, err
+	case self != nil:
 		return *self, nil
 	}
-	notFound := fmt.Errorf("no %q in snapshot %s: %w", path, id.Short(), backup.ErrNotFound)
+	e, err := listed(ctx, c, id, path)
+	switch {
+	case errors.Is(err, backup.ErrNotFound): // a directory above it, too
+		return backup.Entry{}, notFound(id, path)
+	case err != nil:
+		return backup.Entry{}, err
+	case e.Kind == backup.Directory:
+		return backup.Entry{}, lacksPages(path, &Chain{})
+	}
+	return e, nil
+}
+
+// listed returns what the parent directory has under the last name of path. It
+// looks at the directories above it as far as is needed to prove that the path
+// is not in the snapshot.
+func listed(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (backup.Entry, error) {
 	if path == "" {
-		return backup.Entry{}, notFound
+		return backup.Entry{}, lacksPages(path, &Chain{}) // every snapshot has a root
 	}
 	dir, name := backup.Split(path)
 	for e, err := range Entries(ctx, c, id, dir) {
 		if err != nil {
 			return backup.Entry{}, err
 		}
-		if e.Name != name {
-			continue
+		if e.Name == name {
+			return e, nil
 		}
-		if e.Kind == backup.Directory {
-			return backup.Entry{}, fmt.Errorf("directory %q could not be read when it was backed up: %w", path, backup.ErrNotFound)
-		}
-		return e, nil
 	}
-	return backup.Entry{}, notFound
+	return backup.Entry{}, notFound(id, path)
 }
 
-// Directory returns the attributes of the directory at path; nil if there is none.
+func notFound(id backup.SnapshotID, path string) error {
+	return fmt.Errorf("no %q in snapshot %s: %w", path, id.Short(), backup.ErrNotFound)
+}
+
+// Directory returns the attributes of the directory at path; nil where the
+// index has no page of it: there is no such directory, or its pages are
+// missing (Lookup finds out which).
 func Directory(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (*backup.Entry, error) {
 	for v, err := range c.Pages(ctx, id, path) {
 		if err != nil {
 			return nil, err
 		}
-		if v.Path != path || v.Key != 0 {
+		if v.Path != path {
 			return nil, nil
+		}
+		if v.Key != 0 {
+			return nil, fmt.Errorf("directory %q: the index lacks its first page; another snapshot may have it: %w", path, backup.ErrCorrupt)
 		}
 		page, err := listing.DecodePage(v)
 		if err != nil {
@@ -89,27 +111,81 @@ func Directory(ctx context.Context, c Catalog, id backup.SnapshotID, path string
 
 // Entries yields the entries of the directory at path, page by page (not in
 // the order of names where there are several). Subdirectories come as their
-// parent lists them: Name, Kind and Inode only.
+// parent lists them: Name, Kind, Inode and Flags only. Where pages of the
+// directory are missing, the last thing that it yields is an error that wraps
+// backup.ErrCorrupt; backup.ErrNotFound: there is no such directory.
 func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) iter.Seq2[backup.Entry, error] {
 	return func(yield func(backup.Entry, error) bool) {
+		var chain Chain
 		for v, err := range c.Pages(ctx, id, path) {
 			if err != nil {
 				yield(backup.Entry{}, err)
 				return
 			}
 			if v.Path != path {
-				return // pages of a directory come before those below it
+				break // pages of a directory come before those below it
 			}
 			page, err := listing.DecodePage(v)
 			if err != nil {
 				yield(backup.Entry{}, err)
 				return
 			}
+			chain.Add(page.Key, page.Next)
 			for _, e := range page.Entries {
 				if !yield(e, nil) {
 					return
 				}
 			}
 		}
+		err := lacksPages(path, &chain)
+		if chain.pages == 0 {
+			err = noDirectory(ctx, c, id, path)
+		}
+		if err != nil {
+			yield(backup.Entry{}, err)
+		}
 	}
+}
+
+// lacksPages returns nil where the chain is complete.
+func lacksPages(path string, chain *Chain) error {
+	if err := chain.Err(); err != nil {
+		return fmt.Errorf("directory %q: %w", path, err)
+	}
+	return nil
+}
+
+// noDirectory returns why the index has no page of the directory at path.
+func noDirectory(ctx context.Context, c Catalog, id backup.SnapshotID, path string) error {
+	e, err := listed(ctx, c, id, path)
+	switch {
+	case err != nil:
+		return err
+	case e.Kind != backup.Directory:
+		return fmt.Errorf("%q is a %v, not a directory: %w", path, e.Kind, backup.ErrNotFound)
+	}
+	return lacksPages(path, &Chain{})
+}
+
+// Unread returns the topmost directory, at path or above it, that could not be
+// read when the snapshot was taken: all that is below it is as an earlier
+// snapshot had it. ok is false where there is none. With an error that wraps
+// backup.ErrCorrupt, dir is the directory whose page would tell.
+func Unread(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (dir string, ok bool, err error) {
+	for end := 0; end <= len(path); end++ {
+		if end > 0 && end < len(path) && path[end] != '/' {
+			continue
+		}
+		dir = path[:end]
+		self, err := Directory(ctx, c, id, dir)
+		switch {
+		case err != nil:
+			return dir, false, err
+		case self == nil:
+			return dir, false, lacksPages(dir, &Chain{})
+		case self.Flags&backup.Unreadable != 0:
+			return dir, true, nil
+		}
+	}
+	return "", false, nil
 }

@@ -4,7 +4,8 @@
 // file, and an environment variable; some have a flag. The file is strict: a key that does
 // not exist, one that is there twice and a value of the wrong type are errors with file and line.
 // A secret can come from a file of its own: the setting of the same name with "_file".
-// Names of files in the file are relative to its directory.
+// Paths in the file are relative to its directory, all others to the working directory; "~/" is
+// the home directory.
 package config
 
 import (
@@ -21,11 +22,12 @@ import (
 // is called: key (yaml), environment variable (env; without it, BCTL_ and the key in capitals),
 // flag, default and description. docs/configuration.md is made from them.
 type Config struct {
-	Repo       string   `yaml:"repo" flag:"repo" doc:"Directory of a repository that is all on this machine: SQLite index, directory store, worker key, locks. index, store and worker_key may replace its parts."`
-	WorkerKey  string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which readers need, and backups on one machine. Default in a repo: worker.key."`
-	Identity   string   `yaml:"identity" flag:"identity" doc:"File with the age identity, which restoring needs. Default: the user's configuration directory, bctl/identities/<repository id>.txt."`
-	Recipients []string `yaml:"recipients" doc:"Further age recipients who can restore; used by init."`
-	Codec      string   `yaml:"codec" default:"zstd-1" doc:"Compression of a new repository: zstd-1 to zstd-4, s2 or none; used by init."`
+	Repo         string   `yaml:"repo" flag:"repo" doc:"Directory of a repository that is all on this machine: SQLite index, directory store, worker key, committer key, locks. index, store, worker_key and committer_key may replace its parts."`
+	WorkerKey    string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which readers need, and backups on one machine. Default in a repo: worker.key."`
+	CommitterKey string   `yaml:"committer_key" flag:"committer-key" doc:"File with the committer key, which committers need, and backups on one machine. Default in a repo: committer.key."`
+	Identity     string   `yaml:"identity" flag:"identity" doc:"File with the age identity, which restoring needs. Default: the user's configuration directory, bctl/identities/<repository id>.txt."`
+	Recipients   []string `yaml:"recipients" doc:"Further age recipients who can restore; used by init."`
+	Codec        string   `yaml:"codec" default:"zstd-1" doc:"Compression of a new repository: zstd-1 to zstd-4, s2 or none; used by init."`
 
 	Index  Index  `yaml:"index"`
 	Store  Store  `yaml:"store"`
@@ -90,7 +92,8 @@ type Worker struct {
 	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" doc:"How long a service that is told to stop finishes what it has in hand, before it hands that back; well below 60s, after which another takes it for lost."`
 	Tasks       int           `yaml:"tasks" default:"0" doc:"Walker: walk tasks in hand at a time."`
 	Directories int           `yaml:"directories" default:"0" doc:"Walker: directories being read at a time, of one filer, over all its tasks."`
-	Grain       time.Duration `yaml:"grain" default:"0s" doc:"Walker: how coarse the file server's clock may be."`
+	Grain       time.Duration `yaml:"grain" default:"0s" doc:"Walker, reader: how coarse the clock of a file system may be; 0: 20ms."`
+	Skew        time.Duration `yaml:"skew" default:"0s" doc:"Walker, reader: by how much the clock of a file server may be behind this machine's; 0: 5s."`
 	Batches     int           `yaml:"batches" default:"0" doc:"Reader: batches being read at a time."`
 	InHand      int           `yaml:"in_hand" default:"0" doc:"Reader: batches being read or waiting for their packs."`
 	Workers     int           `yaml:"workers" default:"0" doc:"Reader: goroutines that compress and seal."`
@@ -156,18 +159,18 @@ func Load(from Sources) (*Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("configuration: %w", err)
 		}
-		if err := applyYAML(from.File, data, settings); err != nil {
+		if err := applyYAML(from.File, data, settings, from.Env); err != nil {
 			return nil, err
 		}
 	}
 	for _, s := range settings {
 		if value, ok := from.Env(s.Env); ok && value != "" {
-			if err := s.set(value); err != nil {
+			if err := s.setHere(value, from.Env); err != nil {
 				return nil, fmt.Errorf("environment variable %s: %w: %w", s.Env, err, backup.ErrInvalid)
 			}
 		}
 		if value, ok := from.Flags[s.Key]; ok {
-			if err := s.set(value); err != nil {
+			if err := s.setHere(value, from.Env); err != nil {
 				return nil, fmt.Errorf("flag --%s: %w: %w", s.Flag, err, backup.ErrInvalid)
 			}
 		}
@@ -209,7 +212,7 @@ func (c *Config) complete(read func(string) ([]byte, error)) error {
 		return fmt.Errorf("repo: %w", err)
 	}
 	c.Repo = repo
-	for value, name := range map[*string]string{&c.Index.URL: "index.db", &c.Store.URL: "store", &c.WorkerKey: "worker.key"} {
+	for value, name := range map[*string]string{&c.Index.URL: "index.db", &c.Store.URL: "store", &c.WorkerKey: "worker.key", &c.CommitterKey: "committer.key"} {
 		if *value == "" {
 			*value = filepath.Join(repo, name)
 		}

@@ -87,22 +87,6 @@ func TestSecretsFromFiles(t *testing.T) {
 	}
 }
 
-// A directory that has the settings and what they name works wherever it is; what is typed is relative to where it is typed.
-func TestFilesAreBesideTheSettings(t *testing.T) {
-	text := "worker_key: worker.key\nnats: {ca_file: tls/ca.pem, cert_file: /etc/cert.pem}\nstore: {url: packs}\n"
-	c, err := Load(Sources{
-		File: "/srv/walker/bctl.yaml", Read: func(string) ([]byte, error) { return []byte(text), nil },
-		Env: func(name string) (string, bool) { return "key.pem", name == "BCTL_NATS_KEY_FILE" },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.WorkerKey != "/srv/walker/worker.key" || c.NATS.CAFile != "/srv/walker/tls/ca.pem" || c.NATS.CertFile != "/etc/cert.pem" ||
-		c.NATS.KeyFile != "key.pem" || c.Store.URL != "packs" {
-		t.Errorf("%+v", c)
-	}
-}
-
 func TestRepoNamesItsParts(t *testing.T) {
 	c, err := load(t, "", map[string]string{"BCTL_REPO": "/r", "BCTL_STORE": "s3://bucket"}, nil)
 	if err != nil {
@@ -154,7 +138,7 @@ func FuzzYAML(f *testing.F) {
 	f.Add([]byte("? {a: b}\n: c\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := &Config{}
-		if err := applyYAML("f", data, settingsOf(c)); err != nil && !errors.Is(err, backup.ErrInvalid) {
+		if err := applyYAML("f", data, settingsOf(c), os.LookupEnv); err != nil && !errors.Is(err, backup.ErrInvalid) {
 			t.Errorf("error of no kind: %v", err)
 		}
 	})

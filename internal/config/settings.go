@@ -68,14 +68,11 @@ func typeName(v reflect.Value) string {
 	return "string"
 }
 
-// isFile reports whether the setting names a file. In the settings file such a name is relative to that
-// file's directory, so that a directory of both works wherever it is.
-func (s *Setting) isFile() bool {
-	return strings.HasSuffix(s.Key, "_file") || s.Key == "worker_key" || s.Key == "identity"
-}
-
 // set gives the setting a value as it is written in the environment.
 func (s *Setting) set(text string) error {
+	if err := checkPlace(s.Key, text); err != nil {
+		return err
+	}
 	switch p := s.value.Addr().Interface().(type) {
 	case *string:
 		*p = text
@@ -108,8 +105,17 @@ func (s *Setting) set(text string) error {
 	return nil
 }
 
+// setHere is set for a value in which paths are relative to the working directory.
+func (s *Setting) setHere(text string, env func(string) (string, bool)) error {
+	text, err := s.locate(text, "", env)
+	if err != nil {
+		return err
+	}
+	return s.set(text)
+}
+
 // applyYAML sets what the file says. Errors name file and line.
-func applyYAML(file string, data []byte, settings []Setting) error {
+func applyYAML(file string, data []byte, settings []Setting, env func(string) (string, bool)) error {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
 		return fmt.Errorf("%s: %s: %w", file, strings.TrimPrefix(err.Error(), "yaml: "), backup.ErrInvalid)
@@ -117,13 +123,14 @@ func applyYAML(file string, data []byte, settings []Setting) error {
 	if len(doc.Content) == 0 {
 		return nil // an empty file
 	}
-	a := applier{file: file, settings: settings, seen: map[string]int{}}
+	a := applier{file: file, settings: settings, env: env, seen: map[string]int{}}
 	return a.mapping("", doc.Content[0])
 }
 
 type applier struct {
 	file     string
 	settings []Setting
+	env      func(string) (string, bool)
 	seen     map[string]int // key to line
 }
 
@@ -177,11 +184,13 @@ func (a *applier) one(key string, name, value *yaml.Node) error {
 		text = strings.Join(parts, ",")
 	case value.Kind != yaml.ScalarNode:
 		return a.fail(value, "%s is a %s", key, s.Type)
-	case s.isFile() && text != "" && !filepath.IsAbs(text):
-		text = filepath.Join(filepath.Dir(a.file), text)
 	}
-	if err := s.set(text); err != nil {
-		return a.fail(value, "%s: %s", key, strings.TrimSuffix(err.Error(), ": "+backup.ErrInvalid.Error()))
+	text, err := s.locate(text, filepath.Dir(a.file), a.env)
+	if err == nil {
+		err = s.set(text)
+	}
+	if err != nil {
+		return fmt.Errorf("%s:%d: %s: %w: %w", a.file, value.Line, key, err, backup.ErrInvalid)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func collectFiles(list []namedFile, prefix string, v reflect.Value) []namedFile 
 		switch field := v.Field(i); {
 		case field.Kind() == reflect.Struct:
 			list = collectFiles(list, key+".", field)
-		case field.Kind() == reflect.String && field.String() != "" && (strings.HasSuffix(key, "_file") || key == "worker_key" || key == "identity"):
+		case field.Kind() == reflect.String && field.String() != "" && (strings.HasSuffix(key, "_file") || key == "worker_key" || key == "committer_key" || key == "identity"):
 			list = append(list, namedFile{key, field.String()})
 		}
 	}
@@ -92,7 +92,7 @@ func collectFiles(list []namedFile, prefix string, v reflect.Value) []namedFile 
 // optional reports whether a file need not be there for what the role does: only readers seal packs, and
 // identities are for restoring, by whoever does that.
 func (f *namedFile) optional(p *Parts) bool {
-	return f.key == "worker_key" && !p.is(installation.Reader) || f.key == "identity" && p.Role != installation.Operator
+	return f.key == "worker_key" && !p.is(installation.Reader) || f.key == "committer_key" && !p.is(installation.Committer) || f.key == "identity" && p.Role != installation.Operator
 }
 
 func files(p *Parts) Result {

@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -135,7 +136,7 @@ func initialize(t testing.TB, s settings) {
 	}
 	defer st.Close()
 	if _, err := repo.Init(t.Context(), st, i, repo.Options{
-		WorkerKeyPath: c.WorkerKey, IdentityPath: filepath.Join(t.TempDir(), "identity"), Chunker: chunk.DefaultCutter, Codec: c.Codec, Now: time.Now(),
+		WorkerKeyPath: c.WorkerKey, CommitterKeyPath: c.CommitterKey, IdentityPath: cmp.Or(c.Identity, filepath.Join(t.TempDir(), "identity")), Chunker: chunk.DefaultCutter, Codec: c.Codec, Now: time.Now(),
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
@@ -22,8 +23,11 @@ import (
 // leastFree is what should be free: some packs, and an index's log.
 const leastFree = 1 << 30
 
-// place tells what file system a path is on, and whether there is space. shared says what follows where it is another
-// machine's.
+// noSpace is so little that nothing can be written.
+const noSpace = 1 << 20
+
+// place looks at the file system that a directory is on: whether it can be written to, and has
+// space. shared says what follows where it is another machine's.
 func place(path, shared string) Result {
 	m, err := posix.MountOf(path)
 	if err != nil {
@@ -32,13 +36,18 @@ func place(path, shared string) Result {
 	var v verdict
 	text := fmt.Sprintf("%s is on %s (%s), %s free", path, m.FileSystem, m.Device, size(m.FreeBytes))
 	switch {
+	case m.FreeBytes < noSpace:
+		v.add(fail("make space: nothing can be backed up until then; what is there can be restored", "%s", text))
 	case m.FreeBytes < leastFree:
 		v.add(warn("make space", "%s", text))
 	default:
 		v.ok("%s", text)
 	}
-	if _, readOnly := m.Option("ro"); readOnly {
-		v.add(fail("mount it so that it can be written", "it is mounted to be read only"))
+	switch err := writable(path); {
+	case errors.Is(err, unix.EROFS):
+		v.add(fail("mount it so that it can be written: nothing can be backed up until then; what is there can be restored", "%s", oneLine(err)))
+	case err != nil:
+		v.add(fail("run bctl as the user who made the repository", "%s", oneLine(err)))
 	}
 	if m.Network() {
 		v.add(warn(shared, "that is a network file system"))
@@ -74,6 +83,7 @@ func sqliteGroup(p *Parts) Group {
 	add("index.schema", 0, func(ctx context.Context) Result { return schema(ctx, p) })
 	add("index.integrity", 10*time.Minute, func(ctx context.Context) Result { return integrity(ctx, p) })
 	add("index.worker_key", 0, func(ctx context.Context) Result { return workerKey(ctx, p) })
+	add("index.committer_key", 0, func(ctx context.Context) Result { return committerKey(ctx, p) })
 	return g
 }
 
@@ -82,8 +92,11 @@ func indexFile(path string) Result {
 	if err != nil {
 		return fail("bctl init makes a repository; or correct --repo or index.url", "%s", oneLine(err))
 	}
-	if err := errors.Join(writable(filepath.Dir(path)), unix.Access(path, unix.W_OK)); err != nil {
-		return fail("run bctl as the user who made the repository", "%s", oneLine(err))
+	if err := unix.Access(path, unix.R_OK); err != nil {
+		return fail("run bctl as the user who made the repository", "user %d may not read %s: %s", os.Getuid(), path, oneLine(err))
+	}
+	if err := unix.Access(path, unix.W_OK); err != nil && !errors.Is(err, unix.EROFS) { // index.place tells of that
+		return fail("run bctl as the user who made the repository", "user %d may not write to %s: %s", os.Getuid(), path, oneLine(err))
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
 		return warn("chmod o= "+path, "everybody on this machine can read or change %s, which has the names of all files (mode %04o)", path, mode)
@@ -95,7 +108,7 @@ func indexFile(path string) Result {
 func integrity(ctx context.Context, p *Parts) Result {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
-		return fail("restore the index from its last good copy", "%s", oneLine(err))
+		return indexFailure(err)
 	}
 	defer i.Close()
 	x, is := i.(*sqliteindex.Index)
@@ -106,10 +119,8 @@ func integrity(ctx context.Context, p *Parts) Result {
 	switch {
 	case ctx.Err() != nil:
 		return skip("it is so large that reading it takes longer than this check may")
-	case errors.Is(err, backup.ErrCorrupt):
-		return fail("restore the index from its last good copy", "%s", oneLine(err))
 	case err != nil:
-		return fail("find out why it cannot be read", "%s", oneLine(err))
+		return indexFailure(err)
 	case len(f.Damage) > 0:
 		return fail("restore the index from its last good copy", "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
 	case f.Journal != "wal":
@@ -130,9 +141,30 @@ func workerKey(ctx context.Context, p *Parts) Result {
 		return skip("the repository's identity is not known: %s", oneLine(err))
 	}
 	if _, err := repo.ReadWorkerKey(p.Config.WorkerKey, r.ID); err != nil {
-		return fail("put the worker key of this repository there: without it nothing can be backed up", "%s", oneLine(err))
+		return fail("bctl init makes it again, where the identity is: without it nothing can be backed up", "%s", oneLine(err))
 	}
 	return ok("%s is this repository's", p.Config.WorkerKey)
+}
+
+// committerKey is workerKey for the committer key.
+func committerKey(ctx context.Context, p *Parts) Result {
+	i, err := p.OpenIndex(ctx)
+	if err != nil {
+		return skip("the index cannot be opened")
+	}
+	defer i.Close()
+	r, err := i.Repository(ctx)
+	if err != nil {
+		return skip("the repository's identity is not known: %s", oneLine(err))
+	}
+	key, err := repo.ReadCommitterKey(p.Config.CommitterKey, r.ID)
+	if err != nil {
+		return fail("bctl init makes it again, where the identity is: without it nothing can be backed up", "%s", oneLine(err))
+	}
+	if key.Signing.Signer() != seal.Signer(r.Signer) {
+		return fail("put the committer key of this repository there", "%s is another signer's than the index names", p.Config.CommitterKey)
+	}
+	return ok("%s is this repository's", p.Config.CommitterKey)
 }
 
 // A directoryDoctor looks at a store in a directory.
@@ -162,10 +194,7 @@ func (d *directoryDoctor) directory(ctx context.Context) Result {
 	if d.s, err = d.p.OpenStore(ctx); err != nil {
 		return fail("bctl init makes a repository; or correct --repo or store.url", "%s", oneLine(err))
 	}
-	if err := writable(d.path); err != nil {
-		return fail("run bctl as the user who made the repository", "%s", oneLine(err))
-	}
-	return ok("%s can be written to", d.path)
+	return ok("%s is there", d.path)
 }
 
 func (d *directoryDoctor) repository(ctx context.Context) Result {

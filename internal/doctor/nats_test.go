@@ -16,6 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // natsServer starts a NATS server of this process, on a port of its own.
@@ -305,6 +306,7 @@ func TestNoNATS(t *testing.T) {
 
 // Of a cluster each server is reached, and each stream has its copies; with one server away the rest goes on.
 func TestNATSCluster(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
 	nodes := testenv.NATSCluster(t, 3)
 	nodes.AwaitLeader(t)

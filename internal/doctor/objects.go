@@ -10,6 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -71,6 +72,8 @@ func storeFailure(err error) Result {
 		return fail("make the bucket or directory, or correct store.url", "%s", oneLine(err))
 	case errors.Is(err, fs.ErrPermission):
 		return fail("allow it to this user or these credentials", "%s", oneLine(err))
+	case errors.Is(err, syscall.EROFS):
+		return fail("mount it so that it can be written", "%s", oneLine(err))
 	case errors.Is(err, backup.ErrUnavailable):
 		return fail("look at the store's log, and at the network", "%s", oneLine(err))
 	}
@@ -206,10 +209,12 @@ func (d *objectDoctor) tidy(ctx context.Context) Result {
 	d.left = nil
 	var remains []string
 	for _, name := range left {
-		if err := d.s.Delete(ctx, name); err != nil {
-			remains = append(remains, name)
-		} else if _, err := d.s.Stat(ctx, name); err == nil {
+		deleted := d.s.Delete(ctx, name)
+		switch _, err := d.s.Stat(ctx, name); {
+		case deleted == nil && err == nil:
 			return fail("look at what protects objects there", "%s was deleted, and is there still", name)
+		case deleted != nil && !errors.Is(err, backup.ErrNotFound): // else it was never there: putting it had failed
+			remains = append(remains, name)
 		}
 	}
 	if len(remains) > 0 {

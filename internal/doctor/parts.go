@@ -63,6 +63,9 @@ func Groups(p *Parts) []Group {
 		}
 	} else {
 		groups = append(groups, natsGroup(p), indexGroup(p), storeGroup(p))
+		if p.restores() {
+			groups = append(groups, restoringGroup(p))
+		}
 	}
 	for _, dir := range p.Sources {
 		groups = append(groups, sourceGroup(p, dir))

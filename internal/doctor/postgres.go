@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"slices"
 	"strconv"
@@ -265,7 +266,7 @@ func (d *postgresDoctor) schema(ctx context.Context) Result { return schema(ctx,
 func schema(ctx context.Context, p *Parts) Result {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
-		return fail("make the repository (bctl init), or correct the settings", "%s", oneLine(err))
+		return indexFailure(err)
 	}
 	defer i.Close()
 	if err := i.CheckSchema(ctx); err != nil {
@@ -288,6 +289,17 @@ func schema(ctx context.Context, p *Parts) Result {
 		return fail("look at the server's log", "%s", oneLine(err))
 	}
 	return ok("repository %v, with a schema that this bctl can work with", r.ID)
+}
+
+// indexFailure says what to change where an index cannot be opened or read.
+func indexFailure(err error) Result {
+	switch {
+	case errors.Is(err, backup.ErrCorrupt):
+		return fail("restore the index from its last good copy", "%s", oneLine(err))
+	case errors.Is(err, backup.ErrUnavailable), errors.Is(err, fs.ErrPermission):
+		return fail("find out why it cannot be read", "%s", oneLine(err))
+	}
+	return fail("make the repository (bctl init), or correct the settings", "%s", oneLine(err))
 }
 
 // privileges compares what the user may with what the role needs.

@@ -25,7 +25,7 @@ import (
 // inPostgres are the settings of a repository with its index in Postgres, and its store in a directory.
 func inPostgres(t testing.TB, dsn string) settings {
 	dir := t.TempDir()
-	s := settings{"BCTL_INDEX": dsn, "BCTL_STORE": filepath.Join(dir, "store"), "BCTL_WORKER_KEY": filepath.Join(dir, "worker.key")}
+	s := settings{"BCTL_INDEX": dsn, "BCTL_STORE": filepath.Join(dir, "store"), "BCTL_WORKER_KEY": filepath.Join(dir, "worker.key"), "BCTL_COMMITTER_KEY": filepath.Join(dir, "committer.key")}
 	initialize(t, s)
 	return s
 }
@@ -163,9 +163,9 @@ func TestPostgresRoles(t *testing.T) {
 	}
 	t.Run("one as another", func(t *testing.T) {
 		found := examine(t, login(installation.Walker), installation.Reader, "index")
-		found.want(t, "index.privileges", doctor.Failure, "lacks SELECT of chunks")
+		found.want(t, "index.privileges", doctor.Failure, "lacks SELECT of chunk_copies", "SELECT of chunks", "may do more than a reader needs: SELECT of interrupted_pages")
 		found = examine(t, login(installation.Reader), installation.Walker, "index")
-		found.want(t, "index.privileges", doctor.Warning, "may do more than a walker needs: SELECT of chunks")
+		found.want(t, "index.privileges", doctor.Failure, "lacks SELECT of interrupted_pages", "may do more than a walker needs: SELECT of chunk_copies", "SELECT of chunks")
 	})
 	t.Run("a column, and temporary tables", func(t *testing.T) {
 		execute(t, dsn, "REVOKE UPDATE (condemned) ON packs FROM "+prefix+"_committer", "REVOKE TEMPORARY ON DATABASE "+u.Path[1:]+" FROM "+prefix+"_committer")

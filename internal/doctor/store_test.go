@@ -28,7 +28,8 @@ func inS3(t testing.TB, server *testenv.S3Server) settings {
 	dir := t.TempDir()
 	s := settings{
 		"BCTL_INDEX": filepath.Join(dir, "index.db"), "BCTL_WORKER_KEY": filepath.Join(dir, "worker.key"),
-		"BCTL_STORE": "s3://" + server.NewBucket(t) + "/repo", "BCTL_STORE_ENDPOINT": "http://" + server.Endpoint, "BCTL_STORE_REGION": server.Region,
+		"BCTL_COMMITTER_KEY": filepath.Join(dir, "committer.key"),
+		"BCTL_STORE":         "s3://" + server.NewBucket(t) + "/repo", "BCTL_STORE_ENDPOINT": "http://" + server.Endpoint, "BCTL_STORE_REGION": server.Region,
 		"BCTL_STORE_ACCESS_KEY": server.AccessKey, "BCTL_STORE_SECRET_KEY": server.SecretKey,
 	}
 	initialize(t, s)
@@ -363,4 +364,35 @@ func TestOnThisMachine(t *testing.T) {
 		}
 		examine(t, s, "", "index").want(t, "index.file", doctor.Warning, "chmod o=")
 	})
+}
+
+// A repository on a disk that is read-only or full can be read, and be restored from: what cannot
+// be written to is named once for the index and once for the store, and all else is looked at.
+func TestOnADiskThatCannotBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		spoil func(testenv.Disk) error
+		words string
+	}{
+		"read-only": {func(d testenv.Disk) error { return d.SetReadOnly(true) }, "read-only file system"},
+		"full":      {testenv.Disk.Fill, "0 B free"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			disk := testenv.NewDisk(t, 16<<20)
+			s := settings{"BCTL_REPO": filepath.Join(disk.Dir, "repo")}
+			initialize(t, s)
+			if err := test.spoil(disk); err != nil {
+				t.Fatal(err)
+			}
+			found := examine(t, s, "", "index", "store")
+			found.onlyFails(t, "index.place", "store.place", "store.object")
+			found.want(t, "index.place", doctor.Failure, test.words, "what is there can be restored")
+			found.want(t, "store.place", doctor.Failure, test.words)
+			found.want(t, "store.object", doctor.Failure, map[string]string{"read-only": "mount it", "full": "make space"}[name])
+			for _, id := range []string{"index.file", "index.schema", "index.integrity", "index.worker_key", "store.directory", "store.repository"} {
+				found.want(t, id, doctor.OK)
+			}
+		})
+	}
 }

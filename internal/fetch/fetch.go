@@ -42,10 +42,12 @@ type Want struct {
 
 // Options of a Fetcher; all but Concurrency must be set.
 type Options struct {
-	Index   Locator
-	Store   store.Store
-	Opener  *seal.Opener
-	HashKey seal.DedupKey // of the chunks' hashes
+	Index Locator
+	Store store.Store
+	// Repository is that of the packs.
+	Repository backup.RepositoryID
+	Opener     *seal.Opener
+	HashKey    seal.DedupKey // of the chunks' hashes
 	// Concurrency is how many ranges are read and decoded at once; 0: a few for each CPU.
 	Concurrency int
 }
@@ -148,7 +150,7 @@ func (f *Fetcher) locate(ctx context.Context, wants []Want) ([]located, error) {
 		if a.at.Frame != b.at.Frame {
 			return int(int64(a.at.Frame) - int64(b.at.Frame))
 		}
-		return int(int64(a.at.Offset) - int64(b.at.Offset))
+		return int(int64(a.at.Start) - int64(b.at.Start))
 	})
 	return found, nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/pack"
-	"github.com/bctl/bctl/internal/store"
 )
 
 const (
@@ -31,14 +30,12 @@ type frameWants struct {
 
 // getPack delivers the wants of one pack.
 func (f *Fetcher) getPack(ctx context.Context, wants []located) error {
-	at := wants[0].at
-	name := store.PackName(at.Snapshot, at.Pack)
-	r, err := f.readers.get(ctx, packKey{at.Snapshot, at.Pack})
+	r, err := f.readers.get(ctx, wants[0].at.PackPlace)
 	if err != nil {
 		if fatal(err) {
 			return err
 		}
-		failAll(wants, fmt.Errorf("pack %s: %w", name, err))
+		failAll(wants, err)
 		return nil
 	}
 	frames := r.frames(wants)
@@ -55,7 +52,7 @@ func (f *Fetcher) getPack(ctx context.Context, wants []located) error {
 		}
 		g.Go(func() error {
 			defer func() { f.slots <- s }()
-			return f.getRange(ctx, r, name, run, s)
+			return f.getRange(ctx, r, run, s)
 		})
 	}
 	return g.Wait()
@@ -71,9 +68,13 @@ func (r *reader) frames(wants []located) []frameWants {
 		for n < len(wants) && wants[n].at.Frame == wants[0].at.Frame {
 			n++
 		}
-		if frame := wants[0].at.Frame; uint64(frame) >= uint64(len(infos)) {
+		frame := wants[0].at.Frame
+		switch {
+		case uint64(frame) >= uint64(len(infos)):
 			failAll(wants[:n], fmt.Errorf("pack %v has no frame %d: %w", wants[0].at.Pack, frame, backup.ErrCorrupt))
-		} else {
+		case infos[frame].Removed:
+			failAll(wants[:n], fmt.Errorf("frame %d of pack %v was removed: %w", frame, wants[0].at.Pack, backup.ErrNotFound))
+		default:
 			frames = append(frames, frameWants{frame, infos[frame], wants[:n]})
 		}
 		wants = wants[n:]
@@ -101,11 +102,11 @@ func rangeOf(frames []frameWants) int {
 }
 
 // getRange reads neighbouring frames at once and delivers what is wanted of them.
-func (f *Fetcher) getRange(ctx context.Context, r *reader, name string, frames []frameWants, s *scratch) error {
+func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, s *scratch) error {
 	first, last := frames[0].info, frames[len(frames)-1].info
 	length := last.Offset + last.SealedLength - first.Offset
 	var err error
-	s.sealed, err = f.o.Store.GetRange(ctx, s.sealed[:0], name, first.Offset, length)
+	s.sealed, err = f.o.Store.GetRange(ctx, s.sealed[:0], r.place.Object, r.place.Offset+first.Offset, length)
 	if err != nil {
 		if fatal(err) {
 			return err
@@ -123,7 +124,7 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, name string, frames [
 		sealed := s.sealed[from : from+fw.info.SealedLength]
 		s.plain, err = r.pack.DecodeFrame(s.plain[:0], fw.frame, sealed, s.hasher)
 		if err != nil {
-			failAll(fw.wants, fmt.Errorf("pack %s, frame %d: %w", name, fw.frame, err))
+			failAll(fw.wants, fmt.Errorf("pack %s, frame %d: %w", r.place.Object, fw.frame, err))
 			continue
 		}
 		r.deliver(s.plain, fw)
@@ -135,11 +136,11 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, name string, frames [
 func (r *reader) deliver(plain []byte, fw frameWants) {
 	for i := range fw.wants {
 		w := &fw.wants[i]
-		end := int64(w.at.Offset) + int64(w.at.Length)
-		if hash, ok := r.hash(fw.frame, w.at.Offset, w.at.Length); !ok || hash.ID() != w.Chunk || end > int64(len(plain)) {
+		end := int64(w.at.Start) + int64(w.at.Length)
+		if hash, ok := r.hash(fw.frame, w.at.Start, w.at.Length); !ok || hash.ID() != w.Chunk || end > int64(len(plain)) {
 			w.Sink.Fail(w.Offset, fmt.Errorf("pack %v does not hold chunk %v where the index says: %w", w.at.Pack, w.Chunk, backup.ErrCorrupt))
 			continue
 		}
-		w.Sink.Chunk(w.Offset, plain[w.at.Offset:end])
+		w.Sink.Chunk(w.Offset, plain[w.at.Start:end])
 	}
 }

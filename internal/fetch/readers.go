@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -15,14 +16,10 @@ import (
 // maxReaders bounds the chunk tables that are kept: at most 16,384 chunks each.
 const maxReaders = 24
 
-type packKey struct {
-	snapshot backup.SnapshotID
-	pack     backup.PackID
-}
-
 // A reader is a pack whose table has been read.
 type reader struct {
 	pack   *pack.Reader
+	place  pack.Place
 	chunks []pack.ChunkInfo // by frame and offset
 }
 
@@ -39,8 +36,9 @@ func comparePlaces(a, b pack.ChunkInfo) int {
 	return cmp.Or(cmp.Compare(a.Frame, b.Frame), cmp.Compare(a.Offset, b.Offset))
 }
 
-func (f *Fetcher) openPack(ctx context.Context, key packKey) (*reader, error) {
-	p, err := pack.Open(ctx, f.o.Store, store.PackName(key.snapshot, key.pack), key.pack, f.o.Opener)
+func (f *Fetcher) openPack(ctx context.Context, at index.PackPlace) (*reader, error) {
+	place := pack.Place{Object: store.PackName(at.Snapshot, at.Object), Offset: at.Offset, Bytes: at.Bytes}
+	p, err := pack.Open(ctx, f.o.Store, place, f.o.Repository, at.Pack, f.o.Opener)
 	if err != nil {
 		return nil, err
 	}
@@ -49,29 +47,29 @@ func (f *Fetcher) openPack(ctx context.Context, key packKey) (*reader, error) {
 		chunks = slices.Clone(chunks)
 		slices.SortFunc(chunks, comparePlaces)
 	}
-	return &reader{pack: p, chunks: chunks}, nil
+	return &reader{pack: p, place: place, chunks: chunks}, nil
 }
 
 // readerCache keeps the packs used last, and opens each once however many ask.
 type readerCache struct {
-	open func(ctx context.Context, key packKey) (*reader, error)
+	open func(ctx context.Context, key index.PackPlace) (*reader, error)
 
 	mu      sync.Mutex
-	entries map[packKey]*list.Element // of *cached
-	recent  list.List                 // most recently used first
+	entries map[index.PackPlace]*list.Element // of *cached
+	recent  list.List                         // most recently used first
 }
 
 type cached struct {
-	key  packKey
+	key  index.PackPlace
 	done chan struct{} // closed when r and err are set
 	r    *reader
 	err  error
 }
 
-func (c *readerCache) get(ctx context.Context, key packKey) (*reader, error) {
+func (c *readerCache) get(ctx context.Context, key index.PackPlace) (*reader, error) {
 	c.mu.Lock()
 	if c.entries == nil {
-		c.entries = make(map[packKey]*list.Element)
+		c.entries = make(map[index.PackPlace]*list.Element)
 	}
 	if el, ok := c.entries[key]; ok {
 		c.recent.MoveToFront(el)
@@ -102,7 +100,7 @@ func (c *readerCache) get(ctx context.Context, key packKey) (*reader, error) {
 }
 
 // forget lets the next one who asks try again.
-func (c *readerCache) forget(key packKey, el *list.Element) {
+func (c *readerCache) forget(key index.PackPlace, el *list.Element) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries[key] == el {

@@ -12,7 +12,7 @@ func WalkerAccess(site, inbox string) Access {
 
 // ReaderAccess is what a reader of a site does: it takes the site's read batches, and tells what it stored.
 func ReaderAccess(site, inbox string) Access {
-	return Access{append(accessTo(readQueue(site)), Packs.Subject, Batches.Subject, progressSubject), replies(inbox)}
+	return Access{append(accessTo(readQueue(site)), Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), replies(inbox)}
 }
 
 // CommitterAccess is what a committer does: it hands work out, takes results, listens to

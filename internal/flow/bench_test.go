@@ -57,10 +57,10 @@ func BenchmarkWire(b *testing.B) {
 		benchWire(b, &backup.SliceWalked{Snapshot: job.Snapshot, Task: 7, Attempt: 1, Last: true, Run: 9, Pages: benchPages(100)}, encodeSliceWalked, decodeSliceWalked)
 	})
 	b.Run("ReadBatch", func(b *testing.B) {
-		benchWire(b, &backup.ReadBatch{Job: job, ID: 8, Attempt: 1, Pages: benchPages(40)}, encodeReadBatch, decodeReadBatch)
+		benchWire(b, &backup.ReadBatch{Job: job, ID: 8, Attempt: 1, PagesToRead: backup.PagesToRead{Pages: benchPages(40)}}, encodeReadBatch, decodeReadBatch)
 	})
 	b.Run("PackStored", func(b *testing.B) {
-		m := &backup.PackStored{Snapshot: job.Snapshot, Pack: backup.NewPackID(), StoredBytes: 32 << 20, Chunks: make([]backup.ChunkPlace, 8000)}
+		m := &backup.PackStored{Snapshot: job.Snapshot, Pack: backup.NewPackID(), StoredBytes: 32 << 20, Chunks: make([]backup.ChunkPlace, 8000), FrameBytes: make([]uint32, 80)}
 		random := rand.NewChaCha8([32]byte{2})
 		for i := range m.Chunks {
 			c := &m.Chunks[i]

@@ -57,10 +57,11 @@ func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle f
 	})
 }
 
-// A Result is one message to the committer: exactly one of the three is set.
+// A Result is one message to the committer: exactly one of the four is set.
 type Result struct {
 	Slice    *backup.SliceWalked
 	Pack     *backup.PackStored
+	Lists    *backup.ListsStored
 	Batch    *backup.BatchStored
 	Delivery *Delivery
 }
@@ -75,6 +76,8 @@ func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result
 			r.Slice, err = Slices.decode(msg.Data())
 		case Packs.Subject:
 			r.Pack, err = Packs.decode(msg.Data())
+		case Lists.Subject:
+			r.Lists, err = Lists.decode(msg.Data())
 		case Batches.Subject:
 			r.Batch, err = Batches.decode(msg.Data())
 		default:

@@ -23,8 +23,9 @@ func TestMessagesReachTheirStage(t *testing.T) {
 	for _, err := range []error{
 		Publish(ctx, c, Walk, walkTask(1)),
 		Publish(ctx, c, Slices, &backup.SliceWalked{Task: 2, Pages: page}),
-		Publish(ctx, c, Read, &backup.ReadBatch{Job: job, ID: 3, Pages: page}),
+		Publish(ctx, c, Read, &backup.ReadBatch{Job: job, ID: 3, PagesToRead: backup.PagesToRead{Pages: page}}),
 		Publish(ctx, c, Packs, &backup.PackStored{Pack: backup.PackID{4}, StoredBytes: 1}),
+		Publish(ctx, c, Lists, &backup.ListsStored{Lists: []backup.ChunkList{{List: backup.ChunkID{6}, Chunks: []backup.ChunkID{{7}}}}}),
 		Publish(ctx, c, Batches, &backup.BatchStored{Batch: 5, Pages: page}),
 	} {
 		if err != nil {
@@ -38,7 +39,7 @@ func TestMessagesReachTheirStage(t *testing.T) {
 	}
 	got.delivery.Ack()
 
-	batches, results := make(chan *backup.ReadBatch, 1), make(chan Result, 3)
+	batches, results := make(chan *backup.ReadBatch, 1), make(chan Result, 4)
 	ended := make(chan struct{}, 2)
 	go func() {
 		c.ConsumeRead(ctx, backup.DefaultSite, 1, func(b *backup.ReadBatch, d *Delivery) { batches <- b; d.Ack() })
@@ -51,15 +52,23 @@ func TestMessagesReachTheirStage(t *testing.T) {
 	if b := receive(t, "read batch", batches); b.ID != 3 || len(b.Pages) != 1 {
 		t.Errorf("batch %+v", b)
 	}
-	var slice, pack, batch bool
-	for range 3 {
+	var slice, pack, lists, batch bool
+	for range 4 {
 		r := receive(t, "result", results)
-		slice = slice || r.Slice != nil && r.Slice.Task == 2 && r.Pack == nil && r.Batch == nil
-		pack = pack || r.Pack != nil && r.Pack.Pack == backup.PackID{4} && r.Slice == nil && r.Batch == nil
-		batch = batch || r.Batch != nil && r.Batch.Batch == 5 && r.Slice == nil && r.Pack == nil
+		r.Delivery = nil
+		switch {
+		case r.Slice != nil && r == Result{Slice: r.Slice}:
+			slice = r.Slice.Task == 2
+		case r.Pack != nil && r == Result{Pack: r.Pack}:
+			pack = r.Pack.Pack == backup.PackID{4}
+		case r.Lists != nil && r == Result{Lists: r.Lists}:
+			lists = len(r.Lists.Lists) == 1 && r.Lists.Lists[0].List == backup.ChunkID{6}
+		case r.Batch != nil && r == Result{Batch: r.Batch}:
+			batch = r.Batch.Batch == 5
+		}
 	}
-	if !slice || !pack || !batch {
-		t.Errorf("slice %t, pack %t, batch %t", slice, pack, batch)
+	if !slice || !pack || !lists || !batch {
+		t.Errorf("slice %t, pack %t, lists %t, batch %t", slice, pack, lists, batch)
 	}
 	cancel()
 	receive(t, "end of a consumer", ended)
@@ -299,7 +308,7 @@ func TestConsumerThatIsMissingIsMadeAgain(t *testing.T) {
 
 func TestMessageAboveTheLimitIsRefused(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
-	m := &backup.ReadBatch{Job: backup.Job{Number: 1}, ID: 1, Pages: []backup.PageVersion{{Path: "a", Listing: make([]byte, MaxMessageBytes)}}}
+	m := &backup.ReadBatch{Job: backup.Job{Number: 1}, ID: 1, PagesToRead: backup.PagesToRead{Pages: []backup.PageVersion{{Path: "a", Listing: make([]byte, MaxMessageBytes)}}}}
 	size, err := SizeOf(Read, m)
 	if err != nil {
 		t.Fatal(err)

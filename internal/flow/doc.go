@@ -5,6 +5,7 @@
 //	walker ───── SliceWalked ───► committer  Slices   bctl.v1.commit.slice
 //	committer ── ReadBatch ─────► reader     Read     bctl.v1.read.<site>
 //	reader ───── PackStored ────► committer  Packs    bctl.v1.commit.pack
+//	reader ───── ListsStored ───► committer  Lists    bctl.v1.commit.list
 //	reader ───── BatchStored ───► committer  Batches  bctl.v1.commit.batch
 //	workers ──── Progress ──────► everyone            bctl.v1.progress (not kept)
 //

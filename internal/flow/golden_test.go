@@ -40,10 +40,11 @@ func golden[T any](file string, want *T, encode func(*T) ([]byte, error), decode
 
 func goldenMessages() []goldenMessage {
 	snapshot := backup.SnapshotID{0xa0, 1, 2, 3, 15: 0xaf}
+	root := backup.Root{FileSystem: "ext4", ID: "a b\xff", Inode: 2, Born: backup.Time{Sec: 1_700_000_000, Nsec: 5}}
 	job := backup.Job{
 		Snapshot: snapshot, Filer: 3, Shard: 14, Number: 9, Base: 8, Started: backup.Time{Sec: 1_772_330_645, Nsec: 123_456_789},
 		Source: "posix:///srv/home", Snapshots: ".snapshot/hourly.*", Compare: backup.CompareMtime | backup.CompareInode,
-		Site: "berlin-2", ReadBytesPerSecond: 100 << 20,
+		Site: "berlin-2", ReadBytesPerSecond: 100 << 20, Root: root, AllowShrink: true, NewRoot: true, Interrupted: true,
 		Selection: backup.Selection{
 			Exclude: []string{"*.o", "caf\xe9"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 1 << 40,
 		},
@@ -55,26 +56,30 @@ func goldenMessages() []goldenMessage {
 	problems := []backup.Problem{{Path: "caf\xe9/locked", Op: "open", Err: "permission denied"}}
 	counts := backup.Counts{
 		Files: 1, Directories: 2, Bytes: -3, FilesNew: 4, FilesChanged: 5, FilesUnchanged: 6, StatCalls: 7, NewBytes: 8, StoredBytes: 9,
-		ReadBytes: 10, Errors: 11, WalkSeconds: .5, ReadSeconds: 1.5, HashSeconds: 2.5, CompressSeconds: 3.5, SealSeconds: 4.5,
+		ReadBytes: 10, Errors: 11, Vanished: 12, Carried: 13, Torn: 14, WalkSeconds: .5, ReadSeconds: 1.5, HashSeconds: 2.5, CompressSeconds: 3.5, SealSeconds: 4.5,
 		UploadSeconds: 5.5, CommitSeconds: 6.5,
 	}
 	pack := backup.PackID{0xb0, 15: 0xbf}
 	return []goldenMessage{
 		golden("WalkTask", &backup.WalkTask{
-			Job: job, ID: 100, Attempt: 2, Generation: 1, Directories: []string{"", "caf\xe9"}, Scarce: true,
+			Job: job, ID: 100, Attempt: 2, Generation: 1, Directories: []string{"", "caf\xe9"}, Mounts: []string{"caf\xe9"}, Scarce: true,
 		}, Walk.encode, Walk.decode, &bctlv1.WalkTask{}),
 		golden("SliceWalked", &backup.SliceWalked{
 			Snapshot: snapshot, Task: 100, Attempt: 2, Part: 1, Last: true, Run: 0xfedcba9876543210, Pages: pages,
-			Ended: []backup.PageName{{Path: "a", Key: 5}}, Removed: []string{"gone"}, Batches: [][]backup.PageVersion{pages[:1], pages[1:]},
-			Children: [][]string{{"x", "y"}, {"z"}}, Counts: counts, Problems: problems,
-			Source: "posix:///srv/home/.snapshot/hourly.0", Failed: "no such directory",
+			Ended: []backup.PageName{{Path: "a", Key: 5}}, Removed: []string{"gone"},
+			Batches:  []backup.PagesToRead{{Pages: pages[:1], Mounts: []string{"caf\xe9"}}, {Pages: pages[1:]}},
+			Children: []backup.Child{{Directories: []string{"x", "y"}, Mounts: []string{"x"}}, {Directories: []string{"z"}}}, Counts: counts, Problems: problems,
+			Source: "posix:///srv/home/.snapshot/hourly.0", Root: root, Failed: "no such directory",
 		}, Slices.encode, Slices.decode, &bctlv1.SliceWalked{}),
-		golden("ReadBatch", &backup.ReadBatch{Job: job, ID: 200, Attempt: 3, Pages: pages}, Read.encode, Read.decode, &bctlv1.ReadBatch{}),
+		golden("ReadBatch", &backup.ReadBatch{Job: job, ID: 200, Attempt: 3, PagesToRead: backup.PagesToRead{Pages: pages, Mounts: []string{"caf\xe9"}}}, Read.encode, Read.decode, &bctlv1.ReadBatch{}),
 		golden("PackStored", &backup.PackStored{
-			Snapshot: snapshot, Pack: pack, StoredBytes: 32 << 20, Chunks: []backup.ChunkPlace{
+			Snapshot: snapshot, Pack: pack, StoredBytes: 32 << 20, FrameBytes: []uint32{700, 1 << 20}, Chunks: []backup.ChunkPlace{
 				{ID: backup.ChunkID{1}, Length: 1000}, {ID: backup.ChunkID{2}, Offset: 1000, Length: 24}, {ID: backup.ChunkID{3}, Frame: 1, Length: 1 << 20},
 			},
 		}, Packs.encode, Packs.decode, &bctlv1.PackStored{}),
+		golden("ListsStored", &backup.ListsStored{Snapshot: snapshot, Lists: []backup.ChunkList{
+			{List: backup.ChunkID{4}, Chunks: []backup.ChunkID{{1}, {2}}}, {List: backup.ChunkID{5}, Nested: true, Chunks: []backup.ChunkID{{4}}},
+		}}, Lists.encode, Lists.decode, &bctlv1.ListsStored{}),
 		golden("BatchStored", &backup.BatchStored{
 			Snapshot: snapshot, Batch: 200, Attempt: 3, Pages: pages, ReliesOn: []backup.PackID{pack, {0xc0}}, Counts: counts, Problems: problems,
 			Failed: "the source snapshot has expired",

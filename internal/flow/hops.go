@@ -41,6 +41,7 @@ var (
 	Slices  = Hop[backup.SliceWalked]{"bctl.v1.commit.slice", encodeSliceWalked, decodeSliceWalked, nil}
 	Read    = Hop[backup.ReadBatch]{"bctl.v1.read", encodeReadBatch, decodeReadBatch, func(b *backup.ReadBatch) string { return b.Job.Site }}
 	Packs   = Hop[backup.PackStored]{"bctl.v1.commit.pack", encodePackStored, decodePackStored, nil}
+	Lists   = Hop[backup.ListsStored]{"bctl.v1.commit.list", encodeListsStored, decodeListsStored, nil}
 	Batches = Hop[backup.BatchStored]{"bctl.v1.commit.batch", encodeBatchStored, decodeBatchStored, nil}
 )
 

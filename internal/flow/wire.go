@@ -48,6 +48,7 @@ func jobToWire(j *backup.Job) *bctlv1.Job {
 			OneFileSystem: j.Selection.OneFileSystem, ExcludeLargerBytes: j.Selection.ExcludeLargerBytes,
 		},
 		Snapshots: text(j.Snapshots), Compare: uint32(j.Compare), Site: text(j.Site), ReadBytesPerSecond: j.ReadBytesPerSecond,
+		Root: j.Root.String(), AllowShrink: j.AllowShrink, NewRoot: j.NewRoot, Interrupted: j.Interrupted,
 	}
 }
 
@@ -68,7 +69,12 @@ func jobFromWire(m *bctlv1.Job) (backup.Job, error) {
 	if m.GetReadBytesPerSecond() < 0 {
 		return backup.Job{}, fmt.Errorf("job: %d bytes/s: %w", m.GetReadBytesPerSecond(), backup.ErrInvalid)
 	}
+	root, err := backup.ParseRoot(m.GetRoot())
+	if err != nil {
+		return backup.Job{}, err
+	}
 	return backup.Job{
+		Root: root, AllowShrink: m.GetAllowShrink(), NewRoot: m.GetNewRoot(), Interrupted: m.GetInterrupted(),
 		Snapshots: m.GetSnapshots(), Compare: backup.Compare(m.GetCompare()), Site: m.GetSite(), ReadBytesPerSecond: m.GetReadBytesPerSecond(),
 		Snapshot: id, Filer: backup.FilerID(m.GetFilerId()), Shard: backup.ShardID(m.GetShardId()),
 		Number: backup.SnapshotNumber(m.GetNumber()), Base: backup.SnapshotNumber(m.GetBase()),
@@ -170,6 +176,7 @@ func countsToWire(c *backup.Counts) *bctlv1.Counts {
 		Files: c.Files, Directories: c.Directories, Bytes: c.Bytes,
 		FilesNew: c.FilesNew, FilesChanged: c.FilesChanged, FilesUnchanged: c.FilesUnchanged,
 		StatCalls: c.StatCalls, NewBytes: c.NewBytes, StoredBytes: c.StoredBytes, ReadBytes: c.ReadBytes, Errors: c.Errors,
+		Vanished: c.Vanished, Carried: c.Carried, Torn: c.Torn,
 		WalkSeconds: c.WalkSeconds, ReadSeconds: c.ReadSeconds, HashSeconds: c.HashSeconds,
 		CompressSeconds: c.CompressSeconds, SealSeconds: c.SealSeconds, UploadSeconds: c.UploadSeconds, CommitSeconds: c.CommitSeconds,
 	}
@@ -180,6 +187,7 @@ func countsFromWire(m *bctlv1.Counts) (backup.Counts, error) {
 		Files: m.GetFiles(), Directories: m.GetDirectories(), Bytes: m.GetBytes(),
 		FilesNew: m.GetFilesNew(), FilesChanged: m.GetFilesChanged(), FilesUnchanged: m.GetFilesUnchanged(),
 		StatCalls: m.GetStatCalls(), NewBytes: m.GetNewBytes(), StoredBytes: m.GetStoredBytes(), ReadBytes: m.GetReadBytes(), Errors: m.GetErrors(),
+		Vanished: m.GetVanished(), Carried: m.GetCarried(), Torn: m.GetTorn(),
 		WalkSeconds: m.GetWalkSeconds(), ReadSeconds: m.GetReadSeconds(), HashSeconds: m.GetHashSeconds(),
 		CompressSeconds: m.GetCompressSeconds(), SealSeconds: m.GetSealSeconds(), UploadSeconds: m.GetUploadSeconds(), CommitSeconds: m.GetCommitSeconds(),
 	}

@@ -58,10 +58,29 @@ func drawJob(t *rapid.T) backup.Job {
 			Exclude: listOf(t, "exclude", 3, drawBytes), ExcludeIfPresent: listOf(t, "exclude if present", 2, drawBytes),
 			OneFileSystem: rapid.Bool().Draw(t, "one file system"), ExcludeLargerBytes: rapid.Int64().Draw(t, "larger"),
 		},
-		Snapshots: rapid.SampledFrom([]string{"", ".snapshot/hourly.*"}).Draw(t, "snapshots"),
-		Compare:   backup.Compare(rapid.Uint8Max(uint8(backup.CompareAll)).Draw(t, "compare")),
-		Site:      rapid.SampledFrom([]string{"", backup.DefaultSite, "berlin-2"}).Draw(t, "site"), ReadBytesPerSecond: rapid.Int64Min(0).Draw(t, "bytes a second"),
+		Root: drawRoot(t), AllowShrink: rapid.Bool().Draw(t, "allow shrink"), NewRoot: rapid.Bool().Draw(t, "new root"),
+		Interrupted: rapid.Bool().Draw(t, "interrupted"),
+		Snapshots:   rapid.SampledFrom([]string{"", ".snapshot/hourly.*"}).Draw(t, "snapshots"),
+		Compare:     backup.Compare(rapid.Uint8Max(uint8(backup.CompareAll)).Draw(t, "compare")),
+		Site:        rapid.SampledFrom([]string{"", backup.DefaultSite, "berlin-2"}).Draw(t, "site"), ReadBytesPerSecond: rapid.Int64Min(0).Draw(t, "bytes a second"),
 	}
+}
+
+// drawRoot is a root whose names may be any bytes.
+func drawRoot(t *rapid.T) backup.Root {
+	return backup.Root{
+		FileSystem: rapid.SampledFrom([]string{"", "ext4", "fuse.a b"}).Draw(t, "file system"),
+		ID:         string(rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(t, "root id")), Inode: rapid.Uint64().Draw(t, "root inode"),
+		Born: backup.Time{Sec: rapid.Int64().Draw(t, "born"), Nsec: rapid.Uint32Range(0, 999_999_999).Draw(t, "born nanoseconds")},
+	}
+}
+
+func drawPagesToRead(t *rapid.T) backup.PagesToRead {
+	return backup.PagesToRead{Pages: append(listOf(t, "pages", 3, drawPage), drawPage(t)), Mounts: listOf(t, "mounts", 2, drawPath)}
+}
+
+func drawChild(t *rapid.T) backup.Child {
+	return backup.Child{Directories: append(listOf(t, "directories", 3, drawPath), drawPath(t)), Mounts: listOf(t, "mounts", 2, drawPath)}
 }
 
 func drawProblem(t *rapid.T) backup.Problem {
@@ -84,6 +103,7 @@ func drawWalkTask(t *rapid.T) *backup.WalkTask {
 	return &backup.WalkTask{
 		Job: drawJob(t), ID: backup.TaskID(rapid.Int64().Draw(t, "task")), Attempt: rapid.Int32().Draw(t, "attempt"),
 		Generation: rapid.Int32().Draw(t, "generation"), Directories: listOf(t, "directories", 5, drawPath),
+		Mounts: listOf(t, "mounts", 2, drawPath), Scarce: rapid.Bool().Draw(t, "scarce"),
 	}
 }
 
@@ -91,14 +111,14 @@ func drawSliceWalked(t *rapid.T) *backup.SliceWalked {
 	return &backup.SliceWalked{
 		Snapshot: drawID(t), Task: backup.TaskID(rapid.Int64().Draw(t, "task")), Attempt: rapid.Int32().Draw(t, "attempt"),
 		Part: rapid.Int32Min(0).Draw(t, "part"), Last: rapid.Bool().Draw(t, "last"), Run: rapid.Uint64().Draw(t, "run"),
-		Source: rapid.SampledFrom([]string{"", "posix:///srv/.snapshot/hourly.0"}).Draw(t, "source"),
-		Pages:  listOf(t, "pages", 3, drawPage),
+		Source: rapid.SampledFrom([]string{"", "posix:///srv/.snapshot/hourly.0"}).Draw(t, "source"), Root: drawRoot(t),
+		Pages: listOf(t, "pages", 3, drawPage),
 		Ended: listOf(t, "ended", 3, func(t *rapid.T) backup.PageName {
 			return backup.PageName{Path: drawPath(t), Key: backup.PageKey(rapid.Int64Min(0).Draw(t, "key"))}
 		}),
 		Removed:  listOf(t, "removed", 3, drawPath),
-		Batches:  listOf(t, "batches", 3, func(t *rapid.T) []backup.PageVersion { return listOf(t, "pages", 3, drawPage) }),
-		Children: listOf(t, "children", 3, func(t *rapid.T) []string { return listOf(t, "directories", 3, drawPath) }),
+		Batches:  listOf(t, "batches", 3, drawPagesToRead),
+		Children: listOf(t, "children", 3, drawChild),
 		Counts:   drawCounts(t), Problems: listOf(t, "problems", 3, drawProblem), Failed: rapid.StringMatching(`[a-z ]*`).Draw(t, "failed"),
 	}
 }
@@ -106,12 +126,12 @@ func drawSliceWalked(t *rapid.T) *backup.SliceWalked {
 func drawReadBatch(t *rapid.T) *backup.ReadBatch {
 	return &backup.ReadBatch{
 		Job: drawJob(t), ID: backup.BatchID(rapid.Int64().Draw(t, "batch")), Attempt: rapid.Int32().Draw(t, "attempt"),
-		Pages: listOf(t, "pages", 4, drawPage),
+		PagesToRead: drawPagesToRead(t),
 	}
 }
 
 func drawPackStored(t *rapid.T) *backup.PackStored {
-	p := &backup.PackStored{Snapshot: drawID(t), Pack: drawID(t), StoredBytes: rapid.Int64Min(1).Draw(t, "bytes")}
+	p := &backup.PackStored{Snapshot: drawID(t), Pack: drawID(t)}
 	for range rapid.IntRange(0, 10).Draw(t, "chunks") {
 		c := backup.ChunkPlace{ID: drawID(t), Length: rapid.Uint32Range(0, 1<<23).Draw(t, "length")}
 		if n := len(p.Chunks); n > 0 {
@@ -123,7 +143,23 @@ func drawPackStored(t *rapid.T) *backup.PackStored {
 		}
 		p.Chunks = append(p.Chunks, c)
 	}
+	frames := 0
+	if n := len(p.Chunks); n > 0 {
+		frames = int(p.Chunks[n-1].Frame) + 1
+	}
+	p.StoredBytes = rapid.Int64Range(1, 1<<40).Draw(t, "bytes besides the frames")
+	for range frames + rapid.IntRange(0, 2).Draw(t, "frames without chunks") {
+		length := rapid.Uint32().Draw(t, "frame bytes")
+		p.FrameBytes, p.StoredBytes = append(p.FrameBytes, length), p.StoredBytes+int64(length)
+	}
 	return p
+}
+
+func drawListsStored(t *rapid.T) *backup.ListsStored {
+	return &backup.ListsStored{Snapshot: drawID(t), Lists: listOf(t, "lists", 3, func(t *rapid.T) backup.ChunkList {
+		chunks := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) backup.ChunkID { return drawID(t) }), 1, 5).Draw(t, "chunks")
+		return backup.ChunkList{List: drawID(t), Nested: rapid.Bool().Draw(t, "nested"), Chunks: chunks}
+	})}
 }
 
 func drawBatchStored(t *rapid.T) *backup.BatchStored {
@@ -171,6 +207,7 @@ func TestEveryMessageComesBack(t *testing.T) {
 	comesBack(t, drawSliceWalked, Slices.encode, Slices.decode)
 	comesBack(t, drawReadBatch, Read.encode, Read.decode)
 	comesBack(t, drawPackStored, Packs.encode, Packs.decode)
+	comesBack(t, drawListsStored, Lists.encode, Lists.decode)
 	comesBack(t, drawBatchStored, Batches.encode, Batches.decode)
 	comesBack(t, drawProgress, encodeProgress, decodeProgress)
 }
@@ -218,6 +255,9 @@ func TestDecodeRefuses(t *testing.T) {
 		s.SnapshotId = id
 		return s, decoderOf(Slices)
 	}
+	lists := func(l ...*bctlv1.ListsStored_List) (proto.Message, func([]byte) error) {
+		return &bctlv1.ListsStored{SnapshotId: id, Lists: l}, decoderOf(Lists)
+	}
 	batch := func(b *bctlv1.BatchStored) (proto.Message, func([]byte) error) {
 		b.SnapshotId = id
 		return b, decoderOf(Batches)
@@ -258,6 +298,54 @@ func TestDecodeRefuses(t *testing.T) {
 		},
 		"frame beyond 4 GiB": func() (proto.Message, func([]byte) error) {
 			return stored(&bctlv1.PackStored{StoredBytes: 1, ChunkIds: make([]byte, 48), Frames: []uint32{0, 0, 0}, Lengths: []uint32{math.MaxUint32, 1, 1}})
+		},
+		"chunk in a frame that is not there": func() (proto.Message, func([]byte) error) {
+			return stored(&bctlv1.PackStored{StoredBytes: 100, ChunkIds: id, Frames: []uint32{1}, Lengths: []uint32{1}, FrameBytes: []uint32{17}})
+		},
+		"chunk without a frame": func() (proto.Message, func([]byte) error) {
+			return stored(&bctlv1.PackStored{StoredBytes: 100, ChunkIds: id, Frames: []uint32{0}, Lengths: []uint32{1}})
+		},
+		"frames longer than the pack": func() (proto.Message, func([]byte) error) {
+			return stored(&bctlv1.PackStored{StoredBytes: 100, FrameBytes: []uint32{50, 51}})
+		},
+		"frames much longer than the pack": func() (proto.Message, func([]byte) error) {
+			return stored(&bctlv1.PackStored{StoredBytes: 100, FrameBytes: []uint32{math.MaxUint32, math.MaxUint32}})
+		},
+		"lists of a short snapshot id": func() (proto.Message, func([]byte) error) {
+			return &bctlv1.ListsStored{SnapshotId: id[1:]}, decoderOf(Lists)
+		},
+		"short list": func() (proto.Message, func([]byte) error) {
+			return lists(&bctlv1.ListsStored_List{List: id[1:], ChunkIds: id})
+		},
+		"list of nothing": func() (proto.Message, func([]byte) error) { return lists(&bctlv1.ListsStored_List{List: id}) },
+		"list of half a chunk": func() (proto.Message, func([]byte) error) {
+			return lists(&bctlv1.ListsStored_List{List: id, ChunkIds: make([]byte, 24)})
+		},
+		"empty list": func() (proto.Message, func([]byte) error) { return lists(&bctlv1.ListsStored_List{}) },
+		"root of a job": func() (proto.Message, func([]byte) error) {
+			return walk(job(func(j *bctlv1.Job) { j.Root = "colour=red" }))
+		},
+		"long root of a job": func() (proto.Message, func([]byte) error) {
+			return walk(job(func(j *bctlv1.Job) { j.Root = "type=" + strings.Repeat("x", 1<<16) }))
+		},
+		"root of a slice": func() (proto.Message, func([]byte) error) { return slice(&bctlv1.SliceWalked{Root: "inode=x"}) },
+		"mount outside": func() (proto.Message, func([]byte) error) {
+			return &bctlv1.WalkTask{Job: job(func(*bctlv1.Job) {}), Mounts: [][]byte{[]byte("../mnt")}}, decoderOf(Walk)
+		},
+		"mount of a child outside": func() (proto.Message, func([]byte) error) {
+			return slice(&bctlv1.SliceWalked{Children: []*bctlv1.SliceWalked_Child{{Directories: [][]byte{nil}, Mounts: [][]byte{[]byte("/mnt")}}}})
+		},
+		"mount of a batch outside": func() (proto.Message, func([]byte) error) {
+			return slice(&bctlv1.SliceWalked{Batches: []*bctlv1.SliceWalked_Batch{{Pages: page(func(*bctlv1.Page) {}), Mounts: [][]byte{[]byte("/mnt")}}}})
+		},
+		"mount of pages to read outside": func() (proto.Message, func([]byte) error) {
+			return &bctlv1.ReadBatch{Job: job(func(*bctlv1.Job) {}), Mounts: [][]byte{[]byte("a//b")}}, decoderOf(Read)
+		},
+		"batch of nothing": func() (proto.Message, func([]byte) error) {
+			return slice(&bctlv1.SliceWalked{Batches: []*bctlv1.SliceWalked_Batch{{}}})
+		},
+		"child of nothing": func() (proto.Message, func([]byte) error) {
+			return slice(&bctlv1.SliceWalked{Children: []*bctlv1.SliceWalked_Child{{}}})
 		},
 		"negative part": func() (proto.Message, func([]byte) error) { return slice(&bctlv1.SliceWalked{Part: -1}) },
 		"removed outside": func() (proto.Message, func([]byte) error) {
@@ -326,6 +414,9 @@ func TestHostileMessagesAreBounded(t *testing.T) {
 		"a batch of empty pages": {nested(0x4a, "\x0a\x00"), decoderOf(Slices)},
 		"a child of many roots":  {nested(0x52, "\x0a\x00"), decoderOf(Slices)},
 		"frames":                 {nested(0x2a, "\x01"), decoderOf(Packs)},
+		"frame lengths":          {nested(0x3a, "\x01"), decoderOf(Packs)},
+		"lists of nothing":       {repeat(snapshot, "\x12\x00"), decoderOf(Lists)},
+		"lists of a chunk":       {repeat(snapshot, "\x12\x24\x0a\x10"+strings.Repeat("l", 16)+"\x1a\x10"+strings.Repeat("c", 16)), decoderOf(Lists)},
 		"too large":              {make([]byte, MaxMessageBytes+1), decoderOf(Walk)},
 	} {
 		var before, after runtime.MemStats
@@ -406,8 +497,9 @@ func FuzzDecode(f *testing.F) {
 	seed(3, func(t *rapid.T) ([]byte, error) { return Packs.encode(drawPackStored(t)) })
 	seed(4, func(t *rapid.T) ([]byte, error) { return Batches.encode(drawBatchStored(t)) })
 	seed(5, func(t *rapid.T) ([]byte, error) { return encodeProgress(drawProgress(t)) })
+	seed(6, func(t *rapid.T) ([]byte, error) { return Lists.encode(drawListsStored(t)) })
 	f.Fuzz(func(t *testing.T, kind uint8, data []byte) {
-		switch kind % 6 {
+		switch kind % 7 {
 		case 0:
 			stable(t, data, Walk.encode, Walk.decode)
 		case 1:
@@ -420,6 +512,8 @@ func FuzzDecode(f *testing.F) {
 			stable(t, data, Batches.encode, Batches.decode)
 		case 5:
 			stable(t, data, encodeProgress, decodeProgress)
+		case 6:
+			stable(t, data, Lists.encode, Lists.decode)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 func encodeWalkTask(t *backup.WalkTask) ([]byte, error) {
 	return marshal(&bctlv1.WalkTask{
 		Job: jobToWire(&t.Job), Task: int64(t.ID), Attempt: t.Attempt, Generation: t.Generation,
-		Directories: bytesOf(t.Directories), Scarce: t.Scarce,
+		Directories: bytesOf(t.Directories), Mounts: bytesOf(t.Mounts), Scarce: t.Scarce,
 	})
 }
 
@@ -28,11 +28,17 @@ func decodeWalkTask(data []byte) (*backup.WalkTask, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backup.WalkTask{Job: job, ID: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Generation: m.GetGeneration(), Directories: dirs, Scarce: m.GetScarce()}, nil
+	mounts, err := pathsFromWire(m.GetMounts())
+	if err != nil {
+		return nil, err
+	}
+	return &backup.WalkTask{
+		Job: job, ID: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Generation: m.GetGeneration(), Directories: dirs, Mounts: mounts, Scarce: m.GetScarce(),
+	}, nil
 }
 
 func encodeReadBatch(b *backup.ReadBatch) ([]byte, error) {
-	return marshal(&bctlv1.ReadBatch{Job: jobToWire(&b.Job), Batch: int64(b.ID), Attempt: b.Attempt, Pages: pagesToWire(b.Pages)})
+	return marshal(&bctlv1.ReadBatch{Job: jobToWire(&b.Job), Batch: int64(b.ID), Attempt: b.Attempt, Pages: pagesToWire(b.Pages), Mounts: bytesOf(b.Mounts)})
 }
 
 func decodeReadBatch(data []byte) (*backup.ReadBatch, error) {
@@ -44,27 +50,33 @@ func decodeReadBatch(data []byte) (*backup.ReadBatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	pages, err := pagesFromWire(m.GetPages())
-	if err != nil {
-		return nil, err
+	b := &backup.ReadBatch{Job: job, ID: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt()}
+	b.PagesToRead, err = pagesToReadFromWire(m.GetPages(), m.GetMounts())
+	return b, err
+}
+
+func pagesToReadFromWire(pages []*bctlv1.Page, mounts [][]byte) (p backup.PagesToRead, err error) {
+	if p.Pages, err = pagesFromWire(pages); err != nil {
+		return p, err
 	}
-	return &backup.ReadBatch{Job: job, ID: backup.BatchID(m.GetBatch()), Attempt: m.GetAttempt(), Pages: pages}, nil
+	p.Mounts, err = pathsFromWire(mounts)
+	return p, err
 }
 
 func encodeSliceWalked(s *backup.SliceWalked) ([]byte, error) {
 	m := &bctlv1.SliceWalked{
 		SnapshotId: s.Snapshot[:], Task: int64(s.Task), Attempt: s.Attempt, Part: s.Part, Last: s.Last,
 		Pages: pagesToWire(s.Pages), Removed: bytesOf(s.Removed),
-		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: text(s.Failed), Run: s.Run, Source: text(s.Source),
+		Counts: countsToWire(&s.Counts), Problems: problemsToWire(s.Problems), Failed: text(s.Failed), Run: s.Run, Source: text(s.Source), Root: s.Root.String(),
 	}
 	for _, e := range s.Ended {
 		m.Ended = append(m.Ended, &bctlv1.PageName{Path: []byte(e.Path), Key: int64(e.Key)})
 	}
 	for _, b := range s.Batches {
-		m.Batches = append(m.Batches, &bctlv1.SliceWalked_Batch{Pages: pagesToWire(b)})
+		m.Batches = append(m.Batches, &bctlv1.SliceWalked_Batch{Pages: pagesToWire(b.Pages), Mounts: bytesOf(b.Mounts)})
 	}
 	for _, c := range s.Children {
-		m.Children = append(m.Children, &bctlv1.SliceWalked_Child{Directories: bytesOf(c)})
+		m.Children = append(m.Children, &bctlv1.SliceWalked_Child{Directories: bytesOf(c.Directories), Mounts: bytesOf(c.Mounts)})
 	}
 	return marshal(m)
 }
@@ -81,6 +93,9 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 	s := &backup.SliceWalked{
 		Snapshot: id, Task: backup.TaskID(m.GetTask()), Attempt: m.GetAttempt(), Part: m.GetPart(), Last: m.GetLast(),
 		Problems: problemsFromWire(m.GetProblems()), Failed: m.GetFailed(), Run: m.GetRun(), Source: m.GetSource(),
+	}
+	if s.Root, err = backup.ParseRoot(m.GetRoot()); err != nil {
+		return nil, err
 	}
 	if s.Counts, err = countsFromWire(m.GetCounts()); err != nil {
 		return nil, err
@@ -103,25 +118,41 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 		}
 		s.Ended = append(s.Ended, backup.PageName{Path: string(e.GetPath()), Key: backup.PageKey(e.GetKey())})
 	}
+	return s, workFromWire(s, &m)
+}
+
+// workFromWire takes over the batches and child tasks of a result. One of
+// nothing is no work: a message of nothing else would take much memory.
+func workFromWire(s *backup.SliceWalked, m *bctlv1.SliceWalked) error {
 	for _, b := range m.GetBatches() {
-		pages, err := pagesFromWire(b.GetPages())
+		pages, err := pagesToReadFromWire(b.GetPages(), b.GetMounts())
+		if err == nil && len(pages.Pages) == 0 {
+			err = fmt.Errorf("a batch without pages: %w", backup.ErrInvalid)
+		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.Batches = append(s.Batches, pages)
 	}
 	for _, c := range m.GetChildren() {
 		dirs, err := pathsFromWire(c.GetDirectories())
-		if err != nil {
-			return nil, err
+		if err == nil && len(dirs) == 0 {
+			err = fmt.Errorf("a child task without directories: %w", backup.ErrInvalid)
 		}
-		s.Children = append(s.Children, dirs)
+		if err != nil {
+			return err
+		}
+		mounts, err := pathsFromWire(c.GetMounts())
+		if err != nil {
+			return err
+		}
+		s.Children = append(s.Children, backup.Child{Directories: dirs, Mounts: mounts})
 	}
-	return s, nil
+	return nil
 }
 
 func encodePackStored(p *backup.PackStored) ([]byte, error) {
-	m := &bctlv1.PackStored{SnapshotId: p.Snapshot[:], Pack: p.Pack[:], StoredBytes: p.StoredBytes}
+	m := &bctlv1.PackStored{SnapshotId: p.Snapshot[:], Pack: p.Pack[:], StoredBytes: p.StoredBytes, FrameBytes: p.FrameBytes}
 	m.ChunkIds = make([]byte, 0, len(p.Chunks)*len(backup.ChunkID{}))
 	for i := range p.Chunks {
 		c := &p.Chunks[i]
@@ -149,7 +180,17 @@ func decodePackStored(data []byte) (*backup.PackStored, error) {
 	if len(m.GetLengths()) != n || len(m.GetChunkIds()) != n*len(backup.ChunkID{}) || m.GetStoredBytes() <= 0 {
 		return nil, fmt.Errorf("pack table of %d frames, %d lengths, %d bytes of ids: %w", n, len(m.GetLengths()), len(m.GetChunkIds()), backup.ErrInvalid)
 	}
-	p := &backup.PackStored{Snapshot: snapshot, Pack: pack, StoredBytes: m.GetStoredBytes()}
+	p := &backup.PackStored{Snapshot: snapshot, Pack: pack, StoredBytes: m.GetStoredBytes(), FrameBytes: m.GetFrameBytes()}
+	if n > 0 && int64(m.GetFrames()[n-1]) >= int64(len(p.FrameBytes)) {
+		return nil, fmt.Errorf("pack table of %d frames has a chunk in frame %d: %w", len(p.FrameBytes), m.GetFrames()[n-1], backup.ErrInvalid)
+	}
+	frameBytes := int64(0)
+	for _, length := range p.FrameBytes {
+		frameBytes += int64(length)
+	}
+	if frameBytes > p.StoredBytes {
+		return nil, fmt.Errorf("frames of %d bytes in a pack of %d: %w", frameBytes, p.StoredBytes, backup.ErrInvalid)
+	}
 	if n > 0 {
 		p.Chunks = make([]backup.ChunkPlace, n)
 	}
@@ -167,6 +208,47 @@ func decodePackStored(data []byte) (*backup.PackStored, error) {
 		offset += uint64(length)
 	}
 	return p, nil
+}
+
+func encodeListsStored(l *backup.ListsStored) ([]byte, error) {
+	m := &bctlv1.ListsStored{SnapshotId: l.Snapshot[:]}
+	for i := range l.Lists {
+		list := &l.Lists[i]
+		ids := make([]byte, 0, len(list.Chunks)*len(backup.ChunkID{}))
+		for j := range list.Chunks {
+			ids = append(ids, list.Chunks[j][:]...)
+		}
+		m.Lists = append(m.Lists, &bctlv1.ListsStored_List{List: list.List[:], Nested: list.Nested, ChunkIds: ids})
+	}
+	return marshal(m)
+}
+
+func decodeListsStored(data []byte) (*backup.ListsStored, error) {
+	var m bctlv1.ListsStored
+	if err := unmarshal(data, &m); err != nil {
+		return nil, err
+	}
+	snapshot, err := id16("snapshot id", m.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	l := &backup.ListsStored{Snapshot: snapshot}
+	for _, list := range m.GetLists() {
+		id, err := id16("list", list.GetList())
+		if err != nil {
+			return nil, err
+		}
+		raw := list.GetChunkIds()
+		if len(raw)%len(id) != 0 || len(raw) == 0 {
+			return nil, fmt.Errorf("list of %d bytes of ids: %w", len(raw), backup.ErrInvalid)
+		}
+		chunks := make([]backup.ChunkID, len(raw)/len(id))
+		for i := range chunks {
+			chunks[i] = backup.ChunkID(raw[i*len(id):])
+		}
+		l.Lists = append(l.Lists, backup.ChunkList{List: id, Nested: list.GetNested(), Chunks: chunks})
+	}
+	return l, nil
 }
 
 func encodeBatchStored(b *backup.BatchStored) ([]byte, error) {

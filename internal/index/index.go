@@ -9,7 +9,12 @@
 // that runs inserts its rows with first_snapshot = its number, and ends those
 // that they replace with last_snapshot = its number - 1. Readers only look at
 // committed snapshots, so none of it shows before the commit. When a snapshot
-// fails its rows are deleted and those that it ended are opened again.
+// fails its rows are set aside, for the content that they name, and those that
+// it ended are opened again.
+//
+// What a committed snapshot consists of is kept as a backup.PageSet: whoever
+// reads all of its pages can tell whether any is missing. The pages of one
+// directory form a chain (backup.Page.Next).
 //
 // # Work
 //
@@ -19,6 +24,21 @@
 // claims an open task or batch gets it as a new attempt with a lease; when the
 // lease runs out it can be claimed again. A result for work that is not open is refused,
 // and changes nothing (I3).
+//
+// # Chunks
+//
+// Two packs may have the same chunk: readers do not wait for each other. The
+// index knows each of its places, and whoever asks is told one in a pack that is
+// there and not condemned. A batch relies on the packs that it names, and on no
+// others (docs/decisions/0013-chunk-copies.md).
+//
+// What a large file consists of is in list chunks, which are sealed. So that it
+// can be told without a key which chunks are alive, whoever writes a list chunk
+// says what it refers to (ListsStored). A list of lists is known once these are,
+// and a batch is accepted once all lists of its pages are known: so of what is in
+// the index, all chunks are known. Lists of pages that a slice took over have
+// been known since those were stored. Chunks of interrupted pages are alive, as
+// are those of snapshots that run.
 package index
 
 import (
@@ -38,6 +58,10 @@ var (
 	// ErrPackUnknown: a batch relies on a pack that is not registered (yet).
 	// Nothing was changed; the result may be delivered again.
 	ErrPackUnknown = errors.New("relies on a pack that is not registered")
+	// ErrListUnknown: a batch has a file whose list chunks are not known (yet),
+	// or a ListsStored has a list of lists of which one is not.
+	// Nothing was changed; the result may be delivered again.
+	ErrListUnknown = errors.New("relies on a list of chunks that is not known")
 	// ErrPartMissing: the last part of a SliceWalked came before an earlier one. Nothing was changed;
 	// it may be delivered again.
 	ErrPartMissing = errors.New("an earlier part of the result is missing")
@@ -101,8 +125,11 @@ type Catalog interface {
 	// BeginSnapshot makes a running snapshot of the shard with its root walk
 	// task, based on the shard's newest committed snapshot, in one
 	// transaction. If one is running already it returns that one, and
-	// backup.ErrRunning (I5). Selection, AllowShrink, Tags and ID are taken from s, and the time from now;
-	// what filer, shard and policy leave out is added to the Selection. A retired shard, or one of a retired filer, is backup.ErrNotFound.
+	// backup.ErrRunning (I5). Selection, AllowShrink, NewRoot, Tags and ID are
+	// taken from s, and the time from now; what filer, shard and policy leave
+	// out is added to the Selection. The root has to be that of the base, unless
+	// NewRoot says otherwise. A retired shard, or one of a retired filer, is
+	// backup.ErrNotFound.
 	BeginSnapshot(ctx context.Context, shard backup.ShardID, s backup.Snapshot, now time.Time) (backup.Snapshot, error)
 	// RequestCancel notes that a running snapshot shall end; a committer fails it then. backup.ErrNotFound where it is not running.
 	RequestCancel(ctx context.Context, id backup.SnapshotID, reason string) error
@@ -115,7 +142,10 @@ type Catalog interface {
 
 	// Snapshot returns one; backup.ErrNotFound if there is none.
 	Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error)
-	// Snapshots returns those that match, oldest first. (Limit keeps the newest.)
+	// Snapshots returns those that match, oldest first, by when they were
+	// started. Those of one shard are always in the order of their numbers, even
+	// where a clock went back: so the newest committed snapshot of a shard is its
+	// last good one, and the base of the next. (Limit keeps the newest.)
 	Snapshots(ctx context.Context, f SnapshotFilter) ([]backup.Snapshot, error)
 	// Problems yields what could not be backed up in one snapshot, by path.
 	Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error]
@@ -124,7 +154,8 @@ type Catalog interface {
 	// below it, in the order of path keys (pages of one directory: page 0 first). It
 	// holds no more than a bounded number of rows. ErrNotFound where the snapshot is not committed.
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
-	// LocateAll is Dedup's Locate, for restore: it finds chunks in condemned packs as well.
+	// LocateAll is Dedup's Locate, for restore: where no other pack has a chunk, it
+	// returns the place in a condemned one.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
 }
 
@@ -218,6 +249,13 @@ type PageMark struct {
 
 // Walking is what a walker reads. base is the snapshot that it compares with.
 type Walking interface {
+	// Subtree yields the pages that base has of the directory at path and of all
+	// below it, in the order of path keys.
+	Subtree(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) iter.Seq2[backup.PageVersion, error]
+	// InterruptedListings returns what snapshots of the shard that failed since
+	// its last commit have left of pages; nil where they have left nothing. The
+	// next commit of the shard takes it away.
+	InterruptedListings(ctx context.Context, shard backup.ShardID, pages []backup.PageName) ([][]byte, error)
 	// Marks returns the marks of base's pages whose path keys are in
 	// [from, to), in their order, but no more than limit of them; to nil is no end.
 	// When there were more, next is the path key to go on from (directories
@@ -232,19 +270,28 @@ type Walking interface {
 	PageKeys(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) ([]backup.PageKey, error)
 }
 
+// A PackPlace is where a pack is. The zero PackPlace: nowhere.
+type PackPlace struct {
+	Pack     backup.PackID
+	Snapshot backup.SnapshotID // the parts of the object's name
+	Object   backup.PackID     //
+	Offset   int64             // bytes into the object
+	Bytes    int64             // of the pack
+}
+
 // A Location is where a chunk is stored. The zero Location: nowhere.
 type Location struct {
-	Pack     backup.PackID
-	Snapshot backup.SnapshotID // part of the pack's object name
-	Frame    uint32
-	Offset   uint32 // bytes into the frame's plaintext
-	Length   uint32 // bytes of plaintext
+	PackPlace
+	Frame  uint32
+	Start  uint32 // bytes into the frame's plaintext
+	Length uint32 // bytes of plaintext
 }
 
 // Dedup is what a reader asks.
 type Dedup interface {
 	// Locate returns where the chunks are, in the order of ids: zero for one
-	// that is in no pack, or in a condemned one.
+	// that is in no pack, or in condemned ones alone. A batch that relies on what
+	// it returns is not refused for that, unless the pack is condemned meanwhile.
 	Locate(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
 }
 
@@ -297,18 +344,54 @@ type Committing interface {
 
 	// CompleteSnapshots returns the running snapshots all of whose work is settled.
 	CompleteSnapshots(ctx context.Context, only []backup.SnapshotID) ([]backup.SnapshotID, error)
+	// ClaimCommit gives holder the lease of the commit of a snapshot for ttl, or renews it: whoever has it writes the segment. A ttl of
+	// 0 gives the lease back. It reports whether that was done: it is refused while the lease of another holder runs, and for a snapshot
+	// that is not running and complete. The lease goes by the clock of the index. It only saves work: Commit and Fail do not look at it.
+	ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (bool, error)
 	// Cancelled returns the running snapshots whose end was requested.
 	Cancelled(ctx context.Context, only []backup.SnapshotID) ([]backup.Snapshot, error)
 	// Changes yields what a snapshot added to pages (first) and ended in pages (then), by path key: its index segment.
 	Changes(ctx context.Context, id backup.SnapshotID) iter.Seq2[Change, error]
+	// AllPages yields all pages of a snapshot that has not failed, by path key, as Changes that were added: a checkpoint.
+	AllPages(ctx context.Context, id backup.SnapshotID) iter.Seq2[Change, error]
+	// Journal returns what is known of a shard before a snapshot of it is committed.
+	Journal(ctx context.Context, shard backup.ShardID) (ShardJournal, error)
 	// Commit is the commit point of a snapshot: one durable transaction that makes it visible.
-	// segments are the objects that hold its changes, durable already. It fails
-	// with ErrNotFound unless the snapshot is running and complete.
-	Commit(ctx context.Context, id backup.SnapshotID, segments []string, now time.Time) error
-	// Fail ends a running snapshot that shall not be committed, and undoes what it did to pages.
-	Fail(ctx context.Context, id backup.SnapshotID, reason string) error
+	// The segment has its changes and is durable already, and pages is what it consists of, as the caller has found: it is
+	// not checked. It fails with ErrNotFound unless the snapshot is running and complete.
+	Commit(ctx context.Context, id backup.SnapshotID, segment backup.Segment, pages backup.PageSet, now time.Time) error
+	// Fail ends a running snapshot that shall not be committed, and undoes what it did to pages. Their listings are left for
+	// the snapshots that follow, until one is committed; where several fail, those of the last one that had the page.
+	Fail(ctx context.Context, id backup.SnapshotID, reason string, now time.Time) error
+	// Unrecorded returns snapshots that have ended and whose record the store does not have yet, the oldest first, in the
+	// order of Snapshots: those of one shard by number.
+	Unrecorded(ctx context.Context, only []backup.SnapshotID, limit int) ([]backup.Snapshot, error)
+	// Recorded notes that the store has the record of a snapshot that has ended. One that runs, or that there is not, is nothing.
+	Recorded(ctx context.Context, id backup.SnapshotID) error
+	// WrittenCatalog returns the catalog in the store with the largest sequence; the zero WrittenCatalog where there is none.
+	WrittenCatalog(ctx context.Context) (WrittenCatalog, error)
+	// CatalogWritten notes one. Of two with the same sequence the first stays.
+	CatalogWritten(ctx context.Context, c WrittenCatalog) error
 	// CondemnPacks marks packs as condemned, for garbage collection; a batch that relies on one is refused from then on.
 	CondemnPacks(ctx context.Context, packs []backup.PackID) error
+}
+
+// A ShardJournal is what a committer must know of a shard before it commits a
+// snapshot of it.
+type ShardJournal struct {
+	// Good is the last good snapshot, 0 where there was none, and what it had.
+	Good  backup.SnapshotNumber
+	Files int64
+	Bytes int64
+	// Stored bytes of the last checkpoint, and of the segments since.
+	CheckpointBytes, SegmentBytes int64
+}
+
+// A WrittenCatalog is a catalog that the store has.
+type WrittenCatalog struct {
+	Sequence int64
+	Digest   [32]byte // of what it says
+	Written  time.Time
 }
 
 // A Term is the time in which one process leads: it alone does what only one
@@ -332,17 +415,18 @@ type Leading interface {
 	Sites(ctx context.Context) ([]string, error)
 }
 
-// A Result is one of the three; the others are nil.
+// A Result is one of the four; the others are nil.
 type Result struct {
 	Slice *backup.SliceWalked
 	Pack  *backup.PackStored
+	Lists *backup.ListsStored
 	Batch *backup.BatchStored
 }
 
 // An Outcome is what became of a Result.
 type Outcome struct {
 	// Err is nil where the result was accepted (or was a part that is kept
-	// until its last), ErrCondemned, ErrPackUnknown, ErrPartMissing, or backup.ErrInvalid.
+	// until its last), ErrCondemned, ErrPackUnknown, ErrListUnknown, ErrPartMissing, or backup.ErrInvalid.
 	Err error
 	// Late: the work was not open any more, or the snapshot not running; nothing was changed.
 	Late bool

@@ -6,5 +6,5 @@ const (
 	MaxListingBytes = 4 << 20  // an encoded page
 	MaxParts        = 4096     // parts of a SliceWalked
 	MaxReliesOn     = 64 << 10 // packs of a BatchStored
-	MaxChunks       = 1 << 20  // chunks of a PackStored
+	MaxChunks       = 1 << 20  // chunks of a PackStored, or of a ListsStored
 )

@@ -127,7 +127,7 @@ func TestRolesDoTheirWork(t *testing.T) {
 			reader.ConsumeRead(working, "paris", 1, func(b *backup.ReadBatch, d *flow.Delivery) {
 				d.Ack()
 				done <- fmt.Sprint("read ", b.ID)
-				if err := errors.Join(flow.Publish(ctx, reader, flow.Packs, &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 100, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}), flow.Publish(ctx, reader, flow.Batches, &backup.BatchStored{Snapshot: b.Job.Snapshot, Batch: b.ID, Attempt: 1})); err != nil {
+				if err := errors.Join(flow.Publish(ctx, reader, flow.Packs, &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 100, FrameBytes: []uint32{80}, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}), flow.Publish(ctx, reader, flow.Batches, &backup.BatchStored{Snapshot: b.Job.Snapshot, Batch: b.ID, Attempt: 1})); err != nil {
 					t.Error(err)
 				}
 			})

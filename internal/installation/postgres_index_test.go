@@ -2,25 +2,26 @@ package installation
 
 import (
 	"context"
+	"database/sql"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // Each method of the index is called by a role that it is for, in all that the suite of the port does: so whoever lacks
 // a privilege for something that the index does is found here.
 func TestIndexByRoles(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	if testing.Short() {
 		t.Skip("needs a real server: run without -short")
 	}
@@ -36,22 +37,14 @@ func TestIndexByRoles(t *testing.T) {
 	var databases atomic.Int64
 	indextest.Run(t, func(t testing.TB) indextest.Database {
 		p := testPlan(t.TempDir())
-		p.Postgres.Name = "roles_" + strings.Repeat("x", int(databases.Add(1)))
+		p.Postgres.Name = fmt.Sprint("roles_", databases.Add(1))
 		runRoles(t, &p, cluster.DSN())
-		return indextest.Database{
-			Open: func() index.Index { return openByRoles(t, &p, cluster.DSN()) },
-			Rows: func(table string) (n int) {
-				conn, err := pgx.Connect(t.Context(), as(t, &p, cluster.DSN(), Admin))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close(context.WithoutCancel(t.Context()))
-				if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
-					t.Fatal(err)
-				}
-				return n
-			},
+		owner, err := sql.Open("pgx", as(t, &p, cluster.DSN(), Admin))
+		if err != nil {
+			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = owner.Close() }) // nothing is written by then
+		return indextest.Database{Open: func() index.Index { return openByRoles(t, &p, cluster.DSN()) }, SQL: owner, UUIDs: true}
 	})
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bctl/bctl/e2e/testenv"
-	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
@@ -159,21 +158,24 @@ func TestPostgresRotation(t *testing.T) {
 
 // seed is one row of each table, made by the owner.
 const seed = `
-INSERT INTO repositories (id, repository, version, created, chunker, codec, recipients) VALUES (1, gen_random_uuid(), 1, now(), 'c', 'z', '[]');
+INSERT INTO repositories (id, repository, version, created, chunker, codec, recipients, signer) VALUES (1, gen_random_uuid(), 1, now(), 'c', 'z', '[]', '');
 INSERT INTO filers (name) VALUES ('filer');
 INSERT INTO policies (name, schedule, retention, selection) VALUES ('nightly', '@daily', '{}', '{}');
-INSERT INTO shards (filer_id, name, source, last_number) VALUES (1, 'shard', 'posix:///srv', 2);
-INSERT INTO snapshots (id, shard_id, filer_id, number, state, started, selection, tasks_announced) VALUES
-    ('00000000-0000-0000-0000-000000000001', 1, 1, 1, 'committed', now(), '{}', 1),
-    ('00000000-0000-0000-0000-000000000002', 1, 1, 2, 'running', now(), '{}', 1);
+INSERT INTO shards (shard_key, filer_id, name, source, last_number) VALUES (gen_random_uuid(), 1, 'shard', 'posix:///srv', 2);
+INSERT INTO snapshots (id, shard_id, filer_id, number, state, started, sort_time, ended, root, selection, tasks_announced) VALUES
+    ('00000000-0000-0000-0000-000000000001', 1, 1, 1, 'committed', '2026-01-01', '2026-01-01', '2026-01-01', 'inode=2', '{}', 1),
+    ('00000000-0000-0000-0000-000000000002', 1, 1, 2, 'running', '2026-01-02', '2026-01-02', NULL, 'inode=2', '{}', 1);
 INSERT INTO problems (snapshot_id, path, op, error) VALUES ('00000000-0000-0000-0000-000000000001', 'p', 'open', 'no');
-INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES ('00000000-0000-0000-0000-000000000002', 1, 0, '1970-01-01', '\x010100');
-INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES ('00000000-0000-0000-0000-000000000002', 1, '1970-01-01', '', '\x0100');
+INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES ('00000000-0000-0000-0000-000000000002', 1, 0, '1970-01-01', '\x01010000');
+INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES ('00000000-0000-0000-0000-000000000002', 1, '1970-01-01', '', '\x010000');
 INSERT INTO slice_parts (snapshot_id, task_id, attempt, part, result) VALUES ('00000000-0000-0000-0000-000000000002', 1, 1, 1, '');
-INSERT INTO packs (pack, snapshot, stored_bytes, chunks) VALUES (gen_random_uuid(), '00000000-0000-0000-0000-000000000001', 1, 1);
-INSERT INTO pack_dependencies VALUES (1, 1);
+INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks) VALUES (gen_random_uuid(), '00000000-0000-0000-0000-000000000001', gen_random_uuid(), 1, '', 1);
 INSERT INTO chunks VALUES (gen_random_uuid(), 1, 1, 1, 1);
-INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing) VALUES (1, 0, 1, 1, gen_random_uuid(), gen_random_uuid(), '', '');
+INSERT INTO chunk_copies VALUES (gen_random_uuid(), 1, 1, 1, 1);
+INSERT INTO chunk_lists VALUES (gen_random_uuid(), false, '');
+INSERT INTO catalogs VALUES (1, '', 0);
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, digest, path_key, listing) VALUES (1, 0, 1, 1, gen_random_uuid(), gen_random_uuid(), '', '', '');
+INSERT INTO interrupted_pages VALUES (1, 0, gen_random_uuid(), '');
 INSERT INTO leaders (role, holder, epoch, until) VALUES ('keeper', 'somebody', 1, 0);`
 
 // seeded is a database with a schema, made by admin, and a row of each table.
@@ -207,7 +209,7 @@ func tables(t *testing.T, conn *pgx.Conn) map[string]string {
 	if _, err := pgx.ForEachRow(rows, []any{&table, &column}, func() error { found[table] = column; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if len(found) < 15+16 {
+	if len(found) < 18+16 {
 		t.Fatalf("tables %v", found)
 	}
 	return found
@@ -242,22 +244,22 @@ func TestPostgresRoles(t *testing.T) {
 func (d *database) testPrivileges(t *testing.T) {
 	owner := d.must(t, "admin", Admin)
 	everyone := []string{"goose_db_version", "repositories", "schema_versions"}
-	work := []string{"pages", "read_batches", "slice_parts", "walk_tasks"}
-	written := append([]string{"chunks", "leaders", "pack_dependencies", "packs", "snapshots"}, work...)
+	work := []string{"interrupted_pages", "pages", "read_batches", "slice_parts", "walk_tasks"}
+	written := append([]string{"catalogs", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "snapshots"}, work...)
 	for _, test := range []struct {
 		folder                         string
 		role                           Role
 		sees, adds, changes, takesFrom []string
 	}{
-		{"walker@paris", Walker, append([]string{"pages"}, everyone...), nil, nil, nil},
-		{"reader@paris", Reader, append([]string{"chunks", "packs", "pages"}, everyone...), nil, nil, nil},
+		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages"}, everyone...), nil, nil, nil},
+		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "packs", "pages"}, everyone...), nil, nil, nil},
 		{
 			"committer", Committer, append(append([]string{"filers", "policies", "shards"}, everyone...), written...),
 			append([]string{"problems"}, written...), append([]string{"chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), work,
 		},
 		{
 			"operator", Operator,
-			append([]string{"chunks", "filers", "packs", "pages", "policies", "problems", "read_batches", "shards", "snapshots", "walk_tasks"}, everyone...),
+			append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "policies", "problems", "read_batches", "shards", "snapshots", "walk_tasks"}, everyone...),
 			[]string{"filers", "policies", "shards", "snapshots", "walk_tasks"}, []string{"filers", "policies", "shards", "snapshots"},
 			[]string{"filers", "policies", "shards"},
 		},
@@ -322,32 +324,55 @@ func (d *database) testForbidden(t *testing.T) {
 		}
 	}
 	const running, committed = "'00000000-0000-0000-0000-000000000002'", "'00000000-0000-0000-0000-000000000001'"
-	begin := func(columns, values string) string {
-		return "INSERT INTO snapshots (id, shard_id, filer_id, started, selection" + columns + ") VALUES (gen_random_uuid(), 1, 1, now(), '{}'" + values + ")"
+	// The next snapshot's row, with what is said of it changed or added.
+	begin := func(change ...string) string {
+		row := map[string]string{
+			"id": "gen_random_uuid()", "shard_id": "1", "filer_id": "1", "number": "3", "state": "'running'", "base": "1", "base_id": committed,
+			"started": "'2026-01-03'", "sort_time": "'2026-01-03'", "root": "'inode=2'", "selection": "'{}'", "tasks_announced": "1",
+		}
+		for i := 0; i < len(change); i += 2 {
+			row[change[i]] = change[i+1]
+		}
+		var columns, values []string
+		for column, value := range row {
+			columns, values = append(columns, column), append(values, value)
+		}
+		return "INSERT INTO snapshots (" + strings.Join(columns, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")"
 	}
-	const end = "UPDATE snapshots SET state = 'failed' WHERE id = " + running
+	const end = "UPDATE snapshots SET state = 'failed', ended = now() WHERE id = " + running
 	for folder, statements := range map[string][]string{
-		"walker@paris": {"SELECT * FROM snapshots", "SELECT * FROM chunks", "SELECT * FROM packs", "SELECT * FROM walk_tasks", "SELECT * FROM filers"},
-		"reader@oslo":  {"SELECT * FROM snapshots", "SELECT stored_bytes FROM packs", "SELECT * FROM read_batches", "SELECT * FROM chunks_0", "SELECT * FROM shards"},
-		"prometheus":   {"SELECT name FROM filers", "SELECT directories FROM walk_tasks", "SELECT pages FROM read_batches", "SELECT * FROM pages", "SELECT * FROM snapshots"},
+		"walker@paris": {"SELECT * FROM snapshots", "SELECT * FROM chunks", "SELECT * FROM packs", "SELECT * FROM walk_tasks", "SELECT * FROM filers", "SELECT * FROM chunk_lists"},
+		"reader@oslo": {
+			"SELECT * FROM snapshots", "SELECT frame_bytes FROM packs", "SELECT * FROM read_batches", "SELECT * FROM chunks_0", "SELECT * FROM shards",
+			"SELECT * FROM chunk_lists", "SELECT * FROM interrupted_pages", "SELECT * FROM catalogs",
+		},
+		"prometheus": {"SELECT name FROM filers", "SELECT directories FROM walk_tasks", "SELECT pages FROM read_batches", "SELECT * FROM pages", "SELECT * FROM snapshots"},
 		"committer": {
 			"DELETE FROM snapshots", "DELETE FROM packs", "DELETE FROM chunks", "DELETE FROM problems", "UPDATE repositories SET recipients = '[]'",
 			"INSERT INTO repositories SELECT * FROM repositories", "UPDATE filers SET site = 'elsewhere'", "UPDATE shards SET source = 'posix:///etc'",
 			"UPDATE packs SET pack = gen_random_uuid()", "DELETE FROM filers", "DELETE FROM policies", "UPDATE policies SET paused = true",
 			"UPDATE goose_db_version SET version_id = 1", "UPDATE schema_versions SET oldest = 1",
+			"UPDATE shards SET shard_key = gen_random_uuid()", "UPDATE packs SET object_offset = 7", "UPDATE repositories SET signer = ''",
+			"DELETE FROM chunk_copies", "UPDATE chunk_copies SET pack = 7", "DELETE FROM chunk_lists", "UPDATE chunk_lists SET chunks = ''",
+			"DELETE FROM catalogs", "UPDATE catalogs SET digest = ''", "UPDATE interrupted_pages SET shard = 7",
 		},
 		"operator": {
 			"UPDATE snapshots SET state = 'committed' WHERE id = " + running, "UPDATE snapshots SET committed = now()", "UPDATE snapshots SET tasks_settled = 1",
-			"UPDATE snapshots SET segments = '[]' WHERE id = " + committed, "DELETE FROM snapshots", "UPDATE shards SET last_good = NULL",
+			"UPDATE snapshots SET segment = NULL WHERE id = " + committed, "UPDATE snapshots SET pages = 7", "UPDATE snapshots SET recorded = true", "UPDATE snapshots SET commit_until = 7", "DELETE FROM snapshots", "UPDATE shards SET last_good = NULL",
 			"UPDATE shards SET last_good_started = now()", "UPDATE shards SET name = 'another'", "UPDATE filers SET name = 'another'",
-			"INSERT INTO shards (filer_id, name, source, last_good_started) VALUES (1, 'new', 's', now())",
+			"INSERT INTO shards (shard_key, filer_id, name, source, last_good_started) VALUES (gen_random_uuid(), 1, 'new', 's', now())",
+			"UPDATE shards SET shard_key = gen_random_uuid()", "UPDATE shards SET interrupted = true", "UPDATE shards SET checkpoint_bytes = 7",
+			"SELECT * FROM interrupted_pages", "SELECT * FROM chunk_lists", "SELECT * FROM catalogs", "INSERT INTO catalogs VALUES (7, '', 0)",
 			"DELETE FROM pages", "UPDATE pages SET last_snapshot = 1", "DELETE FROM chunks", "UPDATE chunks SET pack = 2", "UPDATE packs SET condemned = true",
 			"DELETE FROM walk_tasks", "UPDATE walk_tasks SET directories = ''", "DELETE FROM read_batches", "SELECT * FROM slice_parts",
 			"DELETE FROM problems", "UPDATE leaders SET epoch = 7", "UPDATE repositories SET recipients = '[]'", "INSERT INTO packs SELECT * FROM packs",
-			begin(", number, state, tasks_announced", ", 3, 'committed', 1"), begin(", number, state, tasks_announced, tasks_settled", ", 3, 'running', 1, 1"),
-			begin(", number, state, tasks_announced, base", ", 3, 'running', 1, 2"), begin(", number, state, tasks_announced, base", ", 4, 'running', 1, 1"),
-			begin(", number, state, tasks_announced, base, committed", ", 3, 'running', 1, 1, now()"),
-			"INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES (" + running + ", 1, 0, now(), '\\x010100')",
+			begin("state", "'committed'"), begin("tasks_settled", "1"), begin("tasks_announced", "0"), begin("batches_announced", "1"), begin("batches_settled", "1"),
+			begin("number", "4"), begin("base", "2"), begin("base", "0"), begin("base_id", running), begin("base_id", "NULL"),
+			begin("committed", "now()"), begin("ended", "now()"), begin("recorded", "true"), begin("committer", "'x'"), begin("commit_until", "7"), begin("files", "1"), begin("problems_stored", "1"),
+			begin("segment", "gen_random_uuid()"), begin("segment_parts", "1"), begin("checkpoint", "true"), begin("pages", "1"), begin("pages_sum", "''"),
+			begin("root", "'inode=3'"), begin("root", "''"), begin("new_root", "true"), // a new root is asked for, and not named
+			begin("sort_time", "'2026-01-04'"), begin("sort_time", "'2026-01-02'"), begin("started", "'2026-01-01'", "sort_time", "'2026-01-01'"),
+			"INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES (" + running + ", 1, 0, now(), '\\x01010000')",
 		},
 	} {
 		role := Role(strings.Split(strings.Replace(folder, "prometheus", "monitor", 1), "@")[0])
@@ -363,13 +388,13 @@ func (d *database) testForbidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := d.must(t, "operator", Operator)
-	good := begin(", number, state, tasks_announced, base", ", 3, 'running', 1, 1")
+	good := begin()
 	root := func(rows int, generation, directories string) string {
 		return good + "; INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories)" +
 			fmt.Sprintf(" SELECT id, 1, %s, now(), %s FROM snapshots, generate_series(1, %d) WHERE state = 'running'", generation, directories, rows)
 	}
 	for statement, want := range map[string]bool{
-		good: true, root(1, "0", `'\x010100'`): true, root(2, "0", `'\x010100'`): false, root(1, "1", `'\x010100'`): false, root(1, "0", `'\x01010161'`): false,
+		good: true, begin("new_root", "true", "root", "''"): true, begin("started", "'2026-01-01'", "sort_time", "'2026-01-02'"): true, root(1, "0", `'\x01010000'`): true, root(2, "0", `'\x01010000'`): false, root(1, "1", `'\x01010000'`): false, root(1, "0", `'\x0101016100'`): false,
 	} {
 		if err := try(t, conn, statement); want && err != nil || !want && !refused(err) {
 			t.Errorf("operator: %s: %v", statement, err)
@@ -381,98 +406,5 @@ func (d *database) testForbidden(t *testing.T) {
 	}
 	if err := try(t, conn, "DELETE FROM shards"); !errors.As(err, &failure) || failure.Code != "23503" {
 		t.Errorf("a shard with snapshots was deleted: %v", err)
-	}
-}
-
-// Whatever was granted by hand, by an older version or to nobody is right again after bctl migrate, and after roles.sql.
-func (d *database) testMadeAnew(t *testing.T) {
-	ctx := t.Context()
-	owner := d.must(t, "admin", Admin)
-	x, err := pgindex.Open(ctx, d.dsn("admin", Admin), pgindex.Options{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer x.Close()
-	for name, again := range map[string]func(){
-		"migrate": func() {
-			if _, _, err := x.Migrate(ctx); err != nil {
-				t.Error(err)
-			}
-		},
-		"roles.sql": func() { d.server.Roles(t) },
-	} {
-		_, err := owner.Exec(ctx, `GRANT ALL ON pages TO bctl_walker; GRANT UPDATE (state) ON snapshots TO bctl_operator; GRANT SELECT ON packs TO PUBLIC;
-			REVOKE ALL ON pages FROM bctl_reader; DROP TRIGGER bctl_check_begin ON snapshots`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again()
-		for _, test := range []struct {
-			role, what, privilege string
-			want                  bool
-		}{
-			{"bctl_walker", "pages", "UPDATE", false}, {"bctl_walker", "packs", "SELECT", false},
-			{"bctl_operator", "snapshots", "UPDATE", false}, {"bctl_reader", "pages", "SELECT", true},
-		} {
-			var has bool
-			if err := owner.QueryRow(ctx, "SELECT has_table_privilege($1, $2, $3)", test.role, test.what, test.privilege).Scan(&has); err != nil || has != test.want {
-				t.Errorf("after %s: %s has %s of %s: %v, %v", name, test.role, test.privilege, test.what, has, err)
-			}
-		}
-		var triggers int
-		if err := owner.QueryRow(ctx, "SELECT count(*) FROM pg_trigger WHERE tgname = 'bctl_check_begin'").Scan(&triggers); err != nil || triggers != 1 {
-			t.Errorf("after %s: %d triggers, %v", name, triggers, err)
-		}
-	}
-	superuser, err := url.Parse(d.server.Superuser())
-	if err != nil {
-		t.Fatal(err)
-	}
-	superuser.Path = "/bctl"
-	conn, err := pgx.Connect(ctx, superuser.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	// A role that this version needs is not there yet; a schema is not this version's.
-	if _, err := conn.Exec(ctx, "ALTER DATABASE bctl SET bctl.roles = 'other'"); err != nil {
-		t.Fatal(err)
-	}
-	misnamed, err := pgindex.Open(ctx, d.dsn("admin", Admin), pgindex.Options{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer misnamed.Close()
-	if _, _, err := misnamed.Migrate(ctx); err == nil || !strings.Contains(err.Error(), "roles.sql") {
-		t.Errorf("migrate without the roles: %v", err)
-	}
-	if _, err := owner.Exec(ctx, "UPDATE goose_db_version SET version_id = version_id + 100; GRANT UPDATE ON pages TO bctl_walker"); err != nil {
-		t.Fatal(err)
-	}
-	d.server.Roles(t) // says what is to be done, and leaves the tables alone
-	if err := try(t, d.must(t, "walker@paris", Walker), "UPDATE pages SET inode = inode"); err != nil {
-		t.Errorf("roles.sql on a newer schema: %v", err)
-	}
-	if _, err := owner.Exec(ctx, "UPDATE goose_db_version SET version_id = version_id - 100"); err != nil {
-		t.Fatal(err)
-	}
-	// A schema that somebody else has made becomes the installation's, with what is in it.
-	if _, err := x.EnsureFiler(ctx, "another"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Exec(ctx, "REASSIGN OWNED BY bctl_admin TO bctl; ALTER DATABASE bctl RESET ALL"); err != nil {
-		t.Fatal(err)
-	}
-	d.server.Roles(t)
-	fresh, err := pgindex.Open(ctx, d.dsn("admin", Admin), pgindex.Options{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer fresh.Close()
-	if _, _, err := fresh.Migrate(ctx); err != nil {
-		t.Error(err)
-	}
-	if _, err := fresh.Repository(ctx); err != nil && !errors.Is(err, backup.ErrNoRepository) {
-		t.Error(err)
 	}
 }

@@ -26,7 +26,8 @@ func s3Rights(role Role) []s3Right {
 	case Admin: // init looks for backups in the store, and writes what the repository is
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}, {[]string{put}, []string{"repository"}}}
 	case Committer: // looks for packs that it is told of; without ListBucket what is not there would look like what it may not see
-		return []s3Right{{[]string{get}, []string{"repository", "packs/*", "segments/*"}}, {list, nil}, {[]string{put}, []string{"segments/*"}}}
+		written := []string{"segments/*", "commits/*", "catalog/*"}
+		return []s3Right{{[]string{get}, append([]string{"repository", "packs/*"}, written...)}, {list, nil}, {[]string{put}, written}}
 	case Reader:
 		return []s3Right{{[]string{get}, []string{"repository", "packs/*"}}, {[]string{put}, []string{"packs/*"}}}
 	case Operator: // restores

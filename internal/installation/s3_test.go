@@ -340,7 +340,7 @@ func TestAmazonPolicies(t *testing.T) {
 		found[strings.TrimPrefix(f.Path, "s3/")] = f.Data
 	}
 	type policy struct{ Statement []statement }
-	for name, wantPut := range map[string]string{"admin": "repository", "committer": "segments/*", "reader": "packs/*", "operator": ""} {
+	for name, wantPut := range map[string]string{"admin": "repository", "committer": "segments/* commits/* catalog/*", "reader": "packs/*", "operator": ""} {
 		var is policy
 		if err := json.Unmarshal(found[name+".json"], &is); err != nil || len(is.Statement) == 0 {
 			t.Fatalf("%s: %v", name, err)
@@ -360,9 +360,11 @@ func TestAmazonPolicies(t *testing.T) {
 				}
 			}
 		}
-		if wantPut != "" {
-			wantPut = "arn:aws:s3:::bucket/some/prefix/" + wantPut
+		resources := strings.Fields(wantPut)
+		for i := range resources {
+			resources[i] = "arn:aws:s3:::bucket/some/prefix/" + resources[i]
 		}
+		wantPut = strings.Join(resources, " ")
 		if put != wantPut {
 			t.Errorf("%s puts %q, want %q", name, put, wantPut)
 		}

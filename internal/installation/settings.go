@@ -13,14 +13,15 @@ import (
 
 // What is in the folder of each identity.
 const (
-	certificateName = "cert.pem"
-	keyName         = "key.pem"
-	authoritiesName = "ca.pem"
-	settingsName    = "bctl.yaml"
-	storeSecretName = "s3-secret-key"
-	credentialsName = "s3-credentials" // made by people, where the store makes keys itself
-	workerKeyName   = "worker.key"     // made by bctl init
-	identityName    = "identity.txt"   // made by bctl init
+	certificateName  = "cert.pem"
+	keyName          = "key.pem"
+	authoritiesName  = "ca.pem"
+	settingsName     = "bctl.yaml"
+	storeSecretName  = "s3-secret-key"
+	credentialsName  = "s3-credentials" // made by people, where the store makes keys itself
+	workerKeyName    = "worker.key"     // made by bctl init
+	committerKeyName = "committer.key"  // made by bctl init
+	identityName     = "identity.txt"   // made by bctl init
 )
 
 // httpPort is where services serve their metrics and health.
@@ -99,12 +100,14 @@ func (p *Plan) settings(i Identity) group {
 	}
 	switch i.Role {
 	case Admin:
-		s["worker_key"], s["identity"] = workerKeyName, identityName
+		s["worker_key"], s["committer_key"], s["identity"] = workerKeyName, committerKeyName, identityName
 	case Operator:
 		s["identity"] = identityName
 	case Reader:
 		s["worker_key"] = workerKeyName
-	case Committer, Walker, Monitor:
+	case Committer:
+		s["committer_key"] = committerKeyName
+	case Walker, Monitor:
 	}
 	if i.Role.sited() {
 		s["worker"] = group{"site": i.Site}

@@ -15,7 +15,7 @@ import (
 func realisticPage(n int) *backup.Page {
 	r := rand.New(rand.NewPCG(1, uint64(n)))
 	now := backup.Time{Sec: 1_780_000_000}
-	p := &backup.Page{Self: &backup.Entry{Kind: backup.Directory, Mode: 0o755, UID: 1000, GID: 1000, Nlink: 2, Inode: 1_310_720, Device: 2049, Mtime: now, Ctime: now, Btime: now}}
+	p := &backup.Page{Self: &backup.Entry{Kind: backup.Directory, Mode: 0o755, UID: 1000, GID: 1000, Nlink: 2, Inode: 1_310_720, Mtime: now, Ctime: now, Btime: now}}
 	nsec := int64(0)
 	for i := range n {
 		nsec += r.Int64N(200_000)
@@ -26,7 +26,7 @@ func realisticPage(n int) *backup.Page {
 			extension = ".bin"
 		}
 		e := backup.Entry{
-			Name: fmt.Sprintf("f%07d%s", 17+i*103, extension), Kind: backup.File, Mode: 0o644, UID: 1000, GID: 1000, Nlink: 1, Device: 2049,
+			Name: fmt.Sprintf("f%07d%s", 17+i*103, extension), Kind: backup.File, Mode: 0o644, UID: 1000, GID: 1000, Nlink: 1,
 			Inode: 1_310_721 + uint64(i), Size: size, Ctime: created, Btime: created,
 			Mtime:   backup.Time{Sec: 1_700_000_000 + int64(i), Nsec: uint32(i%1000) * 1e6},
 			Content: backup.Content{Refs: []backup.Ref{{Length: size, Span: size}}},
@@ -79,7 +79,7 @@ func BenchmarkSortSorted(b *testing.B) {
 func BenchmarkFingerprint(b *testing.B) {
 	perEntry(b, func(b *testing.B, p *backup.Page) func() {
 		f := NewFingerprinter()
-		return func() { f.Of(0, p.Self, p.Entries) }
+		return func() { f.Of(0, p.Self, p.Entries, 0) }
 	})
 }
 

@@ -1,7 +1,9 @@
 package listing
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -94,10 +96,101 @@ func appendChunks(b []byte, refs []backup.Ref) []byte {
 	return b
 }
 
+// refChunks gives refs their chunks, in order.
 func (r *reader) refChunks(refs []backup.Ref) {
 	for i := range refs {
-		copy(refs[i].Chunk[:], r.bytes(uint64(len(backup.ChunkID{}))))
+		copy(refs[i].Chunk[:], r.bytes(chunkIDBytes))
 	}
+}
+
+const chunkIDBytes = uint64(len(backup.ChunkID{}))
+
+// chunkIDs are the ids that follow the columns of a listing.
+type chunkIDs struct {
+	lists []byte // of list chunks
+	rest  []byte // of data, then of xattr chunks
+}
+
+func (c chunkIDs) count() uint64 { return uint64(len(c.lists)+len(c.rest)) / chunkIDBytes }
+
+// chunkIDs takes the ids, which go on to the end of the listing.
+func (r *reader) chunkIDs() (ids chunkIDs) {
+	lists := r.count(maxRefs, int(chunkIDBytes))
+	ids.lists = r.bytes(uint64(lists) * chunkIDBytes)
+	if uint64(len(r.b))%chunkIDBytes != 0 {
+		r.fail("%d bytes of chunk ids", len(r.b))
+	}
+	ids.rest = r.bytes(uint64(len(r.b)))
+	return ids
+}
+
+// takeChunks gives the refs and the xattrs of rows their chunk ids.
+func (r *reader) takeChunks(rows []*backup.Entry, ids chunkIDs) {
+	if r.err != nil {
+		return
+	}
+	lists, rest := reader{b: ids.lists}, reader{b: ids.rest}
+	for _, e := range rows {
+		if e.Content.Depth > 0 {
+			lists.refChunks(e.Content.Refs)
+		} else {
+			rest.refChunks(e.Content.Refs)
+		}
+	}
+	for _, e := range rows {
+		if e.XattrChunk.Length > 0 {
+			copy(e.XattrChunk.Chunk[:], rest.bytes(chunkIDBytes))
+		}
+	}
+	lists.end()
+	rest.end()
+	if err := cmp.Or(lists.err, rest.err); err != nil {
+		r.fail("chunk ids: %v", err)
+	}
+}
+
+// Chunks are the chunks that a listing refers to.
+type Chunks struct {
+	Lists []backup.ChunkID // list chunks, which refer to further chunks
+	Other []backup.ChunkID // of data and of xattrs
+}
+
+// ReadChunks returns the chunks that a listing refers to, without decoding the
+// rest of it. Any bytes are safe: backup.ErrCorrupt.
+func ReadChunks(data []byte) (Chunks, error) {
+	r := reader{b: data}
+	if v := r.byte(); r.err == nil && v != version {
+		r.fail("unknown version %d", v)
+	}
+	r.byte()
+	r.bytes(r.uvarint())
+	ids := r.chunkIDs()
+	if r.err != nil {
+		return Chunks{}, r.err
+	}
+	return Chunks{splitIDs(ids.lists), splitIDs(ids.rest)}, nil
+}
+
+func splitIDs(b []byte) []backup.ChunkID {
+	ids := make([]backup.ChunkID, 0, uint64(len(b))/chunkIDBytes)
+	for id := range slices.Chunk(b, int(chunkIDBytes)) {
+		ids = append(ids, backup.ChunkID(id))
+	}
+	return ids
+}
+
+// ListChunks is ReadChunks of a list chunk: the chunks that it refers to, one
+// level down. lists says whether these are list chunks themselves.
+func ListChunks(data []byte) (ids []backup.ChunkID, lists bool, err error) {
+	c, err := DecodeRefs(data)
+	if err != nil {
+		return nil, false, err
+	}
+	ids = make([]backup.ChunkID, len(c.Refs))
+	for i := range c.Refs {
+		ids[i] = c.Refs[i].Chunk
+	}
+	return ids, c.Depth > 0, nil
 }
 
 func appendXattrList(b []byte, xattrs []backup.Xattr) []byte {

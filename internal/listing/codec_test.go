@@ -71,12 +71,12 @@ func drawContent(t *rapid.T, size int64) backup.Content {
 }
 
 func drawEntry(t *rapid.T, name string, kind backup.Kind) backup.Entry {
-	e := backup.Entry{Name: name, Kind: kind, Flags: backup.Flags(rapid.Byte().Draw(t, "flags")), Inode: anyUint64.Draw(t, "inode")}
+	e := backup.Entry{Name: name, Kind: kind, Flags: backup.Flags(rapid.Uint16().Draw(t, "flags")), Inode: anyUint64.Draw(t, "inode")}
 	if kind == backup.Directory && name != "" {
 		return e
 	}
 	e.Mode, e.UID, e.GID = rapid.Uint32Range(0, 0o7777).Draw(t, "mode"), anyUint32.Draw(t, "uid"), anyUint32.Draw(t, "gid")
-	e.Nlink, e.Device = anyUint32.Draw(t, "nlink"), anyUint64.Draw(t, "device")
+	e.Nlink = anyUint32.Draw(t, "nlink")
 	e.Mtime, e.Ctime, e.Btime = anyTime.Draw(t, "mtime"), anyTime.Draw(t, "ctime"), anyTime.Draw(t, "btime")
 	switch kind {
 	case backup.Symlink:
@@ -97,7 +97,7 @@ func drawEntry(t *rapid.T, name string, kind backup.Kind) backup.Entry {
 }
 
 func drawPage(t *rapid.T) *backup.Page {
-	p := &backup.Page{Entries: []backup.Entry{}}
+	p := &backup.Page{Entries: []backup.Entry{}, Next: backup.PageKey(rapid.SampledFrom([]int64{0, 0, 1, 1 << 53, math.MaxInt64}).Draw(t, "next"))}
 	if rapid.Bool().Draw(t, "first") {
 		self := drawEntry(t, "", backup.Directory)
 		p.Self = &self
@@ -128,7 +128,39 @@ func TestEveryPageComesBack(t *testing.T) {
 		if !reflect.DeepEqual(&got, p) {
 			t.Fatalf("got  %+v\nwant %+v", got, p)
 		}
+		// What is read without the columns is what the columns refer to.
+		chunks, err := ReadChunks(data[6:])
+		if err != nil || !sameChunks(chunks, chunksOf(p)) {
+			t.Fatalf("chunks %v, %v\nwant %v", chunks, err, chunksOf(p))
+		}
 	})
+}
+
+// chunksOf goes through a page for the chunks that it refers to.
+func chunksOf(p *backup.Page) (c Chunks) {
+	var xattrs []backup.ChunkID
+	entries := p.Entries
+	if p.Self != nil {
+		entries = slices.Concat([]backup.Entry{*p.Self}, entries)
+	}
+	for i := range entries {
+		for _, r := range entries[i].Content.Refs {
+			if entries[i].Content.Depth > 0 {
+				c.Lists = append(c.Lists, r.Chunk)
+			} else {
+				c.Other = append(c.Other, r.Chunk)
+			}
+		}
+		if entries[i].XattrChunk.Length > 0 {
+			xattrs = append(xattrs, entries[i].XattrChunk.Chunk)
+		}
+	}
+	c.Other = append(c.Other, xattrs...)
+	return c
+}
+
+func sameChunks(a, b Chunks) bool {
+	return slices.Equal(a.Lists, b.Lists) && slices.Equal(a.Other, b.Other)
 }
 
 func TestEveryListChunkComesBack(t *testing.T) {
@@ -137,6 +169,15 @@ func TestEveryListChunkComesBack(t *testing.T) {
 		got, err := DecodeRefs(EncodeRefs(nil, c))
 		if err != nil || !reflect.DeepEqual(got, c) {
 			t.Fatalf("got  %+v, %v\nwant %+v", got, err, c)
+		}
+		ids, lists, err := ListChunks(EncodeRefs(nil, c))
+		if err != nil || lists != (c.Depth > 0) || len(ids) != len(c.Refs) {
+			t.Fatalf("%d chunks, which are lists: %v, %v", len(ids), lists, err)
+		}
+		for i := range ids {
+			if ids[i] != c.Refs[i].Chunk {
+				t.Fatalf("chunk %d is %v, want %v", i, ids[i], c.Refs[i].Chunk)
+			}
 		}
 	})
 }
@@ -181,6 +222,10 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 		"negative length": entries(file("a", func(e *backup.Entry) { e.Content.Refs = []backup.Ref{{Length: -1}} })),
 		"many entries":    entries(files(maxRows)...),
 		"many xattrs":     entries(file("a", func(e *backup.Entry) { e.Xattrs = make([]backup.Xattr, maxXattrs+1) })),
+		"xattrs in two places": entries(file("a", func(e *backup.Entry) {
+			e.Xattrs, e.XattrChunk.Length = []backup.Xattr{{Name: "user.a"}}, 5
+		})),
+		"negative next": {Next: -1},
 		"many bytes": entries(file("a", func(e *backup.Entry) {
 			e.Xattrs = []backup.Xattr{{Name: "user.a", Value: make([]byte, MaxBytes)}}
 		})),
@@ -190,6 +235,24 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 		if data, err := Encode(nil, &p); !errors.Is(err, backup.ErrInvalid) {
 			t.Errorf("%s: encoded in %d bytes, error %v", name, len(data), err)
 		}
+	}
+}
+
+// Whatever a walker leaves in a subdirectory's entry, its listing has name, kind,
+// flags and inode only.
+func TestSubdirectoriesHaveNoAttributes(t *testing.T) {
+	d := backup.Entry{
+		Name: "d", Kind: backup.Directory, Inode: 5, Flags: backup.Boundary, Mode: 0o755, UID: 3, Nlink: 2, Mtime: backup.Time{Sec: 9},
+		XattrChunk: backup.Ref{Chunk: backup.ChunkID{1}, Length: 5},
+	}
+	data, err := Encode(nil, &backup.Page{Entries: []backup.Entry{d}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Decode(data)
+	want := backup.Entry{Name: "d", Kind: backup.Directory, Inode: 5, Flags: backup.Boundary}
+	if err != nil || !reflect.DeepEqual(p.Entries, []backup.Entry{want}) {
+		t.Errorf("got %+v, %v", p, err)
 	}
 }
 

@@ -9,23 +9,24 @@ import (
 // A Comparison is what became of the entries of some pages.
 type Comparison struct {
 	New, Changed, Unchanged int64 // entries that are not directories
-	WantedFiles             int   // entries whose content must be read
-	WantedBytes             int64
 }
 
-// TakeOver compares a directory's entries with those that it had in the
-// snapshot before, both sorted. It gives to unchanged entries the content and
-// the xattrs that they had, and marks the rest Wanted (regular files: content
-// and xattrs) or XattrsWanted (other kinds).
+// TakeOver compares a directory's entries with those that an earlier snapshot
+// has of it, both sorted. It gives unchanged entries the content and the xattrs
+// that they had, and marks the rest Wanted (regular files: content and xattrs)
+// or XattrsWanted (other kinds, and files of which only the xattrs could not
+// be read). An entry that is marked keeps the xattrs that it had until they are
+// read: they are the last good copy where they cannot be read now.
 //
-// A file is unchanged when kind, size and what by names (mtime, ctime, inode) are
-// equal and the old entry has no flag: neither racy nor a copy that is not the
-// file's state. Entries that are racy in this snapshot must be flagged before.
+// An entry is unchanged when kind, size and what by names (mtime, ctime, inode)
+// are equal, and the old entry has no Provisional flag and is not Wanted itself.
+// Entries that are racy in this snapshot must be flagged before.
 //
-// What each choice of by does not see: without ctime, a change of content that puts
-// the mtime back, or of extended attributes and ACLs; without mtime, nothing that
-// an honest file server does; without inode, that a file was replaced by another of the same size
-// and times, which ctime shows where a rename sets it.
+// What each choice of by does not see: without ctime, a change of content that
+// puts the mtime back, or of extended attributes and ACLs; without mtime,
+// nothing that an honest file server does; without inode, that a file was
+// replaced by another of the same size and times, which ctime shows where a
+// rename sets it.
 func TakeOver(by backup.Compare, entries, old []backup.Entry) (c Comparison) {
 	j := 0
 	for i := range entries {
@@ -38,12 +39,18 @@ func TakeOver(by backup.Compare, entries, old []backup.Entry) (c Comparison) {
 		}
 		known := j < len(old) && old[j].Name == e.Name && old[j].Kind != backup.Directory
 		switch {
-		case known && Unchanged(by, e, &old[j]):
+		case known && sameState(by, e, &old[j]) && old[j].Flags&contentUnknown == 0:
 			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
+			if old[j].Flags&xattrsUnknown != 0 {
+				e.Flags |= backup.XattrsWanted
+			}
 			c.Unchanged++
 			continue
 		case known:
 			c.Changed++
+			if e.Kind == old[j].Kind { // for where they cannot be read now
+				e.Xattrs, e.XattrChunk = old[j].Xattrs, old[j].XattrChunk
+			}
 		default:
 			c.New++
 		}
@@ -52,17 +59,47 @@ func TakeOver(by backup.Compare, entries, old []backup.Entry) (c Comparison) {
 			continue
 		}
 		e.Flags |= backup.Wanted
-		c.WantedFiles++
-		c.WantedBytes += e.Size
 	}
 	return c
+}
+
+// TakeContent gives files that are Wanted the content and the xattrs that they
+// have in left, where they are unchanged since; both are sorted. left is what a
+// snapshot that was not committed has found: it says nothing of what is there.
+func TakeContent(by backup.Compare, entries, left []backup.Entry) {
+	j := 0
+	for i := range entries {
+		e := &entries[i]
+		if e.Flags&backup.Wanted == 0 {
+			continue
+		}
+		for j < len(left) && strings.Compare(left[j].Name, e.Name) < 0 {
+			j++
+		}
+		if j < len(left) && left[j].Name == e.Name && Unchanged(by, e, &left[j]) {
+			e.Content, e.Xattrs, e.XattrChunk = left[j].Content, left[j].Xattrs, left[j].XattrChunk
+			e.Flags &^= backup.Wanted
+		}
+	}
 }
 
 // Unchanged reports whether the old entry's content and xattrs are those of e,
 // as far as by tells.
 func Unchanged(by backup.Compare, e, old *backup.Entry) bool {
+	return sameState(by, e, old) && old.Flags&(contentUnknown|xattrsUnknown) == 0
+}
+
+// The flags of an old entry whose xattrs, and whose content, are not those of
+// its state, or not to be relied on. That no stored entry is wanted is not
+// relied on either: such an entry has no content, and is not an empty file.
+const (
+	xattrsUnknown  = backup.XattrsUnreadable | backup.XattrsWanted
+	contentUnknown = backup.Provisional&^backup.XattrsUnreadable | backup.Wanted
+)
+
+func sameState(by backup.Compare, e, old *backup.Entry) bool {
 	by = by.OrAll()
-	return e.Kind == old.Kind && e.Size == old.Size && old.Flags == 0 &&
+	return e.Kind == old.Kind && e.Size == old.Size &&
 		(by&backup.CompareMtime == 0 || e.Mtime == old.Mtime) &&
 		(by&backup.CompareCtime == 0 || e.Ctime == old.Ctime) &&
 		(by&backup.CompareInode == 0 || e.Inode == old.Inode)
@@ -71,12 +108,21 @@ func Unchanged(by backup.Compare, e, old *backup.Entry) bool {
 // IsRacy reports whether a change of e after from may not show in what is compared. It
 // goes by ctime where that is, for whatever changes a file sets it to the
 // present; an mtime can be set to the future for good, and is racy until then.
+// A time without a fraction may be of a file system that keeps whole seconds, or
+// every other one.
 func IsRacy(by backup.Compare, e *backup.Entry, from backup.Time) bool {
+	at := e.Mtime
 	if by.OrAll()&backup.CompareCtime != 0 {
-		return e.Ctime.Compare(from) >= 0
+		at = e.Ctime
 	}
-	return e.Mtime.Compare(from) >= 0
+	if at.Nsec == 0 {
+		at.Sec += coarseSeconds
+	}
+	return at.Compare(from) >= 0
 }
+
+// coarseSeconds is the coarsest grain that file systems have: FAT's.
+const coarseSeconds = 2
 
 // RemovedDirectories returns the names of directories among the old entries
 // that are not directories among the entries any more; both are sorted.

@@ -53,7 +53,7 @@ func Decode(data []byte) (backup.Page, error) {
 		r.fail("unknown version %d", v)
 	}
 	columns := r.bytes(r.uvarint())
-	chunks := r.b
+	chunks := r.chunkIDs()
 	if r.err != nil {
 		return backup.Page{}, r.err
 	}
@@ -80,8 +80,8 @@ func Decode(data []byte) (backup.Page, error) {
 
 // check returns an error unless Decode would take the page.
 func check(p *backup.Page) error {
-	if len(p.Entries) >= maxRows {
-		return fmt.Errorf("%d entries: %w", len(p.Entries), backup.ErrInvalid)
+	if len(p.Entries) >= maxRows || p.Next < 0 {
+		return fmt.Errorf("%d entries, next page %d: %w", len(p.Entries), p.Next, backup.ErrInvalid)
 	}
 	xattrs := 0
 	if p.Self != nil {
@@ -115,8 +115,9 @@ func check(p *backup.Page) error {
 }
 
 func checkEntry(e *backup.Entry) error {
-	bad := e.Kind < backup.File || e.Kind > backup.BlockDev || e.Size < 0 || len(e.Target) > maxTarget ||
-		max(e.Mtime.Nsec, e.Ctime.Nsec, e.Btime.Nsec) > maxNsec || e.Content.Depth < 0 || e.Content.Depth > maxDepth
+	bad := e.Kind < backup.File || e.Kind > backup.BlockDev || e.Size < 0 || len(e.Target) > maxTarget || e.XattrChunk.Length < 0 ||
+		max(e.Mtime.Nsec, e.Ctime.Nsec, e.Btime.Nsec) > maxNsec || e.Content.Depth < 0 || e.Content.Depth > maxDepth ||
+		e.Kind != backup.File && len(e.Content.Refs) > 0 || e.XattrChunk.Length > 0 && len(e.Xattrs) > 0
 	for i := range e.Content.Refs {
 		r := &e.Content.Refs[i]
 		bad = bad || r.Hole < 0 || r.Length < 0 || r.Span < 0
@@ -209,8 +210,9 @@ func (r *reader) end() {
 	}
 }
 
-func (r *reader) page(chunks []byte) (p backup.Page) {
+func (r *reader) page(chunks chunkIDs) (p backup.Page) {
 	hasSelf := r.byte()
+	p.Next = backup.PageKey(r.nonNegative())
 	n := r.count(maxRows, minRowSize)
 	if hasSelf > 1 || int(hasSelf) > n {
 		r.fail("self flag %d", hasSelf)
@@ -230,9 +232,13 @@ func (r *reader) page(chunks []byte) (p backup.Page) {
 		}
 	}
 	for _, e := range rows {
-		e.Flags = backup.Flags(r.byte())
+		flags := r.uvarint()
+		if flags > math.MaxUint16 {
+			r.fail("flags %#x", flags)
+		}
+		e.Flags = backup.Flags(flags)
 	}
-	r.deltas(rows, inodeColumn.set)
+	r.deltas(rows, inodeColumn)
 	if r.err == nil && hasSelf == 1 && all[0].Kind != backup.Directory {
 		r.fail("self is a %v", all[0].Kind)
 	}
@@ -245,6 +251,7 @@ func (r *reader) page(chunks []byte) (p backup.Page) {
 		r.xattrs(e)
 	}
 	r.contents(rows, chunks)
+	r.takeChunks(rows, chunks)
 	if hasSelf == 1 {
 		p.Self, all = &all[0], all[1:]
 	}
@@ -300,23 +307,26 @@ func (r *reader) names(rows []*backup.Entry, hasSelf bool) {
 	}
 }
 
-func (r *reader) deltas(rows []*backup.Entry, set func(*backup.Entry, int64)) {
+func (r *reader) deltas(rows []*backup.Entry, c column) {
 	v := int64(0)
 	for _, e := range rows {
 		v += r.varint()
-		set(e, v)
+		if c.max != 0 && uint64(v) > c.max {
+			r.fail("number %d, at most %d", v, c.max)
+		}
+		c.set(e, v)
 	}
 }
 
 func (r *reader) attributes(rows []*backup.Entry) {
 	for _, column := range idColumns {
-		r.deltas(rows, column.set)
+		r.deltas(rows, column)
 	}
 	for _, e := range rows {
 		e.Size = r.nonNegative()
 	}
 	for _, at := range timeColumns {
-		r.deltas(rows, func(e *backup.Entry, v int64) { at(e).Sec = v })
+		r.deltas(rows, column{set: func(e *backup.Entry, v int64) { at(e).Sec = v }})
 	}
 	planes := r.bytes(uint64(len(timeColumns) * 4 * len(rows)))
 	if r.err != nil {
@@ -356,17 +366,15 @@ func (r *reader) xattrs(e *backup.Entry) {
 		r.fail("xattrs: %d, in a chunk of %d bytes", n, c.Length)
 	}
 	c.Span = c.Length
-	copy(c.Chunk[:], r.bytes(uint64(len(c.Chunk))))
 }
 
-// contents reads the last column, and the chunk ids that follow the columns:
-// their number is that of all refs.
-func (r *reader) contents(rows []*backup.Entry, chunks []byte) {
+// contents reads the last column: the refs of files, without their chunk ids.
+// There are no more refs than ids.
+func (r *reader) contents(rows []*backup.Entry, ids chunkIDs) {
 	if r.err != nil {
 		return
 	}
-	refs := make([]backup.Ref, len(chunks)/len(backup.ChunkID{}))
-	rest := refs
+	refs := make([]backup.Ref, ids.count())
 	for _, e := range rows {
 		if e.Kind != backup.File {
 			continue
@@ -376,13 +384,13 @@ func (r *reader) contents(rows []*backup.Entry, chunks []byte) {
 		if n > wholeFile {
 			n--
 		}
-		if n > uint64(len(rest)) {
-			r.fail("%d refs more than chunk ids", n-uint64(len(rest)))
+		if n > uint64(len(refs)) {
+			r.fail("%d refs more than chunk ids", n-uint64(len(refs)))
 		}
 		if n == 0 || r.err != nil {
 			continue
 		}
-		e.Content.Refs, rest = rest[:n:n], rest[n:]
+		e.Content.Refs, refs = refs[:n:n], refs[n:]
 		if whole {
 			e.Content.Refs[0] = backup.Ref{Length: e.Size, Span: e.Size}
 			continue
@@ -391,12 +399,4 @@ func (r *reader) contents(rows []*backup.Entry, chunks []byte) {
 		r.refNumbers(&e.Content)
 	}
 	r.end()
-	if r.err == nil && len(rest) > 0 {
-		r.fail("%d chunk ids too many", len(rest))
-	}
-	if r.err == nil {
-		r.b = chunks
-		r.refChunks(refs)
-		r.end()
-	}
 }

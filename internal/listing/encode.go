@@ -3,6 +3,7 @@ package listing
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -10,8 +11,8 @@ import (
 )
 
 // The encoding's version is its first byte; the second says how the columns
-// that follow are compressed. The chunk ids come last: compression would gain
-// nothing from them, and lose some of what it gains from the rest.
+// are compressed. The chunk ids come last: compression would gain nothing from
+// them, and they can be read without the columns (ReadChunks).
 const (
 	version = 1
 
@@ -61,12 +62,38 @@ func (c *Encoder) Encode(dst []byte, p *backup.Page) ([]byte, error) {
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(columns)))
 	dst = append(dst, columns...)
+	return appendPageChunks(dst, p), nil
+}
+
+// appendPageChunks appends the ids of all chunks that the page refers to:
+// first those of list chunks, which refer to further chunks.
+func appendPageChunks(dst []byte, p *backup.Page) []byte {
+	lists := 0
 	for i := range p.Entries {
-		if e := &p.Entries[i]; e.Kind == backup.File {
-			dst = appendChunks(dst, e.Content.Refs)
+		if c := &p.Entries[i].Content; c.Depth > 0 {
+			lists += len(c.Refs)
 		}
 	}
-	return dst, nil
+	dst = binary.AppendUvarint(dst, uint64(lists))
+	for i := range p.Entries {
+		if c := &p.Entries[i].Content; c.Depth > 0 {
+			dst = appendChunks(dst, c.Refs)
+		}
+	}
+	for i := range p.Entries {
+		if c := &p.Entries[i].Content; c.Depth == 0 {
+			dst = appendChunks(dst, c.Refs)
+		}
+	}
+	if p.Self != nil && p.Self.XattrChunk.Length > 0 {
+		dst = append(dst, p.Self.XattrChunk.Chunk[:]...)
+	}
+	for i := range p.Entries {
+		if e := &p.Entries[i]; isFull(e) && e.XattrChunk.Length > 0 {
+			dst = append(dst, e.XattrChunk.Chunk[:]...)
+		}
+	}
+	return dst
 }
 
 // Encode appends the listing of a page to dst.
@@ -89,13 +116,14 @@ func (c *Encoder) appendColumns(p *backup.Page) {
 	}
 	b := c.columns[:0]
 	b = append(b, hasSelf)
+	b = binary.AppendUvarint(b, uint64(p.Next))
 	b = binary.AppendUvarint(b, uint64(len(c.rows)))
 	b = appendNames(b, c.rows)
 	for _, e := range c.rows {
 		b = append(b, byte(e.Kind))
 	}
 	for _, e := range c.rows {
-		b = append(b, byte(e.Flags))
+		b = binary.AppendUvarint(b, uint64(e.Flags))
 	}
 	b = appendDeltas(b, c.rows, inodeColumn.get)
 	full := fullRows(c.rows)
@@ -110,12 +138,15 @@ func (c *Encoder) appendColumns(p *backup.Page) {
 	clear(c.rows[:cap(c.rows)]) // they would keep the entries alive
 }
 
-// fullRows drops, in place, the rows that have a name, kind and inode only: a
-// subdirectory has its attributes in its own first page.
+// isFull reports whether an entry has more than name, kind, flags and inode. A
+// subdirectory has not: its attributes are in its own first page.
+func isFull(e *backup.Entry) bool { return e.Kind != backup.Directory || e.Name == "" }
+
+// fullRows drops, in place, the rows that are not full.
 func fullRows(rows []*backup.Entry) []*backup.Entry {
 	full := rows[:0]
 	for _, e := range rows {
-		if e.Kind != backup.Directory || e.Name == "" {
+		if isFull(e) {
 			full = append(full, e)
 		}
 	}
@@ -151,24 +182,28 @@ func sharedPrefix(a, b string) int {
 	return n
 }
 
-// A column is a number that every row has, or every row with attributes.
+// A column is a number that every row has, or every row with attributes: from 0
+// to max, or any of 64 bits where max is 0.
 type column struct {
+	max uint64
 	get func(*backup.Entry) int64
 	set func(*backup.Entry, int64)
 }
 
 var inodeColumn = column{
+	0,
 	func(e *backup.Entry) int64 { return int64(e.Inode) },
 	func(e *backup.Entry, v int64) { e.Inode = uint64(v) },
 }
 
+const modeBits = 0o7777
+
 // The columns that are stored as differences, in their order, before the sizes …
 var idColumns = [...]column{
-	{func(e *backup.Entry) int64 { return int64(e.Mode & 0o7777) }, func(e *backup.Entry, v int64) { e.Mode = uint32(v) & 0o7777 }},
-	{func(e *backup.Entry) int64 { return int64(e.UID) }, func(e *backup.Entry, v int64) { e.UID = uint32(v) }},
-	{func(e *backup.Entry) int64 { return int64(e.GID) }, func(e *backup.Entry, v int64) { e.GID = uint32(v) }},
-	{func(e *backup.Entry) int64 { return int64(e.Nlink) }, func(e *backup.Entry, v int64) { e.Nlink = uint32(v) }},
-	{func(e *backup.Entry) int64 { return int64(e.Device) }, func(e *backup.Entry, v int64) { e.Device = uint64(v) }},
+	{modeBits, func(e *backup.Entry) int64 { return int64(e.Mode & modeBits) }, func(e *backup.Entry, v int64) { e.Mode = uint32(v) }},
+	{math.MaxUint32, func(e *backup.Entry) int64 { return int64(e.UID) }, func(e *backup.Entry, v int64) { e.UID = uint32(v) }},
+	{math.MaxUint32, func(e *backup.Entry) int64 { return int64(e.GID) }, func(e *backup.Entry, v int64) { e.GID = uint32(v) }},
+	{math.MaxUint32, func(e *backup.Entry) int64 { return int64(e.Nlink) }, func(e *backup.Entry, v int64) { e.Nlink = uint32(v) }},
 }
 
 // … and after them: the times, of which the nanoseconds follow.
@@ -230,8 +265,7 @@ const xattrsInChunk = 1
 func appendXattrs(b []byte, e *backup.Entry) []byte {
 	if e.XattrChunk.Length > 0 {
 		b = binary.AppendUvarint(b, xattrsInChunk)
-		b = binary.AppendUvarint(b, uint64(e.XattrChunk.Length))
-		return append(b, e.XattrChunk.Chunk[:]...)
+		return binary.AppendUvarint(b, uint64(e.XattrChunk.Length))
 	}
 	b = binary.AppendUvarint(b, 2*uint64(len(e.Xattrs)))
 	return appendXattrList(b, e.Xattrs)

@@ -28,11 +28,13 @@ func NewFingerprinter() *Fingerprinter {
 }
 
 // Of returns the fingerprint of a page: names and attributes of its entries
-// and of Self, in order, without content, xattrs (a change of them shows in
-// ctime), device numbers (they change from boot to boot) and birth times. Of mtime, ctime
-// and inode it has those that by names, and always the inode of what has
-// several hard links: it tells which names are one file.
-func (f *Fingerprinter) Of(by backup.Compare, self *backup.Entry, entries []backup.Entry) (fp backup.Fingerprint) {
+// and of Self, in order, whether each is on a file system of its own, and the
+// key of the page that follows. Content, xattrs (a change of them shows in
+// ctime), birth times and device numbers (they change from boot to boot) are
+// not in it. Of mtime, ctime and inode it has those that by names, and always
+// the inode of an entry with several hard links: it tells which names are one
+// file.
+func (f *Fingerprinter) Of(by backup.Compare, self *backup.Entry, entries []backup.Entry, next backup.PageKey) (fp backup.Fingerprint) {
 	by = by.OrAll()
 	f.record = append(f.record[:0], fingerprintVersion)
 	if by != backup.CompareAll {
@@ -44,12 +46,16 @@ func (f *Fingerprinter) Of(by backup.Compare, self *backup.Entry, entries []back
 	for i := range entries {
 		f.add(by, &entries[i])
 	}
+	f.record = binary.LittleEndian.AppendUint64(f.record, uint64(next))
 	f.hash.Reset()
 	f.hash.Write(f.record)
 	d := f.hash.Digest()
 	d.Read(fp[:])
 	return fp
 }
+
+// onBoundary is added to the kind of an entry that is on a file system of its own.
+const onBoundary = 1 << 7
 
 func (f *Fingerprinter) add(by backup.Compare, e *backup.Entry) {
 	inode, mtime, ctime := e.Inode, e.Mtime, e.Ctime
@@ -66,7 +72,11 @@ func (f *Fingerprinter) add(by backup.Compare, e *backup.Entry) {
 	}
 	r := binary.AppendUvarint(f.record, uint64(len(e.Name)))
 	r = append(r, e.Name...)
-	r = append(r, byte(e.Kind))
+	kind := byte(e.Kind)
+	if e.Flags&backup.Boundary != 0 {
+		kind |= onBoundary
+	}
+	r = append(r, kind)
 	r = binary.LittleEndian.AppendUint64(r, inode)
 	if e.Kind != backup.Directory || e.Name == "" {
 		r = binary.LittleEndian.AppendUint64(r, uint64(e.Mode)<<32|uint64(e.Nlink))

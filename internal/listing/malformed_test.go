@@ -14,15 +14,19 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// listing makes a listing of columns as they are, and chunk ids.
-func listing(columns []byte, chunks ...byte) []byte {
+// listing makes a listing of columns as they are, and chunk ids, none of them
+// of list chunks.
+func listing(columns []byte, chunks ...byte) []byte { return listingOfLists(columns, 0, chunks...) }
+
+// listingOfLists is listing with a count of list chunks.
+func listingOfLists(columns []byte, lists uint64, chunks ...byte) []byte {
 	data := binary.AppendUvarint([]byte{version, columnsPlain}, uint64(len(columns)))
-	return slices.Concat(data, columns, chunks)
+	return slices.Concat(data, columns, binary.AppendUvarint(nil, lists), chunks)
 }
 
 func packed(columns []byte) []byte {
 	frame := encoder.EncodeAll(columns, nil)
-	return append(binary.AppendUvarint([]byte{version, columnsZstd}, uint64(len(frame))), frame...)
+	return slices.Concat(binary.AppendUvarint([]byte{version, columnsZstd}, uint64(len(frame))), frame, []byte{0})
 }
 
 // number is a varint of the largest kind.
@@ -30,57 +34,100 @@ var number = binary.AppendUvarint(nil, math.MaxUint64)
 
 // oneFile is the columns of a page of one file, cut open before its last number, which says what content it has.
 func oneFile(content ...byte) []byte {
-	columns := []byte{0, 1, 0, 1, 'a', byte(backup.File), 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0}
+	columns := []byte{0, 0, 1, 0, 1, 'a', byte(backup.File), 0, 0, 0, 0, 0, 0, 5, 0, 0, 0}
 	columns = append(columns, make([]byte, 12)...) // nanoseconds
 	return append(append(columns, 0), content...)
 }
 
+// edited is the columns of one file with one of its bytes replaced by others.
+func edited(at int, by ...byte) []byte {
+	columns := oneFile(0)
+	return slices.Concat(columns[:at], by, columns[at+1:])
+}
+
+func ids(n int) []byte { return make([]byte, 16*n) }
+
+// oneXattr is the columns of one file with xattrs.
+func oneXattr(xattrs ...byte) []byte {
+	columns := oneFile()
+	return slices.Concat(columns[:len(columns)-1], xattrs, []byte{0})
+}
+
 var malformed = map[string][]byte{
-	"nothing":                   {},
-	"version only":              {version},
-	"version 0":                 {0, 0, 0},
-	"version 2":                 {2, 0, 2, 0, 0},
-	"unknown compression":       {version, 2, 2, 0, 0},
-	"columns longer than all":   append([]byte{version, 0}, number...),
-	"columns empty":             {version, 0, 0},
-	"columns not zstd":          {version, columnsZstd, 3, 1, 2, 3},
-	"self flag 2":               listing([]byte{2, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}),
-	"self without a row":        listing([]byte{1, 0}),
-	"rows without bytes":        listing(append([]byte{0}, number...)),
-	"rows beyond bytes":         listing([]byte{0, 200, 1}),
-	"too many rows":             listing(append([]byte{0, 0x81, 0x80, 1}, make([]byte, 1<<20)...)),
-	"no columns after the rows": listing([]byte{0, 1}),
-	"first name shares":         listing([]byte{0, 1, 1, 1, 'a', 1, 0, 0}),
-	"name longer than all":      listing(append([]byte{0, 1, 0}, number...)),
-	"shares more than it has":   listing([]byte{0, 2, 0, 2, 1, 1, 'a', 'b', 1, 1, 0, 0, 0, 0}),
-	"name empty":                listing([]byte{0, 1, 0, 0, 2, 0, 0}),
-	"name with a slash":         listing([]byte{0, 1, 0, 1, '/', 2, 0, 0}),
-	"name with a NUL":           listing([]byte{0, 1, 0, 1, 0, 2, 0, 0}),
-	"name is dot":               listing([]byte{0, 1, 0, 1, '.', 2, 0, 0}),
-	"names descend":             listing([]byte{0, 2, 0, 0, 1, 1, 'b', 'a', 2, 2, 0, 0, 0, 0}),
-	"names are equal":           listing([]byte{0, 2, 0, 1, 1, 0, 'b', 2, 2, 0, 0, 0, 0}),
-	"self has a name":           listing([]byte{1, 1, 0, 1, 'a', 2, 0, 0}),
-	"self is a file":            listing([]byte{1, 1, 0, 0, 1, 0, 0}),
-	"kind 0":                    listing([]byte{0, 1, 0, 1, 'a', 0, 0, 0}),
-	"kind 8":                    listing([]byte{0, 1, 0, 1, 'a', 8, 0, 0}),
-	"bytes after the columns":   listing([]byte{0, 1, 0, 1, 'a', 2, 0, 0, 0}),
-	"chunk without a file":      listing([]byte{0, 1, 0, 1, 'a', 2, 0, 0}, make([]byte, 16)...),
-	"half a chunk id":           listing([]byte{0, 0}, make([]byte, 8)...),
-	"content without chunk":     listing(oneFile(wholeFile)),
-	"chunk without content":     listing(oneFile(0), make([]byte, 16)...),
-	"one chunk and a half":      listing(oneFile(wholeFile), make([]byte, 24)...),
-	"many refs":                 listing(oneFile(number...), make([]byte, 16)...),
-	"refs without numbers":      listing(oneFile(2, 0), make([]byte, 16)...),
-	"depth":                     listing(oneFile(2, maxDepth+1, 0, 0, 0), make([]byte, 16)...),
-	"negative hole":             listing(oneFile(slices.Concat([]byte{2, 0}, number, []byte{0})...), make([]byte, 16)...),
-	"xattrs in chunk 3":         listing(append(oneFile()[:len(oneFile())-1], 3, 1, 0)),
-	"xattr chunk of no bytes":   listing(slices.Concat(oneFile()[:len(oneFile())-1], []byte{xattrsInChunk, 0}, make([]byte, 16), []byte{0})),
-	"many xattrs":               listing(append(oneFile()[:len(oneFile())-1], slices.Concat(binary.AppendUvarint(nil, math.MaxUint64-1), make([]byte, 100))...)),
+	"nothing":                       {},
+	"version only":                  {version},
+	"version 0":                     {0, 0, 0},
+	"version 2":                     {2, 0, 3, 0, 0, 0, 0},
+	"unknown compression":           {version, 2, 3, 0, 0, 0, 0},
+	"columns longer than all":       append([]byte{version, 0}, number...),
+	"columns empty":                 {version, 0, 0, 0},
+	"columns not zstd":              {version, columnsZstd, 3, 1, 2, 3, 0},
+	"no count of lists":             {version, 0, 3, 0, 0, 0},
+	"self flag 2":                   listing([]byte{2, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}),
+	"self without a row":            listing([]byte{1, 0, 0}),
+	"next is negative":              listing(slices.Concat([]byte{0}, number, []byte{0})),
+	"next without an end":           listing(append([]byte{0}, bytes.Repeat([]byte{0xff}, 20)...)),
+	"rows without bytes":            listing(append([]byte{0, 0}, number...)),
+	"rows beyond bytes":             listing([]byte{0, 0, 200, 1}),
+	"too many rows":                 listing(append([]byte{0, 0, 0x81, 0x80, 1}, make([]byte, 1<<20)...)),
+	"no columns after the rows":     listing([]byte{0, 0, 1}),
+	"first name shares":             listing([]byte{0, 0, 1, 1, 1, 'a', 1, 0, 0}),
+	"name longer than all":          listing(append([]byte{0, 0, 1, 0}, number...)),
+	"shares more than it has":       listing([]byte{0, 0, 2, 0, 2, 1, 1, 'a', 'b', 1, 1, 0, 0, 0, 0}),
+	"name empty":                    listing([]byte{0, 0, 1, 0, 0, 2, 0, 0}),
+	"name with a slash":             listing([]byte{0, 0, 1, 0, 1, '/', 2, 0, 0}),
+	"name with a NUL":               listing([]byte{0, 0, 1, 0, 1, 0, 2, 0, 0}),
+	"name is dot":                   listing([]byte{0, 0, 1, 0, 1, '.', 2, 0, 0}),
+	"names descend":                 listing([]byte{0, 0, 2, 0, 0, 1, 1, 'b', 'a', 2, 2, 0, 0, 0, 0}),
+	"names are equal":               listing([]byte{0, 0, 2, 0, 1, 1, 0, 'b', 2, 2, 0, 0, 0, 0}),
+	"self has a name":               listing([]byte{1, 0, 1, 0, 1, 'a', 2, 0, 0}),
+	"self is a file":                listing([]byte{1, 0, 1, 0, 0, 1, 0, 0}),
+	"kind 0":                        listing([]byte{0, 0, 1, 0, 1, 'a', 0, 0, 0}),
+	"kind 8":                        listing([]byte{0, 0, 1, 0, 1, 'a', 8, 0, 0}),
+	"flags of 17 bits":              listing([]byte{0, 0, 1, 0, 1, 'a', 2, 0x80, 0x80, 4, 0}),
+	"flags of 64 bits":              listing(slices.Concat([]byte{0, 0, 1, 0, 1, 'a', 2}, number, []byte{0})),
+	"bytes after the columns":       listing([]byte{0, 0, 1, 0, 1, 'a', 2, 0, 0, 0}),
+	"mode of 13 bits":               listing(edited(9, 0x80, 0x80, 1)),
+	"mode is negative":              listing(edited(9, 1)),
+	"owner is negative":             listing(edited(10, 1)),
+	"owner of 33 bits":              listing(edited(10, 0x80, 0x80, 0x80, 0x80, 0x20)),
+	"group of 33 bits":              listing(edited(11, 0x80, 0x80, 0x80, 0x80, 0x20)),
+	"links of 33 bits":              listing(edited(12, 0x80, 0x80, 0x80, 0x80, 0x20)),
+	"size is negative":              listing(edited(13, number...)),
+	"chunk without a file":          listing([]byte{0, 0, 1, 0, 1, 'a', 2, 0, 0}, ids(1)...),
+	"half a chunk id":               listing([]byte{0, 0, 0}, make([]byte, 8)...),
+	"content without chunk":         listing(oneFile(wholeFile)),
+	"chunk without content":         listing(oneFile(0), ids(1)...),
+	"one chunk and a half":          listing(oneFile(wholeFile), make([]byte, 24)...),
+	"many refs":                     listing(oneFile(number...), ids(1)...),
+	"refs without numbers":          listing(oneFile(2, 0), ids(1)...),
+	"depth":                         listingOfLists(oneFile(2, maxDepth+1, 0, 0, 0), 1, ids(1)...),
+	"negative hole":                 listing(oneFile(slices.Concat([]byte{2, 0}, number, []byte{0})...), ids(1)...),
+	"negative span":                 listingOfLists(oneFile(slices.Concat([]byte{2, 1, 0, 5}, number)...), 1, ids(1)...),
+	"list without its span":         listingOfLists(oneFile(2, 1, 0, 5), 1, ids(1)...),
+	"data among the lists":          listingOfLists(oneFile(wholeFile), 1, ids(1)...),
+	"list among the data":           listing(oneFile(2, 1, 0, 5, 5), ids(1)...),
+	"list that no file has":         listingOfLists(oneFile(wholeFile), 1, ids(2)...),
+	"more lists than ids":           listingOfLists(oneFile(2, 1, 0, 5, 5), 2, ids(1)...),
+	"lists without ids":             listingOfLists(oneFile(2, 1, 0, 5, 5), 1),
+	"many lists":                    listingOfLists(oneFile(2, 1, 0, 5, 5), math.MaxUint64, ids(1)...),
+	"lists whose bytes overflow":    listingOfLists(oneFile(2, 1, 0, 5, 5), 1<<60, ids(1)...),
+	"xattrs in chunk 3":             listing(oneXattr(3, 1), ids(1)...),
+	"xattr chunk of no bytes":       listing(oneXattr(xattrsInChunk, 0), ids(1)...),
+	"xattr chunk of negative bytes": listing(oneXattr(append([]byte{xattrsInChunk}, number...)...), ids(1)...),
+	"xattr chunk without id":        listing(oneXattr(xattrsInChunk, 9)),
+	"xattr chunk among the lists":   listingOfLists(oneXattr(xattrsInChunk, 9), 1, ids(1)...),
+	"many xattrs":                   listing(oneXattr(slices.Concat(binary.AppendUvarint(nil, math.MaxUint64-1), make([]byte, 100))...)),
 }
 
 func TestMalformedListings(t *testing.T) {
-	if _, err := Decode(listing(oneFile(wholeFile), make([]byte, 16)...)); err != nil {
-		t.Fatalf("what the vectors are made of is not right itself: %v", err)
+	for _, data := range [][]byte{
+		listing(oneFile(wholeFile), ids(1)...), listing(edited(9, 2)), listingOfLists(oneFile(2, 1, 0, 5, 5), 1, ids(1)...),
+		listing(oneXattr(xattrsInChunk, 9), ids(1)...), listing([]byte{0, 0, 1, 0, 1, 'a', 2, 0x80, 1, 0}),
+	} {
+		if _, err := Decode(data); err != nil {
+			t.Fatalf("what the vectors are made of is not right itself: %v: %x", err, data)
+		}
 	}
 	for name, data := range malformed {
 		var before, after runtime.MemStats
@@ -97,6 +144,39 @@ func TestMalformedListings(t *testing.T) {
 		if !reflect.DeepEqual(p, backup.Page{}) {
 			t.Errorf("%s: a page came with the error: %+v", name, p)
 		}
+		chunksStable(t, data)
+	}
+}
+
+// What is wrong behind the columns is seen without them, and costs no memory.
+func TestMalformedChunkIDs(t *testing.T) {
+	for _, name := range []string{
+		"nothing", "version only", "version 0", "version 2", "columns longer than all", "no count of lists", "half a chunk id",
+		"one chunk and a half", "more lists than ids", "lists without ids", "many lists", "lists whose bytes overflow",
+	} {
+		data, ok := malformed[name]
+		if !ok {
+			t.Fatalf("there is no vector %q", name)
+		}
+		var err error
+		if n := allocated(func() { _, err = ReadChunks(data) }); n > 64<<10 {
+			t.Errorf("%s: %d bytes were allocated for a listing of %d", name, n, len(data))
+		}
+		if !errors.Is(err, backup.ErrCorrupt) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// chunksStable reads the chunks of what may be a listing: what Decode takes has
+// those that the page refers to.
+func chunksStable(t testing.TB, data []byte) {
+	chunks, err := ReadChunks(data)
+	if err != nil && !errors.Is(err, backup.ErrCorrupt) {
+		t.Fatalf("error %v", err)
+	}
+	if p, decodeErr := Decode(data); decodeErr == nil && (err != nil || !sameChunks(chunks, chunksOf(&p))) {
+		t.Fatalf("chunks %v, %v of the page %+v", chunks, err, p)
 	}
 }
 
@@ -121,10 +201,11 @@ func TestDamagedGoldenFiles(t *testing.T) {
 		if _, err := Decode(append(slices.Clone(data), 0)); !errors.Is(err, backup.ErrCorrupt) {
 			t.Errorf("%s with a byte more: error %v", name, err)
 		}
-		for bit := 0; bit < 8*len(data); bit += 1 + len(data)/200 {
+		for bit := 0; bit < 8*len(data); bit += 1 + len(data)/100 {
 			damaged := slices.Clone(data)
 			damaged[bit/8] ^= 1 << (bit % 8)
 			decodeStable(t, damaged)
+			chunksStable(t, damaged)
 		}
 	}
 	for _, name := range []string{"list.chunk", "xattrs.chunk"} {
@@ -195,11 +276,11 @@ func xattrsStable(t testing.TB, data []byte) {
 // columns of MaxBytes, and rows for each of them.
 func TestHostileListingsAreBounded(t *testing.T) {
 	zeros := make([]byte, MaxBytes)
-	names := append([]byte{0}, binary.AppendUvarint(nil, maxRows)...) // names of one byte each, all alike
+	names := append([]byte{0, 0}, binary.AppendUvarint(nil, maxRows)...) // names of one byte each, all alike
 	names = append(names, make([]byte, maxRows)...)
 	names = append(names, bytes.Repeat([]byte{1}, maxRows)...)
 	names = append(names, make([]byte, MaxBytes-len(names))...)
-	self := append([]byte{1, 1, 0, 0, byte(backup.Directory)}, make([]byte, 2+9+12)...)
+	self := append([]byte{1, 0, 1, 0, 0, byte(backup.Directory)}, make([]byte, 2+8+12)...)
 	xattrs := append(slices.Clone(self), binary.AppendUvarint(nil, MaxBytes-100)...)
 	xattrs = append(xattrs, make([]byte, MaxBytes-len(xattrs))...)
 	for name, test := range map[string]struct {
@@ -230,7 +311,7 @@ func TestHostileListingsAreBounded(t *testing.T) {
 // hostileFrame is a listing with a zstd frame of the given header and one empty last block.
 func hostileFrame(descriptor byte, header []byte) []byte {
 	frame := slices.Concat([]byte{0x28, 0xb5, 0x2f, 0xfd, descriptor}, header, []byte{1, 0, 0})
-	return append(binary.AppendUvarint([]byte{version, columnsZstd}, uint64(len(frame))), frame...)
+	return slices.Concat(binary.AppendUvarint([]byte{version, columnsZstd}, uint64(len(frame))), frame, []byte{0})
 }
 
 func TestHostileChunksAreBounded(t *testing.T) {
@@ -270,7 +351,7 @@ func FuzzDecode(f *testing.F) {
 			if err != nil {
 				f.Fatal(err)
 			}
-			f.Add(false, listing(columns, r.b...))
+			f.Add(false, slices.Concat(binary.AppendUvarint([]byte{version, columnsPlain}, uint64(len(columns))), columns, r.b))
 		}
 	}
 	for _, data := range malformed {
@@ -280,6 +361,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, compress bool, data []byte) {
 		decodeStable(t, data)
+		chunksStable(t, data)
 		if compress {
 			decodeStable(t, packed(data))
 		}

@@ -52,6 +52,26 @@ func Key(name string) backup.PageKey {
 	return backup.PageKey(h + 1)
 }
 
+// Keys gives the pages of one directory their keys, in their order. The zero
+// Keys is for a directory of which only the first page has one: 0.
+type Keys struct{ taken map[backup.PageKey]struct{} }
+
+// Next returns the key of the next page, which begins with name. Whoever names
+// files can make two names of one hash: the later page has the next free key.
+func (k *Keys) Next(name string) backup.PageKey {
+	if k.taken == nil {
+		k.taken = map[backup.PageKey]struct{}{}
+	}
+	key := Key(name)
+	for {
+		if _, taken := k.taken[key]; !taken {
+			k.taken[key] = struct{}{}
+			return key
+		}
+		key++
+	}
+}
+
 // estimate is about what the entry takes in a listing before compression,
 // without what a walk does not know when it cuts.
 func estimate(e *backup.Entry) int { return 64 + len(e.Name) + len(e.Target) }

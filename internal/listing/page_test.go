@@ -219,3 +219,18 @@ func TestSortAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations to sort", n)
 	}
 }
+
+// Whoever names files can make two names of one hash: their pages are told apart all the same, and alike each time.
+func TestKeysAreUnique(t *testing.T) {
+	for range 2 {
+		var keys Keys
+		if key := keys.Next("a"); key != Key("a") {
+			t.Errorf("key %d, want that of the name, %d", key, Key("a"))
+		}
+		for i := range backup.PageKey(3) {
+			if key := keys.Next("a"); key != Key("a")+1+i {
+				t.Errorf("key %d, want %d", key, Key("a")+1+i)
+			}
+		}
+	}
+}

@@ -78,7 +78,7 @@ func TestUnknownCompressor(t *testing.T) {
 func TestAddHardlyAllocates(t *testing.T) {
 	keys := newKeys(t)
 	f := frame(newCompressor(t, "none"), split(random(64<<10, 1), 4<<10)...)
-	w, err := NewWriter(KindData, testID, keys.sealer, make([]byte, 0, MaxBytes))
+	w, err := NewWriter(KindData, testRepository, testID, keys.sealer, make([]byte, 0, MaxBytes))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func BenchmarkAdd(b *testing.B) {
 	for b.Loop() {
 		if w.Size() >= TargetBytes || len(w.buf) < 1000 {
 			var err error
-			if w, err = NewWriter(KindData, testID, keys.sealer, buf); err != nil {
+			if w, err = NewWriter(KindData, testRepository, testID, keys.sealer, buf); err != nil {
 				b.Fatal(err)
 			}
 		}

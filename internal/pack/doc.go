@@ -3,10 +3,12 @@
 //
 // # Shape
 //
-//	header   magic, version, kind, pack id, data key wrapped to the recipients
-//	frames   each: chunks, compressed together, then sealed
-//	table    sealed: each frame's codec and lengths, each chunk's hash and length
-//	trailer  sizes, and what shows that the object is whole
+//	header     magic, version, kind, repository and pack id, wrapped data key
+//	frames     each: chunks, compressed together, then sealed
+//	table      sealed: each frame's codec and lengths, each chunk's hash and length
+//	bitmap     of a thinned pack: which frames are there
+//	signature  of all kinds but data
+//	trailer    lengths of the sections
 //
 // docs/formats/pack.md describes every byte.
 //
@@ -17,13 +19,18 @@
 //
 // A Writer takes frames until Size reaches TargetBytes (its user's decision) or
 // Fits says no. Nothing of a pack is in the store before Finish has returned
-// and its bytes are put; a Writer that is dropped before leaves nothing.
+// and its bytes are put; a Writer that is dropped before leaves nothing. A pack
+// of a kind other than KindData is signed instead: FinishSigned.
+//
+// Thin copies a data pack without some of its frames. It needs no key.
 //
 // # Reading
 //
-// Open makes two requests: the end of the object, then the header. (Three for an
+// Open makes two requests: the end of the pack, then the header. (Three for an
 // object below 64 KiB, or a table above.) A Reader then knows where each frame
 // is; its user fetches frames, or many at once, and gives them to DecodeFrame.
+// A Place says where in its object a pack is. OpenSigned checks the signature of
+// a whole object before it believes anything else of it.
 //
 // # What goes wrong
 //
@@ -31,6 +38,8 @@
 //	another pack under this name                       ErrCorrupt, from Open
 //	none of the identities is a recipient              ErrWrongKey, from Open
 //	written by a later version                         ErrInvalid, from Open
+//	signed by nobody, by others, for another object    ErrCorrupt, from OpenSigned
+//	the frame was removed by Thin                      ErrNotFound, from DecodeFrame
 //	a chunk is not what its hash says                  ErrCorrupt, from DecodeFrame with a Hasher
 //	the object is gone; the store does not answer      the Ranger's errors, from Open
 //

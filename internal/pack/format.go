@@ -29,10 +29,14 @@ var ErrFull = errors.New("pack is full")
 // A Kind says what a pack's frames hold.
 type Kind uint8
 
-// The kinds of pack. The numbers are format.
+// The kinds of pack. The numbers are format. Only the frames of KindData hold
+// chunks; the other kinds are signed, and package journal says what is in them.
 const (
-	KindData    Kind = 1 // chunks
-	KindSegment Kind = 2 // a part of a snapshot's index segment; its frames need not have chunks
+	KindData    Kind = 1
+	KindSegment Kind = 2 // a part of a snapshot's index segment
+	KindCommit  Kind = 3 // a snapshot's commit record
+	KindCatalog Kind = 4 // filers, shards, policies
+	KindIndex   Kind = 5 // a part of a copy of a SQLite index
 )
 
 // String returns the kind's name, for messages.
@@ -42,8 +46,25 @@ func (k Kind) String() string {
 		return "data"
 	case KindSegment:
 		return "segment"
+	case KindCommit:
+		return "commit record"
+	case KindCatalog:
+		return "catalog"
+	case KindIndex:
+		return "index copy"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// signed reports whether packs of the kind end with a signature.
+func (k Kind) signed() bool { return k != KindData }
+
+// signatureBytes is the length of the signature of a pack of that kind.
+func signatureBytes(k Kind) int64 {
+	if k.signed() {
+		return seal.SignatureBytes
+	}
+	return 0
 }
 
 // A Chunk is the place of a chunk in the plaintext of its frame.
@@ -65,13 +86,15 @@ const (
 	version = 1
 
 	headerMagic      = "bctlpack"
-	headerFixedBytes = 28 // up to the wrapped key
+	headerFixedBytes = 44 // up to the wrapped key
 	crcBytes         = 4
 	minHeaderBytes   = headerFixedBytes + 1 + crcBytes
 	maxHeaderBytes   = headerFixedBytes + seal.MaxWrappedBytes + crcBytes
 
 	trailerMagic = "bctlend"
-	trailerBytes = 28
+	trailerBytes = 36
+
+	maxBitmapBytes = MaxFrames / 8
 
 	maxTableBytes = 1 << 20 // plaintext; the other limits keep it below 800 KiB
 
@@ -87,11 +110,12 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // appendHeader appends the header of a pack.
-func appendHeader(dst []byte, kind Kind, id backup.PackID, wrapped []byte) []byte {
+func appendHeader(dst []byte, kind Kind, repository backup.RepositoryID, id backup.PackID, wrapped []byte) []byte {
 	start := len(dst)
 	dst = append(dst, headerMagic...)
 	dst = append(dst, version, byte(kind))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(wrapped)))
+	dst = append(dst, repository[:]...)
 	dst = append(dst, id[:]...)
 	dst = append(dst, wrapped...)
 	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
@@ -99,10 +123,11 @@ func appendHeader(dst []byte, kind Kind, id backup.PackID, wrapped []byte) []byt
 
 // A header is a parsed header.
 type header struct {
-	fixed   [headerFixedBytes]byte // as stored: part of all additional data
-	kind    Kind
-	id      backup.PackID
-	wrapped []byte
+	fixed      [headerFixedBytes]byte // as stored: part of all additional data
+	kind       Kind
+	repository backup.RepositoryID
+	id         backup.PackID
+	wrapped    []byte
 }
 
 // parseHeader parses a whole header, whose length the trailer says.
@@ -116,18 +141,34 @@ func parseHeader(data []byte) (h header, err error) {
 	}
 	h.fixed = [headerFixedBytes]byte(body)
 	h.kind = Kind(body[9])
-	h.id = backup.PackID(body[12:headerFixedBytes])
+	h.repository = backup.RepositoryID(body[12:28])
+	h.id = backup.PackID(body[28:headerFixedBytes])
 	h.wrapped = body[headerFixedBytes:]
 	wrappedBytes := int(binary.LittleEndian.Uint16(body[10:]))
 	switch {
 	case body[8] != version:
 		return h, fmt.Errorf("header: version %d, the trailer has %d: %w", body[8], version, backup.ErrCorrupt)
-	case h.kind != KindData && h.kind != KindSegment:
+	case h.kind < KindData || h.kind > KindIndex:
 		return h, fmt.Errorf("header: unknown %s: %w", h.kind, backup.ErrCorrupt)
 	case wrappedBytes != len(h.wrapped):
 		return h, fmt.Errorf("header: wrapped key of %d bytes in %d: %w", wrappedBytes, len(h.wrapped), backup.ErrCorrupt)
 	}
 	return h, nil
+}
+
+// check returns an error unless the header is that of the pack that is meant,
+// and the trailer has the sections that a pack of this kind has.
+func (h *header) check(repository backup.RepositoryID, id backup.PackID, t trailer) error {
+	if h.repository != repository {
+		return fmt.Errorf("it belongs to repository %v, not %v: %w", h.repository, repository, backup.ErrCorrupt)
+	}
+	if h.id != id {
+		return fmt.Errorf("it holds pack %s: %w", h.id, backup.ErrCorrupt)
+	}
+	if t.signatureBytes != signatureBytes(h.kind) || t.bitmapBytes != 0 && h.kind.signed() {
+		return fmt.Errorf("%s pack with a signature of %d bytes and a bitmap of %d: %w", h.kind, t.signatureBytes, t.bitmapBytes, backup.ErrCorrupt)
+	}
+	return nil
 }
 
 // setAAD fills in the additional data of one section; fixed is the header's beginning.
@@ -137,57 +178,68 @@ func setAAD(aad *[aadBytes]byte, fixed []byte, section byte, frame uint32) {
 	binary.LittleEndian.PutUint32(aad[headerFixedBytes+1:], frame)
 }
 
-// A trailer says how the object is divided. Nothing in it is secret, and the
+// A trailer says how the pack is divided. Nothing in it is secret, and the
 // AEAD of what it points at decides whether it is true.
 type trailer struct {
-	objectBytes int64
-	headerBytes int64
-	tableBytes  int64 // sealed
+	packBytes      int64
+	headerBytes    int64
+	tableBytes     int64 // sealed
+	bitmapBytes    int64 // 0: all frames are there
+	signatureBytes int64 // 0: the pack is not signed
 }
 
-func (t trailer) tableOffset() int64 { return t.objectBytes - trailerBytes - t.tableBytes }
+// The sections at the end of a pack: their offsets from its beginning.
+func (t trailer) signatureOffset() int64 { return t.packBytes - trailerBytes - t.signatureBytes }
+func (t trailer) bitmapOffset() int64    { return t.signatureOffset() - t.bitmapBytes }
+func (t trailer) tableOffset() int64     { return t.bitmapOffset() - t.tableBytes }
 
 func appendTrailer(dst []byte, t trailer) []byte {
 	start := len(dst)
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(t.objectBytes))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(t.packBytes))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.headerBytes))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.tableBytes))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.bitmapBytes))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.signatureBytes))
 	dst = append(dst, trailerMagic...)
 	dst = append(dst, version)
 	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// parseTrailer parses the trailer at the end of tail, the last bytes of an object.
+// parseTrailer parses the trailer at the end of tail, the last bytes of a pack.
 func parseTrailer(tail []byte) (t trailer, err error) {
 	if len(tail) < trailerBytes {
 		return t, fmt.Errorf("trailer: %d bytes are no pack: %w", len(tail), backup.ErrCorrupt)
 	}
 	b := tail[len(tail)-trailerBytes:]
-	if string(b[16:23]) != trailerMagic {
-		return t, fmt.Errorf("trailer: not there, so the object is no whole pack: %w", backup.ErrCorrupt)
+	if string(b[24:31]) != trailerMagic {
+		return t, fmt.Errorf("trailer: not there, so the object does not end with a whole pack: %w", backup.ErrCorrupt)
 	}
-	if crc32.Checksum(b[:24], castagnoli) != binary.LittleEndian.Uint32(b[24:]) {
+	if crc32.Checksum(b[:32], castagnoli) != binary.LittleEndian.Uint32(b[32:]) {
 		return t, fmt.Errorf("trailer: checksum does not match: %w", backup.ErrCorrupt)
 	}
-	if b[23] != version {
-		return t, fmt.Errorf("pack version %d is not known to this version of bctl: %w", b[23], backup.ErrInvalid)
+	if b[31] != version {
+		return t, fmt.Errorf("pack version %d is not known to this version of bctl: %w", b[31], backup.ErrInvalid)
 	}
-	objectBytes := binary.LittleEndian.Uint64(b)
-	if objectBytes > MaxBytes {
-		return t, fmt.Errorf("trailer: object of %d bytes, at most %d are allowed: %w", objectBytes, MaxBytes, backup.ErrCorrupt)
+	packBytes := binary.LittleEndian.Uint64(b)
+	if packBytes > MaxBytes {
+		return t, fmt.Errorf("trailer: pack of %d bytes, at most %d are allowed: %w", packBytes, MaxBytes, backup.ErrCorrupt)
 	}
 	t = trailer{
-		objectBytes: int64(objectBytes),
-		headerBytes: int64(binary.LittleEndian.Uint32(b[8:])),
-		tableBytes:  int64(binary.LittleEndian.Uint32(b[12:])),
+		packBytes:      int64(packBytes),
+		headerBytes:    int64(binary.LittleEndian.Uint32(b[8:])),
+		tableBytes:     int64(binary.LittleEndian.Uint32(b[12:])),
+		bitmapBytes:    int64(binary.LittleEndian.Uint32(b[16:])),
+		signatureBytes: int64(binary.LittleEndian.Uint32(b[20:])),
 	}
 	switch {
 	case t.headerBytes < minHeaderBytes || t.headerBytes > maxHeaderBytes:
 		return t, fmt.Errorf("trailer: header of %d bytes: %w", t.headerBytes, backup.ErrCorrupt)
 	case t.tableBytes < seal.OverheadBytes || t.tableBytes > maxTableBytes+seal.OverheadBytes:
 		return t, fmt.Errorf("trailer: table of %d bytes: %w", t.tableBytes, backup.ErrCorrupt)
+	case t.bitmapBytes > maxBitmapBytes || t.signatureBytes != 0 && t.signatureBytes != seal.SignatureBytes:
+		return t, fmt.Errorf("trailer: bitmap of %d bytes, signature of %d: %w", t.bitmapBytes, t.signatureBytes, backup.ErrCorrupt)
 	case t.tableOffset() < t.headerBytes:
-		return t, fmt.Errorf("trailer: header and table do not fit into %d bytes: %w", t.objectBytes, backup.ErrCorrupt)
+		return t, fmt.Errorf("trailer: header and table do not fit into %d bytes: %w", t.packBytes, backup.ErrCorrupt)
 	}
 	return t, nil
 }

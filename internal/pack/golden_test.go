@@ -2,16 +2,20 @@ package pack
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/cryptotest"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/seal"
 )
@@ -36,6 +40,7 @@ var goldenPacks = []struct {
 	{"zstd.pack", KindData, "zstd-2", [][]string{{string(text(9000, 1)), string(text(50, 2))}, {string(random(500, 1))}}},
 	{"s2.pack", KindData, "s2", [][]string{{string(text(9000, 1)), string(text(50, 2))}, {string(random(500, 1))}}},
 	{"segment.pack", KindSegment, "", [][]string{{"rows of an index segment"}}},
+	{"index.pack", KindIndex, "", [][]string{{"a page of a database"}, {"and another"}}},
 }
 
 // goldenFrame makes a frame of a golden pack: with the codec, or without one by hand.
@@ -51,23 +56,53 @@ func goldenFrame(t *testing.T, kind Kind, codec string, plaintexts []string) Fra
 	if f.RawLength == 100 {
 		f.Codec, f.Body = CodecZstd, hundredAs
 	}
-	if kind == KindSegment {
+	if kind.signed() {
 		f.Chunks = nil
 	}
 	return f
 }
 
-func writeGolden(t *testing.T, i int, sealer *seal.Sealer) []byte {
+func writeGolden(t *testing.T, i int, keys keys) []byte {
 	cryptotest.SetGlobalRandom(t, uint64(i))
 	g := goldenPacks[i]
-	w, err := NewWriter(g.kind, testID, sealer, nil)
+	w, err := NewWriter(g.kind, testRepository, testID, keys.sealer, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, plaintexts := range g.frames {
 		add(t, w, goldenFrame(t, g.kind, g.codec, plaintexts))
 	}
+	if g.kind.signed() {
+		return keys.finishSigned(t, w)
+	}
 	return finish(t, w)
+}
+
+// thinnedFrame is the one that thinned.pack, which is small.pack otherwise,
+// does not have any more.
+const thinnedFrame = 0
+
+// goldenThinned is thinned.pack, and goldenRow is row.object: three packs one
+// after the other, the second of them thinned.
+func goldenThinned(t testing.TB) []byte {
+	small := golden(t, "small.pack")
+	data, err := Thin(nil, small, frameBytes(goldenKeys(t).open(t, small)), func(frame int) bool { return frame != thinnedFrame })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func goldenRow(t testing.TB) []byte {
+	return slices.Concat(golden(t, "zstd.pack"), goldenThinned(t), golden(t, "s2.pack"))
+}
+
+// frameBytes are what Writer.FrameBytes gave.
+func frameBytes(r *Reader) (lengths []uint32) {
+	for _, f := range r.Frames() {
+		lengths = append(lengths, uint32(f.SealedLength))
+	}
+	return lengths
 }
 
 func TestWriteGolden(t *testing.T) {
@@ -76,6 +111,14 @@ func TestWriteGolden(t *testing.T) {
 	}
 	path := filepath.Join(goldenDir, "identity.txt")
 	if _, err := os.Stat(path); err != nil {
+		committer := seal.CommitterKey{Repository: testRepository, Signing: seal.NewSigningKey()}
+		text, err := committer.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(goldenDir, "committer.key"), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
 		identity, recipient, err := seal.GenerateIdentity()
 		if err != nil {
 			t.Fatal(err)
@@ -86,10 +129,15 @@ func TestWriteGolden(t *testing.T) {
 	}
 	for i, g := range goldenPacks {
 		t.Run(g.name, func(t *testing.T) {
-			if err := os.WriteFile(filepath.Join(goldenDir, g.name), writeGolden(t, i, goldenKeys(t).sealer), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(goldenDir, g.name), writeGolden(t, i, goldenKeys(t)), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		})
+	}
+	for name, data := range map[string][]byte{"thinned.pack": goldenThinned(t), "row.object": goldenRow(t)} {
+		if err := os.WriteFile(filepath.Join(goldenDir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -98,6 +146,12 @@ func TestReadGolden(t *testing.T) {
 	for _, g := range goldenPacks {
 		data := golden(t, g.name)
 		r := keys.open(t, data)
+		if g.kind.signed() {
+			var err error
+			if r, err = keys.openSigned(data, g.kind); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if r.Kind() != g.kind || len(r.Frames()) != len(g.frames) {
 			t.Errorf("%s: %s pack of %d frames", g.name, r.Kind(), len(r.Frames()))
 		}
@@ -115,6 +169,63 @@ func TestReadGolden(t *testing.T) {
 	}
 }
 
+// A thinned pack has the frames that it has, as they were, and knows of all.
+func TestReadGoldenThinned(t *testing.T) {
+	keys, small := goldenKeys(t), goldenPacks[0]
+	data := golden(t, "thinned.pack")
+	readThinned(t, keys.open(t, data), data, small.frames)
+	if !bytes.Equal(data, goldenThinned(t)) {
+		t.Error("Thin gives other bytes than the golden file has")
+	}
+}
+
+func readThinned(t *testing.T, r *Reader, data []byte, frames [][]string) {
+	t.Helper()
+	if len(r.Frames()) != len(frames) {
+		t.Fatalf("%d frames", len(r.Frames()))
+	}
+	for i, f := range r.Frames() {
+		if f.Removed != (i == thinnedFrame) || len(f.Chunks) != len(frames[i]) {
+			t.Errorf("frame %d: removed %v, %d chunks", i, f.Removed, len(f.Chunks))
+		}
+		if f.Removed {
+			if _, err := r.DecodeFrame(nil, uint32(i), nil, nil); !errors.Is(err, backup.ErrNotFound) {
+				t.Errorf("frame %d, which was removed: %v", i, err)
+			}
+			continue
+		}
+		raw, err := r.DecodeFrame(nil, uint32(i), data[f.Offset:][:f.SealedLength], chunk.NewHasher(testKey))
+		if err != nil || string(raw) != strings.Join(frames[i], "") {
+			t.Errorf("frame %d: %q, %v", i, raw, err)
+		}
+	}
+}
+
+// Packs one after the other in an object are read as each by itself.
+func TestReadGoldenRow(t *testing.T) {
+	keys, data := goldenKeys(t), golden(t, "row.object")
+	if !bytes.Equal(data, goldenRow(t)) {
+		t.Error("row.object is not the three packs that it is made of")
+	}
+	ranger := &object{data: data}
+	offset := 0
+	for _, name := range []string{"zstd.pack", "thinned.pack", "s2.pack"} {
+		length := len(golden(t, name))
+		r, err := Open(context.Background(), ranger, Place{"packs/x", int64(offset), int64(length)}, testRepository, testID, keys.opener)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		whole := keys.open(t, golden(t, name))
+		if !reflect.DeepEqual(r.Frames(), whole.Frames()) {
+			t.Errorf("%s: %+v in a row, %+v alone", name, r.Frames(), whole.Frames())
+		}
+		if name == "thinned.pack" {
+			readThinned(t, r, data[offset:][:length], goldenPacks[0].frames)
+		}
+		offset += length
+	}
+}
+
 // But for key material, the same frames give the same bytes. (The codecs'
 // output changes with their library, so only packs made without one are compared.)
 func TestWriterIsDeterministic(t *testing.T) {
@@ -123,7 +234,7 @@ func TestWriterIsDeterministic(t *testing.T) {
 			continue
 		}
 		t.Run(g.name, func(t *testing.T) {
-			if got := writeGolden(t, i, goldenKeys(t).sealer); !bytes.Equal(got, golden(t, g.name)) {
+			if got := writeGolden(t, i, goldenKeys(t)); !bytes.Equal(got, golden(t, g.name)) {
 				t.Errorf("the pack has other bytes than its golden file:\n%s", hex.Dump(got))
 			}
 		})
@@ -164,6 +275,7 @@ func dumpPack(t *testing.T, data []byte, keys keys) string {
 	d.field(1, "version")
 	d.field(1, "kind: "+r.Kind().String())
 	d.field(2, "length of the wrapped key")
+	d.field(16, "repository id")
 	d.field(16, "pack id")
 	d.field(int(tr.headerBytes)-headerFixedBytes-crcBytes, "wrapped key: an age file")
 	d.field(crcBytes, "CRC-32C of the header")
@@ -173,9 +285,11 @@ func dumpPack(t *testing.T, data []byte, keys keys) string {
 	}
 	d.field(int(tr.tableBytes)-seal.OverheadBytes, "table, sealed")
 	d.field(seal.OverheadBytes, "tag")
-	d.field(8, "length of the object")
+	d.field(8, "length of the pack")
 	d.field(4, "length of the header")
 	d.field(4, "length of the sealed table")
+	d.field(4, "length of the bitmap: none")
+	d.field(4, "length of the signature: none")
 	d.field(7, "magic")
 	d.field(1, "version")
 	d.field(4, "CRC-32C of the trailer")
@@ -229,20 +343,54 @@ func FuzzOpen(f *testing.F) {
 	for _, g := range goldenPacks {
 		f.Add(golden(f, g.name), false)
 	}
+	f.Add(golden(f, "thinned.pack"), true)
+	f.Add(golden(f, "row.object"), true)
 	keys := goldenKeys(f)
 	f.Fuzz(func(t *testing.T, data []byte, sum bool) {
 		data = bytes.Clone(data)
 		if sum && len(data) >= trailerBytes {
 			sumTrailer(data)
-			if tr, err := parseTrailer(data); err == nil && tr.objectBytes == int64(len(data)) {
+			if tr, err := parseTrailer(data); err == nil && tr.packBytes == int64(len(data)) {
 				sumHeader(data, tr.headerBytes)
 			}
 		}
-		r, err := OpenBytes(data, testID, keys.opener)
+		r, err := OpenBytes(data, testRepository, testID, keys.opener)
 		if err != nil {
 			return
 		}
 		decodeAll(t, r, data)
+	})
+}
+
+// FuzzThin thins anything by any lengths: what comes out of a pack that can be
+// read can be read.
+func FuzzThin(f *testing.F) {
+	keys := goldenKeys(f)
+	small := golden(f, "small.pack")
+	lengths := frameBytes(keys.open(f, small))
+	f.Add(small, lengths[0], lengths[1], uint8(1))
+	f.Add(golden(f, "thinned.pack"), lengths[0], lengths[1], uint8(2))
+	f.Add(golden(f, "segment.pack"), uint32(40), uint32(0), uint8(1))
+	f.Fuzz(func(t *testing.T, data []byte, one, two uint32, kept uint8) {
+		thin, err := Thin(nil, data, []uint32{one, two}, func(frame int) bool { return kept&(1<<frame) != 0 })
+		if err != nil {
+			if !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrInvalid) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if len(thin) > len(data)+1 {
+			t.Errorf("a pack of %d bytes has %d once it is thinned", len(data), len(thin))
+		}
+		r, err := OpenBytes(data, testRepository, testID, keys.opener)
+		if err != nil || !slices.Equal(frameBytes(r), []uint32{one, two}) {
+			return
+		}
+		s, err := OpenBytes(thin, testRepository, testID, keys.opener)
+		if err != nil {
+			t.Fatalf("a pack that was thinned: %v", err)
+		}
+		decodeAll(t, s, thin)
 	})
 }
 
@@ -253,11 +401,12 @@ func FuzzTable(f *testing.F) {
 	for _, g := range goldenPacks[:1] {
 		w := keys.writer(f, g.kind)
 		add(f, w, Frame{RawLength: 10, Body: make([]byte, 10), Chunks: []Chunk{{Length: 10}}})
-		f.Add(w.table.appendTo(nil), []byte("0123456789"), false)
-		f.Add([]byte{1, 1, 26, 100, 0}, hundredAs, true)
-		f.Add([]byte{1, 2, 26, 10, 0}, []byte("\x0a\x24abcdefgh"), true)
+		f.Add(w.table.appendTo(nil), []byte("0123456789"), []byte{}, false)
+		f.Add(w.table.appendTo(nil), []byte("0123456789"), []byte{0}, false)
+		f.Add([]byte{1, 1, 26, 100, 0}, hundredAs, []byte{}, true)
+		f.Add([]byte{1, 2, 26, 10, 0}, []byte("\x0a\x24abcdefgh"), []byte{}, true)
 	}
-	f.Fuzz(func(t *testing.T, table, body []byte, segment bool) {
+	f.Fuzz(func(t *testing.T, table, body, present []byte, segment bool) {
 		kind := KindData
 		if segment {
 			kind = KindSegment
@@ -265,8 +414,8 @@ func FuzzTable(f *testing.F) {
 		w := keys.writer(t, kind)
 		setAAD(&w.aad, w.buf, sectionFrame, 0)
 		w.buf = w.key.Seal(w.buf, body, 0, w.aad[:])
-		data := finishTable(w, table)
-		r, err := OpenBytes(data, testID, keys.opener)
+		data := finishTable(w, table, present)
+		r, err := OpenBytes(data, testRepository, testID, keys.opener)
 		if err != nil {
 			return
 		}
@@ -277,6 +426,9 @@ func FuzzTable(f *testing.F) {
 // decodeAll decodes every frame; what decodes must be as the table says.
 func decodeAll(t *testing.T, r *Reader, data []byte) {
 	for i, f := range r.Frames() {
+		if f.Removed {
+			continue
+		}
 		raw, err := r.DecodeFrame(nil, uint32(i), data[f.Offset:][:f.SealedLength], nil)
 		if err != nil {
 			continue
@@ -307,7 +459,11 @@ func goldenKeys(t testing.TB) keys {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return keys{sealer, opener}
+	committer, err := seal.ParseCommitterKey(golden(t, "committer.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys{sealer, opener, committer.Signing}
 }
 
 func golden(t testing.TB, name string) []byte {

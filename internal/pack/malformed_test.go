@@ -26,15 +26,18 @@ func smallPack(t testing.TB, k keys) []byte {
 
 // readAll opens a pack, both ways, and decodes all of its frames.
 func readAll(data []byte, k keys) error {
-	_, err := Open(context.Background(), &object{data: data}, "packs/x", testID, k.opener)
+	_, err := Open(context.Background(), &object{data: data}, Place{Object: "packs/x"}, testRepository, testID, k.opener)
 	if err != nil {
 		return err
 	}
-	r, err := OpenBytes(data, testID, k.opener)
+	r, err := OpenBytes(data, testRepository, testID, k.opener)
 	if err != nil {
 		return err
 	}
 	for i, f := range r.Frames() {
+		if f.Removed {
+			continue
+		}
 		if _, err := r.DecodeFrame(nil, uint32(i), data[f.Offset:][:f.SealedLength], chunk.NewHasher(testKey)); err != nil {
 			return err
 		}
@@ -104,13 +107,26 @@ func TestForgedOutside(t *testing.T) {
 			copy(p, other[:one.Offset])
 			return p
 		}, backup.ErrCorrupt},
-		{"another pack id", func(p []byte) []byte { p[12] ^= 1; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"another repository", func(p []byte) []byte { p[12] ^= 1; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"another pack id", func(p []byte) []byte { p[28] ^= 1; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
 		{"another kind", func(p []byte) []byte { p[9] = byte(KindSegment); return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
-		{"unknown kind", func(p []byte) []byte { p[9] = 3; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
+		{"unknown kind", func(p []byte) []byte { p[9] = byte(KindIndex) + 1; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
 		{"another version in the header", func(p []byte) []byte { p[8] = 2; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
 		{"shorter wrapped key", func(p []byte) []byte { p[10]--; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
 		{"longer wrapped key", func(p []byte) []byte { p[11] = 0xff; return sumHeader(p, one.Offset) }, backup.ErrCorrupt},
 		{"a later version", func(p []byte) []byte { p[len(p)-5] = 2; return sumTrailer(p) }, backup.ErrInvalid},
+		{"a bitmap that the table lends a byte", editTrailer2(12, -1, 16, +1), backup.ErrCorrupt},
+		{"a bitmap of the table's bytes", editTrailer2(12, -40, 16, +40), backup.ErrCorrupt},
+		{"a bitmap of 2^32-1", setTrailer(16, 4, 1<<32-1), backup.ErrCorrupt},
+		{"a signature that the table lends 64 bytes", editTrailer2(12, -64, 20, +64), backup.ErrCorrupt},
+		{"a signature of a byte", editTrailer2(12, -1, 20, +1), backup.ErrCorrupt},
+		{"a signature of 2^32-1", setTrailer(20, 4, 1<<32-1), backup.ErrCorrupt},
+		{"a bitmap that says all frames", withBitmap(0b11), backup.ErrCorrupt},
+		{"a bitmap that says none", withBitmap(0), backup.ErrCorrupt},
+		{"a bitmap that says one", withBitmap(0b01), backup.ErrCorrupt},
+		{"a bitmap of a third frame", withBitmap(0b101), backup.ErrCorrupt},
+		{"a bitmap too long", withBitmap(0b01, 0), backup.ErrCorrupt},
+		{"the pack twice", func(p []byte) []byte { return append(p, p...) }, backup.ErrCorrupt},
 		{"object one longer", editTrailer(0, 8, +1), backup.ErrCorrupt},
 		{"object one shorter", editTrailer(0, 8, -1), backup.ErrCorrupt},
 		{"object of no length", setTrailer(0, 8, 0), backup.ErrCorrupt},
@@ -157,10 +173,13 @@ func allocated(do func()) uint64 {
 func TestWrongIDAndKey(t *testing.T) {
 	k := newKeys(t)
 	data := smallPack(t, k)
-	if _, err := OpenBytes(data, backup.PackID{1}, k.opener); !errors.Is(err, backup.ErrCorrupt) {
+	if _, err := OpenBytes(data, backup.RepositoryID{1}, testID, k.opener); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("in another repository: %v, want ErrCorrupt", err)
+	}
+	if _, err := OpenBytes(data, testRepository, backup.PackID{1}, k.opener); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("under another id: %v, want ErrCorrupt", err)
 	}
-	if _, err := OpenBytes(data, testID, newKeys(t).opener); !errors.Is(err, backup.ErrWrongKey) {
+	if _, err := OpenBytes(data, testRepository, testID, newKeys(t).opener); !errors.Is(err, backup.ErrWrongKey) {
 		t.Errorf("with another identity: %v, want ErrWrongKey", err)
 	}
 }
@@ -225,13 +244,13 @@ func TestForgedTable(t *testing.T) {
 		w := k.writer(t, KindData)
 		add(t, w, Frame{RawLength: 10, Body: make([]byte, 10), Chunks: []Chunk{{Length: 10}}})
 		plaintext := binary.AppendUvarint(nil, tt.frames)
-		data := finishTable(w, slices.Concat(plaintext, tt.rows, tt.chunks))
+		data := finishTable(w, slices.Concat(plaintext, tt.rows, tt.chunks), nil)
 		var want error // of "valid", which shows that the others fail for their reasons
 		if tt.name != "valid" {
 			want = backup.ErrCorrupt
 		}
 		var err error
-		if n := allocated(func() { _, err = OpenBytes(data, testID, k.opener) }); n > lyingBytes {
+		if n := allocated(func() { _, err = OpenBytes(data, testRepository, testID, k.opener) }); n > lyingBytes {
 			t.Errorf("%s: %d bytes were allocated for a pack of %d", tt.name, n, len(data))
 		}
 		if !errors.Is(err, want) {
@@ -240,12 +259,19 @@ func TestForgedTable(t *testing.T) {
 	}
 }
 
-// finishTable is Finish with another table.
-func finishTable(w *Writer, plaintext []byte) []byte {
+// finishTable is Finish with another table, a bitmap, and a signature of zeros.
+func finishTable(w *Writer, plaintext, present []byte) []byte {
 	offset := len(w.buf)
 	setAAD(&w.aad, w.buf, sectionTable, 0)
 	w.buf = w.key.Seal(w.buf, plaintext, tableCounter, w.aad[:])
-	return appendTrailer(w.buf, trailer{int64(len(w.buf) + trailerBytes), int64(w.headerBytes), int64(len(w.buf) - offset)})
+	tableBytes := len(w.buf) - offset
+	w.buf = append(w.buf, present...)
+	signature := make([]byte, signatureBytes(w.kind))
+	w.buf = append(w.buf, signature...)
+	return appendTrailer(w.buf, trailer{
+		packBytes: int64(len(w.buf) + trailerBytes), headerBytes: int64(w.headerBytes), tableBytes: int64(tableBytes),
+		bitmapBytes: int64(len(present)), signatureBytes: int64(len(signature)),
+	})
 }
 
 // The sum of the plaintexts is bounded, whatever each frame says.
@@ -257,7 +283,7 @@ func TestTableOfTooMuchPlaintext(t *testing.T) {
 		w.rawBytes = 0 // or Add would refuse it
 		add(t, w, f)
 	}
-	if _, err := OpenBytes(finish(t, w), testID, k.opener); !errors.Is(err, backup.ErrCorrupt) {
+	if _, err := OpenBytes(finish(t, w), testRepository, testID, k.opener); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("OpenBytes: %v, want ErrCorrupt", err)
 	}
 }
@@ -304,7 +330,7 @@ func TestForgedBody(t *testing.T) {
 	for _, tt := range tests {
 		w := k.writer(t, KindSegment)
 		add(t, w, Frame{Codec: tt.codec, RawLength: tt.raw, Body: tt.body})
-		data := finish(t, w)
+		data := k.finishSigned(t, w)
 		r := k.open(t, data)
 		f := r.Frames()[0]
 		var err error
@@ -328,7 +354,7 @@ func sumHeader(p []byte, headerBytes int64) []byte {
 // sumTrailer makes the trailer's checksum right.
 func sumTrailer(p []byte) []byte {
 	b := p[len(p)-trailerBytes:]
-	binary.LittleEndian.PutUint32(b[24:], crc32.Checksum(b[:24], castagnoli))
+	binary.LittleEndian.PutUint32(b[32:], crc32.Checksum(b[:32], castagnoli))
 	return p
 }
 
@@ -337,6 +363,19 @@ func setTrailer(offset, width int, value uint64) func([]byte) []byte {
 		field := binary.LittleEndian.AppendUint64(nil, value)
 		copy(p[len(p)-trailerBytes+offset:], field[:width])
 		return sumTrailer(p)
+	}
+}
+
+// editTrailer2 moves a border: what one section gains another loses.
+func editTrailer2(one int, delta int64, other int, deltaOther int64) func([]byte) []byte {
+	return func(p []byte) []byte { return editTrailer(other, 4, deltaOther)(editTrailer(one, 4, delta)(p)) }
+}
+
+// withBitmap adds a bitmap to a pack.
+func withBitmap(b ...byte) func([]byte) []byte {
+	return func(p []byte) []byte {
+		p = slices.Insert(p, len(p)-trailerBytes, b...)
+		return editTrailer(16, 4, int64(len(b)))(editTrailer(0, 8, int64(len(b)))(p))
 	}
 }
 

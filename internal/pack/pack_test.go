@@ -17,8 +17,9 @@ import (
 )
 
 var (
-	testID  = backup.PackID([]byte("sixteen byte id!"))
-	testKey = [32]byte([]byte("the dedup key has 32 bytes, too."))
+	testRepository = backup.RepositoryID([]byte("the repository's"))
+	testID         = backup.PackID([]byte("sixteen byte id!"))
+	testKey        = [32]byte([]byte("the dedup key has 32 bytes, too."))
 )
 
 func TestPackHoldsWhatWasAdded(t *testing.T) {
@@ -91,8 +92,15 @@ func TestSegmentNeedsNoChunks(t *testing.T) {
 	keys := newKeys(t)
 	w := keys.writer(t, KindSegment)
 	add(t, w, Frame{RawLength: 4, Body: []byte("rows")})
-	data := finish(t, w)
-	r := keys.open(t, data)
+	size := w.Size()
+	data := keys.finishSigned(t, w)
+	if len(data) > size || len(data) < size-2 {
+		t.Errorf("Size was %d, the object has %d bytes", size, len(data))
+	}
+	r, err := keys.openSigned(data, KindSegment)
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := r.Frames()[0]
 	raw, err := r.DecodeFrame(nil, 0, data[f.Offset:][:f.SealedLength], nil)
 	if err != nil || string(raw) != "rows" || r.Kind() != KindSegment || len(r.Chunks()) != 0 {
@@ -220,7 +228,7 @@ func TestOpenRequests(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := &object{data: tt.data}
-			r, err := Open(context.Background(), o, "packs/x", testID, keys.opener)
+			r, err := Open(context.Background(), o, Place{Object: "packs/x"}, testRepository, testID, keys.opener)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,7 +246,7 @@ func TestOpenPassesStoreErrorsOn(t *testing.T) {
 	keys := newKeys(t)
 	for _, want := range []error{backup.ErrNotFound, backup.ErrUnavailable} {
 		o := &object{err: fmt.Errorf("object packs/x: %w", want)}
-		if _, err := Open(context.Background(), o, "packs/x", testID, keys.opener); !errors.Is(err, want) {
+		if _, err := Open(context.Background(), o, Place{Object: "packs/x"}, testRepository, testID, keys.opener); !errors.Is(err, want) {
 			t.Errorf("Open: %v, want %v", err, want)
 		}
 	}
@@ -324,7 +332,7 @@ func TestWriterReusesStorage(t *testing.T) {
 	f := frame(newCompressor(t, "none"), random(100_000, 1))
 	buf := make([]byte, 0, 300_000)
 	for range 3 {
-		w, err := NewWriter(KindData, testID, keys.sealer, buf)
+		w, err := NewWriter(KindData, testRepository, testID, keys.sealer, buf)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -339,8 +347,9 @@ func TestWriterReusesStorage(t *testing.T) {
 
 // keys are the two halves of a repository's key.
 type keys struct {
-	sealer *seal.Sealer
-	opener *seal.Opener
+	sealer  *seal.Sealer
+	opener  *seal.Opener
+	signing seal.SigningKey
 }
 
 func newKeys(t testing.TB) keys {
@@ -357,12 +366,12 @@ func newKeys(t testing.TB) keys {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return keys{sealer, opener}
+	return keys{sealer, opener, seal.NewSigningKey()}
 }
 
 func (k keys) writer(t testing.TB, kind Kind) *Writer {
 	t.Helper()
-	w, err := NewWriter(kind, testID, k.sealer, nil)
+	w, err := NewWriter(kind, testRepository, testID, k.sealer, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +380,7 @@ func (k keys) writer(t testing.TB, kind Kind) *Writer {
 
 func (k keys) open(t testing.TB, data []byte) *Reader {
 	t.Helper()
-	r, err := OpenBytes(data, testID, k.opener)
+	r, err := OpenBytes(data, testRepository, testID, k.opener)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -413,6 +422,23 @@ func finish(t testing.TB, w *Writer) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// testName is the name of the object that signed packs are in.
+const testName = "segments/some/where"
+
+// finishSigned is finish for the kinds that are signed.
+func (k keys) finishSigned(t testing.TB, w *Writer) []byte {
+	t.Helper()
+	data, err := w.FinishSigned(k.signing, testName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func (k keys) openSigned(data []byte, kind Kind) (*Reader, error) {
+	return OpenSigned(data, kind, testName, testRepository, testID, k.signing.Signer(), k.opener)
 }
 
 // An object is a store of one object that keeps to store.Store's contract.

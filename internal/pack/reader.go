@@ -24,6 +24,14 @@ type Ranger interface {
 // table of a pack of up to about 1,800 chunks.
 const tailBytes = 64 << 10
 
+// A Place is where a pack is: most packs are an object of their own, but an
+// object may hold several, one after the other.
+type Place struct {
+	Object string // its name in the store
+	Offset int64  // bytes from the object's beginning
+	Bytes  int64  // of the pack; 0: up to the object's end
+}
+
 // A Reader knows a pack's table and holds its key. It may be used concurrently.
 type Reader struct {
 	header header
@@ -32,19 +40,19 @@ type Reader struct {
 	chunks []ChunkInfo
 }
 
-// Open reads the table of the pack id, which is the object name. It makes two
-// requests, or three: for an object below 64 KiB, and for a table above.
-// Errors: those of r, and those in the package documentation.
-func Open(ctx context.Context, r Ranger, name string, id backup.PackID, opener *seal.Opener) (*Reader, error) {
-	reader, err := open(ctx, r, name, id, opener)
+// Open reads the table of the pack id of a repository, which is at a place. It
+// makes two requests, or three: for an object below 64 KiB, and for a table
+// above. Errors: those of r, and those in the package documentation.
+func Open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	reader, err := open(ctx, r, at, repository, id, opener)
 	if err != nil {
-		return nil, fmt.Errorf("open pack %s: %w", name, err)
+		return nil, fmt.Errorf("open pack %s: %w", at.Object, err)
 	}
 	return reader, nil
 }
 
-func open(ctx context.Context, r Ranger, name string, id backup.PackID, opener *seal.Opener) (*Reader, error) {
-	tail, err := readTail(ctx, r, name)
+func open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	tail, err := readTail(ctx, r, at)
 	if err != nil {
 		return nil, err
 	}
@@ -52,15 +60,15 @@ func open(ctx context.Context, r Ranger, name string, id backup.PackID, opener *
 	if err != nil {
 		return nil, err
 	}
-	tailOffset := t.objectBytes - int64(len(tail))
-	if tailOffset < 0 || tailOffset > 0 && len(tail) < tailBytes {
-		return nil, fmt.Errorf("%d bytes are there, the trailer says %d: %w", len(tail), t.objectBytes, backup.ErrCorrupt)
+	tailOffset := t.packBytes - int64(len(tail))
+	if at.Bytes != 0 && t.packBytes != at.Bytes || tailOffset < 0 || tailOffset > 0 && len(tail) < tailBytes {
+		return nil, fmt.Errorf("%d bytes are there, the trailer says %d: %w", max(at.Bytes, int64(len(tail))), t.packBytes, backup.ErrCorrupt)
 	}
 	part := func(offset, length int64) ([]byte, error) {
 		if offset >= tailOffset {
 			return tail[offset-tailOffset:][:length], nil
 		}
-		data, err := r.GetRange(ctx, nil, name, offset, length)
+		data, err := r.GetRange(ctx, nil, at.Object, at.Offset+offset, length)
 		if err == nil && int64(len(data)) != length {
 			err = fmt.Errorf("%d bytes at %d instead of %d: %w", len(data), offset, length, backup.ErrCorrupt)
 		}
@@ -70,53 +78,64 @@ func open(ctx context.Context, r Ranger, name string, id backup.PackID, opener *
 	if err != nil {
 		return nil, err
 	}
-	sealedTable, err := part(t.tableOffset(), t.tableBytes)
+	table, err := part(t.tableOffset(), t.tableBytes+t.bitmapBytes)
 	if err != nil {
 		return nil, err
 	}
-	return newReader(headerData, sealedTable, t, id, opener)
+	return newReader(headerData, table, t, repository, id, opener)
 }
 
-// readTail returns the last tailBytes of the object, or the whole of a shorter one.
-func readTail(ctx context.Context, r Ranger, name string) ([]byte, error) {
-	tail, err := r.GetRange(ctx, nil, name, -tailBytes, tailBytes)
+// readTail returns the last tailBytes of the pack, or the whole of a shorter one.
+func readTail(ctx context.Context, r Ranger, at Place) ([]byte, error) {
+	if at.Bytes != 0 {
+		length := min(at.Bytes, tailBytes)
+		return r.GetRange(ctx, nil, at.Object, at.Offset+at.Bytes-length, length)
+	}
+	tail, err := r.GetRange(ctx, nil, at.Object, -tailBytes, tailBytes)
 	if !errors.Is(err, backup.ErrCorrupt) {
 		return tail, err
 	}
 	// The object has no tailBytes.
-	size, statErr := r.Stat(ctx, name)
+	size, statErr := r.Stat(ctx, at.Object)
 	if statErr != nil {
 		return nil, statErr
 	}
 	if size >= tailBytes {
 		return nil, err
 	}
-	return r.GetRange(ctx, nil, name, 0, size)
+	return r.GetRange(ctx, nil, at.Object, 0, size)
 }
 
-// OpenBytes is Open for an object that is in memory.
-func OpenBytes(data []byte, id backup.PackID, opener *seal.Opener) (*Reader, error) {
-	t, err := parseTrailer(data)
-	if err == nil && t.objectBytes != int64(len(data)) {
-		err = fmt.Errorf("%d bytes are there, the trailer says %d: %w", len(data), t.objectBytes, backup.ErrCorrupt)
-	}
+// OpenBytes is Open for a pack that is in memory.
+func OpenBytes(data []byte, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+	t, err := wholeTrailer(data)
 	if err != nil {
 		return nil, fmt.Errorf("open pack %s: %w", id, err)
 	}
-	r, err := newReader(data[:t.headerBytes], data[t.tableOffset():][:t.tableBytes], t, id, opener)
+	r, err := newReader(data[:t.headerBytes], data[t.tableOffset():][:t.tableBytes+t.bitmapBytes], t, repository, id, opener)
 	if err != nil {
 		return nil, fmt.Errorf("open pack %s: %w", id, err)
 	}
 	return r, nil
 }
 
-func newReader(headerData, sealedTable []byte, t trailer, id backup.PackID, opener *seal.Opener) (*Reader, error) {
+// wholeTrailer parses the trailer of a pack that is all of data.
+func wholeTrailer(data []byte) (trailer, error) {
+	t, err := parseTrailer(data)
+	if err == nil && t.packBytes != int64(len(data)) {
+		err = fmt.Errorf("%d bytes are there, the trailer says %d: %w", len(data), t.packBytes, backup.ErrCorrupt)
+	}
+	return t, err
+}
+
+// newReader opens the table; the bitmap follows it.
+func newReader(headerData, table []byte, t trailer, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
 	h, err := parseHeader(headerData)
 	if err != nil {
 		return nil, err
 	}
-	if h.id != id {
-		return nil, fmt.Errorf("it holds pack %s: %w", h.id, backup.ErrCorrupt)
+	if err := h.check(repository, id, t); err != nil {
+		return nil, err
 	}
 	key, err := opener.Unwrap(h.wrapped)
 	if err != nil {
@@ -125,11 +144,11 @@ func newReader(headerData, sealedTable []byte, t trailer, id backup.PackID, open
 	h.wrapped = nil // belongs to the caller's bytes, and is not needed again
 	var aad [aadBytes]byte
 	setAAD(&aad, h.fixed[:], sectionTable, 0)
-	plaintext, err := key.Open(nil, sealedTable, tableCounter, aad[:])
+	plaintext, err := key.Open(nil, table[:t.tableBytes], tableCounter, aad[:])
 	if err != nil {
 		return nil, fmt.Errorf("table: %w", err)
 	}
-	frames, chunks, err := parseTable(plaintext, h.kind, t.headerBytes, t.tableOffset())
+	frames, chunks, err := parseTable(plaintext, h.kind, bitmap(table[t.tableBytes:]), t.headerBytes, t.tableOffset())
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +158,8 @@ func newReader(headerData, sealedTable []byte, t trailer, id backup.PackID, open
 // Kind returns what the frames hold.
 func (r *Reader) Kind() Kind { return r.header.kind }
 
-// Frames returns the frames in the order of their offsets. It is the Reader's
-// own slice: not to be changed.
+// Frames returns all frames that the pack ever had, in the order of their
+// offsets. It is the Reader's own slice: not to be changed.
 func (r *Reader) Frames() []FrameInfo { return r.frames }
 
 // Chunks returns the chunks of all frames, in their order. It is the Reader's
@@ -167,6 +186,9 @@ func (r *Reader) decode(dst []byte, n uint32, sealed []byte) ([]byte, error) {
 		return nil, fmt.Errorf("there are %d: %w", len(r.frames), backup.ErrInvalid)
 	}
 	f := &r.frames[n]
+	if f.Removed {
+		return nil, fmt.Errorf("the pack was thinned, and does not have it any more: %w", backup.ErrNotFound)
+	}
 	if int64(len(sealed)) != f.SealedLength {
 		return nil, fmt.Errorf("%d bytes instead of %d: %w", len(sealed), f.SealedLength, backup.ErrCorrupt)
 	}

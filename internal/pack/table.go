@@ -10,9 +10,10 @@ import (
 
 // A FrameInfo is what the table says of one frame.
 type FrameInfo struct {
-	Offset, SealedLength int64 // bytes in the object
+	Offset, SealedLength int64 // bytes in the pack
 	RawLength            int   // bytes of plaintext
 	Codec                Codec
+	Removed              bool        // the pack was thinned: it does not have the frame any more
 	Chunks               []ChunkInfo // in the order of their offsets; a part of Reader.Chunks
 }
 
@@ -58,12 +59,12 @@ func (t *table) appendTo(dst []byte) []byte {
 	return append(dst, t.chunkRows...)
 }
 
-// parseTable parses a table's plaintext. The frames must fill the object from
-// first to end, and the chunks of each frame its plaintext.
-func parseTable(data []byte, kind Kind, first, end int64) ([]FrameInfo, []ChunkInfo, error) {
+// parseTable parses a table's plaintext. The frames that are there must fill
+// the pack from first to end, and the chunks of each frame its plaintext.
+func parseTable(data []byte, kind Kind, present bitmap, first, end int64) ([]FrameInfo, []ChunkInfo, error) {
 	p := parser{data: data}
 	count := p.uvarint(MaxFrames)
-	if p.failed || count == 0 || count > len(p.data)/minFrameRowBytes {
+	if p.failed || count == 0 || count > len(p.data)/minFrameRowBytes || !present.fits(count) {
 		return nil, nil, fmt.Errorf("table: %d frames in %d bytes: %w", count, len(data), backup.ErrCorrupt)
 	}
 	frames := make([]FrameInfo, count)
@@ -79,7 +80,9 @@ func parseTable(data []byte, kind Kind, first, end int64) ([]FrameInfo, []ChunkI
 		if p.failed || !plausible(f, chunkCounts[i], kind) {
 			return nil, nil, fmt.Errorf("table: frame %d: %w", i, backup.ErrCorrupt)
 		}
-		offset += f.SealedLength
+		if f.Removed = !present.has(i); !f.Removed {
+			offset += f.SealedLength
+		}
 		rawBytes += f.RawLength
 		chunkCount += chunkCounts[i]
 	}
@@ -105,7 +108,7 @@ func plausible(f *FrameInfo, chunks int, kind Kind) bool {
 	if body <= 0 || body > f.RawLength || chunks > f.RawLength {
 		return false
 	}
-	if chunks == 0 && kind != KindSegment {
+	if chunks == 0 && kind == KindData {
 		return false
 	}
 	switch f.Codec {

@@ -12,37 +12,43 @@ import (
 type Writer struct {
 	key         *seal.DataKey
 	kind        Kind
+	repository  backup.RepositoryID
 	buf         []byte // header and sealed frames so far
 	headerBytes int
 	table       table
+	frameBytes  []uint32 // sealed lengths
 	rawBytes    int
 	aad         [aadBytes]byte
 	finished    bool
 }
 
-// NewWriter begins a pack of the given kind and id, under a fresh key that is
-// wrapped to sealer's recipients. buf is storage to reuse, and may be nil; with
-// a capacity of MaxBytes it never grows.
-func NewWriter(kind Kind, id backup.PackID, sealer *seal.Sealer, buf []byte) (*Writer, error) {
-	if kind != KindData && kind != KindSegment {
+// NewWriter begins a pack of the given kind, repository and id, under a fresh
+// key that is wrapped to sealer's recipients. buf is storage to reuse, and may
+// be nil; with a capacity of MaxBytes it never grows.
+func NewWriter(kind Kind, repository backup.RepositoryID, id backup.PackID, sealer *seal.Sealer, buf []byte) (*Writer, error) {
+	if kind < KindData || kind > KindIndex {
 		return nil, fmt.Errorf("new pack of unknown %s: %w", kind, backup.ErrInvalid)
 	}
 	key, wrapped, err := sealer.NewDataKey()
 	if err != nil {
 		return nil, fmt.Errorf("new pack: %w", err)
 	}
-	buf = appendHeader(buf[:0], kind, id, wrapped)
-	return &Writer{key: key, kind: kind, buf: buf, headerBytes: len(buf)}, nil
+	buf = appendHeader(buf[:0], kind, repository, id, wrapped)
+	return &Writer{key: key, kind: kind, repository: repository, buf: buf, headerBytes: len(buf)}, nil
 }
 
-// Size returns how many bytes the object would have if it were finished now
-// (up to two fewer).
+// Size returns how many bytes the pack would have if it were finished now, or
+// up to two more.
 func (w *Writer) Size() int {
-	return len(w.buf) + w.table.size() + seal.OverheadBytes + trailerBytes
+	return len(w.buf) + w.table.size() + seal.OverheadBytes + int(signatureBytes(w.kind)) + trailerBytes
 }
 
 // Chunks returns how many chunks the pack has so far.
 func (w *Writer) Chunks() int { return w.table.chunks }
+
+// FrameBytes returns the length of each frame as it is stored: who knows these
+// can thin the pack without its key. It is the Writer's own slice.
+func (w *Writer) FrameBytes() []uint32 { return w.frameBytes }
 
 // Fits reports whether Add would take f. A valid frame always fits into an
 // empty pack.
@@ -72,28 +78,49 @@ func (w *Writer) Add(f Frame) (frame uint32, err error) {
 	w.buf = slices.Grow(w.buf, len(f.Body)+seal.OverheadBytes)
 	w.buf = w.key.Seal(w.buf, f.Body, uint64(frame), w.aad[:])
 	w.table.add(&f)
+	w.frameBytes = append(w.frameBytes, uint32(len(f.Body)+seal.OverheadBytes))
 	w.rawBytes += f.RawLength
 	return frame, nil
 }
 
-// Finish seals the table and returns the whole object, in buf's storage (or
-// what it grew to). The Writer takes no more frames. A pack without frames is
-// backup.ErrInvalid.
+// Finish seals the table and returns the whole pack, in buf's storage (or what
+// it grew to). The Writer takes no more frames. A pack without frames, and one
+// of a kind that has to be signed, is backup.ErrInvalid.
 func (w *Writer) Finish() ([]byte, error) {
+	if w.kind.signed() {
+		return nil, fmt.Errorf("finish a %s without a signature: %w", w.kind, backup.ErrInvalid)
+	}
+	return w.finish(func([]byte) []byte { return nil })
+}
+
+// FinishSigned is Finish for the other kinds: it signs the pack as the object
+// of that name. OpenSigned reads it.
+func (w *Writer) FinishSigned(key seal.SigningKey, name string) ([]byte, error) {
+	if !w.kind.signed() {
+		return nil, fmt.Errorf("sign a %s pack: %w", w.kind, backup.ErrInvalid)
+	}
+	return w.finish(func(data []byte) []byte { return key.Sign(w.repository, name, data) })
+}
+
+func (w *Writer) finish(sign func(data []byte) []byte) ([]byte, error) {
 	if w.finished || w.table.frames == 0 {
 		return nil, fmt.Errorf("finish a pack of %d frames (finished before: %t): %w", w.table.frames, w.finished, backup.ErrInvalid)
 	}
 	w.finished = true
 	tableOffset := len(w.buf)
-	w.buf = slices.Grow(w.buf, w.table.size()+seal.OverheadBytes+trailerBytes)
+	w.buf = slices.Grow(w.buf, w.Size()-len(w.buf))
 	// Sealed where it lies.
 	plaintext := w.table.appendTo(w.buf)[tableOffset:]
 	setAAD(&w.aad, w.buf, sectionTable, 0)
 	w.buf = w.key.Seal(w.buf, plaintext, tableCounter, w.aad[:])
+	tableBytes := len(w.buf) - tableOffset
+	signature := sign(w.buf)
+	w.buf = append(w.buf, signature...)
 	w.buf = appendTrailer(w.buf, trailer{
-		objectBytes: int64(len(w.buf) + trailerBytes),
-		headerBytes: int64(w.headerBytes),
-		tableBytes:  int64(len(w.buf) - tableOffset),
+		packBytes:      int64(len(w.buf) + trailerBytes),
+		headerBytes:    int64(w.headerBytes),
+		tableBytes:     int64(tableBytes),
+		signatureBytes: int64(len(signature)),
 	})
 	return w.buf, nil
 }

@@ -25,28 +25,49 @@ func DefaultIdentityPath(id backup.RepositoryID) (string, error) {
 	return filepath.Join(dir, "bctl", "identities", id.String()+".txt"), nil
 }
 
+// An Identity is an identity file that was read.
+type Identity struct {
+	Opener *seal.Opener
+	Path   string
+	// Signer is the one that the file names for the repository; zero: it names
+	// none.
+	Signer seal.Signer
+}
+
+// Check returns an error that wraps backup.ErrWrongKey where the file names
+// another signer than the object.
+func (i *Identity) Check(o *Object) error {
+	if i.Signer == (seal.Signer{}) {
+		return nil
+	}
+	return o.CheckSigner(i.Signer, "identity file "+i.Path)
+}
+
 // FindIdentity reads the identity file that was named, or the one at the
 // default place. backup.ErrWrongKey, with all places, if there is none.
-func FindIdentity(named string, id backup.RepositoryID) (*seal.Opener, string, error) {
+func FindIdentity(named string, id backup.RepositoryID) (*Identity, error) {
 	path := named
 	if path == "" {
 		var err error
 		if path, err = DefaultIdentityPath(id); err != nil {
-			return nil, "", &keyError{err.Error()}
+			return nil, &keyError{err.Error()}
 		}
 	}
 	data, err := readKeyFile(path, maxIdentityBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", missingIdentity(named, path, id)
+		return nil, missingIdentity(named, path, id)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("identity: %w", err)
+		return nil, fmt.Errorf("identity: %w", err)
 	}
-	opener, err := seal.NewOpener(data)
-	if err != nil {
-		return nil, "", fmt.Errorf("identity file %s: %w", path, err)
+	i := &Identity{Path: path}
+	if i.Opener, err = seal.NewOpener(data); err != nil {
+		return nil, fmt.Errorf("identity file %s: %w", path, err)
 	}
-	return opener, path, nil
+	if i.Signer, _, err = seal.SignerOf(data, id); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return i, nil
 }
 
 func missingIdentity(named, path string, id backup.RepositoryID) error {
@@ -60,35 +81,39 @@ func missingIdentity(named, path string, id backup.RepositoryID) error {
 const publicKeyLine = "# public key: "
 
 // writeIdentity makes an identity file, which must not exist, and returns its recipient.
-func writeIdentity(path string, id backup.RepositoryID) (recipient string, err error) {
+func writeIdentity(path string, id backup.RepositoryID, signer seal.Signer) (recipient string, err error) {
 	identity, recipient, err := seal.GenerateIdentity()
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("# bctl repository %v\n# Whoever loses this file loses the backups; whoever has it can read them.\n%s%s\n%s\n",
-		id, publicKeyLine, recipient, identity)
+	text := fmt.Sprintf("# bctl repository %v\n# Whoever loses this file loses the backups; whoever has it can read them.\n%s\n%s%s\n%s\n",
+		id, seal.SignerComment(id, signer), publicKeyLine, recipient, identity)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", err
 	}
 	return recipient, writeNew(path, []byte(text))
 }
 
-// readRecipient returns the recipient of an identity file, and makes sure that what is sealed to it can be opened.
-func readRecipient(path string) (string, error) {
+// readRecipient returns the recipient of an identity file, having made sure
+// that what is sealed to it can be opened, and the signer that the file names
+// for the repository; zero: it names none.
+func readRecipient(path string, id backup.RepositoryID) (recipient string, signer seal.Signer, err error) {
 	data, err := readKeyFile(path, maxIdentityBytes)
 	if err != nil {
-		return "", err
+		return "", signer, err
 	}
-	var recipient string
 	for line := range strings.Lines(string(data)) {
 		if r, ok := strings.CutPrefix(line, publicKeyLine); ok {
 			recipient = strings.TrimSpace(r)
 		}
 	}
 	if recipient == "" {
-		return "", fmt.Errorf("identity file %s has no line %q: %w", path, publicKeyLine+"age1…", backup.ErrInvalid)
+		return "", signer, fmt.Errorf("identity file %s has no line %q: %w", path, publicKeyLine+"age1…", backup.ErrInvalid)
 	}
-	return recipient, checkPair(data, recipient, path)
+	if signer, _, err = seal.SignerOf(data, id); err != nil {
+		return "", signer, fmt.Errorf("%s: %w", path, err)
+	}
+	return recipient, signer, checkPair(data, recipient, path)
 }
 
 func checkPair(identity []byte, recipient, path string) error {

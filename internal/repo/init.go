@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,19 +16,25 @@ import (
 
 // Options of Init.
 type Options struct {
-	WorkerKeyPath string   // "": beside the default identities, by the repository's id
-	IdentityPath  string   // "": DefaultIdentityPath; a file that exists is taken as it is
-	Recipients    []string // further age recipients who can restore
-	Chunker       string
-	Codec         string
-	Now           time.Time
+	CommitterKeyPath string   // "": below the user's configuration directory, by the repository's id
+	WorkerKeyPath    string   // the same
+	IdentityPath     string   // "": DefaultIdentityPath; a file that exists is taken as it is
+	Recipients       []string // further age recipients who can restore
+	Chunker          string
+	Codec            string
+	Now              time.Time
 }
 
 // A Result is what Init has made, or found from a run that was interrupted.
 type Result struct {
-	Repository    backup.Repository
-	IdentityPath  string
-	WorkerKeyPath string
+	Repository       backup.Repository
+	IdentityPath     string
+	WorkerKeyPath    string
+	CommitterKeyPath string
+	// Signer is to be noted with the identity, where the identity file does not
+	// name it: that file was there before, and belongs to somebody.
+	Signer     seal.Signer
+	SignerNote bool
 }
 
 // Init makes a repository in an empty store and index. backup.ErrExists if
@@ -50,117 +55,112 @@ func Init(ctx context.Context, s store.Store, i Index, o Options) (Result, error
 	} else if !errors.Is(err, backup.ErrNoRepository) {
 		return Result{}, err
 	}
-	key, result, err := keys(o)
+	keys, result, err := makeKeys(o)
 	if err != nil {
 		return result, err
 	}
-	return create(ctx, s, i, key, result, o)
+	return create(ctx, s, i, keys, result, o)
 }
 
-// keys makes the identity and the worker key, or takes what there is.
-func keys(o Options) (seal.WorkerKey, Result, error) {
-	key, found, err := leftWorkerKey(o.WorkerKeyPath)
-	if err != nil {
-		return key, Result{}, err
+// keys are those of a repository that is being made.
+type keys struct {
+	committer seal.CommitterKey
+	worker    seal.WorkerKey
+}
+
+// makeKeys makes the keys and the identity, or takes what there is.
+func makeKeys(o Options) (k keys, result Result, err error) {
+	result = Result{CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath}
+	if err := k.makeCommitter(o, &result); err != nil {
+		return k, result, err
 	}
-	if !found {
-		key = seal.WorkerKey{Repository: backup.NewRepositoryID(), Dedup: seal.NewDedupKey()}
-	}
-	result := Result{WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath}
+	id, signer := k.committer.Repository, k.committer.Signing.Signer()
+	result.Signer = signer
 	if result.IdentityPath == "" {
-		if result.IdentityPath, err = DefaultIdentityPath(key.Repository); err != nil {
-			return key, result, err
+		if result.IdentityPath, err = DefaultIdentityPath(id); err != nil {
+			return k, result, err
 		}
 	}
-	recipient, err := readRecipient(result.IdentityPath)
+	recipient, named, err := readRecipient(result.IdentityPath, id)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && found:
-		return key, result, &keyError{fmt.Sprintf("worker key %s is left from an init that did not finish, and its identity %s is not there: remove the worker key to begin again",
-			o.WorkerKeyPath, result.IdentityPath)}
 	case errors.Is(err, fs.ErrNotExist):
-		recipient, err = writeIdentity(result.IdentityPath, key.Repository)
+		named = signer
+		recipient, err = writeIdentity(result.IdentityPath, id, signer)
+	case err == nil && named != (seal.Signer{}) && named != signer:
+		err = fmt.Errorf("identity file %s names another signer of repository %v: %w", result.IdentityPath, id, backup.ErrWrongKey)
 	}
 	if err != nil {
-		return key, result, fmt.Errorf("identity: %w", err)
+		return k, result, fmt.Errorf("identity: %w", err)
 	}
-	if found {
-		if !slices.Contains(key.Recipients, recipient) {
-			return key, result, fmt.Errorf("worker key %s, left from an init that did not finish, is not for the identity %s: %w", o.WorkerKeyPath, result.IdentityPath, backup.ErrWrongKey)
-		}
-		return key, result, nil
-	}
-	key.Recipients = append([]string{recipient}, o.Recipients...)
-	result.WorkerKeyPath, err = writeWorkerKey(o.WorkerKeyPath, key)
-	return key, result, err
+	result.SignerNote = named != signer
+	err = k.makeWorker(o, recipient, &result)
+	return k, result, err
 }
 
-// leftWorkerKey reads a worker key that an interrupted Init has left.
-func leftWorkerKey(path string) (key seal.WorkerKey, found bool, err error) {
-	if path == "" {
-		return key, false, nil
-	}
-	data, err := readKeyFile(path, seal.MaxWorkerKeyBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return key, false, nil
-	}
+// makeCommitter makes the committer key, or takes one that an interrupted Init
+// has left.
+func (k *keys) makeCommitter(o Options, result *Result) error {
+	data, err := readKey("committer", "committer_key", o.CommitterKeyPath)
 	if err == nil {
-		key, err = seal.ParseWorkerKey(data)
+		if k.committer, err = seal.ParseCommitterKey(data); err != nil {
+			return fmt.Errorf("%s: %w", o.CommitterKeyPath, err)
+		}
+		return nil
 	}
-	if err != nil {
-		return key, false, fmt.Errorf("%s: %w", path, err)
+	if !errors.Is(err, backup.ErrWrongKey) {
+		return err
 	}
-	return key, true, nil
+	k.committer = seal.CommitterKey{Repository: backup.NewRepositoryID(), Signing: seal.NewSigningKey()}
+	result.CommitterKeyPath, err = writeKey("committer", o.CommitterKeyPath, k.committer.Repository, k.committer)
+	return err
 }
 
-func writeWorkerKey(path string, key seal.WorkerKey) (string, error) {
-	if path == "" {
-		dir, err := os.UserConfigDir()
-		if err != nil {
-			return "", fmt.Errorf("find a place for the worker key (worker_key sets one): %w", err)
-		}
-		path = filepath.Join(dir, "bctl", "worker-keys", key.Repository.String()+".key")
+// makeWorker makes the worker key, or takes one that an interrupted Init has
+// left.
+func (k *keys) makeWorker(o Options, recipient string, result *Result) error {
+	id := k.committer.Repository
+	found, err := ReadWorkerKey(o.WorkerKeyPath, id)
+	var none *keyError
+	switch {
+	case err == nil && (found.Signer != k.committer.Signing.Signer() || !slices.Contains(found.Recipients, recipient)):
+		return fmt.Errorf("worker key %s, left from an init that did not finish, is not for the identity %s and the committer key %s: %w",
+			o.WorkerKeyPath, result.IdentityPath, result.CommitterKeyPath, backup.ErrWrongKey)
+	case err == nil:
+		k.worker = found
+		return nil
+	case !errors.As(err, &none):
+		return fmt.Errorf("%w (remove it to begin again)", err)
 	}
-	text, err := key.MarshalText()
-	if err != nil {
-		return path, err
+	k.worker = seal.WorkerKey{
+		Repository: id, Dedup: seal.NewDedupKey(), Signer: k.committer.Signing.Signer(), Recipients: append([]string{recipient}, o.Recipients...),
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return path, err
-	}
-	if err := writeNew(path, text); err != nil {
-		return path, fmt.Errorf("write worker key: %w", err)
-	}
-	return path, nil
+	result.WorkerKeyPath, err = writeKey("worker", o.WorkerKeyPath, id, k.worker)
+	return err
 }
 
 // create puts the repository object, and then the row of the index.
-func create(ctx context.Context, s store.Store, i Index, key seal.WorkerKey, result Result, o Options) (Result, error) {
-	sealer, err := seal.NewSealer(key.Recipients)
+func create(ctx context.Context, s store.Store, i Index, k keys, result Result, o Options) (Result, error) {
+	sealer, err := seal.NewSealer(k.worker.Recipients)
 	if err != nil {
 		return result, err
 	}
-	text, err := key.MarshalText()
-	if err != nil {
+	object := Object{Repository: backup.Repository{
+		ID: k.worker.Repository, Version: Version, Created: o.Now.UTC().Truncate(time.Second),
+		Chunker: o.Chunker, Codec: o.Codec, Recipients: k.worker.Recipients, Signer: k.worker.Signer,
+	}}
+	if object.SealedWorkerKey, err = sealKey(sealer, k.worker); err != nil {
 		return result, err
 	}
-	sealed, err := sealer.SealBlob(text)
-	if err != nil {
+	if object.SealedCommitterKey, err = sealKey(sealer, k.committer); err != nil {
 		return result, err
 	}
-	object := Object{
-		Repository: backup.Repository{
-			ID: key.Repository, Version: Version, Created: o.Now.UTC().Truncate(time.Second),
-			Chunker: o.Chunker, Codec: o.Codec, Recipients: key.Recipients,
-		},
-		SealedWorkerKey: sealed,
-	}
-	data, err := object.encode()
+	text, err := object.encode(k.committer.Signing)
 	if err != nil {
 		return result, err
 	}
 	// From here on the repository exists. A PutNew that was applied and then
 	// failed is found by the next Init.
-	if err := s.PutNew(ctx, store.ConfigName, data); err != nil {
+	if err := s.PutNew(ctx, store.ConfigName, text); err != nil {
 		return result, err
 	}
 	result.Repository = object.Repository
@@ -170,9 +170,19 @@ func create(ctx context.Context, s store.Store, i Index, key seal.WorkerKey, res
 	return result, nil
 }
 
+func sealKey(sealer *seal.Sealer, key textMarshaler) ([]byte, error) {
+	text, err := key.MarshalText()
+	if err != nil {
+		return nil, err
+	}
+	return sealer.SealBlob(text)
+}
+
 // finish completes a repository whose object is in the store already.
 func finish(ctx context.Context, s store.Store, i Index, object Object, o Options) (Result, error) {
-	result := Result{Repository: object.Repository, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath}
+	result := Result{
+		Repository: object.Repository, CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath, Signer: object.Signer(),
+	}
 	if result.IdentityPath == "" {
 		result.IdentityPath, _ = DefaultIdentityPath(object.ID) // for the message only
 	}
@@ -180,39 +190,79 @@ func finish(ctx context.Context, s store.Store, i Index, object Object, o Option
 	switch {
 	case err == nil && r.ID != object.ID:
 		return result, fmt.Errorf("the index belongs to repository %v, but %v holds %v: %w", r.ID, s, object.ID, backup.ErrWrongKey)
-	case err == nil:
+	case err == nil && (o.CommitterKeyPath == "" || o.WorkerKeyPath == "" || exists(o.CommitterKeyPath) && exists(o.WorkerKeyPath)):
 		return result, fmt.Errorf("repository %v in %v: %w", object.ID, s, backup.ErrExists)
+	case err == nil: // key files were lost
+		result.CommitterKeyPath, result.WorkerKeyPath, err = unsealMissing(object, o)
+		if err != nil {
+			return result, fmt.Errorf("repository %v in %v: %w, but a key file does not, and cannot be made again: %w", object.ID, s, backup.ErrExists, err)
+		}
+		return result, nil
 	case !errors.Is(err, backup.ErrNoRepository):
 		return result, err
 	}
 	// An empty index beside a store full of backups is a lost index, not an unfinished init.
-	for segment, err := range s.List(ctx, store.SegmentsPrefix) {
-		if err != nil {
-			return result, err
-		}
-		return result, fmt.Errorf("%v holds backups (%s) that this index does not know; it must be rebuilt: %w", s, segment.Name, backup.ErrExists)
-	}
-	_, err = ReadWorkerKey(o.WorkerKeyPath, object.ID)
-	if errors.Is(err, backup.ErrWrongKey) {
-		if result.WorkerKeyPath, err = unsealWorkerKey(object, o); err != nil {
-			return result, fmt.Errorf("%v holds repository %v, which this index and worker key are not of: %w", s, object.ID, err)
-		}
-	}
-	if err != nil {
+	if err := LostIndex(ctx, s); err != nil {
 		return result, err
+	}
+	if result.CommitterKeyPath, result.WorkerKeyPath, err = unsealMissing(object, o); err != nil {
+		return result, fmt.Errorf("%v holds repository %v, which this index and these keys are not of: %w", s, object.ID, err)
 	}
 	return result, i.CreateRepository(ctx, object.Repository)
 }
 
-// unsealWorkerKey writes the worker key file anew from the object.
-func unsealWorkerKey(object Object, o Options) (string, error) {
-	opener, _, err := FindIdentity(o.IdentityPath, object.ID)
-	if err != nil {
-		return "", err
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// unsealMissing writes the key files anew, from the object, that are not there.
+// Those that are there must be the repository's, and of its signer. Where both
+// are missing, it is the identity file that may know the signer.
+func unsealMissing(object Object, o Options) (committerPath, workerPath string, err error) {
+	committerPath, workerPath = o.CommitterKeyPath, o.WorkerKeyPath
+	committer, committerMissing, err := missing(ReadCommitterKey(o.CommitterKeyPath, object.ID))
+	if err == nil && !committerMissing {
+		err = object.CheckSigner(committer.Signing.Signer(), "the committer key")
 	}
-	key, err := object.WorkerKey(opener)
 	if err != nil {
-		return "", err
+		return committerPath, workerPath, err
 	}
-	return writeWorkerKey(o.WorkerKeyPath, key)
+	worker, workerMissing, err := missing(ReadWorkerKey(o.WorkerKeyPath, object.ID))
+	if err == nil && !workerMissing {
+		err = object.CheckSigner(worker.Signer, "the worker key")
+	}
+	if err != nil || !committerMissing && !workerMissing {
+		return committerPath, workerPath, err
+	}
+	identity, err := FindIdentity(o.IdentityPath, object.ID)
+	if err != nil {
+		return committerPath, workerPath, err
+	}
+	if err := identity.Check(&object); err != nil {
+		return committerPath, workerPath, err
+	}
+	if committerMissing {
+		if committer, err = object.CommitterKey(identity.Opener); err == nil {
+			committerPath, err = writeKey("committer", o.CommitterKeyPath, object.ID, committer)
+		}
+		if err != nil {
+			return committerPath, workerPath, err
+		}
+	}
+	if workerMissing {
+		if worker, err = object.WorkerKey(identity.Opener); err == nil {
+			workerPath, err = writeKey("worker", o.WorkerKeyPath, object.ID, worker)
+		}
+	}
+	return committerPath, workerPath, err
+}
+
+// missing tells a key file that is not there from one that is of no use.
+func missing[K any](key K, err error) (K, bool, error) {
+	var none *keyError
+	if errors.As(err, &none) {
+		return key, true, nil
+	}
+	return key, false, err
 }

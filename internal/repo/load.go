@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/seal"
@@ -23,7 +21,8 @@ type Index interface {
 }
 
 // Check returns an error that wraps backup.ErrWrongKey, and says which is
-// which, unless the index belongs to the repository that the store holds.
+// which, unless the index belongs to the repository that the store holds, and
+// names the signer that has signed the store's object.
 func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	o, err := ReadObject(ctx, s)
 	if err != nil {
@@ -31,6 +30,9 @@ func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	}
 	r, err := i.Repository(ctx)
 	if errors.Is(err, backup.ErrNoRepository) {
+		if lost := LostIndex(ctx, s); lost != nil {
+			return o, lost
+		}
 		return o, fmt.Errorf("%w in the index; %v holds %v (bctl init finishes making it)", backup.ErrNoRepository, s, o.ID)
 	}
 	if err != nil {
@@ -39,7 +41,45 @@ func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	if r.ID != o.ID {
 		return o, fmt.Errorf("the index belongs to repository %v, but %v holds %v: %w", r.ID, s, o.ID, backup.ErrWrongKey)
 	}
-	return o, nil
+	err = o.CheckSigner(seal.Signer(r.Signer), "the index")
+	return o, err
+}
+
+// LostIndex returns an error that wraps ErrIndexLost where the store holds
+// backups: then an index that knows nothing of them is not a new one. nil: it
+// holds none, or no repository.
+func LostIndex(ctx context.Context, s store.Store) error {
+	o, err := ReadObject(ctx, s)
+	if errors.Is(err, backup.ErrNoRepository) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	holds, err := holdsBackups(ctx, s)
+	if err != nil || !holds {
+		return err
+	}
+	return fmt.Errorf("%v holds the backups of repository %v, and there is no index of them: %w", s, o.ID, ErrIndexLost)
+}
+
+// ErrIndexLost: the store holds backups that the index knows nothing of. It is
+// a backup.ErrNoRepository.
+var ErrIndexLost error = indexLostError{}
+
+type indexLostError struct{}
+
+func (indexLostError) Error() string        { return "the index is lost" }
+func (indexLostError) Is(target error) bool { return target == backup.ErrNoRepository }
+
+// holdsBackups reports whether a store has a repository with anything backed up.
+func holdsBackups(ctx context.Context, s store.Store) (bool, error) {
+	for _, prefix := range []string{store.CommitsPrefix, store.SegmentsPrefix, store.PacksPrefix} {
+		for _, err := range s.List(ctx, prefix) {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // Load is Check, with the worker key as well.
@@ -48,52 +88,42 @@ func Load(ctx context.Context, s store.Store, i Index, workerKeyPath string) (Ob
 	if err != nil {
 		return o, seal.WorkerKey{}, err
 	}
-	key, err := ReadWorkerKey(workerKeyPath, o.ID)
+	key, err := o.ReadWorkerKey(workerKeyPath)
 	return o, key, err
 }
 
-// ReadWorkerKey reads a worker key file. backup.ErrWrongKey: there is none, or
-// it is another repository's.
-func ReadWorkerKey(path string, id backup.RepositoryID) (seal.WorkerKey, error) {
-	if path == "" {
-		return seal.WorkerKey{}, &keyError{"no worker key file is set (worker_key)"}
+// LoadCommitter is Load for a committer, who holds the committer key in the
+// place of the worker key.
+func LoadCommitter(ctx context.Context, s store.Store, i Index, committerKeyPath string) (Object, seal.CommitterKey, error) {
+	o, err := Check(ctx, s, i)
+	if err != nil {
+		return o, seal.CommitterKey{}, err
 	}
-	data, err := readKeyFile(path, seal.MaxWorkerKeyBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return seal.WorkerKey{}, &keyError{fmt.Sprintf("worker key file %s does not exist", path)}
+	key, err := o.ReadCommitterKey(committerKeyPath)
+	return o, key, err
+}
+
+// ReadWorkerKey reads a worker key file, which must name the signer of the
+// object.
+func (o *Object) ReadWorkerKey(path string) (seal.WorkerKey, error) {
+	key, err := ReadWorkerKey(path, o.ID)
+	if err == nil {
+		err = o.CheckSigner(key.Signer, "worker key "+path)
 	}
 	if err != nil {
-		return seal.WorkerKey{}, fmt.Errorf("worker key: %w", err)
-	}
-	key, err := seal.ParseWorkerKey(data)
-	if err != nil {
-		return key, fmt.Errorf("%s: %w", path, err)
-	}
-	if key.Repository != id {
-		return key, fmt.Errorf("worker key file %s is of repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
+		return seal.WorkerKey{}, err
 	}
 	return key, nil
 }
 
-// A keyError is a backup.ErrWrongKey that needs no such words: there is no key.
-type keyError struct{ text string }
-
-func (e *keyError) Error() string        { return e.text }
-func (e *keyError) Is(target error) bool { return target == backup.ErrWrongKey }
-
-func readKeyFile(path string, maxBytes int64) ([]byte, error) {
-	f, err := os.Open(path)
+// ReadCommitterKey is ReadWorkerKey for a committer key file.
+func (o *Object) ReadCommitterKey(path string) (seal.CommitterKey, error) {
+	key, err := ReadCommitterKey(path, o.ID)
+	if err == nil {
+		err = o.CheckSigner(key.Signing.Signer(), "committer key "+path)
+	}
 	if err != nil {
-		return nil, err
+		return seal.CommitterKey{}, err
 	}
-	defer f.Close()
-	buf := make([]byte, maxBytes+1)
-	n, err := readFull(f, buf)
-	if err != nil {
-		return nil, err
-	}
-	if int64(n) > maxBytes {
-		return nil, fmt.Errorf("%s is larger than any key file: %w", path, backup.ErrInvalid)
-	}
-	return buf[:n], nil
+	return key, nil
 }

@@ -1,14 +1,12 @@
 package repo
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/keytext"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -18,66 +16,76 @@ const (
 	Version = 1
 	// maxObjectBytes is the most that the repository object may have.
 	maxObjectBytes = 1 << 20
+
+	objectTitle = "bctl-repository"
 )
 
 // An Object is the repository object of a store: what the repository is, and
-// its worker key, sealed to the recipients.
+// its worker and committer keys, sealed to the recipients. It is signed by the
+// committer key.
 type Object struct {
 	backup.Repository
-	SealedWorkerKey []byte
+	SealedWorkerKey    []byte
+	SealedCommitterKey []byte
 }
 
-// objectJSON is the format of the object; docs/formats/store.md describes it.
-type objectJSON struct {
-	Version         int       `json:"version"`
-	ID              string    `json:"id"`
-	Created         time.Time `json:"created"`
-	Chunker         string    `json:"chunker"`
-	Codec           string    `json:"codec"`
-	Recipients      []string  `json:"recipients"`
-	SealedWorkerKey []byte    `json:"worker_key_sealed"`
+// Signer returns the signer that the object names. It is to be believed only
+// where somebody else names the same (CheckSigner).
+func (o *Object) Signer() seal.Signer { return seal.Signer(o.Repository.Signer) }
+
+// encode returns the object's text, which docs/formats/store.md describes.
+// What parseObject would refuse is backup.ErrInvalid.
+func (o *Object) encode(key seal.SigningKey) ([]byte, error) {
+	signer := key.Signer()
+	w := keytext.NewWriter(objectTitle)
+	w.Hex("repository", o.ID[:])
+	w.Time("created", o.Created)
+	w.Text("chunker", o.Chunker)
+	w.Text("codec", o.Codec)
+	for _, r := range o.Recipients {
+		w.Text("recipient", r)
+	}
+	w.Hex("signer", signer[:])
+	w.Base64("worker-key", o.SealedWorkerKey)
+	w.Base64("committer-key", o.SealedCommitterKey)
+	w.Hex("signature", key.Sign(o.ID, store.ConfigName, w.Bytes()))
+	if _, err := parseObject(w.Bytes()); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, backup.ErrInvalid)
+	}
+	return w.Bytes(), nil
 }
 
-func (o *Object) encode() ([]byte, error) {
-	data, err := json.MarshalIndent(objectJSON{
-		Version: o.Version, ID: o.ID.String(), Created: o.Created.UTC(), Chunker: o.Chunker, Codec: o.Codec,
-		Recipients: o.Recipients, SealedWorkerKey: o.SealedWorkerKey,
-	}, "", "  ")
-	return append(data, '\n'), err
-}
-
-// parseObject reads the object, whose bytes may be anything. Fields that are
-// not known are an error: they would belong to a version that is not either.
+// parseObject reads the object, whose bytes may be anything, and makes sure
+// that the signer that it names has signed it.
 func parseObject(data []byte) (Object, error) {
-	var version struct{ Version int }
-	if err := json.Unmarshal(data, &version); err != nil {
-		return Object{}, fmt.Errorf("%w: %w", err, backup.ErrCorrupt)
+	o := Object{Repository: backup.Repository{Version: Version}}
+	r := keytext.NewReader("repository object", objectTitle, data, maxObjectBytes)
+	r.Hex("repository", o.ID[:])
+	o.Created = r.Time("created")
+	o.Chunker, o.Codec = r.Text("chunker"), r.Text("codec")
+	o.Recipients = r.Repeated("recipient", seal.MaxRecipients)
+	r.Hex("signer", o.Repository.Signer[:])
+	o.SealedWorkerKey, o.SealedCommitterKey = r.Base64("worker-key"), r.Base64("committer-key")
+	signed := r.Before()
+	var signature [seal.SignatureBytes]byte
+	r.Hex("signature", signature[:])
+	r.End()
+	switch n := len(o.Recipients); {
+	case errors.Is(r.Err(), keytext.ErrVersion):
+		return Object{}, r.Err()
+	case r.Err() != nil:
+		return Object{}, fmt.Errorf("%w: %w", r.Err(), backup.ErrCorrupt)
+	case n == 0 || n > seal.MaxRecipients || o.ID == (backup.RepositoryID{}):
+		return Object{}, fmt.Errorf("repository object: %d recipients of repository %v: %w", n, o.ID, backup.ErrCorrupt)
 	}
-	if version.Version != Version {
-		return Object{}, fmt.Errorf("repository version %d; this bctl knows version %d: %w", version.Version, Version, backup.ErrInvalid)
+	if err := o.Signer().Verify(o.ID, store.ConfigName, signed, signature[:]); err != nil {
+		return Object{}, err
 	}
-	var j objectJSON
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&j); err != nil {
-		return Object{}, fmt.Errorf("%w: %w", err, backup.ErrCorrupt)
-	}
-	id, err := backup.ParseRepositoryID(j.ID)
-	if err != nil {
-		return Object{}, fmt.Errorf("%w: %w", err, backup.ErrCorrupt)
-	}
-	if j.Chunker == "" || j.Codec == "" || len(j.Recipients) == 0 || len(j.SealedWorkerKey) == 0 {
-		return Object{}, fmt.Errorf("a field is missing: %w", backup.ErrCorrupt)
-	}
-	return Object{
-		Repository: backup.Repository{
-			ID: id, Version: j.Version, Created: j.Created, Chunker: j.Chunker, Codec: j.Codec, Recipients: j.Recipients,
-		},
-		SealedWorkerKey: j.SealedWorkerKey,
-	}, nil
+	return o, nil
 }
 
-// ReadObject reads the repository object; backup.ErrNoRepository if the store has none.
+// ReadObject reads the repository object; backup.ErrNoRepository if the store
+// has none. Nothing says yet that its signer is the right one: CheckSigner.
 func ReadObject(ctx context.Context, s store.Store) (Object, error) {
 	data, err := s.Get(ctx, store.ConfigName, maxObjectBytes)
 	if errors.Is(err, backup.ErrNotFound) {
@@ -93,6 +101,17 @@ func ReadObject(ctx context.Context, s store.Store) (Object, error) {
 	return o, nil
 }
 
+// CheckSigner returns an error that wraps backup.ErrWrongKey unless the object
+// names this signer, which is known from somewhere else: a key file, the index,
+// or the identity file.
+func (o *Object) CheckSigner(known seal.Signer, from string) error {
+	if known == o.Signer() {
+		return nil
+	}
+	return fmt.Errorf("the object %q in the store names signer %.16s…, but %s names %.16s…: somebody has replaced the object, or %s belongs to another repository: %w",
+		store.ConfigName, o.Signer(), from, known, from, backup.ErrWrongKey)
+}
+
 // WorkerKey opens the worker key. backup.ErrWrongKey: the identity is not one of the recipients.
 func (o *Object) WorkerKey(opener *seal.Opener) (seal.WorkerKey, error) {
 	text, err := opener.OpenBlob(o.SealedWorkerKey)
@@ -103,8 +122,24 @@ func (o *Object) WorkerKey(opener *seal.Opener) (seal.WorkerKey, error) {
 	if err != nil {
 		return seal.WorkerKey{}, err
 	}
-	if key.Repository != o.ID {
+	if key.Repository != o.ID || key.Signer != o.Signer() {
 		return seal.WorkerKey{}, fmt.Errorf("the sealed worker key is of repository %v, not %v: %w", key.Repository, o.ID, backup.ErrCorrupt)
+	}
+	return key, nil
+}
+
+// CommitterKey opens the committer key. Errors are those of WorkerKey.
+func (o *Object) CommitterKey(opener *seal.Opener) (seal.CommitterKey, error) {
+	text, err := opener.OpenBlob(o.SealedCommitterKey)
+	if err != nil {
+		return seal.CommitterKey{}, fmt.Errorf("open the repository's committer key: %w", err)
+	}
+	key, err := seal.ParseCommitterKey(text)
+	if err != nil {
+		return seal.CommitterKey{}, err
+	}
+	if key.Repository != o.ID || key.Signing.Signer() != o.Signer() {
+		return seal.CommitterKey{}, fmt.Errorf("the sealed committer key is of repository %v, not %v: %w", key.Repository, o.ID, backup.ErrCorrupt)
 	}
 	return key, nil
 }

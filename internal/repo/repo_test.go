@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
 )
@@ -32,7 +32,7 @@ func newPlace(t *testing.T) *place {
 	s, err := dirstore.Create(filepath.Join(dir, "store"))
 	check(t, err)
 	p := &place{t: t, dir: dir, store: s, option: Options{
-		WorkerKeyPath: filepath.Join(dir, "worker.key"), Chunker: "chunker", Codec: "codec", Now: time.Unix(1_600_000_000, 5),
+		WorkerKeyPath: filepath.Join(dir, "worker.key"), CommitterKeyPath: filepath.Join(dir, "committer.key"), Chunker: "chunker", Codec: "codec", Now: time.Unix(1_600_000_000, 5),
 	}}
 	p.newIndex("index.db")
 	return p
@@ -61,7 +61,7 @@ func TestInitAndLoad(t *testing.T) {
 	p := newPlace(t)
 	made, err := p.init()
 	check(t, err)
-	for _, path := range []string{made.IdentityPath, made.WorkerKeyPath} {
+	for _, path := range []string{made.IdentityPath, made.WorkerKeyPath, made.CommitterKeyPath} {
 		info, err := os.Stat(path)
 		check(t, err)
 		if info.Mode() != 0o600 {
@@ -73,15 +73,30 @@ func TestInitAndLoad(t *testing.T) {
 	if object.ID != made.Repository.ID || key.Repository != object.ID || object.Chunker != "chunker" || len(key.Recipients) != 1 {
 		t.Errorf("loaded %+v, made %+v", object.Repository, made.Repository)
 	}
-	opener, path, err := FindIdentity("", object.ID)
+	_, committer, err := LoadCommitter(context.Background(), p.store, p.index, made.CommitterKeyPath)
 	check(t, err)
-	if path != made.IdentityPath {
-		t.Errorf("found identity %s, made %s", path, made.IdentityPath)
+	identity, err := FindIdentity("", object.ID)
+	check(t, err)
+	if identity.Path != made.IdentityPath {
+		t.Errorf("found identity %s, made %s", identity.Path, made.IdentityPath)
 	}
-	sealed, err := object.WorkerKey(opener)
+	sealed, err := object.WorkerKey(identity.Opener)
 	check(t, err)
 	if sealed.Dedup != key.Dedup {
 		t.Error("the sealed worker key is another one")
+	}
+	sealedCommitter, err := object.CommitterKey(identity.Opener)
+	check(t, err)
+	for who, signer := range map[string]seal.Signer{
+		"object": object.Signer(), "worker key": key.Signer, "committer key": committer.Signing.Signer(), "identity": identity.Signer,
+		"sealed worker key": sealed.Signer, "sealed committer key": sealedCommitter.Signing.Signer(), "index": seal.Signer(made.Repository.Signer),
+	} {
+		if signer != made.Signer {
+			t.Errorf("the %s names signer %v, made %v", who, signer, made.Signer)
+		}
+	}
+	if made.SignerNote {
+		t.Error("the identity file names the signer, and init says that it does not")
 	}
 	if _, err := p.init(); !errors.Is(err, backup.ErrExists) {
 		t.Errorf("second init: %v", err)
@@ -109,9 +124,12 @@ func TestInitAfterACrashAtEachStep(t *testing.T) {
 				}
 				object, _, err := Load(context.Background(), p.store, p.index, p.option.WorkerKeyPath)
 				check(t, err)
-				opener, _, err := FindIdentity("", object.ID)
+				_, _, err = LoadCommitter(context.Background(), p.store, p.index, p.option.CommitterKeyPath)
 				check(t, err)
-				_, err = object.WorkerKey(opener)
+				identity, err := FindIdentity("", object.ID)
+				check(t, err)
+				check(t, identity.Check(&object))
+				_, err = object.WorkerKey(identity.Opener)
 				check(t, err)
 				if made.IdentityPath == "" {
 					t.Error("init does not say where the identity is")
@@ -121,28 +139,54 @@ func TestInitAfterACrashAtEachStep(t *testing.T) {
 	}
 }
 
+// Once the object is in the store, the identity gives back what is lost of the keys.
 func TestInitWithoutTheKeysOfAnInterruptedOne(t *testing.T) {
-	p := newPlace(t)
-	faulty := &faultyStep{Index: p.index, Store: p.store, step: "create"}
-	_, err := Init(context.Background(), faulty.store(), faulty, p.option)
-	if !errors.Is(err, errFault) {
-		t.Fatal(err)
+	for _, lost := range [][]string{{"worker.key"}, {"committer.key"}, {"worker.key", "committer.key"}} {
+		p := newPlace(t)
+		faulty := &faultyStep{Index: p.index, Store: p.store, step: "create"}
+		if _, err := Init(context.Background(), faulty.store(), faulty, p.option); !errors.Is(err, errFault) {
+			t.Fatal(err)
+		}
+		for _, name := range lost {
+			check(t, os.Remove(filepath.Join(p.dir, name)))
+		}
+		made, err := p.init()
+		check(t, err)
+		_, _, err = Load(context.Background(), p.store, p.index, made.WorkerKeyPath)
+		check(t, err)
+		_, _, err = LoadCommitter(context.Background(), p.store, p.index, made.CommitterKeyPath)
+		check(t, err)
 	}
-	check(t, os.Remove(p.option.WorkerKeyPath))
-	made, err := p.init() // with the identity, the worker key is in the store
-	check(t, err)
-	_, _, err = Load(context.Background(), p.store, p.index, made.WorkerKeyPath)
-	check(t, err)
-
-	p = newPlace(t)
-	faulty = &faultyStep{Index: p.index, Store: p.store, step: "put"}
-	_, err = Init(context.Background(), faulty.store(), faulty, p.option)
-	if !errors.Is(err, errFault) {
+	p := newPlace(t)
+	faulty := &faultyStep{Index: p.index, Store: p.store, step: "put"}
+	if _, err := Init(context.Background(), faulty.store(), faulty, p.option); !errors.Is(err, errFault) {
 		t.Fatal(err)
 	}
 	check(t, os.RemoveAll(filepath.Join(p.dir, "config")))
 	if _, err := p.init(); !errors.Is(err, backup.ErrWrongKey) || !strings.Contains(err.Error(), p.option.WorkerKeyPath) {
 		t.Errorf("worker key without its identity: %v", err)
+	}
+}
+
+// A key that is damaged is not replaced by one from the store, and neither is
+// one of another repository.
+func TestInitKeepsKeysThatItCannotRead(t *testing.T) {
+	for _, name := range []string{"worker.key", "committer.key"} {
+		p := newPlace(t)
+		faulty := &faultyStep{Index: p.index, Store: p.store, step: "create"}
+		if _, err := Init(context.Background(), faulty.store(), faulty, p.option); !errors.Is(err, errFault) {
+			t.Fatal(err)
+		}
+		path := filepath.Join(p.dir, name)
+		text, err := os.ReadFile(path)
+		check(t, err)
+		check(t, os.WriteFile(path, text[:len(text)-3], 0o600))
+		if _, err := p.init(); !errors.Is(err, backup.ErrInvalid) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s cut short: %v", name, err)
+		}
+		if _, err := Check(context.Background(), p.store, p.index); !errors.Is(err, backup.ErrNoRepository) {
+			t.Errorf("%s cut short, and the index has the repository: %v", name, err)
+		}
 	}
 }
 
@@ -153,8 +197,11 @@ func TestALostIndexIsNotAnUnfinishedInit(t *testing.T) {
 	name := store.SegmentName(backup.NewSnapshotID(), backup.NewPackID(), 0)
 	check(t, p.store.Put(context.Background(), name, []byte("segment")))
 	p.newIndex("empty.db")
-	if _, err := p.init(); !errors.Is(err, backup.ErrExists) || !strings.Contains(err.Error(), "rebuilt") {
+	if _, err := p.init(); !errors.Is(err, ErrIndexLost) || !errors.Is(err, backup.ErrNoRepository) {
 		t.Errorf("init over backups with an empty index: %v", err)
+	}
+	if _, err := p.index.Repository(context.Background()); !errors.Is(err, backup.ErrNoRepository) {
+		t.Errorf("the empty index is the repository's now: %v", err)
 	}
 }
 
@@ -173,6 +220,9 @@ func TestGivenIdentityAndRecipients(t *testing.T) {
 	third.option.IdentityPath = first.IdentityPath
 	made, err := third.init()
 	check(t, err)
+	if !made.SignerNote {
+		t.Error("the identity file does not name the signer, and init does not say so")
+	}
 	if made.Repository.Recipients[0] != first.Repository.Recipients[0] || made.Repository.ID == first.Repository.ID {
 		t.Errorf("made %+v with the identity of %+v", made.Repository, first.Repository)
 	}
@@ -194,45 +244,20 @@ func TestWhatDoesNotBelongTogether(t *testing.T) {
 	if _, _, err := Load(ctx, a.store, a.index, madeB.WorkerKeyPath); !errors.Is(err, backup.ErrWrongKey) || !strings.Contains(err.Error(), madeB.WorkerKeyPath) {
 		t.Errorf("another's worker key: %v", err)
 	}
-	opener, _, err := FindIdentity(madeB.IdentityPath, madeB.Repository.ID)
+	if _, _, err := LoadCommitter(ctx, a.store, a.index, madeB.CommitterKeyPath); !errors.Is(err, backup.ErrWrongKey) || !strings.Contains(err.Error(), madeB.CommitterKeyPath) {
+		t.Errorf("another's committer key: %v", err)
+	}
+	identity, err := FindIdentity(madeB.IdentityPath, madeB.Repository.ID)
 	check(t, err)
 	object, err := Check(ctx, a.store, a.index)
 	check(t, err)
-	if _, err := object.WorkerKey(opener); !errors.Is(err, backup.ErrWrongKey) {
+	if _, err := object.WorkerKey(identity.Opener); !errors.Is(err, backup.ErrWrongKey) {
 		t.Errorf("another's identity: %v", err)
 	}
 	for _, named := range []string{"", "/no/such/file"} {
-		_, _, err := FindIdentity(named, backup.NewRepositoryID())
+		_, err := FindIdentity(named, backup.NewRepositoryID())
 		if !errors.Is(err, backup.ErrWrongKey) || !strings.Contains(err.Error(), "exist") {
 			t.Errorf("no identity at %q: %v", named, err)
 		}
 	}
-}
-
-func FuzzParseObject(f *testing.F) {
-	o := Object{Repository: backup.Repository{ID: backup.NewRepositoryID(), Version: Version, Chunker: "c", Codec: "z", Recipients: []string{"age1"}}, SealedWorkerKey: []byte("x")}
-	data, err := o.encode()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(data)
-	f.Add([]byte(`{"version": 2}`))
-	f.Add([]byte(`{"version": 1, "id": "x", "more": 1}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		o, err := parseObject(data)
-		if err != nil {
-			if !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrInvalid) {
-				t.Errorf("error of no kind: %v", err)
-			}
-			return
-		}
-		again, err := o.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := parseObject(again)
-		if err != nil || back.ID != o.ID || !bytes.Equal(back.SealedWorkerKey, o.SealedWorkerKey) {
-			t.Errorf("%+v became %+v (%v)", o, back, err)
-		}
-	})
 }

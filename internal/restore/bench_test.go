@@ -9,7 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// An operation is 2,000 files of 4 KiB in 20 directories, restored to a new place; or, with large, 32 MiB in one file.
+// An operation is 2,000 files of 4 KiB in 20 directories, restored to a new place, or, with again, to one where they are; or, with
+// large, 32 MiB in one file.
 func BenchmarkRestore(b *testing.B) {
 	const directories, filesEach, fileBytes, largeBytes = 20, 100, 4 << 10, 32 << 20
 	random := rand.NewChaCha8([32]byte{1})
@@ -18,7 +19,7 @@ func BenchmarkRestore(b *testing.B) {
 		_, _ = random.Read(data)
 		return string(data)
 	}
-	b.Run("small", func(b *testing.B) {
+	small := func(b *testing.B) *fixture {
 		f := newFixture(b)
 		var names []backup.Entry
 		for d := range directories {
@@ -31,7 +32,18 @@ func BenchmarkRestore(b *testing.B) {
 			f.directory(name, files...)
 		}
 		f.directory("", names...)
-		benchRestore(b, f, directories*filesEach, directories*filesEach*fileBytes)
+		return f
+	}
+	b.Run("small", func(b *testing.B) { benchRestore(b, small(b), directories*filesEach, directories*filesEach*fileBytes) })
+	b.Run("again", func(b *testing.B) {
+		f, target := small(b), b.TempDir()
+		f.restore(Options{Target: target})
+		b.ReportAllocs()
+		for b.Loop() {
+			if sum, _ := f.restore(Options{Target: target}); sum.Kept != directories*filesEach {
+				b.Fatalf("%+v", sum)
+			}
+		}
 	})
 	b.Run("large", func(b *testing.B) {
 		f := newFixture(b)

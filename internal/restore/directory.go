@@ -8,12 +8,13 @@ import (
 	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
 const (
 	// maxListedNames bounds the names of subdirectories that are remembered
-	// until their own pages come. Those beyond it are not missed if they don't.
+	// until their own pages come. Those beyond it are missed, but not by name.
 	maxListedNames = 1 << 17
 	// maxRememberedNames bounds the names that Delete remembers, of the
 	// directories that the planner is in; each takes about 16 bytes.
@@ -29,18 +30,35 @@ type directory struct {
 	name   string
 	self   backup.Entry
 
-	wanted            bool // selected with all that is in it
-	attributesUnknown bool // self is not set
-	partial           bool // a page of it could not be read
-	tried, ready      bool // to make it; it is there
-	made              target.Made
-	keep              bool // it was there and must stay as it is
+	volume            int           // which file system of the shard it is on
+	flaw              string        // what of it is not as the file server had it
+	stale             bool          // it is as an earlier snapshot had it
+	wanted            bool          // selected with all that is in it
+	attributesUnknown bool          // self is not set
+	partial           bool          // not all of its pages are known
+	tried, ready      bool          // to make it; it is there
+	made              target.Made   //
+	before            *backup.Entry // what the target was, before anything was done to it
+	keep              bool          // it was there and must stay as it is
 
+	chain    browse.Chain
 	pending  atomic.Int64 // the planner, entries and subdirectories that are not done
+	expected nameSet      // subdirectories whose pages have not come yet
 	children map[string]struct{}
-	unlisted bool // children is not complete
-	names    map[uint64]struct{}
+	unlisted bool // children has not all of them
+
+	names     map[uint64]struct{} // hashes of those that Delete leaves alone
+	forgetful bool                // names has not all of them
 }
+
+// A nameSet is what is needed of a set of names to find out whether it is empty.
+type nameSet struct {
+	count int
+	sum   uint64 // of hashes
+}
+
+func (s *nameSet) add(name string)    { s.count++; s.sum += maphash.String(nameSeed, name) }
+func (s *nameSet) remove(name string) { s.count--; s.sum -= maphash.String(nameSeed, name) }
 
 // enter makes the directory, and those that it is in, or finds it. It is false where that fails.
 func (r *restorer) enter(d *directory) bool {
@@ -64,13 +82,13 @@ func (r *restorer) enter(d *directory) bool {
 	d.ready = true
 	d.keep = d.made.Existed && r.o.Overwrite == Never
 	r.directories.Add(1)
+	r.flaw(d.path, d.flaw)
 	return true
 }
 
 func (d *directory) make() (err error) {
 	if d.parent == nil {
-		d.made, err = d.r.root.MakeUsable()
-		return err
+		return d.useTarget()
 	}
 	in, err := d.parent.open()
 	if err != nil {
@@ -82,6 +100,7 @@ func (d *directory) make() (err error) {
 		if err := in.Remove(d.name); err != nil {
 			return err
 		}
+		d.replaced()
 		d.made, err = in.Mkdir(d.name)
 	}
 	return err
@@ -110,8 +129,15 @@ func (d *directory) look() error {
 	case have.Kind != backup.Directory && d.r.o.Overwrite == Never:
 		return fmt.Errorf("a %v is in the way: %w", have.Kind, fs.ErrExist)
 	}
-	d.made.Existed = have.Kind == backup.Directory
+	if d.made.Existed = have.Kind == backup.Directory; !d.made.Existed {
+		d.replaced()
+	}
 	return nil
+}
+
+// replaced reports that the directory takes the place of something else.
+func (d *directory) replaced() {
+	d.r.obs.Change(Change{Action: Replace, Path: d.path, Kind: backup.Directory})
 }
 
 // open opens it at the target; the caller releases it.
@@ -119,15 +145,16 @@ func (d *directory) open() (*target.Dir, error) { return d.r.root.Dir(d.path) }
 
 // list remembers a subdirectory until its page comes. It returns by how much the set has grown.
 func (d *directory) list(name string, listed int) int {
+	if _, ok := d.children[name]; ok {
+		return 0
+	}
+	d.expected.add(name)
 	if listed >= maxListedNames {
 		d.unlisted = true
 		return 0
 	}
 	if d.children == nil {
 		d.children = make(map[string]struct{})
-	}
-	if _, ok := d.children[name]; ok {
-		return 0
 	}
 	d.children[name] = struct{}{}
 	return 1
@@ -140,27 +167,12 @@ func (d *directory) expects(name string) bool {
 
 // saw forgets a subdirectory whose page has come. It returns by how much the set has shrunk.
 func (d *directory) saw(name string) int {
+	d.expected.remove(name)
 	if _, ok := d.children[name]; !ok {
 		return 0
 	}
 	delete(d.children, name)
 	return 1
-}
-
-var nameSeed = maphash.MakeSeed()
-
-// remember keeps a name from deletion.
-func (d *directory) remember(name string) {
-	if !d.r.o.Delete {
-		return
-	}
-	if d.names == nil {
-		d.names = make(map[uint64]struct{})
-	}
-	if d.r.remembered.Add(1) > maxRememberedNames {
-		d.partial = true // too many to tell what is not among them
-	}
-	d.names[maphash.String(nameSeed, name)] = struct{}{}
 }
 
 // done says that something in the directory, or the planner, has no more to
@@ -179,8 +191,8 @@ func (d *directory) finish() {
 	}
 	d.r.remembered.Add(-int64(len(d.names)))
 	d.names = nil
-	if d.r.o.DryRun || d.keep || d.attributesUnknown {
-		return
+	if d.r.o.DryRun || d.keep || d.attributesUnknown || d.parent == nil {
+		return // finishTarget is for what has no parent
 	}
 	at, err := d.open()
 	if err != nil {
@@ -188,50 +200,11 @@ func (d *directory) finish() {
 		return
 	}
 	defer at.Release()
-	at.FinishDirectory(&d.self, d.made.Existed, func(op string, err error) { d.r.problem(d.path, op, err) })
+	d.setAttributes(at, func(op string, err error) { d.r.attribute(d.path, op, err) })
 }
 
-// deleteOthers removes what the snapshot does not have. What is not selected is left alone.
-func (d *directory) deleteOthers() {
-	if d.attributesUnknown || d.partial {
-		d.r.problem(d.path, "delete", errors.New("not all names of this directory are known; nothing in it was deleted"))
-		return
-	}
-	at, err := d.open()
-	if err != nil {
-		d.r.problem(d.path, "open directory", err)
-		return
-	}
-	defer at.Release()
-	err = at.Names(func(name string) error {
-		if _, ok := d.names[maphash.String(nameSeed, name)]; !ok {
-			d.deleteOne(at, name)
-		}
-		return nil
-	})
-	if err != nil {
-		d.r.problem(d.path, "delete", err)
-	}
-}
-
-func (d *directory) deleteOne(at *target.Dir, name string) {
-	path := backup.Join(d.path, name)
-	have, err := at.Stat(name)
-	if err != nil {
-		d.r.problem(path, "delete", err)
-		return
-	}
-	directory := have.Kind == backup.Directory
-	selected := d.wanted || d.r.o.Include.Excluded(path, directory)
-	if !selected || d.r.excluded(path, directory) {
-		return
-	}
-	if d.r.o.DryRun {
-		d.r.change(Delete, path, &have)
-		return
-	}
-	err = at.RemoveAll(name, func(path string) { d.r.change(Delete, path, &backup.Entry{}) })
-	if err != nil {
-		d.r.problem(path, "delete", err)
-	}
+// setAttributes gives the directory the attributes of the snapshot.
+func (d *directory) setAttributes(at *target.Dir, report target.Report) {
+	known := d.ownXattrs(report)
+	at.FinishDirectory(&d.self, !known || !allXattrs(&d.self), report)
 }

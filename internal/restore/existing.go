@@ -3,7 +3,6 @@ package restore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -60,28 +59,35 @@ func (f *file) meet(ctx context.Context) error {
 		f.action = Keep
 	case have.Kind == backup.Directory:
 		return f.clear(at)
-	case f.r.o.Overwrite == IfChanged && same(&f.e, &have) && f.verified(ctx, at):
+	case f.r.o.Overwrite == IfChanged && same(&f.e, &have) && f.mayKeep(at, &have) && f.verified(ctx, at):
 		f.action = Keep
-		if !f.r.o.DryRun && !sameAttributes(&f.e, &have) {
-			at.Apply(f.e.Name, &f.e, &have, f.report)
+		if !f.r.o.DryRun && !f.sameAttributes(at, &have) {
+			at.Apply(f.e.Name, &f.e, &have, f.othersUnwanted(), f.reportAttribute)
 		}
 	}
 	return nil
 }
 
-// clear takes a directory out of the way: an empty one, or with Delete any.
-func (f *file) clear(at *target.Dir) error {
-	if f.r.o.DryRun {
-		return nil
+// mayKeep reports whether what is there can stay as far as its other names go:
+// they are not names of other files of the snapshot, and its attributes need not
+// be changed, for its other names may be outside the target.
+func (f *file) mayKeep(at *target.Dir, have *backup.Entry) bool {
+	if have.Nlink < 2 {
+		return true
 	}
-	if f.r.o.Delete {
-		return at.RemoveAll(f.e.Name, func(path string) { f.r.change(Delete, path, &backup.Entry{}) })
-	}
-	if err := at.Remove(f.e.Name); err != nil {
-		return fmt.Errorf("a directory is in the way (--delete removes it): %w", err)
-	}
-	return nil
+	return f.r.taken.take(have) && f.sameAttributes(at, have)
 }
+
+// sameAttributes reports whether what is there has the attributes of the
+// snapshot. A dry run does not fetch extended attributes.
+func (f *file) sameAttributes(at *target.Dir, have *backup.Entry) bool {
+	e := &f.e
+	return e.UID == have.UID && e.GID == have.GID && e.Mtime == have.Mtime && (e.Mode == have.Mode || e.Kind == backup.Symlink) &&
+		(f.r.o.DryRun || at.HasXattrs(e.Name, e.Xattrs, f.othersUnwanted()))
+}
+
+// othersUnwanted reports whether f.e.Xattrs are all that the file had.
+func (f *file) othersUnwanted() bool { return !f.xattrsLost && allXattrs(&f.e) }
 
 // same reports whether what is there can be what the snapshot has.
 func same(e, have *backup.Entry) bool {
@@ -97,10 +103,6 @@ func same(e, have *backup.Entry) bool {
 		return e.Rdev == have.Rdev
 	}
 	return true
-}
-
-func sameAttributes(e, have *backup.Entry) bool {
-	return e.UID == have.UID && e.GID == have.GID && e.Mtime == have.Mtime && (e.Mode == have.Mode || e.Kind == backup.Symlink)
 }
 
 // verified reports whether the content at the target is the snapshot's, where that was asked for.

@@ -29,6 +29,8 @@ type file struct {
 	group   *group    // of hardlinks that it belongs to
 	further bool      // it is not the group's first name
 
+	xattrsLost bool // e.Xattrs could not be had
+
 	remaining atomic.Int64
 
 	mu      sync.Mutex
@@ -132,7 +134,7 @@ func (f *file) finish() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.failed && f.out != nil {
-		if err := f.out.Finish(&f.e, f.end, f.report); err != nil {
+		if err := f.out.Finish(&f.e, f.end, f.reportAttribute); err != nil {
 			f.failLocked("finish", err)
 			f.out = nil // Finish has removed it
 		}
@@ -173,7 +175,11 @@ func (f *file) settle() {
 	if !f.failed {
 		f.r.done.Add(1)
 		f.r.doneBytes.Add(f.e.Size - f.written)
-		f.r.change(f.action, f.path(), &f.e)
+		path := f.path()
+		f.r.change(f.action, path, &f.e)
+		if f.action != Keep || f.r.o.Overwrite != Never {
+			f.r.flaw(path, flawOf(&f.e))
+		}
 	}
 	if f.group != nil && !f.further {
 		f.r.links.resolve(f, !f.failed)
@@ -182,6 +188,8 @@ func (f *file) settle() {
 }
 
 func (f *file) report(op string, err error) { f.r.problem(f.path(), op, err) }
+
+func (f *file) reportAttribute(op string, err error) { f.r.attribute(f.path(), op, err) }
 
 func (f *file) hasFailed() bool {
 	f.mu.Lock()
@@ -230,5 +238,5 @@ func (f *file) makeSpecial() error {
 		return err
 	}
 	defer at.Release()
-	return at.MakeSpecial(&f.e, f.place, f.report)
+	return at.MakeSpecial(&f.e, f.place, f.reportAttribute)
 }

@@ -2,12 +2,14 @@ package restore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"iter"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
 )
@@ -26,13 +29,14 @@ import (
 // A fixture is a snapshot made by hand, in a real store. Its catalog believes
 // everything: an index may be hostile, and then holds what a real one refuses.
 type fixture struct {
-	t        testing.TB
-	snapshot backup.SnapshotID
-	store    store.Store
-	opener   *seal.Opener
-	sealer   *seal.Sealer
-	key      seal.DedupKey
-	hasher   *chunk.Hasher
+	t          testing.TB
+	repository backup.RepositoryID
+	snapshot   backup.SnapshotID
+	store      store.Store
+	opener     *seal.Opener
+	sealer     *seal.Sealer
+	key        seal.DedupKey
+	hasher     *chunk.Hasher
 
 	pages []backup.PageVersion
 	at    map[backup.ChunkID]index.Location
@@ -52,7 +56,7 @@ func newFixture(t testing.TB) *fixture {
 	check(t, err)
 	key := seal.NewDedupKey()
 	f := &fixture{
-		t: t, snapshot: backup.NewSnapshotID(), store: s, opener: opener, sealer: sealer, key: key,
+		t: t, repository: backup.NewRepositoryID(), snapshot: backup.NewSnapshotID(), store: s, opener: opener, sealer: sealer, key: key,
 		hasher: chunk.NewHasher([32]byte(key)), at: map[backup.ChunkID]index.Location{},
 	}
 	f.newPack()
@@ -76,10 +80,16 @@ func (f *fixture) newPack() {
 		data, err := f.pack.Finish()
 		check(f.t, err)
 		check(f.t, f.store.Put(context.Background(), store.PackName(f.snapshot, f.id), data))
+		for id, at := range f.at {
+			if at.Pack == f.id {
+				at.Bytes = int64(len(data))
+				f.at[id] = at
+			}
+		}
 	}
 	f.id = backup.NewPackID()
 	var err error
-	f.pack, err = pack.NewWriter(pack.KindData, f.id, f.sealer, nil)
+	f.pack, err = pack.NewWriter(pack.KindData, f.repository, f.id, f.sealer, nil)
 	check(f.t, err)
 }
 
@@ -92,7 +102,9 @@ func (f *fixture) chunk(data []byte, hole int64) backup.Ref {
 			RawLength: len(data), Body: data, Chunks: []pack.Chunk{{Hash: hash, Length: uint32(len(data))}},
 		})
 		check(f.t, err)
-		f.at[hash.ID()] = index.Location{Pack: f.id, Snapshot: f.snapshot, Frame: frame, Length: uint32(len(data))}
+		f.at[hash.ID()] = index.Location{
+			PackPlace: index.PackPlace{Pack: f.id, Snapshot: f.snapshot, Object: f.id}, Frame: frame, Length: uint32(len(data)),
+		}
 	}
 	return backup.Ref{Chunk: hash.ID(), Hole: hole, Length: int64(len(data)), Span: int64(len(data))}
 }
@@ -145,6 +157,43 @@ func (f *fixture) directory(path string, entries ...backup.Entry) {
 	f.page(backup.Page{Path: path, Self: &self, Entries: entries})
 }
 
+// pagesOf adds a directory of several pages, and returns their keys.
+func (f *fixture) pagesOf(path string, pages ...[]backup.Entry) []backup.PageKey {
+	f.t.Helper()
+	self := entry("", backup.Directory)
+	self.Mode = 0o755
+	keys := make([]backup.PageKey, len(pages)+1)
+	for i := 1; i < len(pages); i++ {
+		keys[i] = listing.Key(pages[i][0].Name)
+	}
+	for i, entries := range pages {
+		p := backup.Page{Path: path, Key: keys[i], Next: keys[i+1], Entries: entries}
+		if i == 0 {
+			p.Self = &self
+		}
+		f.page(p)
+	}
+	return keys[:len(pages)]
+}
+
+// drop removes the row of a page.
+func (f *fixture) drop(path string, key backup.PageKey) {
+	f.t.Helper()
+	before := len(f.pages)
+	f.pages = slices.DeleteFunc(f.pages, func(v backup.PageVersion) bool { return v.Path == path && v.Key == key })
+	if len(f.pages) != before-1 {
+		f.t.Fatalf("no page %d of %q", key, path)
+	}
+}
+
+// pageSet is what a snapshot of the pages that are there now is committed with.
+func (f *fixture) pageSet() (s backup.PageSet) {
+	for i := range f.pages {
+		s.Add(listing.Digest(&f.pages[i]))
+	}
+	return s
+}
+
 func (f *fixture) page(p backup.Page) {
 	f.t.Helper()
 	listing.Sort(p.Entries)
@@ -157,7 +206,7 @@ func (f *fixture) page(p backup.Page) {
 func (f *fixture) Pages(_ context.Context, _ backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
 	return func(yield func(backup.PageVersion, error) bool) {
 		slices.SortStableFunc(f.pages, func(a, b backup.PageVersion) int {
-			return bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path))
+			return cmp.Or(bytes.Compare(backup.PathKey(a.Path), backup.PathKey(b.Path)), cmp.Compare(a.Key, b.Key))
 		})
 		for _, p := range f.pages {
 			if path != "" && p.Path != path && !strings.HasPrefix(p.Path, path+"/") {
@@ -179,7 +228,7 @@ func (f *fixture) LocateAll(_ context.Context, ids []backup.ChunkID) ([]index.Lo
 }
 
 func (f *fixture) deps() Deps {
-	return Deps{Catalog: f, Store: f.store, Opener: f.opener, HashKey: f.key}
+	return Deps{Catalog: f, Store: f.store, Repository: f.repository, Opener: f.opener, HashKey: f.key}
 }
 
 // restore runs Restore and fails the test on an error.
@@ -236,6 +285,17 @@ func (o *observer) wantProblems(t *testing.T, paths ...string) {
 	if !slices.Equal(got, paths) {
 		t.Errorf("problems at %q, want %q: %v", got, paths, o.problems)
 	}
+}
+
+// wantText checks that a problem at the path says something.
+func (o *observer) wantText(t *testing.T, path, text string) {
+	t.Helper()
+	for _, p := range o.problems {
+		if p.Path == path && strings.Contains(p.Op+": "+p.Err, text) {
+			return
+		}
+	}
+	t.Errorf("no problem at %q says %q: %v", path, text, o.problems)
 }
 
 // actions returns "action path" of each change, sorted.
@@ -296,4 +356,23 @@ func stat(t *testing.T, path string) unix.Stat_t {
 	var st unix.Stat_t
 	check(t, unix.Lstat(path, &st))
 	return st
+}
+
+// A countingStore counts the ranges that are read.
+type countingStore struct {
+	store.Store
+	ranges atomic.Int64
+}
+
+func (s *countingStore) GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error) {
+	s.ranges.Add(1)
+	return s.Store.GetRange(ctx, dst, name, offset, length)
+}
+
+// patterns is what --include and --exclude make of patterns.
+func patterns(t *testing.T, patterns ...string) Selector {
+	t.Helper()
+	m, err := selection.Compile(backup.Selection{Exclude: patterns})
+	check(t, err)
+	return m
 }

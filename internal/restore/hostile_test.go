@@ -3,14 +3,16 @@ package restore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/restore/target"
@@ -48,7 +50,7 @@ func TestHostileNames(t *testing.T) {
 	for _, name := range []string{"..", ".", "", "../beside/new", "a/b", "/beside", "nul\x00"} {
 		a := newArena(t)
 		f := newFixture(t)
-		root, err := target.Open(a.target, f.snapshot[:])
+		root, err := target.Open(target.Options{Path: a.target, Salt: f.snapshot[:]})
 		check(t, err)
 		obs := &observer{}
 		ctx, abort := context.WithCancelCause(context.Background())
@@ -57,7 +59,7 @@ func TestHostileNames(t *testing.T) {
 		d := &directory{r: r, wanted: true, attributesUnknown: true}
 		d.pending.Store(1)
 		p.current = d
-		p.entries([]backup.Entry{f.file(name, ""), symlink(name, "/"), subdirectory(name)})
+		check(t, p.entries(ctx, []backup.Entry{f.file(name, ""), symlink(name, "/"), subdirectory(name)}))
 		check(t, p.flush(ctx))
 		check(t, p.windows.Wait())
 		if d.expects(name) {
@@ -129,7 +131,7 @@ func TestPlantedTemporaryNames(t *testing.T) {
 	write(t, filepath.Join(a.target, "file"), "old", testTime)
 	f.newPack()
 	// Learn the name: a file that cannot be finished leaves it for a moment.
-	root, err := target.Open(a.target, f.snapshot[:])
+	root, err := target.Open(target.Options{Path: a.target, Salt: f.snapshot[:]})
 	check(t, err)
 	dir, err := root.Dir("")
 	check(t, err)
@@ -137,15 +139,15 @@ func TestPlantedTemporaryNames(t *testing.T) {
 	check(t, err)
 	check(t, out.Park())
 	dir.Release()
-	check(t, root.Close())
 	var temp string
 	entries, err := os.ReadDir(a.target)
 	check(t, err)
 	for _, e := range entries {
-		if target.IsTemp(e.Name()) {
+		if root.IsOwn(e.Name()) {
 			temp = filepath.Join(a.target, e.Name())
 		}
 	}
+	check(t, root.Close())
 	check(t, os.Remove(temp))
 	check(t, os.Symlink(filepath.Join(a.beside, "precious"), temp))
 
@@ -167,7 +169,11 @@ func TestDirectoriesInTheWay(t *testing.T) {
 		return target
 	}
 	target := prepare()
-	_, obs := f.restore(Options{Target: target})
+	_, obs := f.restore(Options{Target: target, DryRun: true})
+	obs.wantProblems(t, "full")
+	wantNames(t, target, "empty", "full", "dir")
+	wantNames(t, filepath.Join(target, "empty"))
+	_, obs = f.restore(Options{Target: target})
 	obs.wantProblems(t, "full")
 	wantFile(t, filepath.Join(target, "empty"), "1")
 	wantFile(t, filepath.Join(target, "dir/in"), "3")
@@ -297,26 +303,176 @@ func TestDeeperThanPathMax(t *testing.T) {
 }
 
 func TestFullTarget(t *testing.T) {
-	needRoot(t)
-	mount := t.TempDir()
-	if err := unix.Mount("bctl-test", mount, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skip("cannot mount: ", err)
-	}
-	t.Cleanup(func() { unix.Unmount(mount, unix.MNT_DETACH) })
+	full := t.TempDir()
+	mount(t, full, "size=256k")
 	f := newFixture(t)
 	var entries []backup.Entry
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		entries = append(entries, f.file(name, strings.Repeat(name, 100_000)))
 	}
 	f.directory("", entries...)
-	_, obs, err := f.tryRestore(context.Background(), Options{Target: mount})
-	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), mount) {
+	_, obs, err := f.tryRestore(context.Background(), Options{Target: full})
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), full) {
 		t.Errorf("full: %v", err)
 	}
 	obs.wantProblems(t)
-	entriesLeft, err := os.ReadDir(mount)
+	entriesLeft, err := os.ReadDir(full)
 	check(t, err)
 	for _, e := range entriesLeft {
-		wantFile(t, filepath.Join(mount, e.Name()), strings.Repeat(e.Name(), 100_000))
+		wantFile(t, filepath.Join(full, e.Name()), strings.Repeat(e.Name(), 100_000))
+	}
+}
+
+// Attributes that no file system has: each is a problem, and the rest of the entry is restored.
+func TestHostileXattrs(t *testing.T) {
+	hostile := []backup.Xattr{
+		xattr("", "x"), xattr("user.", "x"), xattr("user.nul\x00", "x"), xattr("none", "x"), xattr("user."+strings.Repeat("n", 300), "x"),
+		xattr("user.large", strings.Repeat("x", 70<<10)), xattr("../user.a", "x"), xattr("user.twice", "1"), xattr("user.twice", "2"), xattr("user.fine", "x"),
+	}
+	for form, put := range xattrForms {
+		f := newFixture(t)
+		file, link := f.file("file", "content"), symlink("link", "x")
+		put(f, &file, hostile)
+		put(f, &link, hostile)
+		self := entry("", backup.Directory)
+		self.Mode = 0o755
+		put(f, &self, hostile)
+		f.directory("", file, link, subdirectory("d"))
+		f.page(backup.Page{Path: "d", Self: &self})
+		a := newArena(t)
+		for range 2 {
+			sum, _ := f.restore(Options{Target: a.target})
+			if sum.Problems < 3*7 {
+				t.Errorf("%s: %+v", form, sum)
+			}
+			wantFile(t, filepath.Join(a.target, "file"), "content")
+			wantXattr(t, filepath.Join(a.target, "file"), "user.fine", "x")
+			wantXattr(t, filepath.Join(a.target, "d"), "user.fine", "x")
+			if st := stat(t, filepath.Join(a.target, "file")); st.Mtim.Sec != testTime.Sec {
+				t.Errorf("%s: mtime %v", form, st.Mtim)
+			}
+		}
+		a.untouched()
+	}
+}
+
+// More attributes than any file has, in a few bytes.
+func TestHostileNumberOfXattrs(t *testing.T) {
+	f := newFixture(t)
+	var entries []backup.Entry
+	many := f.xattrs(make([]backup.Xattr, 1<<16)...)
+	for i := range 20 {
+		e := entry(fmt.Sprint("fifo", i), backup.FIFO)
+		e.XattrChunk = many
+		entries = append(entries, e)
+	}
+	f.directory("", entries...)
+	sum, _ := f.restore(Options{Target: t.TempDir()})
+	if sum.Files != 20 || sum.Problems != 20<<16 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+// Chains of pages that lead nowhere, in a circle, or to pages of others.
+func TestHostileChains(t *testing.T) {
+	for what, next := range map[string][]backup.PageKey{
+		"nowhere":         {5, 0},
+		"in a circle":     {7, 7},
+		"to the first":    {7, 0, 0},
+		"twice":           {7, 7, 0},
+		"far away":        {1<<62 + 1, 1<<62 + 6},
+		"none to the end": {0, 0},
+	} {
+		f := newFixture(t)
+		self := entry("", backup.Directory)
+		self.Mode = 0o755
+		keys := []backup.PageKey{0, 7, 9}
+		f.directory("", subdirectory("d"), f.file("file", "content"))
+		for i := range next {
+			p := backup.Page{Path: "d", Key: keys[i], Next: next[i], Entries: []backup.Entry{f.file(fmt.Sprint("f", i), "x")}}
+			if i == 0 {
+				p.Self = &self
+			}
+			f.page(p)
+		}
+		target := t.TempDir()
+		check(t, os.Mkdir(filepath.Join(target, "d"), 0o755))
+		write(t, filepath.Join(target, "d/theirs"), "x", testTime)
+		_, obs := f.restore(Options{Target: target, Delete: true})
+		if !slices.Contains(obs.problemPaths(), "d") {
+			t.Errorf("%s: %v", what, obs.problems)
+		}
+		wantFile(t, filepath.Join(target, "d/theirs"), "x")
+		wantFile(t, filepath.Join(target, "d/f0"), "x")
+	}
+}
+
+// The same directory again, another in its place, and pages out of order.
+func TestHostileOrderOfPages(t *testing.T) {
+	f := newFixture(t)
+	f.directory("", subdirectory("a"), subdirectory("b"))
+	f.directory("a", f.file("in", "a"))
+	f.directory("b", f.file("in", "b"))
+	for _, order := range [][]string{{"", "b", "a", "b"}, {"", "a", "a", "b"}, {"a", "", "b"}, {"", "a", "", "b"}, {"", "b", "a"}, {"a", "b"}} {
+		other := *f
+		other.pages = nil
+		for _, path := range order {
+			for _, v := range f.pages {
+				if v.Path == path {
+					other.pages = append(other.pages, v)
+				}
+			}
+		}
+		f.newPack()
+		a := newArena(t)
+		obs := &observer{}
+		deps := f.deps()
+		deps.Catalog = inOrder{&other}
+		_, err := Restore(t.Context(), deps, Options{Snapshot: f.snapshot, Target: a.target, Pages: f.pageSet(), Delete: true}, obs)
+		fine := slices.Equal(order, []string{"", "b", "a"}) // as good as any
+		if !fine && err == nil && len(obs.problems) == 0 {
+			t.Errorf("pages of %q: nothing was said", order)
+		}
+		a.untouched()
+	}
+}
+
+// inOrder is a fixture that gives its pages as they are.
+type inOrder struct{ *fixture }
+
+func (c inOrder) Pages(context.Context, backup.SnapshotID, string) iter.Seq2[backup.PageVersion, error] {
+	return func(yield func(backup.PageVersion, error) bool) {
+		for _, v := range c.pages {
+			if !yield(v, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Flags that make no sense where they are, or that nobody knows yet.
+func TestHostileFlags(t *testing.T) {
+	for flags := range 17 {
+		f := newFixture(t)
+		bit := backup.Flags(1) << flags
+		if flags == 16 {
+			bit = ^backup.Flags(0)
+		}
+		e, fifo, link := f.file("file", "content"), entry("fifo", backup.FIFO), f.file("link", "content")
+		e.Flags, fifo.Flags, link.Flags = bit, bit, bit
+		e.Nlink, link.Nlink = 2, 2
+		self := entry("", backup.Directory)
+		self.Mode, self.Flags = 0o755, bit
+		f.page(backup.Page{Self: &self, Entries: []backup.Entry{e, fifo, link, subdirectory("d")}})
+		f.page(backup.Page{Path: "d", Self: &self, Entries: []backup.Entry{e}})
+		a := newArena(t)
+		sum, obs := f.restore(Options{Target: a.target, Pages: f.pageSet(), TargetAttributes: true, Delete: true})
+		if said := len(obs.problems) > 0; said != (bit&(backup.Flawed|backup.Wanted|backup.XattrsWanted) != 0) {
+			t.Errorf("flags %#x: %v", bit, obs.problems)
+		}
+		if sum.Flawed != sum.Problems {
+			t.Errorf("flags %#x: %+v", bit, sum)
+		}
+		a.untouched()
 	}
 }

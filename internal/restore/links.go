@@ -1,11 +1,15 @@
 package restore
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"sync"
 
+	"github.com/zeebo/blake3"
+
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
@@ -13,11 +17,47 @@ import (
 // Those beyond it become files of their own, and that is reported.
 const maxGroups = 1 << 18
 
-// inode is what the names of one file have in common in a snapshot.
-type inode struct {
-	device, inode uint64
-	kind          backup.Kind
-	size          int64
+// A linkKey is a digest of all that the names of one file have in common:
+// which file system of the shard it is on, its inode, content and attributes.
+// Names of one inode that do not agree in these are of two files, whose states
+// are of different times; each is restored by itself.
+type linkKey [16]byte
+
+// linkKey returns the key of an entry on a file system of the shard.
+func (p *planner) linkKey(volume int, e *backup.Entry) (key linkKey) {
+	b := make([]byte, 0, 256+len(e.Target))
+	number := func(numbers ...uint64) {
+		for _, n := range numbers {
+			b = binary.LittleEndian.AppendUint64(b, n)
+		}
+	}
+	number(uint64(volume), e.Inode, uint64(e.Kind), uint64(e.Mode), uint64(e.UID), uint64(e.GID), uint64(e.Size), e.Rdev)
+	number(uint64(e.Mtime.Sec), uint64(e.Mtime.Nsec), uint64(e.Btime.Sec), uint64(e.Btime.Nsec))
+	number(uint64(len(e.Target)))
+	b = append(b, e.Target...)
+	xattrs := p.xattrChunk(e)
+	b = append(b, xattrs[:]...)
+	number(uint64(e.Content.Depth))
+	for i := range e.Content.Refs {
+		ref := &e.Content.Refs[i]
+		b = append(b, ref.Chunk[:]...)
+		number(uint64(ref.Hole), uint64(ref.Length), uint64(ref.Span))
+	}
+	sum := blake3.Sum256(b)
+	return linkKey(sum[:])
+}
+
+// xattrChunk returns the id of the chunk that the extended attributes of an
+// entry are in, or would be in; zero where it has none.
+func (p *planner) xattrChunk(e *backup.Entry) backup.ChunkID {
+	if e.XattrChunk.Length > 0 {
+		return e.XattrChunk.Chunk
+	}
+	if len(e.Xattrs) == 0 {
+		return backup.ChunkID{}
+	}
+	hash := p.hasher.Sum(listing.EncodeXattrs(nil, e.Xattrs))
+	return hash.ID()
 }
 
 // A group is one file with several names. It is forgotten when all of them have been seen.
@@ -25,6 +65,7 @@ type group struct {
 	dir, name string // the first one's, relative to the target
 	seen      uint32
 	state     groupState
+	kept      bool    // the first name was at the target
 	waiting   []*file // names that came before the first was finished
 }
 
@@ -38,20 +79,39 @@ const (
 
 type linkGroups struct {
 	mu     sync.Mutex
-	groups map[inode]*group
+	groups map[linkKey]*group
 }
 
 // join takes a file whose inode has several names. It is true when the file
 // waits for the first of them, and is settled without its caller.
-func (l *linkGroups) join(f *file) bool {
-	if f.e.Nlink < 2 {
+func (p *planner) join(f *file) bool {
+	// What is a mount by itself may have the inode number of another file.
+	if f.e.Nlink < 2 || f.e.Flags&backup.Boundary != 0 || f.staysAnyway() {
 		return false
 	}
-	key := inode{f.e.Device, f.e.Inode, f.e.Kind, f.e.Size}
+	return p.r.links.join(p.linkKey(f.dir.volume, &f.e), f)
+}
+
+// staysAnyway reports whether what is at the target under the name stays,
+// whatever it is: it is not a name of the file in the snapshot then.
+func (f *file) staysAnyway() bool {
+	if f.r.o.Overwrite != Never || !f.dir.made.Existed {
+		return false
+	}
+	at, err := f.dir.open()
+	if err != nil {
+		return true // and decide reports it
+	}
+	defer at.Release()
+	_, err = at.Stat(f.e.Name)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func (l *linkGroups) join(key linkKey, f *file) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.groups == nil {
-		l.groups = make(map[inode]*group)
+		l.groups = make(map[linkKey]*group)
 	}
 	g := l.groups[key]
 	if g == nil {
@@ -78,7 +138,7 @@ func (l *linkGroups) join(f *file) bool {
 func (l *linkGroups) resolve(first *file, ok bool) {
 	g := first.group
 	l.mu.Lock()
-	g.state = lost
+	g.state, g.kept = lost, first.action == Keep
 	if ok {
 		g.state = restored
 	}
@@ -93,12 +153,9 @@ func (l *linkGroups) resolve(first *file, ok bool) {
 // link makes the file a further name of its group's first, and settles it.
 func (f *file) link() {
 	f.action = Link
-	var err error
-	switch {
-	case f.group.state == lost:
-		err = errors.New("the first name of this file could not be restored")
-	case !f.r.o.DryRun:
-		err = f.linkTo(f.group.dir, f.group.name)
+	err := errors.New("the first name of this file could not be restored")
+	if f.group.state != lost {
+		err = f.linkToFirst()
 	}
 	if err != nil {
 		f.fail("link", err)
@@ -106,43 +163,93 @@ func (f *file) link() {
 	f.arrive()
 }
 
-func (f *file) linkTo(dir, name string) error {
+func (f *file) linkToFirst() error {
+	place := target.Place{Keep: f.r.o.Overwrite == Never}
+	if f.dir.made.Existed {
+		if err := f.meetLink(&place); err != nil || f.action == Keep {
+			return err
+		}
+	}
+	if f.r.o.DryRun {
+		return nil
+	}
 	at, err := f.dir.open()
 	if err != nil {
 		return err
 	}
 	defer at.Release()
-	from, err := f.r.root.Dir(dir)
+	from, err := f.r.root.Dir(f.group.dir)
 	if err != nil {
 		return err
 	}
 	defer from.Release()
-	place := target.Place{Keep: f.r.o.Overwrite == Never}
-	if f.dir.made.Existed {
-		have, err := at.Stat(f.e.Name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
+	return at.Link(from, f.group.name, f.e.Name, place)
+}
+
+// meetLink decides what to do about what is there under the name already.
+func (f *file) meetLink(place *target.Place) error {
+	at, err := f.dir.open()
+	if err != nil {
+		return err
+	}
+	defer at.Release()
+	have, err := at.Stat(f.e.Name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	is, err := f.isFirst(&have)
+	switch {
+	case err != nil:
+		return err
+	case is || f.r.o.Overwrite == Never:
+		f.action = Keep
+		return nil
+	case have.Kind == backup.Directory:
+		if err := f.clear(at); err != nil {
 			return err
-		case f.r.o.Overwrite == Never:
-			f.action = Keep
-			return nil
-		default:
-			first, err := from.Stat(name)
-			if err != nil {
-				return err
-			}
-			if first.Inode == have.Inode && first.Device == have.Device {
-				f.action = Keep
-				return nil
-			}
-			if have.Kind == backup.Directory {
-				if err := f.clear(at); err != nil {
-					return err
-				}
-			}
-			place.Temporary = true
 		}
 	}
-	return at.Link(from, name, f.e.Name, place)
+	place.Temporary = true
+	return nil
+}
+
+// isFirst reports whether what is there is the group's first name already.
+func (f *file) isFirst(have *backup.Entry) (bool, error) {
+	if f.r.o.DryRun && !f.group.kept {
+		return false, nil // it would be another by then, or is not there yet
+	}
+	from, err := f.r.root.Dir(f.group.dir)
+	if err != nil {
+		return false, err
+	}
+	defer from.Release()
+	first, err := from.Stat(f.group.name)
+	return first.Inode == have.Inode && first.Device == have.Device, err
+}
+
+// inodes are those of the target that have several names, of which one has been
+// left alone: the others are of other files of the snapshot, if they are not
+// further names of its group.
+type inodes struct {
+	mu   sync.Mutex
+	seen map[[2]uint64]struct{} // of device and inode
+}
+
+// take is true the first time that it is asked about an inode. Beyond maxGroups
+// of them it is false.
+func (s *inodes) take(have *backup.Entry) bool {
+	key := [2]uint64{have.Device, have.Inode}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen == nil {
+		s.seen = make(map[[2]uint64]struct{})
+	}
+	if _, ok := s.seen[key]; ok || len(s.seen) >= maxGroups {
+		return false
+	}
+	s.seen[key] = struct{}{}
+	return true
 }

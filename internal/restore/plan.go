@@ -9,8 +9,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
+	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/listing"
 )
+
+const opListing = "read listing"
 
 // A planner goes through the pages of a snapshot in walk order. It belongs to
 // one goroutine.
@@ -18,11 +22,17 @@ type planner struct {
 	r       *restorer
 	windows *errgroup.Group
 	window  *window
+	hasher  *chunk.Hasher
 
 	current *directory // the one whose pages are coming; its parents are below it
 	listed  int        // names in all children sets from current down to the root
+	volumes int        // file systems that begin below the top
 	skipped string     // path of a directory that is left out with all below it
 	skip    bool
+
+	pages backup.PageSet // that came by
+	named bool           // a directory was reported because pages are missing or damaged
+	stale bool           // all that is restored is as an earlier snapshot had it
 }
 
 // plan restores the entry at o.Path.
@@ -33,10 +43,12 @@ func (p *planner) plan(ctx context.Context, entry backup.Entry) error {
 		}
 	} else {
 		// One file goes into the target as it is; the target's attributes are not part of it.
-		p.current = &directory{r: p.r, attributesUnknown: true, wanted: true}
+		p.current = &directory{r: p.r, attributesUnknown: true, partial: true, wanted: true}
 		p.current.pending.Store(1)
 		if p.r.enter(p.current) {
-			p.entry(&entry)
+			if err := p.entry(ctx, &entry); err != nil {
+				return err
+			}
 		}
 	}
 	if err := p.flush(ctx); err != nil {
@@ -56,16 +68,38 @@ func (p *planner) planTree(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := p.page(&v); err != nil {
+		if err := p.page(ctx, &v); err != nil {
 			return err
 		}
-		if p.window.full() {
-			if err := p.flush(ctx); err != nil {
-				return err
-			}
-		}
 	}
+	if p.current == nil && !p.skip {
+		return fmt.Errorf("directory %q: %w", p.r.o.Path, (&browse.Chain{}).Err())
+	}
+	for d := p.current; d != nil; d = d.parent {
+		p.complete(d)
+	}
+	p.checkPages()
 	return nil
+}
+
+// knowsPages reports whether it is known what all that is restored consists of.
+func (p *planner) knowsPages() bool { return p.r.o.Pages.Pages > 0 && p.r.o.Path == "" }
+
+// checkPages compares all pages that came by with those that the snapshot was
+// committed with. Directories that are known to lack some were reported.
+func (p *planner) checkPages() {
+	want := p.r.o.Pages
+	if !p.knowsPages() || p.pages == want || p.named {
+		return
+	}
+	err := fmt.Errorf("the index has %d pages of the snapshot, which was committed with %d", p.pages.Pages, want.Pages)
+	if p.pages.Pages == want.Pages {
+		err = errors.New("the index has other pages of the snapshot than it was committed with")
+	}
+	p.r.problem("", opListing, fmt.Errorf("%w: what was restored may lack files, or have others; compare with another snapshot: %w", err, backup.ErrCorrupt))
+	for d := p.current; d != nil; d = d.parent {
+		d.partial = true // nothing is deleted any more
+	}
 }
 
 // relative returns path relative to what is restored.
@@ -79,41 +113,54 @@ func (p *planner) relative(path string) (string, bool) {
 }
 
 // page takes the next page.
-func (p *planner) page(v *backup.PageVersion) error {
+func (p *planner) page(ctx context.Context, v *backup.PageVersion) error {
 	path, ok := p.relative(v.Path)
 	if !ok {
 		return fmt.Errorf("page of %q in a listing of %q: %w", v.Path, p.r.o.Path, backup.ErrCorrupt)
+	}
+	if p.knowsPages() {
+		p.pages.Add(listing.Digest(v))
 	}
 	if p.skip && (path == p.skipped || below(path, p.skipped)) {
 		return nil
 	}
 	p.skip = false
 	page, err := listing.DecodePage(*v)
-	if err != nil {
-		p.r.problem(path, "read listing", err)
+	page.Key = v.Key
+	if (p.current == nil || p.current.path != path) && !p.enter(path, &page, err != nil) {
+		p.skip, p.skipped = true, path
+		return nil
 	}
-	if p.current == nil || p.current.path != path {
-		if !p.enter(path, v.Key, &page, err != nil) {
-			p.skip, p.skipped = true, path
-			return nil
-		}
-	} else if err != nil {
+	if err != nil {
+		p.lacks(path, err)
 		p.current.partial = true
 	}
-	p.entries(page.Entries)
-	return nil
+	p.current.chain.Add(page.Key, page.Next)
+	return p.entries(ctx, page.Entries)
 }
 
 func below(path, dir string) bool { return dir == "" || strings.HasPrefix(path, dir+"/") }
 
+// lacks reports a directory of which not all is known.
+func (p *planner) lacks(path string, err error) {
+	p.named = true
+	p.r.problem(path, opListing, err)
+}
+
 // enter goes to another directory. It is false for one that is not restored,
 // and then neither is what is below it.
-func (p *planner) enter(path string, key backup.PageKey, page *backup.Page, damaged bool) bool {
+func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	parentPath, name := backup.Split(path)
 	for p.current != nil && (path == "" || p.current.path != parentPath) {
 		p.leave()
 	}
-	d := &directory{r: p.r, parent: p.current, path: path, name: name, partial: damaged}
+	if p.current != nil {
+		p.ownPagesEnd(p.current)
+	}
+	if path != "" && p.r.excluded(path, true) {
+		return false
+	}
+	d := &directory{r: p.r, parent: p.current, path: path, name: name, attributesUnknown: damaged, stale: p.stale}
 	switch {
 	case path != "" && p.current == nil:
 		return p.orphan(path, "its parent is not in the snapshot")
@@ -121,54 +168,100 @@ func (p *planner) enter(path string, key backup.PageKey, page *backup.Page, dama
 		return p.orphan(path, "its name is not valid")
 	case path != "" && !p.current.expects(name):
 		return p.orphan(path, "its parent does not list it")
-	case damaged:
-		d.attributesUnknown = true
-	case key != 0 || page.Self == nil:
-		return p.orphan(path, "its first page is missing")
+	case damaged: // which page reports
+	case page.Key != 0 || page.Self == nil:
+		p.lacks(path, fmt.Errorf("the index lacks its first page; its attributes, and some names in it, are not restored: %w", backup.ErrCorrupt))
+		d.attributesUnknown, d.partial = true, true
 	default:
 		d.self = *page.Self
+		d.attributesUnknown = d.self.Flags&backup.AttributesUnknown != 0
 	}
 	if path != "" {
 		p.listed -= p.current.saw(name)
-		if p.r.excluded(path, true) {
+		if d.self.HadVanished() {
 			return false
 		}
+		d.inherit(p)
 	}
+	d.flaw = d.flawOf()
+	d.stale = d.stale || d.self.Flags&(backup.Unreadable|backup.AttributesUnknown) != 0
 	d.pending.Store(1)
-	if d.parent != nil {
-		d.parent.pending.Add(1)
-	}
 	p.current = d
-	d.wanted = p.r.o.Include == nil || d.parent != nil && (d.parent.wanted || p.r.o.Include.Excluded(path, true))
+	// Include is asked also for what is in a directory that it has taken in: whoever gave the patterns
+	// may want to know which of them match nothing.
+	d.wanted = p.r.o.Include == nil || d.parent != nil && (p.r.o.Include.Excluded(path, true) || d.parent.wanted)
 	if d.wanted && !p.r.enter(d) {
-		p.leave()
+		p.pop()
 		return false
 	}
+	p.window.addDirectory(d)
 	return true
 }
 
+// inherit takes over what d has from its parent, and has the parent wait for it.
+func (d *directory) inherit(p *planner) {
+	d.parent.pending.Add(1)
+	d.stale = d.parent.stale
+	d.volume = d.parent.volume
+	if d.self.Flags&backup.Boundary != 0 || d.attributesUnknown {
+		p.volumes++
+		d.volume = p.volumes
+	}
+}
+
 func (p *planner) orphan(path, why string) bool {
+	p.named = true
 	p.r.problem(path, "restore directory", fmt.Errorf("%s: %w", why, backup.ErrCorrupt))
 	return false
 }
 
-// leave ends the planner's part in the current directory.
+// leave ends the planner's part in the current directory, after all pages of it
+// and of what is below it.
 func (p *planner) leave() {
-	d := p.current
-	p.current = d.parent
-	for name := range d.children {
-		path := backup.Join(d.path, name)
-		if d.wanted && !p.r.excluded(path, true) {
-			p.r.problem(path, "restore directory", errors.New("it could not be read when it was backed up"))
-		}
+	p.complete(p.current)
+	p.pop()
+}
+
+// ownPagesEnd reports, once, where a directory lacks pages. Its own come before
+// those of what is below it.
+func (p *planner) ownPagesEnd(d *directory) {
+	if err := d.chain.Err(); err != nil && !d.partial {
+		p.lacks(d.path, err)
+		d.partial = true
 	}
+}
+
+// complete reports what a directory lacks, once.
+func (p *planner) complete(d *directory) {
+	p.ownPagesEnd(d)
+	for name := range d.children {
+		p.lacks(backup.Join(d.path, name), (&browse.Chain{}).Err())
+		d.expected.remove(name)
+	}
+	if !d.partial && d.expected != (nameSet{}) {
+		p.lacks(d.path, fmt.Errorf("the index lacks the pages of subdirectories (%d or more); another snapshot may have what is missing: %w",
+			max(d.expected.count, 1), backup.ErrCorrupt))
+	}
+	p.forget(d)
+	d.expected = nameSet{}
+}
+
+// forget forgets the subdirectories that have not come.
+func (p *planner) forget(d *directory) {
 	p.listed -= len(d.children)
 	d.children = nil
+}
+
+// pop goes back to the parent of the current directory.
+func (p *planner) pop() {
+	d := p.current
+	p.current = d.parent
+	p.forget(d)
 	d.done()
 }
 
 // entries takes a run of the current directory's entries.
-func (p *planner) entries(entries []backup.Entry) {
+func (p *planner) entries(ctx context.Context, entries []backup.Entry) error {
 	d := p.current
 	for i := range entries {
 		e := &entries[i]
@@ -178,35 +271,49 @@ func (p *planner) entries(entries []backup.Entry) {
 			continue
 		}
 		d.remember(e.Name)
-		if e.Kind == backup.Directory {
+		d.makeRoom(e.Name)
+		excluded := p.r.excluded(path, e.Kind == backup.Directory)
+		switch {
+		case excluded:
+		case e.Kind == backup.Directory:
 			p.listed += d.list(e.Name, p.listed)
-			continue
+		case p.r.included(path) || d.wanted:
+			if !p.r.enter(d) {
+				continue
+			}
+			if err := p.entry(ctx, e); err != nil {
+				return err
+			}
 		}
-		if p.r.excluded(path, false) || !d.wanted && !p.r.included(path) {
-			continue
-		}
-		if !p.r.enter(d) {
-			continue
-		}
-		p.entry(e)
 	}
+	return nil
 }
 
 // entry takes one entry that is not a directory, whose directory is there.
-func (p *planner) entry(e *backup.Entry) {
+func (p *planner) entry(ctx context.Context, e *backup.Entry) error {
 	f := newFile(p.r, p.current, e)
-	if e.Flags&backup.Unreadable != 0 && e.Size > 0 && len(e.Content.Refs) == 0 {
-		f.fail("restore", errors.New("it could not be read when it was backed up, and there is no earlier copy"))
+	if e.Kind == backup.File && e.Flags&missing != 0 {
+		p.r.flawed.Add(1)
+		f.fail(opBackup, errContentMissing)
 		f.arrive()
-		return
+		return nil
 	}
-	if p.r.links.join(f) {
-		return // done when the first of its names is
+	if p.join(f) {
+		return nil // done when the first of its names is
 	}
 	p.window.add(f)
+	if p.window.full() {
+		return p.flush(ctx)
+	}
+	return nil
 }
 
 func (r *restorer) excluded(path string, directory bool) bool {
+	for _, p := range r.o.Protected {
+		if path == p || below(path, p) {
+			return true
+		}
+	}
 	return r.o.Exclude != nil && r.o.Exclude.Excluded(path, directory)
 }
 

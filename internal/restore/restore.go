@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,9 +13,11 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
+	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/fetch"
 	"github.com/bctl/bctl/internal/restore/target"
 	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -41,10 +41,11 @@ type Catalog interface {
 
 // Deps are what a restore works with.
 type Deps struct {
-	Catalog Catalog
-	Store   store.Store
-	Opener  *seal.Opener
-	HashKey seal.DedupKey
+	Catalog    Catalog
+	Store      store.Store
+	Repository backup.RepositoryID // of the packs
+	Opener     *seal.Opener
+	HashKey    seal.DedupKey
 }
 
 // A Selector says which paths are meant, relative to what is restored.
@@ -59,16 +60,30 @@ type Options struct {
 	Snapshot backup.SnapshotID
 	Path     string // within the shard; "" is all of it. A directory's content, or one file, goes into Target.
 	Target   string // directory; made where it is not there
+	// Pages is what the snapshot was committed with; zero: not known. Where all of the shard is restored, pages of the
+	// index that are missing or others show.
+	Pages backup.PageSet
 
 	Include Selector // nil: everything; else only what it "excludes" and what is below
 	Exclude Selector // nil: nothing
 
+	// Protected are paths relative to Target at which nothing is restored or deleted: the repository itself.
+	Protected []string
+
 	Overwrite Overwrite // "": IfChanged
 	Delete    bool      // remove what the snapshot does not have
-	DryRun    bool      // only say what would be done
-	Verify    bool      // compare the content of files that are left alone
+	// LeftOut is what the backup left out, of the whole shard: Delete leaves that alone, for the snapshot cannot bring it
+	// back. nil: nothing.
+	LeftOut *selection.Matcher
+	// TargetAttributes gives a Target that was there the attributes of the directory that is restored. Without it, such a
+	// Target keeps its own; one that this restore makes has those of the snapshot in any case.
+	TargetAttributes bool
+	DryRun           bool // only say what would be done
+	Verify           bool // compare the content of files that are left alone
 
 	Concurrency int // ranges of packs in flight; 0: a few for each CPU
+
+	fault func(c target.Call, name string, done bool) error // for tests: target.Options
 }
 
 // An Action is what becomes of one path.
@@ -77,9 +92,9 @@ type Action string
 // The actions. With DryRun they are what would be done.
 const (
 	Create  Action = "create"
-	Replace Action = "replace"
-	Keep    Action = "keep" // right already, or kept because of Never
-	Link    Action = "link" // another name of a file
+	Replace Action = "replace" // a directory, too: it takes the place of something else
+	Keep    Action = "keep"    // right already, or kept because of Never
+	Link    Action = "link"    // another name of a file
 	Delete  Action = "delete"
 )
 
@@ -118,19 +133,24 @@ type Summary struct {
 	Bytes        int64 // written, without holes
 	KeptBytes    int64 // sizes of the files left alone
 	Problems     int64
+	Flawed       int64 // of these: entries that the snapshot has not as the file server had them
 	OwnersNotSet int64 // because only root may; one Problem for all
 }
 
 // A restorer is one run of Restore.
 type restorer struct {
-	o     Options
-	obs   Observer
-	cat   Catalog
-	fetch *fetch.Fetcher
-	key   seal.DedupKey
-	root  *target.Root // nil: a dry run to a target that is not there
-	links linkGroups
+	o      Options
+	obs    Observer
+	cat    Catalog
+	fetch  *fetch.Fetcher
+	key    seal.DedupKey
+	root   *target.Root // nil: a dry run to a target that is not there
+	top    *directory   // the target; nil: it is not used yet, and in a dry run never
+	links  linkGroups
+	taken  inodes
+	xattrs xattrCache
 
+	ctx   context.Context // of the run, for what is called back without one
 	abort context.CancelCauseFunc
 
 	mu     sync.Mutex
@@ -138,7 +158,8 @@ type restorer struct {
 	last   string             // path for Progress
 
 	files, linked, directories, kept, deleted atomic.Int64
-	bytes, keptBytes, problems, owners        atomic.Int64
+	bytes, keptBytes                          atomic.Int64
+	problems, flawed, owners                  atomic.Int64
 	done, doneBytes                           atomic.Int64
 	openFiles, remembered                     atomic.Int64
 }
@@ -156,34 +177,42 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	}
 	r := &restorer{
 		o: o, obs: obs, cat: d.Catalog, key: d.HashKey, active: make(map[*file]struct{}),
-		fetch: fetch.New(fetch.Options{Index: d.Catalog, Store: d.Store, Opener: d.Opener, HashKey: d.HashKey, Concurrency: o.Concurrency}),
+		fetch: fetch.New(fetch.Options{
+			Index: d.Catalog, Store: d.Store, Repository: d.Repository, Opener: d.Opener, HashKey: d.HashKey, Concurrency: o.Concurrency,
+		}),
 	}
 	if entry.Kind != backup.Directory {
 		r.o.Delete = false // one file says nothing of what is beside it
 	}
-	if err := r.openTarget(); err != nil {
+	if err := r.openTarget(entry.Kind == backup.Directory); err != nil {
 		return Summary{}, err
 	}
 	defer r.closeTarget()
-	ctx, r.abort = context.WithCancelCause(ctx)
+	r.ctx, r.abort = context.WithCancelCause(ctx)
 	defer r.abort(nil)
 	stopTelling := r.tellProgress()
-	err = r.run(ctx, entry)
+	err = r.run(r.ctx, entry)
 	stopTelling()
 	if err != nil {
 		r.discardActive()
-		return r.summary(), err
 	}
-	r.reportOwners()
-	return r.summary(), nil
+	r.finishTarget(err == nil)
+	if err == nil {
+		r.reportOwners()
+		err = context.Cause(r.ctx) // what has come up in the end
+	}
+	return r.summary(), err
 }
 
 // run plans and writes until all is done.
 func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(windowsInFlight)
-	p := &planner{r: r, windows: g, window: &window{}}
-	err := p.plan(gctx, entry)
+	p := &planner{r: r, windows: g, window: &window{}, hasher: chunk.NewHasher([32]byte(r.key))}
+	var err error
+	if p.stale, err = r.flawAbove(gctx); err == nil {
+		err = p.plan(gctx, entry)
+	}
 	if waited := g.Wait(); err == nil || errors.Is(err, context.Canceled) {
 		err = errors.Join(waited, err)
 	}
@@ -192,20 +221,6 @@ func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
 		return cause
 	}
 	return err
-}
-
-func (r *restorer) openTarget() (err error) {
-	if _, err := os.Stat(r.o.Target); r.o.DryRun && errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	r.root, err = target.Open(r.o.Target, r.o.Snapshot[:])
-	return err
-}
-
-func (r *restorer) closeTarget() {
-	if r.root != nil {
-		r.root.Close()
-	}
 }
 
 // discardActive removes what is half written. All writers have ended.
@@ -226,15 +241,20 @@ func (r *restorer) problem(path, op string, err error) {
 		r.abort(fmt.Errorf("write to target %s: %w", r.o.Target, err))
 		return
 	}
-	if errors.Is(err, target.ErrOwner) {
+	r.attribute(path, op, err)
+}
+
+// attribute reports an attribute that could not be set. It never ends the run: an extended attribute for which an inode has no
+// room is "no space left on device" as well.
+func (r *restorer) attribute(path, op string, err error) {
+	switch {
+	case errors.Is(err, target.ErrOwner):
 		r.owners.Add(1)
-		return
+	case errors.Is(err, context.Canceled): // Restore's error says so
+	default:
+		r.problems.Add(1)
+		r.obs.Problem(backup.Problem{Path: path, Op: op, Err: err.Error()})
 	}
-	if errors.Is(err, context.Canceled) {
-		return // told by Restore's error
-	}
-	r.problems.Add(1)
-	r.obs.Problem(backup.Problem{Path: path, Op: op, Err: err.Error()})
 }
 
 func (r *restorer) reportOwners() {
@@ -295,6 +315,6 @@ func (r *restorer) summary() Summary {
 	return Summary{
 		Files: r.files.Load(), Links: r.linked.Load(), Directories: r.directories.Load(),
 		Kept: r.kept.Load(), Deleted: r.deleted.Load(), Bytes: r.bytes.Load(), KeptBytes: r.keptBytes.Load(),
-		Problems: r.problems.Load(), OwnersNotSet: r.owners.Load(),
+		Problems: r.problems.Load(), Flawed: r.flawed.Load(), OwnersNotSet: r.owners.Load(),
 	}
 }

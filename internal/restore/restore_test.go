@@ -88,20 +88,17 @@ func TestEverythingComesBack(t *testing.T) {
 
 func TestManyFilesOfManyPacksAndPages(t *testing.T) {
 	f := newFixture(t)
-	self := entry("", backup.Directory)
+	var pages [][]backup.Entry
 	for page := range 5 {
 		var entries []backup.Entry
 		for i := range 300 {
 			name := string(rune('a'+page)) + strings.Repeat("x", i%7) + string(rune('0'+i%10)) + strings.Repeat("y", i/10)
 			entries = append(entries, f.file(name, strings.Repeat(name, 1+i*3)))
 		}
-		p := backup.Page{Key: backup.PageKey(page), Entries: entries}
-		if page == 0 {
-			p.Self = &self
-		}
-		f.page(p)
+		pages = append(pages, entries)
 		f.newPack()
 	}
+	f.pagesOf("", pages...)
 	target := t.TempDir()
 	sum, obs := f.restore(Options{Target: target, Concurrency: 3})
 	obs.wantProblems(t)
@@ -214,45 +211,6 @@ func TestVerifyFindsWhatSizeAndTimeHide(t *testing.T) {
 	wantFile(t, filepath.Join(target, "bad"), "good")
 }
 
-func TestDelete(t *testing.T) {
-	f := newFixture(t)
-	f.directory("", f.file("keep", "k"), subdirectory("dir"), subdirectory("unread"))
-	f.directory("dir", f.file("in", "i"))
-	outside := t.TempDir()
-	write(t, filepath.Join(outside, "precious"), "p", testTime)
-	prepare := func(t *testing.T) string {
-		target := t.TempDir()
-		check(t, os.MkdirAll(filepath.Join(target, "dir/extra/deep"), 0o755))
-		check(t, os.MkdirAll(filepath.Join(target, "unread"), 0o755))
-		for _, path := range []string{"extra", "cache", "dir/extra/deep/file", "unread/old"} {
-			write(t, filepath.Join(target, path), "x", testTime)
-		}
-		check(t, os.Symlink(outside, filepath.Join(target, "dir/extra/out")))
-		check(t, os.Symlink(outside, filepath.Join(target, "out")))
-		return target
-	}
-	exclude, err := selection.Compile(backup.Selection{Exclude: []string{"cache"}})
-	check(t, err)
-
-	t.Run("dry run", func(t *testing.T) {
-		target := prepare(t)
-		_, obs := f.restore(Options{Target: target, Delete: true, DryRun: true, Exclude: exclude})
-		if got, want := obs.actions(), []string{"create dir/in", "create keep", "delete dir/extra", "delete extra", "delete out"}; !slices.Equal(got, want) {
-			t.Errorf("%q, want %q", got, want)
-		}
-		wantNames(t, target, "dir", "unread", "extra", "cache", "out")
-	})
-	t.Run("delete", func(t *testing.T) {
-		target := prepare(t)
-		_, obs := f.restore(Options{Target: target, Delete: true, Exclude: exclude})
-		obs.wantProblems(t, "unread") // it has no page: nothing is known of it
-		wantNames(t, target, "dir", "unread", "keep", "cache")
-		wantNames(t, filepath.Join(target, "dir"), "in")
-		wantFile(t, filepath.Join(target, "unread/old"), "x")
-	})
-	wantFile(t, filepath.Join(outside, "precious"), "p")
-}
-
 func TestDryRunMakesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.directory("", f.file("a", "a"), subdirectory("d"))
@@ -314,54 +272,6 @@ func TestPartOfASnapshot(t *testing.T) {
 	}
 }
 
-func TestUnreadable(t *testing.T) {
-	f := newFixture(t)
-	lost, carried := entry("lost", backup.File), f.file("carried", "the last good copy")
-	lost.Size, lost.Flags, carried.Flags = 10, backup.Unreadable, backup.Unreadable
-	f.directory("", lost, carried)
-	target := t.TempDir()
-	sum, obs := f.restore(Options{Target: target})
-	obs.wantProblems(t, "lost")
-	wantNames(t, target, "carried")
-	if sum.Problems != 1 || sum.Files != 1 {
-		t.Errorf("%+v", sum)
-	}
-}
-
-// What hardlinked names become when the first of them cannot be restored, and
-// when the target has another file of that name.
-func TestHardlinks(t *testing.T) {
-	f := newFixture(t)
-	names := func(content string, inode uint64, names ...string) (entries []backup.Entry) {
-		for _, name := range names {
-			e := f.file(name, content)
-			e.Nlink, e.Inode = 3, inode
-			entries = append(entries, e)
-		}
-		return entries
-	}
-	bad := names("lost", 2, "x", "y", "z")
-	for i := range bad {
-		bad[i].Content.Refs = []backup.Ref{{Chunk: backup.ChunkID{1}, Length: 4, Span: 4}}
-	}
-	f.directory("", append(names("linked", 1, "a", "b", "c"), bad...)...)
-	target := t.TempDir()
-	write(t, filepath.Join(target, "b"), "linked", testTime)
-	sum, obs := f.restore(Options{Target: target})
-	obs.wantProblems(t, "x", "y", "z")
-	wantNames(t, target, "a", "b", "c")
-	if a := stat(t, filepath.Join(target, "a")); a.Nlink != 3 || a.Ino != stat(t, filepath.Join(target, "b")).Ino {
-		t.Errorf("a has %d names", a.Nlink)
-	}
-	if sum.Links != 2 || sum.Files != 1 {
-		t.Errorf("%+v", sum)
-	}
-	sum, _ = f.restore(Options{Target: target})
-	if sum.Kept != 3 {
-		t.Errorf("second restore: %+v", sum)
-	}
-}
-
 // Stopped after any number of files, nothing at the target looks finished that
 // is not, and running it again completes it.
 func TestInterruptedAndRunAgain(t *testing.T) {
@@ -414,4 +324,24 @@ func TestInterruptedAndRunAgain(t *testing.T) {
 		names = append(names, name)
 	}
 	wantNames(t, target, names...)
+}
+
+// A directory that could not be read when it was backed up is made, and said: an empty one would look like what was there.
+func TestDirectoryThatCouldNotBeRead(t *testing.T) {
+	f := newFixture(t)
+	f.directory("", f.file("file", "f"), subdirectory("closed"))
+	self := entry("", backup.Directory)
+	self.Flags = backup.Unreadable
+	f.page(backup.Page{Path: "closed", Self: &self})
+	for _, dry := range []bool{true, false} {
+		_, obs := f.restore(Options{Target: filepath.Join(t.TempDir(), "target"), DryRun: dry})
+		obs.wantProblems(t, "closed")
+	}
+	// Nothing in it is deleted, since it may have been there.
+	target := filepath.Join(t.TempDir(), "target")
+	check(t, os.MkdirAll(filepath.Join(target, "closed"), 0o700))
+	check(t, os.WriteFile(filepath.Join(target, "closed/there"), []byte("t"), 0o600))
+	_, obs := f.restore(Options{Target: target, Delete: true})
+	obs.wantProblems(t, "closed")
+	wantFile(t, filepath.Join(target, "closed/there"), "t")
 }

@@ -47,6 +47,18 @@ func TestWithoutRoot(t *testing.T) {
 		check(t, os.Chmod(filepath.Join(target, "closed"), 0))
 	}
 	check(t, os.Chmod(filepath.Join(target, "closed"), 0o700)) // or it cannot be removed
+
+	// That the owner of the target is not set is no reason to leave its mark.
+	f = newFixture(t)
+	theirDirectory := entry("", backup.Directory)
+	theirDirectory.Mode, theirDirectory.UID = 0o750, 12345
+	f.page(backup.Page{Self: &theirDirectory, Entries: []backup.Entry{f.file("mine", "m")}})
+	target = filepath.Join(t.TempDir(), "target")
+	f.restore(Options{Target: target})
+	wantNames(t, target, "mine")
+	if st := stat(t, target); st.Mode&0o7777 != 0o750 || st.Mtim.Sec != testTime.Sec {
+		t.Errorf("the target has mode %o, time %v", st.Mode&0o7777, st.Mtim)
+	}
 }
 
 // asNobody runs the calling test again as another user.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/fetch"
 )
 
@@ -23,23 +24,58 @@ const (
 // A window is a run of files that are restored together, in whatever order
 // their chunks come.
 type window struct {
-	files  []*file
-	chunks int
+	files       []*file
+	directories []*directory // that wait until their xattr chunk is fetched
+	chunks      int
+	xattrs      map[backup.Ref]struct{} // chunks of files and directories
+	xattrBytes  int64
 }
 
 func (w *window) add(f *file) {
 	w.files = append(w.files, f)
 	w.chunks += len(f.e.Content.Refs)
+	if !f.further {
+		w.wantXattrs(f.e.XattrChunk)
+	}
+}
+
+// addDirectory has the directory wait until its xattr chunk is fetched, if it has one.
+func (w *window) addDirectory(d *directory) {
+	if d.self.XattrChunk.Length > 0 {
+		w.directories = append(w.directories, d)
+		w.wantXattrs(d.self.XattrChunk)
+		d.pending.Add(1)
+	}
+}
+
+func (w *window) wantXattrs(ref backup.Ref) {
+	if ref.Length == 0 {
+		return
+	}
+	if _, ok := w.xattrs[ref]; ok {
+		return
+	}
+	if w.xattrs == nil {
+		w.xattrs = make(map[backup.Ref]struct{})
+	}
+	w.xattrs[ref] = struct{}{}
+	w.xattrBytes += min(ref.Length, chunk.MaxBytes) // no chunk has more
 }
 
 func (w *window) full() bool {
-	return len(w.files) >= maxWindowEntries || w.chunks >= maxWindowChunks
+	return len(w.files)+len(w.directories) >= maxWindowEntries || w.chunks >= maxWindowChunks || w.xattrBytes >= maxWindowXattrBytes
 }
 
 // flush finds out what to do with the window's files and starts that.
 func (p *planner) flush(ctx context.Context) error {
-	r, files := p.r, p.window.files
+	r, w, files := p.r, p.window, p.window.files
 	p.window = &window{}
+	if err := w.takeXattrs(ctx, r); err != nil {
+		return err
+	}
+	for _, d := range w.directories {
+		d.done()
+	}
 	if len(files) == 0 {
 		return nil
 	}

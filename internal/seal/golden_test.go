@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/ed25519"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/cryptotest"
+
+	"github.com/zeebo/blake3"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -23,12 +28,20 @@ const goldenDir = "testdata/v1"
 var goldenWorkerKey = WorkerKey{
 	Repository: backup.RepositoryID([]byte("golden repositor")),
 	Dedup:      DedupKey([]byte("0123456789abcdef0123456789abcdef")),
+	Signer:     goldenSigner,
 }
+
+// The signer is that of committer-key.txt.
+var goldenSigner = goldenSigning.Signer()
+
+var goldenSigning = SigningKey{ed25519.NewKeyFromSeed([]byte("a seed of Ed25519 has 32 bytes, "))}
 
 const (
 	goldenPlaintext = "what the frame says"
 	goldenCounter   = 1<<63 | 5
 	goldenAAD       = "additional data"
+	goldenName      = "commits/61206e616d65"
+	goldenObject    = "what the committers say"
 )
 
 func TestWriteGolden(t *testing.T) {
@@ -52,13 +65,25 @@ func TestWriteGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	committer, err := CommitterKey{Repository: goldenWorkerKey.Repository, Signing: goldenSigning}.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	committerBlob, err := sealer.SealBlob(committer)
+	if err != nil {
+		t.Fatal(err)
+	}
 	files := map[string][]byte{
-		"identity.txt":    []byte("# " + bob.recipient + "\n" + bob.identity + "\n"),
-		"wrapped.age":     wrapped,
-		"sealed.bin":      key.Seal(nil, []byte(goldenPlaintext), goldenCounter, []byte(goldenAAD)),
-		"worker-key.txt":  text,
-		"worker-key.age":  blob,
-		"recipient-1.txt": []byte(alice.recipient + "\n"),
+		"identity.txt": []byte("# bctl repository of a test\n" + SignerComment(goldenWorkerKey.Repository, goldenSigner) + "\n" +
+			SignerComment(backup.RepositoryID{1}, Signer{2}) + "\n# public key: " + bob.recipient + "\n" + bob.identity + "\n"),
+		"committer-key.txt": committer,
+		"committer-key.age": committerBlob,
+		"signature.bin":     goldenSigning.Sign(goldenWorkerKey.Repository, goldenName, []byte(goldenObject)),
+		"wrapped.age":       wrapped,
+		"sealed.bin":        key.Seal(nil, []byte(goldenPlaintext), goldenCounter, []byte(goldenAAD)),
+		"worker-key.txt":    text,
+		"worker-key.age":    blob,
+		"recipient-1.txt":   []byte(alice.recipient + "\n"),
 	}
 	for name, data := range files {
 		if err := os.WriteFile(filepath.Join(goldenDir, name), data, 0o644); err != nil {
@@ -91,12 +116,70 @@ func TestReadGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Repository != goldenWorkerKey.Repository || got.Dedup != goldenWorkerKey.Dedup || len(got.Recipients) != 2 {
+	if got.Repository != goldenWorkerKey.Repository || got.Dedup != goldenWorkerKey.Dedup || got.Signer != goldenSigner || len(got.Recipients) != 2 {
 		t.Errorf("worker key %+v", got)
 	}
 	again, err := got.MarshalText()
 	if err != nil || !bytes.Equal(again, text) {
 		t.Errorf("MarshalText: %q, %v", again, err)
+	}
+}
+
+func TestReadGoldenCommitterKey(t *testing.T) {
+	opener, err := NewOpener(golden(t, "identity.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := opener.OpenBlob(golden(t, "committer-key.age"))
+	if err != nil || !bytes.Equal(text, golden(t, "committer-key.txt")) {
+		t.Fatalf("OpenBlob: %q, %v", text, err)
+	}
+	key, err := ParseCommitterKey(text)
+	if err != nil || key.Repository != goldenWorkerKey.Repository || key.Signing.Signer() != goldenSigner {
+		t.Fatalf("%+v, %v", key, err)
+	}
+	// Ed25519 is deterministic: the signature is format.
+	signature := golden(t, "signature.bin")
+	if got := key.Signing.Sign(key.Repository, goldenName, []byte(goldenObject)); !bytes.Equal(got, signature) {
+		t.Errorf("signature %x, and it was %x", got, signature)
+	}
+	if err := goldenSigner.Verify(key.Repository, goldenName, []byte(goldenObject), signature); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadGoldenSigner(t *testing.T) {
+	file := golden(t, "identity.txt")
+	if s, ok, err := SignerOf(file, goldenWorkerKey.Repository); err != nil || !ok || s != goldenSigner {
+		t.Errorf("signer %v, %v, %v", s, ok, err)
+	}
+	if s, ok, err := SignerOf(file, backup.RepositoryID{1}); err != nil || !ok || s != (Signer{2}) {
+		t.Errorf("the other signer %v, %v, %v", s, ok, err)
+	}
+}
+
+// The signed bytes, one by one, against the standard library alone.
+func TestSignatureIsEd25519(t *testing.T) {
+	hash := blake3.Sum256([]byte("data"))
+	message := slices.Concat([]byte("bctl 2026-11-22 signature v1\x00"), bytes.Repeat([]byte{7}, 16), []byte{4, 0, 0, 0}, []byte("name"), hash[:])
+	seed := []byte("a seed of Ed25519 has 32 bytes, ")
+	want := ed25519.Sign(ed25519.NewKeyFromSeed(seed), message)
+	repository := backup.RepositoryID(bytes.Repeat([]byte{7}, 16))
+	if got := goldenSigning.Sign(repository, "name", []byte("data")); !bytes.Equal(got, want) {
+		t.Errorf("Sign: %x, want %x", got, want)
+	}
+}
+
+// The key files that the format's page shows are the golden ones.
+func TestExamplesInDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../docs/formats/keys.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"worker-key.txt", "committer-key.txt"} {
+		if !bytes.Contains(page, slices.Concat([]byte("```text\n"), golden(t, name), []byte("```\n"))) {
+			t.Errorf("docs/formats/keys.md does not show %s", name)
+		}
 	}
 }
 
@@ -129,6 +212,38 @@ func FuzzParseWorkerKey(f *testing.F) {
 		text, err := k.MarshalText()
 		if err != nil || !bytes.Equal(text, data) {
 			t.Errorf("%q is another text of the key %q (%v)", data, text, err)
+		}
+	})
+}
+
+func FuzzParseCommitterKey(f *testing.F) {
+	f.Add(golden(f, "committer-key.txt"))
+	f.Add([]byte("bctl-committer-key v1\nrepository 00\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		k, err := ParseCommitterKey(data)
+		if err != nil {
+			if !errors.Is(err, backup.ErrInvalid) && !errors.Is(err, backup.ErrCorrupt) {
+				t.Error(err)
+			}
+			return
+		}
+		text, err := k.MarshalText()
+		if err != nil || !bytes.Equal(text, data) {
+			t.Errorf("%q is another text of the key %q (%v)", data, text, err)
+		}
+	})
+}
+
+func FuzzSignerOf(f *testing.F) {
+	f.Add(golden(f, "identity.txt"))
+	f.Add([]byte(signerLine + "\n" + signerLine))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, ok, err := SignerOf(data, goldenWorkerKey.Repository)
+		if err != nil && !errors.Is(err, backup.ErrInvalid) {
+			t.Error(err)
+		}
+		if ok != (s != Signer{}) || ok && err != nil {
+			t.Errorf("signer %v, %v, %v", s, ok, err)
 		}
 	})
 }

@@ -2,6 +2,8 @@ package seal
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -242,7 +244,7 @@ func TestConcurrentUse(t *testing.T) {
 
 func TestWorkerKeyText(t *testing.T) {
 	alice, bob := newPerson(t), newPerson(t)
-	key := WorkerKey{Repository: backup.NewRepositoryID(), Dedup: NewDedupKey(), Recipients: []string{alice.recipient, bob.recipient}}
+	key := WorkerKey{Repository: backup.NewRepositoryID(), Dedup: NewDedupKey(), Signer: NewSigningKey().Signer(), Recipients: []string{alice.recipient, bob.recipient}}
 	text, err := key.MarshalText()
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +253,7 @@ func TestWorkerKeyText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Repository != key.Repository || got.Dedup != key.Dedup || !slices.Equal(got.Recipients, key.Recipients) {
+	if got.Repository != key.Repository || got.Dedup != key.Dedup || got.Signer != key.Signer || !slices.Equal(got.Recipients, key.Recipients) {
 		t.Errorf("parsed %+v, want %+v", got, key)
 	}
 }
@@ -268,7 +270,7 @@ func TestWorkerKeyHidesDedupKey(t *testing.T) {
 
 func TestParseWorkerKeyRefusesEdits(t *testing.T) {
 	alice, bob := newPerson(t), newPerson(t)
-	good, err := WorkerKey{Repository: backup.RepositoryID{1}, Dedup: DedupKey{2}, Recipients: []string{alice.recipient, bob.recipient}}.MarshalText()
+	good, err := WorkerKey{Repository: backup.RepositoryID{1}, Dedup: DedupKey{2}, Signer: Signer{3}, Recipients: []string{alice.recipient, bob.recipient}}.MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,10 +280,6 @@ func TestParseWorkerKeyRefusesEdits(t *testing.T) {
 			t.Fatalf("%q is not there", from)
 		}
 		return edited
-	}
-	resum := func(text string) string {
-		body, _, _ := strings.Cut(text, "checksum ")
-		return body + "checksum " + checksum([]byte(body)) + "\n"
 	}
 	tests := []struct {
 		name, text string
@@ -294,6 +292,9 @@ func TestParseWorkerKeyRefusesEdits(t *testing.T) {
 		{"a digit of the dedup key", edit("dedup 0200", "dedup 0201"), backup.ErrCorrupt},
 		{"upper case", resum(edit(strings.Repeat("0", 20), strings.Repeat("0", 19)+"A")), backup.ErrInvalid},
 		{"a zero dedup key", resum(edit("dedup 02", "dedup 00")), backup.ErrInvalid},
+		{"a zero signer", resum(edit("signer 03", "signer 00")), backup.ErrInvalid},
+		{"no signer", resum(edit("signer 03"+strings.Repeat("0", 62)+"\n", "")), backup.ErrInvalid},
+		{"a short signer", resum(edit("signer 0300", "signer 03")), backup.ErrInvalid},
 		{"a zero repository", resum(edit("repository 01", "repository 00")), backup.ErrInvalid},
 		{"a recipient twice", resum(edit(bob.recipient, alice.recipient)), backup.ErrInvalid},
 		{"an identity as recipient", resum(edit(bob.recipient, bob.identity)), backup.ErrInvalid},
@@ -304,14 +305,14 @@ func TestParseWorkerKeyRefusesEdits(t *testing.T) {
 		{"a line more", string(good) + "\n", backup.ErrInvalid},
 		{"a comment", "# mine\n" + string(good), backup.ErrInvalid},
 		{"too many recipients", resum(edit("checksum", strings.Repeat("recipient "+bob.recipient+"\n", MaxRecipients)+"checksum")), backup.ErrInvalid},
-		{"too long", string(good) + strings.Repeat(" ", MaxWorkerKeyBytes), backup.ErrInvalid},
+		{"too long", string(good) + strings.Repeat(" ", MaxKeyFileBytes), backup.ErrInvalid},
 	}
 	for _, tt := range tests {
 		k, err := ParseWorkerKey([]byte(tt.text))
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
-		if k.Dedup != (DedupKey{}) {
+		if k.Dedup != (DedupKey{}) || k.Recipients != nil {
 			t.Errorf("%s: a key comes with the error", tt.name)
 		}
 	}
@@ -320,6 +321,13 @@ func TestParseWorkerKeyRefusesEdits(t *testing.T) {
 			t.Errorf("truncated to %d bytes: no error", i)
 		}
 	}
+}
+
+// resum makes the checksum of a key's text right.
+func resum(text string) string {
+	body, _, _ := strings.Cut(text, "checksum ")
+	sum := sha256.Sum256([]byte(body))
+	return body + "checksum " + hex.EncodeToString(sum[:8]) + "\n"
 }
 
 type person struct{ identity, recipient string }

@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -43,6 +44,7 @@ type Matcher struct {
 	patterns  []pattern // last first: the first that matches decides
 	markers   []string
 	selection backup.Selection
+	matched   []atomic.Bool // of patterns, where somebody watches
 }
 
 // Compile returns a Matcher. Its error wraps backup.ErrInvalid and names what
@@ -100,10 +102,38 @@ func (m *Matcher) Excluded(path string, isDir bool) bool {
 	base := path[strings.LastIndexByte(path, '/')+1:]
 	for i := range m.patterns {
 		if p := &m.patterns[i]; p.match(path, base, isDir) {
+			m.mark(i, path, base, isDir)
 			return !p.negated
 		}
 	}
 	return false
+}
+
+// Watch has the Matcher note which patterns match, for Unmatched. It is called before anything is matched.
+func (m *Matcher) Watch() { m.matched = make([]atomic.Bool, len(m.patterns)) }
+
+// Unmatched returns the patterns that have matched none of the paths that Excluded was asked for since Watch, in
+// their order. A pattern counts as matching also where a later one decided.
+func (m *Matcher) Unmatched() []string {
+	var texts []string
+	for i := range slices.Backward(m.matched) {
+		if !m.matched[i].Load() {
+			texts = append(texts, m.selection.Exclude[len(m.patterns)-1-i])
+		}
+	}
+	return texts
+}
+
+// mark notes that pattern i matches, and which of those after it do, too.
+func (m *Matcher) mark(i int, path, base string, isDir bool) {
+	if m.matched == nil {
+		return
+	}
+	for ; i < len(m.matched); i++ {
+		if !m.matched[i].Load() && m.patterns[i].match(path, base, isDir) {
+			m.matched[i].Store(true)
+		}
+	}
 }
 
 // HasMarkers reports whether IsMarker can be true.

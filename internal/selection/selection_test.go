@@ -274,6 +274,44 @@ func git(t *testing.T, dir string, stdin *bytes.Buffer, args ...string) []byte {
 	return out
 }
 
+// Which patterns match nothing is known of a Matcher that is watched; looking costs no allocation.
+func TestUnmatched(t *testing.T) {
+	for _, test := range []struct{ patterns, paths, want string }{
+		{"*.log *.tmp", "a.log b", "*.tmp"},
+		{"*.log *.tmp", "", "*.log *.tmp"},
+		{"a b c", "c a", "b"},
+		{"*.log a.log", "a.log", ""},  // the last one decides, and both match
+		{"*.log !a.log", "a.log", ""}, // what is taken in again was matched by both
+		{"*.log !a.log", "b.log", "!a.log"},
+		{"cache/ cache", "cache", "cache/"}, // a file
+		{"cache/ cache", "cache/", ""},
+		{"/x a", "y/x a/", "/x"},
+		{"a a", "a", ""},
+		{"", "a", ""},
+	} {
+		m := compile(t, strings.Fields(test.patterns)...)
+		if got := m.Unmatched(); got != nil {
+			t.Errorf("%q: %q of a Matcher that nobody watches", test.patterns, got)
+		}
+		m.Watch()
+		for path := range strings.FieldsSeq(test.paths) {
+			name, isDir := strings.CutSuffix(path, "/")
+			want := compile(t, strings.Fields(test.patterns)...).Excluded(name, isDir)
+			if got := m.Excluded(name, isDir); got != want {
+				t.Errorf("%q: %s is excluded: %v, want %v", test.patterns, path, got, want)
+			}
+		}
+		if got := strings.Join(m.Unmatched(), " "); got != test.want {
+			t.Errorf("%q of %q: %q match nothing, want %q", test.patterns, test.paths, got, test.want)
+		}
+	}
+	m := compile(t, "*.log", "a/*/b", "[a-c]?", "**/x")
+	m.Watch()
+	if n := testing.AllocsPerRun(100, func() { m.Excluded("a/y/b", false); m.Excluded("nothing", true) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func FuzzExcluded(f *testing.F) {
 	f.Add("a/**/[!b-c]*\\?", "a/x/y/dd?", true)
 	f.Fuzz(func(t *testing.T, pattern, path string, isDir bool) {

@@ -6,13 +6,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 )
 
 var (
-	// ErrStale: the directory or file is no longer what it was when it was opened.
+	// ErrStale: the file server has forgotten what was opened. It may be there
+	// still: open it again.
 	ErrStale = errors.New("stale")
+	// ErrReplaced: an entry of another kind has taken the place of the file.
+	ErrReplaced = errors.New("something else is there by now")
 	// ErrExpired: the source snapshot is gone, or another is in its place.
 	ErrExpired = errors.New("the source snapshot has expired")
 )
@@ -43,16 +47,26 @@ type Source interface {
 // may be called concurrently.
 type Tree interface {
 	// OpenDirectory opens a directory. Errors wrap fs.ErrNotExist,
-	// fs.ErrPermission, backup.ErrOutside (a component is a symlink) or
-	// syscall.ENOTDIR (it is no directory any more). One that may be looked at
-	// but not listed opens all the same: then Read fails with fs.ErrPermission.
+	// fs.ErrPermission, backup.ErrOutside (a component is a symlink),
+	// syscall.ENOTDIR (it is no directory any more) or ErrStale. One that may be
+	// looked at but not listed opens all the same: then Read fails.
 	OpenDirectory(ctx context.Context, path string) (Directory, error)
 	// RootDevice is the st_dev of the root, for one-file-system walks.
 	RootDevice() uint64
-	// Check fails with ErrExpired where the tree is a source snapshot that is
-	// gone, or has another in its place. Until it has returned nil, nothing that was
-	// seen in the tree is to be believed: below a snapshot that expires, files
-	// vanish as if they had been deleted. Of an ordinary tree it is always nil.
+	// Root identifies the root that was opened; of a source snapshot, that of
+	// the tree that it was found in.
+	Root() backup.Root
+	// Clock is the time by the clock that stamps changes in the tree, as far as
+	// it is known, and how much earlier it may be: by how coarse the clock is,
+	// and by how far it may be from this machine's.
+	Clock() (now time.Time, behind time.Duration)
+	// Check fails unless the root that was opened is still there, and at the
+	// place where it was opened. Until it has returned nil, nothing that was seen
+	// in the tree is to be believed: where a file system is unmounted or a source
+	// snapshot expires, files vanish as if they had been deleted. What changes in
+	// the tree makes no difference. Errors wrap ErrExpired (of a source snapshot)
+	// or backup.ErrUnavailable; one is an OtherTreeError where another root is at
+	// that place.
 	Check(ctx context.Context) error
 	// Close gives the root back. A second call does nothing.
 	Close() error
@@ -61,17 +75,19 @@ type Tree interface {
 // A Directory is an open directory. It belongs to one goroutine, except that
 // OpenFile may be called concurrently with itself.
 type Directory interface {
-	// Self returns the directory's own attributes, without xattrs. It is the
-	// one stat of this directory.
+	// Self returns the directory's own attributes, without xattrs, and the flag
+	// Boundary where a file system begins there. It is the one stat of this
+	// directory.
 	Self() backup.Entry
 
 	// Read appends further entries to dst, in the order in which the file
 	// system gives them, as many as it gives at once, and returns io.EOF (and
 	// no entries) after the last. Files and special files come with all
 	// their attributes but for xattrs and content, from exactly one stat each;
-	// subdirectories with Name, Kind and Inode only, from none. Entries that vanish
-	// meanwhile are left out. An entry whose stat fails otherwise
-	// is left out too and reported to problem. statCalls is how many stats were made.
+	// subdirectories with Name, Kind and Inode only, from none. An entry whose
+	// stat fails is left out and reported to problem; of one that has vanished
+	// meanwhile the error wraps fs.ErrNotExist. statCalls is how many stats were
+	// made.
 	Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) (entries []backup.Entry, statCalls int, err error)
 
 	// Xattrs returns the extended attributes of the directory itself (name
@@ -81,7 +97,7 @@ type Directory interface {
 	Xattrs(ctx context.Context, name string, kind backup.Kind) ([]backup.Xattr, error)
 
 	// OpenFile opens a regular file of this directory for one read from
-	// front to back. An entry that is not a regular file any more is ErrStale.
+	// front to back. An entry that is not a regular file any more is ErrReplaced.
 	OpenFile(ctx context.Context, name string) (File, error)
 
 	// Close gives the directory back. A second call does nothing.
@@ -110,4 +126,4 @@ type File interface {
 }
 
 // MaxXattrBytes is the most that the extended attributes of one entry may come to.
-const MaxXattrBytes = 256 << 10
+const MaxXattrBytes = 1 << 20

@@ -15,6 +15,9 @@ const (
 
 	PacksPrefix    = "packs/"
 	SegmentsPrefix = "segments/"
+	CommitsPrefix  = "commits/"
+	CatalogPrefix  = "catalog/"
+	IndexPrefix    = "index/"
 	KeysPrefix     = "keys/"
 )
 
@@ -29,6 +32,17 @@ func PackName(snapshot backup.SnapshotID, pack backup.PackID) string {
 // by one attempt at the commit.
 func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) string {
 	return fmt.Sprintf("%s%s/%s-%06d", SegmentsPrefix, snapshot, attempt, part)
+}
+
+// CommitName is the name of a snapshot's commit record.
+func CommitName(snapshot backup.SnapshotID) string { return CommitsPrefix + snapshot.String() }
+
+// CatalogName is the name of a catalog: names sort as their sequences do.
+func CatalogName(sequence int64) string { return fmt.Sprintf("%s%016x", CatalogPrefix, sequence) }
+
+// IndexName is the name of part n of a copy of the index.
+func IndexName(sequence int64, part int) string {
+	return fmt.Sprintf("%s%016x-%06d", IndexPrefix, sequence, part)
 }
 
 // MaxNameBytes is the length of the longest name. S3 allows 1,024 bytes; the

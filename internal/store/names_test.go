@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"math"
 	"path"
 	"strings"
 	"testing"
@@ -14,15 +15,50 @@ func TestNamesOfObjectsAreNames(t *testing.T) {
 		ConfigName,
 		PackName(backup.NewSnapshotID(), backup.NewPackID()),
 		SegmentName(backup.NewSnapshotID(), backup.NewPackID(), 0),
+		CommitName(backup.NewSnapshotID()),
+		CatalogName(1), CatalogName(math.MaxInt64),
+		IndexName(1, 0), IndexName(math.MaxInt64, math.MaxInt32),
 	} {
 		if err := CheckName(name); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, prefix := range []string{"", PacksPrefix, SegmentsPrefix, KeysPrefix, "packs", "packs/a"} {
+	for _, prefix := range []string{"", PacksPrefix, SegmentsPrefix, CommitsPrefix, CatalogPrefix, IndexPrefix, KeysPrefix, "packs", "packs/a"} {
 		if err := CheckPrefix(prefix); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Names are format: they are in stores that exist, and signatures name them.
+func TestNamesNeverChange(t *testing.T) {
+	snapshot, pack := backup.SnapshotID{0xab, 15: 1}, backup.PackID{0xcd, 15: 2}
+	const s, p = "ab000000000000000000000000000001", "cd000000000000000000000000000002"
+	for got, want := range map[string]string{
+		ConfigName:                       "repository",
+		PackName(snapshot, pack):         "packs/" + s + "/" + p,
+		SegmentName(snapshot, pack, 0):   "segments/" + s + "/" + p + "-000000",
+		SegmentName(snapshot, pack, 12):  "segments/" + s + "/" + p + "-000012",
+		SegmentName(snapshot, pack, 1e6): "segments/" + s + "/" + p + "-1000000",
+		CommitName(snapshot):             "commits/" + s,
+		CatalogName(0x1234):              "catalog/0000000000001234",
+		IndexName(0x1234, 5):             "index/0000000000001234-000005",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// A store lists by name: the newest catalog is the last.
+func TestNamesOfCatalogsAscend(t *testing.T) {
+	last := ""
+	for _, sequence := range []int64{1, 2, 9, 10, 15, 16, 255, 256, 1 << 40, math.MaxInt64} {
+		name := CatalogName(sequence)
+		if name <= last {
+			t.Errorf("%s comes after %s", name, last)
+		}
+		last = name
 	}
 }
 

@@ -116,6 +116,11 @@ func (p problems) add(list []backup.Problem) {
 	}
 }
 
+// vanished counts what was gone before it could be backed up.
+func (m *Metrics) vanished() prometheus.Counter {
+	return m.total("bctl_vanished_total", "Files and directories that a walk found, and that were gone when they were to be read.")
+}
+
 // stages counts the seconds of work by stage, of those stages that the service has.
 type stages struct {
 	names    []string

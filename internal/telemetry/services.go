@@ -10,7 +10,7 @@ import (
 
 // A Walker measures a walker. All methods of a nil one do nothing.
 type Walker struct {
-	entries, directories, stats, statSeconds prometheus.Counter
+	entries, directories, stats, statSeconds, vanished prometheus.Counter
 
 	slices   prometheus.Histogram
 	hand     inHand
@@ -29,6 +29,7 @@ func (m *Metrics) Walker() *Walker {
 		directories: m.total("bctl_walk_directories_total", "Directories walked."),
 		stats:       m.total("bctl_walk_stats_total", "Stats that filers were asked for."),
 		statSeconds: m.total("bctl_walk_stat_seconds_total", "Seconds that filers took for stats."),
+		vanished:    m.vanished(),
 		slices:      m.seconds("bctl_walk_slice_seconds", "Time of one walk task, until its result was sent."),
 		hand:        m.inHand("task"), stages: m.stages("walk"), problems: m.problems(), retries: m.Retries("task"),
 	}
@@ -44,6 +45,7 @@ func (w *Walker) Part(part *backup.SliceWalked, answers time.Duration) {
 	addTo(w.directories, float64(c.Directories))
 	addTo(w.stats, float64(c.StatCalls))
 	addTo(w.statSeconds, answers.Seconds())
+	addTo(w.vanished, float64(c.Vanished))
 	w.stages.add(c.WalkSeconds)
 	w.problems.add(part.Problems)
 }
@@ -76,7 +78,7 @@ func (h inHand) set(all, stalled int) {
 
 // A Reader measures a reader. All methods of a nil one do nothing.
 type Reader struct {
-	readBytes, newBytes, storedBytes, packBytes prometheus.Counter
+	readBytes, newBytes, storedBytes, packBytes, vanished prometheus.Counter
 
 	batches, puts prometheus.Histogram
 	hand          inHand
@@ -94,6 +96,7 @@ func (m *Metrics) Reader() *Reader {
 		readBytes:   m.total("bctl_read_bytes_total", "Bytes read from filers."),
 		newBytes:    m.total("bctl_new_bytes_total", "Bytes read from filers that were not stored before."),
 		storedBytes: m.total("bctl_stored_bytes_total", "What packs grew by, for bytes that were new: compressed and sealed."),
+		vanished:    m.vanished(),
 		packBytes:   m.total("bctl_pack_put_bytes_total", "Bytes of packs that the store has taken."),
 		batches:     m.seconds("bctl_read_batch_seconds", "Time of one read batch, until its result was sent."),
 		puts:        m.seconds("bctl_pack_put_seconds", "Time that the store took to take one pack."),
@@ -111,6 +114,7 @@ func (r *Reader) Batch(m *backup.BatchStored, took time.Duration) {
 	addTo(r.readBytes, float64(c.ReadBytes))
 	addTo(r.newBytes, float64(c.NewBytes))
 	addTo(r.storedBytes, float64(c.StoredBytes))
+	addTo(r.vanished, float64(c.Vanished))
 	r.stages.add(c.ReadSeconds, c.HashSeconds, c.CompressSeconds, c.SealSeconds, c.UploadSeconds)
 	r.problems.add(m.Problems)
 	observe(r.batches, took)

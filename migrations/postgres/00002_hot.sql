@@ -1,6 +1,7 @@
 -- The hot tables, written in bulk and by hand. internal/index says what they mean.
 
 -- +goose Up
+INSERT INTO schema_versions (version, oldest) VALUES (2, 2);
 
 -- A version of a page, valid from first_snapshot to last_snapshot of its shard; NULL: still current.
 -- directory and fingerprint are 128 bits, which uuid stores without a length. Wide columns come last, so that the
@@ -13,6 +14,7 @@ CREATE TABLE pages (
     inode          bigint NOT NULL,
     directory      uuid   NOT NULL,
     fingerprint    uuid   NOT NULL,
+    digest         bytea  NOT NULL, -- of the whole row: listing.Digest
     path_key       bytea  NOT NULL,
     listing        bytea  NOT NULL,
     PRIMARY KEY (shard, directory, page, first_snapshot)
@@ -56,14 +58,47 @@ CREATE TABLE chunks_d PARTITION OF chunks FOR VALUES FROM ('d0000000-0000-0000-0
 CREATE TABLE chunks_e PARTITION OF chunks FOR VALUES FROM ('e0000000-0000-0000-0000-000000000000') TO ('f0000000-0000-0000-0000-000000000000');
 CREATE TABLE chunks_f PARTITION OF chunks FOR VALUES FROM ('f0000000-0000-0000-0000-000000000000') TO (MAXVALUE);
 
--- Whoever relies on pack relies on relies_on too: pack came with chunks that were there already.
-CREATE TABLE pack_dependencies (
-    pack      bigint NOT NULL,
-    relies_on bigint NOT NULL,
-    PRIMARY KEY (pack, relies_on)
+-- What list chunks refer to, so that what is alive is known without a key: ids of 16 bytes each, of list chunks
+-- again where nested.
+CREATE TABLE chunk_lists (
+    list   uuid    NOT NULL PRIMARY KEY,
+    nested boolean NOT NULL,
+    chunks bytea   NOT NULL
+);
+ALTER TABLE chunk_lists ALTER COLUMN chunks SET STORAGE EXTERNAL;
+
+-- Catalogs that are in the store, by their sequence.
+CREATE TABLE catalogs (
+    sequence bigint NOT NULL PRIMARY KEY,
+    digest   bytea  NOT NULL, -- of what it says
+    written  bigint NOT NULL -- microseconds since 1970
 );
 
+-- Further places of chunks: two packs may come with the same chunk.
+CREATE TABLE chunk_copies (
+    id           uuid    NOT NULL,
+    pack         bigint  NOT NULL,
+    frame        integer NOT NULL,
+    frame_offset integer NOT NULL,
+    length       integer NOT NULL,
+    PRIMARY KEY (id, pack)
+);
+
+-- Pages that snapshots left which were not committed: the next snapshot of the shard takes over content that they name.
+CREATE TABLE interrupted_pages (
+    shard     bigint NOT NULL,
+    page      bigint NOT NULL,
+    directory uuid   NOT NULL,
+    listing   bytea  NOT NULL,
+    PRIMARY KEY (shard, directory, page)
+);
+ALTER TABLE interrupted_pages ALTER COLUMN listing SET STORAGE EXTERNAL;
+
 -- +goose Down
-DROP TABLE pack_dependencies;
+DROP TABLE interrupted_pages;
+DROP TABLE chunk_copies;
+DROP TABLE catalogs;
+DROP TABLE chunk_lists;
 DROP TABLE chunks;
 DROP TABLE pages;
+DELETE FROM schema_versions WHERE version = 2;

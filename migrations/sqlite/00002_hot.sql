@@ -1,6 +1,7 @@
 -- The hot tables, written in bulk and by hand. internal/index says what they mean.
 
 -- +goose Up
+INSERT INTO schema_versions (version, oldest) VALUES (2, 2);
 
 -- A version of a page, valid from first_snapshot to last_snapshot of its shard; NULL: still current.
 -- The listing is last: rows are read up to the last column that is asked for.
@@ -12,6 +13,7 @@ CREATE TABLE pages (
     inode          INTEGER NOT NULL,
     directory      BLOB    NOT NULL,
     fingerprint    BLOB    NOT NULL,
+    digest         BLOB    NOT NULL, -- of the whole row: listing.Digest
     path_key       BLOB    NOT NULL,
     listing        BLOB    NOT NULL
 ) STRICT;
@@ -34,14 +36,45 @@ CREATE TABLE chunks (
     length       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Whoever relies on pack relies on relies_on too: pack came with chunks that were there already.
-CREATE TABLE pack_dependencies (
-    pack      INTEGER NOT NULL,
-    relies_on INTEGER NOT NULL,
-    PRIMARY KEY (pack, relies_on)
+-- What list chunks refer to, so that what is alive is known without a key: ids of 16 bytes each, of list chunks
+-- again where nested.
+CREATE TABLE chunk_lists (
+    list   BLOB    NOT NULL PRIMARY KEY,
+    nested INTEGER NOT NULL,
+    chunks BLOB    NOT NULL
+) STRICT;
+
+-- Catalogs that are in the store, by their sequence.
+CREATE TABLE catalogs (
+    sequence INTEGER NOT NULL PRIMARY KEY,
+    digest   BLOB    NOT NULL, -- of what it says
+    written  INTEGER NOT NULL -- microseconds since 1970
+) STRICT;
+
+-- Further places of chunks: two packs may come with the same chunk.
+CREATE TABLE chunk_copies (
+    id           BLOB    NOT NULL,
+    pack         INTEGER NOT NULL,
+    frame        INTEGER NOT NULL,
+    frame_offset INTEGER NOT NULL,
+    length       INTEGER NOT NULL,
+    PRIMARY KEY (id, pack)
 ) STRICT, WITHOUT ROWID;
 
+-- Pages that snapshots left which were not committed: the next snapshot of the shard takes over content that they name.
+CREATE TABLE interrupted_pages (
+    shard     INTEGER NOT NULL,
+    page      INTEGER NOT NULL,
+    directory BLOB    NOT NULL,
+    listing   BLOB    NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX interrupted_pages_key ON interrupted_pages (shard, directory, page);
+
 -- +goose Down
-DROP TABLE pack_dependencies;
+DROP TABLE interrupted_pages;
+DROP TABLE chunk_copies;
+DROP TABLE catalogs;
+DROP TABLE chunk_lists;
 DROP TABLE chunks;
 DROP TABLE pages;
+DELETE FROM schema_versions WHERE version = 2;

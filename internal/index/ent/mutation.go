@@ -3202,20 +3202,24 @@ func (m *LeaderMutation) ResetEdge(name string) error {
 // PackMutation represents an operation that mutates the Pack nodes in the graph.
 type PackMutation struct {
 	config
-	op              Op
-	typ             string
-	id              *int64
-	pack            *uuid.UUID
-	snapshot        *uuid.UUID
-	stored_bytes    *int64
-	addstored_bytes *int64
-	chunks          *int
-	addchunks       *int
-	condemned       *bool
-	clearedFields   map[string]struct{}
-	done            bool
-	oldValue        func(context.Context) (*Pack, error)
-	predicates      []predicate.Pack
+	op               Op
+	typ              string
+	id               *int64
+	pack             *uuid.UUID
+	snapshot         *uuid.UUID
+	object           *uuid.UUID
+	object_offset    *int64
+	addobject_offset *int64
+	stored_bytes     *int64
+	addstored_bytes  *int64
+	frame_bytes      *[]byte
+	chunks           *int
+	addchunks        *int
+	condemned        *bool
+	clearedFields    map[string]struct{}
+	done             bool
+	oldValue         func(context.Context) (*Pack, error)
+	predicates       []predicate.Pack
 }
 
 var _ ent.Mutation = (*PackMutation)(nil)
@@ -3394,6 +3398,98 @@ func (m *PackMutation) ResetSnapshot() {
 	m.snapshot = nil
 }
 
+// SetObject sets the "object" field.
+func (m *PackMutation) SetObject(u uuid.UUID) {
+	m.object = &u
+}
+
+// Object returns the value of the "object" field in the mutation.
+func (m *PackMutation) Object() (r uuid.UUID, exists bool) {
+	v := m.object
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldObject returns the old "object" field's value of the Pack entity.
+// If the Pack object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *PackMutation) OldObject(ctx context.Context) (v uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldObject is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldObject requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldObject: %w", err)
+	}
+	return oldValue.Object, nil
+}
+
+// ResetObject resets all changes to the "object" field.
+func (m *PackMutation) ResetObject() {
+	m.object = nil
+}
+
+// SetObjectOffset sets the "object_offset" field.
+func (m *PackMutation) SetObjectOffset(i int64) {
+	m.object_offset = &i
+	m.addobject_offset = nil
+}
+
+// ObjectOffset returns the value of the "object_offset" field in the mutation.
+func (m *PackMutation) ObjectOffset() (r int64, exists bool) {
+	v := m.object_offset
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldObjectOffset returns the old "object_offset" field's value of the Pack entity.
+// If the Pack object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *PackMutation) OldObjectOffset(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldObjectOffset is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldObjectOffset requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldObjectOffset: %w", err)
+	}
+	return oldValue.ObjectOffset, nil
+}
+
+// AddObjectOffset adds i to the "object_offset" field.
+func (m *PackMutation) AddObjectOffset(i int64) {
+	if m.addobject_offset != nil {
+		*m.addobject_offset += i
+	} else {
+		m.addobject_offset = &i
+	}
+}
+
+// AddedObjectOffset returns the value that was added to the "object_offset" field in this mutation.
+func (m *PackMutation) AddedObjectOffset() (r int64, exists bool) {
+	v := m.addobject_offset
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetObjectOffset resets all changes to the "object_offset" field.
+func (m *PackMutation) ResetObjectOffset() {
+	m.object_offset = nil
+	m.addobject_offset = nil
+}
+
 // SetStoredBytes sets the "stored_bytes" field.
 func (m *PackMutation) SetStoredBytes(i int64) {
 	m.stored_bytes = &i
@@ -3448,6 +3544,42 @@ func (m *PackMutation) AddedStoredBytes() (r int64, exists bool) {
 func (m *PackMutation) ResetStoredBytes() {
 	m.stored_bytes = nil
 	m.addstored_bytes = nil
+}
+
+// SetFrameBytes sets the "frame_bytes" field.
+func (m *PackMutation) SetFrameBytes(b []byte) {
+	m.frame_bytes = &b
+}
+
+// FrameBytes returns the value of the "frame_bytes" field in the mutation.
+func (m *PackMutation) FrameBytes() (r []byte, exists bool) {
+	v := m.frame_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFrameBytes returns the old "frame_bytes" field's value of the Pack entity.
+// If the Pack object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *PackMutation) OldFrameBytes(ctx context.Context) (v []byte, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFrameBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFrameBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFrameBytes: %w", err)
+	}
+	return oldValue.FrameBytes, nil
+}
+
+// ResetFrameBytes resets all changes to the "frame_bytes" field.
+func (m *PackMutation) ResetFrameBytes() {
+	m.frame_bytes = nil
 }
 
 // SetChunks sets the "chunks" field.
@@ -3576,15 +3708,24 @@ func (m *PackMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *PackMutation) Fields() []string {
-	fields := make([]string, 0, 5)
+	fields := make([]string, 0, 8)
 	if m.pack != nil {
 		fields = append(fields, pack.FieldPack)
 	}
 	if m.snapshot != nil {
 		fields = append(fields, pack.FieldSnapshot)
 	}
+	if m.object != nil {
+		fields = append(fields, pack.FieldObject)
+	}
+	if m.object_offset != nil {
+		fields = append(fields, pack.FieldObjectOffset)
+	}
 	if m.stored_bytes != nil {
 		fields = append(fields, pack.FieldStoredBytes)
+	}
+	if m.frame_bytes != nil {
+		fields = append(fields, pack.FieldFrameBytes)
 	}
 	if m.chunks != nil {
 		fields = append(fields, pack.FieldChunks)
@@ -3604,8 +3745,14 @@ func (m *PackMutation) Field(name string) (ent.Value, bool) {
 		return m.Pack()
 	case pack.FieldSnapshot:
 		return m.Snapshot()
+	case pack.FieldObject:
+		return m.Object()
+	case pack.FieldObjectOffset:
+		return m.ObjectOffset()
 	case pack.FieldStoredBytes:
 		return m.StoredBytes()
+	case pack.FieldFrameBytes:
+		return m.FrameBytes()
 	case pack.FieldChunks:
 		return m.Chunks()
 	case pack.FieldCondemned:
@@ -3623,8 +3770,14 @@ func (m *PackMutation) OldField(ctx context.Context, name string) (ent.Value, er
 		return m.OldPack(ctx)
 	case pack.FieldSnapshot:
 		return m.OldSnapshot(ctx)
+	case pack.FieldObject:
+		return m.OldObject(ctx)
+	case pack.FieldObjectOffset:
+		return m.OldObjectOffset(ctx)
 	case pack.FieldStoredBytes:
 		return m.OldStoredBytes(ctx)
+	case pack.FieldFrameBytes:
+		return m.OldFrameBytes(ctx)
 	case pack.FieldChunks:
 		return m.OldChunks(ctx)
 	case pack.FieldCondemned:
@@ -3652,12 +3805,33 @@ func (m *PackMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetSnapshot(v)
 		return nil
+	case pack.FieldObject:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetObject(v)
+		return nil
+	case pack.FieldObjectOffset:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetObjectOffset(v)
+		return nil
 	case pack.FieldStoredBytes:
 		v, ok := value.(int64)
 		if !ok {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetStoredBytes(v)
+		return nil
+	case pack.FieldFrameBytes:
+		v, ok := value.([]byte)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFrameBytes(v)
 		return nil
 	case pack.FieldChunks:
 		v, ok := value.(int)
@@ -3681,6 +3855,9 @@ func (m *PackMutation) SetField(name string, value ent.Value) error {
 // this mutation.
 func (m *PackMutation) AddedFields() []string {
 	var fields []string
+	if m.addobject_offset != nil {
+		fields = append(fields, pack.FieldObjectOffset)
+	}
 	if m.addstored_bytes != nil {
 		fields = append(fields, pack.FieldStoredBytes)
 	}
@@ -3695,6 +3872,8 @@ func (m *PackMutation) AddedFields() []string {
 // was not set, or was not defined in the schema.
 func (m *PackMutation) AddedField(name string) (ent.Value, bool) {
 	switch name {
+	case pack.FieldObjectOffset:
+		return m.AddedObjectOffset()
 	case pack.FieldStoredBytes:
 		return m.AddedStoredBytes()
 	case pack.FieldChunks:
@@ -3708,6 +3887,13 @@ func (m *PackMutation) AddedField(name string) (ent.Value, bool) {
 // type.
 func (m *PackMutation) AddField(name string, value ent.Value) error {
 	switch name {
+	case pack.FieldObjectOffset:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddObjectOffset(v)
+		return nil
 	case pack.FieldStoredBytes:
 		v, ok := value.(int64)
 		if !ok {
@@ -3755,8 +3941,17 @@ func (m *PackMutation) ResetField(name string) error {
 	case pack.FieldSnapshot:
 		m.ResetSnapshot()
 		return nil
+	case pack.FieldObject:
+		m.ResetObject()
+		return nil
+	case pack.FieldObjectOffset:
+		m.ResetObjectOffset()
+		return nil
 	case pack.FieldStoredBytes:
 		m.ResetStoredBytes()
+		return nil
+	case pack.FieldFrameBytes:
+		m.ResetFrameBytes()
 		return nil
 	case pack.FieldChunks:
 		m.ResetChunks()
@@ -5306,6 +5501,7 @@ type RepositoryMutation struct {
 	codec            *string
 	recipients       *[]string
 	appendrecipients []string
+	signer           *[]byte
 	clearedFields    map[string]struct{}
 	done             bool
 	oldValue         func(context.Context) (*Repository, error)
@@ -5667,6 +5863,42 @@ func (m *RepositoryMutation) ResetRecipients() {
 	m.appendrecipients = nil
 }
 
+// SetSigner sets the "signer" field.
+func (m *RepositoryMutation) SetSigner(b []byte) {
+	m.signer = &b
+}
+
+// Signer returns the value of the "signer" field in the mutation.
+func (m *RepositoryMutation) Signer() (r []byte, exists bool) {
+	v := m.signer
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSigner returns the old "signer" field's value of the Repository entity.
+// If the Repository object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *RepositoryMutation) OldSigner(ctx context.Context) (v []byte, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSigner is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSigner requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSigner: %w", err)
+	}
+	return oldValue.Signer, nil
+}
+
+// ResetSigner resets all changes to the "signer" field.
+func (m *RepositoryMutation) ResetSigner() {
+	m.signer = nil
+}
+
 // Where appends a list predicates to the RepositoryMutation builder.
 func (m *RepositoryMutation) Where(ps ...predicate.Repository) {
 	m.predicates = append(m.predicates, ps...)
@@ -5701,7 +5933,7 @@ func (m *RepositoryMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *RepositoryMutation) Fields() []string {
-	fields := make([]string, 0, 6)
+	fields := make([]string, 0, 7)
 	if m.repository != nil {
 		fields = append(fields, repository.FieldRepository)
 	}
@@ -5719,6 +5951,9 @@ func (m *RepositoryMutation) Fields() []string {
 	}
 	if m.recipients != nil {
 		fields = append(fields, repository.FieldRecipients)
+	}
+	if m.signer != nil {
+		fields = append(fields, repository.FieldSigner)
 	}
 	return fields
 }
@@ -5740,6 +5975,8 @@ func (m *RepositoryMutation) Field(name string) (ent.Value, bool) {
 		return m.Codec()
 	case repository.FieldRecipients:
 		return m.Recipients()
+	case repository.FieldSigner:
+		return m.Signer()
 	}
 	return nil, false
 }
@@ -5761,6 +5998,8 @@ func (m *RepositoryMutation) OldField(ctx context.Context, name string) (ent.Val
 		return m.OldCodec(ctx)
 	case repository.FieldRecipients:
 		return m.OldRecipients(ctx)
+	case repository.FieldSigner:
+		return m.OldSigner(ctx)
 	}
 	return nil, fmt.Errorf("unknown Repository field %s", name)
 }
@@ -5811,6 +6050,13 @@ func (m *RepositoryMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetRecipients(v)
+		return nil
+	case repository.FieldSigner:
+		v, ok := value.([]byte)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSigner(v)
 		return nil
 	}
 	return fmt.Errorf("unknown Repository field %s", name)
@@ -5894,6 +6140,9 @@ func (m *RepositoryMutation) ResetField(name string) error {
 	case repository.FieldRecipients:
 		m.ResetRecipients()
 		return nil
+	case repository.FieldSigner:
+		m.ResetSigner()
+		return nil
 	}
 	return fmt.Errorf("unknown Repository field %s", name)
 }
@@ -5952,6 +6201,7 @@ type ShardMutation struct {
 	op                  Op
 	typ                 string
 	id                  *int64
+	shard_key           *uuid.UUID
 	name                *string
 	source              *string
 	last_number         *int64
@@ -5967,6 +6217,11 @@ type ShardMutation struct {
 	addlast_good_files  *int64
 	last_good_bytes     *int64
 	addlast_good_bytes  *int64
+	interrupted         *bool
+	checkpoint_bytes    *int64
+	addcheckpoint_bytes *int64
+	segment_bytes       *int64
+	addsegment_bytes    *int64
 	policy_id           *int64
 	addpolicy_id        *int64
 	policy_revision     *int64
@@ -6088,6 +6343,42 @@ func (m *ShardMutation) IDs(ctx context.Context) ([]int64, error) {
 	default:
 		return nil, fmt.Errorf("IDs is not allowed on %s operations", m.op)
 	}
+}
+
+// SetShardKey sets the "shard_key" field.
+func (m *ShardMutation) SetShardKey(u uuid.UUID) {
+	m.shard_key = &u
+}
+
+// ShardKey returns the value of the "shard_key" field in the mutation.
+func (m *ShardMutation) ShardKey() (r uuid.UUID, exists bool) {
+	v := m.shard_key
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldShardKey returns the old "shard_key" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldShardKey(ctx context.Context) (v uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldShardKey is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldShardKey requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldShardKey: %w", err)
+	}
+	return oldValue.ShardKey, nil
+}
+
+// ResetShardKey resets all changes to the "shard_key" field.
+func (m *ShardMutation) ResetShardKey() {
+	m.shard_key = nil
 }
 
 // SetFilerID sets the "filer_id" field.
@@ -6641,6 +6932,154 @@ func (m *ShardMutation) ResetLastGoodBytes() {
 	m.addlast_good_bytes = nil
 }
 
+// SetInterrupted sets the "interrupted" field.
+func (m *ShardMutation) SetInterrupted(b bool) {
+	m.interrupted = &b
+}
+
+// Interrupted returns the value of the "interrupted" field in the mutation.
+func (m *ShardMutation) Interrupted() (r bool, exists bool) {
+	v := m.interrupted
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldInterrupted returns the old "interrupted" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldInterrupted(ctx context.Context) (v bool, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldInterrupted is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldInterrupted requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldInterrupted: %w", err)
+	}
+	return oldValue.Interrupted, nil
+}
+
+// ResetInterrupted resets all changes to the "interrupted" field.
+func (m *ShardMutation) ResetInterrupted() {
+	m.interrupted = nil
+}
+
+// SetCheckpointBytes sets the "checkpoint_bytes" field.
+func (m *ShardMutation) SetCheckpointBytes(i int64) {
+	m.checkpoint_bytes = &i
+	m.addcheckpoint_bytes = nil
+}
+
+// CheckpointBytes returns the value of the "checkpoint_bytes" field in the mutation.
+func (m *ShardMutation) CheckpointBytes() (r int64, exists bool) {
+	v := m.checkpoint_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCheckpointBytes returns the old "checkpoint_bytes" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldCheckpointBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCheckpointBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCheckpointBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCheckpointBytes: %w", err)
+	}
+	return oldValue.CheckpointBytes, nil
+}
+
+// AddCheckpointBytes adds i to the "checkpoint_bytes" field.
+func (m *ShardMutation) AddCheckpointBytes(i int64) {
+	if m.addcheckpoint_bytes != nil {
+		*m.addcheckpoint_bytes += i
+	} else {
+		m.addcheckpoint_bytes = &i
+	}
+}
+
+// AddedCheckpointBytes returns the value that was added to the "checkpoint_bytes" field in this mutation.
+func (m *ShardMutation) AddedCheckpointBytes() (r int64, exists bool) {
+	v := m.addcheckpoint_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCheckpointBytes resets all changes to the "checkpoint_bytes" field.
+func (m *ShardMutation) ResetCheckpointBytes() {
+	m.checkpoint_bytes = nil
+	m.addcheckpoint_bytes = nil
+}
+
+// SetSegmentBytes sets the "segment_bytes" field.
+func (m *ShardMutation) SetSegmentBytes(i int64) {
+	m.segment_bytes = &i
+	m.addsegment_bytes = nil
+}
+
+// SegmentBytes returns the value of the "segment_bytes" field in the mutation.
+func (m *ShardMutation) SegmentBytes() (r int64, exists bool) {
+	v := m.segment_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSegmentBytes returns the old "segment_bytes" field's value of the Shard entity.
+// If the Shard object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *ShardMutation) OldSegmentBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSegmentBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSegmentBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSegmentBytes: %w", err)
+	}
+	return oldValue.SegmentBytes, nil
+}
+
+// AddSegmentBytes adds i to the "segment_bytes" field.
+func (m *ShardMutation) AddSegmentBytes(i int64) {
+	if m.addsegment_bytes != nil {
+		*m.addsegment_bytes += i
+	} else {
+		m.addsegment_bytes = &i
+	}
+}
+
+// AddedSegmentBytes returns the value that was added to the "segment_bytes" field in this mutation.
+func (m *ShardMutation) AddedSegmentBytes() (r int64, exists bool) {
+	v := m.addsegment_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetSegmentBytes resets all changes to the "segment_bytes" field.
+func (m *ShardMutation) ResetSegmentBytes() {
+	m.segment_bytes = nil
+	m.addsegment_bytes = nil
+}
+
 // SetPolicyID sets the "policy_id" field.
 func (m *ShardMutation) SetPolicyID(i int64) {
 	m.policy_id = &i
@@ -6980,7 +7419,10 @@ func (m *ShardMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *ShardMutation) Fields() []string {
-	fields := make([]string, 0, 16)
+	fields := make([]string, 0, 20)
+	if m.shard_key != nil {
+		fields = append(fields, shard.FieldShardKey)
+	}
 	if m.filer != nil {
 		fields = append(fields, shard.FieldFilerID)
 	}
@@ -7017,6 +7459,15 @@ func (m *ShardMutation) Fields() []string {
 	if m.last_good_bytes != nil {
 		fields = append(fields, shard.FieldLastGoodBytes)
 	}
+	if m.interrupted != nil {
+		fields = append(fields, shard.FieldInterrupted)
+	}
+	if m.checkpoint_bytes != nil {
+		fields = append(fields, shard.FieldCheckpointBytes)
+	}
+	if m.segment_bytes != nil {
+		fields = append(fields, shard.FieldSegmentBytes)
+	}
 	if m.policy_id != nil {
 		fields = append(fields, shard.FieldPolicyID)
 	}
@@ -7037,6 +7488,8 @@ func (m *ShardMutation) Fields() []string {
 // schema.
 func (m *ShardMutation) Field(name string) (ent.Value, bool) {
 	switch name {
+	case shard.FieldShardKey:
+		return m.ShardKey()
 	case shard.FieldFilerID:
 		return m.FilerID()
 	case shard.FieldName:
@@ -7061,6 +7514,12 @@ func (m *ShardMutation) Field(name string) (ent.Value, bool) {
 		return m.LastGoodFiles()
 	case shard.FieldLastGoodBytes:
 		return m.LastGoodBytes()
+	case shard.FieldInterrupted:
+		return m.Interrupted()
+	case shard.FieldCheckpointBytes:
+		return m.CheckpointBytes()
+	case shard.FieldSegmentBytes:
+		return m.SegmentBytes()
 	case shard.FieldPolicyID:
 		return m.PolicyID()
 	case shard.FieldPolicyRevision:
@@ -7078,6 +7537,8 @@ func (m *ShardMutation) Field(name string) (ent.Value, bool) {
 // database failed.
 func (m *ShardMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
 	switch name {
+	case shard.FieldShardKey:
+		return m.OldShardKey(ctx)
 	case shard.FieldFilerID:
 		return m.OldFilerID(ctx)
 	case shard.FieldName:
@@ -7102,6 +7563,12 @@ func (m *ShardMutation) OldField(ctx context.Context, name string) (ent.Value, e
 		return m.OldLastGoodFiles(ctx)
 	case shard.FieldLastGoodBytes:
 		return m.OldLastGoodBytes(ctx)
+	case shard.FieldInterrupted:
+		return m.OldInterrupted(ctx)
+	case shard.FieldCheckpointBytes:
+		return m.OldCheckpointBytes(ctx)
+	case shard.FieldSegmentBytes:
+		return m.OldSegmentBytes(ctx)
 	case shard.FieldPolicyID:
 		return m.OldPolicyID(ctx)
 	case shard.FieldPolicyRevision:
@@ -7119,6 +7586,13 @@ func (m *ShardMutation) OldField(ctx context.Context, name string) (ent.Value, e
 // type.
 func (m *ShardMutation) SetField(name string, value ent.Value) error {
 	switch name {
+	case shard.FieldShardKey:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetShardKey(v)
+		return nil
 	case shard.FieldFilerID:
 		v, ok := value.(int64)
 		if !ok {
@@ -7203,6 +7677,27 @@ func (m *ShardMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetLastGoodBytes(v)
 		return nil
+	case shard.FieldInterrupted:
+		v, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetInterrupted(v)
+		return nil
+	case shard.FieldCheckpointBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCheckpointBytes(v)
+		return nil
+	case shard.FieldSegmentBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSegmentBytes(v)
+		return nil
 	case shard.FieldPolicyID:
 		v, ok := value.(int64)
 		if !ok {
@@ -7251,6 +7746,12 @@ func (m *ShardMutation) AddedFields() []string {
 	if m.addlast_good_bytes != nil {
 		fields = append(fields, shard.FieldLastGoodBytes)
 	}
+	if m.addcheckpoint_bytes != nil {
+		fields = append(fields, shard.FieldCheckpointBytes)
+	}
+	if m.addsegment_bytes != nil {
+		fields = append(fields, shard.FieldSegmentBytes)
+	}
 	if m.addpolicy_id != nil {
 		fields = append(fields, shard.FieldPolicyID)
 	}
@@ -7279,6 +7780,10 @@ func (m *ShardMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedLastGoodFiles()
 	case shard.FieldLastGoodBytes:
 		return m.AddedLastGoodBytes()
+	case shard.FieldCheckpointBytes:
+		return m.AddedCheckpointBytes()
+	case shard.FieldSegmentBytes:
+		return m.AddedSegmentBytes()
 	case shard.FieldPolicyID:
 		return m.AddedPolicyID()
 	case shard.FieldPolicyRevision:
@@ -7323,6 +7828,20 @@ func (m *ShardMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddLastGoodBytes(v)
+		return nil
+	case shard.FieldCheckpointBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCheckpointBytes(v)
+		return nil
+	case shard.FieldSegmentBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddSegmentBytes(v)
 		return nil
 	case shard.FieldPolicyID:
 		v, ok := value.(int64)
@@ -7400,6 +7919,9 @@ func (m *ShardMutation) ClearField(name string) error {
 // It returns an error if the field is not defined in the schema.
 func (m *ShardMutation) ResetField(name string) error {
 	switch name {
+	case shard.FieldShardKey:
+		m.ResetShardKey()
+		return nil
 	case shard.FieldFilerID:
 		m.ResetFilerID()
 		return nil
@@ -7435,6 +7957,15 @@ func (m *ShardMutation) ResetField(name string) error {
 		return nil
 	case shard.FieldLastGoodBytes:
 		m.ResetLastGoodBytes()
+		return nil
+	case shard.FieldInterrupted:
+		m.ResetInterrupted()
+		return nil
+	case shard.FieldCheckpointBytes:
+		m.ResetCheckpointBytes()
+		return nil
+	case shard.FieldSegmentBytes:
+		m.ResetSegmentBytes()
 		return nil
 	case shard.FieldPolicyID:
 		m.ResetPolicyID()
@@ -8216,18 +8747,34 @@ type SnapshotMutation struct {
 	addnumber            *int64
 	base                 *int64
 	addbase              *int64
+	base_id              *uuid.UUID
 	state                *string
 	reason               *string
 	started              *time.Time
+	sort_time            *time.Time
 	committed            *time.Time
 	source               *string
+	root                 *string
+	compare              *uint8
+	addcompare           *int8
 	cancel               *string
 	selection            *backup.Selection
 	allow_shrink         *bool
+	new_root             *bool
 	tags                 *[]string
 	appendtags           []string
-	segments             *[]string
-	appendsegments       []string
+	segment              *uuid.UUID
+	segment_parts        *int
+	addsegment_parts     *int
+	checkpoint           *bool
+	pages                *int64
+	addpages             *int64
+	pages_sum            *[]byte
+	ended                *time.Time
+	recorded             *bool
+	committer            *string
+	commit_until         *int64
+	addcommit_until      *int64
 	files                *int64
 	addfiles             *int64
 	directories          *int64
@@ -8250,6 +8797,12 @@ type SnapshotMutation struct {
 	addread_bytes        *int64
 	errors               *int64
 	adderrors            *int64
+	vanished             *int64
+	addvanished          *int64
+	carried              *int64
+	addcarried           *int64
+	torn                 *int64
+	addtorn              *int64
 	problems_stored      *int64
 	addproblems_stored   *int64
 	tasks_announced      *int64
@@ -8599,6 +9152,55 @@ func (m *SnapshotMutation) ResetBase() {
 	m.addbase = nil
 }
 
+// SetBaseID sets the "base_id" field.
+func (m *SnapshotMutation) SetBaseID(u uuid.UUID) {
+	m.base_id = &u
+}
+
+// BaseID returns the value of the "base_id" field in the mutation.
+func (m *SnapshotMutation) BaseID() (r uuid.UUID, exists bool) {
+	v := m.base_id
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldBaseID returns the old "base_id" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldBaseID(ctx context.Context) (v *uuid.UUID, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldBaseID is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldBaseID requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldBaseID: %w", err)
+	}
+	return oldValue.BaseID, nil
+}
+
+// ClearBaseID clears the value of the "base_id" field.
+func (m *SnapshotMutation) ClearBaseID() {
+	m.base_id = nil
+	m.clearedFields[snapshot.FieldBaseID] = struct{}{}
+}
+
+// BaseIDCleared returns if the "base_id" field was cleared in this mutation.
+func (m *SnapshotMutation) BaseIDCleared() bool {
+	_, ok := m.clearedFields[snapshot.FieldBaseID]
+	return ok
+}
+
+// ResetBaseID resets all changes to the "base_id" field.
+func (m *SnapshotMutation) ResetBaseID() {
+	m.base_id = nil
+	delete(m.clearedFields, snapshot.FieldBaseID)
+}
+
 // SetState sets the "state" field.
 func (m *SnapshotMutation) SetState(s string) {
 	m.state = &s
@@ -8707,6 +9309,42 @@ func (m *SnapshotMutation) ResetStarted() {
 	m.started = nil
 }
 
+// SetSortTime sets the "sort_time" field.
+func (m *SnapshotMutation) SetSortTime(t time.Time) {
+	m.sort_time = &t
+}
+
+// SortTime returns the value of the "sort_time" field in the mutation.
+func (m *SnapshotMutation) SortTime() (r time.Time, exists bool) {
+	v := m.sort_time
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSortTime returns the old "sort_time" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldSortTime(ctx context.Context) (v time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSortTime is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSortTime requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSortTime: %w", err)
+	}
+	return oldValue.SortTime, nil
+}
+
+// ResetSortTime resets all changes to the "sort_time" field.
+func (m *SnapshotMutation) ResetSortTime() {
+	m.sort_time = nil
+}
+
 // SetCommitted sets the "committed" field.
 func (m *SnapshotMutation) SetCommitted(t time.Time) {
 	m.committed = &t
@@ -8790,6 +9428,98 @@ func (m *SnapshotMutation) OldSource(ctx context.Context) (v string, err error) 
 // ResetSource resets all changes to the "source" field.
 func (m *SnapshotMutation) ResetSource() {
 	m.source = nil
+}
+
+// SetRoot sets the "root" field.
+func (m *SnapshotMutation) SetRoot(s string) {
+	m.root = &s
+}
+
+// Root returns the value of the "root" field in the mutation.
+func (m *SnapshotMutation) Root() (r string, exists bool) {
+	v := m.root
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRoot returns the old "root" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldRoot(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRoot is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRoot requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRoot: %w", err)
+	}
+	return oldValue.Root, nil
+}
+
+// ResetRoot resets all changes to the "root" field.
+func (m *SnapshotMutation) ResetRoot() {
+	m.root = nil
+}
+
+// SetCompare sets the "compare" field.
+func (m *SnapshotMutation) SetCompare(u uint8) {
+	m.compare = &u
+	m.addcompare = nil
+}
+
+// Compare returns the value of the "compare" field in the mutation.
+func (m *SnapshotMutation) Compare() (r uint8, exists bool) {
+	v := m.compare
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCompare returns the old "compare" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCompare(ctx context.Context) (v uint8, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCompare is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCompare requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCompare: %w", err)
+	}
+	return oldValue.Compare, nil
+}
+
+// AddCompare adds u to the "compare" field.
+func (m *SnapshotMutation) AddCompare(u int8) {
+	if m.addcompare != nil {
+		*m.addcompare += u
+	} else {
+		m.addcompare = &u
+	}
+}
+
+// AddedCompare returns the value that was added to the "compare" field in this mutation.
+func (m *SnapshotMutation) AddedCompare() (r int8, exists bool) {
+	v := m.addcompare
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCompare resets all changes to the "compare" field.
+func (m *SnapshotMutation) ResetCompare() {
+	m.compare = nil
+	m.addcompare = nil
 }
 
 // SetCancel sets the "cancel" field.
@@ -8900,6 +9630,42 @@ func (m *SnapshotMutation) ResetAllowShrink() {
 	m.allow_shrink = nil
 }
 
+// SetNewRoot sets the "new_root" field.
+func (m *SnapshotMutation) SetNewRoot(b bool) {
+	m.new_root = &b
+}
+
+// NewRoot returns the value of the "new_root" field in the mutation.
+func (m *SnapshotMutation) NewRoot() (r bool, exists bool) {
+	v := m.new_root
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldNewRoot returns the old "new_root" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldNewRoot(ctx context.Context) (v bool, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldNewRoot is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldNewRoot requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldNewRoot: %w", err)
+	}
+	return oldValue.NewRoot, nil
+}
+
+// ResetNewRoot resets all changes to the "new_root" field.
+func (m *SnapshotMutation) ResetNewRoot() {
+	m.new_root = nil
+}
+
 // SetTags sets the "tags" field.
 func (m *SnapshotMutation) SetTags(s []string) {
 	m.tags = &s
@@ -8965,69 +9731,427 @@ func (m *SnapshotMutation) ResetTags() {
 	delete(m.clearedFields, snapshot.FieldTags)
 }
 
-// SetSegments sets the "segments" field.
-func (m *SnapshotMutation) SetSegments(s []string) {
-	m.segments = &s
-	m.appendsegments = nil
+// SetSegment sets the "segment" field.
+func (m *SnapshotMutation) SetSegment(u uuid.UUID) {
+	m.segment = &u
 }
 
-// Segments returns the value of the "segments" field in the mutation.
-func (m *SnapshotMutation) Segments() (r []string, exists bool) {
-	v := m.segments
+// Segment returns the value of the "segment" field in the mutation.
+func (m *SnapshotMutation) Segment() (r uuid.UUID, exists bool) {
+	v := m.segment
 	if v == nil {
 		return
 	}
 	return *v, true
 }
 
-// OldSegments returns the old "segments" field's value of the Snapshot entity.
+// OldSegment returns the old "segment" field's value of the Snapshot entity.
 // If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
 // An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *SnapshotMutation) OldSegments(ctx context.Context) (v []string, err error) {
+func (m *SnapshotMutation) OldSegment(ctx context.Context) (v *uuid.UUID, err error) {
 	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldSegments is only allowed on UpdateOne operations")
+		return v, errors.New("OldSegment is only allowed on UpdateOne operations")
 	}
 	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldSegments requires an ID field in the mutation")
+		return v, errors.New("OldSegment requires an ID field in the mutation")
 	}
 	oldValue, err := m.oldValue(ctx)
 	if err != nil {
-		return v, fmt.Errorf("querying old value for OldSegments: %w", err)
+		return v, fmt.Errorf("querying old value for OldSegment: %w", err)
 	}
-	return oldValue.Segments, nil
+	return oldValue.Segment, nil
 }
 
-// AppendSegments adds s to the "segments" field.
-func (m *SnapshotMutation) AppendSegments(s []string) {
-	m.appendsegments = append(m.appendsegments, s...)
+// ClearSegment clears the value of the "segment" field.
+func (m *SnapshotMutation) ClearSegment() {
+	m.segment = nil
+	m.clearedFields[snapshot.FieldSegment] = struct{}{}
 }
 
-// AppendedSegments returns the list of values that were appended to the "segments" field in this mutation.
-func (m *SnapshotMutation) AppendedSegments() ([]string, bool) {
-	if len(m.appendsegments) == 0 {
-		return nil, false
-	}
-	return m.appendsegments, true
-}
-
-// ClearSegments clears the value of the "segments" field.
-func (m *SnapshotMutation) ClearSegments() {
-	m.segments = nil
-	m.appendsegments = nil
-	m.clearedFields[snapshot.FieldSegments] = struct{}{}
-}
-
-// SegmentsCleared returns if the "segments" field was cleared in this mutation.
-func (m *SnapshotMutation) SegmentsCleared() bool {
-	_, ok := m.clearedFields[snapshot.FieldSegments]
+// SegmentCleared returns if the "segment" field was cleared in this mutation.
+func (m *SnapshotMutation) SegmentCleared() bool {
+	_, ok := m.clearedFields[snapshot.FieldSegment]
 	return ok
 }
 
-// ResetSegments resets all changes to the "segments" field.
-func (m *SnapshotMutation) ResetSegments() {
-	m.segments = nil
-	m.appendsegments = nil
-	delete(m.clearedFields, snapshot.FieldSegments)
+// ResetSegment resets all changes to the "segment" field.
+func (m *SnapshotMutation) ResetSegment() {
+	m.segment = nil
+	delete(m.clearedFields, snapshot.FieldSegment)
+}
+
+// SetSegmentParts sets the "segment_parts" field.
+func (m *SnapshotMutation) SetSegmentParts(i int) {
+	m.segment_parts = &i
+	m.addsegment_parts = nil
+}
+
+// SegmentParts returns the value of the "segment_parts" field in the mutation.
+func (m *SnapshotMutation) SegmentParts() (r int, exists bool) {
+	v := m.segment_parts
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSegmentParts returns the old "segment_parts" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldSegmentParts(ctx context.Context) (v int, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSegmentParts is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSegmentParts requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSegmentParts: %w", err)
+	}
+	return oldValue.SegmentParts, nil
+}
+
+// AddSegmentParts adds i to the "segment_parts" field.
+func (m *SnapshotMutation) AddSegmentParts(i int) {
+	if m.addsegment_parts != nil {
+		*m.addsegment_parts += i
+	} else {
+		m.addsegment_parts = &i
+	}
+}
+
+// AddedSegmentParts returns the value that was added to the "segment_parts" field in this mutation.
+func (m *SnapshotMutation) AddedSegmentParts() (r int, exists bool) {
+	v := m.addsegment_parts
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetSegmentParts resets all changes to the "segment_parts" field.
+func (m *SnapshotMutation) ResetSegmentParts() {
+	m.segment_parts = nil
+	m.addsegment_parts = nil
+}
+
+// SetCheckpoint sets the "checkpoint" field.
+func (m *SnapshotMutation) SetCheckpoint(b bool) {
+	m.checkpoint = &b
+}
+
+// Checkpoint returns the value of the "checkpoint" field in the mutation.
+func (m *SnapshotMutation) Checkpoint() (r bool, exists bool) {
+	v := m.checkpoint
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCheckpoint returns the old "checkpoint" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCheckpoint(ctx context.Context) (v bool, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCheckpoint is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCheckpoint requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCheckpoint: %w", err)
+	}
+	return oldValue.Checkpoint, nil
+}
+
+// ResetCheckpoint resets all changes to the "checkpoint" field.
+func (m *SnapshotMutation) ResetCheckpoint() {
+	m.checkpoint = nil
+}
+
+// SetPages sets the "pages" field.
+func (m *SnapshotMutation) SetPages(i int64) {
+	m.pages = &i
+	m.addpages = nil
+}
+
+// Pages returns the value of the "pages" field in the mutation.
+func (m *SnapshotMutation) Pages() (r int64, exists bool) {
+	v := m.pages
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPages returns the old "pages" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldPages(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPages is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPages requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPages: %w", err)
+	}
+	return oldValue.Pages, nil
+}
+
+// AddPages adds i to the "pages" field.
+func (m *SnapshotMutation) AddPages(i int64) {
+	if m.addpages != nil {
+		*m.addpages += i
+	} else {
+		m.addpages = &i
+	}
+}
+
+// AddedPages returns the value that was added to the "pages" field in this mutation.
+func (m *SnapshotMutation) AddedPages() (r int64, exists bool) {
+	v := m.addpages
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetPages resets all changes to the "pages" field.
+func (m *SnapshotMutation) ResetPages() {
+	m.pages = nil
+	m.addpages = nil
+}
+
+// SetPagesSum sets the "pages_sum" field.
+func (m *SnapshotMutation) SetPagesSum(b []byte) {
+	m.pages_sum = &b
+}
+
+// PagesSum returns the value of the "pages_sum" field in the mutation.
+func (m *SnapshotMutation) PagesSum() (r []byte, exists bool) {
+	v := m.pages_sum
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldPagesSum returns the old "pages_sum" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldPagesSum(ctx context.Context) (v []byte, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldPagesSum is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldPagesSum requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldPagesSum: %w", err)
+	}
+	return oldValue.PagesSum, nil
+}
+
+// ClearPagesSum clears the value of the "pages_sum" field.
+func (m *SnapshotMutation) ClearPagesSum() {
+	m.pages_sum = nil
+	m.clearedFields[snapshot.FieldPagesSum] = struct{}{}
+}
+
+// PagesSumCleared returns if the "pages_sum" field was cleared in this mutation.
+func (m *SnapshotMutation) PagesSumCleared() bool {
+	_, ok := m.clearedFields[snapshot.FieldPagesSum]
+	return ok
+}
+
+// ResetPagesSum resets all changes to the "pages_sum" field.
+func (m *SnapshotMutation) ResetPagesSum() {
+	m.pages_sum = nil
+	delete(m.clearedFields, snapshot.FieldPagesSum)
+}
+
+// SetEnded sets the "ended" field.
+func (m *SnapshotMutation) SetEnded(t time.Time) {
+	m.ended = &t
+}
+
+// Ended returns the value of the "ended" field in the mutation.
+func (m *SnapshotMutation) Ended() (r time.Time, exists bool) {
+	v := m.ended
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldEnded returns the old "ended" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldEnded(ctx context.Context) (v *time.Time, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldEnded is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldEnded requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldEnded: %w", err)
+	}
+	return oldValue.Ended, nil
+}
+
+// ClearEnded clears the value of the "ended" field.
+func (m *SnapshotMutation) ClearEnded() {
+	m.ended = nil
+	m.clearedFields[snapshot.FieldEnded] = struct{}{}
+}
+
+// EndedCleared returns if the "ended" field was cleared in this mutation.
+func (m *SnapshotMutation) EndedCleared() bool {
+	_, ok := m.clearedFields[snapshot.FieldEnded]
+	return ok
+}
+
+// ResetEnded resets all changes to the "ended" field.
+func (m *SnapshotMutation) ResetEnded() {
+	m.ended = nil
+	delete(m.clearedFields, snapshot.FieldEnded)
+}
+
+// SetRecorded sets the "recorded" field.
+func (m *SnapshotMutation) SetRecorded(b bool) {
+	m.recorded = &b
+}
+
+// Recorded returns the value of the "recorded" field in the mutation.
+func (m *SnapshotMutation) Recorded() (r bool, exists bool) {
+	v := m.recorded
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldRecorded returns the old "recorded" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldRecorded(ctx context.Context) (v bool, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldRecorded is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldRecorded requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldRecorded: %w", err)
+	}
+	return oldValue.Recorded, nil
+}
+
+// ResetRecorded resets all changes to the "recorded" field.
+func (m *SnapshotMutation) ResetRecorded() {
+	m.recorded = nil
+}
+
+// SetCommitter sets the "committer" field.
+func (m *SnapshotMutation) SetCommitter(s string) {
+	m.committer = &s
+}
+
+// Committer returns the value of the "committer" field in the mutation.
+func (m *SnapshotMutation) Committer() (r string, exists bool) {
+	v := m.committer
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCommitter returns the old "committer" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCommitter(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCommitter is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCommitter requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCommitter: %w", err)
+	}
+	return oldValue.Committer, nil
+}
+
+// ResetCommitter resets all changes to the "committer" field.
+func (m *SnapshotMutation) ResetCommitter() {
+	m.committer = nil
+}
+
+// SetCommitUntil sets the "commit_until" field.
+func (m *SnapshotMutation) SetCommitUntil(i int64) {
+	m.commit_until = &i
+	m.addcommit_until = nil
+}
+
+// CommitUntil returns the value of the "commit_until" field in the mutation.
+func (m *SnapshotMutation) CommitUntil() (r int64, exists bool) {
+	v := m.commit_until
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCommitUntil returns the old "commit_until" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCommitUntil(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCommitUntil is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCommitUntil requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCommitUntil: %w", err)
+	}
+	return oldValue.CommitUntil, nil
+}
+
+// AddCommitUntil adds i to the "commit_until" field.
+func (m *SnapshotMutation) AddCommitUntil(i int64) {
+	if m.addcommit_until != nil {
+		*m.addcommit_until += i
+	} else {
+		m.addcommit_until = &i
+	}
+}
+
+// AddedCommitUntil returns the value that was added to the "commit_until" field in this mutation.
+func (m *SnapshotMutation) AddedCommitUntil() (r int64, exists bool) {
+	v := m.addcommit_until
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCommitUntil resets all changes to the "commit_until" field.
+func (m *SnapshotMutation) ResetCommitUntil() {
+	m.commit_until = nil
+	m.addcommit_until = nil
 }
 
 // SetFiles sets the "files" field.
@@ -9644,6 +10768,174 @@ func (m *SnapshotMutation) AddedErrors() (r int64, exists bool) {
 func (m *SnapshotMutation) ResetErrors() {
 	m.errors = nil
 	m.adderrors = nil
+}
+
+// SetVanished sets the "vanished" field.
+func (m *SnapshotMutation) SetVanished(i int64) {
+	m.vanished = &i
+	m.addvanished = nil
+}
+
+// Vanished returns the value of the "vanished" field in the mutation.
+func (m *SnapshotMutation) Vanished() (r int64, exists bool) {
+	v := m.vanished
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldVanished returns the old "vanished" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldVanished(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldVanished is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldVanished requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldVanished: %w", err)
+	}
+	return oldValue.Vanished, nil
+}
+
+// AddVanished adds i to the "vanished" field.
+func (m *SnapshotMutation) AddVanished(i int64) {
+	if m.addvanished != nil {
+		*m.addvanished += i
+	} else {
+		m.addvanished = &i
+	}
+}
+
+// AddedVanished returns the value that was added to the "vanished" field in this mutation.
+func (m *SnapshotMutation) AddedVanished() (r int64, exists bool) {
+	v := m.addvanished
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetVanished resets all changes to the "vanished" field.
+func (m *SnapshotMutation) ResetVanished() {
+	m.vanished = nil
+	m.addvanished = nil
+}
+
+// SetCarried sets the "carried" field.
+func (m *SnapshotMutation) SetCarried(i int64) {
+	m.carried = &i
+	m.addcarried = nil
+}
+
+// Carried returns the value of the "carried" field in the mutation.
+func (m *SnapshotMutation) Carried() (r int64, exists bool) {
+	v := m.carried
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCarried returns the old "carried" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCarried(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCarried is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCarried requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCarried: %w", err)
+	}
+	return oldValue.Carried, nil
+}
+
+// AddCarried adds i to the "carried" field.
+func (m *SnapshotMutation) AddCarried(i int64) {
+	if m.addcarried != nil {
+		*m.addcarried += i
+	} else {
+		m.addcarried = &i
+	}
+}
+
+// AddedCarried returns the value that was added to the "carried" field in this mutation.
+func (m *SnapshotMutation) AddedCarried() (r int64, exists bool) {
+	v := m.addcarried
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCarried resets all changes to the "carried" field.
+func (m *SnapshotMutation) ResetCarried() {
+	m.carried = nil
+	m.addcarried = nil
+}
+
+// SetTorn sets the "torn" field.
+func (m *SnapshotMutation) SetTorn(i int64) {
+	m.torn = &i
+	m.addtorn = nil
+}
+
+// Torn returns the value of the "torn" field in the mutation.
+func (m *SnapshotMutation) Torn() (r int64, exists bool) {
+	v := m.torn
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldTorn returns the old "torn" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldTorn(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldTorn is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldTorn requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldTorn: %w", err)
+	}
+	return oldValue.Torn, nil
+}
+
+// AddTorn adds i to the "torn" field.
+func (m *SnapshotMutation) AddTorn(i int64) {
+	if m.addtorn != nil {
+		*m.addtorn += i
+	} else {
+		m.addtorn = &i
+	}
+}
+
+// AddedTorn returns the value that was added to the "torn" field in this mutation.
+func (m *SnapshotMutation) AddedTorn() (r int64, exists bool) {
+	v := m.addtorn
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetTorn resets all changes to the "torn" field.
+func (m *SnapshotMutation) ResetTorn() {
+	m.torn = nil
+	m.addtorn = nil
 }
 
 // SetProblemsStored sets the "problems_stored" field.
@@ -10541,7 +11833,7 @@ func (m *SnapshotMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *SnapshotMutation) Fields() []string {
-	fields := make([]string, 0, 37)
+	fields := make([]string, 0, 53)
 	if m.shard != nil {
 		fields = append(fields, snapshot.FieldShardID)
 	}
@@ -10554,6 +11846,9 @@ func (m *SnapshotMutation) Fields() []string {
 	if m.base != nil {
 		fields = append(fields, snapshot.FieldBase)
 	}
+	if m.base_id != nil {
+		fields = append(fields, snapshot.FieldBaseID)
+	}
 	if m.state != nil {
 		fields = append(fields, snapshot.FieldState)
 	}
@@ -10563,11 +11858,20 @@ func (m *SnapshotMutation) Fields() []string {
 	if m.started != nil {
 		fields = append(fields, snapshot.FieldStarted)
 	}
+	if m.sort_time != nil {
+		fields = append(fields, snapshot.FieldSortTime)
+	}
 	if m.committed != nil {
 		fields = append(fields, snapshot.FieldCommitted)
 	}
 	if m.source != nil {
 		fields = append(fields, snapshot.FieldSource)
+	}
+	if m.root != nil {
+		fields = append(fields, snapshot.FieldRoot)
+	}
+	if m.compare != nil {
+		fields = append(fields, snapshot.FieldCompare)
 	}
 	if m.cancel != nil {
 		fields = append(fields, snapshot.FieldCancel)
@@ -10578,11 +11882,38 @@ func (m *SnapshotMutation) Fields() []string {
 	if m.allow_shrink != nil {
 		fields = append(fields, snapshot.FieldAllowShrink)
 	}
+	if m.new_root != nil {
+		fields = append(fields, snapshot.FieldNewRoot)
+	}
 	if m.tags != nil {
 		fields = append(fields, snapshot.FieldTags)
 	}
-	if m.segments != nil {
-		fields = append(fields, snapshot.FieldSegments)
+	if m.segment != nil {
+		fields = append(fields, snapshot.FieldSegment)
+	}
+	if m.segment_parts != nil {
+		fields = append(fields, snapshot.FieldSegmentParts)
+	}
+	if m.checkpoint != nil {
+		fields = append(fields, snapshot.FieldCheckpoint)
+	}
+	if m.pages != nil {
+		fields = append(fields, snapshot.FieldPages)
+	}
+	if m.pages_sum != nil {
+		fields = append(fields, snapshot.FieldPagesSum)
+	}
+	if m.ended != nil {
+		fields = append(fields, snapshot.FieldEnded)
+	}
+	if m.recorded != nil {
+		fields = append(fields, snapshot.FieldRecorded)
+	}
+	if m.committer != nil {
+		fields = append(fields, snapshot.FieldCommitter)
+	}
+	if m.commit_until != nil {
+		fields = append(fields, snapshot.FieldCommitUntil)
 	}
 	if m.files != nil {
 		fields = append(fields, snapshot.FieldFiles)
@@ -10616,6 +11947,15 @@ func (m *SnapshotMutation) Fields() []string {
 	}
 	if m.errors != nil {
 		fields = append(fields, snapshot.FieldErrors)
+	}
+	if m.vanished != nil {
+		fields = append(fields, snapshot.FieldVanished)
+	}
+	if m.carried != nil {
+		fields = append(fields, snapshot.FieldCarried)
+	}
+	if m.torn != nil {
+		fields = append(fields, snapshot.FieldTorn)
 	}
 	if m.problems_stored != nil {
 		fields = append(fields, snapshot.FieldProblemsStored)
@@ -10669,26 +12009,52 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.Number()
 	case snapshot.FieldBase:
 		return m.Base()
+	case snapshot.FieldBaseID:
+		return m.BaseID()
 	case snapshot.FieldState:
 		return m.State()
 	case snapshot.FieldReason:
 		return m.Reason()
 	case snapshot.FieldStarted:
 		return m.Started()
+	case snapshot.FieldSortTime:
+		return m.SortTime()
 	case snapshot.FieldCommitted:
 		return m.Committed()
 	case snapshot.FieldSource:
 		return m.Source()
+	case snapshot.FieldRoot:
+		return m.Root()
+	case snapshot.FieldCompare:
+		return m.Compare()
 	case snapshot.FieldCancel:
 		return m.Cancel()
 	case snapshot.FieldSelection:
 		return m.Selection()
 	case snapshot.FieldAllowShrink:
 		return m.AllowShrink()
+	case snapshot.FieldNewRoot:
+		return m.NewRoot()
 	case snapshot.FieldTags:
 		return m.Tags()
-	case snapshot.FieldSegments:
-		return m.Segments()
+	case snapshot.FieldSegment:
+		return m.Segment()
+	case snapshot.FieldSegmentParts:
+		return m.SegmentParts()
+	case snapshot.FieldCheckpoint:
+		return m.Checkpoint()
+	case snapshot.FieldPages:
+		return m.Pages()
+	case snapshot.FieldPagesSum:
+		return m.PagesSum()
+	case snapshot.FieldEnded:
+		return m.Ended()
+	case snapshot.FieldRecorded:
+		return m.Recorded()
+	case snapshot.FieldCommitter:
+		return m.Committer()
+	case snapshot.FieldCommitUntil:
+		return m.CommitUntil()
 	case snapshot.FieldFiles:
 		return m.Files()
 	case snapshot.FieldDirectories:
@@ -10711,6 +12077,12 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.ReadBytes()
 	case snapshot.FieldErrors:
 		return m.Errors()
+	case snapshot.FieldVanished:
+		return m.Vanished()
+	case snapshot.FieldCarried:
+		return m.Carried()
+	case snapshot.FieldTorn:
+		return m.Torn()
 	case snapshot.FieldProblemsStored:
 		return m.ProblemsStored()
 	case snapshot.FieldTasksAnnounced:
@@ -10752,26 +12124,52 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldNumber(ctx)
 	case snapshot.FieldBase:
 		return m.OldBase(ctx)
+	case snapshot.FieldBaseID:
+		return m.OldBaseID(ctx)
 	case snapshot.FieldState:
 		return m.OldState(ctx)
 	case snapshot.FieldReason:
 		return m.OldReason(ctx)
 	case snapshot.FieldStarted:
 		return m.OldStarted(ctx)
+	case snapshot.FieldSortTime:
+		return m.OldSortTime(ctx)
 	case snapshot.FieldCommitted:
 		return m.OldCommitted(ctx)
 	case snapshot.FieldSource:
 		return m.OldSource(ctx)
+	case snapshot.FieldRoot:
+		return m.OldRoot(ctx)
+	case snapshot.FieldCompare:
+		return m.OldCompare(ctx)
 	case snapshot.FieldCancel:
 		return m.OldCancel(ctx)
 	case snapshot.FieldSelection:
 		return m.OldSelection(ctx)
 	case snapshot.FieldAllowShrink:
 		return m.OldAllowShrink(ctx)
+	case snapshot.FieldNewRoot:
+		return m.OldNewRoot(ctx)
 	case snapshot.FieldTags:
 		return m.OldTags(ctx)
-	case snapshot.FieldSegments:
-		return m.OldSegments(ctx)
+	case snapshot.FieldSegment:
+		return m.OldSegment(ctx)
+	case snapshot.FieldSegmentParts:
+		return m.OldSegmentParts(ctx)
+	case snapshot.FieldCheckpoint:
+		return m.OldCheckpoint(ctx)
+	case snapshot.FieldPages:
+		return m.OldPages(ctx)
+	case snapshot.FieldPagesSum:
+		return m.OldPagesSum(ctx)
+	case snapshot.FieldEnded:
+		return m.OldEnded(ctx)
+	case snapshot.FieldRecorded:
+		return m.OldRecorded(ctx)
+	case snapshot.FieldCommitter:
+		return m.OldCommitter(ctx)
+	case snapshot.FieldCommitUntil:
+		return m.OldCommitUntil(ctx)
 	case snapshot.FieldFiles:
 		return m.OldFiles(ctx)
 	case snapshot.FieldDirectories:
@@ -10794,6 +12192,12 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldReadBytes(ctx)
 	case snapshot.FieldErrors:
 		return m.OldErrors(ctx)
+	case snapshot.FieldVanished:
+		return m.OldVanished(ctx)
+	case snapshot.FieldCarried:
+		return m.OldCarried(ctx)
+	case snapshot.FieldTorn:
+		return m.OldTorn(ctx)
 	case snapshot.FieldProblemsStored:
 		return m.OldProblemsStored(ctx)
 	case snapshot.FieldTasksAnnounced:
@@ -10855,6 +12259,13 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetBase(v)
 		return nil
+	case snapshot.FieldBaseID:
+		v, ok := value.(uuid.UUID)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetBaseID(v)
+		return nil
 	case snapshot.FieldState:
 		v, ok := value.(string)
 		if !ok {
@@ -10876,6 +12287,13 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetStarted(v)
 		return nil
+	case snapshot.FieldSortTime:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSortTime(v)
+		return nil
 	case snapshot.FieldCommitted:
 		v, ok := value.(time.Time)
 		if !ok {
@@ -10889,6 +12307,20 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetSource(v)
+		return nil
+	case snapshot.FieldRoot:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRoot(v)
+		return nil
+	case snapshot.FieldCompare:
+		v, ok := value.(uint8)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCompare(v)
 		return nil
 	case snapshot.FieldCancel:
 		v, ok := value.(string)
@@ -10911,6 +12343,13 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetAllowShrink(v)
 		return nil
+	case snapshot.FieldNewRoot:
+		v, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetNewRoot(v)
+		return nil
 	case snapshot.FieldTags:
 		v, ok := value.([]string)
 		if !ok {
@@ -10918,12 +12357,68 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetTags(v)
 		return nil
-	case snapshot.FieldSegments:
-		v, ok := value.([]string)
+	case snapshot.FieldSegment:
+		v, ok := value.(uuid.UUID)
 		if !ok {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
-		m.SetSegments(v)
+		m.SetSegment(v)
+		return nil
+	case snapshot.FieldSegmentParts:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSegmentParts(v)
+		return nil
+	case snapshot.FieldCheckpoint:
+		v, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCheckpoint(v)
+		return nil
+	case snapshot.FieldPages:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPages(v)
+		return nil
+	case snapshot.FieldPagesSum:
+		v, ok := value.([]byte)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetPagesSum(v)
+		return nil
+	case snapshot.FieldEnded:
+		v, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetEnded(v)
+		return nil
+	case snapshot.FieldRecorded:
+		v, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetRecorded(v)
+		return nil
+	case snapshot.FieldCommitter:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCommitter(v)
+		return nil
+	case snapshot.FieldCommitUntil:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCommitUntil(v)
 		return nil
 	case snapshot.FieldFiles:
 		v, ok := value.(int64)
@@ -11001,6 +12496,27 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetErrors(v)
+		return nil
+	case snapshot.FieldVanished:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetVanished(v)
+		return nil
+	case snapshot.FieldCarried:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCarried(v)
+		return nil
+	case snapshot.FieldTorn:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetTorn(v)
 		return nil
 	case snapshot.FieldProblemsStored:
 		v, ok := value.(int64)
@@ -11103,6 +12619,18 @@ func (m *SnapshotMutation) AddedFields() []string {
 	if m.addbase != nil {
 		fields = append(fields, snapshot.FieldBase)
 	}
+	if m.addcompare != nil {
+		fields = append(fields, snapshot.FieldCompare)
+	}
+	if m.addsegment_parts != nil {
+		fields = append(fields, snapshot.FieldSegmentParts)
+	}
+	if m.addpages != nil {
+		fields = append(fields, snapshot.FieldPages)
+	}
+	if m.addcommit_until != nil {
+		fields = append(fields, snapshot.FieldCommitUntil)
+	}
 	if m.addfiles != nil {
 		fields = append(fields, snapshot.FieldFiles)
 	}
@@ -11135,6 +12663,15 @@ func (m *SnapshotMutation) AddedFields() []string {
 	}
 	if m.adderrors != nil {
 		fields = append(fields, snapshot.FieldErrors)
+	}
+	if m.addvanished != nil {
+		fields = append(fields, snapshot.FieldVanished)
+	}
+	if m.addcarried != nil {
+		fields = append(fields, snapshot.FieldCarried)
+	}
+	if m.addtorn != nil {
+		fields = append(fields, snapshot.FieldTorn)
 	}
 	if m.addproblems_stored != nil {
 		fields = append(fields, snapshot.FieldProblemsStored)
@@ -11186,6 +12723,14 @@ func (m *SnapshotMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedNumber()
 	case snapshot.FieldBase:
 		return m.AddedBase()
+	case snapshot.FieldCompare:
+		return m.AddedCompare()
+	case snapshot.FieldSegmentParts:
+		return m.AddedSegmentParts()
+	case snapshot.FieldPages:
+		return m.AddedPages()
+	case snapshot.FieldCommitUntil:
+		return m.AddedCommitUntil()
 	case snapshot.FieldFiles:
 		return m.AddedFiles()
 	case snapshot.FieldDirectories:
@@ -11208,6 +12753,12 @@ func (m *SnapshotMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedReadBytes()
 	case snapshot.FieldErrors:
 		return m.AddedErrors()
+	case snapshot.FieldVanished:
+		return m.AddedVanished()
+	case snapshot.FieldCarried:
+		return m.AddedCarried()
+	case snapshot.FieldTorn:
+		return m.AddedTorn()
 	case snapshot.FieldProblemsStored:
 		return m.AddedProblemsStored()
 	case snapshot.FieldTasksAnnounced:
@@ -11261,6 +12812,34 @@ func (m *SnapshotMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddBase(v)
+		return nil
+	case snapshot.FieldCompare:
+		v, ok := value.(int8)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCompare(v)
+		return nil
+	case snapshot.FieldSegmentParts:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddSegmentParts(v)
+		return nil
+	case snapshot.FieldPages:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddPages(v)
+		return nil
+	case snapshot.FieldCommitUntil:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCommitUntil(v)
 		return nil
 	case snapshot.FieldFiles:
 		v, ok := value.(int64)
@@ -11338,6 +12917,27 @@ func (m *SnapshotMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddErrors(v)
+		return nil
+	case snapshot.FieldVanished:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddVanished(v)
+		return nil
+	case snapshot.FieldCarried:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCarried(v)
+		return nil
+	case snapshot.FieldTorn:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddTorn(v)
 		return nil
 	case snapshot.FieldProblemsStored:
 		v, ok := value.(int64)
@@ -11431,14 +13031,23 @@ func (m *SnapshotMutation) AddField(name string, value ent.Value) error {
 // mutation.
 func (m *SnapshotMutation) ClearedFields() []string {
 	var fields []string
+	if m.FieldCleared(snapshot.FieldBaseID) {
+		fields = append(fields, snapshot.FieldBaseID)
+	}
 	if m.FieldCleared(snapshot.FieldCommitted) {
 		fields = append(fields, snapshot.FieldCommitted)
 	}
 	if m.FieldCleared(snapshot.FieldTags) {
 		fields = append(fields, snapshot.FieldTags)
 	}
-	if m.FieldCleared(snapshot.FieldSegments) {
-		fields = append(fields, snapshot.FieldSegments)
+	if m.FieldCleared(snapshot.FieldSegment) {
+		fields = append(fields, snapshot.FieldSegment)
+	}
+	if m.FieldCleared(snapshot.FieldPagesSum) {
+		fields = append(fields, snapshot.FieldPagesSum)
+	}
+	if m.FieldCleared(snapshot.FieldEnded) {
+		fields = append(fields, snapshot.FieldEnded)
 	}
 	return fields
 }
@@ -11454,14 +13063,23 @@ func (m *SnapshotMutation) FieldCleared(name string) bool {
 // error if the field is not defined in the schema.
 func (m *SnapshotMutation) ClearField(name string) error {
 	switch name {
+	case snapshot.FieldBaseID:
+		m.ClearBaseID()
+		return nil
 	case snapshot.FieldCommitted:
 		m.ClearCommitted()
 		return nil
 	case snapshot.FieldTags:
 		m.ClearTags()
 		return nil
-	case snapshot.FieldSegments:
-		m.ClearSegments()
+	case snapshot.FieldSegment:
+		m.ClearSegment()
+		return nil
+	case snapshot.FieldPagesSum:
+		m.ClearPagesSum()
+		return nil
+	case snapshot.FieldEnded:
+		m.ClearEnded()
 		return nil
 	}
 	return fmt.Errorf("unknown Snapshot nullable field %s", name)
@@ -11483,6 +13101,9 @@ func (m *SnapshotMutation) ResetField(name string) error {
 	case snapshot.FieldBase:
 		m.ResetBase()
 		return nil
+	case snapshot.FieldBaseID:
+		m.ResetBaseID()
+		return nil
 	case snapshot.FieldState:
 		m.ResetState()
 		return nil
@@ -11492,11 +13113,20 @@ func (m *SnapshotMutation) ResetField(name string) error {
 	case snapshot.FieldStarted:
 		m.ResetStarted()
 		return nil
+	case snapshot.FieldSortTime:
+		m.ResetSortTime()
+		return nil
 	case snapshot.FieldCommitted:
 		m.ResetCommitted()
 		return nil
 	case snapshot.FieldSource:
 		m.ResetSource()
+		return nil
+	case snapshot.FieldRoot:
+		m.ResetRoot()
+		return nil
+	case snapshot.FieldCompare:
+		m.ResetCompare()
 		return nil
 	case snapshot.FieldCancel:
 		m.ResetCancel()
@@ -11507,11 +13137,38 @@ func (m *SnapshotMutation) ResetField(name string) error {
 	case snapshot.FieldAllowShrink:
 		m.ResetAllowShrink()
 		return nil
+	case snapshot.FieldNewRoot:
+		m.ResetNewRoot()
+		return nil
 	case snapshot.FieldTags:
 		m.ResetTags()
 		return nil
-	case snapshot.FieldSegments:
-		m.ResetSegments()
+	case snapshot.FieldSegment:
+		m.ResetSegment()
+		return nil
+	case snapshot.FieldSegmentParts:
+		m.ResetSegmentParts()
+		return nil
+	case snapshot.FieldCheckpoint:
+		m.ResetCheckpoint()
+		return nil
+	case snapshot.FieldPages:
+		m.ResetPages()
+		return nil
+	case snapshot.FieldPagesSum:
+		m.ResetPagesSum()
+		return nil
+	case snapshot.FieldEnded:
+		m.ResetEnded()
+		return nil
+	case snapshot.FieldRecorded:
+		m.ResetRecorded()
+		return nil
+	case snapshot.FieldCommitter:
+		m.ResetCommitter()
+		return nil
+	case snapshot.FieldCommitUntil:
+		m.ResetCommitUntil()
 		return nil
 	case snapshot.FieldFiles:
 		m.ResetFiles()
@@ -11545,6 +13202,15 @@ func (m *SnapshotMutation) ResetField(name string) error {
 		return nil
 	case snapshot.FieldErrors:
 		m.ResetErrors()
+		return nil
+	case snapshot.FieldVanished:
+		m.ResetVanished()
+		return nil
+	case snapshot.FieldCarried:
+		m.ResetCarried()
+		return nil
+	case snapshot.FieldTorn:
+		m.ResetTorn()
 		return nil
 	case snapshot.FieldProblemsStored:
 		m.ResetProblemsStored()

@@ -21,8 +21,14 @@ type Pack struct {
 	Pack uuid.UUID `json:"pack,omitempty"`
 	// Snapshot holds the value of the "snapshot" field.
 	Snapshot uuid.UUID `json:"snapshot,omitempty"`
+	// Object holds the value of the "object" field.
+	Object uuid.UUID `json:"object,omitempty"`
+	// ObjectOffset holds the value of the "object_offset" field.
+	ObjectOffset int64 `json:"object_offset,omitempty"`
 	// StoredBytes holds the value of the "stored_bytes" field.
 	StoredBytes int64 `json:"stored_bytes,omitempty"`
+	// FrameBytes holds the value of the "frame_bytes" field.
+	FrameBytes []byte `json:"frame_bytes,omitempty"`
 	// Chunks holds the value of the "chunks" field.
 	Chunks int `json:"chunks,omitempty"`
 	// Condemned holds the value of the "condemned" field.
@@ -35,11 +41,13 @@ func (*Pack) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
 	for i := range columns {
 		switch columns[i] {
+		case pack.FieldFrameBytes:
+			values[i] = new([]byte)
 		case pack.FieldCondemned:
 			values[i] = new(sql.NullBool)
-		case pack.FieldID, pack.FieldStoredBytes, pack.FieldChunks:
+		case pack.FieldID, pack.FieldObjectOffset, pack.FieldStoredBytes, pack.FieldChunks:
 			values[i] = new(sql.NullInt64)
-		case pack.FieldPack, pack.FieldSnapshot:
+		case pack.FieldPack, pack.FieldSnapshot, pack.FieldObject:
 			values[i] = new(uuid.UUID)
 		default:
 			values[i] = new(sql.UnknownType)
@@ -74,11 +82,29 @@ func (_m *Pack) assignValues(columns []string, values []any) error {
 			} else if value != nil {
 				_m.Snapshot = *value
 			}
+		case pack.FieldObject:
+			if value, ok := values[i].(*uuid.UUID); !ok {
+				return fmt.Errorf("unexpected type %T for field object", values[i])
+			} else if value != nil {
+				_m.Object = *value
+			}
+		case pack.FieldObjectOffset:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field object_offset", values[i])
+			} else if value.Valid {
+				_m.ObjectOffset = value.Int64
+			}
 		case pack.FieldStoredBytes:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
 				return fmt.Errorf("unexpected type %T for field stored_bytes", values[i])
 			} else if value.Valid {
 				_m.StoredBytes = value.Int64
+			}
+		case pack.FieldFrameBytes:
+			if value, ok := values[i].(*[]byte); !ok {
+				return fmt.Errorf("unexpected type %T for field frame_bytes", values[i])
+			} else if value != nil {
+				_m.FrameBytes = *value
 			}
 		case pack.FieldChunks:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
@@ -134,8 +160,17 @@ func (_m *Pack) String() string {
 	builder.WriteString("snapshot=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Snapshot))
 	builder.WriteString(", ")
+	builder.WriteString("object=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Object))
+	builder.WriteString(", ")
+	builder.WriteString("object_offset=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ObjectOffset))
+	builder.WriteString(", ")
 	builder.WriteString("stored_bytes=")
 	builder.WriteString(fmt.Sprintf("%v", _m.StoredBytes))
+	builder.WriteString(", ")
+	builder.WriteString("frame_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FrameBytes))
 	builder.WriteString(", ")
 	builder.WriteString("chunks=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Chunks))

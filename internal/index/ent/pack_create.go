@@ -34,9 +34,35 @@ func (_c *PackCreate) SetSnapshot(v uuid.UUID) *PackCreate {
 	return _c
 }
 
+// SetObject sets the "object" field.
+func (_c *PackCreate) SetObject(v uuid.UUID) *PackCreate {
+	_c.mutation.SetObject(v)
+	return _c
+}
+
+// SetObjectOffset sets the "object_offset" field.
+func (_c *PackCreate) SetObjectOffset(v int64) *PackCreate {
+	_c.mutation.SetObjectOffset(v)
+	return _c
+}
+
+// SetNillableObjectOffset sets the "object_offset" field if the given value is not nil.
+func (_c *PackCreate) SetNillableObjectOffset(v *int64) *PackCreate {
+	if v != nil {
+		_c.SetObjectOffset(*v)
+	}
+	return _c
+}
+
 // SetStoredBytes sets the "stored_bytes" field.
 func (_c *PackCreate) SetStoredBytes(v int64) *PackCreate {
 	_c.mutation.SetStoredBytes(v)
+	return _c
+}
+
+// SetFrameBytes sets the "frame_bytes" field.
+func (_c *PackCreate) SetFrameBytes(v []byte) *PackCreate {
+	_c.mutation.SetFrameBytes(v)
 	return _c
 }
 
@@ -101,6 +127,10 @@ func (_c *PackCreate) ExecX(ctx context.Context) {
 
 // defaults sets the default values of the builder before save.
 func (_c *PackCreate) defaults() {
+	if _, ok := _c.mutation.ObjectOffset(); !ok {
+		v := pack.DefaultObjectOffset
+		_c.mutation.SetObjectOffset(v)
+	}
 	if _, ok := _c.mutation.Condemned(); !ok {
 		v := pack.DefaultCondemned
 		_c.mutation.SetCondemned(v)
@@ -115,8 +145,17 @@ func (_c *PackCreate) check() error {
 	if _, ok := _c.mutation.Snapshot(); !ok {
 		return &ValidationError{Name: "snapshot", err: errors.New(`ent: missing required field "Pack.snapshot"`)}
 	}
+	if _, ok := _c.mutation.Object(); !ok {
+		return &ValidationError{Name: "object", err: errors.New(`ent: missing required field "Pack.object"`)}
+	}
+	if _, ok := _c.mutation.ObjectOffset(); !ok {
+		return &ValidationError{Name: "object_offset", err: errors.New(`ent: missing required field "Pack.object_offset"`)}
+	}
 	if _, ok := _c.mutation.StoredBytes(); !ok {
 		return &ValidationError{Name: "stored_bytes", err: errors.New(`ent: missing required field "Pack.stored_bytes"`)}
+	}
+	if _, ok := _c.mutation.FrameBytes(); !ok {
+		return &ValidationError{Name: "frame_bytes", err: errors.New(`ent: missing required field "Pack.frame_bytes"`)}
 	}
 	if _, ok := _c.mutation.Chunks(); !ok {
 		return &ValidationError{Name: "chunks", err: errors.New(`ent: missing required field "Pack.chunks"`)}
@@ -165,9 +204,21 @@ func (_c *PackCreate) createSpec() (*Pack, *sqlgraph.CreateSpec) {
 		_spec.SetField(pack.FieldSnapshot, field.TypeUUID, value)
 		_node.Snapshot = value
 	}
+	if value, ok := _c.mutation.Object(); ok {
+		_spec.SetField(pack.FieldObject, field.TypeUUID, value)
+		_node.Object = value
+	}
+	if value, ok := _c.mutation.ObjectOffset(); ok {
+		_spec.SetField(pack.FieldObjectOffset, field.TypeInt64, value)
+		_node.ObjectOffset = value
+	}
 	if value, ok := _c.mutation.StoredBytes(); ok {
 		_spec.SetField(pack.FieldStoredBytes, field.TypeInt64, value)
 		_node.StoredBytes = value
+	}
+	if value, ok := _c.mutation.FrameBytes(); ok {
+		_spec.SetField(pack.FieldFrameBytes, field.TypeBytes, value)
+		_node.FrameBytes = value
 	}
 	if value, ok := _c.mutation.Chunks(); ok {
 		_spec.SetField(pack.FieldChunks, field.TypeInt, value)
@@ -253,6 +304,36 @@ func (u *PackUpsert) UpdateSnapshot() *PackUpsert {
 	return u
 }
 
+// SetObject sets the "object" field.
+func (u *PackUpsert) SetObject(v uuid.UUID) *PackUpsert {
+	u.Set(pack.FieldObject, v)
+	return u
+}
+
+// UpdateObject sets the "object" field to the value that was provided on create.
+func (u *PackUpsert) UpdateObject() *PackUpsert {
+	u.SetExcluded(pack.FieldObject)
+	return u
+}
+
+// SetObjectOffset sets the "object_offset" field.
+func (u *PackUpsert) SetObjectOffset(v int64) *PackUpsert {
+	u.Set(pack.FieldObjectOffset, v)
+	return u
+}
+
+// UpdateObjectOffset sets the "object_offset" field to the value that was provided on create.
+func (u *PackUpsert) UpdateObjectOffset() *PackUpsert {
+	u.SetExcluded(pack.FieldObjectOffset)
+	return u
+}
+
+// AddObjectOffset adds v to the "object_offset" field.
+func (u *PackUpsert) AddObjectOffset(v int64) *PackUpsert {
+	u.Add(pack.FieldObjectOffset, v)
+	return u
+}
+
 // SetStoredBytes sets the "stored_bytes" field.
 func (u *PackUpsert) SetStoredBytes(v int64) *PackUpsert {
 	u.Set(pack.FieldStoredBytes, v)
@@ -268,6 +349,18 @@ func (u *PackUpsert) UpdateStoredBytes() *PackUpsert {
 // AddStoredBytes adds v to the "stored_bytes" field.
 func (u *PackUpsert) AddStoredBytes(v int64) *PackUpsert {
 	u.Add(pack.FieldStoredBytes, v)
+	return u
+}
+
+// SetFrameBytes sets the "frame_bytes" field.
+func (u *PackUpsert) SetFrameBytes(v []byte) *PackUpsert {
+	u.Set(pack.FieldFrameBytes, v)
+	return u
+}
+
+// UpdateFrameBytes sets the "frame_bytes" field to the value that was provided on create.
+func (u *PackUpsert) UpdateFrameBytes() *PackUpsert {
+	u.SetExcluded(pack.FieldFrameBytes)
 	return u
 }
 
@@ -377,6 +470,41 @@ func (u *PackUpsertOne) UpdateSnapshot() *PackUpsertOne {
 	})
 }
 
+// SetObject sets the "object" field.
+func (u *PackUpsertOne) SetObject(v uuid.UUID) *PackUpsertOne {
+	return u.Update(func(s *PackUpsert) {
+		s.SetObject(v)
+	})
+}
+
+// UpdateObject sets the "object" field to the value that was provided on create.
+func (u *PackUpsertOne) UpdateObject() *PackUpsertOne {
+	return u.Update(func(s *PackUpsert) {
+		s.UpdateObject()
+	})
+}
+
+// SetObjectOffset sets the "object_offset" field.
+func (u *PackUpsertOne) SetObjectOffset(v int64) *PackUpsertOne {
+	return u.Update(func(s *PackUpsert) {
+		s.SetObjectOffset(v)
+	})
+}
+
+// AddObjectOffset adds v to the "object_offset" field.
+func (u *PackUpsertOne) AddObjectOffset(v int64) *PackUpsertOne {
+	return u.Update(func(s *PackUpsert) {
+		s.AddObjectOffset(v)
+	})
+}
+
+// UpdateObjectOffset sets the "object_offset" field to the value that was provided on create.
+func (u *PackUpsertOne) UpdateObjectOffset() *PackUpsertOne {
+	return u.Update(func(s *PackUpsert) {
+		s.UpdateObjectOffset()
+	})
+}
+
 // SetStoredBytes sets the "stored_bytes" field.
 func (u *PackUpsertOne) SetStoredBytes(v int64) *PackUpsertOne {
 	return u.Update(func(s *PackUpsert) {
@@ -395,6 +523,20 @@ func (u *PackUpsertOne) AddStoredBytes(v int64) *PackUpsertOne {
 func (u *PackUpsertOne) UpdateStoredBytes() *PackUpsertOne {
 	return u.Update(func(s *PackUpsert) {
 		s.UpdateStoredBytes()
+	})
+}
+
+// SetFrameBytes sets the "frame_bytes" field.
+func (u *PackUpsertOne) SetFrameBytes(v []byte) *PackUpsertOne {
+	return u.Update(func(s *PackUpsert) {
+		s.SetFrameBytes(v)
+	})
+}
+
+// UpdateFrameBytes sets the "frame_bytes" field to the value that was provided on create.
+func (u *PackUpsertOne) UpdateFrameBytes() *PackUpsertOne {
+	return u.Update(func(s *PackUpsert) {
+		s.UpdateFrameBytes()
 	})
 }
 
@@ -675,6 +817,41 @@ func (u *PackUpsertBulk) UpdateSnapshot() *PackUpsertBulk {
 	})
 }
 
+// SetObject sets the "object" field.
+func (u *PackUpsertBulk) SetObject(v uuid.UUID) *PackUpsertBulk {
+	return u.Update(func(s *PackUpsert) {
+		s.SetObject(v)
+	})
+}
+
+// UpdateObject sets the "object" field to the value that was provided on create.
+func (u *PackUpsertBulk) UpdateObject() *PackUpsertBulk {
+	return u.Update(func(s *PackUpsert) {
+		s.UpdateObject()
+	})
+}
+
+// SetObjectOffset sets the "object_offset" field.
+func (u *PackUpsertBulk) SetObjectOffset(v int64) *PackUpsertBulk {
+	return u.Update(func(s *PackUpsert) {
+		s.SetObjectOffset(v)
+	})
+}
+
+// AddObjectOffset adds v to the "object_offset" field.
+func (u *PackUpsertBulk) AddObjectOffset(v int64) *PackUpsertBulk {
+	return u.Update(func(s *PackUpsert) {
+		s.AddObjectOffset(v)
+	})
+}
+
+// UpdateObjectOffset sets the "object_offset" field to the value that was provided on create.
+func (u *PackUpsertBulk) UpdateObjectOffset() *PackUpsertBulk {
+	return u.Update(func(s *PackUpsert) {
+		s.UpdateObjectOffset()
+	})
+}
+
 // SetStoredBytes sets the "stored_bytes" field.
 func (u *PackUpsertBulk) SetStoredBytes(v int64) *PackUpsertBulk {
 	return u.Update(func(s *PackUpsert) {
@@ -693,6 +870,20 @@ func (u *PackUpsertBulk) AddStoredBytes(v int64) *PackUpsertBulk {
 func (u *PackUpsertBulk) UpdateStoredBytes() *PackUpsertBulk {
 	return u.Update(func(s *PackUpsert) {
 		s.UpdateStoredBytes()
+	})
+}
+
+// SetFrameBytes sets the "frame_bytes" field.
+func (u *PackUpsertBulk) SetFrameBytes(v []byte) *PackUpsertBulk {
+	return u.Update(func(s *PackUpsert) {
+		s.SetFrameBytes(v)
+	})
+}
+
+// UpdateFrameBytes sets the "frame_bytes" field to the value that was provided on create.
+func (u *PackUpsertBulk) UpdateFrameBytes() *PackUpsertBulk {
+	return u.Update(func(s *PackUpsert) {
+		s.UpdateFrameBytes()
 	})
 }
 

@@ -57,6 +57,41 @@ func (_u *PackUpdate) SetNillableSnapshot(v *uuid.UUID) *PackUpdate {
 	return _u
 }
 
+// SetObject sets the "object" field.
+func (_u *PackUpdate) SetObject(v uuid.UUID) *PackUpdate {
+	_u.mutation.SetObject(v)
+	return _u
+}
+
+// SetNillableObject sets the "object" field if the given value is not nil.
+func (_u *PackUpdate) SetNillableObject(v *uuid.UUID) *PackUpdate {
+	if v != nil {
+		_u.SetObject(*v)
+	}
+	return _u
+}
+
+// SetObjectOffset sets the "object_offset" field.
+func (_u *PackUpdate) SetObjectOffset(v int64) *PackUpdate {
+	_u.mutation.ResetObjectOffset()
+	_u.mutation.SetObjectOffset(v)
+	return _u
+}
+
+// SetNillableObjectOffset sets the "object_offset" field if the given value is not nil.
+func (_u *PackUpdate) SetNillableObjectOffset(v *int64) *PackUpdate {
+	if v != nil {
+		_u.SetObjectOffset(*v)
+	}
+	return _u
+}
+
+// AddObjectOffset adds value to the "object_offset" field.
+func (_u *PackUpdate) AddObjectOffset(v int64) *PackUpdate {
+	_u.mutation.AddObjectOffset(v)
+	return _u
+}
+
 // SetStoredBytes sets the "stored_bytes" field.
 func (_u *PackUpdate) SetStoredBytes(v int64) *PackUpdate {
 	_u.mutation.ResetStoredBytes()
@@ -75,6 +110,12 @@ func (_u *PackUpdate) SetNillableStoredBytes(v *int64) *PackUpdate {
 // AddStoredBytes adds value to the "stored_bytes" field.
 func (_u *PackUpdate) AddStoredBytes(v int64) *PackUpdate {
 	_u.mutation.AddStoredBytes(v)
+	return _u
+}
+
+// SetFrameBytes sets the "frame_bytes" field.
+func (_u *PackUpdate) SetFrameBytes(v []byte) *PackUpdate {
+	_u.mutation.SetFrameBytes(v)
 	return _u
 }
 
@@ -166,11 +207,23 @@ func (_u *PackUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Snapshot(); ok {
 		_spec.SetField(pack.FieldSnapshot, field.TypeUUID, value)
 	}
+	if value, ok := _u.mutation.Object(); ok {
+		_spec.SetField(pack.FieldObject, field.TypeUUID, value)
+	}
+	if value, ok := _u.mutation.ObjectOffset(); ok {
+		_spec.SetField(pack.FieldObjectOffset, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedObjectOffset(); ok {
+		_spec.AddField(pack.FieldObjectOffset, field.TypeInt64, value)
+	}
 	if value, ok := _u.mutation.StoredBytes(); ok {
 		_spec.SetField(pack.FieldStoredBytes, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.AddedStoredBytes(); ok {
 		_spec.AddField(pack.FieldStoredBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FrameBytes(); ok {
+		_spec.SetField(pack.FieldFrameBytes, field.TypeBytes, value)
 	}
 	if value, ok := _u.mutation.Chunks(); ok {
 		_spec.SetField(pack.FieldChunks, field.TypeInt, value)
@@ -231,6 +284,41 @@ func (_u *PackUpdateOne) SetNillableSnapshot(v *uuid.UUID) *PackUpdateOne {
 	return _u
 }
 
+// SetObject sets the "object" field.
+func (_u *PackUpdateOne) SetObject(v uuid.UUID) *PackUpdateOne {
+	_u.mutation.SetObject(v)
+	return _u
+}
+
+// SetNillableObject sets the "object" field if the given value is not nil.
+func (_u *PackUpdateOne) SetNillableObject(v *uuid.UUID) *PackUpdateOne {
+	if v != nil {
+		_u.SetObject(*v)
+	}
+	return _u
+}
+
+// SetObjectOffset sets the "object_offset" field.
+func (_u *PackUpdateOne) SetObjectOffset(v int64) *PackUpdateOne {
+	_u.mutation.ResetObjectOffset()
+	_u.mutation.SetObjectOffset(v)
+	return _u
+}
+
+// SetNillableObjectOffset sets the "object_offset" field if the given value is not nil.
+func (_u *PackUpdateOne) SetNillableObjectOffset(v *int64) *PackUpdateOne {
+	if v != nil {
+		_u.SetObjectOffset(*v)
+	}
+	return _u
+}
+
+// AddObjectOffset adds value to the "object_offset" field.
+func (_u *PackUpdateOne) AddObjectOffset(v int64) *PackUpdateOne {
+	_u.mutation.AddObjectOffset(v)
+	return _u
+}
+
 // SetStoredBytes sets the "stored_bytes" field.
 func (_u *PackUpdateOne) SetStoredBytes(v int64) *PackUpdateOne {
 	_u.mutation.ResetStoredBytes()
@@ -249,6 +337,12 @@ func (_u *PackUpdateOne) SetNillableStoredBytes(v *int64) *PackUpdateOne {
 // AddStoredBytes adds value to the "stored_bytes" field.
 func (_u *PackUpdateOne) AddStoredBytes(v int64) *PackUpdateOne {
 	_u.mutation.AddStoredBytes(v)
+	return _u
+}
+
+// SetFrameBytes sets the "frame_bytes" field.
+func (_u *PackUpdateOne) SetFrameBytes(v []byte) *PackUpdateOne {
+	_u.mutation.SetFrameBytes(v)
 	return _u
 }
 
@@ -370,11 +464,23 @@ func (_u *PackUpdateOne) sqlSave(ctx context.Context) (_node *Pack, err error) {
 	if value, ok := _u.mutation.Snapshot(); ok {
 		_spec.SetField(pack.FieldSnapshot, field.TypeUUID, value)
 	}
+	if value, ok := _u.mutation.Object(); ok {
+		_spec.SetField(pack.FieldObject, field.TypeUUID, value)
+	}
+	if value, ok := _u.mutation.ObjectOffset(); ok {
+		_spec.SetField(pack.FieldObjectOffset, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedObjectOffset(); ok {
+		_spec.AddField(pack.FieldObjectOffset, field.TypeInt64, value)
+	}
 	if value, ok := _u.mutation.StoredBytes(); ok {
 		_spec.SetField(pack.FieldStoredBytes, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.AddedStoredBytes(); ok {
 		_spec.AddField(pack.FieldStoredBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FrameBytes(); ok {
+		_spec.SetField(pack.FieldFrameBytes, field.TypeBytes, value)
 	}
 	if value, ok := _u.mutation.Chunks(); ok {
 		_spec.SetField(pack.FieldChunks, field.TypeInt, value)

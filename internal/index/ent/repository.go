@@ -30,7 +30,9 @@ type Repository struct {
 	// Codec holds the value of the "codec" field.
 	Codec string `json:"codec,omitempty"`
 	// Recipients holds the value of the "recipients" field.
-	Recipients   []string `json:"recipients,omitempty"`
+	Recipients []string `json:"recipients,omitempty"`
+	// Signer holds the value of the "signer" field.
+	Signer       []byte `json:"signer,omitempty"`
 	selectValues sql.SelectValues
 }
 
@@ -39,7 +41,7 @@ func (*Repository) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
 	for i := range columns {
 		switch columns[i] {
-		case repository.FieldRecipients:
+		case repository.FieldRecipients, repository.FieldSigner:
 			values[i] = new([]byte)
 		case repository.FieldID, repository.FieldVersion:
 			values[i] = new(sql.NullInt64)
@@ -108,6 +110,12 @@ func (_m *Repository) assignValues(columns []string, values []any) error {
 					return fmt.Errorf("unmarshal field recipients: %w", err)
 				}
 			}
+		case repository.FieldSigner:
+			if value, ok := values[i].(*[]byte); !ok {
+				return fmt.Errorf("unexpected type %T for field signer", values[i])
+			} else if value != nil {
+				_m.Signer = *value
+			}
 		default:
 			_m.selectValues.Set(columns[i], values[i])
 		}
@@ -161,6 +169,9 @@ func (_m *Repository) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("recipients=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Recipients))
+	builder.WriteString(", ")
+	builder.WriteString("signer=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Signer))
 	builder.WriteByte(')')
 	return builder.String()
 }

@@ -59,6 +59,12 @@ func (_c *RepositoryCreate) SetRecipients(v []string) *RepositoryCreate {
 	return _c
 }
 
+// SetSigner sets the "signer" field.
+func (_c *RepositoryCreate) SetSigner(v []byte) *RepositoryCreate {
+	_c.mutation.SetSigner(v)
+	return _c
+}
+
 // SetID sets the "id" field.
 func (_c *RepositoryCreate) SetID(v int64) *RepositoryCreate {
 	_c.mutation.SetID(v)
@@ -117,6 +123,9 @@ func (_c *RepositoryCreate) check() error {
 	if _, ok := _c.mutation.Recipients(); !ok {
 		return &ValidationError{Name: "recipients", err: errors.New(`ent: missing required field "Repository.recipients"`)}
 	}
+	if _, ok := _c.mutation.Signer(); !ok {
+		return &ValidationError{Name: "signer", err: errors.New(`ent: missing required field "Repository.signer"`)}
+	}
 	return nil
 }
 
@@ -173,6 +182,10 @@ func (_c *RepositoryCreate) createSpec() (*Repository, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Recipients(); ok {
 		_spec.SetField(repository.FieldRecipients, field.TypeJSON, value)
 		_node.Recipients = value
+	}
+	if value, ok := _c.mutation.Signer(); ok {
+		_spec.SetField(repository.FieldSigner, field.TypeBytes, value)
+		_node.Signer = value
 	}
 	return _node, _spec
 }
@@ -301,6 +314,18 @@ func (u *RepositoryUpsert) SetRecipients(v []string) *RepositoryUpsert {
 // UpdateRecipients sets the "recipients" field to the value that was provided on create.
 func (u *RepositoryUpsert) UpdateRecipients() *RepositoryUpsert {
 	u.SetExcluded(repository.FieldRecipients)
+	return u
+}
+
+// SetSigner sets the "signer" field.
+func (u *RepositoryUpsert) SetSigner(v []byte) *RepositoryUpsert {
+	u.Set(repository.FieldSigner, v)
+	return u
+}
+
+// UpdateSigner sets the "signer" field to the value that was provided on create.
+func (u *RepositoryUpsert) UpdateSigner() *RepositoryUpsert {
+	u.SetExcluded(repository.FieldSigner)
 	return u
 }
 
@@ -440,6 +465,20 @@ func (u *RepositoryUpsertOne) SetRecipients(v []string) *RepositoryUpsertOne {
 func (u *RepositoryUpsertOne) UpdateRecipients() *RepositoryUpsertOne {
 	return u.Update(func(s *RepositoryUpsert) {
 		s.UpdateRecipients()
+	})
+}
+
+// SetSigner sets the "signer" field.
+func (u *RepositoryUpsertOne) SetSigner(v []byte) *RepositoryUpsertOne {
+	return u.Update(func(s *RepositoryUpsert) {
+		s.SetSigner(v)
+	})
+}
+
+// UpdateSigner sets the "signer" field to the value that was provided on create.
+func (u *RepositoryUpsertOne) UpdateSigner() *RepositoryUpsertOne {
+	return u.Update(func(s *RepositoryUpsert) {
+		s.UpdateSigner()
 	})
 }
 
@@ -744,6 +783,20 @@ func (u *RepositoryUpsertBulk) SetRecipients(v []string) *RepositoryUpsertBulk {
 func (u *RepositoryUpsertBulk) UpdateRecipients() *RepositoryUpsertBulk {
 	return u.Update(func(s *RepositoryUpsert) {
 		s.UpdateRecipients()
+	})
+}
+
+// SetSigner sets the "signer" field.
+func (u *RepositoryUpsertBulk) SetSigner(v []byte) *RepositoryUpsertBulk {
+	return u.Update(func(s *RepositoryUpsert) {
+		s.SetSigner(v)
+	})
+}
+
+// UpdateSigner sets the "signer" field to the value that was provided on create.
+func (u *RepositoryUpsertBulk) UpdateSigner() *RepositoryUpsertBulk {
+	return u.Update(func(s *RepositoryUpsert) {
+		s.UpdateSigner()
 	})
 }
 

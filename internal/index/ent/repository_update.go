@@ -120,6 +120,12 @@ func (_u *RepositoryUpdate) AppendRecipients(v []string) *RepositoryUpdate {
 	return _u
 }
 
+// SetSigner sets the "signer" field.
+func (_u *RepositoryUpdate) SetSigner(v []byte) *RepositoryUpdate {
+	_u.mutation.SetSigner(v)
+	return _u
+}
+
 // Mutation returns the RepositoryMutation object of the builder.
 func (_u *RepositoryUpdate) Mutation() *RepositoryMutation {
 	return _u.mutation
@@ -192,6 +198,9 @@ func (_u *RepositoryUpdate) sqlSave(ctx context.Context) (_node int, err error) 
 		_spec.AddModifier(func(u *sql.UpdateBuilder) {
 			sqljson.Append(u, repository.FieldRecipients, value)
 		})
+	}
+	if value, ok := _u.mutation.Signer(); ok {
+		_spec.SetField(repository.FieldSigner, field.TypeBytes, value)
 	}
 	_spec.AddModifiers(_u.modifiers...)
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
@@ -304,6 +313,12 @@ func (_u *RepositoryUpdateOne) AppendRecipients(v []string) *RepositoryUpdateOne
 	return _u
 }
 
+// SetSigner sets the "signer" field.
+func (_u *RepositoryUpdateOne) SetSigner(v []byte) *RepositoryUpdateOne {
+	_u.mutation.SetSigner(v)
+	return _u
+}
+
 // Mutation returns the RepositoryMutation object of the builder.
 func (_u *RepositoryUpdateOne) Mutation() *RepositoryMutation {
 	return _u.mutation
@@ -406,6 +421,9 @@ func (_u *RepositoryUpdateOne) sqlSave(ctx context.Context) (_node *Repository, 
 		_spec.AddModifier(func(u *sql.UpdateBuilder) {
 			sqljson.Append(u, repository.FieldRecipients, value)
 		})
+	}
+	if value, ok := _u.mutation.Signer(); ok {
+		_spec.SetField(repository.FieldSigner, field.TypeBytes, value)
 	}
 	_spec.AddModifiers(_u.modifiers...)
 	_node = &Repository{config: _u.config}

@@ -93,8 +93,12 @@ func init() {
 	filer.DefaultReadIdle = filerDescReadIdle.Default.(int64)
 	packFields := schema.Pack{}.Fields()
 	_ = packFields
+	// packDescObjectOffset is the schema descriptor for object_offset field.
+	packDescObjectOffset := packFields[4].Descriptor()
+	// pack.DefaultObjectOffset holds the default value on creation for the object_offset field.
+	pack.DefaultObjectOffset = packDescObjectOffset.Default.(int64)
 	// packDescCondemned is the schema descriptor for condemned field.
-	packDescCondemned := packFields[5].Descriptor()
+	packDescCondemned := packFields[8].Descriptor()
 	// pack.DefaultCondemned holds the default value on creation for the condemned field.
 	pack.DefaultCondemned = packDescCondemned.Default.(bool)
 	readbatchFields := schema.ReadBatch{}.Fields()
@@ -118,43 +122,55 @@ func init() {
 	shardFields := schema.Shard{}.Fields()
 	_ = shardFields
 	// shardDescLastNumber is the schema descriptor for last_number field.
-	shardDescLastNumber := shardFields[4].Descriptor()
+	shardDescLastNumber := shardFields[5].Descriptor()
 	// shard.DefaultLastNumber holds the default value on creation for the last_number field.
 	shard.DefaultLastNumber = shardDescLastNumber.Default.(int64)
 	// shardDescPattern is the schema descriptor for pattern field.
-	shardDescPattern := shardFields[5].Descriptor()
+	shardDescPattern := shardFields[6].Descriptor()
 	// shard.DefaultPattern holds the default value on creation for the pattern field.
 	shard.DefaultPattern = shardDescPattern.Default.(string)
 	// shardDescRetired is the schema descriptor for retired field.
-	shardDescRetired := shardFields[7].Descriptor()
+	shardDescRetired := shardFields[8].Descriptor()
 	// shard.DefaultRetired holds the default value on creation for the retired field.
 	shard.DefaultRetired = shardDescRetired.Default.(bool)
 	// shardDescLastGoodNumber is the schema descriptor for last_good_number field.
-	shardDescLastGoodNumber := shardFields[9].Descriptor()
+	shardDescLastGoodNumber := shardFields[10].Descriptor()
 	// shard.DefaultLastGoodNumber holds the default value on creation for the last_good_number field.
 	shard.DefaultLastGoodNumber = shardDescLastGoodNumber.Default.(int64)
 	// shardDescLastGoodFiles is the schema descriptor for last_good_files field.
-	shardDescLastGoodFiles := shardFields[11].Descriptor()
+	shardDescLastGoodFiles := shardFields[12].Descriptor()
 	// shard.DefaultLastGoodFiles holds the default value on creation for the last_good_files field.
 	shard.DefaultLastGoodFiles = shardDescLastGoodFiles.Default.(int64)
 	// shardDescLastGoodBytes is the schema descriptor for last_good_bytes field.
-	shardDescLastGoodBytes := shardFields[12].Descriptor()
+	shardDescLastGoodBytes := shardFields[13].Descriptor()
 	// shard.DefaultLastGoodBytes holds the default value on creation for the last_good_bytes field.
 	shard.DefaultLastGoodBytes = shardDescLastGoodBytes.Default.(int64)
+	// shardDescInterrupted is the schema descriptor for interrupted field.
+	shardDescInterrupted := shardFields[14].Descriptor()
+	// shard.DefaultInterrupted holds the default value on creation for the interrupted field.
+	shard.DefaultInterrupted = shardDescInterrupted.Default.(bool)
+	// shardDescCheckpointBytes is the schema descriptor for checkpoint_bytes field.
+	shardDescCheckpointBytes := shardFields[15].Descriptor()
+	// shard.DefaultCheckpointBytes holds the default value on creation for the checkpoint_bytes field.
+	shard.DefaultCheckpointBytes = shardDescCheckpointBytes.Default.(int64)
+	// shardDescSegmentBytes is the schema descriptor for segment_bytes field.
+	shardDescSegmentBytes := shardFields[16].Descriptor()
+	// shard.DefaultSegmentBytes holds the default value on creation for the segment_bytes field.
+	shard.DefaultSegmentBytes = shardDescSegmentBytes.Default.(int64)
 	// shardDescPolicyID is the schema descriptor for policy_id field.
-	shardDescPolicyID := shardFields[13].Descriptor()
+	shardDescPolicyID := shardFields[17].Descriptor()
 	// shard.DefaultPolicyID holds the default value on creation for the policy_id field.
 	shard.DefaultPolicyID = shardDescPolicyID.Default.(int64)
 	// shardDescPolicyRevision is the schema descriptor for policy_revision field.
-	shardDescPolicyRevision := shardFields[14].Descriptor()
+	shardDescPolicyRevision := shardFields[18].Descriptor()
 	// shard.DefaultPolicyRevision holds the default value on creation for the policy_revision field.
 	shard.DefaultPolicyRevision = shardDescPolicyRevision.Default.(int64)
 	// shardDescDue is the schema descriptor for due field.
-	shardDescDue := shardFields[15].Descriptor()
+	shardDescDue := shardFields[19].Descriptor()
 	// shard.DefaultDue holds the default value on creation for the due field.
 	shard.DefaultDue = shardDescDue.Default.(int64)
 	// shardDescDeadline is the schema descriptor for deadline field.
-	shardDescDeadline := shardFields[16].Descriptor()
+	shardDescDeadline := shardFields[20].Descriptor()
 	// shard.DefaultDeadline holds the default value on creation for the deadline field.
 	shard.DefaultDeadline = shardDescDeadline.Default.(int64)
 	snapshotFields := schema.Snapshot{}.Fields()
@@ -168,111 +184,159 @@ func init() {
 	// snapshot.DefaultBase holds the default value on creation for the base field.
 	snapshot.DefaultBase = snapshotDescBase.Default.(int64)
 	// snapshotDescReason is the schema descriptor for reason field.
-	snapshotDescReason := snapshotFields[6].Descriptor()
+	snapshotDescReason := snapshotFields[7].Descriptor()
 	// snapshot.DefaultReason holds the default value on creation for the reason field.
 	snapshot.DefaultReason = snapshotDescReason.Default.(string)
 	// snapshotDescSource is the schema descriptor for source field.
-	snapshotDescSource := snapshotFields[9].Descriptor()
+	snapshotDescSource := snapshotFields[11].Descriptor()
 	// snapshot.DefaultSource holds the default value on creation for the source field.
 	snapshot.DefaultSource = snapshotDescSource.Default.(string)
+	// snapshotDescRoot is the schema descriptor for root field.
+	snapshotDescRoot := snapshotFields[12].Descriptor()
+	// snapshot.DefaultRoot holds the default value on creation for the root field.
+	snapshot.DefaultRoot = snapshotDescRoot.Default.(string)
+	// snapshotDescCompare is the schema descriptor for compare field.
+	snapshotDescCompare := snapshotFields[13].Descriptor()
+	// snapshot.DefaultCompare holds the default value on creation for the compare field.
+	snapshot.DefaultCompare = snapshotDescCompare.Default.(uint8)
 	// snapshotDescCancel is the schema descriptor for cancel field.
-	snapshotDescCancel := snapshotFields[10].Descriptor()
+	snapshotDescCancel := snapshotFields[14].Descriptor()
 	// snapshot.DefaultCancel holds the default value on creation for the cancel field.
 	snapshot.DefaultCancel = snapshotDescCancel.Default.(string)
 	// snapshotDescAllowShrink is the schema descriptor for allow_shrink field.
-	snapshotDescAllowShrink := snapshotFields[12].Descriptor()
+	snapshotDescAllowShrink := snapshotFields[16].Descriptor()
 	// snapshot.DefaultAllowShrink holds the default value on creation for the allow_shrink field.
 	snapshot.DefaultAllowShrink = snapshotDescAllowShrink.Default.(bool)
+	// snapshotDescNewRoot is the schema descriptor for new_root field.
+	snapshotDescNewRoot := snapshotFields[17].Descriptor()
+	// snapshot.DefaultNewRoot holds the default value on creation for the new_root field.
+	snapshot.DefaultNewRoot = snapshotDescNewRoot.Default.(bool)
+	// snapshotDescSegmentParts is the schema descriptor for segment_parts field.
+	snapshotDescSegmentParts := snapshotFields[20].Descriptor()
+	// snapshot.DefaultSegmentParts holds the default value on creation for the segment_parts field.
+	snapshot.DefaultSegmentParts = snapshotDescSegmentParts.Default.(int)
+	// snapshotDescCheckpoint is the schema descriptor for checkpoint field.
+	snapshotDescCheckpoint := snapshotFields[21].Descriptor()
+	// snapshot.DefaultCheckpoint holds the default value on creation for the checkpoint field.
+	snapshot.DefaultCheckpoint = snapshotDescCheckpoint.Default.(bool)
+	// snapshotDescPages is the schema descriptor for pages field.
+	snapshotDescPages := snapshotFields[22].Descriptor()
+	// snapshot.DefaultPages holds the default value on creation for the pages field.
+	snapshot.DefaultPages = snapshotDescPages.Default.(int64)
+	// snapshotDescRecorded is the schema descriptor for recorded field.
+	snapshotDescRecorded := snapshotFields[25].Descriptor()
+	// snapshot.DefaultRecorded holds the default value on creation for the recorded field.
+	snapshot.DefaultRecorded = snapshotDescRecorded.Default.(bool)
+	// snapshotDescCommitter is the schema descriptor for committer field.
+	snapshotDescCommitter := snapshotFields[26].Descriptor()
+	// snapshot.DefaultCommitter holds the default value on creation for the committer field.
+	snapshot.DefaultCommitter = snapshotDescCommitter.Default.(string)
+	// snapshotDescCommitUntil is the schema descriptor for commit_until field.
+	snapshotDescCommitUntil := snapshotFields[27].Descriptor()
+	// snapshot.DefaultCommitUntil holds the default value on creation for the commit_until field.
+	snapshot.DefaultCommitUntil = snapshotDescCommitUntil.Default.(int64)
 	// snapshotDescFiles is the schema descriptor for files field.
-	snapshotDescFiles := snapshotFields[15].Descriptor()
+	snapshotDescFiles := snapshotFields[28].Descriptor()
 	// snapshot.DefaultFiles holds the default value on creation for the files field.
 	snapshot.DefaultFiles = snapshotDescFiles.Default.(int64)
 	// snapshotDescDirectories is the schema descriptor for directories field.
-	snapshotDescDirectories := snapshotFields[16].Descriptor()
+	snapshotDescDirectories := snapshotFields[29].Descriptor()
 	// snapshot.DefaultDirectories holds the default value on creation for the directories field.
 	snapshot.DefaultDirectories = snapshotDescDirectories.Default.(int64)
 	// snapshotDescBytes is the schema descriptor for bytes field.
-	snapshotDescBytes := snapshotFields[17].Descriptor()
+	snapshotDescBytes := snapshotFields[30].Descriptor()
 	// snapshot.DefaultBytes holds the default value on creation for the bytes field.
 	snapshot.DefaultBytes = snapshotDescBytes.Default.(int64)
 	// snapshotDescFilesNew is the schema descriptor for files_new field.
-	snapshotDescFilesNew := snapshotFields[18].Descriptor()
+	snapshotDescFilesNew := snapshotFields[31].Descriptor()
 	// snapshot.DefaultFilesNew holds the default value on creation for the files_new field.
 	snapshot.DefaultFilesNew = snapshotDescFilesNew.Default.(int64)
 	// snapshotDescFilesChanged is the schema descriptor for files_changed field.
-	snapshotDescFilesChanged := snapshotFields[19].Descriptor()
+	snapshotDescFilesChanged := snapshotFields[32].Descriptor()
 	// snapshot.DefaultFilesChanged holds the default value on creation for the files_changed field.
 	snapshot.DefaultFilesChanged = snapshotDescFilesChanged.Default.(int64)
 	// snapshotDescFilesUnchanged is the schema descriptor for files_unchanged field.
-	snapshotDescFilesUnchanged := snapshotFields[20].Descriptor()
+	snapshotDescFilesUnchanged := snapshotFields[33].Descriptor()
 	// snapshot.DefaultFilesUnchanged holds the default value on creation for the files_unchanged field.
 	snapshot.DefaultFilesUnchanged = snapshotDescFilesUnchanged.Default.(int64)
 	// snapshotDescStatCalls is the schema descriptor for stat_calls field.
-	snapshotDescStatCalls := snapshotFields[21].Descriptor()
+	snapshotDescStatCalls := snapshotFields[34].Descriptor()
 	// snapshot.DefaultStatCalls holds the default value on creation for the stat_calls field.
 	snapshot.DefaultStatCalls = snapshotDescStatCalls.Default.(int64)
 	// snapshotDescNewBytes is the schema descriptor for new_bytes field.
-	snapshotDescNewBytes := snapshotFields[22].Descriptor()
+	snapshotDescNewBytes := snapshotFields[35].Descriptor()
 	// snapshot.DefaultNewBytes holds the default value on creation for the new_bytes field.
 	snapshot.DefaultNewBytes = snapshotDescNewBytes.Default.(int64)
 	// snapshotDescStoredBytes is the schema descriptor for stored_bytes field.
-	snapshotDescStoredBytes := snapshotFields[23].Descriptor()
+	snapshotDescStoredBytes := snapshotFields[36].Descriptor()
 	// snapshot.DefaultStoredBytes holds the default value on creation for the stored_bytes field.
 	snapshot.DefaultStoredBytes = snapshotDescStoredBytes.Default.(int64)
 	// snapshotDescReadBytes is the schema descriptor for read_bytes field.
-	snapshotDescReadBytes := snapshotFields[24].Descriptor()
+	snapshotDescReadBytes := snapshotFields[37].Descriptor()
 	// snapshot.DefaultReadBytes holds the default value on creation for the read_bytes field.
 	snapshot.DefaultReadBytes = snapshotDescReadBytes.Default.(int64)
 	// snapshotDescErrors is the schema descriptor for errors field.
-	snapshotDescErrors := snapshotFields[25].Descriptor()
+	snapshotDescErrors := snapshotFields[38].Descriptor()
 	// snapshot.DefaultErrors holds the default value on creation for the errors field.
 	snapshot.DefaultErrors = snapshotDescErrors.Default.(int64)
+	// snapshotDescVanished is the schema descriptor for vanished field.
+	snapshotDescVanished := snapshotFields[39].Descriptor()
+	// snapshot.DefaultVanished holds the default value on creation for the vanished field.
+	snapshot.DefaultVanished = snapshotDescVanished.Default.(int64)
+	// snapshotDescCarried is the schema descriptor for carried field.
+	snapshotDescCarried := snapshotFields[40].Descriptor()
+	// snapshot.DefaultCarried holds the default value on creation for the carried field.
+	snapshot.DefaultCarried = snapshotDescCarried.Default.(int64)
+	// snapshotDescTorn is the schema descriptor for torn field.
+	snapshotDescTorn := snapshotFields[41].Descriptor()
+	// snapshot.DefaultTorn holds the default value on creation for the torn field.
+	snapshot.DefaultTorn = snapshotDescTorn.Default.(int64)
 	// snapshotDescProblemsStored is the schema descriptor for problems_stored field.
-	snapshotDescProblemsStored := snapshotFields[26].Descriptor()
+	snapshotDescProblemsStored := snapshotFields[42].Descriptor()
 	// snapshot.DefaultProblemsStored holds the default value on creation for the problems_stored field.
 	snapshot.DefaultProblemsStored = snapshotDescProblemsStored.Default.(int64)
 	// snapshotDescTasksAnnounced is the schema descriptor for tasks_announced field.
-	snapshotDescTasksAnnounced := snapshotFields[27].Descriptor()
+	snapshotDescTasksAnnounced := snapshotFields[43].Descriptor()
 	// snapshot.DefaultTasksAnnounced holds the default value on creation for the tasks_announced field.
 	snapshot.DefaultTasksAnnounced = snapshotDescTasksAnnounced.Default.(int64)
 	// snapshotDescTasksSettled is the schema descriptor for tasks_settled field.
-	snapshotDescTasksSettled := snapshotFields[28].Descriptor()
+	snapshotDescTasksSettled := snapshotFields[44].Descriptor()
 	// snapshot.DefaultTasksSettled holds the default value on creation for the tasks_settled field.
 	snapshot.DefaultTasksSettled = snapshotDescTasksSettled.Default.(int64)
 	// snapshotDescBatchesAnnounced is the schema descriptor for batches_announced field.
-	snapshotDescBatchesAnnounced := snapshotFields[29].Descriptor()
+	snapshotDescBatchesAnnounced := snapshotFields[45].Descriptor()
 	// snapshot.DefaultBatchesAnnounced holds the default value on creation for the batches_announced field.
 	snapshot.DefaultBatchesAnnounced = snapshotDescBatchesAnnounced.Default.(int64)
 	// snapshotDescBatchesSettled is the schema descriptor for batches_settled field.
-	snapshotDescBatchesSettled := snapshotFields[30].Descriptor()
+	snapshotDescBatchesSettled := snapshotFields[46].Descriptor()
 	// snapshot.DefaultBatchesSettled holds the default value on creation for the batches_settled field.
 	snapshot.DefaultBatchesSettled = snapshotDescBatchesSettled.Default.(int64)
 	// snapshotDescWalkSeconds is the schema descriptor for walk_seconds field.
-	snapshotDescWalkSeconds := snapshotFields[31].Descriptor()
+	snapshotDescWalkSeconds := snapshotFields[47].Descriptor()
 	// snapshot.DefaultWalkSeconds holds the default value on creation for the walk_seconds field.
 	snapshot.DefaultWalkSeconds = snapshotDescWalkSeconds.Default.(float64)
 	// snapshotDescReadSeconds is the schema descriptor for read_seconds field.
-	snapshotDescReadSeconds := snapshotFields[32].Descriptor()
+	snapshotDescReadSeconds := snapshotFields[48].Descriptor()
 	// snapshot.DefaultReadSeconds holds the default value on creation for the read_seconds field.
 	snapshot.DefaultReadSeconds = snapshotDescReadSeconds.Default.(float64)
 	// snapshotDescHashSeconds is the schema descriptor for hash_seconds field.
-	snapshotDescHashSeconds := snapshotFields[33].Descriptor()
+	snapshotDescHashSeconds := snapshotFields[49].Descriptor()
 	// snapshot.DefaultHashSeconds holds the default value on creation for the hash_seconds field.
 	snapshot.DefaultHashSeconds = snapshotDescHashSeconds.Default.(float64)
 	// snapshotDescCompressSeconds is the schema descriptor for compress_seconds field.
-	snapshotDescCompressSeconds := snapshotFields[34].Descriptor()
+	snapshotDescCompressSeconds := snapshotFields[50].Descriptor()
 	// snapshot.DefaultCompressSeconds holds the default value on creation for the compress_seconds field.
 	snapshot.DefaultCompressSeconds = snapshotDescCompressSeconds.Default.(float64)
 	// snapshotDescSealSeconds is the schema descriptor for seal_seconds field.
-	snapshotDescSealSeconds := snapshotFields[35].Descriptor()
+	snapshotDescSealSeconds := snapshotFields[51].Descriptor()
 	// snapshot.DefaultSealSeconds holds the default value on creation for the seal_seconds field.
 	snapshot.DefaultSealSeconds = snapshotDescSealSeconds.Default.(float64)
 	// snapshotDescUploadSeconds is the schema descriptor for upload_seconds field.
-	snapshotDescUploadSeconds := snapshotFields[36].Descriptor()
+	snapshotDescUploadSeconds := snapshotFields[52].Descriptor()
 	// snapshot.DefaultUploadSeconds holds the default value on creation for the upload_seconds field.
 	snapshot.DefaultUploadSeconds = snapshotDescUploadSeconds.Default.(float64)
 	// snapshotDescCommitSeconds is the schema descriptor for commit_seconds field.
-	snapshotDescCommitSeconds := snapshotFields[37].Descriptor()
+	snapshotDescCommitSeconds := snapshotFields[53].Descriptor()
 	// snapshot.DefaultCommitSeconds holds the default value on creation for the commit_seconds field.
 	snapshot.DefaultCommitSeconds = snapshotDescCommitSeconds.Default.(float64)
 	walktaskFields := schema.WalkTask{}.Fields()

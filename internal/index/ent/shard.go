@@ -21,6 +21,8 @@ type Shard struct {
 	config `json:"-"`
 	// ID of the ent.
 	ID int64 `json:"id,omitempty"`
+	// ShardKey holds the value of the "shard_key" field.
+	ShardKey uuid.UUID `json:"shard_key,omitempty"`
 	// FilerID holds the value of the "filer_id" field.
 	FilerID int64 `json:"filer_id,omitempty"`
 	// Name holds the value of the "name" field.
@@ -45,6 +47,12 @@ type Shard struct {
 	LastGoodFiles int64 `json:"last_good_files,omitempty"`
 	// LastGoodBytes holds the value of the "last_good_bytes" field.
 	LastGoodBytes int64 `json:"last_good_bytes,omitempty"`
+	// Interrupted holds the value of the "interrupted" field.
+	Interrupted bool `json:"interrupted,omitempty"`
+	// CheckpointBytes holds the value of the "checkpoint_bytes" field.
+	CheckpointBytes int64 `json:"checkpoint_bytes,omitempty"`
+	// SegmentBytes holds the value of the "segment_bytes" field.
+	SegmentBytes int64 `json:"segment_bytes,omitempty"`
 	// PolicyID holds the value of the "policy_id" field.
 	PolicyID int64 `json:"policy_id,omitempty"`
 	// PolicyRevision holds the value of the "policy_revision" field.
@@ -99,14 +107,16 @@ func (*Shard) scanValues(columns []string) ([]any, error) {
 			values[i] = &sql.NullScanner{S: new(uuid.UUID)}
 		case shard.FieldSelection:
 			values[i] = new([]byte)
-		case shard.FieldRetired:
+		case shard.FieldRetired, shard.FieldInterrupted:
 			values[i] = new(sql.NullBool)
-		case shard.FieldID, shard.FieldFilerID, shard.FieldLastNumber, shard.FieldLastGoodNumber, shard.FieldLastGoodFiles, shard.FieldLastGoodBytes, shard.FieldPolicyID, shard.FieldPolicyRevision, shard.FieldDue, shard.FieldDeadline:
+		case shard.FieldID, shard.FieldFilerID, shard.FieldLastNumber, shard.FieldLastGoodNumber, shard.FieldLastGoodFiles, shard.FieldLastGoodBytes, shard.FieldCheckpointBytes, shard.FieldSegmentBytes, shard.FieldPolicyID, shard.FieldPolicyRevision, shard.FieldDue, shard.FieldDeadline:
 			values[i] = new(sql.NullInt64)
 		case shard.FieldName, shard.FieldSource, shard.FieldPattern:
 			values[i] = new(sql.NullString)
 		case shard.FieldLastGoodStarted:
 			values[i] = new(sql.NullTime)
+		case shard.FieldShardKey:
+			values[i] = new(uuid.UUID)
 		default:
 			values[i] = new(sql.UnknownType)
 		}
@@ -128,6 +138,12 @@ func (_m *Shard) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field id", value)
 			}
 			_m.ID = int64(value.Int64)
+		case shard.FieldShardKey:
+			if value, ok := values[i].(*uuid.UUID); !ok {
+				return fmt.Errorf("unexpected type %T for field shard_key", values[i])
+			} else if value != nil {
+				_m.ShardKey = *value
+			}
 		case shard.FieldFilerID:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
 				return fmt.Errorf("unexpected type %T for field filer_id", values[i])
@@ -204,6 +220,24 @@ func (_m *Shard) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.LastGoodBytes = value.Int64
 			}
+		case shard.FieldInterrupted:
+			if value, ok := values[i].(*sql.NullBool); !ok {
+				return fmt.Errorf("unexpected type %T for field interrupted", values[i])
+			} else if value.Valid {
+				_m.Interrupted = value.Bool
+			}
+		case shard.FieldCheckpointBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field checkpoint_bytes", values[i])
+			} else if value.Valid {
+				_m.CheckpointBytes = value.Int64
+			}
+		case shard.FieldSegmentBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field segment_bytes", values[i])
+			} else if value.Valid {
+				_m.SegmentBytes = value.Int64
+			}
 		case shard.FieldPolicyID:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
 				return fmt.Errorf("unexpected type %T for field policy_id", values[i])
@@ -274,6 +308,9 @@ func (_m *Shard) String() string {
 	var builder strings.Builder
 	builder.WriteString("Shard(")
 	builder.WriteString(fmt.Sprintf("id=%v, ", _m.ID))
+	builder.WriteString("shard_key=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ShardKey))
+	builder.WriteString(", ")
 	builder.WriteString("filer_id=")
 	builder.WriteString(fmt.Sprintf("%v", _m.FilerID))
 	builder.WriteString(", ")
@@ -313,6 +350,15 @@ func (_m *Shard) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("last_good_bytes=")
 	builder.WriteString(fmt.Sprintf("%v", _m.LastGoodBytes))
+	builder.WriteString(", ")
+	builder.WriteString("interrupted=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Interrupted))
+	builder.WriteString(", ")
+	builder.WriteString("checkpoint_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.CheckpointBytes))
+	builder.WriteString(", ")
+	builder.WriteString("segment_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.SegmentBytes))
 	builder.WriteString(", ")
 	builder.WriteString("policy_id=")
 	builder.WriteString(fmt.Sprintf("%v", _m.PolicyID))

@@ -26,6 +26,12 @@ type ShardCreate struct {
 	conflict []sql.ConflictOption
 }
 
+// SetShardKey sets the "shard_key" field.
+func (_c *ShardCreate) SetShardKey(v uuid.UUID) *ShardCreate {
+	_c.mutation.SetShardKey(v)
+	return _c
+}
+
 // SetFilerID sets the "filer_id" field.
 func (_c *ShardCreate) SetFilerID(v int64) *ShardCreate {
 	_c.mutation.SetFilerID(v)
@@ -166,6 +172,48 @@ func (_c *ShardCreate) SetLastGoodBytes(v int64) *ShardCreate {
 func (_c *ShardCreate) SetNillableLastGoodBytes(v *int64) *ShardCreate {
 	if v != nil {
 		_c.SetLastGoodBytes(*v)
+	}
+	return _c
+}
+
+// SetInterrupted sets the "interrupted" field.
+func (_c *ShardCreate) SetInterrupted(v bool) *ShardCreate {
+	_c.mutation.SetInterrupted(v)
+	return _c
+}
+
+// SetNillableInterrupted sets the "interrupted" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableInterrupted(v *bool) *ShardCreate {
+	if v != nil {
+		_c.SetInterrupted(*v)
+	}
+	return _c
+}
+
+// SetCheckpointBytes sets the "checkpoint_bytes" field.
+func (_c *ShardCreate) SetCheckpointBytes(v int64) *ShardCreate {
+	_c.mutation.SetCheckpointBytes(v)
+	return _c
+}
+
+// SetNillableCheckpointBytes sets the "checkpoint_bytes" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableCheckpointBytes(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetCheckpointBytes(*v)
+	}
+	return _c
+}
+
+// SetSegmentBytes sets the "segment_bytes" field.
+func (_c *ShardCreate) SetSegmentBytes(v int64) *ShardCreate {
+	_c.mutation.SetSegmentBytes(v)
+	return _c
+}
+
+// SetNillableSegmentBytes sets the "segment_bytes" field if the given value is not nil.
+func (_c *ShardCreate) SetNillableSegmentBytes(v *int64) *ShardCreate {
+	if v != nil {
+		_c.SetSegmentBytes(*v)
 	}
 	return _c
 }
@@ -311,6 +359,18 @@ func (_c *ShardCreate) defaults() {
 		v := shard.DefaultLastGoodBytes
 		_c.mutation.SetLastGoodBytes(v)
 	}
+	if _, ok := _c.mutation.Interrupted(); !ok {
+		v := shard.DefaultInterrupted
+		_c.mutation.SetInterrupted(v)
+	}
+	if _, ok := _c.mutation.CheckpointBytes(); !ok {
+		v := shard.DefaultCheckpointBytes
+		_c.mutation.SetCheckpointBytes(v)
+	}
+	if _, ok := _c.mutation.SegmentBytes(); !ok {
+		v := shard.DefaultSegmentBytes
+		_c.mutation.SetSegmentBytes(v)
+	}
 	if _, ok := _c.mutation.PolicyID(); !ok {
 		v := shard.DefaultPolicyID
 		_c.mutation.SetPolicyID(v)
@@ -331,6 +391,9 @@ func (_c *ShardCreate) defaults() {
 
 // check runs all checks and user-defined validators on the builder.
 func (_c *ShardCreate) check() error {
+	if _, ok := _c.mutation.ShardKey(); !ok {
+		return &ValidationError{Name: "shard_key", err: errors.New(`ent: missing required field "Shard.shard_key"`)}
+	}
 	if _, ok := _c.mutation.FilerID(); !ok {
 		return &ValidationError{Name: "filer_id", err: errors.New(`ent: missing required field "Shard.filer_id"`)}
 	}
@@ -357,6 +420,15 @@ func (_c *ShardCreate) check() error {
 	}
 	if _, ok := _c.mutation.LastGoodBytes(); !ok {
 		return &ValidationError{Name: "last_good_bytes", err: errors.New(`ent: missing required field "Shard.last_good_bytes"`)}
+	}
+	if _, ok := _c.mutation.Interrupted(); !ok {
+		return &ValidationError{Name: "interrupted", err: errors.New(`ent: missing required field "Shard.interrupted"`)}
+	}
+	if _, ok := _c.mutation.CheckpointBytes(); !ok {
+		return &ValidationError{Name: "checkpoint_bytes", err: errors.New(`ent: missing required field "Shard.checkpoint_bytes"`)}
+	}
+	if _, ok := _c.mutation.SegmentBytes(); !ok {
+		return &ValidationError{Name: "segment_bytes", err: errors.New(`ent: missing required field "Shard.segment_bytes"`)}
 	}
 	if _, ok := _c.mutation.PolicyID(); !ok {
 		return &ValidationError{Name: "policy_id", err: errors.New(`ent: missing required field "Shard.policy_id"`)}
@@ -406,6 +478,10 @@ func (_c *ShardCreate) createSpec() (*Shard, *sqlgraph.CreateSpec) {
 		_node.ID = id
 		_spec.ID.Value = id
 	}
+	if value, ok := _c.mutation.ShardKey(); ok {
+		_spec.SetField(shard.FieldShardKey, field.TypeUUID, value)
+		_node.ShardKey = value
+	}
 	if value, ok := _c.mutation.Name(); ok {
 		_spec.SetField(shard.FieldName, field.TypeString, value)
 		_node.Name = value
@@ -449,6 +525,18 @@ func (_c *ShardCreate) createSpec() (*Shard, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.LastGoodBytes(); ok {
 		_spec.SetField(shard.FieldLastGoodBytes, field.TypeInt64, value)
 		_node.LastGoodBytes = value
+	}
+	if value, ok := _c.mutation.Interrupted(); ok {
+		_spec.SetField(shard.FieldInterrupted, field.TypeBool, value)
+		_node.Interrupted = value
+	}
+	if value, ok := _c.mutation.CheckpointBytes(); ok {
+		_spec.SetField(shard.FieldCheckpointBytes, field.TypeInt64, value)
+		_node.CheckpointBytes = value
+	}
+	if value, ok := _c.mutation.SegmentBytes(); ok {
+		_spec.SetField(shard.FieldSegmentBytes, field.TypeInt64, value)
+		_node.SegmentBytes = value
 	}
 	if value, ok := _c.mutation.PolicyID(); ok {
 		_spec.SetField(shard.FieldPolicyID, field.TypeInt64, value)
@@ -506,7 +594,7 @@ func (_c *ShardCreate) createSpec() (*Shard, *sqlgraph.CreateSpec) {
 // of the `INSERT` statement. For example:
 //
 //	client.Shard.Create().
-//		SetFilerID(v).
+//		SetShardKey(v).
 //		OnConflict(
 //			// Update the row with the new values
 //			// the was proposed for insertion.
@@ -515,7 +603,7 @@ func (_c *ShardCreate) createSpec() (*Shard, *sqlgraph.CreateSpec) {
 //		// Override some of the fields with custom
 //		// update values.
 //		Update(func(u *ent.ShardUpsert) {
-//			SetFilerID(v+v).
+//			SetShardKey(v+v).
 //		}).
 //		Exec(ctx)
 func (_c *ShardCreate) OnConflict(opts ...sql.ConflictOption) *ShardUpsertOne {
@@ -550,6 +638,18 @@ type (
 		*sql.UpdateSet
 	}
 )
+
+// SetShardKey sets the "shard_key" field.
+func (u *ShardUpsert) SetShardKey(v uuid.UUID) *ShardUpsert {
+	u.Set(shard.FieldShardKey, v)
+	return u
+}
+
+// UpdateShardKey sets the "shard_key" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateShardKey() *ShardUpsert {
+	u.SetExcluded(shard.FieldShardKey)
+	return u
+}
 
 // SetFilerID sets the "filer_id" field.
 func (u *ShardUpsert) SetFilerID(v int64) *ShardUpsert {
@@ -737,6 +837,54 @@ func (u *ShardUpsert) AddLastGoodBytes(v int64) *ShardUpsert {
 	return u
 }
 
+// SetInterrupted sets the "interrupted" field.
+func (u *ShardUpsert) SetInterrupted(v bool) *ShardUpsert {
+	u.Set(shard.FieldInterrupted, v)
+	return u
+}
+
+// UpdateInterrupted sets the "interrupted" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateInterrupted() *ShardUpsert {
+	u.SetExcluded(shard.FieldInterrupted)
+	return u
+}
+
+// SetCheckpointBytes sets the "checkpoint_bytes" field.
+func (u *ShardUpsert) SetCheckpointBytes(v int64) *ShardUpsert {
+	u.Set(shard.FieldCheckpointBytes, v)
+	return u
+}
+
+// UpdateCheckpointBytes sets the "checkpoint_bytes" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateCheckpointBytes() *ShardUpsert {
+	u.SetExcluded(shard.FieldCheckpointBytes)
+	return u
+}
+
+// AddCheckpointBytes adds v to the "checkpoint_bytes" field.
+func (u *ShardUpsert) AddCheckpointBytes(v int64) *ShardUpsert {
+	u.Add(shard.FieldCheckpointBytes, v)
+	return u
+}
+
+// SetSegmentBytes sets the "segment_bytes" field.
+func (u *ShardUpsert) SetSegmentBytes(v int64) *ShardUpsert {
+	u.Set(shard.FieldSegmentBytes, v)
+	return u
+}
+
+// UpdateSegmentBytes sets the "segment_bytes" field to the value that was provided on create.
+func (u *ShardUpsert) UpdateSegmentBytes() *ShardUpsert {
+	u.SetExcluded(shard.FieldSegmentBytes)
+	return u
+}
+
+// AddSegmentBytes adds v to the "segment_bytes" field.
+func (u *ShardUpsert) AddSegmentBytes(v int64) *ShardUpsert {
+	u.Add(shard.FieldSegmentBytes, v)
+	return u
+}
+
 // SetPolicyID sets the "policy_id" field.
 func (u *ShardUpsert) SetPolicyID(v int64) *ShardUpsert {
 	u.Set(shard.FieldPolicyID, v)
@@ -855,6 +1003,20 @@ func (u *ShardUpsertOne) Update(set func(*ShardUpsert)) *ShardUpsertOne {
 		set(&ShardUpsert{UpdateSet: update})
 	}))
 	return u
+}
+
+// SetShardKey sets the "shard_key" field.
+func (u *ShardUpsertOne) SetShardKey(v uuid.UUID) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetShardKey(v)
+	})
+}
+
+// UpdateShardKey sets the "shard_key" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateShardKey() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateShardKey()
+	})
 }
 
 // SetFilerID sets the "filer_id" field.
@@ -1071,6 +1233,62 @@ func (u *ShardUpsertOne) AddLastGoodBytes(v int64) *ShardUpsertOne {
 func (u *ShardUpsertOne) UpdateLastGoodBytes() *ShardUpsertOne {
 	return u.Update(func(s *ShardUpsert) {
 		s.UpdateLastGoodBytes()
+	})
+}
+
+// SetInterrupted sets the "interrupted" field.
+func (u *ShardUpsertOne) SetInterrupted(v bool) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetInterrupted(v)
+	})
+}
+
+// UpdateInterrupted sets the "interrupted" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateInterrupted() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateInterrupted()
+	})
+}
+
+// SetCheckpointBytes sets the "checkpoint_bytes" field.
+func (u *ShardUpsertOne) SetCheckpointBytes(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetCheckpointBytes(v)
+	})
+}
+
+// AddCheckpointBytes adds v to the "checkpoint_bytes" field.
+func (u *ShardUpsertOne) AddCheckpointBytes(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddCheckpointBytes(v)
+	})
+}
+
+// UpdateCheckpointBytes sets the "checkpoint_bytes" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateCheckpointBytes() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateCheckpointBytes()
+	})
+}
+
+// SetSegmentBytes sets the "segment_bytes" field.
+func (u *ShardUpsertOne) SetSegmentBytes(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetSegmentBytes(v)
+	})
+}
+
+// AddSegmentBytes adds v to the "segment_bytes" field.
+func (u *ShardUpsertOne) AddSegmentBytes(v int64) *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddSegmentBytes(v)
+	})
+}
+
+// UpdateSegmentBytes sets the "segment_bytes" field to the value that was provided on create.
+func (u *ShardUpsertOne) UpdateSegmentBytes() *ShardUpsertOne {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateSegmentBytes()
 	})
 }
 
@@ -1293,7 +1511,7 @@ func (_c *ShardCreateBulk) ExecX(ctx context.Context) {
 //		// Override some of the fields with custom
 //		// update values.
 //		Update(func(u *ent.ShardUpsert) {
-//			SetFilerID(v+v).
+//			SetShardKey(v+v).
 //		}).
 //		Exec(ctx)
 func (_c *ShardCreateBulk) OnConflict(opts ...sql.ConflictOption) *ShardUpsertBulk {
@@ -1370,6 +1588,20 @@ func (u *ShardUpsertBulk) Update(set func(*ShardUpsert)) *ShardUpsertBulk {
 		set(&ShardUpsert{UpdateSet: update})
 	}))
 	return u
+}
+
+// SetShardKey sets the "shard_key" field.
+func (u *ShardUpsertBulk) SetShardKey(v uuid.UUID) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetShardKey(v)
+	})
+}
+
+// UpdateShardKey sets the "shard_key" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateShardKey() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateShardKey()
+	})
 }
 
 // SetFilerID sets the "filer_id" field.
@@ -1586,6 +1818,62 @@ func (u *ShardUpsertBulk) AddLastGoodBytes(v int64) *ShardUpsertBulk {
 func (u *ShardUpsertBulk) UpdateLastGoodBytes() *ShardUpsertBulk {
 	return u.Update(func(s *ShardUpsert) {
 		s.UpdateLastGoodBytes()
+	})
+}
+
+// SetInterrupted sets the "interrupted" field.
+func (u *ShardUpsertBulk) SetInterrupted(v bool) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetInterrupted(v)
+	})
+}
+
+// UpdateInterrupted sets the "interrupted" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateInterrupted() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateInterrupted()
+	})
+}
+
+// SetCheckpointBytes sets the "checkpoint_bytes" field.
+func (u *ShardUpsertBulk) SetCheckpointBytes(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetCheckpointBytes(v)
+	})
+}
+
+// AddCheckpointBytes adds v to the "checkpoint_bytes" field.
+func (u *ShardUpsertBulk) AddCheckpointBytes(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddCheckpointBytes(v)
+	})
+}
+
+// UpdateCheckpointBytes sets the "checkpoint_bytes" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateCheckpointBytes() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateCheckpointBytes()
+	})
+}
+
+// SetSegmentBytes sets the "segment_bytes" field.
+func (u *ShardUpsertBulk) SetSegmentBytes(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.SetSegmentBytes(v)
+	})
+}
+
+// AddSegmentBytes adds v to the "segment_bytes" field.
+func (u *ShardUpsertBulk) AddSegmentBytes(v int64) *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.AddSegmentBytes(v)
+	})
+}
+
+// UpdateSegmentBytes sets the "segment_bytes" field to the value that was provided on create.
+func (u *ShardUpsertBulk) UpdateSegmentBytes() *ShardUpsertBulk {
+	return u.Update(func(s *ShardUpsert) {
+		s.UpdateSegmentBytes()
 	})
 }
 

@@ -338,12 +338,12 @@ func (_q *ShardQuery) WithSnapshots(opts ...func(*SnapshotQuery)) *ShardQuery {
 // Example:
 //
 //	var v []struct {
-//		FilerID int64 `json:"filer_id,omitempty"`
+//		ShardKey uuid.UUID `json:"shard_key,omitempty"`
 //		Count int `json:"count,omitempty"`
 //	}
 //
 //	client.Shard.Query().
-//		GroupBy(shard.FieldFilerID).
+//		GroupBy(shard.FieldShardKey).
 //		Aggregate(ent.Count()).
 //		Scan(ctx, &v)
 func (_q *ShardQuery) GroupBy(field string, fields ...string) *ShardGroupBy {
@@ -361,11 +361,11 @@ func (_q *ShardQuery) GroupBy(field string, fields ...string) *ShardGroupBy {
 // Example:
 //
 //	var v []struct {
-//		FilerID int64 `json:"filer_id,omitempty"`
+//		ShardKey uuid.UUID `json:"shard_key,omitempty"`
 //	}
 //
 //	client.Shard.Query().
-//		Select(shard.FieldFilerID).
+//		Select(shard.FieldShardKey).
 //		Scan(ctx, &v)
 func (_q *ShardQuery) Select(fields ...string) *ShardSelect {
 	_q.ctx.Fields = append(_q.ctx.Fields, fields...)

@@ -33,6 +33,20 @@ func (_u *ShardUpdate) Where(ps ...predicate.Shard) *ShardUpdate {
 	return _u
 }
 
+// SetShardKey sets the "shard_key" field.
+func (_u *ShardUpdate) SetShardKey(v uuid.UUID) *ShardUpdate {
+	_u.mutation.SetShardKey(v)
+	return _u
+}
+
+// SetNillableShardKey sets the "shard_key" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableShardKey(v *uuid.UUID) *ShardUpdate {
+	if v != nil {
+		_u.SetShardKey(*v)
+	}
+	return _u
+}
+
 // SetFilerID sets the "filer_id" field.
 func (_u *ShardUpdate) SetFilerID(v int64) *ShardUpdate {
 	_u.mutation.SetFilerID(v)
@@ -247,6 +261,62 @@ func (_u *ShardUpdate) AddLastGoodBytes(v int64) *ShardUpdate {
 	return _u
 }
 
+// SetInterrupted sets the "interrupted" field.
+func (_u *ShardUpdate) SetInterrupted(v bool) *ShardUpdate {
+	_u.mutation.SetInterrupted(v)
+	return _u
+}
+
+// SetNillableInterrupted sets the "interrupted" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableInterrupted(v *bool) *ShardUpdate {
+	if v != nil {
+		_u.SetInterrupted(*v)
+	}
+	return _u
+}
+
+// SetCheckpointBytes sets the "checkpoint_bytes" field.
+func (_u *ShardUpdate) SetCheckpointBytes(v int64) *ShardUpdate {
+	_u.mutation.ResetCheckpointBytes()
+	_u.mutation.SetCheckpointBytes(v)
+	return _u
+}
+
+// SetNillableCheckpointBytes sets the "checkpoint_bytes" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableCheckpointBytes(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetCheckpointBytes(*v)
+	}
+	return _u
+}
+
+// AddCheckpointBytes adds value to the "checkpoint_bytes" field.
+func (_u *ShardUpdate) AddCheckpointBytes(v int64) *ShardUpdate {
+	_u.mutation.AddCheckpointBytes(v)
+	return _u
+}
+
+// SetSegmentBytes sets the "segment_bytes" field.
+func (_u *ShardUpdate) SetSegmentBytes(v int64) *ShardUpdate {
+	_u.mutation.ResetSegmentBytes()
+	_u.mutation.SetSegmentBytes(v)
+	return _u
+}
+
+// SetNillableSegmentBytes sets the "segment_bytes" field if the given value is not nil.
+func (_u *ShardUpdate) SetNillableSegmentBytes(v *int64) *ShardUpdate {
+	if v != nil {
+		_u.SetSegmentBytes(*v)
+	}
+	return _u
+}
+
+// AddSegmentBytes adds value to the "segment_bytes" field.
+func (_u *ShardUpdate) AddSegmentBytes(v int64) *ShardUpdate {
+	_u.mutation.AddSegmentBytes(v)
+	return _u
+}
+
 // SetPolicyID sets the "policy_id" field.
 func (_u *ShardUpdate) SetPolicyID(v int64) *ShardUpdate {
 	_u.mutation.ResetPolicyID()
@@ -436,6 +506,9 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 			}
 		}
 	}
+	if value, ok := _u.mutation.ShardKey(); ok {
+		_spec.SetField(shard.FieldShardKey, field.TypeUUID, value)
+	}
 	if value, ok := _u.mutation.Name(); ok {
 		_spec.SetField(shard.FieldName, field.TypeString, value)
 	}
@@ -489,6 +562,21 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.AddedLastGoodBytes(); ok {
 		_spec.AddField(shard.FieldLastGoodBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Interrupted(); ok {
+		_spec.SetField(shard.FieldInterrupted, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.CheckpointBytes(); ok {
+		_spec.SetField(shard.FieldCheckpointBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCheckpointBytes(); ok {
+		_spec.AddField(shard.FieldCheckpointBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.SegmentBytes(); ok {
+		_spec.SetField(shard.FieldSegmentBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedSegmentBytes(); ok {
+		_spec.AddField(shard.FieldSegmentBytes, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.PolicyID(); ok {
 		_spec.SetField(shard.FieldPolicyID, field.TypeInt64, value)
@@ -608,6 +696,20 @@ type ShardUpdateOne struct {
 	hooks     []Hook
 	mutation  *ShardMutation
 	modifiers []func(*sql.UpdateBuilder)
+}
+
+// SetShardKey sets the "shard_key" field.
+func (_u *ShardUpdateOne) SetShardKey(v uuid.UUID) *ShardUpdateOne {
+	_u.mutation.SetShardKey(v)
+	return _u
+}
+
+// SetNillableShardKey sets the "shard_key" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableShardKey(v *uuid.UUID) *ShardUpdateOne {
+	if v != nil {
+		_u.SetShardKey(*v)
+	}
+	return _u
 }
 
 // SetFilerID sets the "filer_id" field.
@@ -821,6 +923,62 @@ func (_u *ShardUpdateOne) SetNillableLastGoodBytes(v *int64) *ShardUpdateOne {
 // AddLastGoodBytes adds value to the "last_good_bytes" field.
 func (_u *ShardUpdateOne) AddLastGoodBytes(v int64) *ShardUpdateOne {
 	_u.mutation.AddLastGoodBytes(v)
+	return _u
+}
+
+// SetInterrupted sets the "interrupted" field.
+func (_u *ShardUpdateOne) SetInterrupted(v bool) *ShardUpdateOne {
+	_u.mutation.SetInterrupted(v)
+	return _u
+}
+
+// SetNillableInterrupted sets the "interrupted" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableInterrupted(v *bool) *ShardUpdateOne {
+	if v != nil {
+		_u.SetInterrupted(*v)
+	}
+	return _u
+}
+
+// SetCheckpointBytes sets the "checkpoint_bytes" field.
+func (_u *ShardUpdateOne) SetCheckpointBytes(v int64) *ShardUpdateOne {
+	_u.mutation.ResetCheckpointBytes()
+	_u.mutation.SetCheckpointBytes(v)
+	return _u
+}
+
+// SetNillableCheckpointBytes sets the "checkpoint_bytes" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableCheckpointBytes(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetCheckpointBytes(*v)
+	}
+	return _u
+}
+
+// AddCheckpointBytes adds value to the "checkpoint_bytes" field.
+func (_u *ShardUpdateOne) AddCheckpointBytes(v int64) *ShardUpdateOne {
+	_u.mutation.AddCheckpointBytes(v)
+	return _u
+}
+
+// SetSegmentBytes sets the "segment_bytes" field.
+func (_u *ShardUpdateOne) SetSegmentBytes(v int64) *ShardUpdateOne {
+	_u.mutation.ResetSegmentBytes()
+	_u.mutation.SetSegmentBytes(v)
+	return _u
+}
+
+// SetNillableSegmentBytes sets the "segment_bytes" field if the given value is not nil.
+func (_u *ShardUpdateOne) SetNillableSegmentBytes(v *int64) *ShardUpdateOne {
+	if v != nil {
+		_u.SetSegmentBytes(*v)
+	}
+	return _u
+}
+
+// AddSegmentBytes adds value to the "segment_bytes" field.
+func (_u *ShardUpdateOne) AddSegmentBytes(v int64) *ShardUpdateOne {
+	_u.mutation.AddSegmentBytes(v)
 	return _u
 }
 
@@ -1043,6 +1201,9 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 			}
 		}
 	}
+	if value, ok := _u.mutation.ShardKey(); ok {
+		_spec.SetField(shard.FieldShardKey, field.TypeUUID, value)
+	}
 	if value, ok := _u.mutation.Name(); ok {
 		_spec.SetField(shard.FieldName, field.TypeString, value)
 	}
@@ -1096,6 +1257,21 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 	}
 	if value, ok := _u.mutation.AddedLastGoodBytes(); ok {
 		_spec.AddField(shard.FieldLastGoodBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Interrupted(); ok {
+		_spec.SetField(shard.FieldInterrupted, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.CheckpointBytes(); ok {
+		_spec.SetField(shard.FieldCheckpointBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCheckpointBytes(); ok {
+		_spec.AddField(shard.FieldCheckpointBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.SegmentBytes(); ok {
+		_spec.SetField(shard.FieldSegmentBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedSegmentBytes(); ok {
+		_spec.AddField(shard.FieldSegmentBytes, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.PolicyID(); ok {
 		_spec.SetField(shard.FieldPolicyID, field.TypeInt64, value)

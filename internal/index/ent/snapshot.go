@@ -29,26 +29,52 @@ type Snapshot struct {
 	Number int64 `json:"number,omitempty"`
 	// Base holds the value of the "base" field.
 	Base int64 `json:"base,omitempty"`
+	// BaseID holds the value of the "base_id" field.
+	BaseID *uuid.UUID `json:"base_id,omitempty"`
 	// State holds the value of the "state" field.
 	State string `json:"state,omitempty"`
 	// Reason holds the value of the "reason" field.
 	Reason string `json:"reason,omitempty"`
 	// Started holds the value of the "started" field.
 	Started time.Time `json:"started,omitempty"`
+	// SortTime holds the value of the "sort_time" field.
+	SortTime time.Time `json:"sort_time,omitempty"`
 	// Committed holds the value of the "committed" field.
 	Committed *time.Time `json:"committed,omitempty"`
 	// Source holds the value of the "source" field.
 	Source string `json:"source,omitempty"`
+	// Root holds the value of the "root" field.
+	Root string `json:"root,omitempty"`
+	// Compare holds the value of the "compare" field.
+	Compare uint8 `json:"compare,omitempty"`
 	// Cancel holds the value of the "cancel" field.
 	Cancel string `json:"cancel,omitempty"`
 	// Selection holds the value of the "selection" field.
 	Selection backup.Selection `json:"selection,omitempty"`
 	// AllowShrink holds the value of the "allow_shrink" field.
 	AllowShrink bool `json:"allow_shrink,omitempty"`
+	// NewRoot holds the value of the "new_root" field.
+	NewRoot bool `json:"new_root,omitempty"`
 	// Tags holds the value of the "tags" field.
 	Tags []string `json:"tags,omitempty"`
-	// Segments holds the value of the "segments" field.
-	Segments []string `json:"segments,omitempty"`
+	// Segment holds the value of the "segment" field.
+	Segment *uuid.UUID `json:"segment,omitempty"`
+	// SegmentParts holds the value of the "segment_parts" field.
+	SegmentParts int `json:"segment_parts,omitempty"`
+	// Checkpoint holds the value of the "checkpoint" field.
+	Checkpoint bool `json:"checkpoint,omitempty"`
+	// Pages holds the value of the "pages" field.
+	Pages int64 `json:"pages,omitempty"`
+	// PagesSum holds the value of the "pages_sum" field.
+	PagesSum []byte `json:"pages_sum,omitempty"`
+	// Ended holds the value of the "ended" field.
+	Ended *time.Time `json:"ended,omitempty"`
+	// Recorded holds the value of the "recorded" field.
+	Recorded bool `json:"recorded,omitempty"`
+	// Committer holds the value of the "committer" field.
+	Committer string `json:"committer,omitempty"`
+	// CommitUntil holds the value of the "commit_until" field.
+	CommitUntil int64 `json:"commit_until,omitempty"`
 	// Files holds the value of the "files" field.
 	Files int64 `json:"files,omitempty"`
 	// Directories holds the value of the "directories" field.
@@ -71,6 +97,12 @@ type Snapshot struct {
 	ReadBytes int64 `json:"read_bytes,omitempty"`
 	// Errors holds the value of the "errors" field.
 	Errors int64 `json:"errors,omitempty"`
+	// Vanished holds the value of the "vanished" field.
+	Vanished int64 `json:"vanished,omitempty"`
+	// Carried holds the value of the "carried" field.
+	Carried int64 `json:"carried,omitempty"`
+	// Torn holds the value of the "torn" field.
+	Torn int64 `json:"torn,omitempty"`
 	// ProblemsStored holds the value of the "problems_stored" field.
 	ProblemsStored int64 `json:"problems_stored,omitempty"`
 	// TasksAnnounced holds the value of the "tasks_announced" field.
@@ -159,17 +191,19 @@ func (*Snapshot) scanValues(columns []string) ([]any, error) {
 	values := make([]any, len(columns))
 	for i := range columns {
 		switch columns[i] {
-		case snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldSegments:
+		case snapshot.FieldBaseID, snapshot.FieldSegment:
+			values[i] = &sql.NullScanner{S: new(uuid.UUID)}
+		case snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldPagesSum:
 			values[i] = new([]byte)
-		case snapshot.FieldAllowShrink:
+		case snapshot.FieldAllowShrink, snapshot.FieldNewRoot, snapshot.FieldCheckpoint, snapshot.FieldRecorded:
 			values[i] = new(sql.NullBool)
 		case snapshot.FieldWalkSeconds, snapshot.FieldReadSeconds, snapshot.FieldHashSeconds, snapshot.FieldCompressSeconds, snapshot.FieldSealSeconds, snapshot.FieldUploadSeconds, snapshot.FieldCommitSeconds:
 			values[i] = new(sql.NullFloat64)
-		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled:
+		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldVanished, snapshot.FieldCarried, snapshot.FieldTorn, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled:
 			values[i] = new(sql.NullInt64)
-		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldSource, snapshot.FieldCancel:
+		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
 			values[i] = new(sql.NullString)
-		case snapshot.FieldStarted, snapshot.FieldCommitted:
+		case snapshot.FieldStarted, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded:
 			values[i] = new(sql.NullTime)
 		case snapshot.FieldID:
 			values[i] = new(uuid.UUID)
@@ -218,6 +252,13 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.Base = value.Int64
 			}
+		case snapshot.FieldBaseID:
+			if value, ok := values[i].(*sql.NullScanner); !ok {
+				return fmt.Errorf("unexpected type %T for field base_id", values[i])
+			} else if value.Valid {
+				_m.BaseID = new(uuid.UUID)
+				*_m.BaseID = *value.S.(*uuid.UUID)
+			}
 		case snapshot.FieldState:
 			if value, ok := values[i].(*sql.NullString); !ok {
 				return fmt.Errorf("unexpected type %T for field state", values[i])
@@ -236,6 +277,12 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.Started = value.Time
 			}
+		case snapshot.FieldSortTime:
+			if value, ok := values[i].(*sql.NullTime); !ok {
+				return fmt.Errorf("unexpected type %T for field sort_time", values[i])
+			} else if value.Valid {
+				_m.SortTime = value.Time
+			}
 		case snapshot.FieldCommitted:
 			if value, ok := values[i].(*sql.NullTime); !ok {
 				return fmt.Errorf("unexpected type %T for field committed", values[i])
@@ -248,6 +295,18 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field source", values[i])
 			} else if value.Valid {
 				_m.Source = value.String
+			}
+		case snapshot.FieldRoot:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field root", values[i])
+			} else if value.Valid {
+				_m.Root = value.String
+			}
+		case snapshot.FieldCompare:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field compare", values[i])
+			} else if value.Valid {
+				_m.Compare = uint8(value.Int64)
 			}
 		case snapshot.FieldCancel:
 			if value, ok := values[i].(*sql.NullString); !ok {
@@ -269,6 +328,12 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.AllowShrink = value.Bool
 			}
+		case snapshot.FieldNewRoot:
+			if value, ok := values[i].(*sql.NullBool); !ok {
+				return fmt.Errorf("unexpected type %T for field new_root", values[i])
+			} else if value.Valid {
+				_m.NewRoot = value.Bool
+			}
 		case snapshot.FieldTags:
 			if value, ok := values[i].(*[]byte); !ok {
 				return fmt.Errorf("unexpected type %T for field tags", values[i])
@@ -277,13 +342,61 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 					return fmt.Errorf("unmarshal field tags: %w", err)
 				}
 			}
-		case snapshot.FieldSegments:
+		case snapshot.FieldSegment:
+			if value, ok := values[i].(*sql.NullScanner); !ok {
+				return fmt.Errorf("unexpected type %T for field segment", values[i])
+			} else if value.Valid {
+				_m.Segment = new(uuid.UUID)
+				*_m.Segment = *value.S.(*uuid.UUID)
+			}
+		case snapshot.FieldSegmentParts:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field segment_parts", values[i])
+			} else if value.Valid {
+				_m.SegmentParts = int(value.Int64)
+			}
+		case snapshot.FieldCheckpoint:
+			if value, ok := values[i].(*sql.NullBool); !ok {
+				return fmt.Errorf("unexpected type %T for field checkpoint", values[i])
+			} else if value.Valid {
+				_m.Checkpoint = value.Bool
+			}
+		case snapshot.FieldPages:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field pages", values[i])
+			} else if value.Valid {
+				_m.Pages = value.Int64
+			}
+		case snapshot.FieldPagesSum:
 			if value, ok := values[i].(*[]byte); !ok {
-				return fmt.Errorf("unexpected type %T for field segments", values[i])
-			} else if value != nil && len(*value) > 0 {
-				if err := json.Unmarshal(*value, &_m.Segments); err != nil {
-					return fmt.Errorf("unmarshal field segments: %w", err)
-				}
+				return fmt.Errorf("unexpected type %T for field pages_sum", values[i])
+			} else if value != nil {
+				_m.PagesSum = *value
+			}
+		case snapshot.FieldEnded:
+			if value, ok := values[i].(*sql.NullTime); !ok {
+				return fmt.Errorf("unexpected type %T for field ended", values[i])
+			} else if value.Valid {
+				_m.Ended = new(time.Time)
+				*_m.Ended = value.Time
+			}
+		case snapshot.FieldRecorded:
+			if value, ok := values[i].(*sql.NullBool); !ok {
+				return fmt.Errorf("unexpected type %T for field recorded", values[i])
+			} else if value.Valid {
+				_m.Recorded = value.Bool
+			}
+		case snapshot.FieldCommitter:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field committer", values[i])
+			} else if value.Valid {
+				_m.Committer = value.String
+			}
+		case snapshot.FieldCommitUntil:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field commit_until", values[i])
+			} else if value.Valid {
+				_m.CommitUntil = value.Int64
 			}
 		case snapshot.FieldFiles:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
@@ -350,6 +463,24 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field errors", values[i])
 			} else if value.Valid {
 				_m.Errors = value.Int64
+			}
+		case snapshot.FieldVanished:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field vanished", values[i])
+			} else if value.Valid {
+				_m.Vanished = value.Int64
+			}
+		case snapshot.FieldCarried:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field carried", values[i])
+			} else if value.Valid {
+				_m.Carried = value.Int64
+			}
+		case snapshot.FieldTorn:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field torn", values[i])
+			} else if value.Valid {
+				_m.Torn = value.Int64
 			}
 		case snapshot.FieldProblemsStored:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
@@ -491,6 +622,11 @@ func (_m *Snapshot) String() string {
 	builder.WriteString("base=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Base))
 	builder.WriteString(", ")
+	if v := _m.BaseID; v != nil {
+		builder.WriteString("base_id=")
+		builder.WriteString(fmt.Sprintf("%v", *v))
+	}
+	builder.WriteString(", ")
 	builder.WriteString("state=")
 	builder.WriteString(_m.State)
 	builder.WriteString(", ")
@@ -500,6 +636,9 @@ func (_m *Snapshot) String() string {
 	builder.WriteString("started=")
 	builder.WriteString(_m.Started.Format(time.ANSIC))
 	builder.WriteString(", ")
+	builder.WriteString("sort_time=")
+	builder.WriteString(_m.SortTime.Format(time.ANSIC))
+	builder.WriteString(", ")
 	if v := _m.Committed; v != nil {
 		builder.WriteString("committed=")
 		builder.WriteString(v.Format(time.ANSIC))
@@ -507,6 +646,12 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("source=")
 	builder.WriteString(_m.Source)
+	builder.WriteString(", ")
+	builder.WriteString("root=")
+	builder.WriteString(_m.Root)
+	builder.WriteString(", ")
+	builder.WriteString("compare=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Compare))
 	builder.WriteString(", ")
 	builder.WriteString("cancel=")
 	builder.WriteString(_m.Cancel)
@@ -517,11 +662,42 @@ func (_m *Snapshot) String() string {
 	builder.WriteString("allow_shrink=")
 	builder.WriteString(fmt.Sprintf("%v", _m.AllowShrink))
 	builder.WriteString(", ")
+	builder.WriteString("new_root=")
+	builder.WriteString(fmt.Sprintf("%v", _m.NewRoot))
+	builder.WriteString(", ")
 	builder.WriteString("tags=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Tags))
 	builder.WriteString(", ")
-	builder.WriteString("segments=")
-	builder.WriteString(fmt.Sprintf("%v", _m.Segments))
+	if v := _m.Segment; v != nil {
+		builder.WriteString("segment=")
+		builder.WriteString(fmt.Sprintf("%v", *v))
+	}
+	builder.WriteString(", ")
+	builder.WriteString("segment_parts=")
+	builder.WriteString(fmt.Sprintf("%v", _m.SegmentParts))
+	builder.WriteString(", ")
+	builder.WriteString("checkpoint=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Checkpoint))
+	builder.WriteString(", ")
+	builder.WriteString("pages=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Pages))
+	builder.WriteString(", ")
+	builder.WriteString("pages_sum=")
+	builder.WriteString(fmt.Sprintf("%v", _m.PagesSum))
+	builder.WriteString(", ")
+	if v := _m.Ended; v != nil {
+		builder.WriteString("ended=")
+		builder.WriteString(v.Format(time.ANSIC))
+	}
+	builder.WriteString(", ")
+	builder.WriteString("recorded=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Recorded))
+	builder.WriteString(", ")
+	builder.WriteString("committer=")
+	builder.WriteString(_m.Committer)
+	builder.WriteString(", ")
+	builder.WriteString("commit_until=")
+	builder.WriteString(fmt.Sprintf("%v", _m.CommitUntil))
 	builder.WriteString(", ")
 	builder.WriteString("files=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Files))
@@ -555,6 +731,15 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("errors=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Errors))
+	builder.WriteString(", ")
+	builder.WriteString("vanished=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Vanished))
+	builder.WriteString(", ")
+	builder.WriteString("carried=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Carried))
+	builder.WriteString(", ")
+	builder.WriteString("torn=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Torn))
 	builder.WriteString(", ")
 	builder.WriteString("problems_stored=")
 	builder.WriteString(fmt.Sprintf("%v", _m.ProblemsStored))

@@ -69,6 +69,20 @@ func (_c *SnapshotCreate) SetNillableBase(v *int64) *SnapshotCreate {
 	return _c
 }
 
+// SetBaseID sets the "base_id" field.
+func (_c *SnapshotCreate) SetBaseID(v uuid.UUID) *SnapshotCreate {
+	_c.mutation.SetBaseID(v)
+	return _c
+}
+
+// SetNillableBaseID sets the "base_id" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableBaseID(v *uuid.UUID) *SnapshotCreate {
+	if v != nil {
+		_c.SetBaseID(*v)
+	}
+	return _c
+}
+
 // SetState sets the "state" field.
 func (_c *SnapshotCreate) SetState(v string) *SnapshotCreate {
 	_c.mutation.SetState(v)
@@ -92,6 +106,12 @@ func (_c *SnapshotCreate) SetNillableReason(v *string) *SnapshotCreate {
 // SetStarted sets the "started" field.
 func (_c *SnapshotCreate) SetStarted(v time.Time) *SnapshotCreate {
 	_c.mutation.SetStarted(v)
+	return _c
+}
+
+// SetSortTime sets the "sort_time" field.
+func (_c *SnapshotCreate) SetSortTime(v time.Time) *SnapshotCreate {
+	_c.mutation.SetSortTime(v)
 	return _c
 }
 
@@ -119,6 +139,34 @@ func (_c *SnapshotCreate) SetSource(v string) *SnapshotCreate {
 func (_c *SnapshotCreate) SetNillableSource(v *string) *SnapshotCreate {
 	if v != nil {
 		_c.SetSource(*v)
+	}
+	return _c
+}
+
+// SetRoot sets the "root" field.
+func (_c *SnapshotCreate) SetRoot(v string) *SnapshotCreate {
+	_c.mutation.SetRoot(v)
+	return _c
+}
+
+// SetNillableRoot sets the "root" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableRoot(v *string) *SnapshotCreate {
+	if v != nil {
+		_c.SetRoot(*v)
+	}
+	return _c
+}
+
+// SetCompare sets the "compare" field.
+func (_c *SnapshotCreate) SetCompare(v uint8) *SnapshotCreate {
+	_c.mutation.SetCompare(v)
+	return _c
+}
+
+// SetNillableCompare sets the "compare" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCompare(v *uint8) *SnapshotCreate {
+	if v != nil {
+		_c.SetCompare(*v)
 	}
 	return _c
 }
@@ -157,15 +205,141 @@ func (_c *SnapshotCreate) SetNillableAllowShrink(v *bool) *SnapshotCreate {
 	return _c
 }
 
+// SetNewRoot sets the "new_root" field.
+func (_c *SnapshotCreate) SetNewRoot(v bool) *SnapshotCreate {
+	_c.mutation.SetNewRoot(v)
+	return _c
+}
+
+// SetNillableNewRoot sets the "new_root" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableNewRoot(v *bool) *SnapshotCreate {
+	if v != nil {
+		_c.SetNewRoot(*v)
+	}
+	return _c
+}
+
 // SetTags sets the "tags" field.
 func (_c *SnapshotCreate) SetTags(v []string) *SnapshotCreate {
 	_c.mutation.SetTags(v)
 	return _c
 }
 
-// SetSegments sets the "segments" field.
-func (_c *SnapshotCreate) SetSegments(v []string) *SnapshotCreate {
-	_c.mutation.SetSegments(v)
+// SetSegment sets the "segment" field.
+func (_c *SnapshotCreate) SetSegment(v uuid.UUID) *SnapshotCreate {
+	_c.mutation.SetSegment(v)
+	return _c
+}
+
+// SetNillableSegment sets the "segment" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableSegment(v *uuid.UUID) *SnapshotCreate {
+	if v != nil {
+		_c.SetSegment(*v)
+	}
+	return _c
+}
+
+// SetSegmentParts sets the "segment_parts" field.
+func (_c *SnapshotCreate) SetSegmentParts(v int) *SnapshotCreate {
+	_c.mutation.SetSegmentParts(v)
+	return _c
+}
+
+// SetNillableSegmentParts sets the "segment_parts" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableSegmentParts(v *int) *SnapshotCreate {
+	if v != nil {
+		_c.SetSegmentParts(*v)
+	}
+	return _c
+}
+
+// SetCheckpoint sets the "checkpoint" field.
+func (_c *SnapshotCreate) SetCheckpoint(v bool) *SnapshotCreate {
+	_c.mutation.SetCheckpoint(v)
+	return _c
+}
+
+// SetNillableCheckpoint sets the "checkpoint" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCheckpoint(v *bool) *SnapshotCreate {
+	if v != nil {
+		_c.SetCheckpoint(*v)
+	}
+	return _c
+}
+
+// SetPages sets the "pages" field.
+func (_c *SnapshotCreate) SetPages(v int64) *SnapshotCreate {
+	_c.mutation.SetPages(v)
+	return _c
+}
+
+// SetNillablePages sets the "pages" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillablePages(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetPages(*v)
+	}
+	return _c
+}
+
+// SetPagesSum sets the "pages_sum" field.
+func (_c *SnapshotCreate) SetPagesSum(v []byte) *SnapshotCreate {
+	_c.mutation.SetPagesSum(v)
+	return _c
+}
+
+// SetEnded sets the "ended" field.
+func (_c *SnapshotCreate) SetEnded(v time.Time) *SnapshotCreate {
+	_c.mutation.SetEnded(v)
+	return _c
+}
+
+// SetNillableEnded sets the "ended" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableEnded(v *time.Time) *SnapshotCreate {
+	if v != nil {
+		_c.SetEnded(*v)
+	}
+	return _c
+}
+
+// SetRecorded sets the "recorded" field.
+func (_c *SnapshotCreate) SetRecorded(v bool) *SnapshotCreate {
+	_c.mutation.SetRecorded(v)
+	return _c
+}
+
+// SetNillableRecorded sets the "recorded" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableRecorded(v *bool) *SnapshotCreate {
+	if v != nil {
+		_c.SetRecorded(*v)
+	}
+	return _c
+}
+
+// SetCommitter sets the "committer" field.
+func (_c *SnapshotCreate) SetCommitter(v string) *SnapshotCreate {
+	_c.mutation.SetCommitter(v)
+	return _c
+}
+
+// SetNillableCommitter sets the "committer" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCommitter(v *string) *SnapshotCreate {
+	if v != nil {
+		_c.SetCommitter(*v)
+	}
+	return _c
+}
+
+// SetCommitUntil sets the "commit_until" field.
+func (_c *SnapshotCreate) SetCommitUntil(v int64) *SnapshotCreate {
+	_c.mutation.SetCommitUntil(v)
+	return _c
+}
+
+// SetNillableCommitUntil sets the "commit_until" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCommitUntil(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetCommitUntil(*v)
+	}
 	return _c
 }
 
@@ -319,6 +493,48 @@ func (_c *SnapshotCreate) SetErrors(v int64) *SnapshotCreate {
 func (_c *SnapshotCreate) SetNillableErrors(v *int64) *SnapshotCreate {
 	if v != nil {
 		_c.SetErrors(*v)
+	}
+	return _c
+}
+
+// SetVanished sets the "vanished" field.
+func (_c *SnapshotCreate) SetVanished(v int64) *SnapshotCreate {
+	_c.mutation.SetVanished(v)
+	return _c
+}
+
+// SetNillableVanished sets the "vanished" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableVanished(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetVanished(*v)
+	}
+	return _c
+}
+
+// SetCarried sets the "carried" field.
+func (_c *SnapshotCreate) SetCarried(v int64) *SnapshotCreate {
+	_c.mutation.SetCarried(v)
+	return _c
+}
+
+// SetNillableCarried sets the "carried" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCarried(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetCarried(*v)
+	}
+	return _c
+}
+
+// SetTorn sets the "torn" field.
+func (_c *SnapshotCreate) SetTorn(v int64) *SnapshotCreate {
+	_c.mutation.SetTorn(v)
+	return _c
+}
+
+// SetNillableTorn sets the "torn" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableTorn(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetTorn(*v)
 	}
 	return _c
 }
@@ -598,6 +814,14 @@ func (_c *SnapshotCreate) defaults() {
 		v := snapshot.DefaultSource
 		_c.mutation.SetSource(v)
 	}
+	if _, ok := _c.mutation.Root(); !ok {
+		v := snapshot.DefaultRoot
+		_c.mutation.SetRoot(v)
+	}
+	if _, ok := _c.mutation.Compare(); !ok {
+		v := snapshot.DefaultCompare
+		_c.mutation.SetCompare(v)
+	}
 	if _, ok := _c.mutation.Cancel(); !ok {
 		v := snapshot.DefaultCancel
 		_c.mutation.SetCancel(v)
@@ -605,6 +829,34 @@ func (_c *SnapshotCreate) defaults() {
 	if _, ok := _c.mutation.AllowShrink(); !ok {
 		v := snapshot.DefaultAllowShrink
 		_c.mutation.SetAllowShrink(v)
+	}
+	if _, ok := _c.mutation.NewRoot(); !ok {
+		v := snapshot.DefaultNewRoot
+		_c.mutation.SetNewRoot(v)
+	}
+	if _, ok := _c.mutation.SegmentParts(); !ok {
+		v := snapshot.DefaultSegmentParts
+		_c.mutation.SetSegmentParts(v)
+	}
+	if _, ok := _c.mutation.Checkpoint(); !ok {
+		v := snapshot.DefaultCheckpoint
+		_c.mutation.SetCheckpoint(v)
+	}
+	if _, ok := _c.mutation.Pages(); !ok {
+		v := snapshot.DefaultPages
+		_c.mutation.SetPages(v)
+	}
+	if _, ok := _c.mutation.Recorded(); !ok {
+		v := snapshot.DefaultRecorded
+		_c.mutation.SetRecorded(v)
+	}
+	if _, ok := _c.mutation.Committer(); !ok {
+		v := snapshot.DefaultCommitter
+		_c.mutation.SetCommitter(v)
+	}
+	if _, ok := _c.mutation.CommitUntil(); !ok {
+		v := snapshot.DefaultCommitUntil
+		_c.mutation.SetCommitUntil(v)
 	}
 	if _, ok := _c.mutation.Files(); !ok {
 		v := snapshot.DefaultFiles
@@ -649,6 +901,18 @@ func (_c *SnapshotCreate) defaults() {
 	if _, ok := _c.mutation.Errors(); !ok {
 		v := snapshot.DefaultErrors
 		_c.mutation.SetErrors(v)
+	}
+	if _, ok := _c.mutation.Vanished(); !ok {
+		v := snapshot.DefaultVanished
+		_c.mutation.SetVanished(v)
+	}
+	if _, ok := _c.mutation.Carried(); !ok {
+		v := snapshot.DefaultCarried
+		_c.mutation.SetCarried(v)
+	}
+	if _, ok := _c.mutation.Torn(); !ok {
+		v := snapshot.DefaultTorn
+		_c.mutation.SetTorn(v)
 	}
 	if _, ok := _c.mutation.ProblemsStored(); !ok {
 		v := snapshot.DefaultProblemsStored
@@ -723,8 +987,17 @@ func (_c *SnapshotCreate) check() error {
 	if _, ok := _c.mutation.Started(); !ok {
 		return &ValidationError{Name: "started", err: errors.New(`ent: missing required field "Snapshot.started"`)}
 	}
+	if _, ok := _c.mutation.SortTime(); !ok {
+		return &ValidationError{Name: "sort_time", err: errors.New(`ent: missing required field "Snapshot.sort_time"`)}
+	}
 	if _, ok := _c.mutation.Source(); !ok {
 		return &ValidationError{Name: "source", err: errors.New(`ent: missing required field "Snapshot.source"`)}
+	}
+	if _, ok := _c.mutation.Root(); !ok {
+		return &ValidationError{Name: "root", err: errors.New(`ent: missing required field "Snapshot.root"`)}
+	}
+	if _, ok := _c.mutation.Compare(); !ok {
+		return &ValidationError{Name: "compare", err: errors.New(`ent: missing required field "Snapshot.compare"`)}
 	}
 	if _, ok := _c.mutation.Cancel(); !ok {
 		return &ValidationError{Name: "cancel", err: errors.New(`ent: missing required field "Snapshot.cancel"`)}
@@ -734,6 +1007,27 @@ func (_c *SnapshotCreate) check() error {
 	}
 	if _, ok := _c.mutation.AllowShrink(); !ok {
 		return &ValidationError{Name: "allow_shrink", err: errors.New(`ent: missing required field "Snapshot.allow_shrink"`)}
+	}
+	if _, ok := _c.mutation.NewRoot(); !ok {
+		return &ValidationError{Name: "new_root", err: errors.New(`ent: missing required field "Snapshot.new_root"`)}
+	}
+	if _, ok := _c.mutation.SegmentParts(); !ok {
+		return &ValidationError{Name: "segment_parts", err: errors.New(`ent: missing required field "Snapshot.segment_parts"`)}
+	}
+	if _, ok := _c.mutation.Checkpoint(); !ok {
+		return &ValidationError{Name: "checkpoint", err: errors.New(`ent: missing required field "Snapshot.checkpoint"`)}
+	}
+	if _, ok := _c.mutation.Pages(); !ok {
+		return &ValidationError{Name: "pages", err: errors.New(`ent: missing required field "Snapshot.pages"`)}
+	}
+	if _, ok := _c.mutation.Recorded(); !ok {
+		return &ValidationError{Name: "recorded", err: errors.New(`ent: missing required field "Snapshot.recorded"`)}
+	}
+	if _, ok := _c.mutation.Committer(); !ok {
+		return &ValidationError{Name: "committer", err: errors.New(`ent: missing required field "Snapshot.committer"`)}
+	}
+	if _, ok := _c.mutation.CommitUntil(); !ok {
+		return &ValidationError{Name: "commit_until", err: errors.New(`ent: missing required field "Snapshot.commit_until"`)}
 	}
 	if _, ok := _c.mutation.Files(); !ok {
 		return &ValidationError{Name: "files", err: errors.New(`ent: missing required field "Snapshot.files"`)}
@@ -767,6 +1061,15 @@ func (_c *SnapshotCreate) check() error {
 	}
 	if _, ok := _c.mutation.Errors(); !ok {
 		return &ValidationError{Name: "errors", err: errors.New(`ent: missing required field "Snapshot.errors"`)}
+	}
+	if _, ok := _c.mutation.Vanished(); !ok {
+		return &ValidationError{Name: "vanished", err: errors.New(`ent: missing required field "Snapshot.vanished"`)}
+	}
+	if _, ok := _c.mutation.Carried(); !ok {
+		return &ValidationError{Name: "carried", err: errors.New(`ent: missing required field "Snapshot.carried"`)}
+	}
+	if _, ok := _c.mutation.Torn(); !ok {
+		return &ValidationError{Name: "torn", err: errors.New(`ent: missing required field "Snapshot.torn"`)}
 	}
 	if _, ok := _c.mutation.ProblemsStored(); !ok {
 		return &ValidationError{Name: "problems_stored", err: errors.New(`ent: missing required field "Snapshot.problems_stored"`)}
@@ -855,6 +1158,10 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 		_spec.SetField(snapshot.FieldBase, field.TypeInt64, value)
 		_node.Base = value
 	}
+	if value, ok := _c.mutation.BaseID(); ok {
+		_spec.SetField(snapshot.FieldBaseID, field.TypeUUID, value)
+		_node.BaseID = &value
+	}
 	if value, ok := _c.mutation.State(); ok {
 		_spec.SetField(snapshot.FieldState, field.TypeString, value)
 		_node.State = value
@@ -867,6 +1174,10 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)
 		_node.Started = value
 	}
+	if value, ok := _c.mutation.SortTime(); ok {
+		_spec.SetField(snapshot.FieldSortTime, field.TypeTime, value)
+		_node.SortTime = value
+	}
 	if value, ok := _c.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)
 		_node.Committed = &value
@@ -874,6 +1185,14 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Source(); ok {
 		_spec.SetField(snapshot.FieldSource, field.TypeString, value)
 		_node.Source = value
+	}
+	if value, ok := _c.mutation.Root(); ok {
+		_spec.SetField(snapshot.FieldRoot, field.TypeString, value)
+		_node.Root = value
+	}
+	if value, ok := _c.mutation.Compare(); ok {
+		_spec.SetField(snapshot.FieldCompare, field.TypeUint8, value)
+		_node.Compare = value
 	}
 	if value, ok := _c.mutation.Cancel(); ok {
 		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
@@ -887,13 +1206,49 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 		_spec.SetField(snapshot.FieldAllowShrink, field.TypeBool, value)
 		_node.AllowShrink = value
 	}
+	if value, ok := _c.mutation.NewRoot(); ok {
+		_spec.SetField(snapshot.FieldNewRoot, field.TypeBool, value)
+		_node.NewRoot = value
+	}
 	if value, ok := _c.mutation.Tags(); ok {
 		_spec.SetField(snapshot.FieldTags, field.TypeJSON, value)
 		_node.Tags = value
 	}
-	if value, ok := _c.mutation.Segments(); ok {
-		_spec.SetField(snapshot.FieldSegments, field.TypeJSON, value)
-		_node.Segments = value
+	if value, ok := _c.mutation.Segment(); ok {
+		_spec.SetField(snapshot.FieldSegment, field.TypeUUID, value)
+		_node.Segment = &value
+	}
+	if value, ok := _c.mutation.SegmentParts(); ok {
+		_spec.SetField(snapshot.FieldSegmentParts, field.TypeInt, value)
+		_node.SegmentParts = value
+	}
+	if value, ok := _c.mutation.Checkpoint(); ok {
+		_spec.SetField(snapshot.FieldCheckpoint, field.TypeBool, value)
+		_node.Checkpoint = value
+	}
+	if value, ok := _c.mutation.Pages(); ok {
+		_spec.SetField(snapshot.FieldPages, field.TypeInt64, value)
+		_node.Pages = value
+	}
+	if value, ok := _c.mutation.PagesSum(); ok {
+		_spec.SetField(snapshot.FieldPagesSum, field.TypeBytes, value)
+		_node.PagesSum = value
+	}
+	if value, ok := _c.mutation.Ended(); ok {
+		_spec.SetField(snapshot.FieldEnded, field.TypeTime, value)
+		_node.Ended = &value
+	}
+	if value, ok := _c.mutation.Recorded(); ok {
+		_spec.SetField(snapshot.FieldRecorded, field.TypeBool, value)
+		_node.Recorded = value
+	}
+	if value, ok := _c.mutation.Committer(); ok {
+		_spec.SetField(snapshot.FieldCommitter, field.TypeString, value)
+		_node.Committer = value
+	}
+	if value, ok := _c.mutation.CommitUntil(); ok {
+		_spec.SetField(snapshot.FieldCommitUntil, field.TypeInt64, value)
+		_node.CommitUntil = value
 	}
 	if value, ok := _c.mutation.Files(); ok {
 		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
@@ -938,6 +1293,18 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Errors(); ok {
 		_spec.SetField(snapshot.FieldErrors, field.TypeInt64, value)
 		_node.Errors = value
+	}
+	if value, ok := _c.mutation.Vanished(); ok {
+		_spec.SetField(snapshot.FieldVanished, field.TypeInt64, value)
+		_node.Vanished = value
+	}
+	if value, ok := _c.mutation.Carried(); ok {
+		_spec.SetField(snapshot.FieldCarried, field.TypeInt64, value)
+		_node.Carried = value
+	}
+	if value, ok := _c.mutation.Torn(); ok {
+		_spec.SetField(snapshot.FieldTorn, field.TypeInt64, value)
+		_node.Torn = value
 	}
 	if value, ok := _c.mutation.ProblemsStored(); ok {
 		_spec.SetField(snapshot.FieldProblemsStored, field.TypeInt64, value)
@@ -1170,6 +1537,24 @@ func (u *SnapshotUpsert) AddBase(v int64) *SnapshotUpsert {
 	return u
 }
 
+// SetBaseID sets the "base_id" field.
+func (u *SnapshotUpsert) SetBaseID(v uuid.UUID) *SnapshotUpsert {
+	u.Set(snapshot.FieldBaseID, v)
+	return u
+}
+
+// UpdateBaseID sets the "base_id" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateBaseID() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldBaseID)
+	return u
+}
+
+// ClearBaseID clears the value of the "base_id" field.
+func (u *SnapshotUpsert) ClearBaseID() *SnapshotUpsert {
+	u.SetNull(snapshot.FieldBaseID)
+	return u
+}
+
 // SetState sets the "state" field.
 func (u *SnapshotUpsert) SetState(v string) *SnapshotUpsert {
 	u.Set(snapshot.FieldState, v)
@@ -1206,6 +1591,18 @@ func (u *SnapshotUpsert) UpdateStarted() *SnapshotUpsert {
 	return u
 }
 
+// SetSortTime sets the "sort_time" field.
+func (u *SnapshotUpsert) SetSortTime(v time.Time) *SnapshotUpsert {
+	u.Set(snapshot.FieldSortTime, v)
+	return u
+}
+
+// UpdateSortTime sets the "sort_time" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateSortTime() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldSortTime)
+	return u
+}
+
 // SetCommitted sets the "committed" field.
 func (u *SnapshotUpsert) SetCommitted(v time.Time) *SnapshotUpsert {
 	u.Set(snapshot.FieldCommitted, v)
@@ -1233,6 +1630,36 @@ func (u *SnapshotUpsert) SetSource(v string) *SnapshotUpsert {
 // UpdateSource sets the "source" field to the value that was provided on create.
 func (u *SnapshotUpsert) UpdateSource() *SnapshotUpsert {
 	u.SetExcluded(snapshot.FieldSource)
+	return u
+}
+
+// SetRoot sets the "root" field.
+func (u *SnapshotUpsert) SetRoot(v string) *SnapshotUpsert {
+	u.Set(snapshot.FieldRoot, v)
+	return u
+}
+
+// UpdateRoot sets the "root" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateRoot() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldRoot)
+	return u
+}
+
+// SetCompare sets the "compare" field.
+func (u *SnapshotUpsert) SetCompare(v uint8) *SnapshotUpsert {
+	u.Set(snapshot.FieldCompare, v)
+	return u
+}
+
+// UpdateCompare sets the "compare" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateCompare() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldCompare)
+	return u
+}
+
+// AddCompare adds v to the "compare" field.
+func (u *SnapshotUpsert) AddCompare(v uint8) *SnapshotUpsert {
+	u.Add(snapshot.FieldCompare, v)
 	return u
 }
 
@@ -1272,6 +1699,18 @@ func (u *SnapshotUpsert) UpdateAllowShrink() *SnapshotUpsert {
 	return u
 }
 
+// SetNewRoot sets the "new_root" field.
+func (u *SnapshotUpsert) SetNewRoot(v bool) *SnapshotUpsert {
+	u.Set(snapshot.FieldNewRoot, v)
+	return u
+}
+
+// UpdateNewRoot sets the "new_root" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateNewRoot() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldNewRoot)
+	return u
+}
+
 // SetTags sets the "tags" field.
 func (u *SnapshotUpsert) SetTags(v []string) *SnapshotUpsert {
 	u.Set(snapshot.FieldTags, v)
@@ -1290,21 +1729,147 @@ func (u *SnapshotUpsert) ClearTags() *SnapshotUpsert {
 	return u
 }
 
-// SetSegments sets the "segments" field.
-func (u *SnapshotUpsert) SetSegments(v []string) *SnapshotUpsert {
-	u.Set(snapshot.FieldSegments, v)
+// SetSegment sets the "segment" field.
+func (u *SnapshotUpsert) SetSegment(v uuid.UUID) *SnapshotUpsert {
+	u.Set(snapshot.FieldSegment, v)
 	return u
 }
 
-// UpdateSegments sets the "segments" field to the value that was provided on create.
-func (u *SnapshotUpsert) UpdateSegments() *SnapshotUpsert {
-	u.SetExcluded(snapshot.FieldSegments)
+// UpdateSegment sets the "segment" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateSegment() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldSegment)
 	return u
 }
 
-// ClearSegments clears the value of the "segments" field.
-func (u *SnapshotUpsert) ClearSegments() *SnapshotUpsert {
-	u.SetNull(snapshot.FieldSegments)
+// ClearSegment clears the value of the "segment" field.
+func (u *SnapshotUpsert) ClearSegment() *SnapshotUpsert {
+	u.SetNull(snapshot.FieldSegment)
+	return u
+}
+
+// SetSegmentParts sets the "segment_parts" field.
+func (u *SnapshotUpsert) SetSegmentParts(v int) *SnapshotUpsert {
+	u.Set(snapshot.FieldSegmentParts, v)
+	return u
+}
+
+// UpdateSegmentParts sets the "segment_parts" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateSegmentParts() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldSegmentParts)
+	return u
+}
+
+// AddSegmentParts adds v to the "segment_parts" field.
+func (u *SnapshotUpsert) AddSegmentParts(v int) *SnapshotUpsert {
+	u.Add(snapshot.FieldSegmentParts, v)
+	return u
+}
+
+// SetCheckpoint sets the "checkpoint" field.
+func (u *SnapshotUpsert) SetCheckpoint(v bool) *SnapshotUpsert {
+	u.Set(snapshot.FieldCheckpoint, v)
+	return u
+}
+
+// UpdateCheckpoint sets the "checkpoint" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateCheckpoint() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldCheckpoint)
+	return u
+}
+
+// SetPages sets the "pages" field.
+func (u *SnapshotUpsert) SetPages(v int64) *SnapshotUpsert {
+	u.Set(snapshot.FieldPages, v)
+	return u
+}
+
+// UpdatePages sets the "pages" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdatePages() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldPages)
+	return u
+}
+
+// AddPages adds v to the "pages" field.
+func (u *SnapshotUpsert) AddPages(v int64) *SnapshotUpsert {
+	u.Add(snapshot.FieldPages, v)
+	return u
+}
+
+// SetPagesSum sets the "pages_sum" field.
+func (u *SnapshotUpsert) SetPagesSum(v []byte) *SnapshotUpsert {
+	u.Set(snapshot.FieldPagesSum, v)
+	return u
+}
+
+// UpdatePagesSum sets the "pages_sum" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdatePagesSum() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldPagesSum)
+	return u
+}
+
+// ClearPagesSum clears the value of the "pages_sum" field.
+func (u *SnapshotUpsert) ClearPagesSum() *SnapshotUpsert {
+	u.SetNull(snapshot.FieldPagesSum)
+	return u
+}
+
+// SetEnded sets the "ended" field.
+func (u *SnapshotUpsert) SetEnded(v time.Time) *SnapshotUpsert {
+	u.Set(snapshot.FieldEnded, v)
+	return u
+}
+
+// UpdateEnded sets the "ended" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateEnded() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldEnded)
+	return u
+}
+
+// ClearEnded clears the value of the "ended" field.
+func (u *SnapshotUpsert) ClearEnded() *SnapshotUpsert {
+	u.SetNull(snapshot.FieldEnded)
+	return u
+}
+
+// SetRecorded sets the "recorded" field.
+func (u *SnapshotUpsert) SetRecorded(v bool) *SnapshotUpsert {
+	u.Set(snapshot.FieldRecorded, v)
+	return u
+}
+
+// UpdateRecorded sets the "recorded" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateRecorded() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldRecorded)
+	return u
+}
+
+// SetCommitter sets the "committer" field.
+func (u *SnapshotUpsert) SetCommitter(v string) *SnapshotUpsert {
+	u.Set(snapshot.FieldCommitter, v)
+	return u
+}
+
+// UpdateCommitter sets the "committer" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateCommitter() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldCommitter)
+	return u
+}
+
+// SetCommitUntil sets the "commit_until" field.
+func (u *SnapshotUpsert) SetCommitUntil(v int64) *SnapshotUpsert {
+	u.Set(snapshot.FieldCommitUntil, v)
+	return u
+}
+
+// UpdateCommitUntil sets the "commit_until" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateCommitUntil() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldCommitUntil)
+	return u
+}
+
+// AddCommitUntil adds v to the "commit_until" field.
+func (u *SnapshotUpsert) AddCommitUntil(v int64) *SnapshotUpsert {
+	u.Add(snapshot.FieldCommitUntil, v)
 	return u
 }
 
@@ -1503,6 +2068,60 @@ func (u *SnapshotUpsert) UpdateErrors() *SnapshotUpsert {
 // AddErrors adds v to the "errors" field.
 func (u *SnapshotUpsert) AddErrors(v int64) *SnapshotUpsert {
 	u.Add(snapshot.FieldErrors, v)
+	return u
+}
+
+// SetVanished sets the "vanished" field.
+func (u *SnapshotUpsert) SetVanished(v int64) *SnapshotUpsert {
+	u.Set(snapshot.FieldVanished, v)
+	return u
+}
+
+// UpdateVanished sets the "vanished" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateVanished() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldVanished)
+	return u
+}
+
+// AddVanished adds v to the "vanished" field.
+func (u *SnapshotUpsert) AddVanished(v int64) *SnapshotUpsert {
+	u.Add(snapshot.FieldVanished, v)
+	return u
+}
+
+// SetCarried sets the "carried" field.
+func (u *SnapshotUpsert) SetCarried(v int64) *SnapshotUpsert {
+	u.Set(snapshot.FieldCarried, v)
+	return u
+}
+
+// UpdateCarried sets the "carried" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateCarried() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldCarried)
+	return u
+}
+
+// AddCarried adds v to the "carried" field.
+func (u *SnapshotUpsert) AddCarried(v int64) *SnapshotUpsert {
+	u.Add(snapshot.FieldCarried, v)
+	return u
+}
+
+// SetTorn sets the "torn" field.
+func (u *SnapshotUpsert) SetTorn(v int64) *SnapshotUpsert {
+	u.Set(snapshot.FieldTorn, v)
+	return u
+}
+
+// UpdateTorn sets the "torn" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateTorn() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldTorn)
+	return u
+}
+
+// AddTorn adds v to the "torn" field.
+func (u *SnapshotUpsert) AddTorn(v int64) *SnapshotUpsert {
+	u.Add(snapshot.FieldTorn, v)
 	return u
 }
 
@@ -1847,6 +2466,27 @@ func (u *SnapshotUpsertOne) UpdateBase() *SnapshotUpsertOne {
 	})
 }
 
+// SetBaseID sets the "base_id" field.
+func (u *SnapshotUpsertOne) SetBaseID(v uuid.UUID) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetBaseID(v)
+	})
+}
+
+// UpdateBaseID sets the "base_id" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateBaseID() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateBaseID()
+	})
+}
+
+// ClearBaseID clears the value of the "base_id" field.
+func (u *SnapshotUpsertOne) ClearBaseID() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.ClearBaseID()
+	})
+}
+
 // SetState sets the "state" field.
 func (u *SnapshotUpsertOne) SetState(v string) *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -1889,6 +2529,20 @@ func (u *SnapshotUpsertOne) UpdateStarted() *SnapshotUpsertOne {
 	})
 }
 
+// SetSortTime sets the "sort_time" field.
+func (u *SnapshotUpsertOne) SetSortTime(v time.Time) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetSortTime(v)
+	})
+}
+
+// UpdateSortTime sets the "sort_time" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateSortTime() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateSortTime()
+	})
+}
+
 // SetCommitted sets the "committed" field.
 func (u *SnapshotUpsertOne) SetCommitted(v time.Time) *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -1921,6 +2575,41 @@ func (u *SnapshotUpsertOne) SetSource(v string) *SnapshotUpsertOne {
 func (u *SnapshotUpsertOne) UpdateSource() *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.UpdateSource()
+	})
+}
+
+// SetRoot sets the "root" field.
+func (u *SnapshotUpsertOne) SetRoot(v string) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetRoot(v)
+	})
+}
+
+// UpdateRoot sets the "root" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateRoot() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateRoot()
+	})
+}
+
+// SetCompare sets the "compare" field.
+func (u *SnapshotUpsertOne) SetCompare(v uint8) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCompare(v)
+	})
+}
+
+// AddCompare adds v to the "compare" field.
+func (u *SnapshotUpsertOne) AddCompare(v uint8) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddCompare(v)
+	})
+}
+
+// UpdateCompare sets the "compare" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateCompare() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCompare()
 	})
 }
 
@@ -1966,6 +2655,20 @@ func (u *SnapshotUpsertOne) UpdateAllowShrink() *SnapshotUpsertOne {
 	})
 }
 
+// SetNewRoot sets the "new_root" field.
+func (u *SnapshotUpsertOne) SetNewRoot(v bool) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetNewRoot(v)
+	})
+}
+
+// UpdateNewRoot sets the "new_root" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateNewRoot() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateNewRoot()
+	})
+}
+
 // SetTags sets the "tags" field.
 func (u *SnapshotUpsertOne) SetTags(v []string) *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -1987,24 +2690,171 @@ func (u *SnapshotUpsertOne) ClearTags() *SnapshotUpsertOne {
 	})
 }
 
-// SetSegments sets the "segments" field.
-func (u *SnapshotUpsertOne) SetSegments(v []string) *SnapshotUpsertOne {
+// SetSegment sets the "segment" field.
+func (u *SnapshotUpsertOne) SetSegment(v uuid.UUID) *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
-		s.SetSegments(v)
+		s.SetSegment(v)
 	})
 }
 
-// UpdateSegments sets the "segments" field to the value that was provided on create.
-func (u *SnapshotUpsertOne) UpdateSegments() *SnapshotUpsertOne {
+// UpdateSegment sets the "segment" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateSegment() *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
-		s.UpdateSegments()
+		s.UpdateSegment()
 	})
 }
 
-// ClearSegments clears the value of the "segments" field.
-func (u *SnapshotUpsertOne) ClearSegments() *SnapshotUpsertOne {
+// ClearSegment clears the value of the "segment" field.
+func (u *SnapshotUpsertOne) ClearSegment() *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
-		s.ClearSegments()
+		s.ClearSegment()
+	})
+}
+
+// SetSegmentParts sets the "segment_parts" field.
+func (u *SnapshotUpsertOne) SetSegmentParts(v int) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetSegmentParts(v)
+	})
+}
+
+// AddSegmentParts adds v to the "segment_parts" field.
+func (u *SnapshotUpsertOne) AddSegmentParts(v int) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddSegmentParts(v)
+	})
+}
+
+// UpdateSegmentParts sets the "segment_parts" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateSegmentParts() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateSegmentParts()
+	})
+}
+
+// SetCheckpoint sets the "checkpoint" field.
+func (u *SnapshotUpsertOne) SetCheckpoint(v bool) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCheckpoint(v)
+	})
+}
+
+// UpdateCheckpoint sets the "checkpoint" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateCheckpoint() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCheckpoint()
+	})
+}
+
+// SetPages sets the "pages" field.
+func (u *SnapshotUpsertOne) SetPages(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetPages(v)
+	})
+}
+
+// AddPages adds v to the "pages" field.
+func (u *SnapshotUpsertOne) AddPages(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddPages(v)
+	})
+}
+
+// UpdatePages sets the "pages" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdatePages() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdatePages()
+	})
+}
+
+// SetPagesSum sets the "pages_sum" field.
+func (u *SnapshotUpsertOne) SetPagesSum(v []byte) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetPagesSum(v)
+	})
+}
+
+// UpdatePagesSum sets the "pages_sum" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdatePagesSum() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdatePagesSum()
+	})
+}
+
+// ClearPagesSum clears the value of the "pages_sum" field.
+func (u *SnapshotUpsertOne) ClearPagesSum() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.ClearPagesSum()
+	})
+}
+
+// SetEnded sets the "ended" field.
+func (u *SnapshotUpsertOne) SetEnded(v time.Time) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetEnded(v)
+	})
+}
+
+// UpdateEnded sets the "ended" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateEnded() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateEnded()
+	})
+}
+
+// ClearEnded clears the value of the "ended" field.
+func (u *SnapshotUpsertOne) ClearEnded() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.ClearEnded()
+	})
+}
+
+// SetRecorded sets the "recorded" field.
+func (u *SnapshotUpsertOne) SetRecorded(v bool) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetRecorded(v)
+	})
+}
+
+// UpdateRecorded sets the "recorded" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateRecorded() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateRecorded()
+	})
+}
+
+// SetCommitter sets the "committer" field.
+func (u *SnapshotUpsertOne) SetCommitter(v string) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCommitter(v)
+	})
+}
+
+// UpdateCommitter sets the "committer" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateCommitter() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCommitter()
+	})
+}
+
+// SetCommitUntil sets the "commit_until" field.
+func (u *SnapshotUpsertOne) SetCommitUntil(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCommitUntil(v)
+	})
+}
+
+// AddCommitUntil adds v to the "commit_until" field.
+func (u *SnapshotUpsertOne) AddCommitUntil(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddCommitUntil(v)
+	})
+}
+
+// UpdateCommitUntil sets the "commit_until" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateCommitUntil() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCommitUntil()
 	})
 }
 
@@ -2236,6 +3086,69 @@ func (u *SnapshotUpsertOne) AddErrors(v int64) *SnapshotUpsertOne {
 func (u *SnapshotUpsertOne) UpdateErrors() *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.UpdateErrors()
+	})
+}
+
+// SetVanished sets the "vanished" field.
+func (u *SnapshotUpsertOne) SetVanished(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetVanished(v)
+	})
+}
+
+// AddVanished adds v to the "vanished" field.
+func (u *SnapshotUpsertOne) AddVanished(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddVanished(v)
+	})
+}
+
+// UpdateVanished sets the "vanished" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateVanished() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateVanished()
+	})
+}
+
+// SetCarried sets the "carried" field.
+func (u *SnapshotUpsertOne) SetCarried(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCarried(v)
+	})
+}
+
+// AddCarried adds v to the "carried" field.
+func (u *SnapshotUpsertOne) AddCarried(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddCarried(v)
+	})
+}
+
+// UpdateCarried sets the "carried" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateCarried() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCarried()
+	})
+}
+
+// SetTorn sets the "torn" field.
+func (u *SnapshotUpsertOne) SetTorn(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetTorn(v)
+	})
+}
+
+// AddTorn adds v to the "torn" field.
+func (u *SnapshotUpsertOne) AddTorn(v int64) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddTorn(v)
+	})
+}
+
+// UpdateTorn sets the "torn" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateTorn() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateTorn()
 	})
 }
 
@@ -2783,6 +3696,27 @@ func (u *SnapshotUpsertBulk) UpdateBase() *SnapshotUpsertBulk {
 	})
 }
 
+// SetBaseID sets the "base_id" field.
+func (u *SnapshotUpsertBulk) SetBaseID(v uuid.UUID) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetBaseID(v)
+	})
+}
+
+// UpdateBaseID sets the "base_id" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateBaseID() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateBaseID()
+	})
+}
+
+// ClearBaseID clears the value of the "base_id" field.
+func (u *SnapshotUpsertBulk) ClearBaseID() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.ClearBaseID()
+	})
+}
+
 // SetState sets the "state" field.
 func (u *SnapshotUpsertBulk) SetState(v string) *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -2825,6 +3759,20 @@ func (u *SnapshotUpsertBulk) UpdateStarted() *SnapshotUpsertBulk {
 	})
 }
 
+// SetSortTime sets the "sort_time" field.
+func (u *SnapshotUpsertBulk) SetSortTime(v time.Time) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetSortTime(v)
+	})
+}
+
+// UpdateSortTime sets the "sort_time" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateSortTime() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateSortTime()
+	})
+}
+
 // SetCommitted sets the "committed" field.
 func (u *SnapshotUpsertBulk) SetCommitted(v time.Time) *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -2857,6 +3805,41 @@ func (u *SnapshotUpsertBulk) SetSource(v string) *SnapshotUpsertBulk {
 func (u *SnapshotUpsertBulk) UpdateSource() *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.UpdateSource()
+	})
+}
+
+// SetRoot sets the "root" field.
+func (u *SnapshotUpsertBulk) SetRoot(v string) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetRoot(v)
+	})
+}
+
+// UpdateRoot sets the "root" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateRoot() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateRoot()
+	})
+}
+
+// SetCompare sets the "compare" field.
+func (u *SnapshotUpsertBulk) SetCompare(v uint8) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCompare(v)
+	})
+}
+
+// AddCompare adds v to the "compare" field.
+func (u *SnapshotUpsertBulk) AddCompare(v uint8) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddCompare(v)
+	})
+}
+
+// UpdateCompare sets the "compare" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateCompare() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCompare()
 	})
 }
 
@@ -2902,6 +3885,20 @@ func (u *SnapshotUpsertBulk) UpdateAllowShrink() *SnapshotUpsertBulk {
 	})
 }
 
+// SetNewRoot sets the "new_root" field.
+func (u *SnapshotUpsertBulk) SetNewRoot(v bool) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetNewRoot(v)
+	})
+}
+
+// UpdateNewRoot sets the "new_root" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateNewRoot() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateNewRoot()
+	})
+}
+
 // SetTags sets the "tags" field.
 func (u *SnapshotUpsertBulk) SetTags(v []string) *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
@@ -2923,24 +3920,171 @@ func (u *SnapshotUpsertBulk) ClearTags() *SnapshotUpsertBulk {
 	})
 }
 
-// SetSegments sets the "segments" field.
-func (u *SnapshotUpsertBulk) SetSegments(v []string) *SnapshotUpsertBulk {
+// SetSegment sets the "segment" field.
+func (u *SnapshotUpsertBulk) SetSegment(v uuid.UUID) *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
-		s.SetSegments(v)
+		s.SetSegment(v)
 	})
 }
 
-// UpdateSegments sets the "segments" field to the value that was provided on create.
-func (u *SnapshotUpsertBulk) UpdateSegments() *SnapshotUpsertBulk {
+// UpdateSegment sets the "segment" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateSegment() *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
-		s.UpdateSegments()
+		s.UpdateSegment()
 	})
 }
 
-// ClearSegments clears the value of the "segments" field.
-func (u *SnapshotUpsertBulk) ClearSegments() *SnapshotUpsertBulk {
+// ClearSegment clears the value of the "segment" field.
+func (u *SnapshotUpsertBulk) ClearSegment() *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
-		s.ClearSegments()
+		s.ClearSegment()
+	})
+}
+
+// SetSegmentParts sets the "segment_parts" field.
+func (u *SnapshotUpsertBulk) SetSegmentParts(v int) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetSegmentParts(v)
+	})
+}
+
+// AddSegmentParts adds v to the "segment_parts" field.
+func (u *SnapshotUpsertBulk) AddSegmentParts(v int) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddSegmentParts(v)
+	})
+}
+
+// UpdateSegmentParts sets the "segment_parts" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateSegmentParts() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateSegmentParts()
+	})
+}
+
+// SetCheckpoint sets the "checkpoint" field.
+func (u *SnapshotUpsertBulk) SetCheckpoint(v bool) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCheckpoint(v)
+	})
+}
+
+// UpdateCheckpoint sets the "checkpoint" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateCheckpoint() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCheckpoint()
+	})
+}
+
+// SetPages sets the "pages" field.
+func (u *SnapshotUpsertBulk) SetPages(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetPages(v)
+	})
+}
+
+// AddPages adds v to the "pages" field.
+func (u *SnapshotUpsertBulk) AddPages(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddPages(v)
+	})
+}
+
+// UpdatePages sets the "pages" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdatePages() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdatePages()
+	})
+}
+
+// SetPagesSum sets the "pages_sum" field.
+func (u *SnapshotUpsertBulk) SetPagesSum(v []byte) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetPagesSum(v)
+	})
+}
+
+// UpdatePagesSum sets the "pages_sum" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdatePagesSum() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdatePagesSum()
+	})
+}
+
+// ClearPagesSum clears the value of the "pages_sum" field.
+func (u *SnapshotUpsertBulk) ClearPagesSum() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.ClearPagesSum()
+	})
+}
+
+// SetEnded sets the "ended" field.
+func (u *SnapshotUpsertBulk) SetEnded(v time.Time) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetEnded(v)
+	})
+}
+
+// UpdateEnded sets the "ended" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateEnded() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateEnded()
+	})
+}
+
+// ClearEnded clears the value of the "ended" field.
+func (u *SnapshotUpsertBulk) ClearEnded() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.ClearEnded()
+	})
+}
+
+// SetRecorded sets the "recorded" field.
+func (u *SnapshotUpsertBulk) SetRecorded(v bool) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetRecorded(v)
+	})
+}
+
+// UpdateRecorded sets the "recorded" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateRecorded() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateRecorded()
+	})
+}
+
+// SetCommitter sets the "committer" field.
+func (u *SnapshotUpsertBulk) SetCommitter(v string) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCommitter(v)
+	})
+}
+
+// UpdateCommitter sets the "committer" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateCommitter() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCommitter()
+	})
+}
+
+// SetCommitUntil sets the "commit_until" field.
+func (u *SnapshotUpsertBulk) SetCommitUntil(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCommitUntil(v)
+	})
+}
+
+// AddCommitUntil adds v to the "commit_until" field.
+func (u *SnapshotUpsertBulk) AddCommitUntil(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddCommitUntil(v)
+	})
+}
+
+// UpdateCommitUntil sets the "commit_until" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateCommitUntil() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCommitUntil()
 	})
 }
 
@@ -3172,6 +4316,69 @@ func (u *SnapshotUpsertBulk) AddErrors(v int64) *SnapshotUpsertBulk {
 func (u *SnapshotUpsertBulk) UpdateErrors() *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.UpdateErrors()
+	})
+}
+
+// SetVanished sets the "vanished" field.
+func (u *SnapshotUpsertBulk) SetVanished(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetVanished(v)
+	})
+}
+
+// AddVanished adds v to the "vanished" field.
+func (u *SnapshotUpsertBulk) AddVanished(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddVanished(v)
+	})
+}
+
+// UpdateVanished sets the "vanished" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateVanished() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateVanished()
+	})
+}
+
+// SetCarried sets the "carried" field.
+func (u *SnapshotUpsertBulk) SetCarried(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetCarried(v)
+	})
+}
+
+// AddCarried adds v to the "carried" field.
+func (u *SnapshotUpsertBulk) AddCarried(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddCarried(v)
+	})
+}
+
+// UpdateCarried sets the "carried" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateCarried() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateCarried()
+	})
+}
+
+// SetTorn sets the "torn" field.
+func (u *SnapshotUpsertBulk) SetTorn(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetTorn(v)
+	})
+}
+
+// AddTorn adds v to the "torn" field.
+func (u *SnapshotUpsertBulk) AddTorn(v int64) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.AddTorn(v)
+	})
+}
+
+// UpdateTorn sets the "torn" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateTorn() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateTorn()
 	})
 }
 

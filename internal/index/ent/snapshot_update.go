@@ -19,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/internal/index/ent/walktask"
+	"github.com/google/uuid"
 )
 
 // SnapshotUpdate is the builder for updating Snapshot entities.
@@ -112,6 +113,26 @@ func (_u *SnapshotUpdate) AddBase(v int64) *SnapshotUpdate {
 	return _u
 }
 
+// SetBaseID sets the "base_id" field.
+func (_u *SnapshotUpdate) SetBaseID(v uuid.UUID) *SnapshotUpdate {
+	_u.mutation.SetBaseID(v)
+	return _u
+}
+
+// SetNillableBaseID sets the "base_id" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableBaseID(v *uuid.UUID) *SnapshotUpdate {
+	if v != nil {
+		_u.SetBaseID(*v)
+	}
+	return _u
+}
+
+// ClearBaseID clears the value of the "base_id" field.
+func (_u *SnapshotUpdate) ClearBaseID() *SnapshotUpdate {
+	_u.mutation.ClearBaseID()
+	return _u
+}
+
 // SetState sets the "state" field.
 func (_u *SnapshotUpdate) SetState(v string) *SnapshotUpdate {
 	_u.mutation.SetState(v)
@@ -154,6 +175,20 @@ func (_u *SnapshotUpdate) SetNillableStarted(v *time.Time) *SnapshotUpdate {
 	return _u
 }
 
+// SetSortTime sets the "sort_time" field.
+func (_u *SnapshotUpdate) SetSortTime(v time.Time) *SnapshotUpdate {
+	_u.mutation.SetSortTime(v)
+	return _u
+}
+
+// SetNillableSortTime sets the "sort_time" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableSortTime(v *time.Time) *SnapshotUpdate {
+	if v != nil {
+		_u.SetSortTime(*v)
+	}
+	return _u
+}
+
 // SetCommitted sets the "committed" field.
 func (_u *SnapshotUpdate) SetCommitted(v time.Time) *SnapshotUpdate {
 	_u.mutation.SetCommitted(v)
@@ -185,6 +220,41 @@ func (_u *SnapshotUpdate) SetNillableSource(v *string) *SnapshotUpdate {
 	if v != nil {
 		_u.SetSource(*v)
 	}
+	return _u
+}
+
+// SetRoot sets the "root" field.
+func (_u *SnapshotUpdate) SetRoot(v string) *SnapshotUpdate {
+	_u.mutation.SetRoot(v)
+	return _u
+}
+
+// SetNillableRoot sets the "root" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableRoot(v *string) *SnapshotUpdate {
+	if v != nil {
+		_u.SetRoot(*v)
+	}
+	return _u
+}
+
+// SetCompare sets the "compare" field.
+func (_u *SnapshotUpdate) SetCompare(v uint8) *SnapshotUpdate {
+	_u.mutation.ResetCompare()
+	_u.mutation.SetCompare(v)
+	return _u
+}
+
+// SetNillableCompare sets the "compare" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCompare(v *uint8) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCompare(*v)
+	}
+	return _u
+}
+
+// AddCompare adds value to the "compare" field.
+func (_u *SnapshotUpdate) AddCompare(v int8) *SnapshotUpdate {
+	_u.mutation.AddCompare(v)
 	return _u
 }
 
@@ -230,6 +300,20 @@ func (_u *SnapshotUpdate) SetNillableAllowShrink(v *bool) *SnapshotUpdate {
 	return _u
 }
 
+// SetNewRoot sets the "new_root" field.
+func (_u *SnapshotUpdate) SetNewRoot(v bool) *SnapshotUpdate {
+	_u.mutation.SetNewRoot(v)
+	return _u
+}
+
+// SetNillableNewRoot sets the "new_root" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableNewRoot(v *bool) *SnapshotUpdate {
+	if v != nil {
+		_u.SetNewRoot(*v)
+	}
+	return _u
+}
+
 // SetTags sets the "tags" field.
 func (_u *SnapshotUpdate) SetTags(v []string) *SnapshotUpdate {
 	_u.mutation.SetTags(v)
@@ -248,21 +332,160 @@ func (_u *SnapshotUpdate) ClearTags() *SnapshotUpdate {
 	return _u
 }
 
-// SetSegments sets the "segments" field.
-func (_u *SnapshotUpdate) SetSegments(v []string) *SnapshotUpdate {
-	_u.mutation.SetSegments(v)
+// SetSegment sets the "segment" field.
+func (_u *SnapshotUpdate) SetSegment(v uuid.UUID) *SnapshotUpdate {
+	_u.mutation.SetSegment(v)
 	return _u
 }
 
-// AppendSegments appends value to the "segments" field.
-func (_u *SnapshotUpdate) AppendSegments(v []string) *SnapshotUpdate {
-	_u.mutation.AppendSegments(v)
+// SetNillableSegment sets the "segment" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableSegment(v *uuid.UUID) *SnapshotUpdate {
+	if v != nil {
+		_u.SetSegment(*v)
+	}
 	return _u
 }
 
-// ClearSegments clears the value of the "segments" field.
-func (_u *SnapshotUpdate) ClearSegments() *SnapshotUpdate {
-	_u.mutation.ClearSegments()
+// ClearSegment clears the value of the "segment" field.
+func (_u *SnapshotUpdate) ClearSegment() *SnapshotUpdate {
+	_u.mutation.ClearSegment()
+	return _u
+}
+
+// SetSegmentParts sets the "segment_parts" field.
+func (_u *SnapshotUpdate) SetSegmentParts(v int) *SnapshotUpdate {
+	_u.mutation.ResetSegmentParts()
+	_u.mutation.SetSegmentParts(v)
+	return _u
+}
+
+// SetNillableSegmentParts sets the "segment_parts" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableSegmentParts(v *int) *SnapshotUpdate {
+	if v != nil {
+		_u.SetSegmentParts(*v)
+	}
+	return _u
+}
+
+// AddSegmentParts adds value to the "segment_parts" field.
+func (_u *SnapshotUpdate) AddSegmentParts(v int) *SnapshotUpdate {
+	_u.mutation.AddSegmentParts(v)
+	return _u
+}
+
+// SetCheckpoint sets the "checkpoint" field.
+func (_u *SnapshotUpdate) SetCheckpoint(v bool) *SnapshotUpdate {
+	_u.mutation.SetCheckpoint(v)
+	return _u
+}
+
+// SetNillableCheckpoint sets the "checkpoint" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCheckpoint(v *bool) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCheckpoint(*v)
+	}
+	return _u
+}
+
+// SetPages sets the "pages" field.
+func (_u *SnapshotUpdate) SetPages(v int64) *SnapshotUpdate {
+	_u.mutation.ResetPages()
+	_u.mutation.SetPages(v)
+	return _u
+}
+
+// SetNillablePages sets the "pages" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillablePages(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetPages(*v)
+	}
+	return _u
+}
+
+// AddPages adds value to the "pages" field.
+func (_u *SnapshotUpdate) AddPages(v int64) *SnapshotUpdate {
+	_u.mutation.AddPages(v)
+	return _u
+}
+
+// SetPagesSum sets the "pages_sum" field.
+func (_u *SnapshotUpdate) SetPagesSum(v []byte) *SnapshotUpdate {
+	_u.mutation.SetPagesSum(v)
+	return _u
+}
+
+// ClearPagesSum clears the value of the "pages_sum" field.
+func (_u *SnapshotUpdate) ClearPagesSum() *SnapshotUpdate {
+	_u.mutation.ClearPagesSum()
+	return _u
+}
+
+// SetEnded sets the "ended" field.
+func (_u *SnapshotUpdate) SetEnded(v time.Time) *SnapshotUpdate {
+	_u.mutation.SetEnded(v)
+	return _u
+}
+
+// SetNillableEnded sets the "ended" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableEnded(v *time.Time) *SnapshotUpdate {
+	if v != nil {
+		_u.SetEnded(*v)
+	}
+	return _u
+}
+
+// ClearEnded clears the value of the "ended" field.
+func (_u *SnapshotUpdate) ClearEnded() *SnapshotUpdate {
+	_u.mutation.ClearEnded()
+	return _u
+}
+
+// SetRecorded sets the "recorded" field.
+func (_u *SnapshotUpdate) SetRecorded(v bool) *SnapshotUpdate {
+	_u.mutation.SetRecorded(v)
+	return _u
+}
+
+// SetNillableRecorded sets the "recorded" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableRecorded(v *bool) *SnapshotUpdate {
+	if v != nil {
+		_u.SetRecorded(*v)
+	}
+	return _u
+}
+
+// SetCommitter sets the "committer" field.
+func (_u *SnapshotUpdate) SetCommitter(v string) *SnapshotUpdate {
+	_u.mutation.SetCommitter(v)
+	return _u
+}
+
+// SetNillableCommitter sets the "committer" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCommitter(v *string) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCommitter(*v)
+	}
+	return _u
+}
+
+// SetCommitUntil sets the "commit_until" field.
+func (_u *SnapshotUpdate) SetCommitUntil(v int64) *SnapshotUpdate {
+	_u.mutation.ResetCommitUntil()
+	_u.mutation.SetCommitUntil(v)
+	return _u
+}
+
+// SetNillableCommitUntil sets the "commit_until" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCommitUntil(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCommitUntil(*v)
+	}
+	return _u
+}
+
+// AddCommitUntil adds value to the "commit_until" field.
+func (_u *SnapshotUpdate) AddCommitUntil(v int64) *SnapshotUpdate {
+	_u.mutation.AddCommitUntil(v)
 	return _u
 }
 
@@ -494,6 +717,69 @@ func (_u *SnapshotUpdate) SetNillableErrors(v *int64) *SnapshotUpdate {
 // AddErrors adds value to the "errors" field.
 func (_u *SnapshotUpdate) AddErrors(v int64) *SnapshotUpdate {
 	_u.mutation.AddErrors(v)
+	return _u
+}
+
+// SetVanished sets the "vanished" field.
+func (_u *SnapshotUpdate) SetVanished(v int64) *SnapshotUpdate {
+	_u.mutation.ResetVanished()
+	_u.mutation.SetVanished(v)
+	return _u
+}
+
+// SetNillableVanished sets the "vanished" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableVanished(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetVanished(*v)
+	}
+	return _u
+}
+
+// AddVanished adds value to the "vanished" field.
+func (_u *SnapshotUpdate) AddVanished(v int64) *SnapshotUpdate {
+	_u.mutation.AddVanished(v)
+	return _u
+}
+
+// SetCarried sets the "carried" field.
+func (_u *SnapshotUpdate) SetCarried(v int64) *SnapshotUpdate {
+	_u.mutation.ResetCarried()
+	_u.mutation.SetCarried(v)
+	return _u
+}
+
+// SetNillableCarried sets the "carried" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCarried(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCarried(*v)
+	}
+	return _u
+}
+
+// AddCarried adds value to the "carried" field.
+func (_u *SnapshotUpdate) AddCarried(v int64) *SnapshotUpdate {
+	_u.mutation.AddCarried(v)
+	return _u
+}
+
+// SetTorn sets the "torn" field.
+func (_u *SnapshotUpdate) SetTorn(v int64) *SnapshotUpdate {
+	_u.mutation.ResetTorn()
+	_u.mutation.SetTorn(v)
+	return _u
+}
+
+// SetNillableTorn sets the "torn" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableTorn(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetTorn(*v)
+	}
+	return _u
+}
+
+// AddTorn adds value to the "torn" field.
+func (_u *SnapshotUpdate) AddTorn(v int64) *SnapshotUpdate {
+	_u.mutation.AddTorn(v)
 	return _u
 }
 
@@ -944,6 +1230,12 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedBase(); ok {
 		_spec.AddField(snapshot.FieldBase, field.TypeInt64, value)
 	}
+	if value, ok := _u.mutation.BaseID(); ok {
+		_spec.SetField(snapshot.FieldBaseID, field.TypeUUID, value)
+	}
+	if _u.mutation.BaseIDCleared() {
+		_spec.ClearField(snapshot.FieldBaseID, field.TypeUUID)
+	}
 	if value, ok := _u.mutation.State(); ok {
 		_spec.SetField(snapshot.FieldState, field.TypeString, value)
 	}
@@ -952,6 +1244,9 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.Started(); ok {
 		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)
+	}
+	if value, ok := _u.mutation.SortTime(); ok {
+		_spec.SetField(snapshot.FieldSortTime, field.TypeTime, value)
 	}
 	if value, ok := _u.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)
@@ -962,6 +1257,15 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Source(); ok {
 		_spec.SetField(snapshot.FieldSource, field.TypeString, value)
 	}
+	if value, ok := _u.mutation.Root(); ok {
+		_spec.SetField(snapshot.FieldRoot, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Compare(); ok {
+		_spec.SetField(snapshot.FieldCompare, field.TypeUint8, value)
+	}
+	if value, ok := _u.mutation.AddedCompare(); ok {
+		_spec.AddField(snapshot.FieldCompare, field.TypeUint8, value)
+	}
 	if value, ok := _u.mutation.Cancel(); ok {
 		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
 	}
@@ -970,6 +1274,9 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.AllowShrink(); ok {
 		_spec.SetField(snapshot.FieldAllowShrink, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.NewRoot(); ok {
+		_spec.SetField(snapshot.FieldNewRoot, field.TypeBool, value)
 	}
 	if value, ok := _u.mutation.Tags(); ok {
 		_spec.SetField(snapshot.FieldTags, field.TypeJSON, value)
@@ -982,16 +1289,50 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if _u.mutation.TagsCleared() {
 		_spec.ClearField(snapshot.FieldTags, field.TypeJSON)
 	}
-	if value, ok := _u.mutation.Segments(); ok {
-		_spec.SetField(snapshot.FieldSegments, field.TypeJSON, value)
+	if value, ok := _u.mutation.Segment(); ok {
+		_spec.SetField(snapshot.FieldSegment, field.TypeUUID, value)
 	}
-	if value, ok := _u.mutation.AppendedSegments(); ok {
-		_spec.AddModifier(func(u *sql.UpdateBuilder) {
-			sqljson.Append(u, snapshot.FieldSegments, value)
-		})
+	if _u.mutation.SegmentCleared() {
+		_spec.ClearField(snapshot.FieldSegment, field.TypeUUID)
 	}
-	if _u.mutation.SegmentsCleared() {
-		_spec.ClearField(snapshot.FieldSegments, field.TypeJSON)
+	if value, ok := _u.mutation.SegmentParts(); ok {
+		_spec.SetField(snapshot.FieldSegmentParts, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedSegmentParts(); ok {
+		_spec.AddField(snapshot.FieldSegmentParts, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.Checkpoint(); ok {
+		_spec.SetField(snapshot.FieldCheckpoint, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.Pages(); ok {
+		_spec.SetField(snapshot.FieldPages, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedPages(); ok {
+		_spec.AddField(snapshot.FieldPages, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.PagesSum(); ok {
+		_spec.SetField(snapshot.FieldPagesSum, field.TypeBytes, value)
+	}
+	if _u.mutation.PagesSumCleared() {
+		_spec.ClearField(snapshot.FieldPagesSum, field.TypeBytes)
+	}
+	if value, ok := _u.mutation.Ended(); ok {
+		_spec.SetField(snapshot.FieldEnded, field.TypeTime, value)
+	}
+	if _u.mutation.EndedCleared() {
+		_spec.ClearField(snapshot.FieldEnded, field.TypeTime)
+	}
+	if value, ok := _u.mutation.Recorded(); ok {
+		_spec.SetField(snapshot.FieldRecorded, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.Committer(); ok {
+		_spec.SetField(snapshot.FieldCommitter, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.CommitUntil(); ok {
+		_spec.SetField(snapshot.FieldCommitUntil, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCommitUntil(); ok {
+		_spec.AddField(snapshot.FieldCommitUntil, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.Files(); ok {
 		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
@@ -1058,6 +1399,24 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.AddedErrors(); ok {
 		_spec.AddField(snapshot.FieldErrors, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Vanished(); ok {
+		_spec.SetField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedVanished(); ok {
+		_spec.AddField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Carried(); ok {
+		_spec.SetField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCarried(); ok {
+		_spec.AddField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Torn(); ok {
+		_spec.SetField(snapshot.FieldTorn, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTorn(); ok {
+		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.ProblemsStored(); ok {
 		_spec.SetField(snapshot.FieldProblemsStored, field.TypeInt64, value)
@@ -1394,6 +1753,26 @@ func (_u *SnapshotUpdateOne) AddBase(v int64) *SnapshotUpdateOne {
 	return _u
 }
 
+// SetBaseID sets the "base_id" field.
+func (_u *SnapshotUpdateOne) SetBaseID(v uuid.UUID) *SnapshotUpdateOne {
+	_u.mutation.SetBaseID(v)
+	return _u
+}
+
+// SetNillableBaseID sets the "base_id" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableBaseID(v *uuid.UUID) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetBaseID(*v)
+	}
+	return _u
+}
+
+// ClearBaseID clears the value of the "base_id" field.
+func (_u *SnapshotUpdateOne) ClearBaseID() *SnapshotUpdateOne {
+	_u.mutation.ClearBaseID()
+	return _u
+}
+
 // SetState sets the "state" field.
 func (_u *SnapshotUpdateOne) SetState(v string) *SnapshotUpdateOne {
 	_u.mutation.SetState(v)
@@ -1436,6 +1815,20 @@ func (_u *SnapshotUpdateOne) SetNillableStarted(v *time.Time) *SnapshotUpdateOne
 	return _u
 }
 
+// SetSortTime sets the "sort_time" field.
+func (_u *SnapshotUpdateOne) SetSortTime(v time.Time) *SnapshotUpdateOne {
+	_u.mutation.SetSortTime(v)
+	return _u
+}
+
+// SetNillableSortTime sets the "sort_time" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableSortTime(v *time.Time) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetSortTime(*v)
+	}
+	return _u
+}
+
 // SetCommitted sets the "committed" field.
 func (_u *SnapshotUpdateOne) SetCommitted(v time.Time) *SnapshotUpdateOne {
 	_u.mutation.SetCommitted(v)
@@ -1467,6 +1860,41 @@ func (_u *SnapshotUpdateOne) SetNillableSource(v *string) *SnapshotUpdateOne {
 	if v != nil {
 		_u.SetSource(*v)
 	}
+	return _u
+}
+
+// SetRoot sets the "root" field.
+func (_u *SnapshotUpdateOne) SetRoot(v string) *SnapshotUpdateOne {
+	_u.mutation.SetRoot(v)
+	return _u
+}
+
+// SetNillableRoot sets the "root" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableRoot(v *string) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetRoot(*v)
+	}
+	return _u
+}
+
+// SetCompare sets the "compare" field.
+func (_u *SnapshotUpdateOne) SetCompare(v uint8) *SnapshotUpdateOne {
+	_u.mutation.ResetCompare()
+	_u.mutation.SetCompare(v)
+	return _u
+}
+
+// SetNillableCompare sets the "compare" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCompare(v *uint8) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCompare(*v)
+	}
+	return _u
+}
+
+// AddCompare adds value to the "compare" field.
+func (_u *SnapshotUpdateOne) AddCompare(v int8) *SnapshotUpdateOne {
+	_u.mutation.AddCompare(v)
 	return _u
 }
 
@@ -1512,6 +1940,20 @@ func (_u *SnapshotUpdateOne) SetNillableAllowShrink(v *bool) *SnapshotUpdateOne 
 	return _u
 }
 
+// SetNewRoot sets the "new_root" field.
+func (_u *SnapshotUpdateOne) SetNewRoot(v bool) *SnapshotUpdateOne {
+	_u.mutation.SetNewRoot(v)
+	return _u
+}
+
+// SetNillableNewRoot sets the "new_root" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableNewRoot(v *bool) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetNewRoot(*v)
+	}
+	return _u
+}
+
 // SetTags sets the "tags" field.
 func (_u *SnapshotUpdateOne) SetTags(v []string) *SnapshotUpdateOne {
 	_u.mutation.SetTags(v)
@@ -1530,21 +1972,160 @@ func (_u *SnapshotUpdateOne) ClearTags() *SnapshotUpdateOne {
 	return _u
 }
 
-// SetSegments sets the "segments" field.
-func (_u *SnapshotUpdateOne) SetSegments(v []string) *SnapshotUpdateOne {
-	_u.mutation.SetSegments(v)
+// SetSegment sets the "segment" field.
+func (_u *SnapshotUpdateOne) SetSegment(v uuid.UUID) *SnapshotUpdateOne {
+	_u.mutation.SetSegment(v)
 	return _u
 }
 
-// AppendSegments appends value to the "segments" field.
-func (_u *SnapshotUpdateOne) AppendSegments(v []string) *SnapshotUpdateOne {
-	_u.mutation.AppendSegments(v)
+// SetNillableSegment sets the "segment" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableSegment(v *uuid.UUID) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetSegment(*v)
+	}
 	return _u
 }
 
-// ClearSegments clears the value of the "segments" field.
-func (_u *SnapshotUpdateOne) ClearSegments() *SnapshotUpdateOne {
-	_u.mutation.ClearSegments()
+// ClearSegment clears the value of the "segment" field.
+func (_u *SnapshotUpdateOne) ClearSegment() *SnapshotUpdateOne {
+	_u.mutation.ClearSegment()
+	return _u
+}
+
+// SetSegmentParts sets the "segment_parts" field.
+func (_u *SnapshotUpdateOne) SetSegmentParts(v int) *SnapshotUpdateOne {
+	_u.mutation.ResetSegmentParts()
+	_u.mutation.SetSegmentParts(v)
+	return _u
+}
+
+// SetNillableSegmentParts sets the "segment_parts" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableSegmentParts(v *int) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetSegmentParts(*v)
+	}
+	return _u
+}
+
+// AddSegmentParts adds value to the "segment_parts" field.
+func (_u *SnapshotUpdateOne) AddSegmentParts(v int) *SnapshotUpdateOne {
+	_u.mutation.AddSegmentParts(v)
+	return _u
+}
+
+// SetCheckpoint sets the "checkpoint" field.
+func (_u *SnapshotUpdateOne) SetCheckpoint(v bool) *SnapshotUpdateOne {
+	_u.mutation.SetCheckpoint(v)
+	return _u
+}
+
+// SetNillableCheckpoint sets the "checkpoint" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCheckpoint(v *bool) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCheckpoint(*v)
+	}
+	return _u
+}
+
+// SetPages sets the "pages" field.
+func (_u *SnapshotUpdateOne) SetPages(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetPages()
+	_u.mutation.SetPages(v)
+	return _u
+}
+
+// SetNillablePages sets the "pages" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillablePages(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetPages(*v)
+	}
+	return _u
+}
+
+// AddPages adds value to the "pages" field.
+func (_u *SnapshotUpdateOne) AddPages(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddPages(v)
+	return _u
+}
+
+// SetPagesSum sets the "pages_sum" field.
+func (_u *SnapshotUpdateOne) SetPagesSum(v []byte) *SnapshotUpdateOne {
+	_u.mutation.SetPagesSum(v)
+	return _u
+}
+
+// ClearPagesSum clears the value of the "pages_sum" field.
+func (_u *SnapshotUpdateOne) ClearPagesSum() *SnapshotUpdateOne {
+	_u.mutation.ClearPagesSum()
+	return _u
+}
+
+// SetEnded sets the "ended" field.
+func (_u *SnapshotUpdateOne) SetEnded(v time.Time) *SnapshotUpdateOne {
+	_u.mutation.SetEnded(v)
+	return _u
+}
+
+// SetNillableEnded sets the "ended" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableEnded(v *time.Time) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetEnded(*v)
+	}
+	return _u
+}
+
+// ClearEnded clears the value of the "ended" field.
+func (_u *SnapshotUpdateOne) ClearEnded() *SnapshotUpdateOne {
+	_u.mutation.ClearEnded()
+	return _u
+}
+
+// SetRecorded sets the "recorded" field.
+func (_u *SnapshotUpdateOne) SetRecorded(v bool) *SnapshotUpdateOne {
+	_u.mutation.SetRecorded(v)
+	return _u
+}
+
+// SetNillableRecorded sets the "recorded" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableRecorded(v *bool) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetRecorded(*v)
+	}
+	return _u
+}
+
+// SetCommitter sets the "committer" field.
+func (_u *SnapshotUpdateOne) SetCommitter(v string) *SnapshotUpdateOne {
+	_u.mutation.SetCommitter(v)
+	return _u
+}
+
+// SetNillableCommitter sets the "committer" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCommitter(v *string) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCommitter(*v)
+	}
+	return _u
+}
+
+// SetCommitUntil sets the "commit_until" field.
+func (_u *SnapshotUpdateOne) SetCommitUntil(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetCommitUntil()
+	_u.mutation.SetCommitUntil(v)
+	return _u
+}
+
+// SetNillableCommitUntil sets the "commit_until" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCommitUntil(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCommitUntil(*v)
+	}
+	return _u
+}
+
+// AddCommitUntil adds value to the "commit_until" field.
+func (_u *SnapshotUpdateOne) AddCommitUntil(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddCommitUntil(v)
 	return _u
 }
 
@@ -1776,6 +2357,69 @@ func (_u *SnapshotUpdateOne) SetNillableErrors(v *int64) *SnapshotUpdateOne {
 // AddErrors adds value to the "errors" field.
 func (_u *SnapshotUpdateOne) AddErrors(v int64) *SnapshotUpdateOne {
 	_u.mutation.AddErrors(v)
+	return _u
+}
+
+// SetVanished sets the "vanished" field.
+func (_u *SnapshotUpdateOne) SetVanished(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetVanished()
+	_u.mutation.SetVanished(v)
+	return _u
+}
+
+// SetNillableVanished sets the "vanished" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableVanished(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetVanished(*v)
+	}
+	return _u
+}
+
+// AddVanished adds value to the "vanished" field.
+func (_u *SnapshotUpdateOne) AddVanished(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddVanished(v)
+	return _u
+}
+
+// SetCarried sets the "carried" field.
+func (_u *SnapshotUpdateOne) SetCarried(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetCarried()
+	_u.mutation.SetCarried(v)
+	return _u
+}
+
+// SetNillableCarried sets the "carried" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCarried(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCarried(*v)
+	}
+	return _u
+}
+
+// AddCarried adds value to the "carried" field.
+func (_u *SnapshotUpdateOne) AddCarried(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddCarried(v)
+	return _u
+}
+
+// SetTorn sets the "torn" field.
+func (_u *SnapshotUpdateOne) SetTorn(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetTorn()
+	_u.mutation.SetTorn(v)
+	return _u
+}
+
+// SetNillableTorn sets the "torn" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableTorn(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetTorn(*v)
+	}
+	return _u
+}
+
+// AddTorn adds value to the "torn" field.
+func (_u *SnapshotUpdateOne) AddTorn(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddTorn(v)
 	return _u
 }
 
@@ -2256,6 +2900,12 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if value, ok := _u.mutation.AddedBase(); ok {
 		_spec.AddField(snapshot.FieldBase, field.TypeInt64, value)
 	}
+	if value, ok := _u.mutation.BaseID(); ok {
+		_spec.SetField(snapshot.FieldBaseID, field.TypeUUID, value)
+	}
+	if _u.mutation.BaseIDCleared() {
+		_spec.ClearField(snapshot.FieldBaseID, field.TypeUUID)
+	}
 	if value, ok := _u.mutation.State(); ok {
 		_spec.SetField(snapshot.FieldState, field.TypeString, value)
 	}
@@ -2264,6 +2914,9 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.Started(); ok {
 		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)
+	}
+	if value, ok := _u.mutation.SortTime(); ok {
+		_spec.SetField(snapshot.FieldSortTime, field.TypeTime, value)
 	}
 	if value, ok := _u.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)
@@ -2274,6 +2927,15 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if value, ok := _u.mutation.Source(); ok {
 		_spec.SetField(snapshot.FieldSource, field.TypeString, value)
 	}
+	if value, ok := _u.mutation.Root(); ok {
+		_spec.SetField(snapshot.FieldRoot, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Compare(); ok {
+		_spec.SetField(snapshot.FieldCompare, field.TypeUint8, value)
+	}
+	if value, ok := _u.mutation.AddedCompare(); ok {
+		_spec.AddField(snapshot.FieldCompare, field.TypeUint8, value)
+	}
 	if value, ok := _u.mutation.Cancel(); ok {
 		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
 	}
@@ -2282,6 +2944,9 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.AllowShrink(); ok {
 		_spec.SetField(snapshot.FieldAllowShrink, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.NewRoot(); ok {
+		_spec.SetField(snapshot.FieldNewRoot, field.TypeBool, value)
 	}
 	if value, ok := _u.mutation.Tags(); ok {
 		_spec.SetField(snapshot.FieldTags, field.TypeJSON, value)
@@ -2294,16 +2959,50 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if _u.mutation.TagsCleared() {
 		_spec.ClearField(snapshot.FieldTags, field.TypeJSON)
 	}
-	if value, ok := _u.mutation.Segments(); ok {
-		_spec.SetField(snapshot.FieldSegments, field.TypeJSON, value)
+	if value, ok := _u.mutation.Segment(); ok {
+		_spec.SetField(snapshot.FieldSegment, field.TypeUUID, value)
 	}
-	if value, ok := _u.mutation.AppendedSegments(); ok {
-		_spec.AddModifier(func(u *sql.UpdateBuilder) {
-			sqljson.Append(u, snapshot.FieldSegments, value)
-		})
+	if _u.mutation.SegmentCleared() {
+		_spec.ClearField(snapshot.FieldSegment, field.TypeUUID)
 	}
-	if _u.mutation.SegmentsCleared() {
-		_spec.ClearField(snapshot.FieldSegments, field.TypeJSON)
+	if value, ok := _u.mutation.SegmentParts(); ok {
+		_spec.SetField(snapshot.FieldSegmentParts, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedSegmentParts(); ok {
+		_spec.AddField(snapshot.FieldSegmentParts, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.Checkpoint(); ok {
+		_spec.SetField(snapshot.FieldCheckpoint, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.Pages(); ok {
+		_spec.SetField(snapshot.FieldPages, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedPages(); ok {
+		_spec.AddField(snapshot.FieldPages, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.PagesSum(); ok {
+		_spec.SetField(snapshot.FieldPagesSum, field.TypeBytes, value)
+	}
+	if _u.mutation.PagesSumCleared() {
+		_spec.ClearField(snapshot.FieldPagesSum, field.TypeBytes)
+	}
+	if value, ok := _u.mutation.Ended(); ok {
+		_spec.SetField(snapshot.FieldEnded, field.TypeTime, value)
+	}
+	if _u.mutation.EndedCleared() {
+		_spec.ClearField(snapshot.FieldEnded, field.TypeTime)
+	}
+	if value, ok := _u.mutation.Recorded(); ok {
+		_spec.SetField(snapshot.FieldRecorded, field.TypeBool, value)
+	}
+	if value, ok := _u.mutation.Committer(); ok {
+		_spec.SetField(snapshot.FieldCommitter, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.CommitUntil(); ok {
+		_spec.SetField(snapshot.FieldCommitUntil, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCommitUntil(); ok {
+		_spec.AddField(snapshot.FieldCommitUntil, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.Files(); ok {
 		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
@@ -2370,6 +3069,24 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.AddedErrors(); ok {
 		_spec.AddField(snapshot.FieldErrors, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Vanished(); ok {
+		_spec.SetField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedVanished(); ok {
+		_spec.AddField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Carried(); ok {
+		_spec.SetField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCarried(); ok {
+		_spec.AddField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Torn(); ok {
+		_spec.SetField(snapshot.FieldTorn, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTorn(); ok {
+		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.ProblemsStored(); ok {
 		_spec.SetField(snapshot.FieldProblemsStored, field.TypeInt64, value)

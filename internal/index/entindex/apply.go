@@ -15,11 +15,15 @@ import (
 
 // Apply implements index.Committing.
 func (x *Index) Apply(ctx context.Context, results []index.Result) ([]index.Outcome, error) {
-	refused := make([]index.Outcome, len(results))
+	refused, needs := make([]index.Outcome, len(results)), make([][]backup.ChunkID, len(results))
 	work := false
 	for i, r := range results {
-		refused[i].Err = validate(r)
-		work = work || refused[i].Err == nil
+		err := validate(r)
+		if err == nil && r.Batch != nil {
+			needs[i], err = listsOf(r.Batch.Pages)
+		}
+		refused[i].Err = err
+		work = work || err == nil
 	}
 	if !work {
 		return refused, nil
@@ -27,7 +31,7 @@ func (x *Index) Apply(ctx context.Context, results []index.Result) ([]index.Outc
 	var outcomes []index.Outcome
 	err := x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		outcomes = slices.Clone(refused)
-		return newApplication(tx, results, outcomes).run(ctx)
+		return newApplication(tx, results, needs, outcomes).run(ctx)
 	})
 	if err != nil {
 		return nil, err
@@ -42,12 +46,14 @@ func (x *Index) Apply(ctx context.Context, results []index.Result) ([]index.Outc
 type application struct {
 	tx       *Tx
 	results  []index.Result
+	needs    [][]backup.ChunkID // list chunks that the pages of a batch refer to, by result
 	outcomes []index.Outcome
 
 	snapshots map[backup.SnapshotID]*snapshotState
 	tasks     map[backup.TaskID]*ent.WalkTask // open ones
 	batches   map[backup.BatchID]*ent.ReadBatch
 	packs     map[backup.PackID]*packState
+	lists     map[backup.ChunkID]bool // known ones
 	writes    writes
 }
 
@@ -58,6 +64,7 @@ type snapshotState struct {
 	counts   backup.Counts
 	problems int64  // stored
 	source   string // the source snapshot that was taken; "": no change
+	root     string // of the tree that is read; "": no change
 	// Announced and settled, as in the row.
 	tasks, tasksSettled, batches, batchesSettled int64
 }
@@ -66,9 +73,9 @@ func (s *snapshotState) complete() bool {
 	return s.tasks == s.tasksSettled && s.batches == s.batchesSettled
 }
 
-func newApplication(tx *Tx, results []index.Result, outcomes []index.Outcome) *application {
+func newApplication(tx *Tx, results []index.Result, needs [][]backup.ChunkID, outcomes []index.Outcome) *application {
 	return &application{
-		tx: tx, results: results, outcomes: outcomes,
+		tx: tx, results: results, needs: needs, outcomes: outcomes,
 		snapshots: map[backup.SnapshotID]*snapshotState{},
 		tasks:     map[backup.TaskID]*ent.WalkTask{},
 		batches:   map[backup.BatchID]*ent.ReadBatch{},
@@ -77,17 +84,10 @@ func newApplication(tx *Tx, results []index.Result, outcomes []index.Outcome) *a
 }
 
 func (a *application) run(ctx context.Context) error {
-	if err := a.lockSnapshots(ctx); err != nil {
-		return err
-	}
-	if err := a.registerPacks(ctx); err != nil {
-		return err
-	}
-	if err := a.loadWork(ctx); err != nil {
-		return err
-	}
-	if err := a.lockPacks(ctx); err != nil {
-		return err
+	for _, step := range []func(context.Context) error{a.lockSnapshots, a.registerPacks, a.putLists, a.loadWork, a.lockPacks, a.loadLists} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
 	for i, r := range a.results {
 		if a.outcomes[i] != (index.Outcome{}) {
@@ -98,7 +98,7 @@ func (a *application) run(ctx context.Context) error {
 		case r.Slice != nil:
 			a.outcomes[i], err = a.slice(ctx, r.Slice)
 		case r.Batch != nil:
-			a.outcomes[i] = a.batch(r.Batch)
+			a.outcomes[i] = a.batch(i)
 		}
 		if err != nil {
 			return err
@@ -116,6 +116,8 @@ func snapshotOf(r index.Result) backup.SnapshotID {
 		return r.Slice.Snapshot
 	case r.Pack != nil:
 		return r.Pack.Snapshot
+	case r.Lists != nil:
+		return r.Lists.Snapshot
 	}
 	return r.Batch.Snapshot
 }
@@ -124,12 +126,12 @@ func snapshotOf(r index.Result) backup.SnapshotID {
 // that they are running until the end of the transaction. Those that get
 // work or pages are locked against each other: their pages and counters have
 // one writer at a time, and the last result to settle sees that it is the last. Packs
-// only share the lock, because their chunks are what takes time.
+// and lists only share the lock, because their chunks are what takes time.
 func (a *application) lockSnapshots(ctx context.Context) error {
 	exclusive := map[backup.SnapshotID]bool{}
 	for i, r := range a.results {
 		if a.live(i) {
-			exclusive[snapshotOf(r)] = exclusive[snapshotOf(r)] || r.Pack == nil
+			exclusive[snapshotOf(r)] = exclusive[snapshotOf(r)] || r.Slice != nil || r.Batch != nil
 		}
 	}
 	ids := make([]backup.SnapshotID, 0, len(exclusive))
@@ -194,7 +196,8 @@ func (a *application) loadWork(ctx context.Context) error {
 }
 
 // batch judges a BatchStored.
-func (a *application) batch(b *backup.BatchStored) index.Outcome {
+func (a *application) batch(i int) index.Outcome {
+	b := a.results[i].Batch
 	s := a.snapshots[b.Snapshot]
 	open := a.batches[b.Batch]
 	switch {
@@ -218,6 +221,9 @@ func (a *application) batch(b *backup.BatchStored) index.Outcome {
 			a.writes.expired = append(a.writes.expired, int64(b.Batch))
 			return index.Outcome{Err: index.ErrCondemned, Announced: true}
 		}
+	}
+	if slices.ContainsFunc(a.needs[i], func(id backup.ChunkID) bool { return !a.lists[id] }) {
+		return index.Outcome{Err: index.ErrListUnknown}
 	}
 	delete(a.batches, b.Batch)
 	a.writes.settledBatches = append(a.writes.settledBatches, int64(b.Batch))
@@ -278,14 +284,17 @@ func (a *application) accept(s *snapshotState, task *ent.WalkTask, part *backup.
 		a.writes.ended = append(a.writes.ended, PageName{shard, number, listing.DirectoryID(name.Path), name.Key})
 	}
 	a.putPages(s, part.Pages)
-	for _, pages := range part.Batches {
-		a.writes.newBatches = append(a.writes.newBatches, newBatch{task.SnapshotID, s.row.FilerID, pages})
+	for i := range part.Batches {
+		a.writes.newBatches = append(a.writes.newBatches, newBatch{task.SnapshotID, s.row.FilerID, &part.Batches[i]})
 	}
-	for _, directories := range part.Children {
-		a.writes.newTasks = append(a.writes.newTasks, newTask{task.SnapshotID, s.row.FilerID, task.Generation + 1, directories})
+	for i := range part.Children {
+		a.writes.newTasks = append(a.writes.newTasks, newTask{task.SnapshotID, s.row.FilerID, task.Generation + 1, &part.Children[i]})
 	}
 	if part.Source != "" {
 		s.source = part.Source
+	}
+	if task.Generation == 0 && !part.Root.IsZero() {
+		s.root = part.Root.String()
 	}
 	s.batches += int64(len(part.Batches))
 	s.tasks += int64(len(part.Children))
@@ -298,7 +307,7 @@ func (a *application) putPages(s *snapshotState, pages []backup.PageVersion) {
 		a.writes.pages = append(a.writes.pages, PageRow{
 			Shard: backup.ShardID(s.row.ShardID), Number: backup.SnapshotNumber(s.row.Number),
 			Directory: listing.DirectoryID(p.Path), Key: p.Key, PathKey: backup.PathKey(p.Path),
-			Fingerprint: p.Fingerprint, Inode: p.Inode, Listing: p.Listing,
+			Fingerprint: p.Fingerprint, Digest: listing.Digest(p), Inode: p.Inode, Listing: p.Listing,
 		})
 	}
 }

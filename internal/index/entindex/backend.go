@@ -85,6 +85,7 @@ type PageRow struct {
 	Key         backup.PageKey
 	PathKey     []byte
 	Fingerprint backup.Fingerprint
+	Digest      backup.PageDigest
 	Inode       uint64
 	Listing     []byte
 }
@@ -113,8 +114,12 @@ type ChunkRow struct {
 	Pack int64
 }
 
-// A Dependency: whoever relies on Pack relies on ReliesOn too. Both are packs.id.
-type Dependency struct{ Pack, ReliesOn int64 }
+// A PackRow is where a pack is; ID is packs.id.
+type PackRow struct {
+	ID int64
+	index.PackPlace
+	Condemned bool
+}
 
 // NotNull returns b, which the drivers would store as NULL if it were nil.
 func NotNull(b []byte) []byte {
@@ -125,20 +130,26 @@ func NotNull(b []byte) []byte {
 }
 
 // A HotWriter writes the hot tables within a transaction. Slices are sorted by
-// the table's key and have no key twice. A snapshot only ends versions that
+// the table's key (chunks: by id and pack) and have no key twice. A snapshot only ends versions that
 // began before it, and they get last_snapshot = Number - 1.
 type HotWriter interface {
-	// PutChunks stores places. A chunk that has one keeps it, unless that is in a condemned pack;
-	// the kept ones come back as dependencies, each once.
-	PutChunks(ctx context.Context, rows []ChunkRow) ([]Dependency, error)
+	// PutChunks stores places, of which a chunk may have several. A chunk that has a place keeps it, and the
+	// new one is stored as a copy, unless the old one is in a condemned pack: the new one replaces it then.
+	PutChunks(ctx context.Context, rows []ChunkRow) error
+	// PutLists stores what list chunks refer to; one that is known already stays as it is.
+	PutLists(ctx context.Context, lists []backup.ChunkList) error
+	// KnownLists returns those of the list chunks that are known.
+	KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkID, error)
 	// PutPages makes each row the open version of its page. Where the open version has the same fingerprint and listing it does nothing.
 	PutPages(ctx context.Context, rows []PageRow) error
 	// EndPages ends the open versions of pages.
 	EndPages(ctx context.Context, names []PageName) error
 	// EndTrees ends the open versions of all pages in ranges of paths.
 	EndTrees(ctx context.Context, trees []Tree) error
-	// UndoPages deletes the versions that began with snapshot number, and opens again those that it ended.
-	UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error
+	// SetAside undoes what snapshot number did: it opens the versions again that it ended, and takes those away that
+	// began with it, and returns how many. Their listings stay, for InterruptedListings, until DropInterrupted.
+	SetAside(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) (int64, error)
+	DropInterrupted(ctx context.Context, shard backup.ShardID) error
 }
 
 // A HotReader reads the hot tables, outside of transactions. at is a snapshot
@@ -151,13 +162,19 @@ type HotReader interface {
 	PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r Range, after []byte, key backup.PageKey, limit int) ([]PageRow, error)
 	// Listings returns the listings of pages, nil where there is none.
 	Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []PageName) ([][]byte, error)
+	// InterruptedListings returns the listings that SetAside has left of pages, nil where there is none.
+	InterruptedListings(ctx context.Context, shard backup.ShardID, names []PageName) ([][]byte, error)
 	// DirectoriesByInode returns the path keys of the directories of that inode, at most two.
 	DirectoriesByInode(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, inode uint64) ([][]byte, error)
 	// DirectoryMarks returns the marks of all pages of one directory, by page.
 	DirectoryMarks(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, directory backup.DirectoryID) ([]index.PageMark, error)
-	// Locate returns where chunks are, in the order of ids: zero for one that is nowhere, or (unless condemned is true)
-	// in a condemned pack.
-	Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error)
+	// Places returns the first place of each chunk that has one. ids are sorted, and none comes twice. Where exact is false, a
+	// chunk that another process has stored meanwhile may be left out.
+	Places(ctx context.Context, ids []backup.ChunkID, exact bool) ([]ChunkRow, error)
+	// Copies returns the further places of chunks.
+	Copies(ctx context.Context, ids []backup.ChunkID) ([]ChunkRow, error)
+	// Packs returns those of the packs that there are.
+	Packs(ctx context.Context, ids []int64) ([]PackRow, error)
 	// Begun yields the versions that began with snapshot number, by path key and page.
 	Begun(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) iter.Seq2[PageRow, error]
 	// Ended yields those that it ended, without listings, by path key and page.

@@ -32,13 +32,28 @@ func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 	s := backup.Snapshot{
 		ID: backup.SnapshotID(row.ID), Number: backup.SnapshotNumber(row.Number), Base: backup.SnapshotNumber(row.Base),
 		Shard: toShard(row.Edges.Shard), State: backup.State(row.State), Reason: row.Reason,
-		Started: row.Started.UTC(), Source: row.Source, Cancel: row.Cancel, Selection: row.Selection, AllowShrink: row.AllowShrink, Tags: row.Tags, Counts: countsOf(row),
+		Started: row.Started.UTC(), Source: row.Source, Compare: backup.Compare(row.Compare), Cancel: row.Cancel, Selection: row.Selection,
+		AllowShrink: row.AllowShrink, NewRoot: row.NewRoot, Tags: row.Tags, Counts: countsOf(row),
+		Pages:          backup.PageSet{Pages: row.Pages},
+		Segment:        backup.Segment{Parts: row.SegmentParts, Checkpoint: row.Checkpoint},
 		TasksAnnounced: row.TasksAnnounced, TasksSettled: row.TasksSettled,
 		BatchesAnnounced: row.BatchesAnnounced, BatchesSettled: row.BatchesSettled,
 	}
 	s.Filer = toFiler(row.Edges.Shard.Edges.Filer)
+	s.Root, _ = backup.ParseRoot(row.Root) // one that is damaged is not known
+	s.Interrupted = s.State == backup.Running && row.Edges.Shard.Interrupted
+	copy(s.Pages.Sum[:], row.PagesSum)
+	if row.BaseID != nil {
+		s.BaseID = backup.SnapshotID(*row.BaseID)
+	}
+	if row.Segment != nil {
+		s.Segment.Attempt = backup.PackID(*row.Segment)
+	}
 	if row.Committed != nil {
 		s.Committed = row.Committed.UTC()
+	}
+	if row.Ended != nil {
+		s.Ended = row.Ended.UTC()
 	}
 	return s
 }
@@ -62,16 +77,19 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 		return nil, err
 	}
 	// Names are looked up first: a join would be sorted, where one filer's, or one shard's, is a range of an index.
-	of, found, err := x.ofNames(ctx, f.Filer, f.Shard)
+	of, oneShard, found, err := x.ofNames(ctx, f.Filer, f.Shard)
 	if err != nil || !found {
 		return nil, err
 	}
 	if of != nil {
 		where = append(where, of)
 	}
-	query := x.Backend.Client().Snapshot.Query().Where(where...).
-		WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).
-		Order(snapshot.ByStarted(sql.OrderDesc()), snapshot.ByShardID(sql.OrderDesc()), snapshot.ByNumber(sql.OrderDesc()))
+	query := x.Backend.Client().Snapshot.Query().Where(where...).WithShard(func(q *ent.ShardQuery) { q.WithFiler() })
+	if oneShard { // the order is the same, and there is an index for it
+		query.Order(snapshot.ByNumber(sql.OrderDesc()))
+	} else {
+		query.Order(snapshot.BySortTime(sql.OrderDesc()), snapshot.ByShardID(sql.OrderDesc()), snapshot.ByNumber(sql.OrderDesc()))
+	}
 	if f.Limit > 0 {
 		query.Limit(f.Limit)
 	}
@@ -87,20 +105,20 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 	return snapshots, nil
 }
 
-// ofNames is the condition that a snapshot is of the filer and shard of these names, nil where both are empty;
-// found is false where there is no such filer or shard.
-func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p predicate.Snapshot, found bool, err error) {
+// ofNames is the condition that a snapshot is of the filer and shard of these names, nil where both are empty. oneShard:
+// it is that of one shard. found is false where there is no such filer or shard.
+func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p predicate.Snapshot, oneShard, found bool, err error) {
 	if filerName == "" && shardName == "" {
-		return nil, true, nil
+		return nil, false, true, nil
 	}
 	of := int64(0)
 	if filerName != "" {
 		of, err = x.Backend.Client().Filer.Query().Where(filer.Name(filerName)).OnlyID(ctx)
 		if err != nil {
-			return nil, false, x.Backend.Wrap(ent.MaskNotFound(err))
+			return nil, false, false, x.Backend.Wrap(ent.MaskNotFound(err))
 		}
 		if shardName == "" {
-			return snapshot.FilerID(of), true, nil
+			return snapshot.FilerID(of), false, true, nil
 		}
 	}
 	query := x.Backend.Client().Shard.Query().Where(shard.Name(shardName))
@@ -110,11 +128,11 @@ func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p pre
 	ids, err := query.IDs(ctx)
 	switch {
 	case err != nil || len(ids) == 0:
-		return nil, false, x.Backend.Wrap(err)
+		return nil, false, false, x.Backend.Wrap(err)
 	case len(ids) == 1:
-		return snapshot.ShardID(ids[0]), true, nil
+		return snapshot.ShardID(ids[0]), true, true, nil
 	}
-	return snapshot.ShardIDIn(ids...), true, nil
+	return snapshot.ShardIDIn(ids...), false, true, nil
 }
 
 // isRunning is written out, not a parameter: so an index of the running snapshots is found for it.
@@ -139,8 +157,9 @@ func snapshotPredicates(f index.SnapshotFilter) ([]predicate.Snapshot, error) {
 		where = append(where, snapshot.StateIn(states...))
 	}
 	if !f.Since.IsZero() {
-		// Not before f.Since, which may be finer than what is stored.
-		where = append(where, snapshot.StartedGTE(f.Since.UTC().Add(time.Microsecond-1).Truncate(time.Microsecond)))
+		// Not before f.Since, which may be finer than what is stored. A sort_time is never before its start.
+		since := f.Since.UTC().Add(time.Microsecond - 1).Truncate(time.Microsecond)
+		where = append(where, snapshot.SortTimeGTE(since), snapshot.StartedGTE(since))
 	}
 	if f.IDPrefix != "" {
 		const digits = 32

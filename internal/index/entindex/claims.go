@@ -72,7 +72,9 @@ func (x *Index) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTas
 		var directories []byte
 		err := rows.Scan(&t.ID, &of, &t.Attempt, &t.Generation, &directories)
 		if err == nil {
-			t.Directories, err = decodeDirectories(directories)
+			var c backup.Child
+			c, err = decodeChild(directories)
+			t.Directories, t.Mounts = c.Directories, c.Mounts
 		}
 		i := place(int64(t.ID))
 		tasks[i] = t
@@ -99,7 +101,7 @@ func (x *Index) ClaimBatches(ctx context.Context, c index.Claim) ([]backup.ReadB
 		var pages []byte
 		err := rows.Scan(&b.ID, &of, &b.Attempt, &pages)
 		if err == nil {
-			b.Pages, err = decodePages(pages)
+			b.PagesToRead, err = decodeToRead(pages)
 		}
 		i := place(int64(b.ID))
 		batches[i] = b
@@ -364,9 +366,9 @@ func (tx *Tx) jobs(ctx context.Context, of map[int]uuid.UUID) (map[uuid.UUID]*jo
 		s := toSnapshot(row)
 		jobs[row.ID] = &job{
 			Job: backup.Job{
-				Snapshot: s.ID, Filer: s.Filer.ID, Shard: s.Shard.ID, Number: s.Number, Base: s.Base,
-				Started: backup.TimeOf(s.Started), Source: s.Source, Selection: s.Selection,
-				Compare: s.Filer.Compare.OrAll(), Site: s.Filer.Site,
+				Snapshot: s.ID, Filer: s.Filer.ID, Shard: s.Shard.ID, Number: s.Number, Base: s.Base, Interrupted: s.Interrupted,
+				Started: backup.TimeOf(s.Started), Source: s.Source, Root: s.Root, AllowShrink: s.AllowShrink, NewRoot: s.NewRoot,
+				Selection: s.Selection, Compare: s.Compare.OrAll(), Site: s.Filer.Site,
 			},
 			pattern: s.Shard.Snapshots, readShare: readShare(row.Edges.Shard.Edges.Filer),
 		}

@@ -49,24 +49,44 @@ func appendPages(dst []byte, pages []backup.PageVersion) []byte {
 	return dst
 }
 
-func encodeDirectories(directories []string) []byte {
-	return appendStrings([]byte{codecVersion}, directories)
+// appendFrames appends the lengths of a pack's frames.
+func appendFrames(dst []byte, lengths []uint32) []byte {
+	for _, n := range lengths {
+		dst = binary.AppendUvarint(dst, uint64(n))
+	}
+	return NotNull(dst)
 }
 
-func decodeDirectories(data []byte) ([]string, error) {
+func encodeChild(c *backup.Child) []byte { return appendChild([]byte{codecVersion}, c) }
+
+func appendChild(dst []byte, c *backup.Child) []byte {
+	return appendStrings(appendStrings(dst, c.Directories), c.Mounts)
+}
+
+func decodeChild(data []byte) (backup.Child, error) {
 	d := newDecoder(data)
-	directories := d.strings()
-	return directories, d.finish("directories of a walk task")
+	c := d.child()
+	return c, d.finish("directories of a walk task")
 }
 
-func encodePages(pages []backup.PageVersion) []byte {
-	return appendPages([]byte{codecVersion}, pages)
+func (d *decoder) child() backup.Child {
+	return backup.Child{Directories: d.strings(), Mounts: d.strings()}
 }
 
-func decodePages(data []byte) ([]backup.PageVersion, error) {
+func encodeToRead(p *backup.PagesToRead) []byte { return appendToRead([]byte{codecVersion}, p) }
+
+func appendToRead(dst []byte, p *backup.PagesToRead) []byte {
+	return appendStrings(appendPages(dst, p.Pages), p.Mounts)
+}
+
+func decodeToRead(data []byte) (backup.PagesToRead, error) {
 	d := newDecoder(data)
-	pages := d.pages()
-	return pages, d.finish("pages of a read batch")
+	p := d.toRead()
+	return p, d.finish("pages of a read batch")
+}
+
+func (d *decoder) toRead() backup.PagesToRead {
+	return backup.PagesToRead{Pages: d.pages(), Mounts: d.strings()}
 }
 
 // digestNames tells whether two lists have the same pages, in whatever order.
@@ -100,12 +120,12 @@ func encodeSlice(s *backup.SliceWalked) []byte {
 	}
 	dst = appendStrings(dst, s.Removed)
 	dst = binary.AppendUvarint(dst, uint64(len(s.Batches)))
-	for _, pages := range s.Batches {
-		dst = appendPages(dst, pages)
+	for i := range s.Batches {
+		dst = appendToRead(dst, &s.Batches[i])
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(s.Children)))
-	for _, directories := range s.Children {
-		dst = appendStrings(dst, directories)
+	for i := range s.Children {
+		dst = appendChild(dst, &s.Children[i])
 	}
 	dst = appendCounts(dst, &s.Counts)
 	dst = binary.AppendUvarint(dst, uint64(len(s.Problems)))
@@ -113,10 +133,7 @@ func encodeSlice(s *backup.SliceWalked) []byte {
 		dst = appendBytes(appendBytes(appendBytes(dst, p.Path), p.Op), p.Err)
 	}
 	dst = binary.LittleEndian.AppendUint64(dst, s.Run)
-	if s.Source == "" { // as earlier versions wrote it
-		return dst
-	}
-	return appendBytes(dst, s.Source)
+	return appendBytes(appendBytes(dst, s.Source), s.Root.String())
 }
 
 func decodeSlice(data []byte) (*backup.SliceWalked, error) {
@@ -126,11 +143,11 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 		s.Ended = append(s.Ended, backup.PageName{Path: string(d.bytes()), Key: backup.PageKey(d.uvarint())})
 	}
 	s.Removed = d.strings()
-	for range d.count(1) {
-		s.Batches = append(s.Batches, d.pages())
+	for range d.count(2) {
+		s.Batches = append(s.Batches, d.toRead())
 	}
-	for range d.count(1) {
-		s.Children = append(s.Children, d.strings())
+	for range d.count(2) {
+		s.Children = append(s.Children, d.child())
 	}
 	for _, n := range countsIntegers(&s.Counts) {
 		*n = int64(d.uvarint())
@@ -142,10 +159,10 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 		s.Problems = append(s.Problems, backup.Problem{Path: string(d.bytes()), Op: string(d.bytes()), Err: string(d.bytes())})
 	}
 	s.Run = d.uint64()
-	if len(d.data) > 0 {
-		if s.Source = string(d.bytes()); s.Source == "" {
-			d.fail() // it is not written then
-		}
+	s.Source = string(d.bytes())
+	var err error
+	if s.Root, err = backup.ParseRoot(string(d.bytes())); err != nil {
+		d.fail()
 	}
 	return s, d.finish("part of a result")
 }

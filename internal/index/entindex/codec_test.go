@@ -1,7 +1,6 @@
 package entindex
 
 import (
-	"bytes"
 	"errors"
 	"reflect"
 	"testing"
@@ -16,20 +15,24 @@ var (
 	}
 	sampleSlice = &backup.SliceWalked{
 		Pages: samplePages, Ended: []backup.PageName{{Path: "gone", Key: 3}}, Removed: []string{"x", "y\xfe"},
-		Batches: [][]backup.PageVersion{samplePages, samplePages[:1]}, Children: [][]string{{"c", "d"}, {""}},
-		Counts:   backup.Counts{Files: 1, Directories: 2, Bytes: 3, FilesNew: 4, FilesChanged: 5, FilesUnchanged: 6, StatCalls: 7, NewBytes: 8, StoredBytes: 9, ReadBytes: 10, Errors: 11, WalkSeconds: 0.5, ReadSeconds: 1, HashSeconds: 2, CompressSeconds: 3, SealSeconds: 4, UploadSeconds: 5, CommitSeconds: 6},
+		Batches:  []backup.PagesToRead{{Pages: samplePages, Mounts: []string{"a"}}, {Pages: samplePages[:1]}},
+		Children: []backup.Child{{Directories: []string{"c", "d"}, Mounts: []string{"c\xff", "d"}}, {Directories: []string{""}}},
+		Counts:   backup.Counts{Files: 1, Directories: 2, Bytes: 3, FilesNew: 4, FilesChanged: 5, FilesUnchanged: 6, StatCalls: 7, NewBytes: 8, StoredBytes: 9, ReadBytes: 10, Errors: 11, Vanished: 12, Carried: 13, Torn: 14, WalkSeconds: 0.5, ReadSeconds: 1, HashSeconds: 2, CompressSeconds: 3, SealSeconds: 4, UploadSeconds: 5, CommitSeconds: 6},
 		Problems: []backup.Problem{{Path: "p\x00", Op: "open", Err: "no"}},
+		Run:      1<<64 - 1, Source: "posix:///srv?snapshot=x", Root: backup.Root{FileSystem: "ext4", ID: "a-b", Inode: 2, Born: backup.Time{Sec: -7, Nsec: 1}},
 	}
 )
 
 func TestCodec(t *testing.T) {
-	directories, err := decodeDirectories(encodeDirectories([]string{"", "a/b", "c\xff"}))
-	if err != nil || !reflect.DeepEqual(directories, []string{"", "a/b", "c\xff"}) {
-		t.Errorf("directories %q, %v", directories, err)
+	for _, want := range sampleSlice.Children {
+		if child, err := decodeChild(encodeChild(&want)); err != nil || !reflect.DeepEqual(child, want) {
+			t.Errorf("child %+v, %v; want %+v", child, err, want)
+		}
 	}
-	pages, err := decodePages(encodePages(samplePages))
-	if err != nil || !reflect.DeepEqual(pages, samplePages) {
-		t.Errorf("pages %+v, %v", pages, err)
+	for _, want := range sampleSlice.Batches {
+		if batch, err := decodeToRead(encodeToRead(&want)); err != nil || !reflect.DeepEqual(batch, want) {
+			t.Errorf("pages to read %+v, %v; want %+v", batch, err, want)
+		}
 	}
 	slice, err := decodeSlice(encodeSlice(sampleSlice))
 	if err != nil || !reflect.DeepEqual(slice, sampleSlice) {
@@ -59,21 +62,23 @@ func TestCodecDamage(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(encodeSlice(sampleSlice))
-	f.Add(encodePages(samplePages))
-	f.Add(encodeDirectories([]string{"a", ""}))
+	f.Add(encodeToRead(&sampleSlice.Batches[0]))
+	f.Add(encodeChild(&sampleSlice.Children[0]))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if slice, err := decodeSlice(data); err == nil {
 			if again, err := decodeSlice(encodeSlice(slice)); err != nil || len(again.Pages) != len(slice.Pages) {
 				t.Fatalf("decoded, encoded and decoded: %v", err)
 			}
 		}
-		if pages, err := decodePages(data); err == nil {
-			if again, err := decodePages(encodePages(pages)); err != nil || !reflect.DeepEqual(again, pages) {
-				t.Fatalf("pages decoded, encoded and decoded: %v", err)
+		if batch, err := decodeToRead(data); err == nil {
+			if again, err := decodeToRead(encodeToRead(&batch)); err != nil || !reflect.DeepEqual(again, batch) {
+				t.Fatalf("pages to read decoded, encoded and decoded: %v", err)
 			}
 		}
-		if list, err := decodeDirectories(data); err == nil && !bytes.Equal(encodeDirectories(list)[:1], data[:1]) {
-			t.Fatal("another version")
+		if child, err := decodeChild(data); err == nil {
+			if again, err := decodeChild(encodeChild(&child)); err != nil || !reflect.DeepEqual(again, child) {
+				t.Fatalf("child decoded, encoded and decoded: %v", err)
+			}
 		}
 	})
 }

@@ -9,10 +9,10 @@ import (
 
 // countsIntegers and countsSeconds are the fields of c, in the order that the
 // codec has them in. Only the end may grow, with the codec's version.
-func countsIntegers(c *backup.Counts) [11]*int64 {
+func countsIntegers(c *backup.Counts) [14]*int64 {
 	return [...]*int64{
 		&c.Files, &c.Directories, &c.Bytes, &c.FilesNew, &c.FilesChanged, &c.FilesUnchanged,
-		&c.StatCalls, &c.NewBytes, &c.StoredBytes, &c.ReadBytes, &c.Errors,
+		&c.StatCalls, &c.NewBytes, &c.StoredBytes, &c.ReadBytes, &c.Errors, &c.Vanished, &c.Carried, &c.Torn,
 	}
 }
 
@@ -55,6 +55,7 @@ func countsOf(s *ent.Snapshot) backup.Counts {
 		Files: s.Files, Directories: s.Directories, Bytes: s.Bytes,
 		FilesNew: s.FilesNew, FilesChanged: s.FilesChanged, FilesUnchanged: s.FilesUnchanged,
 		StatCalls: s.StatCalls, NewBytes: s.NewBytes, StoredBytes: s.StoredBytes, ReadBytes: s.ReadBytes, Errors: s.Errors,
+		Vanished: s.Vanished, Carried: s.Carried, Torn: s.Torn,
 		WalkSeconds: s.WalkSeconds, ReadSeconds: s.ReadSeconds, HashSeconds: s.HashSeconds, CompressSeconds: s.CompressSeconds,
 		SealSeconds: s.SealSeconds, UploadSeconds: s.UploadSeconds, CommitSeconds: s.CommitSeconds,
 	}
@@ -69,6 +70,7 @@ func setCounts(u *ent.SnapshotUpdate, c backup.Counts) *ent.SnapshotUpdate {
 	return u.SetFiles(c.Files).SetDirectories(c.Directories).SetBytes(c.Bytes).
 		SetFilesNew(c.FilesNew).SetFilesChanged(c.FilesChanged).SetFilesUnchanged(c.FilesUnchanged).
 		SetStatCalls(c.StatCalls).SetNewBytes(c.NewBytes).SetStoredBytes(c.StoredBytes).SetReadBytes(c.ReadBytes).SetErrors(c.Errors).
+		SetVanished(c.Vanished).SetCarried(c.Carried).SetTorn(c.Torn).
 		SetWalkSeconds(c.WalkSeconds).SetReadSeconds(c.ReadSeconds).SetHashSeconds(c.HashSeconds).
 		SetCompressSeconds(c.CompressSeconds).SetSealSeconds(c.SealSeconds).SetUploadSeconds(c.UploadSeconds).SetCommitSeconds(c.CommitSeconds)
 }

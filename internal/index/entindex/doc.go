@@ -14,18 +14,21 @@
 //	snapshots                  state, and the counters of announced and settled work (I4)
 //	shards                     due: 0 where the scheduler has to plan it; a snapshot's end and another policy make it so
 //	packs                      registered; condemned
-//	pack_dependencies          a pack came with chunks that other packs have already:
-//	                           who relies on it relies on those (I6)
+//	chunks, chunk_copies       the first place of each chunk, and further ones; a chunk
+//	                           that has copies has a first place
+//	chunk_lists                what list chunks refer to: known for ever
+//	interrupted_pages          what failed snapshots have left, until a commit of the shard
 //
 // # Apply
 //
 // One transaction, in this order: validate in memory; lock the snapshots, by id;
-// register the packs and their chunks; read the open work; lock the packs that
-// batches rely on, by id; judge each result, in memory, in the order of the call; write in bulk. What
+// register the packs and their chunks, and then lists; read the open work; lock the packs that
+// batches rely on, by id, and see which lists are known; judge each result, in memory, in the order of the call; write in bulk. What
 // a result is refused for is known before anything of it is written, so that results
 // of one call do not disturb each other.
 //
-// Locks are always taken in the order leader, filer, shard, snapshots, packs, chunks, work; only
+// Locks are always taken in the order leader, filer, shard, snapshots, packs, chunks, copies, lists, work, and in
+// each table by key; only
 // Commit and Fail write how the shard does after they have locked the snapshot, for which nobody who holds a shard waits. What
 // claims and extends work passes locked rows by, so it waits for nobody but, a claim, for the
 // claim of that kind before it: what it has counted must stay true. Where two transactions

@@ -43,10 +43,23 @@ func (x *Index) CheckSchema(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.Version == 0 {
+		return emptyError{}
+	}
 	if s.Version < s.Needed {
 		return fmt.Errorf("%w: the index has version %d, this binary needs %d: run bctl migrate", index.ErrSchema, s.Version, s.Needed)
 	}
 	return tooNew(s)
+}
+
+// An emptyError is of a database in which there is no index yet: both a
+// backup.ErrNoRepository and an index.ErrSchema.
+type emptyError struct{}
+
+func (emptyError) Error() string { return "the index is empty: bctl init makes a repository" }
+
+func (emptyError) Is(target error) bool {
+	return target == backup.ErrNoRepository || target == index.ErrSchema
 }
 
 // tooNew returns why this binary cannot work with a schema that is newer; nil where it can.
@@ -75,7 +88,7 @@ func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error
 	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		recipients := append([]string{}, r.Recipients...)
 		return tx.Repository.Create().SetID(repositoryRow).SetRepository(uuid.UUID(r.ID)).SetVersion(r.Version).SetCreated(stamp(r.Created)).
-			SetChunker(r.Chunker).SetCodec(r.Codec).SetRecipients(recipients).Exec(ctx)
+			SetChunker(r.Chunker).SetCodec(r.Codec).SetRecipients(recipients).SetSigner(r.Signer[:]).Exec(ctx)
 	})
 	if ent.IsConstraintError(err) {
 		return fmt.Errorf("repository: %w", backup.ErrExists)
@@ -92,10 +105,12 @@ func (x *Index) Repository(ctx context.Context) (backup.Repository, error) {
 	if err != nil {
 		return backup.Repository{}, x.Backend.Wrap(err)
 	}
-	return backup.Repository{
+	r := backup.Repository{
 		ID: backup.RepositoryID(row.Repository), Version: row.Version, Created: row.Created.UTC(),
 		Chunker: row.Chunker, Codec: row.Codec, Recipients: row.Recipients,
-	}, nil
+	}
+	copy(r.Signer[:], row.Signer)
+	return r, nil
 }
 
 // snapshotRow returns a snapshot with its shard and filer.

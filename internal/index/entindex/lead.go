@@ -11,13 +11,16 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-const maxRoleBytes = 256
+const (
+	maxRoleBytes   = 256
+	maxHolderBytes = 256
+)
 
 // Lead implements index.Leading. One statement, over the row of the role: it is
 // its lock. A term that has run out is over, even if nobody else led since: its holder may have been
 // paused, and others may have acted on that.
 func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration) (t index.Term, ok bool, err error) {
-	if !isName(role, maxRoleBytes) || !isName(holder, maxRoleBytes) || ttl <= 0 {
+	if !isName(role, maxRoleBytes) || !isName(holder, maxHolderBytes) || ttl <= 0 {
 		return index.Term{}, false, invalid("role %q, holder %q, for %s", role, holder, ttl)
 	}
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {

@@ -1,6 +1,7 @@
 package entindex
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/pack"
 )
 
-// A packState is a registered pack; condemned also if a pack that it depends on is.
+// A packState is a registered pack.
 type packState struct {
 	id        int64
 	condemned bool
@@ -33,20 +34,14 @@ func (a *application) registerPacks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows, dependencies := chunkRows(stored, ids)
-	if len(rows) > 0 {
-		kept, err := a.tx.Hot.PutChunks(ctx, rows)
-		if err != nil {
-			return err
-		}
-		dependencies = append(dependencies, kept...)
+	if rows := chunkRows(stored, ids); len(rows) > 0 {
+		return a.tx.Hot.PutChunks(ctx, rows)
 	}
-	return a.tx.insertDependencies(ctx, dependencies)
+	return nil
 }
 
-// chunkRows returns the places of the new packs' chunks, by chunk id. Of a
-// chunk that is in two of them the first place is kept, and the other pack depends on that one.
-func chunkRows(stored map[backup.PackID]*backup.PackStored, ids map[backup.PackID]int64) ([]ChunkRow, []Dependency) {
+// chunkRows returns the places of the new packs' chunks, by chunk id and pack.
+func chunkRows(stored map[backup.PackID]*backup.PackStored, ids map[backup.PackID]int64) []ChunkRow {
 	total := 0
 	for pack := range ids {
 		total += len(stored[pack].Chunks)
@@ -58,28 +53,14 @@ func chunkRows(stored map[backup.PackID]*backup.PackStored, ids map[backup.PackI
 		}
 	}
 	slices.SortFunc(rows, func(a, b ChunkRow) int {
-		if c := slices.Compare(a.ID[:], b.ID[:]); c != 0 {
-			return c
-		}
-		return int(a.Pack - b.Pack)
+		return cmp.Or(slices.Compare(a.ID[:], b.ID[:]), cmp.Compare(a.Pack, b.Pack))
 	})
-	var dependencies []Dependency
-	kept := rows[:0]
-	for _, row := range rows {
-		if n := len(kept); n > 0 && kept[n-1].ID == row.ID {
-			if kept[n-1].Pack != row.Pack {
-				dependencies = append(dependencies, Dependency{row.Pack, kept[n-1].Pack})
-			}
-			continue
-		}
-		kept = append(kept, row)
-	}
-	return kept, dependencies
+	return slices.CompactFunc(rows, func(a, b ChunkRow) bool { return a.ID == b.ID && a.Pack == b.Pack })
 }
 
-// lockPacks finds the packs that open batches rely on, and locks them and
-// those that they depend on until the end of the transaction: who condemns a pack waits
-// for the batch, or the batch sees it condemned (I6).
+// lockPacks finds the packs that open batches rely on, and locks them until the
+// end of the transaction: who condemns a pack waits for the batch, or the batch
+// sees it condemned (I6).
 func (a *application) lockPacks(ctx context.Context) error {
 	wanted := map[backup.PackID]bool{}
 	for i, r := range a.results {
@@ -107,19 +88,16 @@ func (a *application) lockPacks(ctx context.Context) error {
 			ids = append(ids, row.ID)
 		}
 	}
-	dependencies, err := a.tx.dependencies(ctx, ids)
+	found, err := a.tx.lockedPacks(ctx, ids)
 	if err != nil {
 		return err
 	}
-	for _, on := range dependencies {
-		ids = append(ids, on...)
-	}
-	condemned, err := a.tx.condemnedPacks(ctx, ids)
-	if err != nil {
-		return err
-	}
-	for _, p := range a.packs {
-		p.condemned = condemned[p.id] || slices.ContainsFunc(dependencies[p.id], func(id int64) bool { return condemned[id] })
+	for name, p := range a.packs {
+		condemned, there := found[p.id]
+		if !there {
+			delete(a.packs, name) // deleted since it was looked up
+		}
+		p.condemned = condemned
 	}
 	return nil
 }
@@ -137,9 +115,9 @@ func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.
 		values := make([][]any, len(group))
 		for i, name := range group {
 			p := stored[name]
-			values[i] = []any{uuid.UUID(name), uuid.UUID(p.Snapshot), p.StoredBytes, len(p.Chunks)}
+			values[i] = []any{uuid.UUID(name), uuid.UUID(p.Snapshot), uuid.UUID(name), p.StoredBytes, appendFrames(nil, p.FrameBytes), len(p.Chunks)}
 		}
-		rows, err := tx.insert(ctx, "INSERT INTO packs (pack, snapshot, stored_bytes, chunks) VALUES ", values,
+		rows, err := tx.insert(ctx, "INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks) VALUES ", values,
 			" ON CONFLICT (pack) DO NOTHING RETURNING id, pack")
 		if err != nil {
 			return nil, err
@@ -160,61 +138,13 @@ func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.
 	return ids, nil
 }
 
-func (tx *Tx) insertDependencies(ctx context.Context, dependencies []Dependency) error {
-	slices.SortFunc(dependencies, func(a, b Dependency) int {
-		if a.Pack != b.Pack {
-			return int(a.Pack - b.Pack)
-		}
-		return int(a.ReliesOn - b.ReliesOn)
-	})
-	for group := range slices.Chunk(slices.Compact(dependencies), insertRows) {
-		values := make([][]any, len(group))
-		for i, d := range group {
-			values[i] = []any{d.Pack, d.ReliesOn}
-		}
-		rows, err := tx.insert(ctx, "INSERT INTO pack_dependencies (pack, relies_on) VALUES ", values, " ON CONFLICT DO NOTHING RETURNING pack")
-		if err != nil {
-			return err
-		}
-		if err := closeRows(rows); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dependencies returns what packs depend on.
-func (tx *Tx) dependencies(ctx context.Context, packs []int64) (map[int64][]int64, error) {
-	on := map[int64][]int64{}
-	for group := range slices.Chunk(packs, listLength) {
-		rows, err := tx.QueryContext(ctx, "SELECT pack, relies_on FROM pack_dependencies WHERE "+tx.In("pack", 1), tx.List(group))
-		if err != nil {
-			return nil, err
-		}
-		for rows.Next() {
-			var d Dependency
-			if err := rows.Scan(&d.Pack, &d.ReliesOn); err != nil {
-				rows.Close()
-				return nil, err
-			}
-			on[d.Pack] = append(on[d.Pack], d.ReliesOn)
-		}
-		if err := closeRows(rows); err != nil {
-			return nil, err
-		}
-	}
-	return on, nil
-}
-
-// condemnedPacks locks packs in the order of their ids and returns which are
-// condemned. FOR SHARE, not FOR KEY SHARE: condemning changes no key. One that is gone is condemned.
-func (tx *Tx) condemnedPacks(ctx context.Context, ids []int64) (map[int64]bool, error) {
+// lockedPacks locks packs in the order of their ids, and returns of those that
+// are there whether they are condemned. FOR SHARE, not FOR KEY SHARE:
+// condemning changes no key.
+func (tx *Tx) lockedPacks(ctx context.Context, ids []int64) (map[int64]bool, error) {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	condemned := make(map[int64]bool, len(ids))
-	for _, id := range ids {
-		condemned[id] = true
-	}
 	for group := range slices.Chunk(ids, listLength) {
 		rows, err := tx.QueryContext(ctx, "SELECT id, condemned FROM packs WHERE "+tx.In("id", 1)+" ORDER BY id"+tx.ForShare, tx.List(group))
 		if err != nil {
@@ -233,4 +163,13 @@ func (tx *Tx) condemnedPacks(ctx context.Context, ids []int64) (map[int64]bool, 
 		}
 	}
 	return condemned, nil
+}
+
+// JoinIDs returns ids one after the other.
+func JoinIDs(ids []backup.ChunkID) []byte {
+	b := make([]byte, 0, len(ids)*len(backup.ChunkID{}))
+	for i := range ids {
+		b = append(b, ids[i][:]...)
+	}
+	return b
 }

@@ -3,7 +3,6 @@ package entindex
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 
@@ -31,18 +30,38 @@ func (x *Index) Pages(ctx context.Context, id backup.SnapshotID, path string) it
 			yield(backup.PageVersion{}, err)
 			return
 		}
+		x.Subtree(ctx, backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number), path)(yield)
+	}
+}
+
+// Subtree implements index.Walking.
+func (x *Index) Subtree(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, path string) iter.Seq2[backup.PageVersion, error] {
+	return func(yield func(backup.PageVersion, error) bool) {
+		for row, err := range x.subtree(ctx, shard, base, path) {
+			var version backup.PageVersion
+			if err == nil {
+				version, err = row.version()
+			}
+			if !yield(version, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// subtree yields the rows that are valid at a snapshot, of path and below.
+func (x *Index) subtree(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, path string) iter.Seq2[PageRow, error] {
+	return func(yield func(PageRow, error) bool) {
 		var after []byte
 		var key backup.PageKey
 		for {
-			rows, err := x.Backend.PagesAfter(ctx, backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number),
-				Range{backup.PathKey(path), backup.PathKeyEnd(path)}, after, key, pagesLimit)
+			rows, err := x.Backend.PagesAfter(ctx, shard, at, Range{backup.PathKey(path), backup.PathKeyEnd(path)}, after, key, pagesLimit)
 			if err != nil {
-				yield(backup.PageVersion{}, err)
+				yield(PageRow{}, err)
 				return
 			}
 			for i := range rows {
-				version, err := rows[i].version()
-				if !yield(version, err) || err != nil {
+				if !yield(rows[i], nil) {
 					return
 				}
 			}
@@ -96,11 +115,23 @@ func (x *Index) Listings(ctx context.Context, shard backup.ShardID, base backup.
 	if len(pages) == 0 {
 		return nil, nil
 	}
+	return x.Backend.Listings(ctx, shard, base, rowNames(shard, pages))
+}
+
+// InterruptedListings implements index.Walking.
+func (x *Index) InterruptedListings(ctx context.Context, shard backup.ShardID, pages []backup.PageName) ([][]byte, error) {
+	if len(pages) == 0 {
+		return nil, nil
+	}
+	return x.Backend.InterruptedListings(ctx, shard, rowNames(shard, pages))
+}
+
+func rowNames(shard backup.ShardID, pages []backup.PageName) []PageName {
 	names := make([]PageName, len(pages))
 	for i, p := range pages {
 		names[i] = PageName{Shard: shard, Directory: listing.DirectoryID(p.Path), Key: p.Key}
 	}
-	return x.Backend.Listings(ctx, shard, base, names)
+	return names
 }
 
 // DirectoryByInode implements index.Walking.
@@ -129,62 +160,57 @@ func (x *Index) PageKeys(ctx context.Context, shard backup.ShardID, base backup.
 	return keys, nil
 }
 
-// Locate implements index.Dedup.
-func (x *Index) Locate(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
-	return x.locate(ctx, ids, false)
-}
-
-// LocateAll implements index.Catalog.
-func (x *Index) LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
-	return x.locate(ctx, ids, true)
-}
-
-func (x *Index) locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	return x.Backend.Locate(ctx, ids, condemned)
-}
-
-var errStop = errors.New("stop")
-
 // Changes implements index.Committing.
 func (x *Index) Changes(ctx context.Context, id backup.SnapshotID) iter.Seq2[index.Change, error] {
 	return func(yield func(index.Change, error) bool) {
-		s, err := x.Backend.Client().Snapshot.Get(ctx, uuid.UUID(id))
+		shard, number, err := x.notFailed(ctx, id)
 		if err != nil {
-			yield(index.Change{}, x.notFound(err, id))
-			return
-		}
-		if s.State == string(backup.Failed) {
-			yield(index.Change{}, fmt.Errorf("snapshot %s has failed: %w", id, backup.ErrNotFound))
-			return
-		}
-		shard, number := backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number)
-		each := func(rows iter.Seq2[PageRow, error], ended bool) error {
-			for row, err := range rows {
-				if err != nil {
-					return err
-				}
-				version, err := row.version()
-				if err != nil {
-					return err
-				}
-				if ended {
-					version = backup.PageVersion{Path: version.Path, Key: version.Key}
-				}
-				if !yield(index.Change{Ended: ended, PageVersion: version}, nil) {
-					return errStop
-				}
-			}
-			return nil
-		}
-		err = each(x.Backend.Begun(ctx, shard, number), false)
-		if err == nil {
-			err = each(x.Backend.Ended(ctx, shard, number), true)
-		}
-		if err != nil && !errors.Is(err, errStop) {
 			yield(index.Change{}, err)
+			return
+		}
+		if yieldChanges(x.Backend.Begun(ctx, shard, number), false, yield) {
+			yieldChanges(x.Backend.Ended(ctx, shard, number), true, yield)
 		}
 	}
+}
+
+// AllPages implements index.Committing.
+func (x *Index) AllPages(ctx context.Context, id backup.SnapshotID) iter.Seq2[index.Change, error] {
+	return func(yield func(index.Change, error) bool) {
+		shard, number, err := x.notFailed(ctx, id)
+		if err != nil {
+			yield(index.Change{}, err)
+			return
+		}
+		yieldChanges(x.subtree(ctx, shard, number, ""), false, yield)
+	}
+}
+
+// notFailed returns the shard and the number of a snapshot that has not failed.
+func (x *Index) notFailed(ctx context.Context, id backup.SnapshotID) (backup.ShardID, backup.SnapshotNumber, error) {
+	s, err := x.Backend.Client().Snapshot.Get(ctx, uuid.UUID(id))
+	if err != nil {
+		return 0, 0, x.notFound(err, id)
+	}
+	if s.State == string(backup.Failed) {
+		return 0, 0, fmt.Errorf("snapshot %s has failed: %w", id, backup.ErrNotFound)
+	}
+	return backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number), nil
+}
+
+// yieldChanges yields rows as changes, and reports whether all of them were taken.
+func yieldChanges(rows iter.Seq2[PageRow, error], ended bool, yield func(index.Change, error) bool) bool {
+	for row, err := range rows {
+		c := index.Change{Ended: ended, Digest: row.Digest}
+		if err == nil {
+			c.PageVersion, err = row.version()
+		}
+		if ended {
+			c.PageVersion = backup.PageVersion{Path: c.Path, Key: c.Key}
+		}
+		if !yield(c, err) || err != nil {
+			return false
+		}
+	}
+	return true
 }

@@ -74,8 +74,18 @@ func closeRows(rows *sql.Rows) error {
 	return rows.Close()
 }
 
+// lockedColumns are those of a snapshot that whoever locks it asks for: all but
+// what was asked for, and what it has come to. Every result of a snapshot reads them.
+var lockedColumns = slices.DeleteFunc(slices.Clone(snapshot.Columns), func(column string) bool {
+	return slices.Contains([]string{
+		snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldReason, snapshot.FieldRoot, snapshot.FieldNewRoot, snapshot.FieldAllowShrink,
+		snapshot.FieldCompare, snapshot.FieldBase, snapshot.FieldBaseID, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded,
+		snapshot.FieldRecorded, snapshot.FieldSegment, snapshot.FieldSegmentParts, snapshot.FieldCheckpoint, snapshot.FieldPages, snapshot.FieldPagesSum,
+	}, column)
+})
+
 // lockSnapshot returns the counters and the state of a snapshot, which stay as
-// they are until the end of the transaction.
+// they are until the end of the transaction. It has the lockedColumns alone.
 func (tx *Tx) lockSnapshot(ctx context.Context, id backup.SnapshotID, exclusive bool) (*ent.Snapshot, error) {
 	query := tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(id)))
 	switch {
@@ -85,7 +95,7 @@ func (tx *Tx) lockSnapshot(ctx context.Context, id backup.SnapshotID, exclusive 
 	default:
 		query.ForShare()
 	}
-	row, err := query.Only(ctx)
+	row, err := query.Select(lockedColumns...).Only(ctx)
 	if ent.IsNotFound(err) {
 		return nil, fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)
 	}

@@ -18,7 +18,7 @@ import (
 
 func toShard(row *ent.Shard) backup.Shard {
 	return backup.Shard{
-		ID: backup.ShardID(row.ID), Filer: backup.FilerID(row.FilerID), Name: row.Name, Source: row.Source,
+		ID: backup.ShardID(row.ID), Key: backup.ShardKey(row.ShardKey), Filer: backup.FilerID(row.FilerID), Name: row.Name, Source: row.Source,
 		Snapshots: row.Pattern, Selection: row.Selection, Retired: row.Retired,
 	}
 }
@@ -38,8 +38,8 @@ func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source
 	row, err := query.Clone().Only(ctx)
 	if ent.IsNotFound(err) || err == nil && (row.Source != source || row.Retired) {
 		err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO shards (filer_id, name, source) VALUES ($1,$2,$3) "+
-				"ON CONFLICT (filer_id, name) DO UPDATE SET source = excluded.source, retired = false", int64(of), name, source)
+			_, err := tx.ExecContext(ctx, "INSERT INTO shards (shard_key, filer_id, name, source) VALUES ($1,$2,$3,$4) "+
+				"ON CONFLICT (filer_id, name) DO UPDATE SET source = excluded.source, retired = false", uuid.UUID(backup.NewShardKey()), int64(of), name, source)
 			return err
 		})
 		if err == nil {
@@ -76,7 +76,7 @@ func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, err
 		found, err := query.Only(ctx)
 		switch {
 		case ent.IsNotFound(err):
-			row, err = tx.Shard.Create().SetFilerID(of.ID).SetName(s.Name).
+			row, err = tx.Shard.Create().SetShardKey(uuid.UUID(backup.NewShardKey())).SetFilerID(of.ID).SetName(s.Name).
 				SetSource(s.Source).SetPattern(s.Snapshots).SetSelection(s.Selection).Save(ctx)
 			return err
 		case err != nil:

@@ -102,7 +102,12 @@ func validateSelection(s backup.Snapshot) error {
 func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapshot, now time.Time) error {
 	number := of.LastNumber + 1
 	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed))).
-		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).Select(snapshot.FieldNumber).Ints(ctx)
+		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
+		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldRoot).All(ctx)
+	if err != nil {
+		return err
+	}
+	sortTime, err := tx.sortTime(ctx, of.ID, now)
 	if err != nil {
 		return err
 	}
@@ -112,10 +117,13 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 	}
 	selection := of.Edges.Filer.Selection.Merge(ofPolicy).Merge(of.Selection).Merge(s.Selection)
 	create := tx.Snapshot.Create().SetID(uuid.UUID(s.ID)).SetShardID(of.ID).SetFilerID(of.FilerID).SetNumber(number).SetSource(of.Source).
-		SetState(string(backup.Running)).SetStarted(now).SetSelection(selection).SetAllowShrink(s.AllowShrink).SetTags(s.Tags).
-		SetTasksAnnounced(1)
+		SetState(string(backup.Running)).SetStarted(now).SetSortTime(sortTime).SetSelection(selection).SetAllowShrink(s.AllowShrink).SetNewRoot(s.NewRoot).
+		SetCompare(of.Edges.Filer.Compare).SetTags(s.Tags).SetTasksAnnounced(1)
 	if len(base) > 0 {
-		create.SetBase(int64(base[0]))
+		create.SetBase(base[0].Number).SetBaseID(base[0].ID)
+		if !s.NewRoot {
+			create.SetRoot(base[0].Root)
+		}
 	}
 	if err := create.Exec(ctx); err != nil {
 		return err
@@ -123,7 +131,17 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 	if err := tx.Shard.UpdateOneID(of.ID).SetLastNumber(number).Exec(ctx); err != nil {
 		return err
 	}
-	return tx.WalkTask.Create().SetSnapshotID(uuid.UUID(s.ID)).SetFilerID(of.FilerID).SetGeneration(0).SetDirectories(encodeDirectories([]string{""})).Exec(ctx)
+	return tx.WalkTask.Create().SetSnapshotID(uuid.UUID(s.ID)).SetFilerID(of.FilerID).SetGeneration(0).SetDirectories(encodeChild(&backup.Child{Directories: []string{""}})).Exec(ctx)
+}
+
+// sortTime returns the sort_time of the next snapshot of a shard, which starts now.
+func (tx *Tx) sortTime(ctx context.Context, shard int64, now time.Time) (time.Time, error) {
+	last, err := tx.Snapshot.Query().Where(snapshot.ShardID(shard)).Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
+		Select(snapshot.FieldSortTime).All(ctx)
+	if err != nil || len(last) == 0 || last[0].SortTime.Before(now) {
+		return now, err
+	}
+	return last[0].SortTime, nil
 }
 
 // ListenBegun implements index.Committing.
@@ -151,6 +169,25 @@ func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID)
 	return ids, nil
 }
 
+// ClaimCommit implements index.Committing. One statement: the row is its lock.
+func (x *Index) ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (ok bool, err error) {
+	if !isName(holder, maxHolderBytes) || ttl < 0 {
+		return false, invalid("commit of snapshot %s by %q, for %s", id.Short(), holder, ttl)
+	}
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		result, err := tx.ExecContext(ctx, "UPDATE snapshots SET committer = $2, commit_until = "+tx.Now+" + $3"+
+			" WHERE id = $1 AND "+isRunning+" AND tasks_settled = tasks_announced AND batches_settled = batches_announced"+
+			" AND (committer = $2 OR commit_until <= "+tx.Now+")", uuid.UUID(id), holder, ttl.Microseconds())
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		ok = n == 1
+		return err
+	})
+	return ok && err == nil, err
+}
+
 func uuids(ids []backup.SnapshotID) []uuid.UUID {
 	list := make([]uuid.UUID, len(ids))
 	for i, id := range ids {
@@ -160,7 +197,7 @@ func uuids(ids []backup.SnapshotID) []uuid.UUID {
 }
 
 // Commit implements index.Committing.
-func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segments []string, now time.Time) error {
+func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup.Segment, pages backup.PageSet, now time.Time) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		row, err := tx.lockSnapshot(ctx, id, true)
 		if err != nil {
@@ -173,13 +210,26 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segments []str
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
 			return err
 		}
-		err = tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
-			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).SetDue(0).SetDeadline(0).Exec(ctx)
-		if err != nil {
+		if err := tx.Hot.DropInterrupted(ctx, backup.ShardID(row.ShardID)); err != nil {
 			return err
 		}
+		shard := tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
+			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).SetInterrupted(false).SetDue(0).SetDeadline(0)
+		if segment.Checkpoint {
+			shard.SetCheckpointBytes(segment.Bytes).SetSegmentBytes(0)
+		} else {
+			shard.AddSegmentBytes(segment.Bytes)
+		}
+		if err := shard.Exec(ctx); err != nil {
+			return err
+		}
+		end := tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(stamp(now)).SetEnded(stamp(now)).
+			SetSegmentParts(segment.Parts).SetCheckpoint(segment.Checkpoint).SetPages(pages.Pages).SetPagesSum(pages.Sum[:])
+		if segment.Parts > 0 {
+			end.SetSegment(uuid.UUID(segment.Attempt))
+		}
 		// The commit point: once this is durable, every reader sees the snapshot.
-		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(stamp(now)).SetSegments(segments).Exec(ctx)
+		return end.Exec(ctx)
 	})
 }
 
@@ -189,9 +239,10 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segments []str
 // have first_snapshot = number, and a number is used once. Those that it ended
 // have last_snapshot = number-1, and nobody else gives that value: a snapshot k
 // ends with k-1, numbers are not used again, and only the shard's one running
-// snapshot ends anything. That number-1 may have been a snapshot that failed changes
-// nothing: it ended with number-2, and has undone it. So neither set has a row that is not this snapshot's.
-func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string) error {
+// snapshot ends anything. It does not matter whether snapshot number-1 has
+// failed: it ended with number-2, and has undone that. So neither set has a row
+// that is not this snapshot's.
+func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, now time.Time) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		row, err := tx.lockSnapshot(ctx, id, true)
 		if err != nil {
@@ -204,17 +255,22 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string) e
 		default:
 			return fmt.Errorf("running snapshot %s: %w", id, backup.ErrNotFound)
 		}
-		if err := tx.Hot.UndoPages(ctx, backup.ShardID(row.ShardID), backup.SnapshotNumber(row.Number)); err != nil {
+		left, err := tx.Hot.SetAside(ctx, backup.ShardID(row.ShardID), backup.SnapshotNumber(row.Number))
+		if err != nil {
 			return err
 		}
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
 			return err
 		}
 		// The shard is planned again, from this; its deadline stays.
-		if err := tx.Shard.UpdateOneID(row.ShardID).SetDue(0).Exec(ctx); err != nil {
+		shard := tx.Shard.UpdateOneID(row.ShardID).SetDue(0)
+		if left > 0 {
+			shard.SetInterrupted(true)
+		}
+		if err := shard.Exec(ctx); err != nil {
 			return err
 		}
-		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).Exec(ctx)
+		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).SetEnded(stamp(now)).Exec(ctx)
 	})
 }
 

@@ -13,14 +13,16 @@ import (
 // make a statement fail, so that one result never disturbs the others of its call.
 func validate(r index.Result) error {
 	switch {
-	case r.Slice != nil && r.Pack == nil && r.Batch == nil:
+	case r.Slice != nil && r == index.Result{Slice: r.Slice}:
 		return validateSlice(r.Slice)
-	case r.Pack != nil && r.Slice == nil && r.Batch == nil:
+	case r.Pack != nil && r == index.Result{Pack: r.Pack}:
 		return validatePack(r.Pack)
-	case r.Batch != nil && r.Slice == nil && r.Pack == nil:
+	case r.Lists != nil && r == index.Result{Lists: r.Lists}:
+		return validateLists(r.Lists)
+	case r.Batch != nil && r == index.Result{Batch: r.Batch}:
 		return validateBatch(r.Batch)
 	}
-	return invalid("a result must be exactly one of slice, pack and batch")
+	return invalid("a result must be exactly one of slice, pack, lists and batch")
 }
 
 func invalid(format string, args ...any) error {
@@ -33,6 +35,10 @@ func validateSlice(s *backup.SliceWalked) error {
 	}
 	if len(s.Source) > maxSourceBytes || !isText(s.Source) {
 		return invalid("source of task %d", s.Task)
+	}
+	// It is stored as a text, which has to come back as it was.
+	if root, err := backup.ParseRoot(s.Root.String()); err != nil || root != s.Root || !isText(s.Root.String()) {
+		return invalid("root of task %d", s.Task)
 	}
 	if !validCounts(&s.Counts) {
 		return invalid("counts of task %d", s.Task)
@@ -54,22 +60,26 @@ func validateSlice(s *backup.SliceWalked) error {
 			return err
 		}
 	}
-	for _, pages := range s.Batches {
-		if len(pages) == 0 {
+	for _, b := range s.Batches {
+		if len(b.Pages) == 0 {
 			return invalid("a batch without pages")
 		}
-		if err := validatePages(pages); err != nil {
+		if err := validatePages(b.Pages); err != nil {
+			return err
+		}
+		if err := validatePaths(b.Mounts); err != nil {
 			return err
 		}
 	}
-	for _, directories := range s.Children {
-		if len(directories) == 0 {
+	for _, c := range s.Children {
+		if len(c.Directories) == 0 {
 			return invalid("a child task without directories")
 		}
-		for _, path := range directories {
-			if err := backup.CheckPath(path); err != nil {
-				return err
-			}
+		if err := validatePaths(c.Directories); err != nil {
+			return err
+		}
+		if err := validatePaths(c.Mounts); err != nil {
+			return err
 		}
 	}
 	return validateProblems(s.Problems)
@@ -84,14 +94,25 @@ func isSnapshotOf(url, source string) bool {
 }
 
 func validatePack(p *backup.PackStored) error {
-	if p.StoredBytes < 0 || len(p.Chunks) > index.MaxChunks {
-		return invalid("pack %s: %d bytes, %d chunks", p.Pack, p.StoredBytes, len(p.Chunks))
+	if p.StoredBytes < 0 || len(p.Chunks) > index.MaxChunks || len(p.FrameBytes) > index.MaxChunks {
+		return invalid("pack %s: %d bytes, %d chunks, %d frames", p.Pack, p.StoredBytes, len(p.Chunks), len(p.FrameBytes))
 	}
 	for i := range p.Chunks {
 		c := &p.Chunks[i]
-		if c.Frame > math.MaxInt32 || c.Offset > math.MaxInt32 || c.Length > math.MaxInt32 {
+		if c.Frame >= uint32(len(p.FrameBytes)) || c.Offset > math.MaxInt32 || c.Length > math.MaxInt32 {
 			return invalid("pack %s: place of chunk %s", p.Pack, c.ID)
 		}
+	}
+	return nil
+}
+
+func validateLists(l *backup.ListsStored) error {
+	total := len(l.Lists)
+	for i := range l.Lists {
+		total += len(l.Lists[i].Chunks)
+	}
+	if total > index.MaxChunks {
+		return invalid("%d lists, %d chunks with those that they refer to", len(l.Lists), total)
 	}
 	return nil
 }
@@ -117,6 +138,15 @@ func validatePages(pages []backup.PageVersion) error {
 		}
 		if len(p.Listing) > index.MaxListingBytes {
 			return invalid("listing of %d bytes", len(p.Listing))
+		}
+	}
+	return nil
+}
+
+func validatePaths(paths []string) error {
+	for _, path := range paths {
+		if err := backup.CheckPath(path); err != nil {
+			return err
 		}
 	}
 	return nil

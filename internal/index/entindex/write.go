@@ -29,16 +29,16 @@ type writes struct {
 }
 
 type newTask struct {
-	snapshot    uuid.UUID
-	filer       int64
-	generation  int32
-	directories []string
+	snapshot   uuid.UUID
+	filer      int64
+	generation int32
+	child      *backup.Child
 }
 
 type newBatch struct {
 	snapshot uuid.UUID
 	filer    int64
-	pages    []backup.PageVersion
+	toRead   *backup.PagesToRead
 }
 
 type newProblem struct {
@@ -120,7 +120,7 @@ func (a *application) announce(ctx context.Context) error {
 	for group := range slices.Chunk(a.writes.newTasks, insertRows) {
 		values := make([][]any, len(group))
 		for i, t := range group {
-			values[i] = []any{t.snapshot, t.filer, t.generation, schema.NoLease, encodeDirectories(t.directories)}
+			values[i] = []any{t.snapshot, t.filer, t.generation, schema.NoLease, encodeChild(t.child)}
 		}
 		if err := a.tx.insertAll(ctx, "INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES ", values); err != nil {
 			return err
@@ -129,7 +129,7 @@ func (a *application) announce(ctx context.Context) error {
 	for group := range slices.Chunk(a.writes.newBatches, insertRows) {
 		values := make([][]any, len(group))
 		for i, b := range group {
-			values[i] = []any{b.snapshot, b.filer, schema.NoLease, digestNames(b.pages), encodePages(b.pages)}
+			values[i] = []any{b.snapshot, b.filer, schema.NoLease, digestNames(b.toRead.Pages), encodeToRead(b.toRead)}
 		}
 		if err := a.tx.insertAll(ctx, "INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES ", values); err != nil {
 			return err
@@ -168,6 +168,9 @@ func (a *application) writeCounters(ctx context.Context) error {
 			SetBatchesAnnounced(s.batches).SetBatchesSettled(s.batchesSettled)
 		if s.source != "" {
 			update.SetSource(s.source)
+		}
+		if s.root != "" {
+			update.SetRoot(s.root)
 		}
 		if err := setCounts(update, s.counts).Exec(ctx); err != nil {
 			return err

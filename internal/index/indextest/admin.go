@@ -44,7 +44,7 @@ func testRepository(t *testing.T, fresh func(testing.TB) Database) {
 	f.wants(err, backup.ErrNoRepository)
 	want := backup.Repository{
 		ID: backup.NewRepositoryID(), Version: 1, Created: time.Date(2026, 1, 2, 3, 4, 5, 678_901_000, time.UTC),
-		Chunker: "fastcdc-v1.0.0-1MiB", Codec: "zstd-3", Recipients: []string{"age1…", "age2"},
+		Chunker: "fastcdc-v1.0.0-1MiB", Codec: "zstd-3", Recipients: []string{"age1…", "age2"}, Signer: [32]byte{1, 31: 2},
 	}
 	f.must(f.x.CreateRepository(f.ctx, want))
 	got, err := f.db.Open().Repository(f.ctx)
@@ -79,7 +79,7 @@ func testFilersAndShards(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(err)
 	again, err := f.x.EnsureShard(f.ctx, f.shard.Filer, f.shard.Name, "posix:///elsewhere")
 	f.must(err)
-	if want := (backup.Shard{ID: f.shard.ID, Filer: f.shard.Filer, Name: f.shard.Name, Source: "posix:///elsewhere"}); !reflect.DeepEqual(moved, want) || !reflect.DeepEqual(again, want) {
+	if want := (backup.Shard{ID: f.shard.ID, Key: f.shard.Key, Filer: f.shard.Filer, Name: f.shard.Name, Source: "posix:///elsewhere"}); !reflect.DeepEqual(moved, want) || !reflect.DeepEqual(again, want) {
 		t.Fatalf("shard %+v, then %+v; want %+v", moved, again, want)
 	}
 	_, err = f.x.EnsureShard(f.ctx, 4711, "home", "posix:///home")
@@ -112,7 +112,7 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	wantTask := backup.WalkTask{
 		Job: backup.Job{
 			Snapshot: s.ID, Filer: f.shard.Filer, Shard: f.shard.ID, Number: 1, Started: backup.TimeOf(f.now), Source: f.shard.Source,
-			Selection: wanted.Selection, Compare: backup.CompareAll, Site: backup.DefaultSite,
+			AllowShrink: true, Selection: wanted.Selection, Compare: backup.CompareAll, Site: backup.DefaultSite,
 		},
 		ID: task.ID, Attempt: 1, Directories: []string{""}, Scarce: true,
 	}
@@ -130,11 +130,11 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(err)
 
 	// A number is used once, and only a committed snapshot is a base.
-	f.must(f.x.Fail(f.ctx, s.ID, "no reason"))
+	f.fail(s.ID, "no reason")
 	second := f.begin()
 	f.accept(index.Result{Slice: sliceOf(f.claimTask(second))})
 	f.commit(second)
-	f.must(f.x.Fail(f.ctx, f.begin().ID, ""))
+	f.fail(f.begin().ID, "")
 	if last := f.begin(); last.Number != 4 || last.Base != 2 || second.Number != 2 || second.Base != 0 {
 		t.Fatalf("snapshots %d on %d and %d on %d, want 2 on 0 and 4 on 2", second.Number, second.Base, last.Number, last.Base)
 	}
@@ -196,7 +196,7 @@ func testSnapshots(t *testing.T, fresh func(testing.TB) Database) {
 		switch i {
 		case 2:
 			s := f.begin()
-			f.must(f.x.Fail(f.ctx, s.ID, "bad\xffluck\x00"))
+			f.fail(s.ID, "bad\xffluck\x00")
 			all = append(all, f.snapshot(s.ID))
 		case 4:
 			all = append(all, f.begin())

@@ -20,7 +20,9 @@ func Bench(b *testing.B, fresh func(testing.TB) Database) {
 
 // randomPack is a pack of new chunks.
 func randomPack(s backup.Snapshot, random *rand.ChaCha8, chunks int) *backup.PackStored {
-	p := &backup.PackStored{Snapshot: s.ID, Pack: backup.NewPackID(), Chunks: make([]backup.ChunkPlace, chunks)}
+	p := &backup.PackStored{
+		Snapshot: s.ID, Pack: backup.NewPackID(), Chunks: make([]backup.ChunkPlace, chunks), FrameBytes: make([]uint32, (chunks+99)/100),
+	}
 	for i := range p.Chunks {
 		c := &p.Chunks[i]
 		random.Read(c.ID[:])
@@ -60,14 +62,14 @@ func benchApplyBatch(b *testing.B, fresh func(testing.TB) Database) {
 		if len(open) == 0 {
 			b.StopTimer()
 			r := sliceOf(task)
-			r.Children = [][]string{{"next"}}
+			r.Children = children([][]string{{"next"}})
 			for range batches {
 				var batch []backup.PageVersion
 				for range pages {
 					directory++
 					batch = append(batch, pageOf(fmt.Sprintf("some/path/of/usual/length/%09d", directory), string(listing)))
 				}
-				r.Batches = append(r.Batches, batch)
+				r.Batches = append(r.Batches, backup.PagesToRead{Pages: batch})
 			}
 			f.accept(index.Result{Slice: r})
 			task, open = f.claimTask(s), f.claimBatches(s)
@@ -141,7 +143,7 @@ func (f *fixture) manyPages(total int) backup.Snapshot {
 			n++
 		}
 		if n < total {
-			r.Children = [][]string{{"next"}}
+			r.Children = children([][]string{{"next"}})
 		}
 		f.accept(index.Result{Slice: r})
 		if n < total {

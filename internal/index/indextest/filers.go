@@ -109,7 +109,7 @@ func testShards(t *testing.T, fresh func(testing.TB) Database) {
 	want := backup.Shard{Filer: filer.ID, Name: "/srv/b", Source: "posix:///srv/b", Snapshots: ".snapshot/hourly.*", Selection: backup.Selection{ExcludeIfPresent: []string{".nobackup"}}}
 	got, err := f.x.AddShard(f.ctx, want)
 	f.must(err)
-	want.ID = got.ID
+	want.ID, want.Key = got.ID, got.Key
 	if got.ID == 0 || !reflect.DeepEqual(got, want) {
 		t.Fatalf("added %+v, want %+v", got, want)
 	}
@@ -274,11 +274,11 @@ func testLists(t *testing.T, fresh func(testing.TB) Database) {
 
 	// A snapshot that has failed is not good; neither is one that runs.
 	f.shard = first
-	f.must(f.x.Fail(f.ctx, f.begin().ID, ""))
+	f.fail(f.begin().ID, "")
 	f.now = time.Now() // lists count the leases that run now
 	s := f.walk(func(r *backup.SliceWalked) {
-		r.Children = [][]string{{"a"}, {"b"}, {"c"}}
-		r.Batches = [][]backup.PageVersion{{pageOf("x", "")}}
+		r.Children = children([][]string{{"a"}, {"b"}, {"c"}})
+		r.Batches = reads([][]backup.PageVersion{{pageOf("x", "")}})
 	})
 	c := f.claim(s)
 	c.Limit = 2

@@ -2,8 +2,10 @@ package indextest
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"testing"
 	"time"
@@ -12,14 +14,16 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 // A Database is an empty place for an index. It lives as long as its test.
 type Database struct {
 	// Open opens the index, each time as another process would.
 	Open func() index.Index
-	// Rows counts the rows of a table.
-	Rows func(table string) int
+	// SQL is the database below it; UUIDs says that it has a type for 16 bytes.
+	SQL   *sql.DB
+	UUIDs bool
 }
 
 // A fixture is a migrated index with one shard.
@@ -153,9 +157,41 @@ func (f *fixture) walk(fill func(*backup.SliceWalked)) backup.Snapshot {
 	return s
 }
 
+// commit commits a snapshot as a committer does: what it consists of is what
+// its base consists of, and what it has changed. That has to be the sum of all
+// of its pages, whenever a snapshot is committed.
 func (f *fixture) commit(s backup.Snapshot) {
 	f.Helper()
-	f.must(f.x.Commit(f.ctx, s.ID, []string{"segments/" + s.ID.String() + "/0"}, f.now.Add(time.Hour)))
+	var set, sum backup.PageSet
+	if s.BaseID != (backup.SnapshotID{}) {
+		set = f.snapshot(s.BaseID).Pages
+	}
+	f.addChanges(&set, f.x.Changes(f.ctx, s.ID))
+	f.addChanges(&sum, f.x.AllPages(f.ctx, s.ID))
+	if set != sum {
+		f.Fatalf("snapshot %d on %d: by its changes it is %+v, by its pages %+v", s.Number, s.Base, set, sum)
+	}
+	f.must(f.x.Commit(f.ctx, s.ID, backup.Segment{Attempt: backup.NewPackID(), Parts: 1, Bytes: 100}, set, f.now.Add(time.Hour)))
+}
+
+func (f *fixture) addChanges(set *backup.PageSet, changes iter.Seq2[index.Change, error]) {
+	f.Helper()
+	for c, err := range changes {
+		f.must(err)
+		if c.Ended {
+			set.Remove(c.Digest)
+			continue
+		}
+		set.Add(c.Digest)
+		if c.Digest != listing.Digest(&c.PageVersion) {
+			f.Fatalf("page %d of %q has the digest of another", c.Key, c.Path)
+		}
+	}
+}
+
+func (f *fixture) fail(id backup.SnapshotID, reason string) {
+	f.Helper()
+	f.must(f.x.Fail(f.ctx, id, reason, f.now.Add(time.Minute)))
 }
 
 // commitPages makes a committed snapshot with these pages new.
@@ -187,11 +223,21 @@ func (f *fixture) changes(s backup.Snapshot) []index.Change {
 	return changes
 }
 
+// wantRows counts the rows of a table, or of "table WHERE …".
 func (f *fixture) wantRows(table string, want int) {
 	f.Helper()
-	if got := f.db.Rows(table); got != want {
+	var got int
+	f.must(f.db.SQL.QueryRowContext(f.ctx, "SELECT count(*) FROM "+table).Scan(&got))
+	if got != want {
 		f.Fatalf("%d rows in %s, want %d", got, table, want)
 	}
+}
+
+// exec does what no method of an index does (yet).
+func (f *fixture) exec(query string, args ...any) {
+	f.Helper()
+	_, err := f.db.SQL.ExecContext(f.ctx, query, args...)
+	f.must(err)
 }
 
 // sliceOf is an empty result of a task.
@@ -207,7 +253,32 @@ func storedOf(b backup.ReadBatch, packs ...backup.PackID) *backup.BatchStored {
 // pageOf is page 0 of a directory with some content.
 func pageOf(path, content string) backup.PageVersion {
 	sum := blake3.Sum256([]byte(path + "\x00" + content))
-	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint(sum[:16]), Inode: inodeOf(path), Listing: []byte(content)}
+	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint(sum[:16]), Inode: inodeOf(path), Listing: listingOf(content)}
+}
+
+// listingOf is a listing with some content, and a file in each of the lists.
+func listingOf(content string, lists ...backup.ChunkID) []byte {
+	page := backup.Page{Entries: []backup.Entry{{Name: "content", Kind: backup.File, Xattrs: []backup.Xattr{{Name: "user.content", Value: []byte(content)}}}}}
+	for i, id := range lists {
+		page.Entries = append(page.Entries, backup.Entry{
+			Name: fmt.Sprintf("file %d", i), Kind: backup.File, Size: 100,
+			Content: backup.Content{Depth: 1, Refs: []backup.Ref{{Chunk: id, Length: 20, Span: 100}}},
+		})
+	}
+	data, err := listing.Encode(nil, &page)
+	if err != nil {
+		panic(err) // it is one of this package's tests that asks for it
+	}
+	return data
+}
+
+// contentOf is the content that listingOf was given.
+func contentOf(data []byte) string {
+	page, err := listing.Decode(data)
+	if err != nil || len(page.Entries) == 0 || len(page.Entries[0].Xattrs) != 1 {
+		return fmt.Sprintf("no listing of this suite: %v", err)
+	}
+	return string(page.Entries[0].Xattrs[0].Value)
 }
 
 // inodeOf is one that a path always has; a large one, too large for a signed number.
@@ -225,6 +296,9 @@ func chunkID(n int) backup.ChunkID {
 func packOf(s backup.Snapshot, chunks ...int) *backup.PackStored {
 	p := &backup.PackStored{Snapshot: s.ID, Pack: backup.NewPackID(), StoredBytes: int64(100 * len(chunks))}
 	for i, n := range chunks {
+		if i%2 == 0 {
+			p.FrameBytes = append(p.FrameBytes, 190)
+		}
 		p.Chunks = append(p.Chunks, backup.ChunkPlace{ID: chunkID(n), Frame: uint32(i / 2), Offset: uint32(i % 2 * 100), Length: uint32(100 + n)})
 	}
 	return p
@@ -244,4 +318,20 @@ func (f *fixture) wantPaths(got []backup.PageVersion, want ...string) {
 	if !slices.Equal(paths(got), want) {
 		f.Fatalf("pages of %q, want %q", paths(got), want)
 	}
+}
+
+func children(lists [][]string) []backup.Child {
+	all := make([]backup.Child, len(lists))
+	for i, directories := range lists {
+		all[i].Directories = directories
+	}
+	return all
+}
+
+func reads(lists [][]backup.PageVersion) []backup.PagesToRead {
+	all := make([]backup.PagesToRead, len(lists))
+	for i, pages := range lists {
+		all[i].Pages = pages
+	}
+	return all
 }

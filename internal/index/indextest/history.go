@@ -16,13 +16,15 @@ import (
 )
 
 // testHistory does random things to a shard over some snapshots, of which some
-// fail, and compares what the index says of each committed one with a model.
+// fail, and compares what the index says of each committed one, and of what
+// failed ones have left, with a model.
 func testHistory(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	shards := 0
 	rapid.Check(t, func(r *rapid.T) {
 		shards++
-		h := &history{fixture: f, r: r, shard: f.newShard("filer", fmt.Sprint("history ", shards)), pages: model{}}
+		h := &history{fixture: f, r: r, pages: model{}, interrupted: map[backup.PageName]string{}}
+		f.shard = f.newShard("filer", fmt.Sprint("history ", shards))
 		for range rapid.IntRange(1, 6).Draw(r, "snapshots") {
 			h.takeSnapshot()
 		}
@@ -35,11 +37,11 @@ type model map[backup.PageName]backup.PageVersion
 
 type history struct {
 	*fixture
-	r         *rapid.T
-	shard     backup.Shard
-	pages     model // now
-	committed []committedModel
-	put       map[backup.PageName]bool // by the snapshot that runs
+	r           *rapid.T
+	pages       model // now
+	interrupted map[backup.PageName]string
+	committed   []committedModel
+	put         map[backup.PageName]bool // by the snapshot that runs
 }
 
 type committedModel struct {
@@ -48,8 +50,7 @@ type committedModel struct {
 }
 
 func (h *history) takeSnapshot() {
-	s, err := h.x.BeginSnapshot(h.ctx, h.shard.ID, backup.Snapshot{}, h.now)
-	h.must(err)
+	s := h.begin()
 	before, next := h.pages, maps.Clone(h.pages)
 	root := sliceOf(h.claimTask(s))
 	h.put = map[backup.PageName]bool{}
@@ -65,9 +66,9 @@ func (h *history) takeSnapshot() {
 	if len(batched) > 0 {
 		wanted := slices.Clone(batched)
 		for i := range wanted {
-			wanted[i].Listing = append([]byte("wanted "), wanted[i].Listing...)
+			wanted[i].Listing = listingOf("wanted " + contentOf(wanted[i].Listing))
 		}
-		root.Batches = [][]backup.PageVersion{wanted}
+		root.Batches = reads([][]backup.PageVersion{wanted})
 	}
 	h.accept(index.Result{Slice: root})
 	for _, b := range h.claimBatches(s) {
@@ -76,13 +77,39 @@ func (h *history) takeSnapshot() {
 		h.accept(index.Result{Batch: stored})
 	}
 	if rapid.IntRange(0, 3).Draw(h.r, "fails") == 0 {
-		h.must(h.x.Fail(h.ctx, s.ID, "the test says so"))
+		h.fail(s.ID, "the test says so")
+		h.leave(root, before, next)
+		h.checkInterrupted(before, next)
 		return
 	}
 	h.checkChanges(s, before, next)
 	h.commit(s)
-	h.pages = next
+	h.pages, h.interrupted = next, map[backup.PageName]string{}
+	h.checkInterrupted(before, next)
 	h.committed = append(h.committed, committedModel{s, maps.Clone(next)})
+}
+
+// leave notes what a failed snapshot leaves: the pages that it has put, and that were not the same before.
+func (h *history) leave(root *backup.SliceWalked, before, next model) {
+	for name := range h.put {
+		ended := slices.Contains(root.Ended, name) || slices.ContainsFunc(root.Removed, func(path string) bool { return within(name.Path, path) })
+		if old, ok := before[name]; !ok || ended || !reflect.DeepEqual(old, next[name]) {
+			h.interrupted[name] = contentOf(next[name].Listing)
+		}
+	}
+}
+
+// checkInterrupted asks for all pages that the models have.
+func (h *history) checkInterrupted(models ...model) {
+	names := slices.Collect(maps.Keys(h.interrupted))
+	for _, m := range models {
+		names = slices.AppendSeq(names, maps.Keys(m))
+	}
+	for i, content := range h.listInterrupted(names...) {
+		if want, ok := h.interrupted[names[i]]; ok && content != want || !ok && content != "-" {
+			h.r.Fatalf("interrupted page %+v has %q, want %q", names[i], content, want)
+		}
+	}
 }
 
 var historyPath = rapid.Custom(func(r *rapid.T) string {

@@ -133,7 +133,7 @@ func testCancel(t *testing.T, fresh func(testing.TB) Database) {
 			t.Fatalf("of %v: %+v, want %d", test.only, list, test.want)
 		}
 	}
-	f.must(f.x.Fail(f.ctx, cancelled.ID, "cancelled"))
+	f.fail(cancelled.ID, "cancelled")
 	f.wants(f.x.RequestCancel(f.ctx, cancelled.ID, ""), backup.ErrNotFound)
 	if list, err := f.x.Cancelled(f.ctx, nil); err != nil || len(list) != 0 {
 		t.Fatalf("%+v, %v; want none", list, err)
@@ -189,7 +189,7 @@ func testSource(t *testing.T, fresh func(testing.TB) Database) {
 	const taken = "posix:///var?snapshot=.snapshot%2Fhourly.0&inode=1"
 	parts := []*backup.SliceWalked{sliceOf(root), sliceOf(root)}
 	parts[0].Last, parts[0].Source = false, taken
-	parts[1].Part, parts[1].Children, parts[1].Batches = 1, [][]string{{"x"}}, [][]backup.PageVersion{{pageOf("y", "")}}
+	parts[1].Part, parts[1].Children, parts[1].Batches = 1, children([][]string{{"x"}}), reads([][]backup.PageVersion{{pageOf("y", "")}})
 	f.accept(index.Result{Slice: parts[0]})
 	if got := f.snapshot(s.ID).Source; got != shard.Source {
 		t.Fatalf("source %q before the result is accepted", got)

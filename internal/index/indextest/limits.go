@@ -24,10 +24,10 @@ func (f *fixture) open(tasks, batches int) backup.Snapshot {
 	}
 	r := sliceOf(claimed[0])
 	for i := range tasks {
-		r.Children = append(r.Children, []string{fmt.Sprint(i)})
+		r.Children = append(r.Children, backup.Child{Directories: []string{fmt.Sprint(i)}})
 	}
 	for i := range batches {
-		r.Batches = append(r.Batches, []backup.PageVersion{pageOf(fmt.Sprint(i), "")})
+		r.Batches = append(r.Batches, backup.PagesToRead{Pages: []backup.PageVersion{pageOf(fmt.Sprint(i), "")}})
 	}
 	f.accept(index.Result{Slice: r})
 	return s

@@ -15,7 +15,7 @@ func (f *fixture) batchesOf(paths ...string) (backup.Snapshot, []backup.ReadBatc
 	f.Helper()
 	s := f.walk(func(r *backup.SliceWalked) {
 		for _, path := range paths {
-			r.Batches = append(r.Batches, []backup.PageVersion{pageOf(path, "content")})
+			r.Batches = append(r.Batches, backup.PagesToRead{Pages: []backup.PageVersion{pageOf(path, "content")}})
 		}
 	})
 	return s, f.claimBatches(s)
@@ -46,7 +46,10 @@ func chunkIDs(numbers []int) []backup.ChunkID {
 // at is where chunk i of a pack is.
 func at(p *backup.PackStored, i int) index.Location {
 	c := p.Chunks[i]
-	return index.Location{Pack: p.Pack, Snapshot: p.Snapshot, Frame: c.Frame, Offset: c.Offset, Length: c.Length}
+	return index.Location{
+		PackPlace: index.PackPlace{Pack: p.Pack, Snapshot: p.Snapshot, Object: p.Pack, Bytes: p.StoredBytes},
+		Frame:     c.Frame, Start: c.Offset, Length: c.Length,
+	}
 }
 
 func (f *fixture) wantLocations(got []index.Location, want ...index.Location) {
@@ -61,7 +64,8 @@ func testLocate(t *testing.T, fresh func(testing.TB) Database) {
 	s := f.begin()
 	nowhere := index.Location{}
 	first, second := packOf(s, 1, 2, 3), packOf(s, 3, 4)
-	second.Chunks[1].Frame, second.Chunks[1].Offset, second.Chunks[1].Length = 1<<31-1, 1<<31-1, 1<<31-1
+	second.FrameBytes = make([]uint32, index.MaxChunks)
+	second.Chunks[1].Frame, second.Chunks[1].Offset, second.Chunks[1].Length = index.MaxChunks-1, 1<<31-1, 1<<31-1
 	f.accept(index.Result{Pack: first})
 	f.accept(index.Result{Pack: second}, index.Result{Pack: first}) // again
 	// In the order of the ids, one twice, some nowhere; the first place is kept.
@@ -139,35 +143,6 @@ func testBatchesRelyOnPacks(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A pack that came with chunks which were there already makes whoever relies on it rely on
-// the packs that have them (I6).
-func testPackDependencies(t *testing.T, fresh func(testing.TB) Database) {
-	for name, together := range map[string]bool{"one call": true, "two calls": false} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, fresh)
-			s, batches := f.batchesOf("a", "b")
-			// Two readers stored chunk 2 at the same time.
-			first, second := packOf(s, 1, 2), packOf(s, 2, 3)
-			if together {
-				f.accept(index.Result{Pack: first}, index.Result{Pack: second})
-			} else {
-				f.accept(index.Result{Pack: first})
-				f.accept(index.Result{Pack: second})
-			}
-			holder, other := first, second
-			if f.locate(2)[0].Pack == second.Pack {
-				holder, other = second, first
-			}
-			f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{holder.Pack}))
-			o := f.apply(index.Result{Batch: storedOf(batches[0], other.Pack)})[0]
-			f.wants(o.Err, index.ErrCondemned)
-			// What relies on neither is not concerned.
-			third := packOf(s, 4)
-			f.accept(index.Result{Pack: third}, index.Result{Batch: storedOf(batches[1], third.Pack)})
-		})
-	}
-}
-
 // Garbage collection condemns packs while batches that rely on them commit:
 // whichever comes first, no accepted batch relies on a pack that was condemned before.
 func testCondemnWhileApplying(t *testing.T, fresh func(testing.TB) Database) {
@@ -195,6 +170,6 @@ func testCondemnWhileApplying(t *testing.T, fresh func(testing.TB) Database) {
 		if accepted := f.snapshot(s.ID).BatchesSettled == 1; accepted != (outcome.Err == nil) {
 			t.Fatalf("outcome %+v, accepted %t", outcome, accepted)
 		}
-		f.must(f.x.Fail(f.ctx, s.ID, ""))
+		f.fail(s.ID, "")
 	}
 }

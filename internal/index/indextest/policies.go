@@ -160,7 +160,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	}
 
 	// A failure keeps the deadline, a good snapshot does not; both make a new plan.
-	f.must(f.x.Fail(f.ctx, s.ID, "the filer is gone"))
+	f.fail(s.ID, "the filer is gone")
 	failed := f.unplanned(p, 0, 10)
 	if len(failed) != 1 || !failed[0].Failed || !failed[0].Deadline.Equal(plan.Deadline) || !failed[0].LastGood.IsZero() {
 		t.Fatalf("after a failure %+v", failed)
@@ -178,7 +178,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	if planned = f.unplanned(p, 0, 10); len(planned) != 1 || planned[0].Failed {
 		t.Fatalf("while one runs %+v", planned)
 	}
-	f.must(f.x.Fail(f.ctx, running.ID, ""))
+	f.fail(running.ID, "")
 
 	// Another revision, and no policy any more.
 	p = f.setPolicy(p)

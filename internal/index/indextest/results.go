@@ -1,9 +1,11 @@
 package indextest
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,8 +17,8 @@ import (
 func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.walk(func(r *backup.SliceWalked) {
-		r.Children = [][]string{{"child"}}
-		r.Batches = [][]backup.PageVersion{{pageOf("batch", "b")}}
+		r.Children = children([][]string{{"child"}})
+		r.Batches = reads([][]backup.PageVersion{{pageOf("batch", "b")}})
 		r.Pages = []backup.PageVersion{pageOf("", "root")}
 	})
 	task, batch := f.claimTask(s), f.claimBatch(s)
@@ -45,8 +47,8 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 		slice(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{{Path: path}} })
 		slice(func(r *backup.SliceWalked) { r.Ended = []backup.PageName{{Path: path}} })
 		slice(func(r *backup.SliceWalked) { r.Removed = []string{path} })
-		slice(func(r *backup.SliceWalked) { r.Children = [][]string{{path}} })
-		slice(func(r *backup.SliceWalked) { r.Batches = [][]backup.PageVersion{{{Path: path}}} })
+		slice(func(r *backup.SliceWalked) { r.Children = children([][]string{{path}}) })
+		slice(func(r *backup.SliceWalked) { r.Batches = reads([][]backup.PageVersion{{{Path: path}}}) })
 		stored(func(r *backup.BatchStored) { r.Pages = []backup.PageVersion{{Path: path}} })
 	}
 	for _, change := range []func(*backup.Counts){
@@ -61,14 +63,19 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 	slice(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{{Key: -1}} })
 	slice(func(r *backup.SliceWalked) { r.Ended = []backup.PageName{{Key: -1}} })
 	slice(func(r *backup.SliceWalked) { r.Removed = []string{""} })
-	slice(func(r *backup.SliceWalked) { r.Children = [][]string{{}} })
-	slice(func(r *backup.SliceWalked) { r.Batches = [][]backup.PageVersion{{}} })
+	slice(func(r *backup.SliceWalked) { r.Children = children([][]string{{}}) })
+	slice(func(r *backup.SliceWalked) { r.Batches = reads([][]backup.PageVersion{{}}) })
 	slice(func(r *backup.SliceWalked) {
 		r.Problems = []backup.Problem{{Path: strings.Repeat("n", backup.MaxPathBytes+1)}}
 	})
 	slice(func(r *backup.SliceWalked) {
 		r.Pages = []backup.PageVersion{{Listing: make([]byte, index.MaxListingBytes+1)}}
 	})
+	for _, root := range []backup.Root{
+		{ID: strings.Repeat("i", 4096)}, {FileSystem: strings.Repeat("\xff", 1400)}, {Born: backup.Time{Sec: 1, Nsec: 1_000_000_000}},
+	} {
+		slice(func(r *backup.SliceWalked) { r.Root = root })
+	}
 	slice(func(r *backup.SliceWalked) { r.Part, r.Last = -1, false })
 	slice(func(r *backup.SliceWalked) { r.Part, r.Last = index.MaxParts, false })
 	slice(func(r *backup.SliceWalked) { r.Attempt = 0 })
@@ -81,17 +88,36 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 	stored(func(r *backup.BatchStored) { r.Pages = nil })
 	stored(func(r *backup.BatchStored) { r.Pages = []backup.PageVersion{pageOf("elsewhere", "b")} })
 	stored(func(r *backup.BatchStored) { r.Pages = append(r.Pages, r.Pages...) })
+	for _, garbage := range []string{"", "no listing", string(listingOf("")) + "more"} {
+		stored(func(r *backup.BatchStored) {
+			r.Pages = slices.Clone(r.Pages)
+			r.Pages[0].Listing = []byte(garbage)
+		})
+	}
 	stored(func(r *backup.BatchStored) { r.ReliesOn = make([]backup.PackID, index.MaxReliesOn+1) })
 	pack(func(p *backup.PackStored) { p.StoredBytes = -1 })
 	pack(func(p *backup.PackStored) { p.Chunks[0].Frame = math.MaxUint32 })
+	pack(func(p *backup.PackStored) { p.Chunks[0].Frame = uint32(len(p.FrameBytes)) })
+	pack(func(p *backup.PackStored) { p.FrameBytes = nil })
+	pack(func(p *backup.PackStored) { p.FrameBytes = make([]uint32, index.MaxChunks+1) })
 	pack(func(p *backup.PackStored) { p.Chunks[0].Offset = math.MaxUint32 })
 	pack(func(p *backup.PackStored) { p.Chunks[0].Length = math.MaxUint32 })
+
+	lists := func(lists ...backup.ChunkList) {
+		bad = append(bad, index.Result{Lists: &backup.ListsStored{Snapshot: s.ID, Lists: lists}})
+	}
+	half := make([]backup.ChunkID, index.MaxChunks/2)
+	lists(make([]backup.ChunkList, index.MaxChunks+1)...)
+	lists(backup.ChunkList{Chunks: half}, backup.ChunkList{List: backup.ChunkID{1}, Chunks: half})
+	bad = append(bad, index.Result{Lists: &backup.ListsStored{Snapshot: s.ID}, Pack: packOf(s, 1)})
 
 	for i, o := range f.apply(bad...) {
 		if o.Late || o.Announced || o.Complete {
 			t.Errorf("forged result %d: %+v", i, o)
 		}
-		f.wants(o.Err, backup.ErrInvalid)
+		if !errors.Is(o.Err, backup.ErrInvalid) {
+			f.Errorf("forged result %d: %v, want invalid", i, o.Err)
+		}
 	}
 	if after := f.snapshot(s.ID); !reflect.DeepEqual(after, before) {
 		t.Fatalf("snapshot %+v, want it as before: %+v", after, before)
@@ -121,7 +147,7 @@ func testMixedSnapshots(t *testing.T, fresh func(testing.TB) Database) {
 		r.Pages = []backup.PageVersion{pageOf("", fmt.Sprint(i)), pageOf("same", fmt.Sprint(i))}
 		snapshots, results = append(snapshots, s), append(results, index.Result{Slice: r}, index.Result{Pack: packOf(s, i)})
 	}
-	f.must(f.x.Fail(f.ctx, snapshots[1].ID, ""))
+	f.fail(snapshots[1].ID, "")
 	for i, o := range f.apply(results...) {
 		if late := i/2 == 1; o.Err != nil || o.Late != late || o.Complete != (!late && i%2 == 0) {
 			t.Fatalf("outcome %d: %+v", i, o)
@@ -133,7 +159,7 @@ func testMixedSnapshots(t *testing.T, fresh func(testing.TB) Database) {
 			continue
 		}
 		f.commit(s)
-		if pages := f.pages(s, ""); len(pages) != 2 || string(pages[0].Listing) != fmt.Sprint(i) {
+		if pages := f.pages(s, ""); len(pages) != 2 || contentOf(pages[0].Listing) != fmt.Sprint(i) {
 			t.Fatalf("snapshot %d: pages %+v", i, pages)
 		}
 	}
@@ -193,12 +219,12 @@ func testCommit(t *testing.T, fresh func(testing.TB) Database) {
 		}
 	}
 	complete()
-	f.wants(f.x.Commit(f.ctx, s.ID, nil, f.now), backup.ErrNotFound)
+	f.wants(f.x.Commit(f.ctx, s.ID, backup.Segment{}, backup.PageSet{}, f.now), backup.ErrNotFound)
 	r := sliceOf(f.claimTask(s))
-	r.Pages, r.Batches = []backup.PageVersion{pageOf("", "root")}, [][]backup.PageVersion{{pageOf("b", "b")}}
+	r.Pages, r.Batches = []backup.PageVersion{pageOf("", "root")}, reads([][]backup.PageVersion{{pageOf("b", "b")}})
 	f.accept(index.Result{Slice: r})
 	complete()
-	f.wants(f.x.Commit(f.ctx, s.ID, nil, f.now), backup.ErrNotFound)
+	f.wants(f.x.Commit(f.ctx, s.ID, backup.Segment{}, backup.PageSet{}, f.now), backup.ErrNotFound)
 	f.accept(index.Result{Batch: storedOf(f.claimBatch(s))})
 	complete(s.ID)
 	if got, err := f.x.CompleteSnapshots(f.ctx, []backup.SnapshotID{backup.NewSnapshotID()}); err != nil || len(got) != 0 {
@@ -214,10 +240,10 @@ func testCommit(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("snapshot %+v", got)
 	}
 	f.wantPaths(f.pages(s, ""), "", "b")
-	f.wants(f.x.Commit(f.ctx, s.ID, nil, f.now), backup.ErrNotFound)
-	f.wants(f.x.Fail(f.ctx, s.ID, ""), backup.ErrNotFound)
-	f.wants(f.x.Commit(f.ctx, backup.NewSnapshotID(), nil, f.now), backup.ErrNotFound)
-	f.wants(f.x.Fail(f.ctx, backup.NewSnapshotID(), ""), backup.ErrNotFound)
+	f.wants(f.x.Commit(f.ctx, s.ID, backup.Segment{}, backup.PageSet{}, f.now), backup.ErrNotFound)
+	f.wants(f.x.Fail(f.ctx, s.ID, "", f.now), backup.ErrNotFound)
+	f.wants(f.x.Commit(f.ctx, backup.NewSnapshotID(), backup.Segment{}, backup.PageSet{}, f.now), backup.ErrNotFound)
+	f.wants(f.x.Fail(f.ctx, backup.NewSnapshotID(), "", f.now), backup.ErrNotFound)
 }
 
 // A failed snapshot leaves pages exactly as they were, and its counts.
@@ -235,13 +261,13 @@ func testFail(t *testing.T, fresh func(testing.TB) Database) {
 			r.Pages = []backup.PageVersion{pageOf("", "3"), pageOf("new", "3"), pageOf("a/b", "3"), pageOf("c", "1")}
 			r.Removed = []string{"a"}
 			r.Ended = []backup.PageName{{Path: "c"}}
-			r.Batches = [][]backup.PageVersion{{pageOf("b", "b")}}
-			r.Children = [][]string{{"x"}}
+			r.Batches = reads([][]backup.PageVersion{{pageOf("b", "b")}})
+			r.Children = children([][]string{{"x"}})
 			r.Counts.Files = 3
 			r.Problems = []backup.Problem{{Path: "p"}}
 		})
-		f.must(f.x.Fail(f.ctx, s.ID, "the power went"))
-		f.must(f.x.Fail(f.ctx, s.ID, "again")) // the first was not heard of
+		f.fail(s.ID, "the power went")
+		f.fail(s.ID, "again") // the first was not heard of
 		got := f.snapshot(s.ID)
 		if got.State != backup.Failed || got.Reason != "the power went" || got.Counts.Files != 3 || got.Counts.Errors != 1 {
 			t.Fatalf("snapshot %+v", got)
@@ -261,7 +287,7 @@ func testFail(t *testing.T, fresh func(testing.TB) Database) {
 	last := f.walk(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{pageOf("a", "5")} })
 	f.commit(last)
 	f.wantPaths(f.pages(last, ""), "", "a", "c")
-	if got := f.pages(last, "c"); string(got[0].Listing) != "2" || last.Base != 2 || last.Number != 5 {
+	if got := f.pages(last, "c"); contentOf(got[0].Listing) != "2" || last.Base != 2 || last.Number != 5 {
 		t.Fatalf("page %+v of snapshot %d on %d", got, last.Number, last.Base)
 	}
 }
@@ -271,7 +297,7 @@ func testProblems(t *testing.T, fresh func(testing.TB) Database) {
 	s := f.walk(func(r *backup.SliceWalked) {
 		r.Problems = []backup.Problem{{Path: "b\xff", Op: "open", Err: "bad\xff\x00byte"}, {Path: "a", Op: strings.Repeat("o", 1000), Err: strings.Repeat("e", 1<<20)}}
 		r.Counts.Errors = 1 // fewer than there are
-		r.Children = [][]string{{"many"}}
+		r.Children = children([][]string{{"many"}})
 	})
 	problems := func() (list []backup.Problem) {
 		for p, err := range f.x.Problems(f.ctx, s.ID) {

@@ -19,14 +19,16 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 	pages := [][]backup.PageVersion{{pageOf("x", "wanted"), pageOf("y\xff", "")}, {pageOf("z", "wanted")}}
 	pages[0][1].Key, pages[0][1].Listing = 1<<62, []byte{}
 	s := f.walk(func(r *backup.SliceWalked) {
-		r.Children = [][]string{{"a", "b\xff"}, {"c"}, {"d"}}
-		r.Batches = pages
+		r.Children = children([][]string{{"a", "b\xff"}, {"c"}, {"d"}})
+		r.Children[0].Mounts = []string{"a", "m\xff"}
+		r.Batches = reads(pages)
+		r.Batches[0].Mounts = []string{"a", "b\xff"}
 	})
 	c := f.claim(s)
 	c.Limit = 2
 	first, err := f.x.ClaimTasks(f.ctx, c)
 	f.must(err)
-	if len(first) != 2 || !reflect.DeepEqual(first[0].Directories, []string{"a", "b\xff"}) || first[0].Generation != 1 || first[0].Attempt != 1 {
+	if len(first) != 2 || !reflect.DeepEqual(first[0].Directories, []string{"a", "b\xff"}) || !reflect.DeepEqual(first[0].Mounts, []string{"a", "m\xff"}) || first[1].Mounts != nil || first[0].Generation != 1 || first[0].Attempt != 1 {
 		t.Fatalf("claimed %+v, want the two oldest", first)
 	}
 	third := f.claimTask(s)
@@ -34,7 +36,7 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("claimed %+v, want the third", third)
 	}
 	batches := f.claimBatches(s)
-	if len(batches) != 2 || !reflect.DeepEqual(batches[0].Pages, pages[0]) || !reflect.DeepEqual(batches[1].Pages, pages[1]) || !reflect.DeepEqual(batches[0].Job, third.Job) {
+	if len(batches) != 2 || !reflect.DeepEqual(batches[0].Pages, pages[0]) || !reflect.DeepEqual(batches[1].Pages, pages[1]) || !reflect.DeepEqual(batches[0].Mounts, []string{"a", "b\xff"}) || !reflect.DeepEqual(batches[0].Job, third.Job) {
 		t.Fatalf("claimed %+v, want %+v", batches, pages)
 	}
 	f.wantLeased(f.now, 3, 2)
@@ -102,7 +104,7 @@ func testClaimsOfSnapshots(t *testing.T, fresh func(testing.TB) Database) {
 	if tasks := claim(nil); len(tasks) != 1 || tasks[0].Job.Snapshot != first.ID {
 		t.Fatalf("claimed %+v, want what is left: the first snapshot's", tasks)
 	}
-	f.must(f.x.Fail(f.ctx, first.ID, ""))
+	f.fail(first.ID, "")
 	f.now = f.now.Add(time.Hour)
 	if tasks := claim(nil); len(tasks) != 1 || tasks[0].Job.Snapshot != second.ID {
 		t.Fatalf("claimed %+v, want nothing of a snapshot that has failed", tasks)
@@ -115,7 +117,7 @@ func testConcurrentClaims(t *testing.T, fresh func(testing.TB) Database) {
 	const total = 300
 	s := f.walk(func(r *backup.SliceWalked) {
 		for i := range total {
-			r.Children = append(r.Children, []string{fmt.Sprint(i)})
+			r.Children = append(r.Children, backup.Child{Directories: []string{fmt.Sprint(i)}})
 		}
 	})
 	other := f.db.Open()
@@ -167,12 +169,12 @@ func testLateAttempts(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	won := sliceOf(first) // overdue, but the first to come
 	won.Pages = []backup.PageVersion{pageOf("", "won")}
-	won.Children = [][]string{{"won"}}
+	won.Children = children([][]string{{"won"}})
 	won.Counts = backup.Counts{Files: 1}
 	lost := sliceOf(second)
 	lost.Pages = []backup.PageVersion{pageOf("", "lost"), pageOf("lost", "")}
-	lost.Children = [][]string{{"lost"}}
-	lost.Batches = [][]backup.PageVersion{{pageOf("lost", "")}}
+	lost.Children = children([][]string{{"lost"}})
+	lost.Batches = reads([][]backup.PageVersion{{pageOf("lost", "")}})
 	lost.Counts = backup.Counts{Files: 100}
 
 	forged := sliceOf(second)
@@ -221,8 +223,8 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 			r.Pages = []backup.PageVersion{pageOf(path, "page")}
 			r.Ended = []backup.PageName{{Path: path, Key: 9}}
 			r.Removed = []string{path + "/gone\xff"}
-			r.Batches = [][]backup.PageVersion{{pageOf(path+"/batch", "b")}}
-			r.Children = [][]string{{path + "/child", path + "/other"}}
+			r.Batches = reads([][]backup.PageVersion{{pageOf(path+"/batch", "b")}})
+			r.Children = children([][]string{{path + "/child", path + "/other"}})
 			r.Counts = backup.Counts{Files: 1, Bytes: 1 << 40, WalkSeconds: 0.5}
 			r.Problems = []backup.Problem{{Path: path + "\xff", Op: "open", Err: "permission denied"}}
 			list = append(list, index.Result{Slice: r})
@@ -283,7 +285,7 @@ func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	const width, committers = 24, 5
 	s := f.walk(func(r *backup.SliceWalked) {
 		for i := range width {
-			r.Children = append(r.Children, []string{fmt.Sprint(i)})
+			r.Children = append(r.Children, backup.Child{Directories: []string{fmt.Sprint(i)}})
 		}
 		r.Counts.Directories = 1
 	})
@@ -291,7 +293,7 @@ func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	for i, task := range f.claimTasks(s) {
 		r := sliceOf(task)
 		r.Pages = []backup.PageVersion{pageOf(task.Directories[0], "x")}
-		r.Batches = [][]backup.PageVersion{{pageOf(fmt.Sprint("batch", i), "y")}}
+		r.Batches = reads([][]backup.PageVersion{{pageOf(fmt.Sprint("batch", i), "y")}})
 		r.Counts = backup.Counts{Directories: 1, Files: 10}
 		results = append(results, index.Result{Slice: r})
 	}
@@ -301,8 +303,10 @@ func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	// All packs have some chunks in common.
 	results = nil
+	packs := make([]*backup.PackStored, width)
 	for i, batch := range f.claimBatches(s) {
 		p := packOf(s, 1, 2, 3, 100+i, 101+i)
+		packs[i] = p
 		r := storedOf(batch, p.Pack)
 		r.Counts.NewBytes = 7
 		results = append(results, index.Result{Pack: p}, index.Result{Batch: r})
@@ -318,6 +322,17 @@ func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	f.commit(s)
 	if pages := f.pages(s, ""); len(pages) != 2*width {
 		t.Fatalf("%d pages, want %d", len(pages), 2*width)
+	}
+	// No place is lost, whoever came first: the last pack that lives has the chunks of all.
+	f.wantRows("chunks", 3+width+1)
+	f.wantRows("chunk_copies", 5*width-(3+width+1))
+	for i, p := range packs {
+		for n, l := range f.locate(1, 2, 3) {
+			if !slices.ContainsFunc(packs[i:], func(p *backup.PackStored) bool { return at(p, n) == l }) {
+				t.Fatalf("with %d packs condemned, chunk %d is at %+v", i, n+1, l)
+			}
+		}
+		f.befall(p, condemned)
 	}
 }
 

@@ -5,13 +5,22 @@ import (
 	"context"
 	"encoding/binary"
 	"iter"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// Whether a statement is planned once for a connection, or each time. A plan
+// that was made for a small table stays until Postgres has looked at the table
+// again, some minutes after it has grown: till then all of it would be read. So
+// what is in tables that are small for long, and large at once (interrupted_pages,
+// chunk_copies, chunk_lists), is planned each time.
+const (
+	keepPlan = pgx.QueryExecModeCacheStatement
+	planAnew = pgx.QueryExecModeCacheDescribe
 )
 
 // keyPrefixBytes is how much of a path key the index pages_path has.
@@ -82,7 +91,7 @@ func (b *backend) eachInOrder(ctx context.Context, query string, args pgx.NamedA
 }
 
 const (
-	pageColumns     = "shard, directory, page, path_key, fingerprint, inode"
+	pageColumns     = "shard, directory, page, path_key, fingerprint, inode, digest"
 	selectByInode   = "SELECT path_key FROM pages WHERE shard = @shard AND inode = @inode AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectory = "SELECT page, fingerprint FROM pages WHERE shard = @shard AND directory = @directory" + validIn + " ORDER BY page"
 	selectBegun     = "SELECT " + pageColumns + ", listing FROM pages WHERE shard = $1 AND first_snapshot = $2" + byPathKey
@@ -96,8 +105,9 @@ func scanPage(rows pgx.Rows) entindex.PageRow {
 		Key: backup.PageKey(binary.BigEndian.Uint64(raw[2])), PathKey: bytes.Clone(raw[3]),
 		Fingerprint: backup.Fingerprint(raw[4]), Inode: binary.BigEndian.Uint64(raw[5]),
 	}
-	if len(raw) > 6 {
-		p.Listing = bytes.Clone(raw[6])
+	copy(p.Digest[:], raw[6])
+	if len(raw) > 7 {
+		p.Listing = bytes.Clone(raw[7])
 	}
 	return p
 }
@@ -132,12 +142,26 @@ WHERE p.last_snapshot IS NULL OR p.last_snapshot >= @at`
 
 // Listings implements entindex.HotReader.
 func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
+	return b.listings(ctx, selectListings, keepPlan, names, pgx.NamedArgs{"shard": int64(shard), "at": int64(at)})
+}
+
+const selectInterrupted = `
+SELECT n.position, p.listing FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
+JOIN interrupted_pages p ON p.shard = @shard AND p.directory = n.directory AND p.page = n.page`
+
+// InterruptedListings implements entindex.HotReader.
+func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageName) ([][]byte, error) {
+	return b.listings(ctx, selectInterrupted, planAnew, names, pgx.NamedArgs{"shard": int64(shard)})
+}
+
+// listings runs a query that yields the positions and listings of those names that have one.
+func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExecMode, names []entindex.PageName, args pgx.NamedArgs) ([][]byte, error) {
 	directories, keys := make([][16]byte, len(names)), make([]int64, len(names))
 	for i, n := range names {
 		directories[i], keys[i] = n.Directory, int64(n.Key)
 	}
-	rows, err := b.pool.Query(ctx, selectListings,
-		pgx.NamedArgs{"shard": int64(shard), "at": int64(at), "directories": directories, "keys": keys})
+	args["directories"], args["keys"] = directories, keys
+	rows, err := b.pool.Query(ctx, query, mode, args)
 	if err != nil {
 		return nil, b.Wrap(err)
 	}
@@ -175,50 +199,78 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 	return marks, b.Wrap(err)
 }
 
-// locateChunks looks up chunks of one partition: $3 and $4 are the ends of its
+// locateChunks looks up chunks of one partition: $2 and $3 are the ends of its
 // ids. Without them each partition would be searched for all of the ids.
-const locateChunks = `
-SELECT c.id, c.frame, c.frame_offset, c.length, p.pack, p.snapshot
-FROM chunks c JOIN packs p ON p.id = c.pack
-WHERE c.id = ANY ($1) AND c.id BETWEEN $3 AND $4 AND ($2 OR NOT p.condemned)`
+const (
+	locateChunks = "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id = ANY ($1) AND id BETWEEN $2 AND $3"
+	locateCopies = "SELECT id, pack, frame, frame_offset, length FROM chunk_copies WHERE id = ANY ($1)"
+	selectPacks  = "SELECT id, condemned, pack, snapshot, object, object_offset, stored_bytes FROM packs WHERE id = ANY ($1)"
+)
 
-// Locate implements entindex.HotReader: a query a partition, all at once.
-func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
-	places := make(map[backup.ChunkID][]int, len(ids))
-	var partitions [16][][16]byte // by the first digit of the id
-	for i, id := range ids {
-		if places[id] == nil {
-			partitions[id[0]>>4] = append(partitions[id[0]>>4], id)
-		}
-		places[id] = append(places[id], i)
-	}
-	locations := make([]index.Location, len(ids))
+// Places implements entindex.HotReader: a query a partition, all at once.
+func (b *backend) Places(ctx context.Context, ids []backup.ChunkID, _ bool) (places []entindex.ChunkRow, err error) {
 	batch := &pgx.Batch{}
-	for digit, list := range partitions {
-		if len(list) == 0 {
-			continue
+	for len(ids) > 0 {
+		digit, n := ids[0][0]>>4, 1 // the first digit of an id is its partition's
+		for n < len(ids) && ids[n][0]>>4 == digit {
+			n++
 		}
-		slices.SortFunc(list, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) })
-		low, high := [16]byte{byte(digit << 4)}, [16]byte(bytes.Repeat([]byte{0xff}, 16))
-		high[0] = byte(digit<<4 | 0xf)
-		batch.Queue(locateChunks, list, condemned, low, high).Query(func(rows pgx.Rows) error {
+		low, high := [16]byte{digit << 4}, [16]byte(bytes.Repeat([]byte{0xff}, 16))
+		high[0] = digit<<4 | 0xf
+		batch.Queue(locateChunks, arrays(ids[:n]), low, high).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
-				raw := rows.RawValues()
-				location := index.Location{
-					Frame: binary.BigEndian.Uint32(raw[1]), Offset: binary.BigEndian.Uint32(raw[2]), Length: binary.BigEndian.Uint32(raw[3]),
-					Pack: backup.PackID(raw[4]), Snapshot: backup.SnapshotID(raw[5]),
-				}
-				for _, i := range places[backup.ChunkID(raw[0])] {
-					locations[i] = location
-				}
+				places = append(places, scanPlace(rows))
 			}
 			return rows.Err()
 		})
+		ids = ids[n:]
 	}
-	if err := b.pool.SendBatch(ctx, batch).Close(); err != nil {
+	return places, b.Wrap(b.pool.SendBatch(ctx, batch).Close())
+}
+
+// Copies implements entindex.HotReader.
+func (b *backend) Copies(ctx context.Context, ids []backup.ChunkID) ([]entindex.ChunkRow, error) {
+	rows, err := b.pool.Query(ctx, locateCopies, planAnew, arrays(ids))
+	if err != nil {
 		return nil, b.Wrap(err)
 	}
-	return locations, nil
+	places, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (entindex.ChunkRow, error) { return scanPlace(row), nil })
+	return places, b.Wrap(err)
+}
+
+// arrays are ids as pgx takes them for uuids.
+func arrays(ids []backup.ChunkID) [][16]byte {
+	list := make([][16]byte, len(ids))
+	for i := range ids {
+		list[i] = ids[i]
+	}
+	return list
+}
+
+func scanPlace(row interface{ RawValues() [][]byte }) (p entindex.ChunkRow) {
+	raw := row.RawValues()
+	p.ID, p.Pack = backup.ChunkID(raw[0]), int64(binary.BigEndian.Uint64(raw[1]))
+	p.Frame, p.Offset, p.Length = binary.BigEndian.Uint32(raw[2]), binary.BigEndian.Uint32(raw[3]), binary.BigEndian.Uint32(raw[4])
+	return p
+}
+
+// Packs implements entindex.HotReader.
+func (b *backend) Packs(ctx context.Context, ids []int64) ([]entindex.PackRow, error) {
+	rows, err := b.pool.Query(ctx, selectPacks, planAnew, ids)
+	if err != nil {
+		return nil, b.Wrap(err)
+	}
+	packs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (entindex.PackRow, error) {
+		raw := row.RawValues()
+		return entindex.PackRow{
+			ID: int64(binary.BigEndian.Uint64(raw[0])), Condemned: raw[1][0] != 0,
+			PackPlace: index.PackPlace{
+				Pack: backup.PackID(raw[2]), Snapshot: backup.SnapshotID(raw[3]), Object: backup.PackID(raw[4]),
+				Offset: int64(binary.BigEndian.Uint64(raw[5])), Bytes: int64(binary.BigEndian.Uint64(raw[6])),
+			},
+		}, nil
+	})
+	return packs, b.Wrap(err)
 }
 
 // Begun implements entindex.HotReader.

@@ -2,6 +2,7 @@ package pgindex
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,7 +27,7 @@ CREATE TEMP TABLE IF NOT EXISTS stage_chunks (
 ) ON COMMIT DELETE ROWS;
 CREATE TEMP TABLE IF NOT EXISTS stage_pages (
     shard bigint NOT NULL, number bigint NOT NULL, page bigint NOT NULL, inode bigint NOT NULL,
-    directory uuid NOT NULL, fingerprint uuid NOT NULL, path_key bytea NOT NULL, listing bytea NOT NULL
+    directory uuid NOT NULL, fingerprint uuid NOT NULL, digest bytea NOT NULL, path_key bytea NOT NULL, listing bytea NOT NULL
 ) ON COMMIT DELETE ROWS;
 ALTER TABLE stage_pages ALTER COLUMN listing SET STORAGE EXTERNAL;
 CREATE TEMP TABLE IF NOT EXISTS stage_names (
@@ -40,14 +41,16 @@ END IF; END $$`)
 const (
 	insertChunks = `
 INSERT INTO chunks AS c (id, pack, frame, frame_offset, length)
-SELECT id, pack, frame, frame_offset, length FROM stage_chunks ORDER BY id
+SELECT DISTINCT ON (id) id, pack, frame, frame_offset, length FROM stage_chunks ORDER BY id, pack
 ON CONFLICT (id) DO UPDATE
 SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length
 WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`
 	// A chunk a lookup: OFFSET 0 keeps the planner from reading all chunks instead.
-	keptPlaces = `
-SELECT DISTINCT s.pack, c.pack FROM stage_chunks s
-CROSS JOIN LATERAL (SELECT pack FROM chunks WHERE id = s.id OFFSET 0) c WHERE c.pack <> s.pack`
+	insertCopies = `
+INSERT INTO chunk_copies (id, pack, frame, frame_offset, length)
+SELECT s.id, s.pack, s.frame, s.frame_offset, s.length FROM stage_chunks s
+CROSS JOIN LATERAL (SELECT pack FROM chunks WHERE id = s.id OFFSET 0) c WHERE c.pack <> s.pack ORDER BY s.id, s.pack
+ON CONFLICT DO NOTHING`
 	// Newest versions are found a lookup a page (LIMIT keeps the planner from turning it round), and then by
 	// where they are: nobody moves them meanwhile, because the snapshot is locked.
 	endChangedPages = `
@@ -61,14 +64,14 @@ UPDATE pages p SET last_snapshot = changed.number - 1 FROM (
 WHERE p.ctid = changed.place AND p.last_snapshot IS NULL`
 	// What is still open from before is the same, and stays.
 	insertPages = `
-INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing)
-SELECT s.shard, s.page, s.number, s.inode, s.directory, s.fingerprint, s.path_key, s.listing FROM stage_pages s
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, digest, path_key, listing)
+SELECT s.shard, s.page, s.number, s.inode, s.directory, s.fingerprint, s.digest, s.path_key, s.listing FROM stage_pages s
 LEFT JOIN LATERAL (
     SELECT first_snapshot, last_snapshot FROM pages
     WHERE shard = s.shard AND directory = s.directory AND page = s.page ORDER BY first_snapshot DESC LIMIT 1) newest ON true
 WHERE newest.first_snapshot IS NULL OR newest.last_snapshot IS NOT NULL OR newest.first_snapshot = s.number
 ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE
-SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing`
+SET inode = excluded.inode, fingerprint = excluded.fingerprint, digest = excluded.digest, path_key = excluded.path_key, listing = excluded.listing`
 	endNamedPages = `
 UPDATE pages p SET last_snapshot = named.number - 1 FROM (
     SELECT s.number, newest.place FROM stage_names s
@@ -83,26 +86,49 @@ WHERE p.ctid = named.place AND p.last_snapshot IS NULL`
 type hotWriter struct{ conn *pgx.Conn }
 
 // PutChunks implements entindex.HotWriter.
-func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) ([]entindex.Dependency, error) {
+func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) error {
 	i := -1
 	_, err := w.conn.CopyFrom(ctx, pgx.Identifier{"stage_chunks"}, []string{"id", "pack", "frame", "frame_offset", "length"},
 		newChunkSource(rows, &i))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	done, err := w.conn.Exec(ctx, insertChunks)
 	if err != nil || int(done.RowsAffected()) == len(rows) {
-		return nil, err
+		return err
 	}
-	// Some chunks were there already: their packs are what the new ones depend on.
-	found, err := w.conn.Query(ctx, keptPlaces)
+	// Some chunks were there already: the new places stand beside theirs.
+	_, err = w.conn.Exec(ctx, insertCopies)
+	return err
+}
+
+const (
+	insertList       = "INSERT INTO chunk_lists (list, nested, chunks) VALUES ($1, $2, $3) ON CONFLICT (list) DO NOTHING"
+	selectKnownLists = "SELECT list FROM chunk_lists WHERE list = ANY ($1)"
+)
+
+// PutLists implements entindex.HotWriter.
+func (w hotWriter) PutLists(ctx context.Context, lists []backup.ChunkList) error {
+	for group := range slices.Chunk(lists, batchLength) {
+		batch := &pgx.Batch{}
+		for i := range group {
+			l := &group[i]
+			batch.Queue(insertList, [16]byte(l.List), l.Nested, entindex.JoinIDs(l.Chunks))
+		}
+		if err := w.conn.SendBatch(ctx, batch).Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KnownLists implements entindex.HotWriter.
+func (w hotWriter) KnownLists(ctx context.Context, lists []backup.ChunkID) ([]backup.ChunkID, error) {
+	rows, err := w.conn.Query(ctx, selectKnownLists, planAnew, arrays(lists))
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(found, func(row pgx.CollectableRow) (d entindex.Dependency, err error) {
-		err = row.Scan(&d.Pack, &d.ReliesOn)
-		return d, err
-	})
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (backup.ChunkID, error) { return backup.ChunkID(row.RawValues()[0]), nil })
 }
 
 func newChunkSource(rows []entindex.ChunkRow, i *int) pgx.CopyFromSource {
@@ -120,16 +146,17 @@ func newChunkSource(rows []entindex.ChunkRow, i *int) pgx.CopyFromSource {
 // PutPages implements entindex.HotWriter.
 func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error {
 	i := -1
-	values := make([]any, 8)
+	values := make([]any, 9)
 	_, err := w.conn.CopyFrom(ctx, pgx.Identifier{"stage_pages"},
-		[]string{"shard", "number", "page", "inode", "directory", "fingerprint", "path_key", "listing"},
+		[]string{"shard", "number", "page", "inode", "directory", "fingerprint", "digest", "path_key", "listing"},
 		pgx.CopyFromFunc(func() ([]any, error) {
 			if i++; i == len(rows) {
 				return nil, nil
 			}
 			row := &rows[i]
 			values[0], values[1], values[2], values[3] = int64(row.Shard), int64(row.Number), int64(row.Key), int64(row.Inode)
-			values[4], values[5], values[6], values[7] = [16]byte(row.Directory), [16]byte(row.Fingerprint), row.PathKey, entindex.NotNull(row.Listing)
+			values[4], values[5], values[6] = [16]byte(row.Directory), [16]byte(row.Fingerprint), row.Digest[:]
+			values[7], values[8] = row.PathKey, entindex.NotNull(row.Listing)
 			return values, nil
 		}))
 	if err != nil {
@@ -184,15 +211,30 @@ func endTree(t entindex.Tree) (string, pgx.NamedArgs) {
 }
 
 const (
+	keepBegun = "INSERT INTO interrupted_pages (shard, page, directory, listing)" +
+		" SELECT shard, page, directory, listing FROM pages WHERE shard = $1 AND first_snapshot = $2" +
+		" ON CONFLICT (shard, directory, page) DO UPDATE SET listing = excluded.listing"
 	deleteBegun = "DELETE FROM pages WHERE shard = $1 AND first_snapshot = $2"
 	reopenEnded = "UPDATE pages SET last_snapshot = NULL WHERE shard = $1 AND last_snapshot = $2"
+
+	dropInterrupted = "DELETE FROM interrupted_pages WHERE shard = $1"
 )
 
-// UndoPages implements entindex.HotWriter.
-func (w hotWriter) UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
-	if _, err := w.conn.Exec(ctx, deleteBegun, int64(shard), int64(number)); err != nil {
-		return err
+// SetAside implements entindex.HotWriter.
+func (w hotWriter) SetAside(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) (int64, error) {
+	if _, err := w.conn.Exec(ctx, keepBegun, int64(shard), int64(number)); err != nil {
+		return 0, err
 	}
-	_, err := w.conn.Exec(ctx, reopenEnded, int64(shard), int64(number)-1)
+	left, err := w.conn.Exec(ctx, deleteBegun, int64(shard), int64(number))
+	if err != nil {
+		return 0, err
+	}
+	_, err = w.conn.Exec(ctx, reopenEnded, int64(shard), int64(number)-1)
+	return left.RowsAffected(), err
+}
+
+// DropInterrupted implements entindex.HotWriter.
+func (w hotWriter) DropInterrupted(ctx context.Context, shard backup.ShardID) error {
+	_, err := w.conn.Exec(ctx, dropInterrupted, planAnew, int64(shard))
 	return err
 }

@@ -1,6 +1,8 @@
 package pgindex
 
 import (
+	"context"
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -14,25 +16,26 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/entindex"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // A fleet of 20 filers with 50 shards each: 25 snapshots a shard, one of them running, and much open work. A shard has many
 // pages, of which there are no statistics yet.
 const fleet = `
 INSERT INTO filers (name) SELECT 'filer' || n FROM generate_series(1, 20) n;
-INSERT INTO shards (filer_id, name, source, last_number) SELECT 1 + n % 20, 'shard' || n / 20, 'posix:///srv', 25 FROM generate_series(0, 999) n;
-INSERT INTO snapshots (id, shard_id, filer_id, number, state, started, selection, tasks_announced, cancel)
+INSERT INTO shards (shard_key, filer_id, name, source, last_number) SELECT gen_random_uuid(), 1 + n % 20, 'shard' || n / 20, 'posix:///srv', 25 FROM generate_series(0, 999) n;
+INSERT INTO snapshots (id, shard_id, filer_id, number, state, started, sort_time, selection, tasks_announced, cancel, recorded)
 SELECT gen_random_uuid(), h.id, h.filer_id, n, CASE WHEN n = 25 THEN 'running' WHEN n % 20 = 0 THEN 'failed' ELSE 'committed' END,
-    timestamptz '2026-01-01' + make_interval(hours => 24 * n, secs => h.id), '{}', 1,
-    CASE WHEN n = 25 AND h.id = 20 THEN 'enough' ELSE '' END
+    timestamptz '2026-01-01' + make_interval(hours => 24 * n, secs => h.id), timestamptz '2026-01-01' + make_interval(hours => 24 * n, secs => h.id),
+    '{}', 1, CASE WHEN n = 25 AND h.id = 20 THEN 'enough' ELSE '' END, n < 24
 FROM shards h, generate_series(1, 25) n;
 ANALYZE;
 INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories)
-SELECT s.id, s.filer_id, 1, '1970-01-01', '\x01010161' FROM snapshots s, generate_series(1, 20) WHERE s.state = 'running';
+SELECT s.id, s.filer_id, 1, '1970-01-01', '\x0101016100' FROM snapshots s, generate_series(1, 20) WHERE s.state = 'running';
 INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages)
-SELECT s.id, s.filer_id, '1970-01-01', '', '\x0100' FROM snapshots s, generate_series(1, 20) WHERE s.state = 'running';
-INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, path_key, listing)
-SELECT 1, 0, 1, n, gen_random_uuid(), gen_random_uuid(), convert_to(n::text, 'UTF8') || '\x00', '\x00' FROM generate_series(1, 20000) n`
+SELECT s.id, s.filer_id, '1970-01-01', '', '\x010000' FROM snapshots s, generate_series(1, 20) WHERE s.state = 'running';
+INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, digest, path_key, listing)
+SELECT 1, 0, 1, n, gen_random_uuid(), gen_random_uuid(), '', convert_to(n::text, 'UTF8') || '\x00', '\x00' FROM generate_series(1, 20000) n`
 
 // mostRows is what one step of a plan may read: of 25,000 snapshots, 20,000 tasks and as many batches. There are 1,000 shards,
 // as many snapshots run, a filer has 1,250 snapshots, and a claim looks at 64 tasks of each of 20 filers, and at 64 more in all.
@@ -43,11 +46,9 @@ var (
 	removed = regexp.MustCompile(`Rows Removed by Filter: (\d+)`)
 )
 
-// What is called all the time, and what operators list, costs what it finds, and not what is there: no statement
-// reads a large table from front to back, nor many rows of an index, nor sorts snapshots. The plans
-// are those of the real calls, several times, because from the sixth time on Postgres may plan otherwise.
-func TestPlansOfCalls(t *testing.T) {
-	ctx := t.Context()
+// explained is an index that is migrated, and what makes a call and returns the plans of its statements.
+func explained(t *testing.T) (x *Index, plans func(call func() error) []string) {
+	t.Helper()
 	dsn := testenv.Postgres(t)
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -60,20 +61,40 @@ func TestPlansOfCalls(t *testing.T) {
 	} {
 		config.ConnConfig.RuntimeParams[name] = value
 	}
-	var plans []string // every call is the only one
+	var logged []string // every call is the only one
 	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 		if strings.Contains(n.Message, "plan:") {
-			plans = append(plans, n.Message)
+			logged = append(logged, n.Message)
 		}
 	}
-	x, err := connect(ctx, config)
+	x, err = connect(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer x.Close()
-	if _, _, err := x.Migrate(ctx); err != nil {
+	t.Cleanup(func() { _ = x.Close() })
+	if _, _, err := x.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return x, func(call func() error) []string {
+		t.Helper()
+		logged = nil
+		if err := call(); err != nil {
+			t.Fatal(err)
+		}
+		if len(logged) == 0 {
+			t.Fatal("no plan was logged")
+		}
+		return logged
+	}
+}
+
+// What is called all the time, and what operators list, costs what it finds, and not what is there: no statement
+// reads a large table from front to back, nor many rows of an index, nor sorts snapshots. The plans
+// are those of the real calls, several times, because from the sixth time on Postgres may plan otherwise.
+func TestPlansOfCalls(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
+	ctx := t.Context()
+	x, plans := explained(t)
 	if _, err := x.backend.pool.Exec(ctx, fleet); err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +109,10 @@ func TestPlansOfCalls(t *testing.T) {
 	}
 	if _, err := x.Bind(ctx, term, bound); err != nil {
 		t.Fatal(err)
+	}
+	running, err := x.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}, Limit: 1})
+	if err != nil || len(running) != 1 {
+		t.Fatal(running, err)
 	}
 	claim := index.Claim{Lease: time.Hour, Limit: 64, Queued: 100_000, Now: now}
 	snapshots := func(f index.SnapshotFilter) func() error {
@@ -107,7 +132,9 @@ func TestPlansOfCalls(t *testing.T) {
 		{"snapshots since", false, snapshots(index.SnapshotFilter{Since: time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC), Limit: 50})},
 		{"running snapshots", true, snapshots(index.SnapshotFilter{States: []backup.State{backup.Running}})},
 		{"complete snapshots", true, func() error { _, err := x.CompleteSnapshots(ctx, nil); return err }},
+		{"claim of a commit", false, func() error { _, err := x.ClaimCommit(ctx, running[0].ID, "test", time.Hour); return err }},
 		{"cancelled snapshots", true, func() error { _, err := x.Cancelled(ctx, nil); return err }},
+		{"unrecorded snapshots", false, func() error { _, err := x.Unrecorded(ctx, nil, 50); return err }},
 		{"filers", true, func() error { _, err := x.ListFilers(ctx, index.FilerFilter{}); return err }},
 		{"shards", true, func() error { _, err := x.ListShards(ctx, index.ShardFilter{}); return err }},
 		{"claims of tasks", true, func() error { _, err := x.ClaimTasks(ctx, claim); return err }},
@@ -124,14 +151,7 @@ func TestPlansOfCalls(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for range 7 {
-				plans = nil
-				if err := test.call(); err != nil {
-					t.Fatal(err)
-				}
-				if len(plans) == 0 {
-					t.Fatal("no plan was logged")
-				}
-				for _, plan := range plans {
+				for _, plan := range plans(test.call) {
 					check(t, plan, test.sorts)
 				}
 			}
@@ -167,6 +187,85 @@ func check(t *testing.T, plan string, sorts bool) {
 		}
 		if rows > mostRows {
 			t.Errorf("%s: more than %d:\n%s", found[0], mostRows, plan)
+		}
+	}
+}
+
+// many fills the tables that are empty, or nearly so, most of the time.
+const many = `
+INSERT INTO interrupted_pages (shard, page, directory, listing) SELECT 1 + n % 20, 0, gen_random_uuid(), '\x00' FROM generate_series(1, 60000) n;
+INSERT INTO chunk_copies SELECT gen_random_uuid(), 1, 1, 1, 1 FROM generate_series(1, 60000) n;
+INSERT INTO chunk_lists SELECT gen_random_uuid(), false, '' FROM generate_series(1, 60000) n`
+
+// Statements of tables that are small for long, and then large at once, are not
+// planned for the small table any more: a large snapshot that fails, or a large
+// pack that is condemned, does not make everybody read all of them.
+func TestPlansOfTablesThatGrow(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
+	ctx := t.Context()
+	x, plans := explained(t)
+	id := backup.ChunkID{1}
+	seed := `INSERT INTO packs (pack, snapshot, object, stored_bytes, frame_bytes, chunks, condemned)
+SELECT gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 1, '', 1, true;
+INSERT INTO chunks VALUES ('01000000-0000-0000-0000-000000000000', 1, 0, 0, 1);
+INSERT INTO chunk_copies VALUES ('01000000-0000-0000-0000-000000000000', 1, 0, 0, 1);
+INSERT INTO chunk_lists VALUES ('01000000-0000-0000-0000-000000000000', false, '');
+INSERT INTO interrupted_pages VALUES (1, 0, '01000000-0000-0000-0000-000000000000', '');
+ANALYZE interrupted_pages; ANALYZE chunk_copies; ANALYZE chunk_lists` // as soon as they have a few rows, Postgres does so itself
+	if _, err := x.backend.pool.Exec(ctx, seed); err != nil {
+		t.Fatal(err)
+	}
+	undone := errors.New("undone")
+	write := func(do func(entindex.HotWriter) error) func() error {
+		return func() error {
+			var failed error
+			err := x.backend.Update(ctx, entindex.Relaxed, func(_ context.Context, tx *entindex.Tx) error {
+				failed = do(tx.Hot)
+				return undone
+			})
+			if !errors.Is(err, undone) {
+				return err
+			}
+			return failed
+		}
+	}
+	names := make([]backup.PageName, 100)
+	for i := range names {
+		names[i] = backup.PageName{Path: strconv.Itoa(i)}
+	}
+	lists := make([]backup.ChunkID, 20)
+	for i := range lists {
+		lists[i] = backup.ChunkID{byte(i), 1}
+	}
+	lists[0] = id
+	tests := []struct {
+		name string
+		call func() error
+	}{
+		{"interrupted listings", func() error { _, err := x.InterruptedListings(ctx, 1, names); return err }},
+		{"copies", func() error { _, err := x.Locate(ctx, []backup.ChunkID{id}); return err }},
+		{"known lists", write(func(w entindex.HotWriter) error { _, err := w.KnownLists(ctx, lists); return err })},
+		{"interrupted pages of another shard", write(func(w entindex.HotWriter) error { return w.DropInterrupted(ctx, 4711) })},
+		{"set aside", write(func(w entindex.HotWriter) error { _, err := w.SetAside(ctx, 1, 2); return err })},
+		{"one more place", write(func(w entindex.HotWriter) error {
+			return w.PutChunks(ctx, []entindex.ChunkRow{{ChunkPlace: backup.ChunkPlace{ID: id}, Pack: 1}, {ChunkPlace: backup.ChunkPlace{ID: id}, Pack: 2}})
+		})},
+	}
+	for range 7 { // from the sixth time on Postgres may keep a plan
+		for _, test := range tests {
+			if err := test.call(); err != nil {
+				t.Fatalf("%s: %v", test.name, err)
+			}
+		}
+	}
+	if _, err := x.backend.pool.Exec(ctx, many); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range tests {
+		for _, plan := range plans(test.call) {
+			if readsAll.MatchString(plan) {
+				t.Errorf("%s:\n%s", test.name, plan)
+			}
 		}
 	}
 }

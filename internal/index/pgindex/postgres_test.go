@@ -1,9 +1,8 @@
 package pgindex_test
 
 import (
+	"database/sql"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/index"
@@ -15,20 +14,17 @@ func TestIndex(t *testing.T) { indextest.Run(t, fresh) }
 
 func fresh(t testing.TB) indextest.Database {
 	dsn := testenv.Postgres(t)
-	return indextest.Database{
-		Open: func() index.Index { return open(t, dsn) },
-		Rows: func(table string) (n int) {
-			conn, err := pgx.Connect(t.Context(), dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close(t.Context())
-			if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
-			return n
-		},
+	return indextest.Database{Open: func() index.Index { return open(t, dsn) }, SQL: connect(t, dsn), UUIDs: true}
+}
+
+func connect(t testing.TB, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = db.Close() }) // nothing is written by then
+	return db
 }
 
 func open(t testing.TB, dsn string) *pgindex.Index {

@@ -14,6 +14,7 @@ import (
 	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/testtarget"
 	"github.com/bctl/bctl/migrations"
 )
 
@@ -166,10 +167,10 @@ func addWork(t *testing.T, x *Index, filer *backup.Filer, now time.Time, tasks, 
 	}
 	walked := &backup.SliceWalked{Snapshot: s.ID, Task: root[0].ID, Attempt: root[0].Attempt, Last: true}
 	for i := range tasks {
-		walked.Children = append(walked.Children, []string{fmt.Sprint("d", i)})
+		walked.Children = append(walked.Children, backup.Child{Directories: []string{fmt.Sprint("d", i)}})
 	}
 	for i := range batches {
-		walked.Batches = append(walked.Batches, []backup.PageVersion{{Path: fmt.Sprint("p", i), Fingerprint: backup.Fingerprint{byte(i)}, Inode: uint64(i + 1)}})
+		walked.Batches = append(walked.Batches, backup.PagesToRead{Pages: []backup.PageVersion{{Path: fmt.Sprint("p", i), Fingerprint: backup.Fingerprint{byte(i)}, Inode: uint64(i + 1)}}})
 	}
 	outcomes, err := x.Apply(ctx, []index.Result{{Slice: walked}})
 	if err != nil || outcomes[0].Err != nil || outcomes[0].Late {
@@ -179,6 +180,7 @@ func addWork(t *testing.T, x *Index, filer *backup.Filer, now time.Time, tasks, 
 
 // The scaler asks every few seconds: that costs what can be in hand, however much work is open.
 func TestPlansOfScalers(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	ctx, dsn := t.Context(), testenv.Postgres(t)
 	x, err := Open(ctx, dsn, Options{})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/pressly/goose/v3"
 
 	"github.com/bctl/bctl/e2e/testenv"
@@ -14,13 +15,20 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-func TestUpgrade(t *testing.T) {
+func TestDowngrade(t *testing.T) {
 	dsn, db := database(t)
 	files, err := migrations.FS(migrations.Postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
-	indextest.Upgrade(t, goose.DialectPostgres, files, db, func() index.Index { return open(t, dsn) })
+	tables := func() (names []string) {
+		err := db.QueryRowContext(t.Context(), "SELECT array_agg(relname::text) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')").Scan(pgtype.NewMap().SQLScanner(&names))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	indextest.Downgrade(t, goose.DialectPostgres, files, db, tables, func() index.Index { return open(t, dsn) })
 }
 
 func TestNewerIndex(t *testing.T) {
@@ -39,7 +47,7 @@ func TestMigrateTriesAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provider.UpTo(t.Context(), 3); err != nil { // the next alters shards
+	if _, err := provider.UpTo(t.Context(), 1); err != nil { // the next writes schema_versions
 		t.Fatal(err)
 	}
 	reader, err := db.BeginTx(t.Context(), nil)
@@ -47,7 +55,7 @@ func TestMigrateTriesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Rollback()
-	if _, err := reader.ExecContext(t.Context(), "LOCK TABLE shards IN ACCESS SHARE MODE"); err != nil {
+	if _, err := reader.ExecContext(t.Context(), "LOCK TABLE schema_versions IN SHARE MODE"); err != nil {
 		t.Fatal(err)
 	}
 	address, err := url.Parse(dsn)
@@ -66,7 +74,7 @@ func TestMigrateTriesAgain(t *testing.T) {
 		default:
 		}
 		var since string
-		err := db.QueryRowContext(t.Context(), "SELECT waitstart::text FROM pg_locks WHERE relation = 'shards'::regclass AND NOT granted AND waitstart IS NOT NULL").Scan(&since)
+		err := db.QueryRowContext(t.Context(), "SELECT waitstart::text FROM pg_locks WHERE relation = 'schema_versions'::regclass AND NOT granted AND waitstart IS NOT NULL").Scan(&since)
 		if err == nil {
 			waits[since] = true
 		} else if !errors.Is(err, sql.ErrNoRows) {
@@ -87,10 +95,5 @@ func TestMigrateTriesAgain(t *testing.T) {
 // database returns a new database, and a connection to it beside the index.
 func database(t *testing.T) (dsn string, db *sql.DB) {
 	dsn = testenv.Postgres(t)
-	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() }) // nothing is written by then
-	return dsn, db
+	return dsn, connect(t, dsn)
 }

@@ -23,6 +23,12 @@
 // # Failures
 //
 //	another process writes    wait 5 s, try again; backup.ErrUnavailable after about a minute
-//	disk full, I/O error      backup.ErrUnavailable; nothing was changed
+//	disk full                 backup.ErrUnavailable and syscall.ENOSPC; nothing was changed
+//	read-only file system     backup.ErrUnavailable and syscall.EROFS
+//	the user may not          fs.ErrPermission
+//	I/O error                 backup.ErrUnavailable and syscall.EIO; nothing was changed
 //	no database, or damaged   backup.ErrCorrupt
+//
+// Errors are in the words of the system and name the file; SQLite's result codes are in none.
+// OpenReadOnly opens an index for reading in all of these cases but the last two.
 package sqliteindex

@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 func chunkID(n uint64) backup.ChunkID {
@@ -18,6 +19,7 @@ func chunkID(n uint64) backup.ChunkID {
 
 // What was added is never denied; what was not, almost always.
 func TestFilter(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	const chunks = 1_000_000
 	f := &filter{words: make([]atomic.Uint64, filterBits/64)}
 	for i := range uint64(chunks) {
@@ -39,6 +41,7 @@ func TestFilter(t *testing.T) {
 
 // An index that has more than a few chunks is asked for each.
 func TestFilterOfAFullIndex(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
 	for _, test := range []struct {
 		chunks uint64
 		filter bool

@@ -3,13 +3,15 @@ package sqliteindex
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
@@ -18,9 +20,10 @@ import (
 const (
 	validIn     = " AND first_snapshot <= ?2 AND (last_snapshot IS NULL OR last_snapshot >= ?2)"
 	byPathKey   = " ORDER BY path_key, page"
-	pageColumns = "shard, directory, page, path_key, fingerprint, inode"
+	pageColumns = "shard, directory, page, path_key, fingerprint, digest, inode"
 
 	selectListing        = "SELECT listing FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
+	selectInterrupted    = "SELECT listing FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3"
 	selectByInode        = "SELECT path_key FROM pages INDEXED BY pages_inode WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"
 )
@@ -91,15 +94,16 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 
 func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
 	var p entindex.PageRow
-	var directory, fingerprint []byte
+	var directory, fingerprint, digest []byte
 	var inode int64
-	targets := []any{&p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &inode}
+	targets := []any{&p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &digest, &inode}
 	if listing {
 		targets = append(targets, &p.Listing)
 	}
 	err := rows.Scan(targets...)
 	copy(p.Directory[:], directory)
 	copy(p.Fingerprint[:], fingerprint)
+	copy(p.Digest[:], digest)
 	p.PathKey, p.Inode = entindex.NotNull(p.PathKey), uint64(inode)
 	return p, err
 }
@@ -132,17 +136,31 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 
 // Listings implements entindex.HotReader.
 func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
-	statement, err := b.prepare(ctx, selectListing)
+	return b.listings(ctx, selectListing, names, func(n *entindex.PageName) []any {
+		return []any{int64(shard), int64(at), n.Directory[:], int64(n.Key)}
+	})
+}
+
+// InterruptedListings implements entindex.HotReader.
+func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageName) ([][]byte, error) {
+	return b.listings(ctx, selectInterrupted, names, func(n *entindex.PageName) []any {
+		return []any{int64(shard), n.Directory[:], int64(n.Key)}
+	})
+}
+
+// listings runs a query for each name, which finds at most one listing.
+func (b *backend) listings(ctx context.Context, query string, names []entindex.PageName, args func(*entindex.PageName) []any) ([][]byte, error) {
+	statement, err := b.prepare(ctx, query)
 	if err != nil {
 		return nil, err
 	}
 	listings := make([][]byte, len(names))
-	for i, n := range names {
-		err := statement.QueryRowContext(ctx, int64(shard), int64(at), n.Directory[:], int64(n.Key)).Scan(&listings[i])
+	for i := range names {
+		err := statement.QueryRowContext(ctx, args(&names[i])...).Scan(&listings[i])
 		switch {
 		case err == nil:
 			listings[i] = entindex.NotNull(listings[i])
-		case err != sql.ErrNoRows:
+		case !errors.Is(err, sql.ErrNoRows):
 			return nil, b.Wrap(err)
 		}
 	}
@@ -183,27 +201,19 @@ func selectChunks(n int) string {
 	return "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id IN (?" + strings.Repeat(",?", n-1) + ")"
 }
 
-// Locate implements entindex.HotReader.
-func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
-	var known *filter // restore asks for what must be there
-	if !condemned {
-		known = b.filter.Load()
-	}
-	places := make(map[backup.ChunkID][]int)
-	var list []backup.ChunkID
-	for i, id := range ids {
-		if !known.mayHave(id) {
-			continue
+// Places implements entindex.HotReader.
+func (b *backend) Places(ctx context.Context, ids []backup.ChunkID, exact bool) ([]entindex.ChunkRow, error) {
+	if known := b.filter.Load(); known != nil && !exact {
+		wanted := make([]backup.ChunkID, 0, len(ids))
+		for _, id := range ids {
+			if known.mayHave(id) {
+				wanted = append(wanted, id)
+			}
 		}
-		if places[id] == nil {
-			list = append(list, id)
-		}
-		places[id] = append(places[id], i)
+		ids = wanted
 	}
-	slices.SortFunc(list, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
-	packs := map[int64]*index.Location{}
-	locations := make([]index.Location, len(ids))
-	for group := range slices.Chunk(list, locateGroups[1]) {
+	var rows []entindex.ChunkRow
+	for group := range slices.Chunk(ids, locateGroups[1]) {
 		size := locateGroups[0]
 		if len(group) > size {
 			size = locateGroups[1]
@@ -212,55 +222,56 @@ func (b *backend) Locate(ctx context.Context, ids []backup.ChunkID, condemned bo
 		for i := range args {
 			args[i] = group[min(i, len(group)-1)][:]
 		}
-		var id sql.RawBytes
-		found := map[int64][]int{} // by pack
-		err := b.each(ctx, selectChunks(size), args, func(rows *sql.Rows) error {
-			var l index.Location
-			var pack int64
-			if err := rows.Scan(&id, &pack, &l.Frame, &l.Offset, &l.Length); err != nil {
-				return err
-			}
-			for _, i := range places[backup.ChunkID(id)] {
-				locations[i] = l
-				found[pack] = append(found[pack], i)
-			}
-			return nil
+		var err error
+		if rows, err = b.appendPlaces(ctx, rows, selectChunks(size), args); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+const selectCopies = "SELECT id, pack, frame, frame_offset, length FROM chunk_copies WHERE id = ?"
+
+// Copies implements entindex.HotReader: a query each, for there are few.
+func (b *backend) Copies(ctx context.Context, ids []backup.ChunkID) (rows []entindex.ChunkRow, err error) {
+	for _, id := range ids {
+		if rows, err = b.appendPlaces(ctx, rows, selectCopies, []any{id[:]}); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+func (b *backend) appendPlaces(ctx context.Context, places []entindex.ChunkRow, query string, args []any) ([]entindex.ChunkRow, error) {
+	var id sql.RawBytes
+	err := b.each(ctx, query, args, func(rows *sql.Rows) error {
+		var p entindex.ChunkRow
+		err := rows.Scan(&id, &p.Pack, &p.Frame, &p.Offset, &p.Length)
+		copy(p.ID[:], id)
+		places = append(places, p)
+		return err
+	})
+	return places, err
+}
+
+const selectPack = "SELECT condemned, pack, snapshot, object, object_offset, stored_bytes FROM packs WHERE id = ?"
+
+// Packs implements entindex.HotReader.
+func (b *backend) Packs(ctx context.Context, ids []int64) (packs []entindex.PackRow, err error) {
+	for _, id := range ids {
+		p := entindex.PackRow{ID: id}
+		err := b.each(ctx, selectPack, []any{id}, func(rows *sql.Rows) error {
+			var pack, snapshot, object uuid.UUID
+			err := rows.Scan(&p.Condemned, &pack, &snapshot, &object, &p.Offset, &p.Bytes)
+			p.Pack, p.Snapshot, p.Object = backup.PackID(pack), backup.SnapshotID(snapshot), backup.PackID(object)
+			packs = append(packs, p)
+			return err
 		})
 		if err != nil {
 			return nil, err
 		}
-		if err := b.addPacks(ctx, packs, found, condemned, locations); err != nil {
-			return nil, err
-		}
 	}
-	return locations, nil
-}
-
-// addPacks completes locations with their packs: many chunks are in few packs,
-// which are read once.
-func (b *backend) addPacks(ctx context.Context, packs map[int64]*index.Location, found map[int64][]int, condemned bool, locations []index.Location) error {
-	for id, places := range found {
-		pack := packs[id]
-		if pack == nil {
-			row, err := b.client.Pack.Get(ctx, id)
-			if err != nil && !ent.IsNotFound(err) { // deleted since: then the chunk is nowhere
-				return b.Wrap(err)
-			}
-			pack = &index.Location{}
-			if err == nil && (condemned || !row.Condemned) {
-				pack.Pack, pack.Snapshot = backup.PackID(row.Pack), backup.SnapshotID(row.Snapshot)
-			}
-			packs[id] = pack
-		}
-		for _, i := range places {
-			if *pack == (index.Location{}) {
-				locations[i] = index.Location{}
-				continue
-			}
-			locations[i].Pack, locations[i].Snapshot = pack.Pack, pack.Snapshot
-		}
-	}
-	return nil
+	return packs, nil
 }
 
 // Begun implements entindex.HotReader.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -54,11 +53,10 @@ var (
 )
 
 // PutChunks implements entindex.HotWriter.
-func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) ([]entindex.Dependency, error) {
+func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) error {
 	if err := w.b.addToFilter(ctx, rows); err != nil { // before they are to be found
-		return nil, err
+		return err
 	}
-	var kept []entindex.Dependency
 	args := make([]any, 0, 5*chunkGroup)
 	for len(rows) > 0 {
 		query, n := insertChunkGroup, chunkGroup
@@ -72,54 +70,82 @@ func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) ([]e
 		}
 		affected, err := w.exec(ctx, query, args...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if int(affected) < n {
-			if kept, err = w.keptPlaces(ctx, rows[:n], kept); err != nil {
-				return nil, err
+			if err := w.putCopies(ctx, rows[:n]); err != nil {
+				return err
 			}
 		}
 		rows = rows[n:]
 	}
-	slices.SortFunc(kept, func(a, b entindex.Dependency) int {
-		if a.Pack != b.Pack {
-			return int(a.Pack - b.Pack)
-		}
-		return int(a.ReliesOn - b.ReliesOn)
-	})
-	return slices.Compact(kept), nil
+	return nil
 }
 
-// keptPlaces adds the packs that have kept some of the chunks.
-func (w hotWriter) keptPlaces(ctx context.Context, rows []entindex.ChunkRow, kept []entindex.Dependency) ([]entindex.Dependency, error) {
-	statement, err := w.prepare(ctx, "SELECT pack FROM chunks WHERE id = ?")
+const insertCopy = "INSERT INTO chunk_copies (id, pack, frame, frame_offset, length) SELECT ?1, ?2, ?3, ?4, ?5" +
+	" WHERE EXISTS (SELECT 1 FROM chunks WHERE id = ?1 AND pack <> ?2) ON CONFLICT DO NOTHING"
+
+// putCopies stores the places of chunks that have another one.
+func (w hotWriter) putCopies(ctx context.Context, rows []entindex.ChunkRow) error {
+	for i := range rows {
+		row := &rows[i]
+		if _, err := w.exec(ctx, insertCopy, row.ID[:], row.Pack, int64(row.Frame), int64(row.Offset), int64(row.Length)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	insertList      = "INSERT INTO chunk_lists (list, nested, chunks) VALUES (?, ?, ?) ON CONFLICT (list) DO NOTHING"
+	selectKnownList = "SELECT count(*) FROM chunk_lists WHERE list = ?"
+)
+
+// PutLists implements entindex.HotWriter.
+func (w hotWriter) PutLists(ctx context.Context, lists []backup.ChunkList) error {
+	for i := range lists {
+		l := &lists[i]
+		if _, err := w.exec(ctx, insertList, l.List[:], l.Nested, entindex.JoinIDs(l.Chunks)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KnownLists implements entindex.HotWriter.
+func (w hotWriter) KnownLists(ctx context.Context, lists []backup.ChunkID) (known []backup.ChunkID, err error) {
+	statement, err := w.prepare(ctx, selectKnownList)
 	if err != nil {
 		return nil, err
 	}
-	for i := range rows {
-		row := &rows[i]
-		dependency := entindex.Dependency{Pack: row.Pack}
-		if err := statement.QueryRowContext(ctx, row.ID[:]).Scan(&dependency.ReliesOn); err != nil {
+	for i := range lists {
+		n := 0
+		if err := statement.QueryRowContext(ctx, lists[i][:]).Scan(&n); err != nil {
 			return nil, err
 		}
-		if dependency.ReliesOn != row.Pack && (len(kept) == 0 || kept[len(kept)-1] != dependency) {
-			kept = append(kept, dependency)
+		if n > 0 {
+			known = append(known, lists[i])
 		}
 	}
-	return kept, nil
+	return known, nil
 }
 
 const (
 	findOpenPage = "SELECT rowid, first_snapshot < ?4, fingerprint = ?5 AND listing = ?6 FROM pages INDEXED BY pages_key" +
 		" WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL ORDER BY first_snapshot DESC LIMIT 1"
 	endPageRow = "UPDATE pages SET last_snapshot = ?2 - 1 WHERE rowid = ?1"
-	insertPage = "INSERT INTO pages (shard, directory, page, first_snapshot, fingerprint, inode, path_key, listing) VALUES (?,?,?,?,?,?,?,?)" +
-		" ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE" +
-		" SET inode = excluded.inode, fingerprint = excluded.fingerprint, path_key = excluded.path_key, listing = excluded.listing"
+	insertPage = "INSERT INTO pages (shard, directory, page, first_snapshot, fingerprint, digest, inode, path_key, listing) VALUES (?,?,?,?,?,?,?,?,?)" +
+		" ON CONFLICT (shard, directory, page, first_snapshot) DO UPDATE SET inode = excluded.inode, fingerprint = excluded.fingerprint," +
+		" digest = excluded.digest, path_key = excluded.path_key, listing = excluded.listing"
 	endPage = "UPDATE pages INDEXED BY pages_key SET last_snapshot = ?4 - 1 WHERE shard = ?1 AND directory = ?2 AND page = ?3 AND last_snapshot IS NULL AND first_snapshot < ?4"
 
+	keepBegun = "INSERT INTO interrupted_pages (shard, directory, page, listing)" +
+		" SELECT shard, directory, page, listing FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?" +
+		" ON CONFLICT (shard, directory, page) DO UPDATE SET listing = excluded.listing"
 	undoBegun = "DELETE FROM pages INDEXED BY pages_first WHERE shard = ? AND first_snapshot = ?"
 	undoEnded = "UPDATE pages INDEXED BY pages_last SET last_snapshot = NULL WHERE shard = ? AND last_snapshot = ?"
+
+	dropInterrupted = "DELETE FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?"
 )
 
 // PutPages implements entindex.HotWriter.
@@ -146,7 +172,7 @@ func (w hotWriter) PutPages(ctx context.Context, rows []entindex.PageRow) error 
 			}
 		}
 		_, err = w.exec(ctx, insertPage, int64(row.Shard), row.Directory[:], int64(row.Key), int64(row.Number),
-			row.Fingerprint[:], int64(row.Inode), row.PathKey, entindex.NotNull(row.Listing))
+			row.Fingerprint[:], row.Digest[:], int64(row.Inode), row.PathKey, entindex.NotNull(row.Listing))
 		if err != nil {
 			return err
 		}
@@ -185,11 +211,21 @@ func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
 	return nil
 }
 
-// UndoPages implements entindex.HotWriter.
-func (w hotWriter) UndoPages(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) error {
-	if _, err := w.exec(ctx, undoBegun, int64(shard), int64(number)); err != nil {
-		return err
+// SetAside implements entindex.HotWriter.
+func (w hotWriter) SetAside(ctx context.Context, shard backup.ShardID, number backup.SnapshotNumber) (int64, error) {
+	if _, err := w.exec(ctx, keepBegun, int64(shard), int64(number)); err != nil {
+		return 0, err
 	}
-	_, err := w.exec(ctx, undoEnded, int64(shard), int64(number)-1)
+	left, err := w.exec(ctx, undoBegun, int64(shard), int64(number))
+	if err != nil {
+		return 0, err
+	}
+	_, err = w.exec(ctx, undoEnded, int64(shard), int64(number)-1)
+	return left, err
+}
+
+// DropInterrupted implements entindex.HotWriter.
+func (w hotWriter) DropInterrupted(ctx context.Context, shard backup.ShardID) error {
+	_, err := w.exec(ctx, dropInterrupted, int64(shard))
 	return err
 }

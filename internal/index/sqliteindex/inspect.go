@@ -30,7 +30,8 @@ func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 	if err := b.readers.QueryRowContext(ctx, "SELECT sqlite_version()").Scan(&f.Version); err != nil {
 		return f, b.Wrap(err)
 	}
-	if err := b.readers.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&f.Journal); err != nil {
+	var err error
+	if f.Journal, err = b.journal(ctx); err != nil {
 		return f, b.Wrap(err)
 	}
 	rows, err := b.readers.QueryContext(ctx, fmt.Sprintf("PRAGMA quick_check(%d)", maxDamage))
@@ -48,4 +49,19 @@ func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 		}
 	}
 	return f, b.Wrap(rows.Err())
+}
+
+// journal returns the mode that the database is in.
+func (b *backend) journal(ctx context.Context) (mode string, err error) {
+	if len(b.locks) == 0 {
+		err = b.readers.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode)
+		return mode, err
+	}
+	// Of a database that cannot be written to, SQLite says what it does itself: nothing.
+	var versions [2]byte // to write and to read it, https://sqlite.org/fileformat2.html#file_format_version_numbers
+	_, err = b.locks[0].ReadAt(versions[:], 18)
+	if versions == [2]byte{2, 2} {
+		return "wal", err
+	}
+	return "rollback", err
 }

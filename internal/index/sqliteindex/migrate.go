@@ -26,6 +26,9 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	if err != nil || from == before.Needed {
 		return from, from, err
 	}
+	if b.writer == nil {
+		return from, from, errReadOnly
+	}
 	db, err := sql.Open("sqlite", b.dsn("immediate", ""))
 	if err != nil {
 		return from, from, err

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,10 +15,8 @@ import (
 	"sync/atomic"
 
 	"entgo.io/ent/dialect"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
+	_ "modernc.org/sqlite" // the driver
 
-	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/entindex"
 )
@@ -34,31 +31,36 @@ const (
 	readerConns = 4
 	// How long one try waits for another process that writes.
 	busyMilliseconds = 5000
+	readerCache      = "_pragma=cache_size(-8192)"
 )
 
 // Open opens the index in the file, and makes an empty file (for Migrate)
 // where there is none; its directory must exist.
 func Open(ctx context.Context, path string) (*Index, error) {
-	absolute, err := filepath.Abs(path)
+	b, err := newBackend(path)
 	if err != nil {
 		return nil, err
 	}
 	// The names of everybody's files are in it. SQLite gives its other files the same mode.
-	file, err := os.OpenFile(absolute, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("index: %w: %w", backup.ErrNotFound, err)
+	file, err := os.OpenFile(b.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = file.Close()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("index: %w", err)
+		return nil, fileFailure(b.path, err)
 	}
-	if err := file.Close(); err != nil {
-		return nil, fmt.Errorf("index: %w", err)
-	}
-	b := &backend{path: absolute, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(b.Wrap(err), b.Close())
 	}
 	return &Index{entindex.New(b), b}, nil
+}
+
+func newBackend(path string) (*backend, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	return &backend{path: absolute, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}}, nil
 }
 
 func (b *backend) open(ctx context.Context) (err error) {
@@ -74,7 +76,12 @@ func (b *backend) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if b.readers, err = sql.Open("sqlite", b.dsn("deferred", "_query_only=1&_pragma=cache_size(-8192)")); err != nil {
+	return b.openReaders(readerCache)
+}
+
+// openReaders opens the connections that only read; more is what else they are opened with.
+func (b *backend) openReaders(more string) (err error) {
+	if b.readers, err = sql.Open("sqlite", b.dsn("deferred", "_query_only=1&"+more)); err != nil {
 		return err
 	}
 	b.readers.SetMaxOpenConns(readerConns)
@@ -125,7 +132,11 @@ type backend struct {
 	writers *sql.DB
 	readers *sql.DB
 	client  *ent.Client // over readers
+	locks   []*os.File  // of one that is opened to be read only, see holdStill
 	closing sync.Once
+
+	rawOpening sync.Mutex
+	raw        *os.File // the database, as a file; nil until it is needed
 
 	reads sync.Map // *sql.Stmt on readers, by query
 
@@ -145,6 +156,7 @@ func (b *backend) Client() *ent.Client { return b.client }
 func (b *backend) Close() error {
 	var err error
 	b.closing.Do(func() {
+		defer func() { err = errors.Join(err, b.closeRaw()) }()
 		if b.readers != nil {
 			err = errors.Join(err, b.readers.Close())
 		}
@@ -152,6 +164,7 @@ func (b *backend) Close() error {
 			if b.writers != nil {
 				err = errors.Join(err, b.writers.Close())
 			}
+			b.letGo()
 			return
 		}
 		b.turn <- struct{}{} // for good
@@ -177,6 +190,9 @@ func (b *backend) give() { <-b.turn }
 
 // Update implements entindex.Backend.
 func (b *backend) Update(ctx context.Context, d entindex.Durability, do func(context.Context, *entindex.Tx) error) error {
+	if b.writer == nil {
+		return errReadOnly
+	}
 	if err := b.take(ctx); err != nil {
 		return err
 	}
@@ -215,35 +231,4 @@ func (b *backend) setSynchronous(ctx context.Context, d entindex.Durability) err
 	}
 	b.leveled, b.level = true, d
 	return nil
-}
-
-func isBusy(err error) bool {
-	code := resultCode(err)
-	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
-}
-
-// resultCode returns SQLite's primary result code; 0 where err is no error of SQLite's.
-func resultCode(err error) int {
-	var failure *sqlite.Error
-	if !errors.As(err, &failure) {
-		return 0
-	}
-	return failure.Code() & 0xff
-}
-
-// Wrap implements entindex.Backend.
-func (b *backend) Wrap(err error) error {
-	var kind error
-	switch resultCode(err) {
-	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:
-		kind = backup.ErrUnavailable
-	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		kind = backup.ErrCorrupt
-	default:
-		return err
-	}
-	if errors.Is(err, kind) {
-		return err
-	}
-	return fmt.Errorf("index in %s: %w: %w", b.path, kind, err)
 }

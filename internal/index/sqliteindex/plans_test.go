@@ -54,8 +54,17 @@ func TestPlansOfPages(t *testing.T) {
 		{"end of a page", []any{endPage, 1, []byte{}, 0, 1}, []string{byKey}},
 		{"end of everything", tree(entindex.Range{}), []string{byPath}},
 		{"end of a tree", tree(subtree), []string{byPathEnds}},
+		{"keep what began", []any{keepBegun, 1, 1}, []string{"SEARCH pages USING INDEX pages_first (shard=? AND first_snapshot=?)"}},
 		{"undo what began", []any{undoBegun, 1, 1}, []string{"SEARCH pages USING INDEX pages_first (shard=? AND first_snapshot=?)"}},
 		{"undo what ended", []any{undoEnded, 1, 1}, []string{"SEARCH pages USING INDEX pages_last (shard=? AND last_snapshot=?)"}},
+		{"an interrupted listing", []any{selectInterrupted, 1, []byte{}, 0}, []string{"SEARCH interrupted_pages USING INDEX interrupted_pages_key (shard=? AND directory=? AND page=?)"}},
+		{"drop interrupted pages", []any{dropInterrupted, 1}, []string{"SEARCH interrupted_pages USING INDEX interrupted_pages_key (shard=?)"}},
+		{"copies", []any{selectCopies, []byte{}}, []string{"SEARCH chunk_copies USING PRIMARY KEY (id=?)"}},
+		{"one more place", []any{insertCopy, []byte{}, 1, 0, 0, 1}, []string{"SEARCH chunks EXISTS USING PRIMARY KEY (id=?)"}},
+		{"a known list", []any{selectKnownList, []byte{}}, []string{"SEARCH chunk_lists USING COVERING INDEX sqlite_autoindex_chunk_lists_1 (list=?)"}},
+		{"unrecorded", []any{"SELECT * FROM snapshots WHERE ended IS NOT NULL AND NOT recorded" + newest("ASC")}, []string{"SCAN snapshots USING INDEX snapshot_unrecorded"}},
+		{"snapshots", []any{"SELECT * FROM snapshots" + newest("DESC")}, []string{"SCAN snapshots USING INDEX snapshot_sort_time_shard_id_number_filer_id"}},
+		{"snapshots of a shard", []any{"SELECT * FROM snapshots WHERE shard_id = 1 ORDER BY number DESC LIMIT 9"}, []string{"SEARCH snapshots USING INDEX snapshot_shard_id_number (shard_id=?)"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var plan []string
@@ -75,6 +84,10 @@ func TestPlansOfPages(t *testing.T) {
 			}
 		})
 	}
+}
+
+func newest(order string) string {
+	return " ORDER BY sort_time " + order + ", shard_id " + order + ", number " + order + " LIMIT 9"
 }
 
 func built(query string, args []any) []any { return append([]any{query}, args...) }

@@ -13,21 +13,20 @@ import (
 func TestIndex(t *testing.T) { indextest.Run(t, fresh) }
 
 func fresh(t testing.TB) indextest.Database {
-	path := filepath.Join(t.TempDir(), "index.db")
-	return indextest.Database{
-		Open: func() index.Index { return open(t, path) },
-		Rows: func(table string) (n int) {
-			db, err := sql.Open("sqlite", path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
-			if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
-			return n
-		},
+	path, db := database(t)
+	return indextest.Database{Open: func() index.Index { return open(t, path) }, SQL: db}
+}
+
+// database returns a new database, and a connection to it beside the index.
+func database(t testing.TB) (path string, db *sql.DB) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "index.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_fk=1&_time_format=sqlite&_timezone=UTC&_busy_timeout=5000")
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = db.Close() }) // nothing is written by then
+	return path, db
 }
 
 func open(t testing.TB, path string) *sqliteindex.Index {

@@ -2,7 +2,6 @@ package sqliteindex_test
 
 import (
 	"database/sql"
-	"path/filepath"
 	"testing"
 
 	"github.com/pressly/goose/v3"
@@ -12,27 +11,39 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-func TestUpgrade(t *testing.T) {
+func TestDowngrade(t *testing.T) {
 	path, db := database(t)
 	files, err := migrations.FS(migrations.SQLite)
 	if err != nil {
 		t.Fatal(err)
 	}
-	indextest.Upgrade(t, goose.DialectSQLite3, files, db, func() index.Index { return open(t, path) })
+	tables := func() (names []string) {
+		rows, err := db.QueryContext(t.Context(), "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return collect(t, rows)
+	}
+	indextest.Downgrade(t, goose.DialectSQLite3, files, db, tables, func() index.Index { return open(t, path) })
+}
+
+// collect reads rows of one text each.
+func collect(t *testing.T, rows *sql.Rows) (texts []string) {
+	defer rows.Close()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, s)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return texts
 }
 
 func TestNewerIndex(t *testing.T) {
 	path, db := database(t)
 	indextest.Newer(t, db, func() index.Index { return open(t, path) })
-}
-
-// database returns a new database, and a connection to it beside the index.
-func database(t *testing.T) (path string, db *sql.DB) {
-	path = filepath.Join(t.TempDir(), "index.db")
-	db, err := sql.Open("sqlite", "file:"+path+"?_fk=1&_time_format=sqlite&_timezone=UTC&_busy_timeout=5000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() }) // nothing is written by then
-	return path, db
 }

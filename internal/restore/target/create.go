@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,12 +43,12 @@ func (d *Dir) Create(e *backup.Entry, place Place) (*File, error) {
 	}
 	mode := d.root.firstMode(e, place)
 	var err error
-	f.fd, err = d.create(f.name, mode)
+	f.fd, err = d.root.createAt(d.fd, f.name, mode)
 	if errors.Is(err, fs.ErrExist) && place.Temporary {
 		if err := d.Remove(f.name); err != nil { // left by a restore that was interrupted
 			return nil, err
 		}
-		f.fd, err = d.create(f.name, mode)
+		f.fd, err = d.root.createAt(d.fd, f.name, mode)
 	}
 	if err != nil {
 		return nil, err
@@ -66,12 +67,6 @@ func (r *Root) firstMode(e *backup.Entry, place Place) uint32 {
 	return e.Mode
 }
 
-func (d *Dir) create(name string, mode uint32) (int, error) {
-	return ignoringEINTR(func() (int, error) {
-		return unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-	})
-}
-
 // WriteAt writes all of p at offset.
 func (f *File) WriteAt(p []byte, offset int64) (int, error) {
 	if f.fd < 0 {
@@ -81,7 +76,7 @@ func (f *File) WriteAt(p []byte, offset int64) (int, error) {
 	}
 	written := 0
 	for written < len(p) {
-		n, err := ignoringEINTR(func() (int, error) { return unix.Pwrite(f.fd, p[written:], offset+int64(written)) })
+		n, err := f.dir.root.write(f.fd, p[written:], offset+int64(written))
 		if err != nil {
 			return written, err
 		}
@@ -121,41 +116,46 @@ func (f *File) reopen() error {
 func (f *File) close() error {
 	fd := f.fd
 	f.fd = -1
-	return unix.Close(fd)
+	return f.dir.root.close(fd)
 }
 
 // Finish gives the file its size (what was not written is a hole), attributes
-// and name, and closes it. end is where the data that was written ends.
+// and name, and closes it. end is where the data that was written ends. On an
+// error it has removed the file.
 func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
+	err := f.finish(e, end, report)
+	if err != nil {
+		f.Discard()
+	}
+	return err
+}
+
+func (f *File) finish(e *backup.Entry, end int64, report Report) error {
 	if _, err := f.WriteAt(nil, 0); err != nil { // opens it again if it is parked
 		return err
 	}
 	if end < e.Size {
-		if err := retryEINTR(func() error { return unix.Ftruncate(f.fd, e.Size) }); err != nil {
-			f.Discard()
+		if err := f.dir.root.truncate(f.fd, e.Size); err != nil {
 			return err
 		}
 	}
 	f.dir.root.finish(f.fd, e, f.place.Inherits, report)
 	if err := f.close(); err != nil { // where NFS says that the disk is full
-		f.Discard()
 		return err
 	}
-	if err := f.dir.rename(f.name, f.final, f.place); err != nil {
-		f.Discard()
-		return err
-	}
-	return nil
+	return f.dir.rename(f.name, f.final, f.place)
 }
 
 // Discard closes and removes a file that cannot be finished. The caller has the
-// error that matters already; a file that stays is found by its name, and
-// written anew, by the next restore to this place.
+// error that matters already; a file that stays does not look finished, is
+// found by its name, and written anew by the next restore to this place.
 func (f *File) Discard() {
 	if f.fd >= 0 {
 		_ = f.close()
 	}
-	_ = f.dir.Remove(f.name)
+	if err := f.dir.Remove(f.name); err != nil && f.name == f.final {
+		_ = f.dir.root.setTimeAt(f.dir.fd, f.name, backup.TimeOf(time.Now()))
+	}
 }
 
 // rename gives what was made under a temporary name its own.
@@ -163,15 +163,12 @@ func (d *Dir) rename(from, to string, place Place) error {
 	if !place.Temporary {
 		return nil
 	}
-	if !place.Keep {
-		return retryEINTR(func() error { return unix.Renameat(d.fd, from, d.fd, to) })
-	}
-	err := retryEINTR(func() error { return unix.Renameat2(d.fd, from, d.fd, to, unix.RENAME_NOREPLACE) })
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system without it
-		if err := unix.Linkat(d.fd, from, d.fd, to, 0); err != nil {
+	err := d.root.renameAt(d.fd, from, to, !place.Keep)
+	if place.Keep && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)) { // a file system without it
+		if err := d.root.linkAt(d.fd, from, d.fd, to); err != nil {
 			return err
 		}
-		return unix.Unlinkat(d.fd, from, 0)
+		return d.root.unlinkAt(d.fd, from, 0)
 	}
 	return err
 }
@@ -186,7 +183,7 @@ func (d *Dir) MakeSpecial(e *backup.Entry, place Place, report Report) error {
 		if place.Inherits {
 			have.UID = ^e.UID
 		}
-		d.Apply(name, e, &have, report)
+		d.Apply(name, e, &have, place.Inherits, report)
 		return nil
 	})
 }
@@ -195,22 +192,20 @@ func (d *Dir) mknod(name string, e *backup.Entry) error {
 	types := map[backup.Kind]uint32{
 		backup.FIFO: unix.S_IFIFO, backup.Socket: unix.S_IFSOCK, backup.CharDev: unix.S_IFCHR, backup.BlockDev: unix.S_IFBLK,
 	}
-	return retryEINTR(func() error {
-		if e.Kind == backup.Symlink {
-			return unix.Symlinkat(e.Target, d.fd, name)
-		}
-		bits, ok := types[e.Kind]
-		if !ok {
-			return fmt.Errorf("kind %d: %w", e.Kind, backup.ErrInvalid)
-		}
-		return unix.Mknodat(d.fd, name, bits|0o600, int(e.Rdev))
-	})
+	if e.Kind == backup.Symlink {
+		return d.root.symlinkAt(e.Target, d.fd, name)
+	}
+	bits, ok := types[e.Kind]
+	if !ok {
+		return fmt.Errorf("kind %d: %w", e.Kind, backup.ErrInvalid)
+	}
+	return d.root.mknodAt(d.fd, name, bits|0o600, e.Rdev)
 }
 
 // Link makes name another name of what oldName in from is.
 func (d *Dir) Link(from *Dir, oldName, name string, place Place) error {
 	return d.make(name, place, func(name string) error {
-		return retryEINTR(func() error { return unix.Linkat(from.fd, oldName, d.fd, name, 0) })
+		return d.root.linkAt(from.fd, oldName, d.fd, name)
 	})
 }
 

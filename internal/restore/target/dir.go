@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 
@@ -16,18 +15,28 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// TempPrefix begins the names of what is not finished.
-const TempPrefix = ".bctl-restore-"
+// tempPrefix begins the names of what is not finished.
+const tempPrefix = ".bctl-restore-"
+
+// ownPrefix begins those of one snapshot.
+func ownPrefix(salt []byte) string {
+	sum := blake3.Sum256(salt)
+	return tempPrefix + hex.EncodeToString(sum[:4]) + "-"
+}
+
+// IsOwn reports whether a name is one that unfinished files of the snapshot
+// have.
+func (r *Root) IsOwn(name string) bool { return strings.HasPrefix(name, r.own) }
 
 // tempName returns the temporary name for name in d: the same whenever this
 // snapshot is restored to this place.
 func (d *Dir) tempName(name string) string {
 	h := blake3.New()
-	h.Write(d.root.salt)
+	h.Write(d.root.o.Salt)
 	_, _ = h.WriteString(d.path + "/" + name) // a hash takes everything
 	var sum [12]byte
 	h.Digest().Read(sum[:])
-	return TempPrefix + hex.EncodeToString(sum[:])
+	return d.root.own + hex.EncodeToString(sum[:])
 }
 
 // Stat returns the attributes of a name without following it, with the target
@@ -79,7 +88,7 @@ type Made struct {
 // Mkdir makes the directory name, mode 0700, or takes the one that is there,
 // which becomes accessible to its owner (Finish sets the mode). Anything else of that name is fs.ErrExist.
 func (d *Dir) Mkdir(name string) (Made, error) {
-	err := retryEINTR(func() error { return unix.Mkdirat(d.fd, name, 0o700) })
+	err := d.root.mkdirAt(d.fd, name, 0o700)
 	existed := errors.Is(err, unix.EEXIST)
 	if err != nil && !existed {
 		return Made{}, err
@@ -100,8 +109,15 @@ func (d *Dir) Mkdir(name string) (Made, error) {
 	return d.root.inspect(fd, existed)
 }
 
-// MakeUsable is Mkdir for the target itself.
-func (r *Root) MakeUsable() (Made, error) { return r.inspect(r.fd, !r.created) }
+// MakeUsable is Mkdir for the target itself. before is what it was.
+func (r *Root) MakeUsable() (made Made, before backup.Entry, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(r.fd, &st); err != nil {
+		return Made{}, before, err
+	}
+	made, err = r.inspect(r.fd, !r.created)
+	return made, entryOf("", &st), err
+}
 
 // inspect makes an open directory usable for its owner and finds out what it
 // hands down. A new one loses what it was handed down itself.
@@ -118,18 +134,19 @@ func (r *Root) inspect(fd int, existed bool) (Made, error) {
 	made := Made{Existed: existed, Inherits: setgid || hasACL || otherwise}
 	if existed {
 		if st.Mode&0o700 != 0o700 && st.Uid == r.euid {
-			return made, unix.Fchmod(fd, st.Mode&0o7777|0o700)
+			return made, r.opened(fd).chmod(st.Mode&0o7777 | 0o700)
 		}
 		return made, nil
 	}
+	o := r.opened(fd)
 	if hasACL {
-		// Finish sets those of the snapshot.
-		_ = unix.Fremovexattr(fd, xattrDefaultACL)
-		_ = unix.Fremovexattr(fd, xattrAccessACL) // fails where there is none
+		// FinishDirectory sets those of the snapshot, and reports what it cannot remove.
+		_ = o.removeXattr(xattrDefaultACL)
+		_ = o.removeXattr(xattrAccessACL)
 	}
 	if setgid {
-		_ = unix.Fchown(fd, -1, int(r.egid)) // Finish sets the group, and reports where it cannot
-		if err := unix.Fchmod(fd, 0o700); err != nil {
+		_ = o.chown(-1, int(r.egid)) // FinishDirectory sets the group, and reports where it cannot
+		if err := o.chmod(0o700); err != nil {
 			return made, err
 		}
 	}
@@ -149,7 +166,7 @@ func (d *Dir) unlock(name string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Chmod(procPath(fd), 0o700)
+	return d.root.pathOnly(fd).chmod(0o700)
 }
 
 // openMode opens one name of d.
@@ -158,84 +175,6 @@ func (d *Dir) openMode(name string, flags int) (int, error) {
 		return -1, err
 	}
 	return d.root.openAt(d.fd, name, flags)
-}
-
-// Remove removes a name: what is not a directory, or an empty directory.
-func (d *Dir) Remove(name string) error {
-	err := retryEINTR(func() error { return unix.Unlinkat(d.fd, name, 0) })
-	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
-		return err
-	}
-	if asDirectory := retryEINTR(func() error { return unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR) }); !errors.Is(asDirectory, unix.ENOTDIR) {
-		return asDirectory
-	}
-	return err
-}
-
-// maxRemoveDepth bounds the descriptors that RemoveAll holds.
-const maxRemoveDepth = 512
-
-// RemoveAll removes a name and what is below it, crossing no symlink and no
-// mount point. removed is told each path, relative to the target.
-func (d *Dir) RemoveAll(name string, removed func(path string)) error {
-	return d.removeAll(name, removed, 0)
-}
-
-func (d *Dir) removeAll(name string, removed func(string), depth int) error {
-	path := backup.Join(d.path, name)
-	err := d.Remove(name)
-	if err == nil {
-		removed(path)
-		return nil
-	}
-	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
-		return &fs.PathError{Op: "remove", Path: path, Err: err}
-	}
-	if depth >= maxRemoveDepth {
-		return &fs.PathError{Op: "remove", Path: path, Err: errors.New("too deep")}
-	}
-	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return &fs.PathError{Op: "remove", Path: path, Err: err}
-	}
-	below := &Dir{root: d.root, path: path, fd: fd}
-	defer unix.Close(fd)
-	if err := d.sameDevice(below); err != nil {
-		return err
-	}
-	// Removing while reading skips no name only if the directory is read again until nothing is left.
-	for {
-		progress := false
-		err := below.Names(func(n string) error {
-			progress = true
-			return below.removeAll(n, removed, depth+1)
-		})
-		if err != nil {
-			return err
-		}
-		if !progress {
-			break
-		}
-		if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
-			return err
-		}
-	}
-	if err := d.Remove(name); err != nil {
-		return &fs.PathError{Op: "remove", Path: path, Err: err}
-	}
-	removed(path)
-	return nil
-}
-
-func (d *Dir) sameDevice(below *Dir) error {
-	var a, b unix.Stat_t
-	if err := errors.Join(unix.Fstat(d.fd, &a), unix.Fstat(below.fd, &b)); err != nil {
-		return err
-	}
-	if a.Dev != b.Dev {
-		return &fs.PathError{Op: "remove", Path: below.path, Err: errors.New("another file system is mounted here")}
-	}
-	return nil
 }
 
 // Names calls yield for each name in the directory until it returns an error.
@@ -261,6 +200,3 @@ func (d *Dir) Names(yield func(name string) error) error {
 		}
 	}
 }
-
-// IsTemp reports whether name is one of those that unfinished files have.
-func IsTemp(name string) bool { return strings.HasPrefix(name, TempPrefix) }

@@ -17,12 +17,21 @@
 // # What a crash leaves
 //
 // A name that is free and whose content is one write gets the file directly:
-// created with O_EXCL, for nobody else who may not have it in the end, with its mtime set last. Everything else
-// is made under a temporary name (TempPrefix and a digest of the snapshot and
-// the name) and renamed. So a file that is there under its name with its size
-// and mtime is whole, as far as the kernel was still running; after a loss of
-// power only its content can tell. The digest is the same when the restore is
-// run again, which then replaces what the first run left.
+// created with O_EXCL, for nobody else who may not have it in the end, with its
+// mtime set last. Everything else is made under a temporary name (which tells
+// the snapshot and the name) and renamed. So a file that is there under its
+// name with its size and mtime is whole, as far as the kernel was still
+// running; after a loss of power only its content can tell. The temporary name
+// is the same when the restore is run again, which then replaces what the first
+// run left.
 //
-// A directory has mode 0700 until Finish.
+// A directory has mode 0700 until FinishDirectory. A target that Open has made
+// has a mark in it until Unmark.
+//
+// # What fails
+//
+// Every call that changes the target can fail, and its error is returned or,
+// where it is about an attribute, given to a Report: then the rest is done, and
+// the file is finished without the attribute. The next restore sees that it is
+// not there (Dir.Stat, Dir.HasXattrs).
 package target

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -23,52 +24,120 @@ const maxIdleDirectories = 256
 // 4,096 with the NUL.
 const maxOpenPathBytes = 3500
 
-// A Root is an open target. Its methods may be called concurrently.
-type Root struct {
-	path    string
-	salt    []byte // of temporary names
-	fd      int
-	euid    uint32
-	egid    uint32
-	created bool
-	openat2 bool // false: the kernel has none
-	mu      sync.Mutex
-	open    map[string]*Dir
-	idle    *list.List // of *Dir without users, most recently used first
+// Options of Open.
+type Options struct {
+	Path string
+	Salt []byte // the snapshot's id: part of temporary names
+	// Mark leaves a mark in a directory that Open makes, until Unmark. Open
+	// finds it there after a restore that was interrupted.
+	Mark bool
+	// Fault, for tests, is asked before and after each call that changes the
+	// target: an error that it returns is the call's. name is the one that is
+	// changed (or of the attribute), and empty where there is a descriptor only.
+	Fault func(c Call, name string, done bool) error
 }
 
-// Open opens the directory at path, which is made (mode 0700, with its
-// parents) where it is not there. salt, the snapshot's id, is part of temporary names.
-func Open(path string, salt []byte) (*Root, error) {
+// A Root is an open target. Its methods may be called concurrently.
+type Root struct {
+	o             Options
+	own           string // beginning of the temporary names of the snapshot
+	fd            int
+	euid          uint32
+	egid          uint32
+	created       bool
+	ours          bool
+	marked        bool
+	openat2       bool // false: the kernel has none
+	noListxattrat atomic.Bool
+	mu            sync.Mutex
+	open          map[string]*Dir
+	idle          *list.List // of *Dir without users, most recently used first
+}
+
+// Open opens the directory at o.Path, which is made (mode 0700, with its
+// parents) where it is not there.
+func Open(o Options) (*Root, error) {
 	r := &Root{
-		path: path, salt: salt, openat2: true,
+		o: o, own: ownPrefix(o.Salt), openat2: true,
 		euid: uint32(os.Geteuid()), egid: uint32(os.Getegid()),
 		open: make(map[string]*Dir), idle: list.New(),
 	}
-	switch _, err := os.Stat(path); {
+	switch _, err := os.Stat(o.Path); {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := os.MkdirAll(path, 0o700); err != nil {
-			return nil, fmt.Errorf("make target: %w", err)
+		if err := r.makeTarget(); err != nil {
+			r.removeTarget()
+			return nil, fmt.Errorf("make target %s: %w", o.Path, err)
 		}
 		r.created = true
 	case err != nil:
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	fd, err := ignoringEINTR(func() (int, error) {
-		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return unix.Open(o.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if errors.Is(err, unix.ENOTDIR) {
-		return nil, fmt.Errorf("target %s is not a directory: %w", path, backup.ErrInvalid)
+		return nil, fmt.Errorf("target %s is not a directory: %w", o.Path, backup.ErrInvalid)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open target %s: %w", path, err)
+		return nil, fmt.Errorf("open target %s: %w", o.Path, err)
 	}
 	r.fd = fd
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) { // some file systems have no locks
+		unix.Close(fd)
+		return nil, fmt.Errorf("another restore to target %s is running: %w", o.Path, backup.ErrRunning)
+	}
+	if err := r.mark(); err != nil {
+		unix.Close(fd)
+		r.removeTarget()
+		return nil, fmt.Errorf("write to target %s: %w", o.Path, err)
+	}
 	return r, nil
 }
 
-// Created reports whether Open made the directory.
-func (r *Root) Created() bool { return r.created }
+// markName is the same for all snapshots: the one that is restored next may be
+// a later one.
+const markName = tempPrefix + "target"
+
+// mark marks a directory that Open has made, or finds such a mark. Only the
+// user himself can have made one that counts.
+func (r *Root) mark() error {
+	r.ours = r.created
+	if !r.o.Mark {
+		return nil
+	}
+	if r.created {
+		fd, err := r.createAt(r.fd, markName, unix.S_IRUSR|unix.S_IWUSR)
+		if err != nil {
+			return err
+		}
+		r.marked = true
+		return r.close(fd)
+	}
+	var st unix.Stat_t
+	err := unix.Fstatat(r.fd, markName, &st, unix.AT_SYMLINK_NOFOLLOW)
+	r.marked = err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Uid == r.euid && st.Nlink == 1 && st.Size == 0
+	r.ours = r.marked
+	return nil
+}
+
+// Unmark removes the mark, if there is one.
+func (r *Root) Unmark() error {
+	if !r.marked {
+		return nil
+	}
+	r.marked = false
+	return r.unlinkAt(r.fd, markName, 0)
+}
+
+// Marked reports whether the target has the mark.
+func (r *Root) Marked() bool { return r.marked }
+
+// IsMark reports whether a name in the target is that of the mark.
+func IsMark(name string) bool { return name == markName }
+
+// Ours reports whether Open made the directory, or a restore that was
+// interrupted.
+func (r *Root) Ours() bool { return r.ours }
 
 // Close closes all descriptors. No Dir may be in use any more.
 func (r *Root) Close() error {
@@ -214,19 +283,5 @@ func confined(path string, err error) error {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 		return fmt.Errorf("%q: a symlink is in the way: %w (%w)", path, backup.ErrOutside, err)
 	}
-	return err
-}
-
-func ignoringEINTR[T any](call func() (T, error)) (T, error) {
-	for {
-		v, err := call()
-		if !errors.Is(err, unix.EINTR) {
-			return v, err
-		}
-	}
-}
-
-func retryEINTR(call func() error) error {
-	_, err := ignoringEINTR(func() (struct{}, error) { return struct{}{}, call() })
 	return err
 }

@@ -19,7 +19,7 @@ import (
 func open(t *testing.T, openat2 bool) (*Root, string) {
 	t.Helper()
 	path := t.TempDir()
-	r, err := Open(path, []byte("salt"))
+	r, err := Open(Options{Path: path, Salt: []byte("salt")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestInheritedAttributes(t *testing.T) {
 	if err := unix.Setxattr(path, xattrDefaultACL, []byte(acl), 0); err != nil {
 		t.Skip("no ACLs here: ", err)
 	}
-	made, err := r.MakeUsable()
+	made, _, err := r.MakeUsable()
 	must(t, err)
 	if !made.Existed || !made.Inherits {
 		t.Fatalf("%+v", made)
@@ -186,5 +186,43 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// With listxattrat and without: what is there is compared with what is wanted, and symlinks are not followed.
+func TestHasXattrs(t *testing.T) {
+	r, path := open(t, true)
+	d, err := r.Dir("")
+	must(t, err)
+	defer d.Release()
+	a, b := backup.Xattr{Name: "user.a", Value: []byte("1")}, backup.Xattr{Name: "user.b"}
+	long := backup.Xattr{Name: "user." + strings.Repeat("n", 200), Value: []byte("long")}
+	for name, xattrs := range map[string][]backup.Xattr{"none": nil, "a": {a}, "ab": {a, b}, "long": {a, long}} {
+		must(t, os.WriteFile(filepath.Join(path, name), nil, 0o644))
+		for _, x := range xattrs {
+			must(t, unix.Setxattr(filepath.Join(path, name), x.Name, x.Value, 0))
+		}
+	}
+	must(t, os.Symlink("ab", filepath.Join(path, "link")))
+	for _, test := range []struct {
+		name   string
+		wanted []backup.Xattr
+		others bool
+		want   bool
+	}{
+		{"none", nil, true, true}, {"none", nil, false, true}, {"none", []backup.Xattr{a}, false, false},
+		{"a", []backup.Xattr{a}, true, true}, {"a", nil, true, false}, {"a", nil, false, true},
+		{"a", []backup.Xattr{{Name: "user.a", Value: []byte("2")}}, false, false},
+		{"a", []backup.Xattr{{Name: "user.a", Value: []byte("11")}}, false, false}, {"a", []backup.Xattr{{Name: "user.a"}}, false, false},
+		{"ab", []backup.Xattr{b, a}, true, true}, {"ab", []backup.Xattr{a}, true, false}, {"ab", []backup.Xattr{a}, false, true},
+		{"long", []backup.Xattr{long, a}, true, true}, {"long", []backup.Xattr{a, b}, false, false},
+		{"link", nil, true, true}, {"link", []backup.Xattr{a, b}, false, false}, {"gone", nil, false, false},
+	} {
+		for _, without := range []bool{false, true} {
+			r.noListxattrat.Store(without)
+			if got := d.HasXattrs(test.name, test.wanted, test.others); got != test.want {
+				t.Errorf("%q, wanted %v, others %v, without listxattrat %v: %v", test.name, test.wanted, test.others, without, got)
+			}
+		}
 	}
 }

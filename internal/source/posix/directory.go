@@ -26,7 +26,7 @@ type directory struct {
 	fd   int
 	self backup.Entry
 
-	denied  syscall.Errno // why it cannot be listed; else 0
+	denied  syscall.Errno // why it could not be opened to be listed; else 0
 	pending *pending      // of a buffer that was read in part; nil: nothing
 }
 
@@ -62,7 +62,7 @@ func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(n
 		return dst, 0, err
 	}
 	if d.denied != 0 {
-		return dst, 0, &fs.PathError{Op: "list", Path: d.path, Err: d.denied}
+		return dst, 0, &fs.PathError{Op: "list", Path: d.path, Err: asError(d.denied)}
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -91,11 +91,9 @@ func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(n
 			continue
 		}
 		statCalls++
-		if op, err := d.stat(s, r, e); op != "" {
+		if op, err := d.stat(s, r, e); err != nil {
 			dst = dst[:len(dst)-1]
-			if err != nil {
-				problem(name, op, err)
-			}
+			problem(name, op, err)
 		}
 	}
 	return dst, statCalls, nil
@@ -140,37 +138,43 @@ func (d *directory) keep(s *scratch, rest []record) {
 	d.pending = &pending{dents: slices.Clone(s.dents[:end]), records: slices.Clone(rest)}
 }
 
-// stat fills e. An op says that the entry is to be left out, and err, unless
-// the entry just vanished, why.
+// stat fills e; with an error it returns what failed.
 func (d *directory) stat(s *scratch, r record, e *backup.Entry) (op string, err error) {
 	name := &s.dents[r.start]
-	if errno := statEntry(d.fd, name, &s.st); errno != 0 {
-		if errno == unix.ENOENT {
-			return "stat", nil
+	for try := 1; ; try++ {
+		if errno := statEntry(d.fd, name, &s.st); errno != 0 {
+			return "stat", asError(errno)
 		}
-		return "stat", asError(errno)
-	}
-	switch s.st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR: // the file system does not say in the listing, or it was replaced since
-		e.Kind, e.Inode = backup.Directory, r.inode
-		return "", nil
-	case unix.S_IFLNK:
-		target, errno := readTarget(s, d.fd, name)
-		switch errno {
-		case 0:
+		switch s.st.Mode & unix.S_IFMT {
+		case unix.S_IFDIR: // the file system does not say in the listing, or it was replaced since
+			e.Kind, e.Inode = backup.Directory, r.inode
+			return "", nil
+		case unix.S_IFLNK:
+			target, errno := readTarget(s, d.fd, name)
+			if errno == unix.EINVAL && try < raceRetries { // it is none any more
+				continue
+			}
+			if errno != 0 {
+				return "readlink", asError(errno)
+			}
 			e.Target = target
-		case unix.ENOENT:
-			return "readlink", nil
-		case unix.EINVAL:
-			return "readlink", source.ErrStale
-		default:
-			return "readlink", asError(errno)
 		}
+		break
 	}
 	if setAttributes(e, &s.st); e.Kind == 0 {
 		return "stat", fmt.Errorf("file type %#o: %w", s.st.Mode&unix.S_IFMT, backup.ErrInvalid)
 	}
+	if known, is := d.tree.mountRoot(&s.st); is || !known && e.Device != d.self.Device {
+		e.Flags |= backup.Boundary
+	}
 	return "", nil
+}
+
+// mountRoot reports whether something is mounted at what st is of, and whether
+// the kernel says so (5.8).
+func (t *tree) mountRoot(st *unix.Statx_t) (known, is bool) {
+	known = st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && !t.noMountRoot
+	return known, known && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // readTarget reads the target of a symlink, which is no longer than a path.
@@ -201,7 +205,7 @@ func (d *directory) OpenFile(ctx context.Context, name string) (source.File, err
 	switch errno {
 	case 0:
 	case unix.ELOOP, unix.ENXIO, unix.ENODEV: // a symlink, a socket, a device without a driver
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("%w: %w", errno, source.ErrStale)}
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("%w: %w", errno, source.ErrReplaced)}
 	default:
 		return nil, &fs.PathError{Op: "open", Path: name, Err: asError(errno)}
 	}
@@ -212,7 +216,7 @@ func (d *directory) OpenFile(ctx context.Context, name string) (source.File, err
 	}
 	if backup.KindOfMode(uint32(f.st.Mode)) != backup.File {
 		unix.Close(fd)
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("no regular file any more: %w", source.ErrStale)}
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("no regular file any more: %w", source.ErrReplaced)}
 	}
 	f.init()
 	return f, nil

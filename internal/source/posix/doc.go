@@ -31,6 +31,19 @@
 // name relative to its directory's descriptor with O_NOFOLLOW, and is
 // used only if the descriptor then is a regular file.
 //
+// # The tree that is meant (I13)
+//
+// A root is identified by the type of its file system, the file system's id
+// where that lasts, its inode and its birth time. Check compares the root that
+// is open with what is at its path now, and the devices of both: two statx
+// (AT_STATX_FORCE_SYNC), two fstatfs, one open and one close. It does not compare
+// with what the root was: there are file servers whose inode numbers change.
+//
+// A file system begins where statx says so (STATX_ATTR_MOUNT_ROOT, Linux 5.8),
+// and at a subvolume of btrfs. On older kernels it begins where the device is
+// another than that of the directory above, which costs one more statx for each
+// directory that is not on the root's device.
+//
 // # Source snapshots
 //
 // The URL of a source snapshot is that of the tree that it was found in, with a query: the path below
@@ -53,6 +66,9 @@
 //
 //	the root: missing / not a directory / no permission / anything else
 //	                        backup.ErrNotFound / backup.ErrInvalid / fs.ErrPermission / backup.ErrUnavailable
+//	the root is another by now, unmounted or mounted over
+//	                        Check: source.OtherTreeError
+//	the root is gone        Check: backup.ErrUnavailable
 //	a source snapshot is gone, or another is at its path
 //	                        Open, Check: source.ErrExpired
 //	no source snapshot matches
@@ -62,10 +78,12 @@
 //	a directory vanished    OpenDirectory, Read: fs.ErrNotExist
 //	a directory became a file
 //	                        OpenDirectory: syscall.ENOTDIR
+//	a directory may be looked at, but not be listed
+//	                        OpenDirectory works, Read fails
 //	an entry vanished between getdents64 and statx
-//	                        left out
+//	                        left out; its problem is fs.ErrNotExist
 //	a file became something else before OpenFile
-//	                        source.ErrStale; fs.ErrNotExist if it is gone
+//	                        source.ErrReplaced; fs.ErrNotExist if it is gone
 //	the server forgot the descriptor (ESTALE)
 //	                        source.ErrStale
 //	a file grew or shrank while read

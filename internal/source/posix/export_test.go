@@ -8,6 +8,7 @@ import "github.com/bctl/bctl/internal/source"
 // systems take.
 
 func DisableOpenat2(t source.Tree)   { t.(*tree).noOpenat2 = true }
+func DisableMountRoot(t source.Tree) { t.(*tree).noMountRoot = true }
 func DisableXattrat(t source.Tree)   { t.(*tree).noXattrat.Store(true) }
 func DisableCachestat(t source.Tree) { t.(*tree).noCachestat.Store(true) }
 func ReadInPieces(t source.Tree)     { t.(*tree).readFor = 0 }

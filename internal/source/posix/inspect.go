@@ -200,9 +200,8 @@ func (w *surveyor) skip(ctx context.Context, path string, err error) error {
 func (w *surveyor) entry(ctx context.Context, s *scratch, d *directory, r record, name, path string) {
 	var e backup.Entry
 	begin := time.Now()
-	op, err := d.stat(s, r, &e)
-	if op != "" {
-		if err != nil {
+	if _, err := d.stat(s, r, &e); err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
 			w.seen.Denied++
 			w.seen.DeniedPath = path
 		}

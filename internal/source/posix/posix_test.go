@@ -91,11 +91,12 @@ func TestSourceOfOlderKernel(t *testing.T) {
 	open := func(t *testing.T, dir string) source.Tree {
 		tree := openTree(t, dir)
 		posix.DisableOpenat2(tree)
+		posix.DisableMountRoot(tree)
 		posix.DisableXattrat(tree)
 		posix.DisableCachestat(tree)
 		return tree
 	}
-	sourcetest.Run(t, open, sourcetest.In(memoryDirectory))
+	sourcetest.Run(t, open, sourcetest.In(memoryDirectory), sourcetest.Lacks(sourcetest.Binds))
 }
 
 func TestURL(t *testing.T) {

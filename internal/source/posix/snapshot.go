@@ -94,11 +94,14 @@ func (t *tree) openSnapshot(n *snapshot) (source.Tree, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	return &tree{
-		path: t.path, snapshot: n, root: fd,
-		device:  unix.Mkdev(s.st.Dev_major, s.st.Dev_minor),
-		options: t.options, noOpenat2: t.noOpenat2, readFor: t.readFor,
-	}, nil
+	found := &tree{path: t.path, snapshot: n, root: fd, options: t.options, noOpenat2: t.noOpenat2, readFor: t.readFor}
+	if err := found.identify(fd); err != nil {
+		unix.Close(fd)
+		return nil, t.snapshotError(n.path, err)
+	}
+	// The URL says which snapshot it is; each has a root of its own.
+	found.identity = t.identity
+	return found, nil
 }
 
 // compare fails with ErrExpired unless the directory is the root of n. It
@@ -135,15 +138,10 @@ func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, source.ErrStale) || errors.Is(err, backup.ErrOutside)
 }
 
-// Check implements source.Tree. It asks for the root that is open, which the
-// server may have forgotten, and for what is at its path, from the top.
-func (t *tree) Check(ctx context.Context) error {
-	if t.snapshot == nil {
-		return nil
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+// checkSnapshot is Check of a source snapshot. It asks for the root that is
+// open, which the server may have forgotten, and for what is at its path, from
+// the top.
+func (t *tree) checkSnapshot() error {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	if err := t.compareRoot(s); err != nil {
@@ -151,7 +149,7 @@ func (t *tree) Check(ctx context.Context) error {
 	}
 	fd, err := openRoot(t.path)
 	if err != nil {
-		return rootError(t.path, err)
+		return fmt.Errorf("%s cannot be opened any more: %w: %w", t.path, err, backup.ErrUnavailable)
 	}
 	top := &tree{path: t.path, root: fd, noOpenat2: t.noOpenat2}
 	defer top.Close()

@@ -3,12 +3,14 @@
 package posix
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +26,18 @@ type Options struct {
 	// SortByInode stats the entries of each getdents64 buffer in the order of
 	// their inodes, and returns them so. It helps on spinning disks.
 	SortByInode bool
+	// Grain is how coarse clocks of file systems may be; 0: DefaultGrain.
+	Grain time.Duration
+	// Skew is by how much the clock of another machine may be behind this one's;
+	// 0: DefaultSkew.
+	Skew time.Duration
 }
+
+// Defaults of Options.
+const (
+	DefaultGrain = 20 * time.Millisecond
+	DefaultSkew  = 5 * time.Second
+)
 
 // A Source opens trees of this machine. It is for concurrent use.
 type Source struct {
@@ -34,7 +47,11 @@ type Source struct {
 var _ source.Source = (*Source)(nil)
 
 // New returns a Source.
-func New(options Options) *Source { return &Source{options: options} }
+func New(options Options) *Source {
+	options.Grain = cmp.Or(max(options.Grain, 0), DefaultGrain)
+	options.Skew = cmp.Or(max(options.Skew, 0), DefaultSkew)
+	return &Source{options: options}
+}
 
 // URL returns the URL of an absolute path of any bytes: "/srv/a b" is
 // "posix:///srv/a%20b".
@@ -88,19 +105,12 @@ func (s *Source) open(rawURL string) (*tree, error) {
 	if err != nil {
 		return nil, rootError(path, err)
 	}
-	var st unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st); err != nil {
+	t := &tree{path: path, root: fd, options: s.options, noOpenat2: !hasOpenat2(fd), readFor: readFor}
+	if err := t.identify(fd); err != nil {
 		unix.Close(fd)
 		return nil, rootError(path, err)
 	}
-	return &tree{
-		path:      path,
-		root:      fd,
-		device:    unix.Mkdev(st.Dev_major, st.Dev_minor),
-		options:   s.options,
-		noOpenat2: !hasOpenat2(fd),
-		readFor:   readFor,
-	}, nil
+	return t, nil
 }
 
 // openRoot follows symlinks: the operator chose the path.

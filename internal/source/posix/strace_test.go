@@ -40,9 +40,31 @@ func TestSystemCalls(t *testing.T) {
 	if got := trace(t, dir, "walk"); !equalCounts(got, want) {
 		t.Errorf("a walk of 7 entries in 5 directories: %v, want %v", got, want)
 	}
+	want = map[string]int{"statx": 2, "fstatfs": 2, "openat": 1}
+	if got := trace(t, dir, "check"); !equalCounts(got, want) {
+		t.Errorf("a check of the root: %v, want %v", got, want)
+	}
 	want = map[string]int{"openat": 1, "statx": 2, "preadv2": 1, "flistxattr": 1}
 	if got := trace(t, dir, "read"); !equalCounts(got, want) {
 		t.Errorf("reading a small file: %v, want %v", got, want)
+	}
+}
+
+// What is mounted in a tree costs no more than the rest of it.
+func TestSystemCallsBelowAMount(t *testing.T) {
+	if os.Getenv("BCTL_TEST_TRACED") != "" {
+		return
+	}
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Skip("strace is not installed")
+	}
+	dir := t.TempDir()
+	treetest.Make(t, dir, treetest.Tree{"mnt": treetest.Dir()})
+	treetest.Tmpfs(t, filepath.Join(dir, "mnt"))
+	treetest.Make(t, dir, treetest.Tree{"mnt/a/b/file": treetest.File("x"), "mnt/c": treetest.Dir()})
+	want := map[string]int{"openat2": 5, "getdents64": 10, "statx": 5 + 1}
+	if got := trace(t, dir, "walk"); !equalCounts(got, want) {
+		t.Errorf("a walk of a file in 5 directories: %v, want %v", got, want)
 	}
 }
 
@@ -64,6 +86,10 @@ func TestTraced(t *testing.T) {
 		walkAll(t, tree, nil)
 	case "read":
 		readAsReader(t, d, "a")
+	case "check":
+		if err := tree.Check(context.Background()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	unix.Chdir("/end of the measured part")
 }

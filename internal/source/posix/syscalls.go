@@ -25,6 +25,8 @@ const (
 	statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 )
 
+var dotDot = &[]byte("..\x00")[0]
+
 // A scratch is the memory that one call into this package needs while it
 // lasts. What the kernel writes to or reads from lies here, not on a stack.
 type scratch struct {
@@ -34,6 +36,9 @@ type scratch struct {
 	how     unix.OpenHow
 	records []record
 }
+
+// device is st_dev of what st is of.
+func (s *scratch) device() uint64 { return unix.Mkdev(s.st.Dev_major, s.st.Dev_minor) }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 

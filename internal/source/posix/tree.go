@@ -32,9 +32,13 @@ type tree struct {
 	path      string    // that the operator named
 	snapshot  *snapshot // the source snapshot there that this is; nil: it is none
 	device    uint64
+	identity  backup.Root
+	network   bool // the file system is another machine's
 	options   Options
 	noOpenat2 bool
 	readFor   time.Duration // of one Read
+
+	noMountRoot bool // statx shall not say where something is mounted; in tests
 
 	mu   sync.RWMutex // held while root is used: its number may be another file's after Close
 	root int          // -1: closed
@@ -46,6 +50,18 @@ type tree struct {
 }
 
 func (t *tree) RootDevice() uint64 { return t.device }
+
+func (t *tree) Root() backup.Root { return t.identity }
+
+// Clock implements source.Tree. The clock of another machine may be behind by as
+// much as the options say.
+func (t *tree) Clock() (now time.Time, behind time.Duration) {
+	behind = t.options.Grain
+	if t.network {
+		behind += t.options.Skew
+	}
+	return time.Now(), behind
+}
 
 func (t *tree) Close() error {
 	t.mu.Lock()
@@ -69,10 +85,11 @@ func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory
 	defer scratches.Put(s)
 	d := &directory{tree: t, path: path}
 	fd, err := t.openDirectory(s, path, directoryFlags)
-	if errors.Is(err, fs.ErrPermission) {
-		// What it is can be known without the right to list it.
-		if fd, err = t.openDirectory(s, path, stepFlags); err == nil {
-			d.denied = unix.EACCES
+	if errno, ok := errors.AsType[syscall.Errno](err); ok && !source.IsGone(err) && !source.IsTransient(err) {
+		// What it is can be known though it cannot be listed.
+		var known error
+		if fd, known = t.openDirectory(s, path, stepFlags); known == nil {
+			d.denied, err = errno, nil
 		}
 	}
 	if err != nil {
@@ -84,7 +101,34 @@ func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: asError(errno)}
 	}
 	setAttributes(&d.self, &s.st)
+	if path != "" && t.isBoundary(s, fd) {
+		d.self.Flags |= backup.Boundary
+	}
 	return d, nil
+}
+
+// subvolumeInode is what the root of each subvolume of btrfs has. It is on a
+// device of its own, and nothing is mounted there.
+const subvolumeInode = 256
+
+// isBoundary reports whether a file system begins at the directory that fd has
+// open and s.st is of.
+func (t *tree) isBoundary(s *scratch, fd int) bool {
+	known, is := t.mountRoot(&s.st)
+	if known && (is || s.st.Ino != subvolumeInode) {
+		return is
+	}
+	return s.device() != t.device && t.isOtherDevice(s, fd)
+}
+
+// isOtherDevice reports whether a directory is on another device than the one
+// above it. Where its device is the root's nobody asks.
+func (t *tree) isOtherDevice(s *scratch, fd int) bool {
+	device := s.device()
+	if errno := statx(fd, dotDot, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, &s.st); errno != 0 {
+		return true // rather a boundary too many: what is beyond one is not joined with what is not
+	}
+	return s.device() != device
 }
 
 // checkPath refuses what is not a path below the root by its form alone.

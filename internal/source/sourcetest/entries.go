@@ -213,7 +213,7 @@ func makeDeep(t *testing.T, dir, name string, pathBytes int) (path string) {
 	return path
 }
 
-// What vanishes while a directory is read is left out and is no problem; what
+// What vanishes while a directory is read is left out, and said to be gone; what
 // stays comes.
 func (s *suite) testVanishing(t *testing.T) {
 	dir, tree := s.tree(t)

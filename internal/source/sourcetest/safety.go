@@ -23,9 +23,9 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A file that became something else after it was listed is ErrStale, at once:
+// A file that became something else after it was listed is ErrReplaced, at once:
 // a fifo without a writer does not block.
-func (s *suite) testStaleFile(t *testing.T) {
+func (s *suite) testReplacedFile(t *testing.T) {
 	dir, tree := s.tree(t)
 	outside := t.TempDir()
 	treetest.Make(t, outside, treetest.Tree{"file": treetest.File("secret")})
@@ -53,8 +53,8 @@ func (s *suite) testStaleFile(t *testing.T) {
 	}
 	treetest.Make(t, dir, replacements)
 	for name := range replacements {
-		if f, err := d.OpenFile(context.Background(), name); !errors.Is(err, source.ErrStale) {
-			t.Errorf("%s: error %v, want ErrStale", name, err)
+		if f, err := d.OpenFile(context.Background(), name); !errors.Is(err, source.ErrReplaced) {
+			t.Errorf("%s: error %v, want ErrReplaced", name, err)
 			if err == nil {
 				f.Close()
 			}
@@ -155,7 +155,7 @@ func (s *suite) testSwappedRapidly(t *testing.T) {
 		outcomes["file: "+tryReadFile(t, root, "file")]++
 	}
 	swapper.Wait()
-	for _, want := range []string{"directory: inside", "directory: outside", "file: inside", "file: stale"} {
+	for _, want := range []string{"directory: inside", "directory: outside", "file: inside", "file: replaced"} {
 		if outcomes[want] == 0 {
 			t.Errorf("never %q: the race was not met", want)
 		}
@@ -178,8 +178,8 @@ func tryRead(t *testing.T, tree source.Tree, path string) string {
 
 func tryReadFile(t *testing.T, d source.Directory, name string) string {
 	f, err := d.OpenFile(context.Background(), name)
-	if errors.Is(err, source.ErrStale) {
-		return "stale"
+	if errors.Is(err, source.ErrReplaced) {
+		return "replaced"
 	}
 	if err != nil {
 		t.Errorf("open %s: %v", name, err)

@@ -34,7 +34,6 @@ func RunSnapshots(t *testing.T, src source.Source, url func(dir string) string) 
 		"NothingOutside":  s.testNothingOutside,
 		"BadPatterns":     s.testBadPatterns,
 		"BadURLs":         s.testBadURLs,
-		"OrdinaryTree":    s.testOrdinaryTree,
 		"Rotation":        s.testRotation,
 		"Removed":         s.testRemoved,
 		"RemovedWithTop":  s.testRemovedWithTop,
@@ -198,18 +197,6 @@ func (s *snapshots) testBadURLs(t *testing.T) {
 	}
 }
 
-func (s *snapshots) testOrdinaryTree(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "tree")
-	treetest.Make(t, dir, treetest.Tree{"file": treetest.File("")})
-	tree := s.open(t, s.url(dir))
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := tree.Check(t.Context()); err != nil {
-		t.Errorf("a tree that is no source snapshot: %v", err)
-	}
-}
-
 // hourly.0 becomes hourly.1, and a new one takes its place.
 func (s *snapshots) testRotation(t *testing.T) {
 	dir := t.TempDir()
@@ -247,8 +234,8 @@ func (s *snapshots) testRemovedWithTop(t *testing.T) {
 	if err := os.Rename(dir, dir+"-moved"); err != nil {
 		t.Fatal(err)
 	}
-	if err := tree.Check(t.Context()); !errors.Is(err, backup.ErrNotFound) {
-		t.Errorf("Check: error %v, want ErrNotFound", err)
+	if err := tree.Check(t.Context()); !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("Check: error %v, want ErrUnavailable", err)
 	}
 	if _, err := s.source.Open(t.Context(), url); !errors.Is(err, backup.ErrNotFound) {
 		t.Errorf("Open: error %v, want ErrNotFound", err)

@@ -7,7 +7,9 @@ package sourcetest
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"testing"
@@ -33,6 +35,8 @@ const (
 	LocalErrors
 	// Devices: device numbers of directories, files and nodes are the kernel's.
 	Devices
+	// Binds: a bind mount is a Boundary although it is on the same device.
+	Binds
 )
 
 // An Option changes what Run does.
@@ -75,7 +79,15 @@ func Run(t *testing.T, open func(t *testing.T, dir string) source.Tree, options 
 		"Extents":        s.testExtents,
 		"Xattrs":         s.testXattrs,
 		"XattrLimit":     s.testXattrLimit,
-		"StaleFile":      s.testStaleFile,
+		"ReplacedFile":   s.testReplacedFile,
+		"Root":           s.testRoot,
+		"Clock":          s.testClock,
+		"Check":          s.testCheck,
+		"CheckUnmounted": s.testCheckUnmounted,
+		"Boundary":       s.testBoundary,
+		"BoundaryFile":   s.testBoundaryFile,
+		"Believe":        s.testBelieve,
+		"Closed":         s.testClosed,
 		"NotADirectory":  s.testNotADirectory,
 		"BadPaths":       s.testBadPaths,
 		"Outside":        s.testOutside,
@@ -112,14 +124,17 @@ func openDirectory(t testing.TB, tree source.Tree, path string) source.Directory
 	return d
 }
 
-// readAll reads a directory to its end. A problem fails the test.
+// readAll reads a directory to its end. A problem fails the test, but for an
+// entry that has vanished.
 func readAll(t testing.TB, d source.Directory) (entries []backup.Entry, statCalls int) {
 	t.Helper()
 	for {
 		var n int
 		var err error
 		entries, n, err = d.Read(context.Background(), entries, func(name, op string, err error) {
-			t.Errorf("problem with %q: %s: %v", name, op, err)
+			if !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("problem with %q: %s: %v", name, op, err)
+			}
 		})
 		statCalls += n
 		if err == io.EOF {

@@ -40,6 +40,7 @@ type SliceWalked struct {
 	Failed        string                 `protobuf:"bytes,13,opt,name=failed,proto3" json:"failed,omitempty"` // not empty: the shard cannot be walked at all, and why
 	Run           uint64                 `protobuf:"fixed64,14,opt,name=run,proto3" json:"run,omitempty"`     // random; the same in all parts of one walk
 	Source        string                 `protobuf:"bytes,15,opt,name=source,proto3" json:"source,omitempty"` // of a root task: URL of the source snapshot that was taken
+	Root          string                 `protobuf:"bytes,16,opt,name=root,proto3" json:"root,omitempty"`     // of a root task: identity of the root that was walked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -179,6 +180,13 @@ func (x *SliceWalked) GetSource() string {
 	return ""
 }
 
+func (x *SliceWalked) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
 // PackStored says that a pack is durable, and what is in it, on the subject
 // bctl.v1.commit.pack. It comes before every BatchStored that relies on it.
 type PackStored struct {
@@ -192,6 +200,7 @@ type PackStored struct {
 	ChunkIds      []byte   `protobuf:"bytes,4,opt,name=chunk_ids,json=chunkIds,proto3" json:"chunk_ids,omitempty"`
 	Frames        []uint32 `protobuf:"varint,5,rep,packed,name=frames,proto3" json:"frames,omitempty"`
 	Lengths       []uint32 `protobuf:"varint,6,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`
+	FrameBytes    []uint32 `protobuf:"varint,7,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"` // length of each frame, as it is stored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -268,6 +277,67 @@ func (x *PackStored) GetLengths() []uint32 {
 	return nil
 }
 
+func (x *PackStored) GetFrameBytes() []uint32 {
+	if x != nil {
+		return x.FrameBytes
+	}
+	return nil
+}
+
+// ListsStored says which chunks list chunks refer to, on the subject
+// bctl.v1.commit.list. It comes before every BatchStored that relies on it.
+type ListsStored struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SnapshotId    []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	Lists         []*ListsStored_List    `protobuf:"bytes,2,rep,name=lists,proto3" json:"lists,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListsStored) Reset() {
+	*x = ListsStored{}
+	mi := &file_bctl_v1_commit_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListsStored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListsStored) ProtoMessage() {}
+
+func (x *ListsStored) ProtoReflect() protoreflect.Message {
+	mi := &file_bctl_v1_commit_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListsStored.ProtoReflect.Descriptor instead.
+func (*ListsStored) Descriptor() ([]byte, []int) {
+	return file_bctl_v1_commit_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ListsStored) GetSnapshotId() []byte {
+	if x != nil {
+		return x.SnapshotId
+	}
+	return nil
+}
+
+func (x *ListsStored) GetLists() []*ListsStored_List {
+	if x != nil {
+		return x.Lists
+	}
+	return nil
+}
+
 // BatchStored is what a reader made of one attempt at a ReadBatch, on the
 // subject bctl.v1.commit.batch.
 type BatchStored struct {
@@ -286,7 +356,7 @@ type BatchStored struct {
 
 func (x *BatchStored) Reset() {
 	*x = BatchStored{}
-	mi := &file_bctl_v1_commit_proto_msgTypes[2]
+	mi := &file_bctl_v1_commit_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +368,7 @@ func (x *BatchStored) String() string {
 func (*BatchStored) ProtoMessage() {}
 
 func (x *BatchStored) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_commit_proto_msgTypes[2]
+	mi := &file_bctl_v1_commit_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +381,7 @@ func (x *BatchStored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchStored.ProtoReflect.Descriptor instead.
 func (*BatchStored) Descriptor() ([]byte, []int) {
-	return file_bctl_v1_commit_proto_rawDescGZIP(), []int{2}
+	return file_bctl_v1_commit_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *BatchStored) GetSnapshotId() []byte {
@@ -397,7 +467,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_bctl_v1_commit_proto_msgTypes[3]
+	mi := &file_bctl_v1_commit_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -409,7 +479,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_commit_proto_msgTypes[3]
+	mi := &file_bctl_v1_commit_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -422,7 +492,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_bctl_v1_commit_proto_rawDescGZIP(), []int{3}
+	return file_bctl_v1_commit_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Progress) GetWorker() string {
@@ -548,13 +618,14 @@ func (x *Progress) GetOpenSeconds() float64 {
 type SliceWalked_Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pages         []*Page                `protobuf:"bytes,1,rep,name=pages,proto3" json:"pages,omitempty"`
+	Mounts        [][]byte               `protobuf:"bytes,2,rep,name=mounts,proto3" json:"mounts,omitempty"` // directories above at which file systems begin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SliceWalked_Batch) Reset() {
 	*x = SliceWalked_Batch{}
-	mi := &file_bctl_v1_commit_proto_msgTypes[4]
+	mi := &file_bctl_v1_commit_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +637,7 @@ func (x *SliceWalked_Batch) String() string {
 func (*SliceWalked_Batch) ProtoMessage() {}
 
 func (x *SliceWalked_Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_commit_proto_msgTypes[4]
+	mi := &file_bctl_v1_commit_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,17 +660,25 @@ func (x *SliceWalked_Batch) GetPages() []*Page {
 	return nil
 }
 
+func (x *SliceWalked_Batch) GetMounts() [][]byte {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
 // Child is the directories of one WalkTask to be made.
 type SliceWalked_Child struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directories   [][]byte               `protobuf:"bytes,1,rep,name=directories,proto3" json:"directories,omitempty"`
+	Mounts        [][]byte               `protobuf:"bytes,2,rep,name=mounts,proto3" json:"mounts,omitempty"` // as in Batch
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SliceWalked_Child) Reset() {
 	*x = SliceWalked_Child{}
-	mi := &file_bctl_v1_commit_proto_msgTypes[5]
+	mi := &file_bctl_v1_commit_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +690,7 @@ func (x *SliceWalked_Child) String() string {
 func (*SliceWalked_Child) ProtoMessage() {}
 
 func (x *SliceWalked_Child) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_commit_proto_msgTypes[5]
+	mi := &file_bctl_v1_commit_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,11 +713,79 @@ func (x *SliceWalked_Child) GetDirectories() [][]byte {
 	return nil
 }
 
+func (x *SliceWalked_Child) GetMounts() [][]byte {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
+// List is one list chunk.
+type ListsStored_List struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	List          []byte                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`                         // its chunk id
+	Nested        bool                   `protobuf:"varint,2,opt,name=nested,proto3" json:"nested,omitempty"`                    // chunk_ids are list chunks
+	ChunkIds      []byte                 `protobuf:"bytes,3,opt,name=chunk_ids,json=chunkIds,proto3" json:"chunk_ids,omitempty"` // 16 bytes each
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListsStored_List) Reset() {
+	*x = ListsStored_List{}
+	mi := &file_bctl_v1_commit_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListsStored_List) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListsStored_List) ProtoMessage() {}
+
+func (x *ListsStored_List) ProtoReflect() protoreflect.Message {
+	mi := &file_bctl_v1_commit_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListsStored_List.ProtoReflect.Descriptor instead.
+func (*ListsStored_List) Descriptor() ([]byte, []int) {
+	return file_bctl_v1_commit_proto_rawDescGZIP(), []int{2, 0}
+}
+
+func (x *ListsStored_List) GetList() []byte {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+func (x *ListsStored_List) GetNested() bool {
+	if x != nil {
+		return x.Nested
+	}
+	return false
+}
+
+func (x *ListsStored_List) GetChunkIds() []byte {
+	if x != nil {
+		return x.ChunkIds
+	}
+	return nil
+}
+
 var File_bctl_v1_commit_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\n" +
-	"\x14bctl/v1/commit.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\xcc\x04\n" +
+	"\x14bctl/v1/commit.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\x90\x05\n" +
 	"\vSliceWalked\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x12\n" +
@@ -656,11 +803,14 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\bproblems\x18\f \x03(\v2\x10.bctl.v1.ProblemR\bproblems\x12\x16\n" +
 	"\x06failed\x18\r \x01(\tR\x06failed\x12\x10\n" +
 	"\x03run\x18\x0e \x01(\x06R\x03run\x12\x16\n" +
-	"\x06source\x18\x0f \x01(\tR\x06source\x1a,\n" +
+	"\x06source\x18\x0f \x01(\tR\x06source\x12\x12\n" +
+	"\x04root\x18\x10 \x01(\tR\x04root\x1aD\n" +
 	"\x05Batch\x12#\n" +
-	"\x05pages\x18\x01 \x03(\v2\r.bctl.v1.PageR\x05pages\x1a)\n" +
+	"\x05pages\x18\x01 \x03(\v2\r.bctl.v1.PageR\x05pages\x12\x16\n" +
+	"\x06mounts\x18\x02 \x03(\fR\x06mounts\x1aA\n" +
 	"\x05Child\x12 \n" +
-	"\vdirectories\x18\x01 \x03(\fR\vdirectories\"\xb3\x01\n" +
+	"\vdirectories\x18\x01 \x03(\fR\vdirectories\x12\x16\n" +
+	"\x06mounts\x18\x02 \x03(\fR\x06mounts\"\xd4\x01\n" +
 	"\n" +
 	"PackStored\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
@@ -669,7 +819,17 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\fstored_bytes\x18\x03 \x01(\x03R\vstoredBytes\x12\x1b\n" +
 	"\tchunk_ids\x18\x04 \x01(\fR\bchunkIds\x12\x16\n" +
 	"\x06frames\x18\x05 \x03(\rR\x06frames\x12\x18\n" +
-	"\alengths\x18\x06 \x03(\rR\alengths\"\x8f\x02\n" +
+	"\alengths\x18\x06 \x03(\rR\alengths\x12\x1f\n" +
+	"\vframe_bytes\x18\a \x03(\rR\n" +
+	"frameBytes\"\xb0\x01\n" +
+	"\vListsStored\x12\x1f\n" +
+	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
+	"snapshotId\x12/\n" +
+	"\x05lists\x18\x02 \x03(\v2\x19.bctl.v1.ListsStored.ListR\x05lists\x1aO\n" +
+	"\x04List\x12\x12\n" +
+	"\x04list\x18\x01 \x01(\fR\x04list\x12\x16\n" +
+	"\x06nested\x18\x02 \x01(\bR\x06nested\x12\x1b\n" +
+	"\tchunk_ids\x18\x03 \x01(\fR\bchunkIds\"\x8f\x02\n" +
 	"\vBatchStored\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x14\n" +
@@ -717,35 +877,38 @@ func file_bctl_v1_commit_proto_rawDescGZIP() []byte {
 	return file_bctl_v1_commit_proto_rawDescData
 }
 
-var file_bctl_v1_commit_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_bctl_v1_commit_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_bctl_v1_commit_proto_goTypes = []any{
 	(*SliceWalked)(nil),       // 0: bctl.v1.SliceWalked
 	(*PackStored)(nil),        // 1: bctl.v1.PackStored
-	(*BatchStored)(nil),       // 2: bctl.v1.BatchStored
-	(*Progress)(nil),          // 3: bctl.v1.Progress
-	(*SliceWalked_Batch)(nil), // 4: bctl.v1.SliceWalked.Batch
-	(*SliceWalked_Child)(nil), // 5: bctl.v1.SliceWalked.Child
-	(*Page)(nil),              // 6: bctl.v1.Page
-	(*PageName)(nil),          // 7: bctl.v1.PageName
-	(*Counts)(nil),            // 8: bctl.v1.Counts
-	(*Problem)(nil),           // 9: bctl.v1.Problem
+	(*ListsStored)(nil),       // 2: bctl.v1.ListsStored
+	(*BatchStored)(nil),       // 3: bctl.v1.BatchStored
+	(*Progress)(nil),          // 4: bctl.v1.Progress
+	(*SliceWalked_Batch)(nil), // 5: bctl.v1.SliceWalked.Batch
+	(*SliceWalked_Child)(nil), // 6: bctl.v1.SliceWalked.Child
+	(*ListsStored_List)(nil),  // 7: bctl.v1.ListsStored.List
+	(*Page)(nil),              // 8: bctl.v1.Page
+	(*PageName)(nil),          // 9: bctl.v1.PageName
+	(*Counts)(nil),            // 10: bctl.v1.Counts
+	(*Problem)(nil),           // 11: bctl.v1.Problem
 }
 var file_bctl_v1_commit_proto_depIdxs = []int32{
-	6,  // 0: bctl.v1.SliceWalked.pages:type_name -> bctl.v1.Page
-	7,  // 1: bctl.v1.SliceWalked.ended:type_name -> bctl.v1.PageName
-	4,  // 2: bctl.v1.SliceWalked.batches:type_name -> bctl.v1.SliceWalked.Batch
-	5,  // 3: bctl.v1.SliceWalked.children:type_name -> bctl.v1.SliceWalked.Child
-	8,  // 4: bctl.v1.SliceWalked.counts:type_name -> bctl.v1.Counts
-	9,  // 5: bctl.v1.SliceWalked.problems:type_name -> bctl.v1.Problem
-	6,  // 6: bctl.v1.BatchStored.pages:type_name -> bctl.v1.Page
-	8,  // 7: bctl.v1.BatchStored.counts:type_name -> bctl.v1.Counts
-	9,  // 8: bctl.v1.BatchStored.problems:type_name -> bctl.v1.Problem
-	6,  // 9: bctl.v1.SliceWalked.Batch.pages:type_name -> bctl.v1.Page
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	8,  // 0: bctl.v1.SliceWalked.pages:type_name -> bctl.v1.Page
+	9,  // 1: bctl.v1.SliceWalked.ended:type_name -> bctl.v1.PageName
+	5,  // 2: bctl.v1.SliceWalked.batches:type_name -> bctl.v1.SliceWalked.Batch
+	6,  // 3: bctl.v1.SliceWalked.children:type_name -> bctl.v1.SliceWalked.Child
+	10, // 4: bctl.v1.SliceWalked.counts:type_name -> bctl.v1.Counts
+	11, // 5: bctl.v1.SliceWalked.problems:type_name -> bctl.v1.Problem
+	7,  // 6: bctl.v1.ListsStored.lists:type_name -> bctl.v1.ListsStored.List
+	8,  // 7: bctl.v1.BatchStored.pages:type_name -> bctl.v1.Page
+	10, // 8: bctl.v1.BatchStored.counts:type_name -> bctl.v1.Counts
+	11, // 9: bctl.v1.BatchStored.problems:type_name -> bctl.v1.Problem
+	8,  // 10: bctl.v1.SliceWalked.Batch.pages:type_name -> bctl.v1.Page
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_bctl_v1_commit_proto_init() }
@@ -760,7 +923,7 @@ func file_bctl_v1_commit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bctl_v1_commit_proto_rawDesc), len(file_bctl_v1_commit_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

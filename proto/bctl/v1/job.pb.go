@@ -37,6 +37,10 @@ type Job struct {
 	Compare            uint32                 `protobuf:"varint,11,opt,name=compare,proto3" json:"compare,omitempty"`                                                     // what makes a file unchanged: 1 mtime, 2 ctime, 4 inode; 0: all of them
 	Site               string                 `protobuf:"bytes,12,opt,name=site,proto3" json:"site,omitempty"`                                                            // of the workers that can reach the source
 	ReadBytesPerSecond int64                  `protobuf:"varint,13,opt,name=read_bytes_per_second,json=readBytesPerSecond,proto3" json:"read_bytes_per_second,omitempty"` // that one batch may take; 0: no limit
+	Root               string                 `protobuf:"bytes,14,opt,name=root,proto3" json:"root,omitempty"`                                                            // identity of the root that is to be read: backup.Root; empty: not known yet
+	AllowShrink        bool                   `protobuf:"varint,15,opt,name=allow_shrink,json=allowShrink,proto3" json:"allow_shrink,omitempty"`                          // what looks like a mount that is gone is believed
+	NewRoot            bool                   `protobuf:"varint,16,opt,name=new_root,json=newRoot,proto3" json:"new_root,omitempty"`                                      // the root may be another than the last snapshot's
+	Interrupted        bool                   `protobuf:"varint,17,opt,name=interrupted,proto3" json:"interrupted,omitempty"`                                             // a snapshot that was not committed has left content of unchanged files
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -160,6 +164,34 @@ func (x *Job) GetReadBytesPerSecond() int64 {
 		return x.ReadBytesPerSecond
 	}
 	return 0
+}
+
+func (x *Job) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *Job) GetAllowShrink() bool {
+	if x != nil {
+		return x.AllowShrink
+	}
+	return false
+}
+
+func (x *Job) GetNewRoot() bool {
+	if x != nil {
+		return x.NewRoot
+	}
+	return false
+}
+
+func (x *Job) GetInterrupted() bool {
+	if x != nil {
+		return x.Interrupted
+	}
+	return false
 }
 
 // Selection says what of a shard is left out.
@@ -436,6 +468,9 @@ type Counts struct {
 	StoredBytes     int64                  `protobuf:"varint,9,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
 	ReadBytes       int64                  `protobuf:"varint,10,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
 	Errors          int64                  `protobuf:"varint,11,opt,name=errors,proto3" json:"errors,omitempty"`
+	Vanished        int64                  `protobuf:"varint,19,opt,name=vanished,proto3" json:"vanished,omitempty"` // files that were gone when they were to be read
+	Carried         int64                  `protobuf:"varint,20,opt,name=carried,proto3" json:"carried,omitempty"`   // entries whose last good copy was carried forward
+	Torn            int64                  `protobuf:"varint,21,opt,name=torn,proto3" json:"torn,omitempty"`         // files that changed each time they were read
 	WalkSeconds     float64                `protobuf:"fixed64,12,opt,name=walk_seconds,json=walkSeconds,proto3" json:"walk_seconds,omitempty"`
 	ReadSeconds     float64                `protobuf:"fixed64,13,opt,name=read_seconds,json=readSeconds,proto3" json:"read_seconds,omitempty"`
 	HashSeconds     float64                `protobuf:"fixed64,14,opt,name=hash_seconds,json=hashSeconds,proto3" json:"hash_seconds,omitempty"`
@@ -554,6 +589,27 @@ func (x *Counts) GetErrors() int64 {
 	return 0
 }
 
+func (x *Counts) GetVanished() int64 {
+	if x != nil {
+		return x.Vanished
+	}
+	return 0
+}
+
+func (x *Counts) GetCarried() int64 {
+	if x != nil {
+		return x.Carried
+	}
+	return 0
+}
+
+func (x *Counts) GetTorn() int64 {
+	if x != nil {
+		return x.Torn
+	}
+	return 0
+}
+
 func (x *Counts) GetWalkSeconds() float64 {
 	if x != nil {
 		return x.WalkSeconds
@@ -607,7 +663,7 @@ var File_bctl_v1_job_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x11bctl/v1/job.proto\x12\abctl.v1\"\x9f\x03\n" +
+	"\x11bctl/v1/job.proto\x12\abctl.v1\"\x93\x04\n" +
 	"\x03Job\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12\x19\n" +
@@ -623,7 +679,11 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	" \x01(\tR\tsnapshots\x12\x18\n" +
 	"\acompare\x18\v \x01(\rR\acompare\x12\x12\n" +
 	"\x04site\x18\f \x01(\tR\x04site\x121\n" +
-	"\x15read_bytes_per_second\x18\r \x01(\x03R\x12readBytesPerSecond\"\xad\x01\n" +
+	"\x15read_bytes_per_second\x18\r \x01(\x03R\x12readBytesPerSecond\x12\x12\n" +
+	"\x04root\x18\x0e \x01(\tR\x04root\x12!\n" +
+	"\fallow_shrink\x18\x0f \x01(\bR\vallowShrink\x12\x19\n" +
+	"\bnew_root\x18\x10 \x01(\bR\anewRoot\x12 \n" +
+	"\vinterrupted\x18\x11 \x01(\bR\vinterrupted\"\xad\x01\n" +
 	"\tSelection\x12\x18\n" +
 	"\aexclude\x18\x01 \x03(\fR\aexclude\x12,\n" +
 	"\x12exclude_if_present\x18\x02 \x03(\fR\x10excludeIfPresent\x12&\n" +
@@ -641,7 +701,7 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	"\aProblem\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\fR\x04path\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xdc\x04\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\xa6\x05\n" +
 	"\x06Counts\x12\x14\n" +
 	"\x05files\x18\x01 \x01(\x03R\x05files\x12 \n" +
 	"\vdirectories\x18\x02 \x01(\x03R\vdirectories\x12\x14\n" +
@@ -656,7 +716,10 @@ const file_bctl_v1_job_proto_rawDesc = "" +
 	"\n" +
 	"read_bytes\x18\n" +
 	" \x01(\x03R\treadBytes\x12\x16\n" +
-	"\x06errors\x18\v \x01(\x03R\x06errors\x12!\n" +
+	"\x06errors\x18\v \x01(\x03R\x06errors\x12\x1a\n" +
+	"\bvanished\x18\x13 \x01(\x03R\bvanished\x12\x18\n" +
+	"\acarried\x18\x14 \x01(\x03R\acarried\x12\x12\n" +
+	"\x04torn\x18\x15 \x01(\x03R\x04torn\x12!\n" +
 	"\fwalk_seconds\x18\f \x01(\x01R\vwalkSeconds\x12!\n" +
 	"\fread_seconds\x18\r \x01(\x01R\vreadSeconds\x12!\n" +
 	"\fhash_seconds\x18\x0e \x01(\x01R\vhashSeconds\x12)\n" +

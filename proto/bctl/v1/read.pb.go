@@ -29,6 +29,7 @@ type ReadBatch struct {
 	Batch         int64                  `protobuf:"varint,2,opt,name=batch,proto3" json:"batch,omitempty"`
 	Attempt       int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Pages         []*Page                `protobuf:"bytes,4,rep,name=pages,proto3" json:"pages,omitempty"`
+	Mounts        [][]byte               `protobuf:"bytes,5,rep,name=mounts,proto3" json:"mounts,omitempty"` // directories above at which file systems begin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -91,16 +92,24 @@ func (x *ReadBatch) GetPages() []*Page {
 	return nil
 }
 
+func (x *ReadBatch) GetMounts() [][]byte {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
 var File_bctl_v1_read_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_read_proto_rawDesc = "" +
 	"\n" +
-	"\x12bctl/v1/read.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\x80\x01\n" +
+	"\x12bctl/v1/read.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\x98\x01\n" +
 	"\tReadBatch\x12\x1e\n" +
 	"\x03job\x18\x01 \x01(\v2\f.bctl.v1.JobR\x03job\x12\x14\n" +
 	"\x05batch\x18\x02 \x01(\x03R\x05batch\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12#\n" +
-	"\x05pages\x18\x04 \x03(\v2\r.bctl.v1.PageR\x05pagesB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
+	"\x05pages\x18\x04 \x03(\v2\r.bctl.v1.PageR\x05pages\x12\x16\n" +
+	"\x06mounts\x18\x05 \x03(\fR\x06mountsB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
 
 var (
 	file_bctl_v1_read_proto_rawDescOnce sync.Once

@@ -31,6 +31,7 @@ type WalkTask struct {
 	Generation    int32                  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`  // 0: the root task; a child has its parent's plus one
 	Directories   [][]byte               `protobuf:"bytes,5,rep,name=directories,proto3" json:"directories,omitempty"` // paths within the shard, in walking order
 	Scarce        bool                   `protobuf:"varint,6,opt,name=scarce,proto3" json:"scarce,omitempty"`          // there were places for more tasks of the filer than there were tasks
+	Mounts        [][]byte               `protobuf:"bytes,7,rep,name=mounts,proto3" json:"mounts,omitempty"`           // of the directories and those above them, at which file systems begin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -107,11 +108,18 @@ func (x *WalkTask) GetScarce() bool {
 	return false
 }
 
+func (x *WalkTask) GetMounts() [][]byte {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
 var File_bctl_v1_walk_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_walk_proto_rawDesc = "" +
 	"\n" +
-	"\x12bctl/v1/walk.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\xb2\x01\n" +
+	"\x12bctl/v1/walk.proto\x12\abctl.v1\x1a\x11bctl/v1/job.proto\"\xca\x01\n" +
 	"\bWalkTask\x12\x1e\n" +
 	"\x03job\x18\x01 \x01(\v2\f.bctl.v1.JobR\x03job\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\x03R\x04task\x12\x18\n" +
@@ -120,7 +128,8 @@ const file_bctl_v1_walk_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x05R\n" +
 	"generation\x12 \n" +
 	"\vdirectories\x18\x05 \x03(\fR\vdirectories\x12\x16\n" +
-	"\x06scarce\x18\x06 \x01(\bR\x06scarceB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
+	"\x06scarce\x18\x06 \x01(\bR\x06scarce\x12\x16\n" +
+	"\x06mounts\x18\a \x03(\fR\x06mountsB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
 
 var (
 	file_bctl_v1_walk_proto_rawDescOnce sync.Once

@@ -19,6 +19,7 @@ type backupCommand struct {
 
 	exclusions  exclusions
 	allowShrink bool
+	newRoot     bool
 	tags        []string
 	filer       string
 	shards      []string
@@ -36,7 +37,8 @@ func newBackup(a *app) *cobra.Command {
 		Short: "Back trees up",
 		Long: `Makes a snapshot of each PATH, a directory of this machine. What has not changed
 since the last snapshot is not read again, and content that is stored already is not
-stored again. A backup that was interrupted is gone on with.
+stored again. After a backup that was interrupted, the next looks at the whole tree
+again, and uses what the other has stored.
 
 --filer, --label and --all name shards that bctl shard add has registered: all of a filer
 (with --shard: these), of the filers with a label, or of all filers.
@@ -63,7 +65,8 @@ What --exclude and its like leave out comes on top of what filer and shard leave
 	}
 	flags := cmd.Flags()
 	c.exclusions.flags(cmd, "PATH")
-	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if there are far fewer files than last time")
+	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if there is far less than last time")
+	flags.BoolVar(&c.newRoot, "new-root", false, "take the tree that is there for the shard's from now on: a file system\nthat was restored or migrated")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
 	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: the filer that it is on (default: this machine)")
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
@@ -106,18 +109,6 @@ type target struct {
 
 func (t *target) String() string { return display(t.filer) + " " + display(t.shard.Name) }
 
-// directories returns the absolute paths of the directories to back up.
-func directories(paths []string) (found []string, err error) {
-	for _, path := range paths {
-		dir, err := directory(path)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, filepath.Clean(dir))
-	}
-	return found, nil
-}
-
 // directory returns the absolute path of a directory of this machine.
 func directory(path string) (string, error) {
 	info, err := os.Stat(path)
@@ -132,29 +123,77 @@ func directory(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// ofPaths returns the shards that directories of this machine are, made on first use.
-func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []string) ([]target, error) {
-	name := c.filer
-	if name == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return nil, fmt.Errorf("find this machine's name (--filer sets one): %w", err)
+// ofPaths returns the shards that directories of this machine are, made on first use. A path that
+// is none is reported, and does not keep the others from being backed up.
+func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []string, r *report) ([]target, error) {
+	var dirs []string
+	for _, path := range paths {
+		dir, err := directory(path)
+		if err == nil {
+			dirs = append(dirs, dir)
+		} else if err := r.failed(path, err); err != nil {
+			return nil, err
 		}
-		name = host
 	}
-	filer, err := i.EnsureFiler(ctx, name)
+	if len(dirs) == 0 {
+		return nil, nil
+	}
+	filer, err := c.filerOfPaths(ctx, i, dirs)
 	if err != nil {
 		return nil, err
 	}
 	var targets []target
-	for _, path := range paths {
-		shard, err := i.EnsureShard(ctx, filer.ID, path, sourceURL(path))
-		if err != nil {
-			return nil, err
+	for _, dir := range dirs {
+		shard, err := shardOfPath(ctx, i, &filer, dir)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case err == nil:
+			targets = append(targets, target{filer.Name, shard})
+		default:
+			if err := r.failed(dir, err); err != nil {
+				return nil, err
+			}
 		}
-		targets = append(targets, target{name, shard})
 	}
 	return targets, nil
+}
+
+// filerOfPaths returns the filer that directories of this machine are on. One that was removed is
+// not brought back: somebody meant that nothing of it is backed up any more.
+func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs []string) (backup.Filer, error) {
+	name := c.filer
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return backup.Filer{}, fmt.Errorf("find this machine's name (--filer sets one): %w", err)
+		}
+		name = host
+	}
+	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
+	if err != nil {
+		return backup.Filer{}, err
+	}
+	if len(found) > 0 && found[0].Retired {
+		again := fmt.Sprintf("bctl filer add %s", display(name))
+		for _, dir := range dirs {
+			again += fmt.Sprintf(" && bctl shard add %s %s", display(name), display(dir))
+		}
+		return backup.Filer{}, fmt.Errorf("filer %s was removed (bctl filer rm), so nothing of it is backed up; this brings it back: %s", display(name), again)
+	}
+	return i.EnsureFiler(ctx, name)
+}
+
+// shardOfPath returns the shard that a directory is. One that was removed is not brought back either.
+func shardOfPath(ctx context.Context, i index.Catalog, filer *backup.Filer, dir string) (backup.Shard, error) {
+	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer.Name, Name: dir, Retired: true})
+	if err != nil {
+		return backup.Shard{}, err
+	}
+	if len(found) > 0 && found[0].Retired {
+		return backup.Shard{}, fmt.Errorf("shard %s of filer %s was removed (bctl shard rm), so it is not backed up; this brings it back: bctl shard add %[2]s %[1]s", display(dir), display(filer.Name))
+	}
+	return i.EnsureShard(ctx, filer.ID, dir, sourceURL(dir))
 }
 
 // registered returns the shards that the flags name.
@@ -229,25 +268,23 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 	if err := c.check(paths); err != nil {
 		return err
 	}
-	dirs, err := directories(paths)
-	if err != nil {
-		return err
-	}
-	r, err := c.app.openRepository(ctx)
+	r, err := c.app.openRepository(ctx, toWrite)
 	if err != nil {
 		return err
 	}
 	defer r.close()
 	var targets []target
-	if len(dirs) > 0 {
-		targets, err = c.ofPaths(ctx, r.index, dirs)
+	report := newReport(c.app, r.index, len(paths))
+	report.unmatched = c.given() // as long as nobody has seen otherwise
+	if len(paths) > 0 {
+		targets, err = c.ofPaths(ctx, r.index, paths, report)
 	} else {
 		targets, err = c.registered(ctx, r.index)
+		report.asked = len(targets)
 	}
 	if err != nil {
 		return err
 	}
-	report := newReport(c.app, r.index, len(targets))
 	if c.app.cfg.Fleet() {
 		return c.inFleet(ctx, r, targets, report)
 	}
@@ -256,5 +293,8 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 
 // request is what BeginSnapshot is asked for.
 func (c *backupCommand) request() backup.Snapshot {
-	return backup.Snapshot{ID: backup.NewSnapshotID(), Selection: c.selection, AllowShrink: c.allowShrink, Tags: c.tags}
+	return backup.Snapshot{ID: backup.NewSnapshotID(), Selection: c.selection, AllowShrink: c.allowShrink, NewRoot: c.newRoot, Tags: c.tags}
 }
+
+// given are the patterns of --exclude: what is in files is for many trees, and need not match in each.
+func (c *backupCommand) given() []string { return notEmpty(c.exclusions.patterns) }

@@ -59,7 +59,7 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 	case c.all && (narrowed || len(given) > 0), narrowed && len(given) > 0:
 		return usage("name snapshots, or --filer and --shard, or --all, but not both")
 	}
-	return c.app.withIndex(ctx, func(i index.Index) error {
+	return c.app.withIndex(ctx, toWrite, func(i index.Index) error {
 		wanted, err := c.wanted(ctx, i, given)
 		if err != nil {
 			return err

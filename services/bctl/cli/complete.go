@@ -23,7 +23,7 @@ func (a *app) complete(cmd *cobra.Command, given []string, list names) ([]string
 	var found []string
 	err := a.configure(cmd)
 	if err == nil {
-		err = a.withIndex(ctx, func(i index.Index) (err error) {
+		err = a.withIndex(ctx, toRead, func(i index.Index) (err error) {
 			found, err = list(ctx, i, cmd, given)
 			return err
 		})

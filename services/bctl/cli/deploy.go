@@ -57,6 +57,9 @@ type deployInit struct {
 	ifMissing      bool
 }
 
+// maxDays is how long a certificate may be valid: no longer than its authority.
+const maxDays = 10 * 365
+
 func newDeployInit(a *app) *cobra.Command {
 	c := &deployInit{app: a}
 	cmd := &cobra.Command{
@@ -85,7 +88,7 @@ s3-credentials; for minio and versitygw they are made here, and --store-endpoint
 	flags.StringVar(&p.Store.Region, "store-region", "", "`REGION` of the store")
 	flags.StringSliceVar(&p.Sites, "site", []string{backup.DefaultSite}, "`SITE` of walkers and readers (may be repeated)")
 	flags.StringVar(&p.Name, "name", "bctl", "`NAME` of the installation, which begins the names of roles at Postgres and of keys at the store")
-	flags.IntVar(&p.Days, "days", 365, "how many `DAYS` certificates are valid")
+	numberFlag(flags, &p.Days, "days", 365, 1, maxDays, "how many `DAYS` certificates are valid")
 	flags.BoolVar(&c.inPlace, "in-place", false, "let the servers' configurations name files where they are made: for a trial on one machine")
 	flags.BoolVar(&c.ifMissing, "if-missing", false, "do nothing where there is an installation")
 	return cmd

@@ -4,21 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/services/bctl/embedded"
+	"github.com/bctl/bctl/services/bctl/wire"
 )
 
 func sourceURL(path string) string { return posix.URL(path) }
 
 // parts are what backups in this process work with.
 func (a *app) parts(r *repository) (embedded.Options, error) {
-	key, err := repo.ReadWorkerKey(a.cfg.WorkerKey, r.object.ID)
+	key, err := r.object.ReadWorkerKey(a.cfg.WorkerKey)
+	if err != nil {
+		return embedded.Options{}, err
+	}
+	committerKey, err := r.object.ReadCommitterKey(a.cfg.CommitterKey)
+	if err != nil {
+		return embedded.Options{}, err
+	}
+	keys, err := wire.JournalKeys(&r.object, committerKey)
 	if err != nil {
 		return embedded.Options{}, err
 	}
@@ -28,10 +39,10 @@ func (a *app) parts(r *repository) (embedded.Options, error) {
 	}
 	w := &a.cfg.Worker
 	o := embedded.Options{
-		Index: r.index, Store: r.store, Source: posix.New(posix.Options{}), Repository: r.object.Repository,
-		WorkerKey: key, Log: a.log, LockDir: locks,
+		Index: r.index, Store: r.store, Source: wire.OpenSource(a.cfg), Repository: r.object.Repository,
+		WorkerKey: key, Keys: keys, Log: a.log, LockDir: locks,
 	}
-	o.Walker.Tasks, o.Walker.Directories, o.Walker.Grain = w.Tasks, w.Directories, w.Grain
+	o.Walker.Tasks, o.Walker.Directories = w.Tasks, w.Directories
 	o.Reader.Batches, o.Reader.InHand, o.Reader.Workers, o.Reader.Linger = w.Batches, w.InHand, w.Workers, w.Linger
 	return o, nil
 }
@@ -45,21 +56,57 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 	for n := range targets {
 		t := &targets[n]
 		started := time.Now()
+		var watch patternWatch
+		o.Walker.Compile = watch.compile
 		s, err := c.one(ctx, o, t)
 		switch {
 		case err == nil:
-			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started))
+			var unmatched []string
+			if s.State == backup.Committed { // what a snapshot that failed left out is not known
+				unmatched = watch.unmatched(c.given())
+			}
+			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started), unmatched)
 		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
-			c.app.term.println("The snapshot of " + display(t.shard.Name) + " is not complete. The next bctl backup of it goes on where this one stopped.")
+			c.app.term.println("The snapshot of " + display(t.shard.Name) + " is not complete. The next bctl backup of it uses what this one has stored.")
 			return context.Cause(ctx)
 		default:
-			err = report.failed(t, err)
+			err = report.failed(t.shard.Name, err)
 		}
 		if err != nil {
 			return err
 		}
 	}
+	c.copyIndex(ctx, o)
 	return report.result()
+}
+
+// copyIndex puts a copy of the index into the store where the last one does not
+// have the last change. The backup is good without: the next one tries again.
+func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) {
+	idx, ok := o.Index.(*sqliteindex.Index)
+	if !ok {
+		return
+	}
+	changed, err := lastChange(ctx, idx)
+	if err == nil && !changed.IsZero() {
+		err = embedded.CopyIndex(ctx, idx, o.Store, o.Keys, changed)
+	}
+	if err != nil {
+		c.app.note("the store has no copy of the index of this backup; the next backup tries again: %v", err)
+	}
+}
+
+// lastChange returns when the last of the newest snapshots that changed anything
+// was committed; zero where none of them did.
+func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err error) {
+	const newest = 100
+	found, err := idx.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}, Limit: newest})
+	for i := range found {
+		if s := &found[i]; s.Segment.Parts > 0 && s.Committed.After(at) {
+			at = s.Committed
+		}
+	}
+	return at, err
 }
 
 // one backs one shard up.
@@ -70,18 +117,41 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 	if err != nil {
 		return backup.Snapshot{}, err
 	}
+	request, err := c.requestOf(t)
+	if err != nil {
+		return backup.Snapshot{}, err
+	}
 	progress := newTracker()
 	if len(before) > 0 {
 		progress.expect(backup.SnapshotID{}, before[0].Counts.Files, before[0].Counts.Bytes)
 	}
 	stop := c.app.animate(progress.line)
 	defer stop()
-	s, err := embedded.Backup(ctx, o, t.shard, c.request(), func(p backup.Progress) {
+	s, err := embedded.Backup(ctx, o, t.shard, request, func(p backup.Progress) {
 		p.Snapshot = backup.SnapshotID{} // there is one only
 		progress.add(p)
 	})
 	if err != nil {
 		return s, fmt.Errorf("back up %s: %w", display(t.shard.Name), err)
+	}
+	return s, nil
+}
+
+// requestOf is request for one tree: without the repository itself.
+func (c *backupCommand) requestOf(t *target) (backup.Snapshot, error) {
+	s := c.request()
+	root, err := posix.Path(t.shard.Source)
+	if err != nil {
+		return s, err
+	}
+	own, err := leftOut(c.app.cfg, root)
+	if err != nil {
+		return s, err
+	}
+	s.Selection.Exclude = slices.Clone(s.Selection.Exclude)
+	for _, path := range own {
+		c.app.note("%s belongs to the repository, and is left out", display(filepath.Join(root, path)))
+		s.Selection.Exclude = append(s.Selection.Exclude, "/"+escapePattern(path))
 	}
 	return s, nil
 }

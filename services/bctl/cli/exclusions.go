@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -16,7 +15,7 @@ import (
 type exclusions struct {
 	patterns, files, ifPresent []string
 	oneFileSystem              bool
-	larger                     string
+	largerBytes                int64
 }
 
 // flags adds the flags to a command; root is what patterns are relative to.
@@ -26,7 +25,7 @@ func (x *exclusions) flags(cmd *cobra.Command, root string) {
 	flags.StringArrayVar(&x.files, "exclude-file", nil, "`FILE` of patterns, as .gitignore (may be repeated)")
 	flags.StringArrayVar(&x.ifPresent, "exclude-if-present", nil, "leave out what is in directories that have a `NAME` in them (may be repeated)")
 	flags.BoolVar(&x.oneFileSystem, "one-file-system", false, "leave out what is mounted below "+root)
-	flags.StringVar(&x.larger, "exclude-larger-than", "", "leave out files above `SIZE` (500MB, 2GiB)")
+	sizeFlag(flags, &x.largerBytes, "exclude-larger-than", "leave out files above `SIZE` (500MB, 2GiB)")
 }
 
 // apply returns s with what was given in the place of what was there. An empty
@@ -51,11 +50,7 @@ func (x *exclusions) apply(cmd *cobra.Command, s backup.Selection) (backup.Selec
 		s.OneFileSystem = x.oneFileSystem
 	}
 	if given("exclude-larger-than") {
-		bytes, err := humanize.ParseBytes(x.larger)
-		if err != nil || bytes > 1<<62 {
-			return s, usage("--exclude-larger-than %q is not a size (500MB, 2GiB)", x.larger)
-		}
-		s.ExcludeLargerBytes = int64(bytes)
+		s.ExcludeLargerBytes = x.largerBytes
 	}
 	if _, err := selection.Compile(s); err != nil {
 		return s, usage("%v", err)

@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
+	"syscall"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/store"
 )
 
 // The exit statuses of bctl. They never change.
@@ -72,5 +74,16 @@ func message(err error) string {
 	if errors.Is(err, run.ErrInterrupted) {
 		return "interrupted"
 	}
-	return err.Error()
+	return err.Error() + advice(err)
+}
+
+// advice is what to do about what the system refuses, wherever it did: the errors name the place.
+func advice(err error) string {
+	switch {
+	case errors.Is(err, syscall.EROFS):
+		return "; mount it so that it can be written"
+	case errors.Is(err, store.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "; make space there, and run the command again"
+	}
+	return ""
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -28,18 +26,22 @@ all workers together, and a change of them holds at once, for what is running as
 type filerFlags struct {
 	site                   string
 	walkTasks, readBatches int
-	readRate               string
+	readRate               int64 // bytes a second
 	compare                string
 	labels                 []string
 	exclusions             exclusions
 }
 
+// maxInHand is more work of one filer than there are workers for.
+const maxInHand = 1 << 16
+
 func (f *filerFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.site, "site", backup.DefaultSite, "`SITE` whose workers can reach it")
-	flags.IntVar(&f.walkTasks, "walk-tasks", 0, fmt.Sprintf("walk tasks in hand at a time, most; 0: %d", backup.DefaultWalkTasks))
-	flags.IntVar(&f.readBatches, "read-batches", 0, fmt.Sprintf("read batches in hand at a time, most; 0: %d", backup.DefaultReadBatches))
-	flags.StringVar(&f.readRate, "read-rate", "", "read no more than `SIZE` a second (50MB); 0: no limit")
+	numberFlag(flags, &f.walkTasks, "walk-tasks", 0, 0, maxInHand, fmt.Sprintf("walk tasks in hand at a time, most; 0: %d", backup.DefaultWalkTasks))
+	numberFlag(flags, &f.readBatches, "read-batches", 0, 0, maxInHand, fmt.Sprintf("read batches in hand at a time, most; 0: %d", backup.DefaultReadBatches))
+	flags.Var(&parsed[int64]{&f.readRate, "", "string", func(text string) (int64, error) { return parseSize(strings.TrimSuffix(text, "/s")) }},
+		"read-rate", "read no more than `SIZE` a second (50MB); 0: no limit")
 	flags.StringVar(&f.compare, "compare", backup.CompareAll.String(), "`ATTRIBUTES` that must be equal, beside the size, for a file to count as unchanged")
 	flags.StringArrayVar(&f.labels, "label", nil, "`KEY=VALUE` to find it by (may be repeated)")
 	f.exclusions.flags(cmd, "each shard")
@@ -54,24 +56,14 @@ func (f *filerFlags) apply(cmd *cobra.Command, filer backup.Filer) (_ backup.Fil
 		}
 		filer.Site = f.site
 	}
-	for _, limit := range []struct {
-		flag  string
-		value int
-		to    *int
-	}{{"walk-tasks", f.walkTasks, &filer.Limits.WalkTasks}, {"read-batches", f.readBatches, &filer.Limits.ReadBatches}} {
-		if limit.value < 0 || limit.value > math.MaxInt32 {
-			return filer, usage("--%s %d is not a number of 0 or more", limit.flag, limit.value)
-		}
-		if given(limit.flag) {
-			*limit.to = limit.value
-		}
+	if given("walk-tasks") {
+		filer.Limits.WalkTasks = f.walkTasks
+	}
+	if given("read-batches") {
+		filer.Limits.ReadBatches = f.readBatches
 	}
 	if given("read-rate") {
-		bytes, err := humanize.ParseBytes(strings.TrimSuffix(f.readRate, "/s"))
-		if err != nil || bytes > math.MaxInt64 {
-			return filer, usage("--read-rate %q is not a size (50MB, 1GiB; 0: no limit)", f.readRate)
-		}
-		filer.Limits.ReadBytesPerSecond = int64(bytes)
+		filer.Limits.ReadBytesPerSecond = f.readRate
 	}
 	if given("compare") {
 		if filer.Compare, err = backup.ParseCompare(f.compare); err != nil {
@@ -118,7 +110,7 @@ Sites tell which workers can reach a filer: those with the setting worker.site.`
 }
 
 func (a *app) addFiler(ctx context.Context, filer backup.Filer) error {
-	return a.withIndex(ctx, func(i index.Index) error {
+	return a.withIndex(ctx, toWrite, func(i index.Index) error {
 		_, err := i.AddFiler(ctx, filer)
 		switch {
 		case errors.Is(err, backup.ErrExists):
@@ -171,7 +163,7 @@ there; --exclude '', --exclude-if-present '' and --exclude-larger-than 0 empty i
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.filerNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
 				found, err := findFiler(cmd.Context(), i, given[0])
 				if err != nil {
 					return err
@@ -205,7 +197,7 @@ that never had one is forgotten.`,
 }
 
 func (a *app) retireFiler(ctx context.Context, name string) error {
-	return a.withIndex(ctx, func(i index.Index) error {
+	return a.withIndex(ctx, toWrite, func(i index.Index) error {
 		f, err := findFiler(ctx, i, name)
 		if err != nil {
 			return err
@@ -239,14 +231,4 @@ type removedJSON struct {
 	Filer string `json:"filer"`
 	Shard string `json:"shard,omitempty"`
 	Kept  bool   `json:"kept"` // retired, with its snapshots; else there is nothing left of it
-}
-
-// withIndex runs what needs the index only.
-func (a *app) withIndex(ctx context.Context, do func(index.Index) error) error {
-	i, err := a.openIndex(ctx)
-	if err != nil {
-		return err
-	}
-	defer i.Close()
-	return do(i)
 }

@@ -43,7 +43,7 @@ a good snapshot by its policy, or how long ago that was: then it is OVERDUE.`,
 }
 
 func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
-	return a.withIndex(ctx, func(i index.Index) error {
+	return a.withIndex(ctx, toRead, func(i index.Index) error {
 		found, err := i.ListFilers(ctx, filter)
 		if err != nil {
 			return err
@@ -193,7 +193,7 @@ func newFilerShow(a *app) *cobra.Command {
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.filerNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error {
 				f, err := findFiler(cmd.Context(), i, given[0])
 				if err != nil {
 					return err

@@ -48,7 +48,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	}
 	f := &follower{index: r.index, log: c.app.log.Warn, ended: func(s *backup.Snapshot) error {
 		progress.end(s.ID, &s.Counts)
-		return report.ended(context.WithoutCancel(ctx), s, lasted(s))
+		return report.ended(context.WithoutCancel(ctx), s, lasted(s), nil)
 	}}
 	if err == nil {
 		c.expect(ctx, r.index, begun, progress)
@@ -90,7 +90,7 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 			case errors.Is(err, backup.ErrRunning):
 				c.app.term.println(fmt.Sprintf("%s is being backed up already, as %s", t, s.ID.Short()))
 			case err != nil:
-				return report.failed(t, fmt.Errorf("back up %s: %w", t, err))
+				return report.failed("", fmt.Errorf("back up %s: %w", t, err))
 			}
 			begun = append(begun, s)
 			return nil

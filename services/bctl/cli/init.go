@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
@@ -27,12 +28,14 @@ func newInit(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Make a repository and its key",
-		Long: `Makes a repository: its index, its store, the worker key that backing up needs,
-and the identity that restoring needs. It prints where the identity is. Whoever
-loses that file loses the backups; whoever has it can read them.
+		Long: `Makes a repository: its index, its store, the worker key and the committer key,
+which backing up needs, and the identity, which restoring needs. It prints where
+the identity is. Whoever loses that file loses the backups; whoever has it can
+read them.
 
-An init that was interrupted is finished by running it again. With --if-missing, a
-repository that is there is no error: its index is brought up to this version.`,
+An init that was interrupted is finished by running it again. Key files that were
+lost are written again where the identity is. With --if-missing, a repository that
+is there is no error: its index is brought up to this version.`,
 		Example: `  bctl init --repo /backup
   bctl init --repo /backup --identity /media/usb/backup-key.txt
   bctl init --config fleet.yaml --recipient age1…`,
@@ -46,6 +49,9 @@ repository that is there is no error: its index is brought up to this version.`,
 
 func (c *initCommand) run(ctx context.Context) error {
 	a := c.app
+	if err := c.lostIndex(ctx); err != nil {
+		return err
+	}
 	i, err := wire.OpenIndex(ctx, a.cfg, true)
 	if err != nil {
 		return err
@@ -57,7 +63,7 @@ func (c *initCommand) run(ctx context.Context) error {
 	}
 	defer s.Close()
 	made, err := repo.Init(ctx, s, i, repo.Options{
-		WorkerKeyPath: a.cfg.WorkerKey, IdentityPath: a.cfg.Identity,
+		WorkerKeyPath: a.cfg.WorkerKey, CommitterKeyPath: a.cfg.CommitterKey, IdentityPath: a.cfg.Identity,
 		Recipients: append(a.cfg.Recipients, c.recipients...),
 		Chunker:    chunk.DefaultCutter, Codec: a.cfg.Codec, Now: time.Now(),
 	})
@@ -68,24 +74,64 @@ func (c *initCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return c.report(&made, s)
+}
+
+// lostIndex returns an error where the store holds backups that no index knows:
+// then an index that init makes would be in the way of the right one.
+func (c *initCommand) lostIndex(ctx context.Context) error {
+	i, err := wire.OpenIndexReadOnly(ctx, c.app.cfg)
+	if err == nil {
+		_, err = i.Repository(ctx)
+		err = errors.Join(err, i.Close())
+	}
+	if lost := c.app.noIndex(ctx, err); errors.Is(lost, repo.ErrIndexLost) {
+		return lost
+	}
+	return nil // whatever else is wrong shows when the index is opened to be made
+}
+
+// report says what was made, and what to keep elsewhere.
+func (c *initCommand) report(made *repo.Result, s store.Store) error {
+	a := c.app
 	if a.json {
 		return a.print(struct {
-			Repository string   `json:"repository"`
-			Store      string   `json:"store"`
-			Identity   string   `json:"identity"`
-			WorkerKey  string   `json:"worker_key"`
-			Recipients []string `json:"recipients"`
-		}{made.Repository.ID.String(), s.String(), made.IdentityPath, made.WorkerKeyPath, made.Repository.Recipients})
+			Repository   string   `json:"repository"`
+			Store        string   `json:"store"`
+			Identity     string   `json:"identity"`
+			WorkerKey    string   `json:"worker_key"`
+			CommitterKey string   `json:"committer_key"`
+			Signer       string   `json:"signer"`
+			Recipients   []string `json:"recipients"`
+		}{
+			made.Repository.ID.String(), s.String(), made.IdentityPath, made.WorkerKeyPath, made.CommitterKeyPath,
+			made.Signer.String(), made.Repository.Recipients,
+		})
 	}
-	_, err = fmt.Fprintf(a.out, `repository  %v
-store       %v
-worker key  %s
-identity    %s
+	fmt.Fprintf(a.out, `repository     %v
+store          %v
+worker key     %s
+committer key  %s
+identity       %s
 
 Keep a copy of the identity somewhere else: without it nothing can be restored,
 and whoever has it can read all backups.
-`, made.Repository.ID, s, made.WorkerKeyPath, made.IdentityPath)
-	return err
+`, made.Repository.ID, s, made.WorkerKeyPath, made.CommitterKeyPath, made.IdentityPath)
+	if made.SignerNote {
+		fmt.Fprintf(a.out, `
+The identity was there before. Add this line to it, so that a store that somebody
+has replaced is refused, whatever else is lost:
+
+%s
+`, seal.SignerComment(made.Repository.ID, made.Signer))
+	}
+	if path, local := a.cfg.IndexPath(); local {
+		fmt.Fprintf(a.out, `
+The index, %s, says what is where in the store. Each
+backup that changes anything puts a copy of it into the store.
+`, path)
+	}
+	return nil
 }
 
 // isWhole reports whether the store and the index hold the same repository, so

@@ -27,6 +27,8 @@ type lsCommand struct {
 	recursive bool
 	long      bool
 	table     *tabwriter.Writer
+
+	flaws flaws
 }
 
 func newLs(a *app) *cobra.Command {
@@ -49,7 +51,7 @@ backed up. With --json each entry is an object with all its attributes.`,
 }
 
 func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
-	i, err := c.app.openIndex(ctx)
+	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
 		return err
 	}
@@ -64,11 +66,16 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 	}
 	switch {
 	case e.Kind != backup.Directory:
-		return c.entry(path, e.Name, &e)
+		err = c.entry(path, e.Name, &e)
 	case c.recursive:
-		return c.tree(ctx, i, s.ID, path)
+		err = (&treeLister{lsCommand: c, index: i, snapshot: s.ID, top: path}).list(ctx)
+	default:
+		err = c.directory(ctx, i, s.ID, path)
 	}
-	return c.directory(ctx, i, s.ID, path)
+	if err != nil {
+		return err
+	}
+	return c.flaws.conclude(ctx, c.app, i, s.ID, path, &e)
 }
 
 // directory lists one directory; its subdirectories' attributes are in pages of their own.
@@ -81,12 +88,14 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.Sn
 			path := backup.Join(dir, e.Name)
 			if full && e.Kind == backup.Directory {
 				self, err := browse.Directory(ctx, i, id, path)
-				if err != nil {
+				switch {
+				case errors.Is(err, backup.ErrCorrupt) || err == nil && self == nil:
+					c.flaws.lacks(path)
+					self = nameOnly(e)
+				case err != nil:
 					return err
 				}
-				if self != nil {
-					e = self
-				}
+				e = self
 			}
 			if err := c.entry(path, entries[n].Name, e); err != nil {
 				return err
@@ -96,6 +105,10 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.Sn
 	}
 	var entries []backup.Entry
 	for e, err := range browse.Entries(ctx, i, id, dir) {
+		if errors.Is(err, backup.ErrCorrupt) {
+			c.flaws.lacks(dir)
+			break
+		}
 		if err != nil {
 			return err
 		}
@@ -110,37 +123,9 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.Sn
 	return show(entries)
 }
 
-// tree lists all that is at path and below it, in the order of a walk.
-func (c *lsCommand) tree(ctx context.Context, i index.Catalog, id backup.SnapshotID, top string) error {
-	for v, err := range i.Pages(ctx, id, top) {
-		if err != nil {
-			return err
-		}
-		page, err := listing.DecodePage(v)
-		if err != nil {
-			return err
-		}
-		if page.Self != nil && page.Path != top {
-			if err := c.entry(page.Path, page.Path, page.Self); err != nil {
-				return err
-			}
-		}
-		for n := range page.Entries {
-			e := &page.Entries[n]
-			if e.Kind == backup.Directory {
-				continue // its own first page follows
-			}
-			path := backup.Join(page.Path, e.Name)
-			if err := c.entry(path, path, e); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // entry prints one entry: path is for JSON, name for people.
 func (c *lsCommand) entry(path, name string, e *backup.Entry) error {
+	c.flaws.lists(path, e, c.long || c.app.json)
 	switch {
 	case c.app.json:
 		return c.app.print(newEntryJSON(path, e))
@@ -160,8 +145,13 @@ func longLine(w io.Writer, name string, e *backup.Entry) error {
 	if e.Kind == backup.Symlink {
 		text += " -> " + display(e.Target)
 	}
-	if e.Flags&backup.Unreadable != 0 {
-		text += "  (unreadable)"
+	for _, f := range entryFlags {
+		if e.Flags&f.flag != 0 && f.remark != "" && !e.HadVanished() {
+			text += "  (" + f.remark + ")"
+		}
+	}
+	if e.HadVanished() {
+		text += "  (vanished before it could be read)"
 	}
 	bytes := fmt.Sprint(e.Size)
 	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {
@@ -213,7 +203,6 @@ type entryJSON struct {
 	Ctime     *string           `json:"ctime"`
 	Btime     *string           `json:"btime"`
 	Inode     uint64            `json:"inode"`
-	Device    uint64            `json:"device"`
 	Nlink     uint32            `json:"nlink"`
 	Rdev      uint64            `json:"rdev,omitempty"`
 	Target    string            `json:"target,omitempty"`
@@ -226,7 +215,7 @@ func newEntryJSON(path string, e *backup.Entry) entryJSON {
 	j := entryJSON{
 		Path: path, Raw: rawBase64(path), Kind: e.Kind.String(), Mode: fmt.Sprintf("%04o", e.Mode), UID: e.UID, GID: e.GID,
 		Size: e.Size, Mtime: entryTime(e.Mtime), Ctime: entryTime(e.Ctime), Btime: entryTime(e.Btime),
-		Inode: e.Inode, Device: e.Device, Nlink: e.Nlink, Rdev: e.Rdev, Target: e.Target, TargetRaw: rawBase64(e.Target),
+		Inode: e.Inode, Nlink: e.Nlink, Rdev: e.Rdev, Target: e.Target, TargetRaw: rawBase64(e.Target),
 	}
 	for _, x := range e.Xattrs {
 		if j.Xattrs == nil {
@@ -234,15 +223,27 @@ func newEntryJSON(path string, e *backup.Entry) entryJSON {
 		}
 		j.Xattrs[x.Name] = base64.StdEncoding.EncodeToString(x.Value)
 	}
-	for _, f := range []struct {
-		flag backup.Flags
-		name string
-	}{{backup.Racy, "racy"}, {backup.Unreadable, "unreadable"}, {backup.ChangedWhileRead, "changed_while_read"}} {
+	for _, f := range entryFlags {
 		if e.Flags&f.flag != 0 {
 			j.Flags = append(j.Flags, f.name)
 		}
 	}
 	return j
+}
+
+// entryFlags are the flags of an entry by their names in JSON, and what ls -l
+// remarks.
+var entryFlags = []struct {
+	flag         backup.Flags
+	name, remark string
+}{
+	{backup.Racy, "racy", ""},
+	{backup.Unreadable, "unreadable", "could not be read"},
+	{backup.ContentMissing, "content_missing", "no copy"},
+	{backup.ChangedWhileRead, "changed_while_read", "changed while it was read"},
+	{backup.XattrsUnreadable, "xattrs_unreadable", "extended attributes could not be read"},
+	{backup.AttributesUnknown, "attributes_unknown", "attributes unknown"},
+	{backup.Boundary, "boundary", ""},
 }
 
 func entryTime(t backup.Time) *string {

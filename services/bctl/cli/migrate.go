@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
@@ -28,12 +31,17 @@ A schema that is newer than this bctl is left as it is.`,
 func migrate(ctx context.Context, a *app) error {
 	i, err := wire.OpenIndex(ctx, a.cfg, false)
 	if err != nil {
-		return err
+		return a.noIndex(ctx, err)
 	}
 	defer i.Close()
 	from, to, err := i.Migrate(ctx)
 	if err != nil {
 		return err
+	}
+	if _, err := i.Repository(ctx); errors.Is(err, backup.ErrNoRepository) {
+		if lost := a.noIndex(ctx, err); errors.Is(lost, repo.ErrIndexLost) {
+			return lost // it is not one that has just been made
+		}
 	}
 	if a.json {
 		return a.print(struct {

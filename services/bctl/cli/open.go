@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
@@ -12,16 +13,66 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// openIndex opens the index for a command that needs nothing else.
-func (a *app) openIndex(ctx context.Context) (index.Index, error) {
-	i, err := wire.OpenIndex(ctx, a.cfg, false)
-	if err != nil {
-		return nil, err
+// An access says what a command opens the index for.
+type access int
+
+const (
+	toRead  access = iota // also on a disk that is full, or mounted read-only
+	toWrite               // and to read
+)
+
+// openIndex opens the index.
+func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err error) {
+	if to == toRead {
+		i, err = wire.OpenIndexReadOnly(ctx, a.cfg)
+	} else {
+		i, err = wire.OpenIndex(ctx, a.cfg, false)
 	}
-	if err := i.CheckSchema(ctx); err != nil {
-		return nil, errors.Join(err, i.Close())
+	if err != nil {
+		return nil, a.noIndex(ctx, err)
+	}
+	err = i.CheckSchema(ctx)
+	if err == nil { // an index that holds nothing at all is not one of a repository without snapshots
+		_, err = i.Repository(ctx)
+		if errors.Is(err, backup.ErrNoRepository) {
+			err = fmt.Errorf("%w (bctl init makes one, or finishes making it)", err)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(a.noIndex(ctx, err), i.Close())
 	}
 	return i, nil
+}
+
+// noIndex returns err, or, where that says that there is no repository and the
+// store holds one with backups, what to do about the index that is lost.
+func (a *app) noIndex(ctx context.Context, err error) error {
+	if !errors.Is(err, backup.ErrNoRepository) || a.cfg.Store.URL == "" {
+		return err
+	}
+	s, storeErr := wire.OpenStore(ctx, a.cfg, false, a.log)
+	if storeErr != nil {
+		return err
+	}
+	defer s.Close()
+	lost := repo.LostIndex(ctx, s)
+	if !errors.Is(lost, repo.ErrIndexLost) {
+		return err
+	}
+	if path, local := a.cfg.IndexPath(); local {
+		return fmt.Errorf("%w. It was in %s: put the file back, or make it again from the copy in the store (bctl index rebuild)", lost, path)
+	}
+	return fmt.Errorf("%w: restore the database from its last dump, or name the right one", lost)
+}
+
+// withIndex runs what needs the index only.
+func (a *app) withIndex(ctx context.Context, to access, do func(index.Index) error) error {
+	i, err := a.openIndex(ctx, to)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	return do(i)
 }
 
 // A repository is an index and a store that belong together.
@@ -36,8 +87,8 @@ type repository struct {
 func (r *repository) close() { _ = errors.Join(r.store.Close(), r.index.Close()) }
 
 // openRepository opens both, and checks that they are the same repository's.
-func (a *app) openRepository(ctx context.Context) (*repository, error) {
-	i, err := a.openIndex(ctx)
+func (a *app) openRepository(ctx context.Context, to access) (*repository, error) {
+	i, err := a.openIndex(ctx, to)
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +107,16 @@ func (a *app) openRepository(ctx context.Context) (*repository, error) {
 
 // openSealed returns what opens packs, and the key of the chunks' hashes.
 func (a *app) openSealed(r *repository) (*seal.Opener, seal.DedupKey, error) {
-	opener, path, err := repo.FindIdentity(a.cfg.Identity, r.object.ID)
+	identity, err := repo.FindIdentity(a.cfg.Identity, r.object.ID)
 	if err != nil {
 		return nil, seal.DedupKey{}, err
 	}
-	key, err := r.object.WorkerKey(opener)
-	if err != nil {
-		return nil, seal.DedupKey{}, fmt.Errorf("identity %s: %w", path, err)
+	if err := identity.Check(&r.object); err != nil {
+		return nil, seal.DedupKey{}, err
 	}
-	return opener, key.Dedup, nil
+	key, err := r.object.WorkerKey(identity.Opener)
+	if err != nil {
+		return nil, seal.DedupKey{}, fmt.Errorf("identity %s: %w", identity.Path, err)
+	}
+	return identity.Opener, key.Dedup, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,8 +18,9 @@ func newPolicy(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "policy", Short: "Say when filers are backed up", Aliases: []string{"policies"},
 		Long: `A policy says when the shards of some filers are backed up, what is left out, and how
-long snapshots are kept. Labels choose the filers. The committers follow policies: a
-change holds within seconds.`,
+long snapshots are kept. Labels choose the filers. The committers of a fleet follow policies:
+a change holds within seconds. On one machine nothing follows them: a timer (systemd, cron) has
+to run bctl backup.`,
 	})
 	cmd.AddCommand(newPolicySet(a), newPolicyLs(a), newPolicyShow(a), newPolicyRm(a), newPolicyNext(a))
 	return cmd
@@ -29,7 +29,7 @@ change holds within seconds.`,
 // policyFlags are the settings of a policy.
 type policyFlags struct {
 	schedule, timeZone            string
-	jitter, recoveryPoint, within string
+	jitter, recoveryPoint, within time.Duration
 	windows, labels               []string
 	keep                          backup.Retention
 	pause, resume                 bool
@@ -40,16 +40,16 @@ func (f *policyFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.schedule, "schedule", "", "`CRON` expression of five fields (\"30 2 * * *\"), or @hourly, @daily, @weekly, @monthly, \"@every 6h\"")
 	flags.StringVar(&f.timeZone, "time-zone", "", "time `ZONE` of schedule and windows (Europe/Berlin; default: UTC)")
-	flags.StringVar(&f.jitter, "jitter", "", "spread the shards over this `TIME` (2h)")
+	timeFlag(flags, &f.jitter, "jitter", "spread the shards over this `TIME` (2h)")
 	flags.StringArrayVar(&f.windows, "window", nil, "begin snapshots only in this `WINDOW` (\"mon-fri 20:00-06:00\"; may be repeated)")
-	flags.StringVar(&f.recoveryPoint, "recovery-point", "", "how old a last good snapshot may get, a `TIME` (26h, 8d); 0: until the shard is due again")
-	flags.IntVar(&f.keep.Last, "keep-last", 0, "keep the newest `N` snapshots of each shard")
-	flags.IntVar(&f.keep.Hourly, "keep-hourly", 0, "keep the newest of each of the last `N` hours that have one")
-	flags.IntVar(&f.keep.Daily, "keep-daily", 0, "the same of `N` days")
-	flags.IntVar(&f.keep.Weekly, "keep-weekly", 0, "the same of `N` weeks")
-	flags.IntVar(&f.keep.Monthly, "keep-monthly", 0, "the same of `N` months")
-	flags.IntVar(&f.keep.Yearly, "keep-yearly", 0, "the same of `N` years")
-	flags.StringVar(&f.within, "keep-within", "", "keep those that are not older than this `TIME` (14d)")
+	timeFlag(flags, &f.recoveryPoint, "recovery-point", "how old a last good snapshot may get, a `TIME` (26h, 8d); 0: until the shard is due again")
+	numberFlag(flags, &f.keep.Last, "keep-last", 0, 0, most, "keep the newest `N` snapshots of each shard")
+	numberFlag(flags, &f.keep.Hourly, "keep-hourly", 0, 0, most, "keep the newest of each of the last `N` hours that have one")
+	numberFlag(flags, &f.keep.Daily, "keep-daily", 0, 0, most, "the same of `N` days")
+	numberFlag(flags, &f.keep.Weekly, "keep-weekly", 0, 0, most, "the same of `N` weeks")
+	numberFlag(flags, &f.keep.Monthly, "keep-monthly", 0, 0, most, "the same of `N` months")
+	numberFlag(flags, &f.keep.Yearly, "keep-yearly", 0, 0, most, "the same of `N` years")
+	timeFlag(flags, &f.within, "keep-within", "keep those that are not older than this `TIME` (14d)")
 	flags.StringArrayVar(&f.labels, "label", nil, "of filers with the label `KEY=VALUE` (may be repeated: with all of them; none: of all filers)")
 	flags.BoolVar(&f.pause, "pause", false, "begin nothing until --resume")
 	flags.BoolVar(&f.resume, "resume", false, "go on")
@@ -69,13 +69,12 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 		p.Windows = notEmpty(f.windows)
 	}
 	for _, d := range []struct {
-		flag, text string
-		to         *time.Duration
+		flag  string
+		value time.Duration
+		to    *time.Duration
 	}{{"jitter", f.jitter, &p.Jitter}, {"recovery-point", f.recoveryPoint, &p.RecoveryPoint}, {"keep-within", f.within, &p.Retention.Within}} {
 		if given(d.flag) {
-			if *d.to, err = parseTime(d.text); err != nil {
-				return p, usage("--%s %v", d.flag, err)
-			}
+			*d.to = d.value
 		}
 	}
 	for _, n := range []struct {
@@ -87,9 +86,6 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 		{"keep-daily", f.keep.Daily, &p.Retention.Daily}, {"keep-weekly", f.keep.Weekly, &p.Retention.Weekly},
 		{"keep-monthly", f.keep.Monthly, &p.Retention.Monthly}, {"keep-yearly", f.keep.Yearly, &p.Retention.Yearly},
 	} {
-		if n.value < 0 {
-			return p, usage("--%s %d is not a number of 0 or more", n.flag, n.value)
-		}
 		if given(n.flag) {
 			*n.to = n.value
 		}
@@ -107,27 +103,8 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 	return p, err
 }
 
-// parseTime reads a duration, in days too: 90m, 26h, 8d, 1d12h.
-func parseTime(text string) (time.Duration, error) {
-	const day, maxDays = 24 * time.Hour, 366 * 100
-	days, rest, _ := strings.Cut(text, "d")
-	if rest == "" {
-		rest = "0s"
-	}
-	n, err := strconv.Atoi(days)
-	if !strings.Contains(text, "d") {
-		n, rest, err = 0, text, nil
-	}
-	d, err2 := time.ParseDuration(rest)
-	if err != nil || err2 != nil || n < 0 || n > maxDays || d < 0 {
-		return 0, fmt.Errorf("%q is not a time (90m, 26h, 8d)", text)
-	}
-	return time.Duration(n)*day + d, nil
-}
-
 // timeText is a duration as parseTime reads it.
 func timeText(d time.Duration) string {
-	const day = 24 * time.Hour
 	days, rest := d/day, d%day
 	text := strings.TrimSuffix(strings.TrimSuffix(rest.String(), "0s"), "0m")
 	switch {
@@ -165,7 +142,7 @@ snapshots are kept is noted; nothing is deleted yet.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.policyNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error { return a.setPolicy(cmd, i, f, given[0]) })
+			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error { return a.setPolicy(cmd, i, f, given[0]) })
 		},
 	}
 	f.flags(cmd)
@@ -197,14 +174,24 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 		return err
 	}
 	if a.json {
-		return a.print(newPolicyJSON(&p, of[p.ID]))
+		err = a.print(newPolicyJSON(&p, of[p.ID]))
+	} else {
+		done := "changed"
+		if p.Revision == 1 {
+			done = "made"
+		}
+		_, err = fmt.Fprintf(a.out, "policy %s is %s; it holds for %d filers. bctl policy next tells what is due\n", display(name), done, len(of[p.ID]))
 	}
-	done := "changed"
-	if p.Revision == 1 {
-		done = "made"
-	}
-	_, err = fmt.Fprintf(a.out, "policy %s is %s; it holds for %d filers. bctl policy next tells what is due\n", display(name), done, len(of[p.ID]))
+	a.notePolicies(1)
 	return err
+}
+
+// notePolicies tells whoever looks at policies on one machine that nothing follows them there.
+func (a *app) notePolicies(policies int) {
+	if _, local := a.cfg.IndexPath(); !local || a.cfg.Fleet() || policies == 0 {
+		return
+	}
+	a.note("nothing follows policies on one machine, only the committers of a fleet do: have a timer (systemd, cron) run bctl backup")
 }
 
 // findPolicy returns the policy of a name.
@@ -259,7 +246,7 @@ policy holds for them. What runs goes on, and snapshots stay.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.policyNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
 				if _, err := findPolicy(cmd.Context(), i, given[0]); err != nil {
 					return err
 				}

@@ -22,7 +22,7 @@ overdue: past their deadlines without a good snapshot.`,
   bctl policy ls --json`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error {
 				policies, err := i.ListPolicies(cmd.Context())
 				if err != nil {
 					return err
@@ -31,7 +31,9 @@ overdue: past their deadlines without a good snapshot.`,
 				if err != nil {
 					return err
 				}
-				return a.listPolicies(policies, of)
+				err = a.listPolicies(policies, of)
+				a.notePolicies(len(policies))
+				return err
 			})
 		},
 	}
@@ -122,7 +124,7 @@ func newPolicyShow(a *app) *cobra.Command {
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.policyNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error {
 				p, err := findPolicy(cmd.Context(), i, given[0])
 				if err != nil {
 					return err
@@ -131,6 +133,7 @@ func newPolicyShow(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				a.notePolicies(1)
 				if a.json {
 					return a.print(newPolicyJSON(&p, of[p.ID]))
 				}

@@ -29,10 +29,7 @@ of running snapshots allow), window (due, and begun when the policy's next windo
   bctl policy next --json`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 0 {
-				return usage("--limit %d is not a number of 0 or more", limit)
-			}
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error {
 				if filer != "" {
 					if _, err := findFiler(cmd.Context(), i, filer); err != nil {
 						return err
@@ -46,12 +43,14 @@ of running snapshots allow), window (due, and begun when the policy's next windo
 				if limit > 0 {
 					runs = runs[:min(limit, len(runs))]
 				}
-				return a.printRuns(runs, now)
+				err = a.printRuns(runs, now)
+				a.notePolicies(len(runs))
+				return err
 			})
 		},
 	}
 	cmd.Flags().StringVar(&filer, "filer", "", "only shards of this `FILER`")
-	cmd.Flags().IntVar(&limit, "limit", 50, "tell of the first `N`; 0: of all")
+	numberFlag(cmd.Flags(), &limit, "limit", 50, 0, most, "tell of the first `N`; 0: of all")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	return cmd
 }

@@ -29,15 +29,17 @@ type report struct {
 	counts backup.Counts
 	// What became of the asked: failures are those that were not begun, too.
 	committed, incomplete, failures int
-	failure                         error // of the one that was asked for
+	unmatched                       []string // patterns that matched nothing in any of them
+	failure                         error    // of the one that was asked for
 }
 
 func newReport(a *app, i index.Catalog, asked int) *report {
 	return &report{app: a, index: i, asked: asked, started: time.Now()}
 }
 
-// ended tells what became of a snapshot. While the index does not answer it tells nothing, and fails.
-func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration) error {
+// ended tells what became of a snapshot, and which patterns matched nothing in it. While the index
+// does not answer it tells nothing, and fails.
+func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration, unmatched []string) error {
 	problems, err := r.problemsOf(ctx, s)
 	if err != nil {
 		return err
@@ -45,6 +47,7 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts.Add(s.Counts)
+	r.unmatched = only(r.unmatched, unmatched)
 	switch {
 	case s.State != backup.Committed:
 		r.failures++
@@ -58,30 +61,36 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	if err := r.problems(s, problems); err != nil {
 		return err
 	}
+	if s.State == backup.Committed && s.Counts.Files == 0 && s.Counts.Directories <= 1 {
+		r.app.note("%s is empty: is everything mounted that should be?", display(s.Shard.Name))
+	}
 	switch {
 	case r.app.json:
-		return r.app.print(newSummaryJSON(s, elapsed))
+		j := newSummaryJSON(s, elapsed)
+		j.Unmatched = unmatched
+		return r.app.print(j)
 	case r.asked > 1:
 		return r.line(s, elapsed)
 	}
 	return r.full(s, elapsed)
 }
 
-// failed tells that a snapshot was not made.
-func (r *report) failed(t *target, err error) error {
+// failed reports that a snapshot was not made. path is of the tree, where that was named by its path.
+func (r *report) failed(path string, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failures++
 	r.failure = err
+	r.unmatched = nil // nobody knows what it has
 	switch {
 	case r.asked == 1: // told at the end
 		return nil
 	case r.app.json:
-		if err := r.app.print(errorJSON{Type: "error", Error: err.Error()}); err != nil {
+		if err := r.app.print(errorJSON{Type: "error", Path: path, Raw: rawBase64(path), Error: message(err)}); err != nil {
 			return err
 		}
 	}
-	r.app.term.println("bctl: " + err.Error())
+	r.app.term.println("bctl: " + message(err))
 	return nil
 }
 
@@ -109,6 +118,7 @@ func (r *report) result() error {
 			return err
 		}
 	}
+	r.app.noteUnmatched("exclude", "PATH", r.unmatched)
 	if err := r.asError(); err != nil {
 		return err
 	}
@@ -175,6 +185,9 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	if n.Errors > 0 {
 		text += fmt.Sprintf("; %s errors", humanize.Comma(n.Errors))
 	}
+	if n.Vanished > 0 {
+		text += fmt.Sprintf("; %s vanished", humanize.Comma(n.Vanished))
+	}
 	_, err := fmt.Fprintln(r.app.out, text)
 	return err
 }
@@ -205,6 +218,9 @@ type backupSummary struct {
 	FilesNew       int64        `json:"files_new"`
 	FilesChanged   int64        `json:"files_changed"`
 	FilesUnchanged int64        `json:"files_unchanged"`
+	Carried        int64        `json:"carried"`  // as an earlier snapshot has them
+	Torn           int64        `json:"torn"`     // changed each time they were read
+	Vanished       int64        `json:"vanished"` // gone before they could be read
 	NewBytes       int64        `json:"new_bytes"`
 	StoredBytes    int64        `json:"stored_bytes"`
 	ReadBytes      int64        `json:"read_bytes"`
@@ -212,6 +228,7 @@ type backupSummary struct {
 	StatCalls      int64        `json:"stat_calls"`
 	ElapsedSeconds float64      `json:"elapsed_seconds"`
 	StageSeconds   stageSeconds `json:"stage_seconds"`
+	Unmatched      []string     `json:"unmatched_patterns,omitempty"` // of --exclude, where this process walked
 }
 
 func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
@@ -220,6 +237,7 @@ func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
 		Type: "summary", Snapshot: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, State: string(s.State), Reason: s.Reason,
 		Files: n.Files, Directories: n.Directories, Bytes: n.Bytes,
 		FilesNew: n.FilesNew, FilesChanged: n.FilesChanged, FilesUnchanged: n.FilesUnchanged,
+		Carried: n.Carried, Torn: n.Torn, Vanished: n.Vanished,
 		NewBytes: n.NewBytes, StoredBytes: n.StoredBytes, ReadBytes: n.ReadBytes, Errors: n.Errors, StatCalls: n.StatCalls,
 		ElapsedSeconds: elapsed.Seconds(), StageSeconds: stagesOf(n),
 	}
@@ -227,19 +245,20 @@ func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
 
 // backupTotal is the last object of backup --json, where it made several snapshots.
 type backupTotal struct {
-	Type           string  `json:"type"` // total
-	Snapshots      int     `json:"snapshots"`
-	Committed      int     `json:"committed"`
-	Incomplete     int     `json:"incomplete"` // of the committed: with errors
-	Failed         int     `json:"failed"`
-	Files          int64   `json:"files"`
-	Directories    int64   `json:"directories"`
-	Bytes          int64   `json:"bytes"`
-	NewBytes       int64   `json:"new_bytes"`
-	StoredBytes    int64   `json:"stored_bytes"`
-	ReadBytes      int64   `json:"read_bytes"`
-	Errors         int64   `json:"errors"`
-	ElapsedSeconds float64 `json:"elapsed_seconds"`
+	Type           string   `json:"type"` // total
+	Snapshots      int      `json:"snapshots"`
+	Committed      int      `json:"committed"`
+	Incomplete     int      `json:"incomplete"` // of the committed: with errors
+	Failed         int      `json:"failed"`
+	Files          int64    `json:"files"`
+	Directories    int64    `json:"directories"`
+	Bytes          int64    `json:"bytes"`
+	NewBytes       int64    `json:"new_bytes"`
+	StoredBytes    int64    `json:"stored_bytes"`
+	ReadBytes      int64    `json:"read_bytes"`
+	Errors         int64    `json:"errors"`
+	ElapsedSeconds float64  `json:"elapsed_seconds"`
+	Unmatched      []string `json:"unmatched_patterns,omitempty"` // in none of them
 }
 
 func (r *report) total() error {
@@ -248,7 +267,7 @@ func (r *report) total() error {
 		return r.app.print(backupTotal{
 			Type: "total", Snapshots: r.asked, Committed: r.committed, Incomplete: r.incomplete, Failed: r.failures,
 			Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, NewBytes: n.NewBytes, StoredBytes: n.StoredBytes,
-			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(),
+			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched,
 		})
 	}
 	_, err := fmt.Fprintf(r.app.out, "%d snapshots in %s: %d committed, %d of them with errors; %d failed. %s files, %s; %s new, stored as %s\n",

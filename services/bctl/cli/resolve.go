@@ -25,6 +25,23 @@ func (w *which) flags(a *app, cmd *cobra.Command) {
 	a.completeFlag(cmd, "shard", a.shardNames)
 }
 
+// exists fails where no filer or shard has these names: that is not the same as one without snapshots.
+func (w *which) exists(ctx context.Context, c index.Catalog) error {
+	if w.filer != "" {
+		if _, err := findFiler(ctx, c, w.filer); err != nil {
+			return err
+		}
+	}
+	if w.shard == "" {
+		return nil
+	}
+	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Name: w.shard, Retired: true})
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("no shard%s is called %s: %w (bctl shard ls lists what is there)", (&which{filer: w.filer}).String(), display(w.shard), backup.ErrNotFound)
+	}
+	return err
+}
+
 // onlyRunning is a filter of states.
 var onlyRunning = []backup.State{backup.Running}
 
@@ -32,19 +49,10 @@ var onlyRunning = []backup.State{backup.Running}
 const maxCandidates = 10
 
 // snapshot finds the snapshot that arg names: an id, a unique prefix of one,
-// or "latest", the newest that is committed.
+// or "latest", the last that is committed of the one shard that has any.
 func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (backup.Snapshot, error) {
 	if arg == "latest" {
-		found, err := c.Snapshots(ctx, index.SnapshotFilter{
-			Filer: w.filer, Shard: w.shard, States: []backup.State{backup.Committed}, Limit: 1,
-		})
-		if err != nil {
-			return backup.Snapshot{}, err
-		}
-		if len(found) == 0 {
-			return backup.Snapshot{}, fmt.Errorf("no committed snapshot%s: %w", w, backup.ErrNotFound)
-		}
-		return found[0], nil
+		return w.latest(ctx, c)
 	}
 	prefix := strings.ToLower(arg)
 	if arg == "" || len(arg) > 32 || strings.Trim(prefix, "0123456789abcdef") != "" {
@@ -60,6 +68,32 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 		return backup.Snapshot{}, ambiguous(arg, found)
 	}
 	return found[0], nil
+}
+
+// latest finds the last committed snapshot of a shard: by its number, for a
+// clock may have gone back.
+func (w *which) latest(ctx context.Context, c index.Catalog) (backup.Snapshot, error) {
+	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Name: w.shard, Retired: true})
+	if err != nil {
+		return backup.Snapshot{}, err
+	}
+	found = slices.DeleteFunc(found, func(s index.ShardStatus) bool { return s.LastGood == backup.SnapshotID{} })
+	switch len(found) {
+	case 0:
+		return backup.Snapshot{}, fmt.Errorf("no committed snapshot%s: %w", w, backup.ErrNotFound)
+	case 1:
+		return c.Snapshot(ctx, found[0].LastGood)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d shards%s have snapshots: say which latest one is meant, with --shard and --filer or by its id", len(found), w)
+	for i := range found[:min(len(found), maxCandidates)] {
+		s := &found[i]
+		fmt.Fprintf(&b, "\n  %s  %s  --filer %s --shard %s", s.LastGood.Short(), localTime(s.Time), display(s.Filer.Name), display(s.Name))
+	}
+	if len(found) > maxCandidates {
+		b.WriteString("\n  …")
+	}
+	return backup.Snapshot{}, usage("%s", b.String())
 }
 
 func (w *which) String() string {

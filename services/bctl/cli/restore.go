@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -23,12 +26,17 @@ type restoreCommand struct {
 	overwrite        string
 	del              bool
 	dryRun           bool
+	targetAttributes bool
 	verify           bool
 	verbose          bool
 	concurrency      int
 
-	tracker *tracker
+	tracker            *tracker
+	included, excluded *selection.Matcher // nil: no patterns
 }
+
+// maxConcurrency is more than any store or machine has use for.
+const maxConcurrency = 1024
 
 func newRestore(a *app) *cobra.Command {
 	c := &restoreCommand{app: a}
@@ -37,7 +45,12 @@ func newRestore(a *app) *cobra.Command {
 		Short: "Restore a snapshot, or a part of one",
 		Long: `Restores into DIR, which is made where it is not there. What is in the directory
 at PATH (without PATH: in the tree that was backed up) goes directly into DIR; a
-file goes into DIR under its name. Nothing outside of DIR is touched.
+file goes into DIR under its name. Nothing outside of DIR is touched. A DIR that
+is there keeps its own owner, mode, times and extended attributes, unless
+--target-attributes is given.
+
+What the snapshot does not have as the file server had it (what could not be
+read, or changed while it was read) is named, and the exit status is 3.
 
 A restore that was interrupted goes on when it is run again: files that have
 their size and time already are left alone.
@@ -57,16 +70,18 @@ their size and time already are left alone.
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "not what matches `PATTERN` (may be repeated)")
 	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "files that are there: always, if-changed (size or time differs) or never")
 	flags.BoolVar(&c.del, "delete", false, "remove from DIR what the snapshot does not have")
-	flags.BoolVar(&c.dryRun, "dry-run", false, "only say what would be done")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "only say what would be done, each deletion included")
+	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "give a DIR that is there the attributes of the directory restored")
 	flags.BoolVar(&c.verify, "verify", false, "compare the content of files that seem right, too")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change")
-	flags.IntVar(&c.concurrency, "concurrency", 0, "reads of packs at a time; 0: by the number of CPUs")
+	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "reads of packs at a time; 0: by the number of CPUs")
 	return cmd
 }
 
 func (c *restoreCommand) options() (restore.Options, error) {
 	o := restore.Options{
-		Target: c.target, Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, DryRun: c.dryRun, Verify: c.verify, Concurrency: c.concurrency,
+		Target: c.target, Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, TargetAttributes: c.targetAttributes,
+		DryRun: c.dryRun, Verify: c.verify, Concurrency: c.concurrency,
 	}
 	if c.target == "" {
 		return o, usage("--target DIR is needed")
@@ -76,20 +91,41 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	default:
 		return o, usage("--overwrite %s is not always, if-changed or never", c.overwrite)
 	}
-	for _, s := range []struct {
-		patterns []string
-		to       *restore.Selector
-	}{{c.include, &o.Include}, {c.exclude, &o.Exclude}} {
-		if len(s.patterns) == 0 {
-			continue
-		}
-		m, err := selection.Compile(backup.Selection{Exclude: s.patterns})
-		if err != nil {
-			return o, usage("%v", err)
-		}
-		*s.to = m
+	var err error
+	if c.included, err = watched(c.include); err != nil {
+		return o, err
+	}
+	if c.excluded, err = watched(c.exclude); err != nil {
+		return o, err
+	}
+	if c.included != nil { // nil in an interface is not nil
+		o.Include = c.included
+	}
+	if c.excluded != nil {
+		o.Exclude = c.excluded
 	}
 	return o, nil
+}
+
+// watched returns a Matcher that knows which patterns match nothing; nil where there are none.
+func watched(patterns []string) (*selection.Matcher, error) {
+	if len(patterns) == 0 {
+		return nil, nil
+	}
+	m, err := selection.Compile(backup.Selection{Exclude: patterns})
+	if err != nil {
+		return nil, usage("%v", err)
+	}
+	m.Watch()
+	return m, nil
+}
+
+// unmatched returns the patterns of a Matcher that matched nothing. One file is restored whatever they say.
+func unmatched(m *selection.Matcher, kind backup.Kind) []string {
+	if m == nil || kind != backup.Directory {
+		return nil
+	}
+	return m.Unmatched()
 }
 
 func (c *restoreCommand) run(ctx context.Context, arg string) error {
@@ -97,12 +133,12 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.app.openRepository(ctx)
+	r, err := c.app.openRepository(ctx, toRead)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	s, path, _, err := c.which.place(ctx, r.index, arg)
+	s, path, entry, err := c.which.place(ctx, r.index, arg)
 	if err != nil {
 		return err
 	}
@@ -110,14 +146,23 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	o.Snapshot, o.Path = s.ID, path
+	o.Snapshot, o.Path, o.Pages = s.ID, path, s.Pages
+	if o.LeftOut, err = selection.Compile(s.Selection); err != nil {
+		return err
+	}
+	if o.Protected, err = leftOut(c.app.cfg, c.target); err != nil {
+		return err
+	}
+	for _, own := range o.Protected {
+		c.app.note("%s belongs to the repository, and is left alone", display(filepath.Join(c.target, own)))
+	}
 	c.tracker = newTracker()
 	files, bytes := c.expect(&s, &o)
 	c.tracker.expect(backup.SnapshotID{}, files, bytes)
 	stop := c.app.animate(c.tracker.line)
 	defer stop()
 	started := time.Now()
-	sum, err := restore.Restore(ctx, restore.Deps{Catalog: r.index, Store: r.store, Opener: opener, HashKey: key}, o, c)
+	sum, err := restore.Restore(ctx, restore.Deps{Catalog: r.index, Store: r.store, Repository: r.object.ID, Opener: opener, HashKey: key}, o, c)
 	stop()
 	if err != nil {
 		if errors.Is(err, run.ErrInterrupted) {
@@ -125,9 +170,25 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 		}
 		return err
 	}
-	if err := c.summary(&s, &sum, time.Since(started)); err != nil {
+	return c.conclude(&s, path, entry.Kind, &sum, time.Since(started))
+}
+
+// conclude reports what was restored, and which patterns matched nothing.
+func (c *restoreCommand) conclude(s *backup.Snapshot, path string, kind backup.Kind, sum *restore.Summary, elapsed time.Duration) error {
+	noInclude, noExclude := unmatched(c.included, kind), unmatched(c.excluded, kind)
+	if err := c.summary(s, sum, elapsed, slices.Concat(noInclude, noExclude)); err != nil {
 		return err
 	}
+	root := cmp.Or(display(path), "the tree that was backed up")
+	c.app.noteUnmatched("exclude", root, noExclude)
+	if len(noInclude) > 0 && len(noInclude) == len(c.include) {
+		what := "nothing was restored: --include matched nothing"
+		if c.excluded != nil {
+			what += " that --exclude leaves"
+		}
+		return fmt.Errorf("%s; patterns are relative to %s, which bctl ls -R lists", what, root)
+	}
+	c.app.noteUnmatched("include", root, noInclude)
 	if sum.Problems > 0 {
 		return errIncomplete
 	}
@@ -173,24 +234,26 @@ func (c *restoreCommand) Problem(p backup.Problem) {
 	c.app.term.println(describeProblem(p))
 }
 
-func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration) error {
+func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration, unmatched []string) error {
 	if c.app.json {
 		return c.app.print(struct {
-			Type           string  `json:"type"`
-			Snapshot       string  `json:"snapshot"`
-			Target         string  `json:"target"`
-			DryRun         bool    `json:"dry_run"`
-			Files          int64   `json:"files"`
-			Links          int64   `json:"links"`
-			Directories    int64   `json:"directories"`
-			Kept           int64   `json:"kept"`
-			Deleted        int64   `json:"deleted"`
-			Bytes          int64   `json:"bytes"`
-			KeptBytes      int64   `json:"kept_bytes"`
-			Errors         int64   `json:"errors"`
-			ElapsedSeconds float64 `json:"elapsed_seconds"`
+			Type           string   `json:"type"`
+			Snapshot       string   `json:"snapshot"`
+			Target         string   `json:"target"`
+			DryRun         bool     `json:"dry_run"`
+			Files          int64    `json:"files"`
+			Links          int64    `json:"links"`
+			Directories    int64    `json:"directories"`
+			Kept           int64    `json:"kept"`
+			Deleted        int64    `json:"deleted"`
+			Bytes          int64    `json:"bytes"`
+			KeptBytes      int64    `json:"kept_bytes"`
+			Errors         int64    `json:"errors"`
+			Flawed         int64    `json:"flawed"`
+			ElapsedSeconds float64  `json:"elapsed_seconds"`
+			Unmatched      []string `json:"unmatched_patterns,omitempty"`
 		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.Deleted,
-			sum.Bytes, sum.KeptBytes, sum.Problems, elapsed.Seconds()})
+			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched})
 	}
 	verb := "restored"
 	if c.dryRun {
@@ -200,5 +263,9 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 		humanize.Comma(sum.Links), humanize.Comma(sum.Directories), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
 	_, err := fmt.Fprintf(c.app.out, "left alone: %s files (%s); deleted: %s; problems: %s\n",
 		humanize.Comma(sum.Kept), size(sum.KeptBytes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
+	if sum.Flawed > 0 {
+		c.app.note("of these problems, %s are of the snapshot: what could not be read when it was taken; an earlier or later snapshot may have more",
+			humanize.Comma(sum.Flawed))
+	}
 	return err
 }

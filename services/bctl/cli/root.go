@@ -7,14 +7,18 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/telemetry"
@@ -50,7 +54,8 @@ type app struct {
 // Main runs bctl with the process's arguments and returns its exit status.
 func Main(services Services) int {
 	a := &app{services: services, env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
-	a.out = a.term.stdout()
+	out := &results{to: a.term.stdout()}
+	a.out = out
 	ctx, stop := run.Context(context.Background(), func() {
 		if !a.interruptible.Load() {
 			a.term.println("stopping; once more to stop at once")
@@ -63,7 +68,7 @@ func Main(services Services) int {
 	if failed := a.profiler.stop(); failed != nil {
 		a.term.println("bctl: " + failed.Error())
 	}
-	return a.exit(ctx, err)
+	return a.exit(ctx, out.also(err))
 }
 
 func (a *app) root() *cobra.Command {
@@ -98,15 +103,13 @@ read or restored; 10 no repository; 11 another snapshot of the shard is running;
 	}
 	root.SetOut(a.out)
 	root.SetErr(a.term)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%s (%s --help tells more)", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
 	root.AddCommand(
 		newInit(a), newBackup(a), newStatus(a), newCancel(a), newSnapshot(a), newLs(a), newRestore(a),
-		newFiler(a), newShard(a), newPolicy(a), newMigrate(a), newDeploy(a), newDoctor(a),
+		newFiler(a), newShard(a), newPolicy(a), newIndex(a), newMigrate(a), newDeploy(a), newDoctor(a),
 		newService(a, "walker", "Run a walker: it lists directories and finds what has changed", a.services.Walker),
 		newService(a, "reader", "Run a reader: it reads files and stores their content", a.services.Reader),
 		newService(a, "committer", "Run a committer: it hands out work and writes the index", a.services.Committer),
@@ -130,14 +133,15 @@ func (a *app) globalFlags(root *cobra.Command) {
 
 // flagUsage is shorter than the documentation of the settings.
 var flagUsage = map[string]string{
-	"repo":       "`DIR` of a repository that is all on this machine",
-	"worker_key": "`FILE` with the worker key",
-	"identity":   "`FILE` with the identity that opens the backups",
-	"index.url":  "`URL` of the index: postgres://…, or a SQLite file",
-	"store.url":  "`URL` of the store: s3://…, or a directory",
-	"nats.url":   "`URL` of NATS, for a fleet",
-	"log.level":  "`LEVEL` of the log: debug, info, warn, error",
-	"log.format": "`FORMAT` of the log: text, json, auto",
+	"repo":          "`DIR` of a repository that is all on this machine",
+	"worker_key":    "`FILE` with the worker key",
+	"committer_key": "`FILE` with the committer key",
+	"identity":      "`FILE` with the identity that opens the backups",
+	"index.url":     "`URL` of the index: postgres://…, or a SQLite file",
+	"store.url":     "`URL` of the store: s3://…, or a directory",
+	"nats.url":      "`URL` of NATS, for a fleet",
+	"log.level":     "`LEVEL` of the log: debug, info, warn, error",
+	"log.format":    "`FORMAT` of the log: text, json, auto",
 }
 
 // configure reads the settings. It opens nothing.
@@ -150,21 +154,40 @@ func (a *app) configure(cmd *cobra.Command) error {
 	if a.configFile == "" {
 		a.configFile, _ = a.env("BCTL_CONFIG")
 	}
+	file, err := config.ExpandHome(a.configFile, a.env)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	a.configFile = file
 	from := config.Sources{Env: a.env, File: a.configFile, Flags: map[string]string{}}
 	for _, s := range config.Settings() {
 		if f := cmd.Flags().Lookup(s.Flag); f != nil && f.Changed {
 			from.Flags[s.Key] = f.Value.String()
 		}
 	}
-	err := a.profiler.start()
-	if err != nil {
+	if err := a.profiler.start(); err != nil {
 		return err
 	}
-	if a.cfg, err = config.Load(from); err != nil {
+	a.cfg, err = config.Load(from)
+	var misplaced *config.MisplacedError
+	switch {
+	case errors.As(err, &misplaced):
+		return usage("%s", strings.TrimSuffix(err.Error(), ": "+backup.ErrInvalid.Error()))
+	case err != nil:
 		return err
 	}
 	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.cfg.Log.Format)
 	return err
+}
+
+// flagError makes what is wrong with a flag a usage error.
+func flagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	var reason *valueError
+	if errors.As(err, &invalid) && errors.As(err, &reason) {
+		return usage("--%s %q %s (%s --help tells more)", invalid.GetFlag().Name, invalid.GetValue(), reason, cmd.CommandPath())
+	}
+	return usage("%s (%s --help tells more)", err, cmd.CommandPath())
 }
 
 // args makes cobra's complaints about arguments usage errors.

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
@@ -35,6 +38,11 @@ func TestMain(m *testing.M) {
 //	maketree DIR FILES BYTES  makes files, the same ones each time
 //	await COMMAND ARGS…        repeats a command until it prints something
 //	hold FILE                 takes a lock on a file until the script ends
+//	sql FILE STATEMENT        changes a SQLite database
+//	disk DIR BYTES            mounts an empty file system of that size, until the script ends
+//	disk DIR STATE            makes it read-only, writable, full (of a file) or free (without that file)
+//
+// and the conditions [mount], this user may mount file systems, [long], make test-long runs, and [capless], root may give up what lets it read everything.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, params("script", func(e *testscript.Env) {
 		e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
@@ -50,6 +58,7 @@ func TestFleetScripts(t *testing.T) {
 		e.Setenv("BCTL_INDEX_MAX_CONNECTIONS", "8")
 		e.Setenv("BCTL_STORE", filepath.Join(e.WorkDir, "store"))
 		e.Setenv("BCTL_WORKER_KEY", filepath.Join(e.WorkDir, "worker.key"))
+		e.Setenv("BCTL_COMMITTER_KEY", filepath.Join(e.WorkDir, "committer.key"))
 		e.Setenv("BCTL_WORKER_LEASE", "3s")
 		e.Setenv("BCTL_WORKER_QUEUE_LEASE", "3s")
 		e.Setenv("BCTL_WORKER_POLL", "50ms")
@@ -67,9 +76,18 @@ func params(dir string, setup func(*testscript.Env)) testscript.Params {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold,
+			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold, "disk": disk, "sql": change,
 		},
 		Condition: func(c string) (bool, error) {
+			switch c {
+			case "mount":
+				return testenv.MayMount(), nil
+			case "long":
+				return testtarget.Runs(testtarget.Long), nil
+			case "capless":
+				_, err := exec.LookPath("setpriv")
+				return err == nil && os.Geteuid() == 0, nil
+			}
 			path, ok := strings.CutPrefix(c, "path:")
 			if !ok {
 				return false, fmt.Errorf("unknown condition %q", c)
@@ -138,6 +156,37 @@ func hold(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Check(syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 	ts.Defer(func() { f.Close() })
+}
+
+func change(ts *testscript.TestScript, _ bool, args []string) {
+	db, err := sql.Open("sqlite", ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer db.Close()
+	result, err := db.ExecContext(context.Background(), args[1])
+	ts.Check(err)
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		ts.Fatalf("%s changes nothing: %v", args[1], err)
+	}
+}
+
+func disk(ts *testscript.TestScript, _ bool, args []string) {
+	d := testenv.Disk{Dir: ts.MkAbs(args[0])}
+	switch args[1] {
+	case "read-only":
+		ts.Check(d.SetReadOnly(true))
+	case "writable":
+		ts.Check(d.SetReadOnly(false))
+	case "full":
+		ts.Check(d.Fill())
+	case "free":
+		ts.Check(d.Free())
+	default:
+		size, err := strconv.ParseInt(args[1], 10, 64)
+		ts.Check(err)
+		ts.Check(os.MkdirAll(d.Dir, 0o700))
+		ts.Check(d.Mount(size))
+		ts.Defer(d.Unmount)
+	}
 }
 
 // Every command says what it is for, and shows an example.

@@ -108,7 +108,7 @@ the tree.`,
 }
 
 func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) error {
-	return a.withIndex(ctx, func(i index.Index) error {
+	return a.withIndex(ctx, toWrite, func(i index.Index) error {
 		f, err := findFiler(ctx, i, filer)
 		if err != nil {
 			return err
@@ -174,7 +174,8 @@ func newShardSet(a *app) *cobra.Command {
 		Use:   "set FILER NAME",
 		Short: "Change a shard's settings",
 		Long: `Changes what the flags name, and nothing else, from the next snapshot on. Paths are
-relative to the shard, so nothing is read again because of another --source.
+relative to the shard, so nothing is read again because of another --source. If
+that is another tree, made anew, the next backup needs --new-root.
 
 --snapshots '' backs up the source itself again. A list of exclusions takes the place of the one
 that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than 0 empty it.`,
@@ -184,7 +185,7 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than 
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.completeArgs(a.filerNames, a.shardNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toWrite, func(i index.Index) error {
 				found, err := findShard(cmd.Context(), i, given[0], given[1])
 				if err != nil {
 					return err
@@ -195,6 +196,9 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than 
 				}
 				if err := i.SetShard(cmd.Context(), shard); err != nil {
 					return err
+				}
+				if shard.Source != found.Source {
+					a.note("if another tree is there, the next backup of it fails; bctl backup --filer %s --shard %s --new-root takes it", display(given[0]), display(shard.Name))
 				}
 				return a.tellShard(cmd.Context(), i, given[0], shard.Name, "shard %s of %s is changed\n")
 			})
@@ -219,7 +223,7 @@ func newShardRm(a *app) *cobra.Command {
 }
 
 func (a *app) retireShard(ctx context.Context, filer, name string) error {
-	return a.withIndex(ctx, func(i index.Index) error {
+	return a.withIndex(ctx, toWrite, func(i index.Index) error {
 		s, err := findShard(ctx, i, filer, name)
 		if err != nil {
 			return err

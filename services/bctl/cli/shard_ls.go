@@ -44,7 +44,7 @@ was: then it is OVERDUE.`,
 }
 
 func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
-	return a.withIndex(ctx, func(i index.Index) error {
+	return a.withIndex(ctx, toRead, func(i index.Index) error {
 		if filter.Filer != "" {
 			if _, err := findFiler(ctx, i, filter.Filer); err != nil {
 				return err
@@ -158,7 +158,7 @@ func newShardShow(a *app) *cobra.Command {
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.completeArgs(a.filerNames, a.shardNames),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return a.withIndex(cmd.Context(), func(i index.Index) error {
+			return a.withIndex(cmd.Context(), toRead, func(i index.Index) error {
 				s, err := findShard(cmd.Context(), i, given[0], given[1])
 				if err != nil {
 					return err

@@ -26,7 +26,7 @@ func newSnapshot(a *app) *cobra.Command {
 type snapshotLs struct {
 	app    *app
 	which  which
-	since  string
+	since  time.Time
 	states []string
 	limit  int
 }
@@ -43,30 +43,27 @@ func newSnapshotLs(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
 	}
 	c.which.flags(a, cmd)
-	cmd.Flags().StringVar(&c.since, "since", "", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
+	sinceFlag(cmd.Flags(), &c.since, "since", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
 	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, committed, failed or deleting ones")
-	cmd.Flags().IntVar(&c.limit, "limit", 0, "the newest `N`; 0: all")
+	numberFlag(cmd.Flags(), &c.limit, "limit", 0, 0, most, "the newest `N`; 0: all")
 	return cmd
 }
 
 func (c *snapshotLs) run(ctx context.Context) error {
-	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Limit: c.limit}
+	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Limit: c.limit, Since: c.since}
 	var err error
-	if f.Since, err = parseSince(c.since, time.Now()); err != nil {
-		return err
-	}
 	if f.States, err = parseStates(c.states); err != nil {
 		return err
 	}
-	if c.limit < 0 {
-		return usage("--limit %d is negative", c.limit)
-	}
-	i, err := c.app.openIndex(ctx)
+	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
 		return err
 	}
 	defer i.Close()
 	found, err := i.Snapshots(ctx, f)
+	if err == nil && len(found) == 0 {
+		err = c.which.exists(ctx, i)
+	}
 	if err != nil {
 		return err
 	}
@@ -121,22 +118,6 @@ func takenFrom(s *backup.Snapshot) string {
 	return values.Get("snapshot")
 }
 
-// parseSince reads a point in time, or how long ago one was.
-func parseSince(text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return now.Add(-d), nil
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"} {
-		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, usage("--since %q is not a time (2006-01-02, 2006-01-02T15:04:05Z) or a duration (24h)", text)
-}
-
 func localTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -161,7 +142,7 @@ backed up. SNAPSHOT is an id, the beginning of one, or latest.`,
 }
 
 func (a *app) showSnapshot(ctx context.Context, w *which, arg string) error {
-	i, err := a.openIndex(ctx)
+	i, err := a.openIndex(ctx, toRead)
 	if err != nil {
 		return err
 	}
@@ -209,9 +190,14 @@ type snapshotDetail struct {
 	Base           int64        `json:"base"`
 	Reason         string       `json:"reason,omitempty"`
 	Source         string       `json:"source"`
+	Root           string       `json:"root,omitempty"` // what identifies the tree that was read
+	Pages          int64        `json:"pages"`          // of listings, that the snapshot consists of
 	FilesNew       int64        `json:"files_new"`
 	FilesChanged   int64        `json:"files_changed"`
 	FilesUnchanged int64        `json:"files_unchanged"`
+	Carried        int64        `json:"carried"`
+	Torn           int64        `json:"torn"`
+	Vanished       int64        `json:"vanished"`
 	ReadBytes      int64        `json:"read_bytes"`
 	StatCalls      int64        `json:"stat_calls"`
 	Tasks          [2]int64     `json:"tasks"`   // settled, announced
@@ -226,7 +212,8 @@ func newSnapshotDetail(s *backup.Snapshot) snapshotDetail {
 	return snapshotDetail{
 		Type: "snapshot", snapshotJSON: newSnapshotJSON(s), Base: int64(s.Base), Reason: s.Reason, Source: sourceOf(s),
 		FilesNew: c.FilesNew, FilesChanged: c.FilesChanged, FilesUnchanged: c.FilesUnchanged,
-		ReadBytes: c.ReadBytes, StatCalls: c.StatCalls,
+		Carried: c.Carried, Torn: c.Torn, Vanished: c.Vanished,
+		ReadBytes: c.ReadBytes, StatCalls: c.StatCalls, Root: s.Root.String(), Pages: s.Pages.Pages,
 		Tasks:        [2]int64{s.TasksSettled, s.TasksAnnounced},
 		Batches:      [2]int64{s.BatchesSettled, s.BatchesAnnounced},
 		StageSeconds: stagesOf(c), Selection: s.Selection,
@@ -244,6 +231,9 @@ func (a *app) describe(s *backup.Snapshot) error {
 		row("source", "%s in %s", display(from), display(s.Shard.Source))
 	} else {
 		row("source", "%s", display(sourceOf(s)))
+	}
+	if !s.Root.IsZero() {
+		row("root", "%s", display(s.Root.String()))
 	}
 	row("number", "%d, compared with %d", s.Number, s.Base)
 	row("state", "%s", s.State)
@@ -269,6 +259,18 @@ func (a *app) describe(s *backup.Snapshot) error {
 func countRows(row rowFunc, c *backup.Counts) {
 	row("files", "%s in %s directories, %s", humanize.Comma(c.Files), humanize.Comma(c.Directories), size(c.Bytes))
 	row("", "%s new, %s changed, %s unchanged", humanize.Comma(c.FilesNew), humanize.Comma(c.FilesChanged), humanize.Comma(c.FilesUnchanged))
+	for _, n := range []struct {
+		count int64
+		what  string
+	}{
+		{c.Carried, "as an earlier snapshot has them, because they could not be read"},
+		{c.Torn, "changed each time they were read; they may mix several states"},
+		{c.Vanished, "were gone before they could be read"},
+	} {
+		if n.count > 0 {
+			row("", "%s %s", humanize.Comma(n.count), n.what)
+		}
+	}
 	row("read", "%s", size(c.ReadBytes))
 	row("new", "%s, stored as %s%s", size(c.NewBytes), size(c.StoredBytes), ratio(c.NewBytes, c.StoredBytes))
 	row("stat calls", "%s", humanize.Comma(c.StatCalls))

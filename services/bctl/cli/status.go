@@ -66,7 +66,7 @@ of the last seconds then, and else the mean since the snapshot was begun.`,
 }
 
 func (c *statusCommand) run(ctx context.Context) error {
-	i, err := c.app.openIndex(ctx)
+	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -77,6 +78,39 @@ func (t *terminal) stdout() io.Writer {
 }
 
 func (t *terminal) println(text string) { fmt.Fprintln(t, text) }
+
+// results is where results go. It remembers the first write that failed: a result that nobody gets is a failure, and
+// not everything that prints one can return it.
+type results struct {
+	to     io.Writer
+	mu     sync.Mutex
+	failed error
+}
+
+func (r *results) Write(p []byte) (int, error) {
+	n, err := r.to.Write(p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed == nil {
+		r.failed = err
+	}
+	return n, err
+}
+
+// also returns err with the write that failed, if that is not it.
+func (r *results) also(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed == nil || errors.Is(err, r.failed) {
+		return err
+	}
+	return errors.Join(err, r.failed)
+}
+
+// note tells the user what is no failure, and should be known.
+func (a *app) note(format string, args ...any) {
+	a.term.println("bctl: note: " + fmt.Sprintf(format, args...))
+}
 
 // clearLine moves to the beginning of the line and erases it.
 const clearLine = "\r\x1b[K"

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -20,5 +21,5 @@ func Cancel(ctx context.Context, idx index.Index, lockDir string, s *backup.Snap
 		return false, err
 	}
 	defer unlock()
-	return true, idx.Fail(ctx, s.ID, reason)
+	return true, idx.Fail(ctx, s.ID, reason, time.Now())
 }

@@ -4,8 +4,9 @@
 //
 // The process holds a lock on the shard while it backs it up, which the system
 // drops when the process dies. Whoever gets the lock and finds a snapshot
-// running knows that its process is dead, and goes on with it: what was
-// settled is not walked again (I5).
+// running knows that its process is dead, and ends it: the new snapshot is of the
+// tree as it is now, as it was asked for now, and takes over what the other has
+// stored of files that have not changed since (I5, I14).
 package embedded
 
 import (
@@ -25,6 +26,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/store"
@@ -40,6 +42,7 @@ type Options struct {
 	Source     source.Source
 	Repository backup.Repository
 	WorkerKey  seal.WorkerKey
+	Keys       journal.Keys // of what the store gets to know of the index
 	Log        *slog.Logger
 	LockDir    string // where the shards' lock files are; made if need be
 
@@ -59,12 +62,12 @@ const (
 	streamBytes   = 256 << 20 // that messages in memory may come to
 )
 
-// Backup makes a snapshot of the shard, or goes on with one that a process
-// which died was making. s has its ID, Selection, AllowShrink and Tags. It
-// returns the ended snapshot: Committed, or Failed with its Reason. The error
-// is backup.ErrRunning where another process backs the shard up, ctx's where
-// it was done (the snapshot stays running, to be gone on with), or that of a
-// part which does not work. watch, if not nil, is called from one goroutine.
+// Backup makes a snapshot of the shard. s has its ID, Selection, AllowShrink,
+// NewRoot and Tags. It returns the ended snapshot: Committed, or Failed with its
+// Reason. The error is backup.ErrRunning where another process backs the shard
+// up, ctx's where it was done (the snapshot stays running, for the next Backup to
+// end), or that of a part which does not work. watch, if not nil, is called from
+// one goroutine.
 func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapshot, watch func(backup.Progress)) (backup.Snapshot, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -76,16 +79,23 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 	defer unlock()
 	snap, err := o.Index.BeginSnapshot(ctx, shard.ID, s, time.Now())
 	if errors.Is(err, backup.ErrRunning) {
-		o.Log.Info("going on with the snapshot that was interrupted", "snapshot", snap.ID.Short(), "started", snap.Started)
-		err = o.Index.ExpireLeases(ctx, snap.ID)
+		o.Log.Info("a backup of this shard was interrupted; what it has stored is used", "snapshot", snap.ID.Short(), "started", snap.Started)
+		if err = o.Index.Fail(ctx, snap.ID, "interrupted", time.Now()); err == nil {
+			snap, err = o.Index.BeginSnapshot(ctx, shard.ID, s, time.Now())
+		}
 	}
 	if err != nil {
 		return snap, err
 	}
-	if err := run(ctx, o, snap, watch); err != nil {
+	err = run(ctx, o, snap, watch)
+	ended, readErr := o.Index.Snapshot(context.WithoutCancel(ctx), snap.ID)
+	switch {
+	case readErr == nil && ended.State == backup.Committed:
+		return ended, nil // also where something failed, or was interrupted, after that
+	case err != nil:
 		return snap, err
 	}
-	return o.Index.Snapshot(context.WithoutCancel(ctx), snap.ID)
+	return ended, readErr
 }
 
 // run runs the services until the snapshot has ended.
@@ -125,12 +135,8 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	broken := func(err error) { stop(err) }
 	ended := func(backup.SnapshotID) { stop(errEnded) }
 
-	sealer, err := seal.NewSealer(o.WorkerKey.Recipients)
-	if err != nil {
-		return err
-	}
 	report := flow.NewReporter(conn, "embedded")
-	o.Walker.WholeSlices, o.Walker.OnRetry, o.Walker.Log = true, broken, o.Log
+	o.Walker.Alone, o.Walker.OnRetry, o.Walker.Log = true, broken, o.Log
 	walker := walk.New(conn, o.Index, o.Source, report, o.Walker)
 	if o.Reader.Linger == 0 {
 		o.Reader.Linger = linger
@@ -139,7 +145,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 		o.Reader.Uploads = uploads
 	}
 	o.Reader.StopTimeout = -1 // the committer stops with it: nobody would take what it finishes
-	o.Reader.OnRetry, o.Reader.Log = broken, o.Log
+	o.Reader.Alone, o.Reader.OnRetry, o.Reader.Log = true, broken, o.Log
 	reader, err := read.New(read.Parts{
 		Conn: conn, Index: o.Index, Source: o.Source, Store: o.Store,
 		Repository: o.Repository, Key: o.WorkerKey, Report: report,
@@ -151,7 +157,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	o.Committer.Lease, o.Committer.QueueLease, o.Committer.Queued = lease, lease, queued
 	o.Committer.Appliers = 1 // SQLite has one writer
 	o.Committer.OnEnd, o.Committer.OnRetry, o.Committer.Log = ended, broken, o.Log
-	committer := commit.New(commit.Parts{Conn: conn, Index: o.Index, Store: o.Store, Sealer: sealer}, o.Committer)
+	committer := commit.New(commit.Parts{Conn: conn, Index: o.Index, Store: o.Store, Keys: o.Keys}, o.Committer)
 
 	var services sync.WaitGroup
 	services.Go(func() { committer.Run(working) })
@@ -161,6 +167,10 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	services.Wait()
 	if cause := context.Cause(working); !errors.Is(cause, errEnded) {
 		return cause
+	}
+	if err := committer.Record(ctx); err != nil {
+		// The next backup writes it.
+		o.Log.Warn("the store does not know yet what the index knows", "error", err)
 	}
 	return nil
 }

@@ -8,65 +8,31 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/index/sqliteindex"
-	"github.com/bctl/bctl/internal/restore"
-	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/internal/store/dirstore"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
 // A machine has a repository, and a tree to back up.
 type machine struct {
-	*testing.T
-	embedded.Options
-	shard  backup.Shard
-	tree   string
-	opener *seal.Opener
+	*repository
+	shard backup.Shard
+	tree  string
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	m := &machine{T: t, tree: t.TempDir()}
-	identity, recipient, err := seal.GenerateIdentity()
-	m.must(err)
-	m.opener, err = seal.NewOpener([]byte(identity))
-	m.must(err)
-	m.WorkerKey = seal.WorkerKey{Repository: backup.NewRepositoryID(), Dedup: seal.NewDedupKey(), Recipients: []string{recipient}}
-	m.Repository = backup.Repository{ID: m.WorkerKey.Repository, Chunker: chunk.DefaultCutter, Codec: "zstd-1", Recipients: m.WorkerKey.Recipients}
-	m.Index, err = sqliteindex.Open(t.Context(), filepath.Join(dir, "index.db"))
-	m.must(err)
-	t.Cleanup(func() { _ = m.Index.Close() })
-	_, _, err = m.Index.Migrate(t.Context())
-	m.must(err)
-	m.Store, err = dirstore.Create(filepath.Join(dir, "store"))
-	m.must(err)
-	m.Source, m.LockDir = posix.New(posix.Options{}), filepath.Join(dir, "locks")
-	filer, err := m.Index.EnsureFiler(t.Context(), "here")
-	m.must(err)
-	m.shard, err = m.Index.EnsureShard(t.Context(), filer.ID, m.tree, posix.URL(m.tree))
-	m.must(err)
+	m := &machine{repository: newRepository(t), tree: t.TempDir()}
+	m.shard = m.addShard(backup.Shard{Source: posix.URL(m.tree)})
 	return m
-}
-
-func (m *machine) must(err error) {
-	m.Helper()
-	if err != nil {
-		m.Fatal(err)
-	}
 }
 
 func (m *machine) backup(ctx context.Context) (backup.Snapshot, error) {
@@ -74,21 +40,16 @@ func (m *machine) backup(ctx context.Context) (backup.Snapshot, error) {
 }
 
 // wantRestored compares the tree with what is restored of the snapshot.
-func (m *machine) wantRestored(s backup.Snapshot) {
+func (m *machine) wantRestored(s *backup.Snapshot) {
 	m.Helper()
 	to := filepath.Join(m.TempDir(), "restored")
-	_, err := restore.Restore(m.Context(), restore.Deps{Catalog: m.Index, Store: m.Store, Opener: m.opener, HashKey: m.WorkerKey.Dedup},
-		restore.Options{Snapshot: s.ID, Target: to}, observer{m.T})
+	reported, err := m.restore(m.Context(), s, to)
 	m.must(err)
+	if len(reported) > 0 {
+		m.Errorf("problems: %v", reported)
+	}
 	treetest.Equal(m.T, m.tree, to)
 }
-
-// An observer wants no problems.
-type observer struct{ t *testing.T }
-
-func (observer) Progress(restore.Progress)  {}
-func (observer) Change(restore.Change)      {}
-func (o observer) Problem(p backup.Problem) { o.t.Errorf("problem: %+v", p) }
 
 func (m *machine) grow(n int) {
 	m.Helper()
@@ -102,44 +63,132 @@ func (m *machine) grow(n int) {
 	m.must(os.WriteFile(filepath.Join(m.tree, "large"), large, 0o600))
 }
 
-// A backup that is interrupted at any moment is gone on with, as the same
-// snapshot, and is the tree in the end.
-func TestInterruptedBackupIsGoneOnWith(t *testing.T) {
+// wantInterrupted checks that a snapshot has failed because its process went away.
+func (m *machine) wantInterrupted(id backup.SnapshotID) {
+	m.Helper()
+	s, err := m.Index.Snapshot(m.Context(), id)
+	m.must(err)
+	if s.State != backup.Failed || s.Reason != "interrupted" {
+		m.Errorf("the interrupted snapshot is %s: %q", s.State, s.Reason)
+	}
+}
+
+// last returns the newest snapshot, whatever its state.
+func (m *machine) last() backup.Snapshot {
+	m.Helper()
+	list, err := m.Index.Snapshots(m.Context(), index.SnapshotFilter{Limit: 1})
+	m.must(err)
+	if len(list) == 0 {
+		return backup.Snapshot{}
+	}
+	return list[0]
+}
+
+// Whenever a backup is interrupted, the next one is a snapshot of its own, and
+// is the tree.
+func TestInterruptedBackupBeginsAgain(t *testing.T) {
 	m := newMachine(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	interrupted := 0
 	for n := range 3 {
 		m.grow(n)
-		var running backup.Snapshot
-		for try := 0; ; try++ {
+		for try, done := 0, false; !done; try++ {
+			before := m.last()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(40+100*try))*time.Millisecond)
 			s, err := m.backup(ctx)
 			cancel()
-			if err == nil {
-				if s.State != backup.Committed {
-					t.Fatalf("%s: %s", s.State, s.Reason)
-				}
-				if running.ID != (backup.SnapshotID{}) && running.ID != s.ID {
-					t.Errorf("another snapshot was begun, though %s was running", running.ID.Short())
-				}
-				m.wantRestored(s)
-				break
-			}
-			if !errors.Is(err, context.DeadlineExceeded) {
+			switch {
+			case errors.Is(err, context.DeadlineExceeded):
+				interrupted++
+			case err != nil:
 				t.Fatal(err)
+			case s.State != backup.Committed || s.ID == before.ID:
+				t.Fatalf("%s (%s)", s.State, s.Reason)
+			default:
+				done = true
+				m.wantRestored(&s)
 			}
-			interrupted++
-			if list, err := m.Index.Snapshots(t.Context(), index.SnapshotFilter{States: []backup.State{backup.Running}}); err != nil {
-				t.Fatal(err)
-			} else if len(list) > 0 {
-				running = list[0]
-			} else {
-				running = backup.Snapshot{} // it was committed just before it was interrupted
+			if before.State == backup.Running && m.last().ID != before.ID {
+				m.wantInterrupted(before.ID)
 			}
 		}
 	}
 	if interrupted == 0 {
 		t.Error("no backup was interrupted")
+	}
+}
+
+// What a killed backup has stored is not read again. All else is as the new
+// request says, and as the tree is now (I14).
+func TestRequestAfterAKilledBackup(t *testing.T) {
+	m := newMachine(t)
+	faults := faultsource.New(m.Source)
+	faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 }) // nothing is racy
+	m.Source = faults
+	for _, dir := range []string{"stored", "hangs"} {
+		files := treetest.Tree{"fills a batch": treetest.Sparse(65 << 20)}
+		for i := range 20 {
+			files[fmt.Sprint("file-", i)] = treetest.File(fmt.Sprint(dir, i))
+		}
+		treetest.Make(t, filepath.Join(m.tree, dir), files)
+	}
+	hang := faults.Inject(faultsource.Fault{Call: faultsource.OpenFile, Path: "hangs/file-0", Hang: true})
+	killed := m.killOnce(func(s *backup.Snapshot) bool { return s.BatchesSettled == 1 })
+	hang.Lift()
+
+	treetest.Make(t, m.tree, treetest.Tree{"stored/added": treetest.File("added"), "excluded": treetest.File("excluded")})
+	faults.Count()
+	s, err := embedded.Backup(t.Context(), m.Options, m.shard, backup.Snapshot{
+		Tags: []string{"second"}, Selection: backup.Selection{Exclude: []string{"/excluded"}},
+	}, nil)
+	m.must(err)
+	if s.State != backup.Committed || s.ID == killed.ID || !slices.Equal(s.Tags, []string{"second"}) || s.Started.Before(killed.Started) {
+		t.Errorf("%s (%s), tags %q, started %v", s.State, s.Reason, s.Tags, s.Started)
+	}
+	m.wantInterrupted(killed.ID)
+	for i := range 20 {
+		if n := faults.Asked(faultsource.OpenFile, fmt.Sprint("stored/file-", i)); n > 0 {
+			t.Errorf("stored/file-%d was read %d times more", i, n)
+		}
+	}
+	if n := faults.Asked(faultsource.OpenFile, "stored/added"); n != 1 {
+		t.Errorf("what is new was read %d times", n)
+	}
+	m.must(os.Remove(filepath.Join(m.tree, "excluded")))
+	m.must(os.Chtimes(m.tree, time.Time{}, time.Unix(1, 0)))
+	again, err := m.backup(t.Context())
+	m.must(err)
+	m.wantRestored(&again)
+	if n := again.Counts; n.FilesNew+n.FilesChanged != 0 {
+		t.Errorf("counts %+v: the snapshot before was another tree", n)
+	}
+}
+
+// killOnce begins a backup, and kills it once its snapshot is as it is wanted.
+func (m *machine) killOnce(is func(*backup.Snapshot) bool) backup.Snapshot {
+	m.Helper()
+	ctx, kill := context.WithCancel(m.Context())
+	defer kill()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := m.backup(ctx)
+		ended <- err
+	}()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			m.Fatalf("the backup has ended: %v", err)
+		case <-tick.C:
+		}
+		if s := m.last(); is(&s) {
+			kill()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				m.Fatal(err)
+			}
+			return s
+		}
 	}
 }
 
@@ -182,7 +231,7 @@ var errBroken = fmt.Errorf("no space left: %w", store.ErrFull)
 func (brokenStore) Put(context.Context, string, []byte) error { return errBroken }
 
 // In one process nobody mends a store meanwhile: the backup ends with its
-// error, and can be gone on with.
+// error, and another can be made once the store works.
 func TestBrokenStore(t *testing.T) {
 	m := newMachine(t)
 	m.grow(0)
@@ -198,10 +247,11 @@ func TestBrokenStore(t *testing.T) {
 	m.Store = whole
 	again, err := m.backup(t.Context())
 	m.must(err)
-	if again.ID != s.ID || again.State != backup.Committed {
-		t.Errorf("%s: %s", again.ID.Short(), again.State)
+	if again.State != backup.Committed {
+		t.Errorf("%s: %s", again.State, again.Reason)
 	}
-	m.wantRestored(again)
+	m.wantInterrupted(s.ID)
+	m.wantRestored(&again)
 }
 
 func TestRootThatIsGoneFailsTheSnapshot(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 const deploy = "../../../deploy"
@@ -17,6 +19,7 @@ const deploy = "../../../deploy"
 // it the test is skipped, unless BCTL_REQUIRE_PROMTOOL says that it must not be.
 func promtool(t *testing.T) string {
 	t.Helper()
+	testtarget.Need(t, testtarget.Manifests)
 	path, err := exec.LookPath("promtool")
 	if err != nil && os.Getenv("BCTL_REQUIRE_PROMTOOL") != "" {
 		t.Fatal(err)

@@ -26,9 +26,11 @@ func Examine(c *config.Config) doctor.Parts {
 		S3: func() (s3store.Options, error) {
 			return s3Options(c, slog.New(slog.DiscardHandler), func(error) {})
 		},
-		OpenIndex: func(ctx context.Context) (index.Index, error) { return OpenIndex(ctx, c, false) },
+		OpenIndex: func(ctx context.Context) (index.Index, error) { return OpenIndexReadOnly(ctx, c) },
 		OpenStore: func(ctx context.Context) (store.Store, error) {
-			return OpenStore(ctx, c, false, slog.New(slog.DiscardHandler))
+			once := *c
+			once.Store.Retry = -1 // what does not answer is a finding, and nothing to wait for
+			return OpenStore(ctx, &once, false, slog.New(slog.DiscardHandler))
 		},
 	}
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // within is how long a test waits for what must happen.
-const within = 30 * time.Second
+const within = 2 * time.Minute
 
 // A fleet is the three services as their programs run them, over a NATS server
 // of its own and a repository on this machine.
@@ -71,7 +71,7 @@ func newFleet(t *testing.T) *fleet {
 	s := value(OpenStore(t.Context(), c, true, slog.New(slog.DiscardHandler)))(t)
 	defer s.Close()
 	value(repo.Init(t.Context(), s, f.idx, repo.Options{
-		WorkerKeyPath: c.WorkerKey, IdentityPath: c.Identity, Chunker: chunk.DefaultCutter, Codec: c.Codec, Now: time.Now(),
+		WorkerKeyPath: c.WorkerKey, CommitterKeyPath: c.CommitterKey, IdentityPath: c.Identity, Chunker: chunk.DefaultCutter, Codec: c.Codec, Now: time.Now(),
 	}))(t)
 	for name, text := range map[string]string{"a/one": "one", "a/two": "two", "b/c/three": strings.Repeat("three", 1000)} {
 		path := filepath.Join(tree, name)
@@ -163,6 +163,9 @@ func (f *fleet) until(what string, done func() bool) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(within); !done(); <-tick.C {
+		if f.Failed() { // a service has ended: what is waited for will not come
+			f.FailNow()
+		}
 		if time.Now().After(deadline) {
 			f.Fatalf("after %v it is not so that %s\n%s", within, what, f.log)
 		}

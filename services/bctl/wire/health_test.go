@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/migrations"
 )
 
 // A service is alive from the start on, and while its dependencies are away;
@@ -115,6 +116,6 @@ func TestReadyWithANewerIndex(t *testing.T) {
 	}
 	f.until("the walker says that the index is too new", ready(http.StatusServiceUnavailable, "index: schema version: the index has version 1000, which needs binaries of version 1000"))
 	f.wants("walker", "/healthz", http.StatusOK)
-	value(db.ExecContext(t.Context(), "UPDATE schema_versions SET oldest = 4 WHERE version = 1000"))(t)
+	value(db.ExecContext(t.Context(), "UPDATE schema_versions SET oldest = $1 WHERE version = 1000", value(migrations.Version(migrations.SQLite))(t)))(t)
 	f.until("the walker is ready again", ready(http.StatusOK, "ok"))
 }

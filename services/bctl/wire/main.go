@@ -26,7 +26,11 @@ func Main(name string, service Runner) int {
 		}
 		return 2
 	}
-	c, err := config.Load(config.Sources{Env: os.LookupEnv, File: *file})
+	path, err := config.ExpandHome(*file, os.LookupEnv)
+	var c *config.Config
+	if err == nil {
+		c, err = config.Load(config.Sources{Env: os.LookupEnv, File: path})
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2

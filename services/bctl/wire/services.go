@@ -13,11 +13,11 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/seal"
-	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
@@ -44,7 +44,7 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, _, err := waitForIndex(ctx, c, log)
+	idx, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -55,9 +55,9 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer conn.Close()
 	w.dependOn(conn, idx, nil)
-	service := walk.New(conn, idx, posix.New(posix.Options{}), report, walk.Options{
+	service := walk.New(conn, idx, OpenSource(c), report, walk.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Tasks: c.Worker.Tasks, Directories: c.Worker.Directories,
-		Grain: c.Worker.Grain, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
+		StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Walker(), Trace: w.trace, Health: w.health,
 	})
 	log.Info("walker started")
@@ -74,20 +74,20 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	idx, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	key, err := repo.ReadWorkerKey(c.WorkerKey, repository.ID)
-	if err != nil {
-		return err
-	}
 	s, err := waitForStore(ctx, c, w)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	object, key, err := repo.Load(ctx, s, idx, c.WorkerKey)
+	if err != nil {
+		return err
+	}
 	conn, report, err := connect(c, w)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	defer conn.Close()
 	w.dependOn(conn, idx, s)
 	r, err := read.New(read.Parts{
-		Conn: conn, Index: idx, Source: posix.New(posix.Options{}), Store: s, Repository: repository, Key: key, Report: report,
+		Conn: conn, Index: idx, Source: OpenSource(c), Store: s, Repository: object.Repository, Key: key, Report: report,
 	}, read.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
 		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
@@ -118,20 +118,24 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	idx, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	sealer, err := seal.NewSealer(repository.Recipients)
-	if err != nil {
-		return err
-	}
 	s, err := waitForStore(ctx, c, w)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
+	if err != nil {
+		return err
+	}
+	keys, err := JournalKeys(&object, key)
+	if err != nil {
+		return err
+	}
 	conn, _, err := connect(c, w)
 	if err != nil {
 		return err
@@ -145,7 +149,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	})
 	var scheduling sync.WaitGroup
 	scheduling.Go(func() { scheduler.Run(ctx) })
-	commit.New(commit.Parts{Conn: conn, Index: idx, Store: s, Sealer: sealer}, commit.Options{
+	commit.New(commit.Parts{Conn: conn, Index: idx, Store: s, Keys: keys}, commit.Options{
 		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
@@ -153,6 +157,13 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	scheduling.Wait()
 	log.Info("committer stopped")
 	return nil
+}
+
+// JournalKeys returns what committers seal and sign with. It seals to the
+// recipients of the object, which the key has signed, whatever the index says.
+func JournalKeys(object *repo.Object, key seal.CommitterKey) (journal.Keys, error) {
+	sealer, err := seal.NewSealer(object.Recipients)
+	return journal.Keys{Repository: object.ID, Sealer: sealer, Signing: key.Signing}, err
 }
 
 // runWithReports runs a service together with its reports, which go on until
@@ -193,21 +204,21 @@ func workerName(c *config.Config) string {
 
 // waitForIndex waits for the index, and for somebody to have made the
 // repository in it.
-func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, backup.Repository, error) {
+func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, error) {
 	idx, err := waitFor(ctx, log, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
 	if err != nil {
-		return nil, backup.Repository{}, err
+		return nil, err
 	}
-	r, err := waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
+	_, err = waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
 		if err := idx.CheckSchema(ctx); err != nil {
 			return backup.Repository{}, err
 		}
 		return idx.Repository(ctx)
 	})
 	if err != nil {
-		return nil, r, errors.Join(err, idx.Close())
+		return nil, errors.Join(err, idx.Close())
 	}
-	return idx, r, nil
+	return idx, nil
 }
 
 // waitForStore waits for the store.

@@ -14,6 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
 	"github.com/bctl/bctl/internal/store/s3store"
@@ -25,6 +27,16 @@ var errNotNamed = fmt.Errorf("%w is named: use --repo DIR (BCTL_REPO), or --conf
 // OpenIndex opens the index. A SQLite index that is not there is
 // backup.ErrNoRepository, unless create says to make it.
 func OpenIndex(ctx context.Context, c *config.Config, create bool) (index.Index, error) {
+	return openIndex(ctx, c, create, sqliteindex.Open)
+}
+
+// OpenIndexReadOnly opens the index for a command that only reads. A SQLite index can then be on
+// a file system that is full, or mounted read-only; the methods that write fail.
+func OpenIndexReadOnly(ctx context.Context, c *config.Config) (index.Index, error) {
+	return openIndex(ctx, c, false, sqliteindex.OpenReadOnly)
+}
+
+func openIndex(ctx context.Context, c *config.Config, create bool, open func(context.Context, string) (*sqliteindex.Index, error)) (index.Index, error) {
 	if c.Index.URL == "" {
 		return nil, errNotNamed
 	}
@@ -40,7 +52,11 @@ func OpenIndex(ctx context.Context, c *config.Config, create bool) (index.Index,
 		where := filepath.Dir(path)
 		return nil, fmt.Errorf("%w in %s (bctl init --repo %s makes one)", backup.ErrNoRepository, where, where)
 	}
-	return sqliteindex.Open(ctx, path)
+	i, err := open(ctx, path)
+	if err != nil {
+		return nil, err // a nil *sqliteindex.Index would be an index.Index
+	}
+	return i, nil
 }
 
 // OpenStore opens the store. A directory store that is not there is
@@ -70,6 +86,11 @@ func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Log
 		return nil, fmt.Errorf("%w: there is no store in %s", backup.ErrNoRepository, path)
 	}
 	return s, err
+}
+
+// OpenSource opens the file systems of this machine.
+func OpenSource(c *config.Config) source.Source {
+	return posix.New(posix.Options{Grain: c.Worker.Grain, Skew: c.Worker.Skew})
 }
 
 func s3Options(c *config.Config, log *slog.Logger, onRetry func(error)) (s3store.Options, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -49,9 +48,8 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 			s.acknowledge(hand, r, &index.Outcome{Err: err})
 		default:
 			r.Delivery.Retry(later)
-			if hand.Err() == nil {
+			if hand.Err() == nil && !s.retry(err) {
 				s.log.Warn("a pack will be registered later", append(describe(r).log(), "error", err)...)
-				s.retry(err)
 			}
 		}
 	})
@@ -89,21 +87,41 @@ func (s *Service) stored(ctx context.Context, p *backup.PackStored) error {
 	return err
 }
 
-// readable fails with backup.ErrInvalid unless all listings of a result can be decoded: one that cannot would fail the
-// restore of its directory, and every walk that compares with it.
+// readable fails with backup.ErrInvalid unless all listings of a result can be
+// decoded, and those that are to stay are complete: one that is not would fail
+// the restore of its directory, and every walk that compares with it.
 func readable(r flow.Result) error {
-	var pages [][]backup.PageVersion
 	switch {
 	case r.Slice != nil:
-		pages = slices.Concat(r.Slice.Batches, [][]backup.PageVersion{r.Slice.Pages})
-	case r.Batch != nil:
-		pages = append(pages, r.Batch.Pages)
-	}
-	for _, list := range pages {
-		for i := range list {
-			if _, err := listing.DecodePage(list[i]); err != nil {
-				return fmt.Errorf("%w: %w", err, backup.ErrInvalid)
+		for _, b := range r.Slice.Batches {
+			if err := decodable(b.Pages, backup.Wanted|backup.XattrsWanted); err != nil {
+				return err
 			}
+		}
+		return decodable(r.Slice.Pages, 0)
+	case r.Batch != nil:
+		return decodable(r.Batch.Pages, 0)
+	}
+	return nil
+}
+
+// decodable fails with backup.ErrInvalid unless all listings can be decoded, and
+// no more of what is still to be read is wanted than they may.
+func decodable(pages []backup.PageVersion, may backup.Flags) error {
+	for i := range pages {
+		p, err := listing.DecodePage(pages[i])
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, backup.ErrInvalid)
+		}
+		var wants backup.Flags
+		if p.Self != nil {
+			wants = p.Self.Flags
+		}
+		for j := range p.Entries {
+			wants |= p.Entries[j].Flags
+		}
+		if wants &= backup.Wanted | backup.XattrsWanted; wants&^may != 0 {
+			return fmt.Errorf("page %d of %q is not complete: %w", p.Key, p.Path, backup.ErrInvalid)
 		}
 	}
 	return nil

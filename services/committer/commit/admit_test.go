@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,7 +60,7 @@ func TestPackThatIsNotStoredIsRefused(t *testing.T) {
 	f.begin()
 	task := f.claimTask()
 	log := f.run()
-	stored := &backup.PackStored{Snapshot: task.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 3, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
+	stored := &backup.PackStored{Snapshot: task.Job.Snapshot, Pack: backup.PackID{1}, StoredBytes: 3, FrameBytes: []uint32{1}, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
 	shorter := *stored
 	shorter.Pack = backup.PackID{2}
 	f.must(f.store.Put(f.ctx, store.PackName(shorter.Snapshot, shorter.Pack), []byte{1, 2}))
@@ -90,7 +91,7 @@ func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 		fault.Store(true)
 		id := byte(n + 1)
 		stored := &backup.PackStored{
-			Snapshot: task.Job.Snapshot, Pack: backup.PackID{id}, StoredBytes: 2, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{id}, Length: 1}},
+			Snapshot: task.Job.Snapshot, Pack: backup.PackID{id}, StoredBytes: 2, FrameBytes: []uint32{1}, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{id}, Length: 1}},
 		}
 		f.must(f.store.Put(f.ctx, store.PackName(stored.Snapshot, stored.Pack), []byte{1, 2}))
 		f.must(flow.Publish(f.ctx, conn, flow.Packs, stored))
@@ -115,7 +116,7 @@ func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 	lying.Listing = append([]byte{1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f}, lying.Listing...) // columns of 4 GiB
 	for _, lie := range []func(*backup.SliceWalked){
 		func(s *backup.SliceWalked) { s.Pages = []backup.PageVersion{pageOf("", "fine"), lying} },
-		func(s *backup.SliceWalked) { s.Batches = [][]backup.PageVersion{{pageOf("", "fine")}, {lying}} },
+		func(s *backup.SliceWalked) { s.Batches = slices.Concat(toRead(pageOf("", "fine")), toRead(lying)) },
 	} {
 		slice := sliceOf(&task)
 		lie(slice)
@@ -127,7 +128,7 @@ func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 		t.Errorf("%d refusals of 3 say what is wrong where:\n%s", n, log)
 	}
 	honest := sliceOf(&task)
-	honest.Pages = []backup.PageVersion{pageOf("", "honest")}
+	honest.Pages, honest.Counts.Files = []backup.PageVersion{pageOf("", "honest")}, 1
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, honest))
 	if got := f.ended(snap.ID); got.State != backup.Committed || f.pages(snap.ID)[backup.PageName{}] != "honest" {
 		t.Errorf("%s (%s): %v", got.State, got.Reason, f.pages(snap.ID))

@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -53,7 +54,7 @@ const applyWithin = time.Minute
 func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	results := make([]index.Result, 0, len(batch))
 	for _, r := range batch {
-		results = append(results, index.Result{Slice: r.Slice, Pack: r.Pack, Batch: r.Batch})
+		results = append(results, index.Result{Slice: r.Slice, Pack: r.Pack, Lists: r.Lists, Batch: r.Batch})
 	}
 	s.tellSeconds(results)
 	spans := s.beginApply(ctx, batch)
@@ -69,9 +70,8 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 		for _, r := range batch {
 			r.Delivery.Retry(later)
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !s.retry(err) {
 			s.log.Warn("results will be applied later", "results", len(batch), "error", err)
-			s.retry(err)
 		}
 		return
 	}
@@ -104,16 +104,17 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 		s.fail(ctx, snapshot, reason, r.Delivery)
 	case o.Err == nil:
 		r.Delivery.Ack()
-	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
+	case isEarly(o.Err):
 		r.Delivery.Retry(soonAfter(r.Delivery.Attempts()))
 	case errors.Is(o.Err, index.ErrCondemned):
 		s.log.Info("read batch relies on a condemned pack, and is read again", about.log("error", o.Err)...)
 		r.Delivery.Ack()
 		signal(s.wake)
 	default:
-		s.log.Error("result refused", about.log("error", o.Err)...)
 		r.Delivery.Drop() // its lease brings the work back
-		s.retry(o.Err)
+		if !s.retry(o.Err) {
+			s.log.Error("result refused", about.log("error", o.Err)...)
+		}
 	}
 	if o.Late {
 		s.log.Debug("result came late, and changed nothing", about.log()...)
@@ -139,7 +140,7 @@ func failure(r flow.Result) (backup.SnapshotID, string) {
 
 // fail ends a snapshot that cannot be made.
 func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string, d *flow.Delivery) {
-	err := s.Index.Fail(ctx, id, reason)
+	err := s.Index.Fail(ctx, id, reason, time.Now())
 	if err != nil && !errors.Is(err, backup.ErrNotFound) {
 		s.log.Warn("snapshot cannot be marked as failed yet", "snapshot", id.Short(), "error", err)
 		if d != nil {
@@ -148,9 +149,12 @@ func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string,
 		return
 	}
 	if err == nil {
-		s.log.Error("snapshot failed", "snapshot", id.Short(), "reason", reason)
-		s.tellEnd(ctx, id, reason)
-		s.opts.OnEnd(id)
+		level := slog.LevelError
+		if s.opts.Alone { // whoever runs the backup reports what became of it
+			level = slog.LevelDebug
+		}
+		s.log.Log(ctx, level, "snapshot failed", "snapshot", id.Short(), "reason", reason)
+		s.ended(ctx, id, reason)
 	}
 	if d != nil {
 		d.Ack()

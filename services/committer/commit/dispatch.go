@@ -76,8 +76,7 @@ func (s *Service) listenLoop(ctx context.Context) {
 
 // tellWaiting tells of an outage once in a while, not with every look.
 func (s *Service) tellWaiting(err error) {
-	s.retry(err)
-	if time.Since(s.told) > tellEvery {
+	if !s.retry(err) && time.Since(s.told) > tellEvery {
 		s.told = time.Now()
 		s.log.Warn("work will be handed out later", "error", err)
 	}

@@ -3,7 +3,7 @@
 //
 // The files follow the data: dispatch.go claims open work of the index and sends it
 // to walkers and readers, reports.go hears what they have in hand, admit.go looks at what they answer, and apply.go
-// applies it, finish.go commits a snapshot all of whose work is settled. One committer leads: keeper.go
+// applies it, finish.go commits a snapshot all of whose work is settled, and lease.go has one committer do that. One committer leads: keeper.go
 // looks after the queues, and governor.go holds filers to what they can take.
 //
 // # Recovery is the normal path
@@ -26,6 +26,7 @@
 //	after a result is applied,    the message comes again, and is late: the work is settled
 //	before its acknowledgement
 //	before the segment is whole   objects that no snapshot names: orphans; another committer writes its own
+//	                              once the lease of the commit has run out
 //	before Commit                 as above
 //	as the leader                 its term runs out, and another leads
 //	after Commit                  nothing: the snapshot is committed

@@ -8,8 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/segment"
-	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/journal"
 )
 
 // finishEvery is how often snapshots to commit are looked for without being
@@ -21,8 +20,9 @@ func (s *Service) finishLoop(ctx, hand context.Context) {
 	defer poll.Stop()
 	for { // at once, too: a process that died may have left one
 		if err := s.finishAll(ctx, hand); err != nil && ctx.Err() == nil {
-			s.log.Warn("snapshots will be committed later", "error", err)
-			s.retry(err)
+			if !s.retry(err) {
+				s.log.Warn("snapshots will be committed later", "error", err)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -50,77 +50,131 @@ func (s *Service) finishAll(ctx, hand context.Context) error {
 	return err
 }
 
-// finish commits a snapshot all of whose work is settled.
-func (s *Service) finish(ctx context.Context, id backup.SnapshotID) (err error) {
+// finish commits a snapshot all of whose work is settled, or fails it.
+func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	snap, err := s.Index.Snapshot(ctx, id)
 	if err != nil || snap.State != backup.Running || !snap.Complete() {
 		return err
 	}
-	if err := s.guard(ctx, &snap); err != nil {
-		if errors.Is(err, backup.ErrShrunk) {
-			s.fail(ctx, id, err.Error(), nil)
-			return nil
-		}
-		return err
-	}
-	ctx, span := s.opts.Trace.Start(ctx, "commit", id)
-	defer func() { span.End(err) }()
-	now := time.Now()
-	segments, err := s.writeSegment(ctx, &snap, now)
+	last, err := s.Index.Journal(ctx, snap.Shard.ID)
 	if err != nil {
 		return err
 	}
+	if why := guard(&snap, &last); why != "" {
+		flags := "--allow-shrink"
+		if snap.NewRoot {
+			flags += " --new-root"
+		}
+		s.fail(ctx, id, why+"; if that is meant, back up again with "+flags, nil)
+		return nil
+	}
+	return s.commit(ctx, &snap, &last)
+}
+
+// commit writes the segment of a snapshot and commits it, unless another
+// committer does.
+func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (err error) {
+	id := snap.ID
+	mine, err := s.Index.ClaimCommit(ctx, id, s.holder, s.times.lease)
+	if err != nil || !mine {
+		return err
+	}
+	ctx, span := s.opts.Trace.Start(ctx, "commit", id)
+	held, release := s.holdLease(ctx, id)
+	defer func() {
+		release(err != nil)
+		span.End(err)
+	}()
+	segment, err := s.writeSegment(held, snap, last)
+	switch {
+	case errors.Is(err, backup.ErrCorrupt):
+		s.fail(ctx, id, err.Error(), nil)
+		return nil
+	case err != nil && errors.Is(context.Cause(held), errLeaseLost):
+		return nil // what we wrote is an orphan
+	case err != nil:
+		return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)
+	}
 	// The commit point: before this transaction nobody sees the snapshot,
 	// after it everything that it names is durable (I1).
-	err = s.Index.Commit(ctx, id, segments, now)
+	err = s.Index.Commit(ctx, id, backup.Segment{
+		Attempt: segment.Attempt, Parts: segment.Parts, Checkpoint: segment.Checkpoint, Bytes: segment.Bytes,
+	}, segment.Content, time.Now())
 	if errors.Is(err, backup.ErrNotFound) {
 		return nil // another committer was first; our segment is an orphan
 	}
 	if err == nil {
 		s.log.Debug("snapshot committed", "snapshot", id.Short())
-		s.tellEnd(ctx, id, "")
-		s.opts.OnEnd(id)
+		s.ended(ctx, id, "")
 	}
 	return err
 }
 
-// guard fails a snapshot that looks as if an export was not mounted (I11): it
-// has less than half the files of the one before.
-func (s *Service) guard(ctx context.Context, snap *backup.Snapshot) error {
-	if snap.Base == 0 || snap.AllowShrink {
-		return nil
+// ended does what follows the end of a snapshot; reason is why it failed. A
+// record that cannot be written now is written later.
+func (s *Service) ended(ctx context.Context, id backup.SnapshotID, reason string) {
+	if err := s.record(ctx, id); err != nil && ctx.Err() == nil {
+		s.log.Warn("the commit record will be written later", "snapshot", id.Short(), "error", err)
+		s.retry(err)
 	}
-	last, err := s.Index.Snapshots(ctx, index.SnapshotFilter{
-		Filer: snap.Filer.Name, Shard: snap.Shard.Name, States: []backup.State{backup.Committed}, Limit: 1,
-	})
-	if err != nil || len(last) == 0 {
-		return err
-	}
-	before, now := last[0].Counts.Files, snap.Counts.Files
-	const few = 10 // files that may go without a question, if any stay
-	if now >= before/2 && (now > 0 || before == 0) || now > 0 && before-now < few {
-		return nil
-	}
-	return fmt.Errorf("%w: %d, after %d in snapshot %s; if that is meant, back up again with --allow-shrink",
-		backup.ErrShrunk, now, before, last[0].ID.Short())
+	s.tellEnd(ctx, id, reason)
+	s.opts.OnEnd(id)
 }
 
+// Snapshots of few files, or of few bytes, may lose most of them without a question.
+const (
+	fewFiles = 10
+	fewBytes = 1 << 20
+)
+
+// guard returns why a snapshot looks as if an export was not mounted, or emptied
+// by mistake (I11, I13); empty where it does not. It goes by the last good
+// snapshot of the shard, whichever this one is based on.
+func guard(snap *backup.Snapshot, last *index.ShardJournal) string {
+	now, first := &snap.Counts, last.Good == 0
+	switch {
+	case snap.AllowShrink:
+		return ""
+	case now.Vanished > now.Files && (now.Vanished >= fewFiles || first && now.Files == 0):
+		return fmt.Sprintf("%d of %d files and directories were gone when they were to be read", now.Vanished, now.Files+now.Vanished)
+	case first:
+		return ""
+	case now.Files == 0 && last.Files > 0, now.Files < last.Files/2 && last.Files-now.Files >= fewFiles:
+		return fmt.Sprintf("the shard has far fewer files than its last good snapshot: %d, after %d in number %d", now.Files, last.Files, last.Good)
+	case now.Bytes < last.Bytes/10 && last.Bytes-now.Bytes >= fewBytes:
+		return fmt.Sprintf("the shard has far fewer bytes than its last good snapshot: %d, after %d in number %d", now.Bytes, last.Bytes, last.Good)
+	}
+	return ""
+}
+
+// minCheckpointBytes is how much segments have to come to, at least, for a
+// checkpoint to take their place.
+const minCheckpointBytes = 1 << 20
+
 // writeSegment writes what the snapshot changed in the index to the store, so
-// that the store alone is enough (I7).
-func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, now time.Time) (names []string, err error) {
-	attempt := backup.NewPackID()
-	header := segment.Header{
-		Snapshot: snap.ID.String(), Filer: snap.Filer.Name, Shard: snap.Shard.Name, Source: snap.Shard.Source,
-		Number: snap.Number, Base: snap.Base, Started: snap.Started, Committed: now,
-		Selection: snap.Selection, Tags: snap.Tags, Counts: snap.Counts,
+// that the store alone is enough (I7). The first segment of a shard has all of
+// its pages, and so has one whenever those since have come to more than that.
+func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (journal.Segment, error) {
+	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
+	changes := s.Index.Changes(ctx, snap.ID)
+	if snap.Base == 0 {
+		return journal.WriteSegment(s.Keys, snap, true, backup.PageSet{}, changes, put)
 	}
-	err = segment.Write(s.Sealer, attempt, header, s.Index.Changes(ctx, snap.ID), func(part int, data []byte) error {
-		name := store.SegmentName(snap.ID, attempt, part)
-		names = append(names, name)
-		return s.Store.Put(ctx, name, data)
-	})
+	base, err := s.Index.Snapshot(ctx, snap.BaseID)
 	if err != nil {
-		return nil, fmt.Errorf("index segment of snapshot %s: %w", snap.ID.Short(), err)
+		return journal.Segment{}, err
 	}
-	return names, nil
+	if last.SegmentBytes <= max(last.CheckpointBytes, minCheckpointBytes) {
+		return journal.WriteSegment(s.Keys, snap, false, base.Pages, changes, put)
+	}
+	want, err := journal.Content(base.Pages, changes)
+	if err != nil {
+		return journal.Segment{}, err
+	}
+	checkpoint, err := journal.WriteSegment(s.Keys, snap, true, backup.PageSet{}, s.Index.AllPages(ctx, snap.ID), put)
+	if err == nil && checkpoint.Content != want && !snap.AllowShrink {
+		return journal.Segment{}, fmt.Errorf("the index has %d pages of shard %q, and should have %d: pages are missing, and with them files of earlier snapshots: %w. "+
+			"To take what this backup has found, back up again with --allow-shrink", checkpoint.Content.Pages, snap.Shard.Name, want.Pages, backup.ErrCorrupt)
+	}
+	return checkpoint, err
 }

@@ -1,16 +1,21 @@
 package commit
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/segment"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 // The segments of a shard's snapshots, applied one after the other, are the
@@ -50,7 +55,7 @@ func TestSegmentsRebuildThePages(t *testing.T) {
 			slice.Pages = lastOfEach(slice.Pages)
 		})
 		if n == 4 { // one that fails leaves nothing behind
-			f.must(f.idx.Fail(f.ctx, snap.ID, "test"))
+			f.must(f.idx.Fail(f.ctx, snap.ID, "test", time.Now()))
 			continue
 		}
 		f.must(s.finish(f.ctx, snap.ID))
@@ -61,14 +66,180 @@ func TestSegmentsRebuildThePages(t *testing.T) {
 		for _, parts := range segments {
 			f.replay(rebuilt, parts)
 			for i, p := range parts {
-				if p.Header.Snapshot != snap.ID.String() || p.Header.Shard != "/srv" || p.Header.Part != i || p.Header.Last != (i == len(parts)-1) || p.Header.Base != snap.Base {
-					t.Errorf("header %+v", p.Header)
+				h := &p.Header
+				if h.Snapshot.ID != snap.ID.String() || h.Snapshot.Shard != "/srv" || h.Part != i || h.Last != (i == len(parts)-1) || h.Checkpoint != (snap.Base == 0) ||
+					(h.Snapshot.Base == nil) != (snap.Base == 0) || snap.Base > 0 && h.Snapshot.Base.ID != snap.BaseID.String() {
+					t.Errorf("header %+v", h)
 				}
 			}
 		}
 		if want := f.pages(snap.ID); !maps.Equal(rebuilt, want) {
 			t.Fatalf("after snapshot %d the segments give\n%v, the index has\n%v", n, rebuilt, want)
 		}
+		f.wantPageSet(snap.ID, segments)
+	}
+}
+
+// wantPageSet checks that index and segment say what a snapshot consists of.
+func (f *fixture) wantPageSet(id backup.SnapshotID, segments map[string][]*journal.SegmentPart) {
+	f.Helper()
+	var want backup.PageSet
+	for p, err := range f.idx.Pages(f.ctx, id, "") {
+		f.must(err)
+		want.Add(listing.Digest(&p))
+	}
+	snap := f.snapshot(id)
+	parts := segments[snap.Segment.Attempt.String()]
+	if len(parts) != snap.Segment.Parts {
+		f.Fatalf("%d parts of the segment that holds, want %d", len(parts), snap.Segment.Parts)
+	}
+	said := value(parts[len(parts)-1].Header.Content.PageSet())(f)
+	if snap.Pages != want || said != want {
+		f.Errorf("the index says %v, the segment %v; the pages are %v", snap.Pages, said, want)
+	}
+}
+
+// A snapshot that changed nothing has no segment: its record says all.
+func TestUnchangedSnapshotHasNoSegment(t *testing.T) {
+	f := newFixture(t)
+	s := f.service(f.idx, Options{})
+	first := f.walked(func(s *backup.SliceWalked) { s.Pages = []backup.PageVersion{pageOf("", "root")} })
+	f.must(s.finish(f.ctx, first.ID))
+	second := f.walked(func(*backup.SliceWalked) {})
+	f.must(s.finish(f.ctx, second.ID))
+	got := f.snapshot(second.ID)
+	if got.State != backup.Committed || got.Segment.Parts != 0 || len(f.segments(second.ID)) != 0 || got.Pages != f.snapshot(first.ID).Pages {
+		t.Errorf("%+v, %d segments", got, len(f.segments(second.ID)))
+	}
+	if c := f.commitRecord(second.ID); c.Segment != nil || c.Content == nil || c.Snapshot.Base.ID != first.ID.String() {
+		t.Errorf("record %+v", c)
+	}
+}
+
+// largePage is a page whose listing has about so many bytes.
+func largePage(path string, n, sizeBytes int) backup.PageVersion {
+	const each = 32 << 10
+	random := rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)})
+	page := &backup.Page{Self: &backup.Entry{Kind: backup.Directory}}
+	for i := range sizeBytes / each {
+		target := make([]byte, each)
+		_, _ = random.Read(target)
+		page.Entries = append(page.Entries, backup.Entry{Name: fmt.Sprintf("%04d", i), Kind: backup.Symlink, Target: string(target)})
+	}
+	data, err := listing.Encode(nil, page)
+	if err != nil {
+		panic(err) // a test says what no page can
+	}
+	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint{1}, Listing: data}
+}
+
+// Once the segments since the last checkpoint have come to more than it, and to
+// enough, the next snapshot has all pages in its segment: older ones can go.
+func TestCheckpoint(t *testing.T) {
+	const pageBytes = 256 << 10
+	f := newFixture(t)
+	s := f.service(f.idx, Options{})
+	var checkpoints []int
+	for n := range 14 {
+		snap := f.walked(func(s *backup.SliceWalked) {
+			if n == 0 {
+				for i := range 2 {
+					s.Pages = append(s.Pages, largePage(fmt.Sprint("stays", i), 1000+i, pageBytes))
+				}
+			}
+			s.Pages = append(s.Pages, largePage("changes", n, pageBytes))
+		})
+		f.must(s.finish(f.ctx, snap.ID))
+		segments := f.segments(snap.ID)
+		f.wantPageSet(snap.ID, segments)
+		if !f.snapshot(snap.ID).Segment.Checkpoint {
+			continue
+		}
+		checkpoints = append(checkpoints, n)
+		added := 0
+		for _, parts := range segments {
+			for _, p := range parts {
+				for c, err := range p.Changes() {
+					f.must(err)
+					if c.Ended {
+						t.Error("a checkpoint ends a page")
+					}
+					added++
+				}
+			}
+		}
+		if added != 3 {
+			t.Errorf("the checkpoint of snapshot %d has %d pages, want 3", n, added)
+		}
+	}
+	// Four segments of a bit more than 256 KiB are more than 1 MiB, and than the checkpoint's 768 KiB.
+	if want := []int{0, 5, 10}; !slices.Equal(checkpoints, want) {
+		t.Errorf("checkpoints are %v, want %v", checkpoints, want)
+	}
+}
+
+// Where pages have gone from the index, a checkpoint would say that the shard
+// never had them: the snapshot fails in its place, and says what is missing. Who
+// insists gets a checkpoint of what is there.
+func TestCheckpointOfMissingPages(t *testing.T) {
+	const one = " WHERE rowid IN (SELECT rowid FROM pages WHERE first_snapshot = 1 AND last_snapshot IS NULL LIMIT 1)"
+	for name, test := range map[string]struct {
+		damage, why string
+		insist      bool
+	}{
+		"a page is missing": {"DELETE FROM pages" + one, `the index has 2 pages of shard "/srv", and should have 3`, true},
+		"a page is another": {"UPDATE pages SET inode = inode + 1" + one, "is not what was stored", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.service(f.idx, Options{})
+			made := func(n int, request backup.Snapshot) backup.Snapshot {
+				snap := value(f.idx.BeginSnapshot(f.ctx, f.shard.ID, request, time.Now()))(f)
+				task := f.claimTask()
+				slice := sliceOf(&task)
+				slice.Counts.Files, slice.Pages = 1, []backup.PageVersion{largePage("changes", n, 300<<10)}
+				if n == 0 {
+					slice.Pages = append(slice.Pages, pageOf("stays", "s"), pageOf("too", "t"))
+				}
+				f.apply(index.Result{Slice: slice})
+				f.must(s.finish(f.ctx, snap.ID))
+				return f.snapshot(snap.ID)
+			}
+			for n := range 3 {
+				if got := made(n, backup.Snapshot{}); got.State != backup.Committed {
+					t.Fatalf("snapshot %d is %s (%s)", n, got.State, got.Reason)
+				}
+			}
+			f.damage(test.damage)
+			last := backup.Snapshot{State: backup.Committed}
+			for n := 3; n < 8 && last.State == backup.Committed; n++ { // it shows at the next checkpoint
+				last = made(n, backup.Snapshot{})
+			}
+			if last.State != backup.Failed || !strings.Contains(last.Reason, test.why) {
+				t.Errorf("%s (%s), want %q", last.State, last.Reason, test.why)
+			}
+			insisted := made(8, backup.Snapshot{AllowShrink: true})
+			if (insisted.State == backup.Committed) != test.insist {
+				t.Errorf("with --allow-shrink: %s (%s)", insisted.State, insisted.Reason)
+			}
+			if test.insist {
+				f.wantPageSet(insisted.ID, f.segments(insisted.ID))
+				if next := made(9, backup.Snapshot{}); next.State != backup.Committed {
+					t.Errorf("the next is %s (%s)", next.State, next.Reason)
+				}
+			}
+		})
+	}
+}
+
+// damage changes the index behind its back.
+func (f *fixture) damage(statement string) {
+	f.Helper()
+	db := value(sql.Open("sqlite", filepath.Join(f.dir, "index.db")))(f)
+	defer db.Close()
+	result := value(db.ExecContext(f.ctx, statement))(f)
+	if n := value(result.RowsAffected())(f); n != 1 {
+		f.Fatalf("%s: %d rows", statement, n)
 	}
 }
 
@@ -85,7 +256,7 @@ func lastOfEach(pages []backup.PageVersion) (list []backup.PageVersion) {
 
 // replay ends what the segment ends, and then adds what it adds: a page that
 // was changed is among both.
-func (f *fixture) replay(pages map[backup.PageName]string, parts []*segment.Part) {
+func (f *fixture) replay(pages map[backup.PageName]string, parts []*journal.SegmentPart) {
 	for _, ended := range []bool{true, false} {
 		for _, p := range parts {
 			for c, err := range p.Changes() {
@@ -120,7 +291,8 @@ func TestSegmentCannotBePut(t *testing.T) {
 			if got := f.snapshot(snap.ID); got.State != backup.Running {
 				t.Fatalf("the snapshot is %s", got.State)
 			}
-			f.must(s.finish(f.ctx, snap.ID))
+			// Another committer can try at once: it does not wait for the lease.
+			f.must(f.service(f.idx, Options{}).finish(f.ctx, snap.ID))
 			if got := f.snapshot(snap.ID); got.State != backup.Committed {
 				t.Fatalf("the snapshot is %s", got.State)
 			}
@@ -147,62 +319,12 @@ func TestSegmentComesBeforeTheCommit(t *testing.T) {
 
 func TestIncompleteSnapshotIsNotCommitted(t *testing.T) {
 	f := newFixture(t)
-	s := f.walked(func(s *backup.SliceWalked) { s.Children = [][]string{{"left"}} })
+	s := f.walked(func(s *backup.SliceWalked) { s.Children = []backup.Child{{Directories: []string{"left"}}} })
 	f.must(f.service(f.idx, Options{}).finish(f.ctx, s.ID))
 	if got := f.snapshot(s.ID); got.State != backup.Running {
 		t.Errorf("the snapshot is %s", got.State)
 	}
 	if n := len(f.segments(s.ID)); n != 0 {
 		t.Errorf("%d segments", n)
-	}
-}
-
-// A shard with far fewer files fails, unless told otherwise (I11).
-func TestShrinkGuard(t *testing.T) {
-	for _, c := range []struct {
-		before, now int64
-		allow       bool
-		want        backup.State
-	}{
-		{before: 1000, now: 1000, want: backup.Committed},
-		{before: 1000, now: 500, want: backup.Committed},
-		{before: 1000, now: 499, want: backup.Failed},
-		{before: 1000, now: 499, allow: true, want: backup.Committed},
-		{before: 1000, now: 0, want: backup.Failed},
-		{before: 1000, now: 0, allow: true, want: backup.Committed},
-		{before: 1, now: 0, want: backup.Failed},
-		{before: 10, now: 1, want: backup.Committed}, // a few files
-		{before: 12, now: 1, want: backup.Failed},
-		{before: 0, now: 0, want: backup.Committed},
-		{before: 0, now: 1000, want: backup.Committed},
-	} {
-		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			f := newFixture(t)
-			ended := 0
-			s := f.service(f.idx, Options{OnEnd: func(backup.SnapshotID) { ended++ }})
-			first := f.walked(func(s *backup.SliceWalked) {
-				s.Counts.Files = c.before
-				s.Pages = []backup.PageVersion{pageOf("", "1")}
-			})
-			f.must(s.finish(f.ctx, first.ID))
-			if got := f.snapshot(first.ID); got.State != backup.Committed {
-				t.Fatalf("the first is %s: %s", got.State, got.Reason)
-			}
-			var err error
-			second, err := f.idx.BeginSnapshot(f.ctx, f.shard.ID, backup.Snapshot{AllowShrink: c.allow}, first.Started)
-			f.must(err)
-			task := f.claimTask()
-			slice := sliceOf(&task)
-			slice.Counts.Files, slice.Pages = c.now, []backup.PageVersion{pageOf("", "2")}
-			f.apply(index.Result{Slice: slice})
-			f.must(s.finish(f.ctx, second.ID))
-			got := f.snapshot(second.ID)
-			if got.State != c.want || ended != 2 {
-				t.Errorf("the second is %s (%s), want %s; %d have ended", got.State, got.Reason, c.want, ended)
-			}
-			if c.want == backup.Failed && !strings.Contains(got.Reason, "--allow-shrink") {
-				t.Errorf("reason %q does not say how to insist", got.Reason)
-			}
-		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,9 +20,9 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/seal"
-	"github.com/bctl/bctl/internal/segment"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/dirstore"
 )
@@ -31,14 +32,15 @@ const within = time.Minute
 // A fixture is an index with one shard, a store, and a queue; the workers are the test.
 type fixture struct {
 	*testing.T
-	ctx    context.Context
-	idx    index.Index
-	store  *faultStore
-	sealer *seal.Sealer
-	opener *seal.Opener
-	shard  backup.Shard
-	conn   *flow.Conn
-	nats   *server.Server
+	ctx   context.Context
+	idx   index.Index
+	store *faultStore
+	keys  journal.Keys
+	trust journal.Trust
+	shard backup.Shard
+	conn  *flow.Conn
+	nats  *server.Server
+	dir   string // of index and store
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -51,8 +53,10 @@ func newFixture(t *testing.T) *fixture {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	identity, recipient, err := seal.GenerateIdentity()
 	f.must(err)
-	f.opener = value(seal.NewOpener([]byte(identity)))(f)
-	f.sealer = value(seal.NewSealer([]string{recipient}))(f)
+	signing := seal.NewSigningKey()
+	f.keys = journal.Keys{Repository: backup.NewRepositoryID(), Sealer: value(seal.NewSealer([]string{recipient}))(f), Signing: signing}
+	f.trust = journal.Trust{Repository: f.keys.Repository, Signer: signing.Signer(), Opener: value(seal.NewOpener([]byte(identity)))(f)}
+	f.dir = dir
 	f.idx = value(sqliteindex.Open(f.ctx, filepath.Join(dir, "index.db")))(f)
 	t.Cleanup(func() { _ = f.idx.Close() })
 	_, _, err = f.idx.Migrate(f.ctx)
@@ -97,7 +101,7 @@ func (f *fixture) queue() (conn *flow.Conn, stop func()) {
 }
 
 func (f *fixture) service(idx Index, o Options) *Service {
-	return New(Parts{Conn: f.conn, Index: idx, Store: f.store, Sealer: f.sealer}, o)
+	return New(Parts{Conn: f.conn, Index: idx, Store: f.store, Keys: f.keys}, o)
 }
 
 func (f *fixture) begin() backup.Snapshot {
@@ -132,6 +136,7 @@ func (f *fixture) walked(fill func(*backup.SliceWalked)) backup.Snapshot {
 	s := f.begin()
 	task := f.claimTask()
 	slice := sliceOf(&task)
+	slice.Counts = backup.Counts{Files: 1, Directories: 1}
 	fill(slice)
 	f.apply(index.Result{Slice: slice})
 	return s
@@ -149,24 +154,36 @@ func (f *fixture) pages(id backup.SnapshotID) map[backup.PageName]string {
 }
 
 // segments opens all segments of a snapshot, by attempt, with the identity.
-func (f *fixture) segments(id backup.SnapshotID) map[string][]*segment.Part {
+func (f *fixture) segments(id backup.SnapshotID) map[string][]*journal.SegmentPart {
 	f.Helper()
-	all := map[string][]*segment.Part{}
-	var names []string
-	for o, err := range f.store.List(f.ctx, store.SegmentsPrefix) {
-		f.must(err)
-		if strings.Contains(o.Name, id.String()) {
-			names = append(names, o.Name)
+	all := map[string][]*journal.SegmentPart{}
+	for _, name := range f.objects(store.SegmentsPrefix) { // the parts of an attempt in their order
+		if !strings.Contains(name, id.String()) {
+			continue
 		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		data := value(f.store.Get(f.ctx, name, 64<<20))(f)
-		attempt, _, _ := strings.Cut(name[strings.LastIndexByte(name, '/')+1:], "-")
+		attempt, number, _ := strings.Cut(name[strings.LastIndexByte(name, '/')+1:], "-")
 		pack := backup.PackID(value(backup.ParseSnapshotID(attempt))(f)) // the same digits
-		all[attempt] = append(all[attempt], value(segment.Open(data, pack, f.opener))(f))
+		part := value(strconv.Atoi(number))(f)
+		data := value(f.store.Get(f.ctx, name, 64<<20))(f)
+		all[attempt] = append(all[attempt], value(journal.OpenSegment(data, id, pack, part, f.trust))(f))
 	}
 	return all
+}
+
+// objects are the names of what the store has below a prefix, in order.
+func (f *fixture) objects(prefix string) (names []string) {
+	f.Helper()
+	for o, err := range f.store.List(f.ctx, prefix) {
+		f.must(err)
+		names = append(names, o.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// toRead is one batch of pages.
+func toRead(pages ...backup.PageVersion) []backup.PagesToRead {
+	return []backup.PagesToRead{{Pages: pages}}
 }
 
 func sliceOf(t *backup.WalkTask) *backup.SliceWalked {
@@ -205,9 +222,9 @@ func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...stri
 			}
 			if t.Generation == 0 {
 				slice.Pages = nil
-				slice.Batches = [][]backup.PageVersion{{pageOf("", "wanted")}}
+				slice.Batches = toRead(pageOf("", "wanted"))
 				for _, path := range directories {
-					slice.Children = append(slice.Children, []string{path})
+					slice.Children = append(slice.Children, backup.Child{Directories: []string{path}})
 				}
 			}
 			answer(ctx, conn, flow.Slices, slice, d)
@@ -215,7 +232,7 @@ func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...stri
 	})
 	owned.Go(func() {
 		conn.ConsumeRead(ctx, backup.DefaultSite, 4, func(b *backup.ReadBatch, d *flow.Delivery) {
-			pack := &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.NewPackID(), StoredBytes: 1, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
+			pack := &backup.PackStored{Snapshot: b.Job.Snapshot, Pack: backup.NewPackID(), StoredBytes: 1, FrameBytes: []uint32{1}, Chunks: []backup.ChunkPlace{{ID: backup.ChunkID{1}, Length: 1}}}
 			if f.store.Store.Put(ctx, store.PackName(pack.Snapshot, pack.Pack), []byte{1}) != nil {
 				d.Retry(0)
 				return
@@ -264,11 +281,13 @@ func (f *fixture) ended(id backup.SnapshotID) backup.Snapshot {
 
 var errPower = errors.New("the power went")
 
-// A faultStore is a store whose next Puts can go wrong.
+// A faultStore is a store whose next Puts, or PutNews, can go wrong.
 type faultStore struct {
 	store.Store
-	mu  sync.Mutex
-	bad []func(put func() error) error
+	mu     sync.Mutex
+	bad    []func(put func() error) error
+	badNew []func(put func() error) error
+	puts   int // and PutNews
 
 	silent atomic.Bool // it does not say what it has
 	gone   atomic.Bool // it has nothing, as where the bucket is gone
@@ -285,15 +304,29 @@ func (s *faultStore) Stat(ctx context.Context, name string) (int64, error) {
 }
 
 func (s *faultStore) Put(ctx context.Context, name string, data []byte) error {
+	return s.put(&s.bad, func() error { return s.Store.Put(ctx, name, data) })
+}
+
+func (s *faultStore) PutNew(ctx context.Context, name string, data []byte) error {
+	return s.put(&s.badNew, func() error { return s.Store.PutNew(ctx, name, data) })
+}
+
+func (s *faultStore) put(faults *[]func(put func() error) error, put func() error) error {
 	s.mu.Lock()
+	s.puts++
 	var bad func(func() error) error
-	if len(s.bad) > 0 {
-		bad, s.bad = s.bad[0], s.bad[1:]
+	if len(*faults) > 0 {
+		bad, *faults = (*faults)[0], (*faults)[1:]
 	}
 	s.mu.Unlock()
-	put := func() error { return s.Store.Put(ctx, name, data) }
 	if bad == nil {
 		return put()
 	}
 	return bad(put)
+}
+
+func (s *faultStore) putsSoFar() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.puts
 }

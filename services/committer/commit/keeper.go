@@ -2,7 +2,6 @@ package commit
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"sync"
 	"time"
@@ -15,14 +14,14 @@ import (
 
 // The keeper is the one committer that leads. It alone makes and repairs streams and consumers,
 // ends the leases of what was in a stream that is lost, renews the leases of
-// what workers report, and governs filers. If it dies, another leads once its term has run out.
+// what workers report, governs filers, and gives the store what it does not know yet. If it dies, another leads once its term has run out.
 
 const (
 	keeperRole   = "keeper"
 	resignWithin = 2 * time.Second
 )
 
-// times are of the keeper; shorter in tests.
+// times are of the keeper, and of the lease of a commit; shorter in tests.
 type times struct {
 	// term is how long a term lasts that is not renewed, and so how long nobody leads after
 	// the leader has died. The leader itself goes by the time before it asked: it stops before another starts.
@@ -30,15 +29,17 @@ type times struct {
 	streams     time.Duration // how often the streams are looked after
 	govern      time.Duration // an interval of the governor
 	note        time.Duration // how often what workers report is looked through
+	record      time.Duration // how often the store is given what it does not know yet
+	lease       time.Duration // how long others leave a commit to a committer that does not renew its lease
 }
 
 var keeperTimes = times{
-	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, govern: time.Second, note: time.Second,
+	term: 10 * time.Second, renew: 2 * time.Second, streams: 5 * time.Second, govern: time.Second, note: time.Second, record: 30 * time.Second,
+	lease: 10 * time.Second,
 }
 
 // keeperLoop stands for leader, and leads while it is one.
 func (s *Service) keeperLoop(ctx context.Context) {
-	holder := s.opts.Worker + "-" + rand.Text()[:8]
 	for ctx.Err() == nil {
 		// Who cannot reach the queues cannot look after them: another may.
 		if err := s.Conn.Ready(); err != nil {
@@ -46,20 +47,19 @@ func (s *Service) keeperLoop(ctx context.Context) {
 			continue
 		}
 		asked := time.Now()
-		term, ok, err := s.Index.Lead(ctx, keeperRole, holder, s.times.term)
+		term, ok, err := s.Index.Lead(ctx, keeperRole, s.holder, s.times.term)
 		if err == nil && ok {
-			err = s.lead(ctx, term, holder, asked)
+			err = s.lead(ctx, term, asked)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !s.retry(err) {
 			s.log.Warn("cannot lead", "error", err)
-			s.retry(err)
 		}
 		pause(ctx, s.times.renew)
 	}
 }
 
 // lead does what a leader does until its term ends. It returns why it gave the term up.
-func (s *Service) lead(ctx context.Context, term index.Term, holder string, asked time.Time) error {
+func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) error {
 	s.log.Info("keeper: this committer leads", "epoch", term.Epoch)
 	leading, end := context.WithCancelCause(ctx)
 	expiry := time.AfterFunc(s.times.term-time.Since(asked), func() { end(index.ErrNotLeading) })
@@ -73,7 +73,8 @@ func (s *Service) lead(ctx context.Context, term index.Term, holder string, aske
 		}
 	})
 	owned.Go(func() { s.governLoop(leading, term) })
-	owned.Go(func() { s.renewTerm(leading, end, expiry, term, holder) })
+	owned.Go(func() { s.recordLoop(leading) })
+	owned.Go(func() { s.renewTerm(leading, end, expiry, term) })
 	<-leading.Done()
 	s.opts.Metrics.Leads(nil)
 	s.stepDown()
@@ -92,10 +93,10 @@ func (s *Service) lead(ctx context.Context, term index.Term, holder string, aske
 }
 
 // renewTerm renews the term until it has ended.
-func (s *Service) renewTerm(ctx context.Context, end context.CancelCauseFunc, expiry *time.Timer, term index.Term, holder string) {
+func (s *Service) renewTerm(ctx context.Context, end context.CancelCauseFunc, expiry *time.Timer, term index.Term) {
 	every(ctx, s.times.renew, func() {
 		asked := time.Now()
-		now, ok, err := s.Index.Lead(ctx, keeperRole, holder, s.times.term)
+		now, ok, err := s.Index.Lead(ctx, keeperRole, s.holder, s.times.term)
 		switch {
 		case err != nil:
 			s.log.Debug("the term cannot be renewed yet", "error", err)
@@ -117,8 +118,9 @@ func (s *Service) keepStreams(ctx context.Context) error {
 			if errors.Is(err, context.DeadlineExceeded) {
 				return err
 			}
-			s.log.Warn("the queues are not as they should be", "error", err)
-			s.retry(err)
+			if !s.retry(err) {
+				s.log.Warn("the queues are not as they should be", "error", err)
+			}
 		}
 		select {
 		case <-ctx.Done():

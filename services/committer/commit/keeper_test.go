@@ -14,7 +14,9 @@ import (
 )
 
 // quick are the times of a keeper that a test can wait for.
-var quick = times{term: 600 * time.Millisecond, renew: 100 * time.Millisecond, streams: 100 * time.Millisecond, govern: 50 * time.Millisecond, note: 20 * time.Millisecond}
+var quick = times{term: 600 * time.Millisecond, renew: 100 * time.Millisecond, streams: 100 * time.Millisecond, govern: 50 * time.Millisecond, note: 20 * time.Millisecond, record: 50 * time.Millisecond,
+	lease: 300 * time.Millisecond,
+}
 
 // start runs a committer until the test ends or stop is called.
 func (f *fixture) start(idx Index, o Options) (s *Service, stop func()) {
@@ -181,7 +183,7 @@ func TestLimitsChangeWhileRunning(t *testing.T) {
 	task := f.claimTask()
 	slice := sliceOf(&task)
 	for i := range 20 {
-		slice.Children = append(slice.Children, []string{string(rune('a' + i))})
+		slice.Children = append(slice.Children, backup.Child{Directories: []string{string(rune('a' + i))}})
 	}
 	f.apply(index.Result{Slice: slice})
 	for range 2 {
@@ -309,7 +311,7 @@ func (f *fixture) stopping(idx *stepIndex) <-chan struct{} {
 func TestBatchThatCannotBeReadFails(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
-	snap := f.walked(func(s *backup.SliceWalked) { s.Batches = [][]backup.PageVersion{{pageOf("", "wanted")}} })
+	snap := f.walked(func(s *backup.SliceWalked) { s.Batches = toRead(pageOf("", "wanted")) })
 	batches := value(f.idx.ClaimBatches(f.ctx, index.Claim{Lease: time.Hour, Limit: 1, Queued: 10, Now: time.Now()}))(f)
 	f.start(f.idx, Options{})
 	f.until(f.streamsAreThere)

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -10,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/run/health"
-	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )
@@ -44,7 +45,7 @@ type Options struct {
 	StopTimeout time.Duration
 	// OnEnd, if not nil, is told when a snapshot was committed or failed.
 	OnEnd func(backup.SnapshotID)
-	// OnRetry, if not nil, is told why something has to be tried again.
+	// OnRetry, if not nil, is told why something has to be tried again, in place of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
 	Metrics *telemetry.Committer // nil: nothing is measured
@@ -64,16 +65,17 @@ const (
 
 // Parts are what a committer works with; they stay the caller's to close.
 type Parts struct {
-	Conn   *flow.Conn
-	Index  Index
-	Store  store.Store
-	Sealer *seal.Sealer // of index segments
+	Conn  *flow.Conn
+	Index Index
+	Store store.Store
+	Keys  journal.Keys // of what the store gets to know of the index
 }
 
 // A Service is one committer.
 type Service struct {
 	Parts
 	opts        Options
+	holder      string // this process, where the index gives something to one committer
 	log         *slog.Logger
 	results     chan flow.Result
 	wake        chan struct{} // there may be new work to hand out
@@ -108,11 +110,8 @@ func New(p Parts, o Options) *Service {
 	if o.OnEnd == nil {
 		o.OnEnd = func(backup.SnapshotID) {}
 	}
-	if o.OnRetry == nil {
-		o.OnRetry = func(error) {}
-	}
 	return &Service{
-		Parts: p, opts: o, log: o.Log,
+		Parts: p, opts: o, holder: o.Worker + "-" + rand.Text()[:8], log: o.Log,
 		results: make(chan flow.Result), wake: make(chan struct{}, 1), freed: make(chan struct{}, 1),
 		settled: make(chan struct{}, 1), unpublished: make(chan struct{}, 1),
 		leads: o.Alone, governor: newGovernor(), times: keeperTimes,

@@ -52,8 +52,25 @@ func (x *stepIndex) Apply(ctx context.Context, results []index.Result) (outcomes
 	return outcomes, err
 }
 
-func (x *stepIndex) Commit(ctx context.Context, id backup.SnapshotID, segments []string, now time.Time) error {
-	return x.step("commit", func() error { return x.Index.Commit(ctx, id, segments, now) })
+func (x *stepIndex) ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (mine bool, err error) {
+	err = x.step("claim commit", func() error { mine, err = x.Index.ClaimCommit(ctx, id, holder, ttl); return err })
+	return mine, err
+}
+
+func (x *stepIndex) Commit(ctx context.Context, id backup.SnapshotID, segment backup.Segment, pages backup.PageSet, now time.Time) error {
+	return x.step("commit", func() error { return x.Index.Commit(ctx, id, segment, pages, now) })
+}
+
+func (x *stepIndex) Fail(ctx context.Context, id backup.SnapshotID, reason string, now time.Time) error {
+	return x.step("fail", func() error { return x.Index.Fail(ctx, id, reason, now) })
+}
+
+func (x *stepIndex) Recorded(ctx context.Context, id backup.SnapshotID) error {
+	return x.step("recorded", func() error { return x.Index.Recorded(ctx, id) })
+}
+
+func (x *stepIndex) CatalogWritten(ctx context.Context, c index.WrittenCatalog) error {
+	return x.step("catalog written", func() error { return x.Index.CatalogWritten(ctx, c) })
 }
 
 // A committer, its queues and its workers die together at every step, before
@@ -61,7 +78,7 @@ func (x *stepIndex) Commit(ctx context.Context, id backup.SnapshotID, segments [
 func TestCrashAtEachStep(t *testing.T) {
 	directories := []string{"a", "b", "c"}
 	for _, after := range []bool{false, true} {
-		for _, n := range []int64{1, 2, 3, 5, 7, 9, 11} {
+		for _, n := range []int64{1, 2, 3, 5, 7, 9, 11, 13, 15} {
 			crashed := false
 			t.Run(fmt.Sprintf("after=%t/%d", after, n), func(t *testing.T) {
 				f := newFixture(t)
@@ -99,6 +116,7 @@ func (f *fixture) runUntil(ctx context.Context, stop func(), idx Index, director
 	conn, stopServer := f.queue()
 	defer stopServer()
 	s := f.service(idx, Options{Poll: 5 * time.Millisecond, OnEnd: func(backup.SnapshotID) { stop() }})
+	s.times.lease = quick.lease
 	if err := s.ensureStreams(ctx); err != nil && ctx.Err() == nil { // finds that all is lost
 		f.Fatal(err)
 	}
@@ -173,7 +191,7 @@ func TestLateResultsChangeNothing(t *testing.T) {
 	defer stop()
 
 	wins := sliceOf(&second)
-	wins.Counts.Files, wins.Pages, wins.Children = 1, []backup.PageVersion{pageOf("", "second")}, [][]string{{"left"}}
+	wins.Counts.Files, wins.Pages, wins.Children = 1, []backup.PageVersion{pageOf("", "second")}, []backup.Child{{Directories: []string{"left"}}}
 	f.must(flow.Publish(f.ctx, conn, flow.Slices, wins))
 	late := sliceOf(&first)
 	late.Counts.Files, late.Pages = 5, []backup.PageVersion{pageOf("", "first")}

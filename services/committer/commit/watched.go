@@ -25,7 +25,7 @@ const (
 
 // about is what a result is about: the ids that logs, spans and metrics have.
 type about struct {
-	kind     string // slice, pack or batch
+	kind     string // slice, pack, lists or batch
 	snapshot backup.SnapshotID
 	ids      []slog.Attr
 }
@@ -36,6 +36,8 @@ func describe(r flow.Result) about {
 		return about{"slice", r.Slice.Snapshot, []slog.Attr{slog.Int64("task", int64(r.Slice.Task)), slog.Int("attempt", int(r.Slice.Attempt))}}
 	case r.Pack != nil:
 		return about{"pack", r.Pack.Snapshot, []slog.Attr{slog.String("pack", r.Pack.Pack.String())}}
+	case r.Lists != nil:
+		return about{"lists", r.Lists.Snapshot, []slog.Attr{slog.Int("lists", len(r.Lists.Lists))}}
 	}
 	return about{"batch", r.Batch.Snapshot, []slog.Attr{slog.Int64("batch", int64(r.Batch.Batch)), slog.Int("attempt", int(r.Batch.Attempt))}}
 }
@@ -58,12 +60,18 @@ func outcomeOf(o *index.Outcome) string {
 		return "late"
 	case o.Err == nil:
 		return "accepted"
-	case errors.Is(o.Err, index.ErrPackUnknown), errors.Is(o.Err, index.ErrPartMissing):
+	case isEarly(o.Err):
 		return "early"
 	case errors.Is(o.Err, index.ErrCondemned):
 		return "condemned"
 	}
 	return "refused"
+}
+
+// isEarly reports whether a result is refused only because another, which it
+// relies on, has not come yet.
+func isEarly(err error) bool {
+	return errors.Is(err, index.ErrPackUnknown) || errors.Is(err, index.ErrListUnknown) || errors.Is(err, index.ErrPartMissing)
 }
 
 // beginApply begins a span for each result of a transaction, below that of the
@@ -109,10 +117,14 @@ func (s *Service) handOutBatch(ctx context.Context, b *backup.ReadBatch) (contex
 	return ctx, span
 }
 
-// retry tells that something has to be tried again.
-func (s *Service) retry(err error) {
+// retry tells that something has to be tried again. told is false where nobody but the log is there to be told.
+func (s *Service) retry(err error) (told bool) {
 	s.opts.Metrics.Retry(err)
+	if s.opts.OnRetry == nil {
+		return false
+	}
 	s.opts.OnRetry(err)
+	return true
 }
 
 // tellEnd tells of a snapshot that this committer has ended; reason is why it failed.

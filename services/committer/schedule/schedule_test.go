@@ -109,13 +109,13 @@ func (f *fixture) finish(names ...string) {
 		}
 		_, err = f.idx.Apply(f.ctx, []index.Result{{Slice: &backup.SliceWalked{Snapshot: id, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true}}})
 		f.must(err)
-		f.must(f.idx.Commit(f.ctx, id, nil, f.now))
+		f.must(f.idx.Commit(f.ctx, id, backup.Segment{}, backup.PageSet{}, f.now))
 	}
 }
 
 func (f *fixture) fail(name string) {
 	f.Helper()
-	f.must(f.idx.Fail(f.ctx, f.shard(name).Running, "the test says so"))
+	f.must(f.idx.Fail(f.ctx, f.shard(name).Running, "the test says so", f.now))
 }
 
 func TestScheduler(t *testing.T) {

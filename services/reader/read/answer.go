@@ -27,6 +27,9 @@ func (b *batch) answer(ctx context.Context) error {
 			m.ReliesOn = append(m.ReliesOn, ref.id)
 		}
 	}
+	if err := b.tellLists(ctx); err != nil {
+		return err
+	}
 	m.Counts = b.counts
 	m.Counts.Add(b.stage)
 	m.Counts.UploadSeconds += time.Duration(b.svc.packer.uploadNanos.Swap(0)).Seconds()
@@ -44,6 +47,39 @@ func (b *batch) fail(ctx context.Context, cause error) error {
 		Snapshot: b.msg.Job.Snapshot, Batch: b.msg.ID, Attempt: b.msg.Attempt,
 		Failed: fmt.Sprintf("cannot read %s: %v", b.msg.Job.Source, cause),
 	})
+}
+
+// listMessageBytes of chunk ids are told of in one message, about.
+const listMessageBytes = 400 << 10
+
+// tellList notes what is in a list chunk, for the committer. It is told in every
+// attempt, also where the chunk is stored already: who stored it may have died
+// before it told.
+func (b *batch) tellList(ctx context.Context, list backup.ChunkID, nested bool, refs []backup.Ref) error {
+	const idBytes = len(backup.ChunkID{}) + 2
+	l := backup.ChunkList{List: list, Nested: nested, Chunks: make([]backup.ChunkID, len(refs))}
+	for i := range refs {
+		l.Chunks[i] = refs[i].Chunk
+	}
+	size := (len(refs) + 2) * idBytes
+	if b.listBytes > 0 && b.listBytes+size > listMessageBytes {
+		if err := b.tellLists(ctx); err != nil {
+			return err
+		}
+	}
+	b.lists = append(b.lists, l)
+	b.listBytes += size
+	return nil
+}
+
+// tellLists sends what tellList noted.
+func (b *batch) tellLists(ctx context.Context) error {
+	if len(b.lists) == 0 {
+		return nil
+	}
+	m := &backup.ListsStored{Snapshot: b.msg.Job.Snapshot, Lists: b.lists}
+	b.lists, b.listBytes = nil, 0
+	return b.svc.tell(ctx, "the chunks of a large file", func() error { return b.svc.sendLists(ctx, m) })
 }
 
 // encode makes page versions of the pages that were read: so a batch takes

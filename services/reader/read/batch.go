@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -25,6 +22,7 @@ type batch struct {
 	svc      *Service
 	msg      *backup.ReadBatch
 	delivery delivery
+	looks    int // how often it was delivered at this attempt, to any reader
 	started  time.Time
 	trace    telemetry.Parent
 	pages    []page               // while it is read
@@ -34,7 +32,8 @@ type batch struct {
 	hash   *chunk.Hasher
 	cutter *chunk.Cutter
 	window *window
-	links  map[link]backup.Content // of files that have several names
+	short  bool                // a read of this file gave less than its size promised
+	links  map[link]linkedFile // files that have several names
 	tree   source.Tree
 	file   watchedFile   // the one that is open
 	pace   *rate.Limiter // nil: there is no limit
@@ -52,6 +51,9 @@ type batch struct {
 	problems     []backup.Problem
 	problemBytes int
 	inlineBytes  int // of xattrs that the listings hold
+	racyFrom     backup.Time
+	lists        []backup.ChunkList // that the committer was not told of yet
+	listBytes    int
 
 	// What store workers tell, under mu:
 	storing sync.WaitGroup // windows that are not stored yet
@@ -65,8 +67,8 @@ type batch struct {
 type page struct {
 	backup.Page
 	version backup.PageVersion
-	again   bool                     // the next snapshot must look at it again
-	old     map[string]*backup.Entry // of the page's names, in the last snapshot; nil until it is needed
+	again   bool     // the next snapshot must look at it again
+	old     *oldPage // nil until it is needed
 }
 
 // What a batch may add to its pages, so that they still fit one message.
@@ -80,7 +82,11 @@ const (
 )
 
 func newBatch(s *Service, msg *backup.ReadBatch, d delivery) *batch {
-	return &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}}
+	b := &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}}
+	if d != nil { // which it is in tests
+		b.looks = d.Attempts()
+	}
+	return b
 }
 
 func (b *batch) filer() backup.FilerID { return b.msg.Job.Filer }
@@ -111,56 +117,72 @@ func (b *batch) read(ctx context.Context) error {
 	b.tree = tree
 	defer tree.Close()
 	defer b.giveBack()
+	now, behind := tree.Clock()
+	b.racyFrom = backup.TimeOf(now.Add(-behind))
 	for i := range b.pages {
 		if err := b.readPage(ctx, &b.pages[i]); err != nil {
 			return err
 		}
 	}
-	if err := b.flush(ctx); err != nil {
+	// What was read is believed if all that was mounted in the tree still is.
+	if err := source.Believe(ctx, tree, b.msg.Mounts); err != nil {
 		return err
 	}
-	// What was read of a source snapshot that expired meanwhile may be of another.
-	if err := tree.Check(ctx); err != nil {
+	if err := b.flush(ctx); err != nil {
 		return err
 	}
 	return b.encode()
 }
 
-func (b *batch) readPage(ctx context.Context, p *page) error {
-	dir, err := b.tree.OpenDirectory(ctx, p.Path)
+// A place is the open directory of a page, or why it could not be opened.
+type place struct {
+	dir    source.Directory // nil where err is not
+	err    error
+	proven bool // it is of the tree that was walked, which nothing else tells (believeGone)
+}
+
+func (b *batch) openPlace(ctx context.Context, path string) (at place) {
+	dir, err := b.tree.OpenDirectory(ctx, path)
 	if err != nil {
-		dir = nil
-		if ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable) {
+		return place{err: err}
+	}
+	return place{dir: dir}
+}
+
+func (at *place) close() {
+	if at.dir != nil {
+		_ = at.dir.Close() // it was only read
+		at.dir = nil
+	}
+}
+
+func (b *batch) readPage(ctx context.Context, p *page) error {
+	at := b.openPlace(ctx, p.Path)
+	defer func() { at.close() }()
+	if p.Self != nil && p.Self.Flags&backup.XattrsWanted != 0 {
+		if _, err := b.readOwnXattrs(ctx, &at, p, p.Self); err != nil {
 			return err
 		}
-	} else {
-		defer dir.Close()
 	}
 	kept := p.Entries[:0]
 	for i := range p.Entries {
 		e := &p.Entries[i]
-		if e.Flags&backup.Wanted == 0 {
-			kept = append(kept, *e)
-			continue
+		keep := true
+		var err error
+		switch {
+		case e.Flags&backup.Wanted != 0:
+			keep, err = b.readEntry(ctx, &at, p, e)
+		case e.Flags&backup.XattrsWanted != 0 && e.Kind == backup.File:
+			keep, err = b.readXattrsAlone(ctx, &at, p, e)
+		case e.Flags&backup.XattrsWanted != 0:
+			keep, err = b.readOwnXattrs(ctx, &at, p, e)
 		}
-		e.Flags &^= backup.Wanted
-		size := e.Size
-		openErr := err
-		if dir != nil && !b.isRead(e) {
-			openErr = b.readFile(ctx, dir, p, e)
-		}
-		keep, err := b.settle(ctx, p, e, openErr)
 		if err != nil {
 			return err
 		}
-		if !keep {
-			b.counts.Files--
-			b.counts.Bytes -= size
-			continue
+		if keep {
+			kept = append(kept, *e)
 		}
-		b.counts.Bytes += e.Size - size
-		kept = append(kept, *e)
-		b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{FilesDone: 1, BytesDone: e.Size}))
 	}
 	clear(p.Entries[len(kept):])
 	p.Entries = kept
@@ -168,117 +190,45 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 	return nil
 }
 
+// readEntry reads a wanted file, or settles what becomes of it. keep is false
+// where it is not there any more.
+func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
+	e.Flags &^= backup.Wanted | backup.XattrsWanted
+	size := e.Size
+	err = b.again(ctx, at, p, func(last bool) error { return b.readFile(ctx, at, p, e, last) })
+	if keep, err = b.settle(ctx, at, p, e, err); err != nil {
+		return false, err
+	}
+	if !keep {
+		b.counts.Bytes -= size
+		return false, nil
+	}
+	b.counts.Bytes += e.Size - size
+	b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{FilesDone: 1, BytesDone: e.Size}))
+	return true, nil
+}
+
+// again calls read, unless the directory could not be opened. Where the file
+// server has forgotten what was opened, the directory is opened once more, by its
+// path, and read is called for the last time.
+func (b *batch) again(ctx context.Context, at *place, p *page, read func(last bool) error) error {
+	err := at.err
+	if err == nil {
+		err = read(false)
+	}
+	if !errors.Is(err, source.ErrStale) {
+		return err
+	}
+	at.close()
+	if *at = b.openPlace(ctx, p.Path); at.err != nil {
+		return at.err
+	}
+	return read(true)
+}
+
 // progress adds what the filer took since it was told last.
 func (b *batch) progress(p backup.Progress) backup.Progress {
 	p.Opens, p.OpenSeconds = b.opens, b.openSeconds
 	b.opens, b.openSeconds = 0, 0
 	return p
-}
-
-// settle decides what becomes of a file that was read, or could not be. keep
-// is false where it is not there any more.
-func (b *batch) settle(ctx context.Context, p *page, e *backup.Entry, err error) (keep bool, fatal error) {
-	switch {
-	case err == nil:
-		if e.Flags != 0 {
-			p.again = true
-		}
-		return true, nil
-	case ctx.Err() != nil, errors.Is(err, backup.ErrUnavailable):
-		return false, err
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, backup.ErrOutside), errors.Is(err, syscall.ENOTDIR), errors.Is(err, source.ErrStale):
-		if err := b.tree.Check(ctx); err != nil {
-			return false, err // it is not gone: all is
-		}
-		p.again = true
-		return false, nil // what is at this name now is for the next snapshot
-	}
-	p.again = true
-	b.problem(p, e.Name, "read", err)
-	return true, b.carryForward(ctx, p, e)
-}
-
-// carryForward puts the last good copy in the place of a file that cannot be read.
-func (b *batch) carryForward(ctx context.Context, p *page, e *backup.Entry) error {
-	e.Content, e.Xattrs, e.XattrChunk = backup.Content{}, nil, backup.Ref{}
-	if err := b.readOld(ctx, p); err != nil {
-		return err
-	}
-	old := p.old[e.Name]
-	if old != nil && old.Kind == backup.File && (len(old.Content.Refs) > 0 || old.Flags&backup.Unreadable == 0) {
-		*e = *old
-		if err := b.placeXattrs(ctx, e, old.Xattrs); err != nil {
-			return err
-		}
-	}
-	e.Flags |= backup.Unreadable
-	return nil
-}
-
-// readOld fetches what the last snapshot has of the page's names: on the page
-// of the same key most of the time, else on others of the directory, of which one
-// is held at a time.
-func (b *batch) readOld(ctx context.Context, p *page) error {
-	if p.old != nil {
-		return nil
-	}
-	old := make(map[string]*backup.Entry, len(p.Entries))
-	for i := range p.Entries {
-		old[p.Entries[i].Name] = nil
-	}
-	job := &b.msg.Job
-	if job.Base > 0 {
-		keys, err := b.svc.Index.PageKeys(ctx, job.Shard, job.Base, p.Path)
-		if err != nil {
-			return err
-		}
-		if i := slices.Index(keys, p.Key); i > 0 {
-			keys[0], keys[i] = keys[i], keys[0]
-		}
-		missing := len(old)
-		for i := 0; i < len(keys) && missing > 0; i++ {
-			found, err := b.readOldPage(ctx, backup.PageName{Path: p.Path, Key: keys[i]}, old)
-			if err != nil {
-				return err
-			}
-			missing -= found
-		}
-	}
-	p.old = old
-	return nil
-}
-
-// readOldPage puts the entries of one page whose names are wanted into old.
-func (b *batch) readOldPage(ctx context.Context, name backup.PageName, old map[string]*backup.Entry) (found int, err error) {
-	job := &b.msg.Job
-	listings, err := b.svc.Index.Listings(ctx, job.Shard, job.Base, []backup.PageName{name})
-	if err != nil || len(listings) == 0 || listings[0] == nil {
-		return 0, err
-	}
-	page, err := listing.DecodePage(backup.PageVersion{Path: name.Path, Key: name.Key, Listing: listings[0]})
-	if err != nil {
-		return 0, err
-	}
-	for i := range page.Entries {
-		e := page.Entries[i]
-		if before, wanted := old[e.Name]; wanted && before == nil {
-			old[e.Name] = &e
-			found++
-		}
-	}
-	return found, nil
-}
-
-func (b *batch) problem(p *page, name, op string, err error) {
-	b.counts.Errors++
-	var pathErr *fs.PathError
-	if errors.As(err, &pathErr) {
-		err = pathErr.Err
-	}
-	path := backup.Join(p.Path, name)
-	b.problemBytes += len(path) + len(err.Error()) + problemOverhead
-	if b.problemBytes > maxProblemBytes {
-		return
-	}
-	b.problems = append(b.problems, backup.Problem{Path: path, Op: op, Err: err.Error()})
 }

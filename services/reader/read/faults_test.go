@@ -222,7 +222,7 @@ func TestWorkerKeyOpensNothing(t *testing.T) {
 	other := must(seal.NewOpener([]byte(identity)))(t)
 	for id := range f.packs {
 		name := store.PackName(f.snap.ID, id)
-		if _, err := pack.Open(f.ctx, f.store, name, id, other); !errors.Is(err, backup.ErrWrongKey) {
+		if _, err := pack.Open(f.ctx, f.store, pack.Place{Object: name}, f.repo.ID, id, other); !errors.Is(err, backup.ErrWrongKey) {
 			t.Errorf("error %v, want ErrWrongKey", err)
 		}
 		data := must(f.store.Get(f.ctx, name, pack.MaxBytes))(t)

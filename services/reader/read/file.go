@@ -15,65 +15,102 @@ import (
 const readTries = 3
 
 // readFile reads one file and gives e its content, its xattrs, and its
-// attributes as they were when the reading began.
-func (b *batch) readFile(ctx context.Context, dir source.Directory, p *page, e *backup.Entry) error {
-	started, hashed := time.Now(), b.counts.HashSeconds
-	seen := linkOf(e)
-	f, err := dir.OpenFile(ctx, e.Name)
+// attributes as they were when the reading began. Where it fails, e is as it was.
+// last says that it is not called again where something was stale.
+func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entry, last bool) (err error) {
+	started, hashed, walked := time.Now(), b.counts.HashSeconds, *e
+	f, err := at.dir.OpenFile(ctx, e.Name)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		_ = f.Close() // it was only read
 		b.counts.ReadSeconds += time.Since(started).Seconds() - (b.counts.HashSeconds - hashed)
+		if err != nil {
+			*e = walked
+		}
 	}()
 	before, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	var content backup.Content
-	var changed bool
-	for try := 1; ; try++ {
-		if content, err = b.content(ctx, f, &before); err != nil {
-			return err
-		}
-		after, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		if changed = !sameState(&before, &after); !changed || try == readTries {
-			break
-		}
-		before = after
+	if linked, err := b.readLink(ctx, p, e, &before); linked || err != nil {
+		return err
 	}
-	if err := b.readXattrs(ctx, f, p, e); err != nil {
+	content, changed, err := b.steadyContent(ctx, f, &before)
+	if err != nil {
 		return err
 	}
 	b.describe(p, e, &before)
 	e.Content = content
+	if err := b.takeXattrs(ctx, e, f.Xattrs); err != nil {
+		if errors.Is(err, source.ErrStale) && !last {
+			return err
+		}
+		if err := b.xattrsFailed(ctx, at, p, e, err); err != nil {
+			return err
+		}
+	}
 	if changed {
 		e.Flags |= backup.ChangedWhileRead
 		e.Size = contentSize(content)
+		b.counts.Torn++
 		b.problem(p, e.Name, "read", errChanged)
 	}
-	b.noteLink(seen, e)
+	b.noteLink(e)
 	return nil
 }
 
-var errChanged = errors.New("the file changed each time it was read; what is stored may mix its states")
+// steadyContent reads the file's data again until all of it came and it has not
+// changed meanwhile, and sets before to what it was when that began. changed says
+// that it changed each time.
+func (b *batch) steadyContent(ctx context.Context, f source.File, before *backup.Entry) (c backup.Content, changed bool, err error) {
+	for try := 1; ; try++ {
+		b.short = false
+		if c, err = b.content(ctx, f, before); err != nil {
+			return c, false, err
+		}
+		after, err := f.Stat()
+		if err != nil {
+			return c, false, err
+		}
+		steady := sameState(before, &after)
+		switch {
+		case steady && !b.short:
+			return c, false, nil
+		case try < readTries:
+		case steady:
+			return c, false, errShort
+		default:
+			return c, true, nil
+		}
+		*before = after
+	}
+}
+
+var (
+	errChanged = errors.New("the file changed each time it was read; what is stored may mix its states")
+	errShort   = errors.New("the file ended before its size, and did not change")
+)
 
 func sameState(a, b *backup.Entry) bool {
 	return a.Size == b.Size && a.Mtime == b.Mtime && a.Ctime == b.Ctime
 }
 
+// sameFile reports whether two entries say the same of a file, as far as a
+// fingerprint has it.
+func sameFile(a, b *backup.Entry) bool {
+	return sameState(a, b) && a.Inode == b.Inode && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.Nlink == b.Nlink
+}
+
 // describe gives e the attributes of the file that was read, which may not be
 // those that the walker saw.
 func (b *batch) describe(p *page, e, now *backup.Entry) {
-	if e.Ctime != now.Ctime || e.Size != now.Size || e.Inode != now.Inode {
+	if !sameFile(e, now) {
 		p.again = true // the page's fingerprint is of what the walker saw
 	}
-	flags := e.Flags
-	if now.Ctime.Compare(b.msg.Job.Started) >= 0 {
+	flags := e.Flags &^ backup.Racy
+	if listing.IsRacy(b.msg.Job.Compare, now, b.racyFrom) {
 		flags |= backup.Racy
 	}
 	name, xattrs, ref := e.Name, e.Xattrs, e.XattrChunk
@@ -87,36 +124,6 @@ func contentSize(c backup.Content) (n int64) {
 		n += c.Refs[i].Hole + c.Refs[i].Span
 	}
 	return n
-}
-
-// readXattrs reads the file's xattrs.
-func (b *batch) readXattrs(ctx context.Context, f source.File, p *page, e *backup.Entry) error {
-	xattrs, err := f.Xattrs()
-	if err != nil {
-		b.problem(p, e.Name, "xattr", err)
-		p.again = true
-		return nil
-	}
-	return b.placeXattrs(ctx, e, xattrs)
-}
-
-// placeXattrs puts xattrs into the entry or, where there is no room, a chunk.
-func (b *batch) placeXattrs(ctx context.Context, e *backup.Entry, xattrs []backup.Xattr) (err error) {
-	e.Xattrs = nil
-	if len(xattrs) == 0 {
-		return nil
-	}
-	size := 0
-	for i := range xattrs {
-		size += len(xattrs[i].Name) + len(xattrs[i].Value) + 4
-	}
-	if b.inlineBytes+size <= inlineXattrBytes {
-		b.inlineBytes += size
-		e.Xattrs = xattrs
-		return nil
-	}
-	e.XattrChunk, err = b.storeChunk(ctx, listing.EncodeXattrs(nil, xattrs))
-	return err
 }
 
 // content reads the file's data.
@@ -151,6 +158,7 @@ func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backu
 		return backup.Content{}, err
 	}
 	n, err := b.readFull(ctx, f, space, 0)
+	b.short = int64(n) < size
 	if err != nil || n == 0 {
 		return backup.Content{}, err
 	}

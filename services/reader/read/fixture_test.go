@@ -41,6 +41,10 @@ type fixture struct {
 	opener *seal.Opener
 	shard  backup.Shard
 	snap   backup.Snapshot
+	root   backup.Root // that was walked
+	mounts []string    // that the walk found
+	// lastEntries are those of the snapshot that was committed last.
+	lastEntries map[string]backup.Entry
 
 	reader *Service
 	packs  map[backup.PackID]*pack.Reader
@@ -58,7 +62,9 @@ func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	}
 	identity, recipient := must2(seal.GenerateIdentity())(t)
 	f.opener = must(seal.NewOpener([]byte(identity)))(t)
-	f.key = seal.WorkerKey{Repository: backup.NewRepositoryID(), Dedup: seal.NewDedupKey(), Recipients: []string{recipient}}
+	f.key = seal.WorkerKey{
+		Repository: backup.NewRepositoryID(), Dedup: seal.NewDedupKey(), Recipients: []string{recipient}, Signer: seal.NewSigningKey().Signer(),
+	}
 	f.repo = backup.Repository{ID: f.key.Repository, Chunker: chunk.DefaultCutter, Codec: "zstd-1", Recipients: f.key.Recipients}
 	f.idx = must(sqliteindex.Open(f.ctx, filepath.Join(memory, "index.db")))(t)
 	t.Cleanup(func() { _ = f.idx.Close() })
@@ -130,6 +136,12 @@ func (f *fixture) makeReader(p Parts, o Options) *Service {
 		}
 		return f.apply(index.Result{Pack: m})
 	}
+	s.sendLists = func(ctx context.Context, m *backup.ListsStored) error {
+		if size := must(flow.SizeOf(flow.Lists, m))(f); size > flow.MaxMessageBytes {
+			f.Errorf("ListsStored of %d lists takes %d bytes", len(m.Lists), size)
+		}
+		return f.apply(index.Result{Lists: m})
+	}
 	s.sendBatch = func(ctx context.Context, m *backup.BatchStored) error {
 		if size := must(flow.SizeOf(flow.Batches, m))(f); size > flow.MaxMessageBytes {
 			f.Errorf("BatchStored takes %d bytes", size)
@@ -143,6 +155,24 @@ func (f *fixture) makeReader(p Parts, o Options) *Service {
 // try makes one attempt at a batch, as if it had been delivered.
 func (s *Service) try(ctx context.Context, msg *backup.ReadBatch) error {
 	return s.attempt(ctx, ctx, newBatch(s, msg, nil))
+}
+
+// look is try, after others have looked at the batch as often.
+func (s *Service) look(ctx context.Context, msg *backup.ReadBatch, looks int) error {
+	b := newBatch(s, msg, nil)
+	b.looks = looks
+	return s.attempt(ctx, ctx, b)
+}
+
+// until waits for what must happen.
+func (f *fixture) until(done func() bool) {
+	f.Helper()
+	for end := time.Now().Add(time.Minute); !done(); {
+		if time.Now().After(end) {
+			f.Fatal("it does not come about")
+		}
+		_, _ = f.idx.InHand(f.ctx, time.Now(), 1) // the pace
+	}
 }
 
 func (f *fixture) apply(r index.Result) error {
@@ -193,6 +223,7 @@ func (f *fixture) pagesOf(paths ...string) (pages []backup.PageVersion) {
 	f.Helper()
 	tree := must(posix.New(posix.Options{}).Open(f.ctx, f.shard.Source))(f)
 	defer tree.Close()
+	f.root = tree.Root()
 	for _, path := range paths {
 		dir := must(tree.OpenDirectory(f.ctx, path))(f)
 		self := dir.Self()
@@ -223,12 +254,16 @@ func (f *fixture) pagesOf(paths ...string) (pages []backup.PageVersion) {
 // announce settles the root task with batches.
 func (f *fixture) announce(batches ...[]backup.PageVersion) {
 	f.Helper()
+	var toRead []backup.PagesToRead
+	for _, pages := range batches {
+		toRead = append(toRead, backup.PagesToRead{Pages: pages, Mounts: f.mounts})
+	}
 	tasks := must(f.idx.ClaimTasks(f.ctx, index.Claim{Lease: time.Hour, Limit: 1, Now: time.Now()}))(f)
 	if len(tasks) != 1 {
 		f.Fatalf("%d tasks", len(tasks))
 	}
 	err := f.apply(index.Result{Slice: &backup.SliceWalked{
-		Snapshot: f.snap.ID, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true, Batches: batches,
+		Snapshot: f.snap.ID, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true, Batches: toRead, Root: f.root,
 	}})
 	if err != nil {
 		f.Fatal(err)
@@ -256,9 +291,10 @@ func (f *fixture) read(msg *backup.ReadBatch) {
 
 func (f *fixture) commit() {
 	f.Helper()
-	if err := f.idx.Commit(f.ctx, f.snap.ID, nil, time.Now()); err != nil {
+	if err := f.idx.Commit(f.ctx, f.snap.ID, backup.Segment{}, backup.PageSet{}, time.Now()); err != nil {
 		f.Fatal(err)
 	}
+	f.lastEntries = f.entries()
 }
 
 // entries are all entries of the newest snapshot, which must be committed, by path.
@@ -340,19 +376,19 @@ func (f *fixture) fill(data []byte, at int64, c backup.Content) int64 {
 func (f *fixture) chunk(id backup.ChunkID) []byte {
 	f.Helper()
 	at := must(f.idx.LocateAll(f.ctx, []backup.ChunkID{id}))(f)[0]
-	r, name := f.packs[at.Pack], store.PackName(at.Snapshot, at.Pack)
+	r, place := f.packs[at.Pack], pack.Place{Object: store.PackName(at.Snapshot, at.Object), Offset: at.Offset, Bytes: at.Bytes}
 	if r == nil {
-		r = must(pack.Open(f.ctx, f.store, name, at.Pack, f.opener))(f)
+		r = must(pack.Open(f.ctx, f.store, place, f.repo.ID, at.Pack, f.opener))(f)
 		f.packs[at.Pack] = r
 	}
 	frame := r.Frames()[at.Frame]
-	sealed := must(f.store.GetRange(f.ctx, nil, name, frame.Offset, frame.SealedLength))(f)
+	sealed := must(f.store.GetRange(f.ctx, nil, place.Object, place.Offset+frame.Offset, frame.SealedLength))(f)
 	raw := must(r.DecodeFrame(nil, at.Frame, sealed, chunk.NewHasher(f.key.Dedup)))(f)
 	i := slices.IndexFunc(r.Chunks(), func(c pack.ChunkInfo) bool { return c.Hash.ID() == id })
 	if i < 0 {
 		f.Fatalf("chunk %v is not in its pack's table", id)
 	}
-	return raw[at.Offset : at.Offset+at.Length]
+	return raw[at.Start : at.Start+at.Length]
 }
 
 // A writeOnlyStore polices that a reader only ever writes (I8): its other

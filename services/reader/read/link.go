@@ -1,9 +1,13 @@
 package read
 
-import "github.com/bctl/bctl/internal/backup"
+import (
+	"context"
 
-// A link is a file by what the walker saw of it: two names of one file have
-// the same, unless it changed between.
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A link is what an open file says of itself: two names of one file say the
+// same, unless it changed between.
 type link struct {
 	device, inode uint64
 	size          int64
@@ -14,28 +18,36 @@ func linkOf(e *backup.Entry) link {
 	return link{e.Device, e.Inode, e.Size, e.Mtime, e.Ctime}
 }
 
-// isRead gives e its content where the batch has read the same file by another
-// name, and reports whether it did.
-func (b *batch) isRead(e *backup.Entry) bool {
-	if e.Nlink < 2 {
-		return false
-	}
-	content, ok := b.links[linkOf(e)]
-	if ok {
-		e.Content = content
-	}
-	return ok
+// A linkedFile is what was read of a file by one of its names.
+type linkedFile struct {
+	content backup.Content
+	xattrs  []backup.Xattr
+	ref     backup.Ref // of the xattrs, where they are in a chunk
 }
 
-// noteLink remembers the content of a file that has other names, if it was
-// read in the state in which the walker saw it. Files with xattrs are read by
-// each name: the listing's room for those is counted as they are read.
-func (b *batch) noteLink(seen link, e *backup.Entry) {
-	if e.Nlink < 2 || e.Flags&backup.ChangedWhileRead != 0 || linkOf(e) != seen || len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 {
+// readLink gives e what the batch has read of the same file by another name,
+// and reports whether it has. now is what the open file says of itself.
+func (b *batch) readLink(ctx context.Context, p *page, e, now *backup.Entry) (bool, error) {
+	if now.Nlink < 2 {
+		return false, nil
+	}
+	known, ok := b.links[linkOf(now)]
+	if !ok {
+		return false, nil
+	}
+	b.describe(p, e, now)
+	e.Content = known.content
+	return true, b.placeXattrs(ctx, e, known.xattrs, known.ref)
+}
+
+// noteLink remembers a file that has other names, unless something about it
+// could not be read, or changed.
+func (b *batch) noteLink(e *backup.Entry) {
+	if e.Nlink < 2 || e.Flags&backup.Flawed != 0 {
 		return
 	}
 	if b.links == nil {
-		b.links = map[link]backup.Content{}
+		b.links = map[link]linkedFile{}
 	}
-	b.links[seen] = e.Content
+	b.links[linkOf(e)] = linkedFile{e.Content, e.Xattrs, e.XattrChunk}
 }

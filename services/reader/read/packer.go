@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,9 +23,12 @@ var maxPackAge = 10 * time.Second
 const (
 	// packBufferBytes hold a pack that has just got full, and its table.
 	packBufferBytes = pack.TargetBytes + 3<<20
-	// maxOpenPacks bounds the packs being filled, for reading for many
-	// snapshots at once: beyond it the oldest is uploaded as it is.
-	maxOpenPacks = 4
+	// maxOpenBytes bounds what is in the packs being filled, one for each
+	// snapshot: beyond it the fullest is uploaded as it is.
+	maxOpenBytes = 4 * pack.TargetBytes
+	// fullBuffers is how many open packs have a buffer for a full pack from the
+	// beginning. Where there are more, each begins with a small one.
+	fullBuffers = 4
 	// durableRefs is how many packs are remembered to be durable.
 	durableRefs = 4096
 )
@@ -64,6 +68,7 @@ type packer struct {
 
 	mu   sync.Mutex
 	open map[backup.SnapshotID]*openPack
+	held int                        // bytes in them
 	refs map[backup.PackID]*packRef // durable ones
 
 	active  atomic.Int64 // batches that may still add
@@ -179,6 +184,7 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 	} else if open, err = p.newPack(ctx, snapshot); err != nil {
 		return nil, 0, err
 	}
+	ref = open.ref
 	n, err := open.writer.Add(f)
 	if err != nil {
 		return nil, 0, err
@@ -187,26 +193,27 @@ func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Fra
 		open.places = append(open.places, backup.ChunkPlace{ID: c.Hash.ID(), Frame: n, Offset: c.Offset, Length: c.Length})
 	}
 	grewBytes = open.writer.Size() - before
-	if open.writer.Size() >= pack.TargetBytes {
+	p.held += grewBytes
+	switch {
+	case open.writer.Size() >= pack.TargetBytes:
 		err = p.close(ctx, open)
+	case p.held > maxOpenBytes:
+		err = p.close(ctx, p.fullest())
 	}
-	return open.ref, grewBytes, err
+	return ref, grewBytes, err
 }
 
 func (p *packer) newPack(ctx context.Context, snapshot backup.SnapshotID) (*openPack, error) {
-	if len(p.open) >= maxOpenPacks {
-		if err := p.close(ctx, p.oldest()); err != nil {
-			return nil, err
+	var buf []byte
+	if len(p.open) < fullBuffers {
+		select {
+		case buf = <-p.bufs:
+		default:
+			buf = make([]byte, 0, packBufferBytes)
 		}
 	}
-	var buf []byte
-	select {
-	case buf = <-p.bufs:
-	default:
-		buf = make([]byte, 0, packBufferBytes)
-	}
 	ref := &packRef{id: backup.NewPackID(), done: make(chan struct{})}
-	w, err := pack.NewWriter(pack.KindData, ref.id, p.sealer, buf)
+	w, err := pack.NewWriter(pack.KindData, p.svc.Repository.ID, ref.id, p.sealer, buf)
 	if err != nil {
 		return nil, err
 	}
@@ -215,18 +222,19 @@ func (p *packer) newPack(ctx context.Context, snapshot backup.SnapshotID) (*open
 	return open, nil
 }
 
-func (p *packer) oldest() (oldest *openPack) {
+func (p *packer) fullest() (fullest *openPack) {
 	for _, open := range p.open {
-		if oldest == nil || open.opened.Before(oldest.opened) {
-			oldest = open
+		if fullest == nil || open.writer.Size() > fullest.writer.Size() {
+			fullest = open
 		}
 	}
-	return oldest
+	return fullest
 }
 
 // close hands an open pack to an upload. The caller holds mu.
 func (p *packer) close(ctx context.Context, open *openPack) error {
 	delete(p.open, open.snapshot)
+	p.held -= open.writer.Size()
 	select {
 	case p.full <- open:
 		return nil
@@ -250,12 +258,14 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		select {
-		case p.bufs <- data[:0]:
-		default:
-		}
-	}()
+	if cap(data) >= packBufferBytes {
+		defer func() {
+			select {
+			case p.bufs <- data[:0]:
+			default:
+			}
+		}()
+	}
 	started := time.Now()
 	// What a Put that failed may have written is an orphan: the pack's name is not used again.
 	if err := p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data); err != nil {
@@ -264,19 +274,21 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	took := time.Since(started)
 	p.uploadNanos.Add(int64(took))
 	p.svc.opts.Metrics.Pack(len(data), took)
-	return p.tell(ctx, &backup.PackStored{
-		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)), Chunks: open.places,
-	})
+	m := &backup.PackStored{
+		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)),
+		FrameBytes: slices.Clone(open.writer.FrameBytes()), Chunks: open.places,
+	}
+	return p.svc.tell(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
 }
 
-// tell sends PackStored until it is taken: what comes next relies on it.
-func (p *packer) tell(ctx context.Context, m *backup.PackStored) error {
+// tell calls send until the message is taken: what comes next relies on it.
+func (s *Service) tell(ctx context.Context, about string, send func() error) error {
 	for {
-		err := p.svc.sendPack(ctx, m)
+		err := send()
 		if err == nil || !errors.Is(err, backup.ErrUnavailable) {
 			return err
 		}
-		p.svc.opts.Log.Warn("pack is stored, but the committer cannot be told yet", "snapshot", m.Snapshot.Short(), "pack", m.Pack, "error", err)
+		s.opts.Log.Warn("the committer cannot be told yet", "about", about, "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -2,12 +2,15 @@ package read
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
@@ -198,21 +201,63 @@ func TestWhatIsStoredIsNotStoredAgain(t *testing.T) {
 	}
 }
 
-func TestPacksBeingFilledAreBounded(t *testing.T) {
+// addTo adds a frame with one chunk of so many bytes to the snapshot's pack.
+func (p *packer) addTo(f *fixture, snapshot backup.SnapshotID, n, frameBytes int) {
+	f.Helper()
+	data := make([]byte, frameBytes)
+	binary.LittleEndian.PutUint64(data, uint64(n))
+	frame := pack.Frame{RawLength: len(data), Body: data, Chunks: []pack.Chunk{{
+		Hash: chunk.NewHasher(f.key.Dedup).Sum(data), Length: uint32(len(data)),
+	}}}
+	if _, _, err := p.add(f.ctx, snapshot, frame); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// However many snapshots are read at a time, their packs share one bound. The
+// small work of each is in few packs, and not in one for each piece: what is full
+// is uploaded first.
+func TestManySnapshotsShareThePacks(t *testing.T) {
+	const snapshots, frames, frameBytes = 24, 20, 512 << 10
+	packsStayOpen(t)
 	f := newFixture(t, nil)
-	s := f.newReader(Options{})
+	s := f.newReader(Options{Linger: time.Millisecond})
+	var mu sync.Mutex
+	var packs, storedBytes int64
+	s.sendPack = func(_ context.Context, m *backup.PackStored) error {
+		mu.Lock()
+		defer mu.Unlock()
+		packs, storedBytes = packs+1, storedBytes+m.StoredBytes
+		return nil
+	}
 	s.packer.begin() // so that nothing is flushed because all is idle
-	s.sendPack = func(context.Context, *backup.PackStored) error { return nil }
-	for i := range 3 * maxOpenPacks {
-		data := fmt.Append(nil, "chunk ", i)
-		frame := pack.Frame{RawLength: len(data), Body: data, Chunks: []pack.Chunk{{
-			Hash: chunk.NewHasher(f.key.Dedup).Sum(data), Length: uint32(len(data)),
-		}}}
-		if _, _, err := s.packer.add(f.ctx, backup.NewSnapshotID(), frame); err != nil {
-			t.Fatal(err)
-		}
-		if n := len(s.packer.open); n > maxOpenPacks {
-			t.Fatalf("%d packs are open", n)
+	ids := make([]backup.SnapshotID, snapshots)
+	for i := range ids {
+		ids[i] = backup.NewSnapshotID()
+	}
+	for n := range snapshots * frames {
+		s.packer.addTo(f, ids[n%snapshots], n, frameBytes)
+		if held := s.packer.heldBytes(t); held > maxOpenBytes {
+			t.Fatalf("packs that are being filled hold %d bytes", held)
 		}
 	}
+	s.packer.end()
+	f.until(func() bool { mu.Lock(); defer mu.Unlock(); return storedBytes >= snapshots*frames*frameBytes })
+	if mean := storedBytes / packs; mean < frames*frameBytes/3 {
+		t.Errorf("%d packs of %d bytes in the mean, for %d snapshots of %d bytes each", packs, mean, snapshots, frames*frameBytes)
+	}
+}
+
+// heldBytes is what the open packs hold, which must be what the packer counts.
+func (p *packer) heldBytes(t *testing.T) (held int) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, open := range p.open {
+		held += open.writer.Size()
+	}
+	if held != p.held {
+		t.Fatalf("open packs hold %d bytes; the packer counts %d", held, p.held)
+	}
+	return held
 }

@@ -45,7 +45,9 @@ type Options struct {
 	// finishes what it has in hand, and hands back what it cannot. Below 0: it
 	// hands back at once.
 	StopTimeout time.Duration
-	// OnRetry, if not nil, is told why a batch is handed back.
+	// Alone: there is no other reader that might see what this one does not.
+	Alone bool
+	// OnRetry, if not nil, is told why a batch is handed back, in place of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
 	Metrics *telemetry.Reader // nil: nothing is measured
@@ -81,6 +83,7 @@ type delivery interface {
 	Retry(delay time.Duration)
 	RetryLater()
 	Stalled()
+	Attempts() int
 	Trace(ctx context.Context) context.Context
 }
 
@@ -111,6 +114,7 @@ type Service struct {
 
 	// To the committer; not through NATS in tests.
 	sendPack  func(context.Context, *backup.PackStored) error
+	sendLists func(context.Context, *backup.ListsStored) error
 	sendBatch func(context.Context, *backup.BatchStored) error
 }
 
@@ -152,6 +156,9 @@ func New(p Parts, o Options) (*Service, error) {
 	}
 	s.packer = newPacker(s, sealer)
 	s.sendPack = func(ctx context.Context, m *backup.PackStored) error { return flow.Publish(ctx, p.Conn, flow.Packs, m) }
+	s.sendLists = func(ctx context.Context, m *backup.ListsStored) error {
+		return flow.Publish(ctx, p.Conn, flow.Lists, m)
+	}
 	s.sendBatch = func(ctx context.Context, m *backup.BatchStored) error {
 		return flow.Publish(ctx, p.Conn, flow.Batches, m)
 	}
@@ -250,13 +257,22 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 	case ctx.Err() != nil:
 		b.delivery.Retry(0)
 	default:
-		s.opts.Log.Warn("read batch will be tried again", "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID, "attempt", b.msg.Attempt, "error", err)
-		s.opts.Metrics.Retry(err)
-		if s.opts.OnRetry != nil {
-			s.opts.OnRetry(err)
+		s.retrying(b, err)
+		if source.IsOtherTree(err) {
+			b.delivery.Retry(blindDelay)
+			return
 		}
 		b.delivery.RetryLater()
 	}
+}
+
+func (s *Service) retrying(b *batch, err error) {
+	s.opts.Metrics.Retry(err)
+	if s.opts.OnRetry != nil {
+		s.opts.OnRetry(err)
+		return
+	}
+	s.opts.Log.Warn("read batch will be tried again", "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID, "attempt", b.msg.Attempt, "error", err)
 }
 
 // attempt makes one attempt at a batch.
@@ -270,10 +286,24 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	err = errors.Join(err, b.stored(work))
 	s.packer.end()
 	switch {
-	case errors.Is(err, source.ErrExpired):
+	case errors.Is(err, source.ErrExpired), b.isBlind(err):
 		return b.fail(work, err)
 	case err != nil:
 		return err
 	}
 	return b.answer(work)
+}
+
+// A reader that sees another tree than the one that was walked hands the batch
+// back after blindDelay, to any reader. No reader sees the right tree where so
+// many have looked each time the batch was handed out.
+const (
+	blindDelay    = time.Second
+	blindLooks    = 10
+	blindAttempts = 3
+)
+
+// isBlind reports whether err says that no reader sees the tree of the batch.
+func (b *batch) isBlind(err error) bool {
+	return source.IsOtherTree(err) && (b.svc.opts.Alone || b.looks >= blindLooks && b.msg.Attempt >= blindAttempts)
 }

@@ -44,6 +44,7 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 		have += n
 		if have < want {
 			end = offset // the file was cut short meanwhile
+			b.short = true
 		}
 		for have > 0 {
 			n := b.cutter.Cut(space[:have], offset >= end)
@@ -103,8 +104,9 @@ type refTree struct{ levels [][]backup.Ref }
 // inlineRefs is how many refs a listing holds; more are stored as a list chunk.
 const inlineRefs = 4
 
-// listRefs is how many refs a list chunk has; fewer in tests.
-var listRefs = 1 << 15
+// listRefs is how many refs a list chunk has, so that a message holds their
+// ids; fewer in tests.
+var listRefs = 1 << 14
 
 // add takes a ref of the data; when the tree is full then, its refs are to be stored.
 func (t *refTree) add(ref backup.Ref) {
@@ -135,6 +137,9 @@ func (t *refTree) store(ctx context.Context, b *batch, level int) error {
 		return err
 	}
 	ref.Span = contentSize(backup.Content{Refs: refs})
+	if err := b.tellList(ctx, ref.Chunk, level > 0, refs); err != nil {
+		return err
+	}
 	t.levels[level] = refs[:0]
 	return t.addAt(ctx, b, level+1, ref)
 }

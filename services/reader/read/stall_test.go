@@ -23,6 +23,7 @@ func (d told) Ack()                { d <- "acknowledged" }
 func (d told) Retry(time.Duration) { d <- "handed back" }
 func (d told) RetryLater()         { d <- "failed" }
 func (d told) Stalled()            { d <- "stalled" }
+func (told) Attempts() int         { return 1 }
 
 func (told) Trace(ctx context.Context) context.Context { return ctx }
 

@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -34,7 +35,7 @@ type watchedTree struct {
 
 func (b *batch) openTree(ctx context.Context) (source.Tree, error) {
 	b.asks()
-	tree, err := b.svc.Source.Open(ctx, b.msg.Job.Source)
+	tree, err := source.OpenRoot(ctx, b.svc.Source, b.msg.Job.Source, b.msg.Job.Root, b.msg.Job.Compare)
 	b.answered()
 	return watchedTree{tree, b}, err
 }
@@ -63,6 +64,18 @@ type watchedDirectory struct {
 	b *batch
 }
 
+func (d watchedDirectory) Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) ([]backup.Entry, int, error) {
+	d.b.asks()
+	defer d.b.answered()
+	return d.Directory.Read(ctx, dst, problem)
+}
+
+func (d watchedDirectory) Xattrs(ctx context.Context, name string, kind backup.Kind) ([]backup.Xattr, error) {
+	d.b.asks()
+	defer d.b.answered()
+	return d.Directory.Xattrs(ctx, name, kind)
+}
+
 // OpenFile opens the batch's one file: it reads one after the other.
 func (d watchedDirectory) OpenFile(ctx context.Context, name string) (source.File, error) {
 	started := time.Now()
@@ -89,16 +102,28 @@ type watchedFile struct {
 	read    bool // something was
 }
 
+// fileError returns an error of an open file. One that says that the file is gone
+// may be of this descriptor only: whether its name is gone shows when it is opened
+// again, which a stale one is.
+func fileError(err error) error {
+	if source.IsGone(err) {
+		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
+	}
+	return err
+}
+
 func (f *watchedFile) Stat() (backup.Entry, error) {
 	f.b.asks()
 	defer f.b.answered()
-	return f.File.Stat()
+	e, err := f.File.Stat()
+	return e, fileError(err)
 }
 
 func (f *watchedFile) NextExtent(offset, size int64) (start, length int64, err error) {
 	f.b.asks()
 	defer f.b.answered()
-	return f.File.NextExtent(offset, size)
+	start, length, err = f.File.NextExtent(offset, size)
+	return start, length, fileError(err)
 }
 
 func (f *watchedFile) ReadAt(p []byte, offset int64) (int, error) {
@@ -121,13 +146,15 @@ func (f *watchedFile) ReadAt(p []byte, offset int64) (int, error) {
 func (f *watchedFile) readAt(p []byte, offset int64) (int, error) {
 	f.b.asks()
 	defer f.b.answered()
-	return f.File.ReadAt(p, offset)
+	n, err := f.File.ReadAt(p, offset)
+	return n, fileError(err)
 }
 
 func (f *watchedFile) Xattrs() ([]backup.Xattr, error) {
 	f.b.asks()
 	defer f.b.answered()
-	return f.File.Xattrs()
+	xattrs, err := f.File.Xattrs()
+	return xattrs, fileError(err)
 }
 
 func (f *watchedFile) Close() error {

@@ -21,7 +21,7 @@ func unchanged(t testing.TB, directories, filesEach int) (f *fixture, task *back
 		}
 	}
 	f = newFixture(t, tree)
-	f.svc.opts.WholeSlices = true
+	f.svc.opts.Alone = true
 	f.snapshot()
 	files, all := f.entries()
 	return f, f.rootTask(), files + all

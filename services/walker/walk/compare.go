@@ -4,31 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// store adds to the result what differs from the last snapshot.
-func (w *visit) store(ctx context.Context) error {
-	gone := w.endedKeys()
+// store adds to the result what differs from the last snapshot. carried says
+// that the directory is as it was then, because what was mounted there is gone:
+// then nothing that is there now counts.
+func (w *visit) store(ctx context.Context, old *oldState, gone []backup.PageKey) (carried bool, err error) {
 	if len(w.pages) > 0 || len(gone) > 0 {
-		old, oldSelf, err := w.oldEntries(ctx, gone)
-		if err != nil {
-			return err
+		if w.unmounted(old.self) {
+			return true, w.slice.carry(ctx, w.path, w.path, errUnmounted, "open")
+		}
+		for _, name := range old.removed {
+			if err := w.slice.result.removed(ctx, backup.Join(w.path, name)); err != nil {
+				return false, err
+			}
 		}
 		for i := range w.pages {
-			w.takeOver(ctx, &w.pages[i], old, oldSelf)
+			if err := w.takeOver(ctx, &w.pages[i], old.entries, old.self); err != nil {
+				return false, err
+			}
 		}
 		for _, key := range gone {
 			if err := w.slice.result.ended(ctx, backup.PageName{Path: w.path, Key: key}); err != nil {
-				return err
+				return false, err
 			}
 		}
 	}
-	return w.storePages(ctx)
+	return false, w.storePages(ctx)
 }
 
 // endedKeys returns the keys of pages that the directory does not have any more.
@@ -48,32 +54,43 @@ func (w *visit) endedKeys() (keys []backup.PageKey) {
 	return keys
 }
 
-// oldEntries returns what the last snapshot has, of the pages that changed or
-// ended, under names that are still there, sorted. It ends directories that are not. Of
-// a directory that the last snapshot does not have at this path, but knows by its
-// inode, it returns what it had at the other.
-func (w *visit) oldEntries(ctx context.Context, gone []backup.PageKey) (old []backup.Entry, self *backup.Entry, err error) {
+// An oldState is what the last snapshot has of a directory.
+type oldState struct {
+	self    *backup.Entry
+	entries []backup.Entry // of names that are still there, sorted
+	removed []string       // subdirectories that are not
+	mounts  []backup.Entry // at which a file system began that is not there now: sorted
+}
+
+// oldState returns what the last snapshot has of the pages that changed or
+// ended. Of a directory that it does not have at this path, but knows by its
+// inode, it is what it had at the other.
+func (w *visit) oldState(ctx context.Context, gone []backup.PageKey) (old oldState, err error) {
+	if len(w.pages) == 0 && len(gone) == 0 {
+		return old, nil
+	}
 	path, keys, err := w.oldPages(ctx, gone)
 	if err != nil {
-		return nil, nil, err
+		return old, err
 	}
 	err = w.eachOld(ctx, path, keys, func(p *backup.Page) error {
 		if p.Self != nil {
-			self = p.Self
+			old.self = p.Self
 		}
-		old = appendKept(old, p.Entries, w.entries)
-		if len(w.marks) == 0 {
-			return nil
+		old.entries = appendKept(old.entries, p.Entries, w.entries)
+		if len(w.marks) > 0 {
+			old.removed = append(old.removed, listing.RemovedDirectories(w.entries, p.Entries)...)
+			old.mounts = append(old.mounts, w.lostMounts(p.Entries)...)
 		}
-		return w.dropRemoved(ctx, p.Entries)
+		return nil
 	})
-	if err != nil {
-		return nil, nil, err
+	if err == nil && len(keys) > 1 {
+		old.entries = listing.Sort(old.entries)
 	}
-	if len(keys) > 1 {
-		old = listing.Sort(old)
+	if err == nil {
+		err = w.addLostDirectories(ctx, &old)
 	}
-	return old, self, nil
+	return old, err
 }
 
 // appendKept appends the old entries whose names are among the entries; both are sorted.
@@ -90,7 +107,7 @@ func appendKept(dst, old, entries []backup.Entry) []backup.Entry {
 	return dst
 }
 
-// oldPages returns where the last snapshot has the pages that oldEntries is about.
+// oldPages returns where the last snapshot has the pages that oldState is about.
 func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path string, keys []backup.PageKey, err error) {
 	if len(w.marks) == 0 {
 		return w.allOldPages(ctx)
@@ -126,14 +143,62 @@ func (w *visit) allOldPages(ctx context.Context) (path string, keys []backup.Pag
 // directory, or an old path that is still there, does it no harm.
 func (w *visit) oldPath(ctx context.Context) (string, error) {
 	job := &w.slice.task.Job
-	if job.Base == 0 || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 { // where inodes say nothing
+	if job.Base == 0 || job.NewRoot || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 { // where inodes say nothing
 		return w.path, nil
 	}
 	from, moved, err := w.slice.svc.index.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
 	if err != nil || !moved {
 		return w.path, err
 	}
+	mount, born, err := w.oldMount(ctx, from)
+	if err != nil || mount != w.mount() || !born.IsZero() && !w.self.Btime.IsZero() && born != w.self.Btime {
+		return w.path, err
+	}
 	return from, nil
+}
+
+// mount returns where the file system begins that the directory is on; "" is
+// the root. Inode numbers tell nothing beyond one file system, and on two of them
+// the roots, for one, have the same.
+func (w *visit) mount() (deepest string) {
+	for _, m := range w.slice.mountsOf(w.path) {
+		if len(m) > len(deepest) {
+			deepest = m
+		}
+	}
+	return deepest
+}
+
+// oldMount is mount of a directory in the last snapshot, with its birth time.
+func (w *visit) oldMount(ctx context.Context, path string) (deepest string, born backup.Time, err error) {
+	job := &w.slice.task.Job
+	var names []backup.PageName
+	for above := path; above != ""; above, _ = backup.Split(above) {
+		names = append(names, backup.PageName{Path: above})
+	}
+	listings, err := w.slice.svc.index.Listings(ctx, job.Shard, job.Base, names)
+	if err != nil {
+		return "", born, err
+	}
+	for i, data := range listings {
+		if data == nil {
+			continue
+		}
+		p, err := listing.DecodePage(backup.PageVersion{Path: names[i].Path, Listing: data})
+		if err != nil {
+			return "", born, fmt.Errorf("index: shard %d, snapshot %d: %w", job.Shard, job.Base, err)
+		}
+		if p.Self == nil {
+			continue
+		}
+		if names[i].Path == path {
+			born = p.Self.Btime
+		}
+		if p.Self.Flags&backup.Boundary != 0 {
+			return names[i].Path, born, nil
+		}
+	}
+	return "", born, nil
 }
 
 // fetchPages of the last snapshot are held at a time.
@@ -168,24 +233,49 @@ func (w *visit) eachOld(ctx context.Context, path string, keys []backup.PageKey,
 }
 
 // carryForward adds what the last snapshot has of entries that could not be
-// looked at, flagged.
+// looked at, flagged. Of those that it does not have, the name is listed: a
+// restore then knows that there was something.
 func (w *visit) carryForward(ctx context.Context) error {
 	slices.Sort(w.failed)
 	path, keys, err := w.allOldPages(ctx)
 	if err != nil {
 		return err
 	}
+	known := make([]bool, len(w.failed))
+	if err := w.carryEntries(ctx, path, keys, known); err != nil {
+		return err
+	}
+	for i, name := range w.failed {
+		if !known[i] {
+			w.entries = append(w.entries, backup.Entry{Name: name, Kind: backup.File, Flags: backup.Unreadable | backup.ContentMissing | backup.AttributesUnknown})
+		}
+	}
+	return nil
+}
+
+// carryEntries is carryForward for what the last snapshot has at path; known
+// notes which of w.failed those are.
+func (w *visit) carryEntries(ctx context.Context, path string, keys []backup.PageKey, known []bool) error {
 	return w.eachOld(ctx, path, keys, func(p *backup.Page) error {
 		for i := range p.Entries {
 			e := &p.Entries[i]
-			if _, failed := slices.BinarySearch(w.failed, e.Name); !failed {
+			n, failed := slices.BinarySearch(w.failed, e.Name)
+			if !failed || known[n] {
 				continue
 			}
-			switch {
-			case e.Kind != backup.Directory:
+			known[n] = true
+			if e.Kind != backup.Directory {
 				e.Flags |= backup.Unreadable
-			case path != w.path:
-				continue // what was below it is not carried along
+				if e.Flags&backup.ContentMissing == 0 {
+					w.counts.Carried++
+				}
+			} else if path != w.path {
+				// It has no page at this path yet.
+				err := w.slice.carry(ctx, backup.Join(w.path, e.Name), backup.Join(path, e.Name), nil, "")
+				if err != nil {
+					return err
+				}
+				w.carried = append(w.carried, e.Name)
 			}
 			w.entries = append(w.entries, *e)
 		}
@@ -202,55 +292,109 @@ func (w *visit) marked(key backup.PageKey) bool {
 	return false
 }
 
-// dropRemoved ends what the last snapshot has below subdirectories that are gone.
-func (w *visit) dropRemoved(ctx context.Context, old []backup.Entry) error {
-	for _, name := range listing.RemovedDirectories(w.entries, old) {
-		if err := w.slice.result.removed(ctx, backup.Join(w.path, name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // takeOver gives unchanged entries of a page what is known of them, and reads
-// the xattrs of the rest but for regular files, which the reader opens anyway.
-func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) {
+// the xattrs of the rest but for regular files.
+func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
 	by := w.slice.task.Job.Compare
 	c := listing.TakeOver(by, p.entries, old)
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
 	if p.self != nil {
-		if oldSelf != nil && listing.Unchanged(by, p.self, oldSelf) {
+		if oldSelf != nil {
 			p.self.Xattrs, p.self.XattrChunk = oldSelf.Xattrs, oldSelf.XattrChunk
-		} else {
-			w.readXattrs(ctx, p, p.self)
+		}
+		if oldSelf == nil || !listing.Unchanged(by, p.self, oldSelf) {
+			p.self.Flags |= backup.XattrsWanted
+		}
+		if _, err := w.settleXattrs(ctx, p, p.self); err != nil {
+			return err
 		}
 	}
+	if err := w.settleEntries(ctx, p); err != nil {
+		return err
+	}
+	return w.takeInterrupted(ctx, p)
+}
+
+// settleEntries flags the entries that could not be looked at, and reads the
+// xattrs of those that the reader does not open.
+func (w *visit) settleEntries(ctx context.Context, p *page) error {
+	var gone []string
 	for i := range p.entries {
 		e := &p.entries[i]
 		if _, failed := slices.BinarySearch(w.failed, e.Name); failed && e.Kind != backup.Directory {
 			e.Flags = e.Flags&^(backup.Wanted|backup.XattrsWanted) | backup.Unreadable // it is the old one already
 		}
-		if e.Flags&backup.XattrsWanted != 0 {
-			e.Flags &^= backup.XattrsWanted
-			w.readXattrs(ctx, p, e)
+		if e.Kind == backup.File {
+			continue
+		}
+		is, err := w.settleXattrs(ctx, p, e)
+		if err != nil {
+			return err
+		}
+		if is {
+			gone = append(gone, e.Name)
 		}
 	}
+	if len(gone) == 0 {
+		return nil
+	}
+	w.counts.Files -= int64(len(gone))
+	w.counts.Vanished += int64(len(gone))
+	p.fingerprint = backup.Fingerprint{}
+	p.entries = slices.DeleteFunc(slices.Clone(p.entries), func(e backup.Entry) bool { return slices.Contains(gone, e.Name) })
+	return nil
 }
 
-func (w *visit) readXattrs(ctx context.Context, p *page, e *backup.Entry) {
-	asked := w.slice.hold.ask()
-	xattrs, err := w.dir.Xattrs(ctx, e.Name, e.Kind)
-	w.slice.hold.answer(asked)
-	if err != nil {
-		p.fingerprint = backup.Fingerprint{}
-		if !errors.Is(err, fs.ErrNotExist) { // it has just vanished
-			w.problem(e.Name, "xattr", err)
-		}
-		return
+// takeInterrupted gives files that would have to be read the content that a
+// snapshot which was not committed has stored of them, where they have not
+// changed since.
+func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
+	job := &w.slice.task.Job
+	if files, _ := wanted(p.entries); !job.Interrupted || files == 0 {
+		return nil
 	}
-	e.Xattrs = xattrs
+	listings, err := w.slice.svc.index.InterruptedListings(ctx, job.Shard, []backup.PageName{{Path: w.path, Key: p.key}})
+	if err != nil || len(listings) == 0 || listings[0] == nil {
+		return err
+	}
+	left, err := listing.DecodePage(backup.PageVersion{Path: w.path, Key: p.key, Listing: listings[0]})
+	if err != nil {
+		return fmt.Errorf("index: interrupted snapshot of shard %d: %w", job.Shard, err)
+	}
+	listing.TakeContent(job.Compare, p.entries, left.Entries)
+	return nil
+}
+
+// settleXattrs reads the xattrs of an entry that wants them. gone says that the
+// entry is not there any more. An error ends the attempt.
+func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gone bool, _ error) {
+	if e.Flags&backup.XattrsWanted == 0 {
+		return false, nil
+	}
+	e.Flags &^= backup.XattrsWanted
+	s := w.slice
+	asked := s.hold.ask()
+	xattrs, err := w.dir.Xattrs(ctx, e.Name, e.Kind)
+	s.hold.answer(asked)
+	if err == nil {
+		e.Xattrs, e.XattrChunk = xattrs, backup.Ref{}
+		return false, nil
+	}
+	if e.Name != "" {
+		if gone, err = s.judge(ctx, backup.Join(w.path, e.Name), err); gone {
+			return true, err
+		}
+	}
+	if s.isOurs(ctx, err) {
+		return false, err
+	}
+	// Those of the last snapshot stay, where it has any.
+	e.Flags |= backup.XattrsUnreadable
+	p.fingerprint = backup.Fingerprint{}
+	w.problem(e.Name, "xattr", err)
+	return false, nil
 }
 
 // storePages adds the pages that differ to the result, with everything else
@@ -269,7 +413,7 @@ func (w *visit) storePages(ctx context.Context) error {
 		}
 		version.Fingerprint = p.fingerprint
 		wantedFiles, wantedBytes := wanted(p.entries)
-		if wantedFiles == 0 {
+		if wantedFiles == 0 && !wantsXattrs(p) {
 			add.pages = append(add.pages, version)
 			continue
 		}
@@ -280,44 +424,36 @@ func (w *visit) storePages(ctx context.Context) error {
 	return w.slice.result.add(ctx, add)
 }
 
-var errNoRoom = errors.New("more extended attributes than a directory's listing has room for")
-
 // encodePage returns the page's listing. Where extended attributes make it too
-// large, those of files are left to the reader, which has another place for them;
-// if that is not enough, the others are lost, and it is said.
+// large, they are left to the reader, which has another place for them: those
+// of files first.
 func (w *visit) encodePage(p *page) ([]byte, error) {
-	data, err := w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Self: p.self, Entries: p.entries})
-	if err == nil && len(data) <= maxListingBytes {
-		return data, nil
-	}
-	for _, makeRoom := range []func(e *backup.Entry){
-		func(e *backup.Entry) {
-			if e.Kind == backup.File {
-				e.Flags = e.Flags&^backup.Unreadable | backup.Wanted
-				e.Content, e.Xattrs = backup.Content{}, nil
-			}
-		},
-		func(e *backup.Entry) {
-			w.problem(e.Name, "xattr", errNoRoom)
-			e.Xattrs, p.fingerprint = nil, backup.Fingerprint{}
-		},
-	} {
-		if p.self != nil && len(p.self.Xattrs) > 0 {
-			makeRoom(p.self)
-		}
-		for i := range p.entries {
-			if len(p.entries[i].Xattrs) > 0 {
-				makeRoom(&p.entries[i])
-			}
-		}
-		data, err = w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Self: p.self, Entries: p.entries})
+	data, err := w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Next: p.next, Self: p.self, Entries: p.entries})
+	for _, files := range []bool{true, false} {
 		if err == nil && len(data) <= maxListingBytes {
 			return data, nil
 		}
+		leave := func(e *backup.Entry) {
+			if len(e.Xattrs) > 0 && (e.Kind == backup.File) == files {
+				e.Xattrs = nil
+				e.Flags |= backup.XattrsWanted
+			}
+		}
+		if p.self != nil {
+			leave(p.self)
+		}
+		for i := range p.entries {
+			leave(&p.entries[i])
+		}
+		data, err = w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Next: p.next, Self: p.self, Entries: p.entries})
+	}
+	if err == nil && len(data) <= maxListingBytes {
+		return data, nil
 	}
 	return nil, errors.Join(fmt.Errorf("listing of %d bytes: %w", len(data), backup.ErrInvalid), err)
 }
 
+// wanted counts the files whose content is to be read, and their bytes.
 func wanted(entries []backup.Entry) (files int, bytes int64) {
 	for i := range entries {
 		if entries[i].Flags&backup.Wanted != 0 {
@@ -326,4 +462,9 @@ func wanted(entries []backup.Entry) (files int, bytes int64) {
 		}
 	}
 	return files, bytes
+}
+
+func wantsXattrs(p *page) bool {
+	return p.self != nil && p.self.Flags&backup.XattrsWanted != 0 ||
+		slices.ContainsFunc(p.entries, func(e backup.Entry) bool { return e.Flags&backup.XattrsWanted != 0 })
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -44,7 +43,7 @@ func newVisitor() *visitor {
 
 // A page is one of a directory's pages that differs from the last snapshot.
 type page struct {
-	key         backup.PageKey
+	key, next   backup.PageKey
 	self        *backup.Entry // on page 0
 	entries     []backup.Entry
 	fingerprint backup.Fingerprint // as it will be stored: zero if it must be looked at again
@@ -62,6 +61,8 @@ type visit struct {
 	counts   backup.Counts
 	problems []backup.Problem
 	failed   []string      // entries that are there, but could not be looked at
+	blamed   error         // of one of those: may be more than one entry is to blame
+	carried  []string      // subdirectories among those, of which all is carried forward already
 	total    int           // entries listed
 	excluded bool          // one of them says that the directory is kept empty
 	spilled  *spill        // the runs of a directory too large for memory
@@ -77,18 +78,14 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	if err != nil {
 		return nil, 0, err
 	}
-	asked := s.hold.ask()
-	dir, err := s.tree.OpenDirectory(ctx, path)
-	answers := s.hold.answer(asked)
-	if err != nil {
-		return nil, 0, s.notOpened(ctx, path, len(marks) > 0, err)
+	w, err := v.look(ctx, s, path, marks)
+	if errors.Is(err, source.ErrStale) { // it may be there still
+		w.close()
+		w, err = v.look(ctx, s, path, marks)
 	}
-	defer dir.Close()
-	w := &visit{visitor: v, slice: s, path: path, dir: dir, self: dir.Self(), marks: marks, answers: answers}
-	w.counts.Directories, w.counts.StatCalls = 1, 1
-	defer w.release()
-	if err := w.list(ctx); err != nil {
-		return nil, 0, s.notListed(ctx, w, err)
+	defer w.close()
+	if err != nil {
+		return nil, 0, w.unread(ctx, err)
 	}
 	w.latency = w.answers / time.Duration(w.counts.StatCalls)
 	if err := w.complete(ctx); err != nil {
@@ -98,16 +95,72 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 		subdirectories, err = w.storeSpilled(ctx)
 		return subdirectories, w.total, err
 	}
+	unchanged := w.counts.FilesUnchanged
 	w.cut()
-	subdirectories = w.subdirectories(nil, w.entries)
-	return subdirectories, w.total, w.store(ctx)
+	gone := w.endedKeys()
+	old, err := w.oldState(ctx, gone)
+	if err != nil {
+		return nil, 0, err
+	}
+	kept, err := w.keepMounts(ctx, &old)
+	if err != nil {
+		return nil, 0, err
+	}
+	if kept { // the entries are others now
+		w.pages, w.keys, w.counts.FilesUnchanged = w.pages[:0], w.keys[:0], unchanged
+		w.cut()
+		gone = w.endedKeys()
+		if old, err = w.oldState(ctx, gone); err != nil {
+			return nil, 0, err
+		}
+	}
+	subdirectories = w.subdirectories(nil, w.entries) // which may say of some that they cannot be walked
+	carried, err := w.store(ctx, &old, gone)
+	if err != nil || carried {
+		return nil, 0, err
+	}
+	return subdirectories, w.total, nil
+}
+
+// look opens and lists a directory. With an error, the visit says how far it
+// came.
+func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index.PageMark) (*visit, error) {
+	w := &visit{visitor: v, slice: s, path: path, marks: marks}
+	asked := s.hold.ask()
+	dir, err := s.tree.OpenDirectory(ctx, path)
+	w.answers = s.hold.answer(asked)
+	if err != nil {
+		return w, err
+	}
+	w.dir, w.self = dir, dir.Self()
+	w.counts.Directories, w.counts.StatCalls = 1, 1
+	err = w.list(ctx)
+	return w, err
+}
+
+// unread settles a directory that could not be opened, or not be listed.
+func (w *visit) unread(ctx context.Context, err error) error {
+	u := unread{path: w.path, op: "open", from: w.path, known: len(w.marks) > 0}
+	if w.dir == nil { // all that is known of it is its name, which its parent lists
+		u.self = backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown}
+		return w.slice.settle(ctx, &u, err)
+	}
+	u.op, u.self = "list", w.self
+	var oldErr error
+	if u.from, oldErr = w.oldPath(ctx); oldErr != nil {
+		return oldErr
+	}
+	if w.self.Btime.IsZero() {
+		u.from = w.path // an inode number alone does not prove that it is the directory that was there
+	}
+	return w.slice.settle(ctx, &u, err)
 }
 
 // subdirectories appends the paths of the directories among entries to dst.
 func (w *visit) subdirectories(dst []string, entries []backup.Entry) []string {
 	for i := range entries {
 		e := &entries[i]
-		if e.Kind != backup.Directory {
+		if e.Kind != backup.Directory || slices.Contains(w.carried, e.Name) {
 			continue
 		}
 		path := backup.Join(w.path, e.Name)
@@ -120,8 +173,11 @@ func (w *visit) subdirectories(dst []string, entries []backup.Entry) []string {
 	return dst
 }
 
-// release lets go of what the directory held.
-func (w *visit) release() {
+// close lets go of what the directory held.
+func (w *visit) close() {
+	if w.dir != nil {
+		_ = w.dir.Close() // it was only read
+	}
 	if w.spilled != nil {
 		w.spilled.close()
 	}
@@ -143,6 +199,9 @@ func (w *visit) list(ctx context.Context) error {
 	if w.slice.task.Job.Selection.OneFileSystem && w.self.Device != w.slice.tree.RootDevice() {
 		return nil // a mount point is kept, empty
 	}
+	if w.self.Flags&backup.Boundary != 0 {
+		w.slice.sawMount(w.path)
+	}
 	for !w.excluded {
 		from := len(w.entries)
 		asked := w.slice.hold.ask()
@@ -154,6 +213,9 @@ func (w *visit) list(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
+			return err
+		}
+		if err := w.blame(ctx); err != nil {
 			return err
 		}
 		if len(w.failed) > maxFailed {
@@ -175,15 +237,38 @@ func (w *visit) list(ctx context.Context) error {
 	return nil
 }
 
-// notStated notes an entry that could not be looked at. One that is excluded
-// may be so for just that reason.
+// notStated notes an entry that could not be looked at, or has vanished. One that
+// is excluded, whatever it is, may be so for just that reason.
 func (w *visit) notStated(name, op string, err error) {
 	path := backup.Join(w.path, name)
-	if m := w.slice.match; m.HasPatterns() && (m.Excluded(path, false) || m.Excluded(path, true)) {
+	if m := w.slice.match; m.HasPatterns() && m.Excluded(path, false) && m.Excluded(path, true) {
+		return
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		w.counts.Vanished++
 		return
 	}
 	w.problem(name, op, err)
 	w.failed = append(w.failed, name)
+	if source.IsTransient(err) || source.MayBeAway(err) && !source.IsTransient(w.blamed) {
+		w.blamed = err
+	}
+}
+
+// blame returns nil where the entries that could not be looked at are to blame
+// themselves, and not the file server as a whole, or this machine.
+func (w *visit) blame(ctx context.Context) error {
+	err := w.blamed
+	w.blamed = nil
+	switch {
+	case err == nil:
+		return nil
+	case source.IsTransient(err):
+		return err
+	case source.MayBeAway(err):
+		return w.slice.hold.believe(ctx, w.slice.tree, nil)
+	}
+	return nil
 }
 
 // complete makes of what was listed what the snapshot shall have: with the
@@ -219,7 +304,7 @@ func (w *visit) admit() {
 // dropAll makes the directory an empty one, of which nothing failed.
 func (w *visit) dropAll() {
 	clear(w.entries)
-	w.entries, w.failed, w.problems = w.entries[:0], nil, nil
+	w.entries, w.failed, w.carried, w.problems = w.entries[:0], nil, nil, nil
 	w.counts.Files, w.counts.Bytes = 0, 0
 	if w.spilled != nil {
 		w.spilled.close()
@@ -278,22 +363,27 @@ func plainError(err error) string {
 func (w *visit) cut() {
 	rest := w.entries
 	self, key := &w.self, backup.PageKey(0)
+	var keys listing.Keys
 	for {
 		w.keys = append(w.keys, key)
 		n := listing.Cut(rest, false)
-		w.compare(page{key: key, self: self, entries: rest[:n]})
-		if rest = rest[n:]; len(rest) == 0 {
+		p := page{key: key, self: self, entries: rest[:n]}
+		if rest = rest[n:]; len(rest) > 0 {
+			p.next = keys.Next(rest[0].Name)
+		}
+		w.compare(p)
+		if len(rest) == 0 {
 			return
 		}
-		self, key = nil, listing.Key(rest[0].Name)
+		self, key = nil, p.next
 	}
 }
 
-// compare keeps the page unless its fingerprint is the last snapshot's. A flag
-// must be stored even if nothing else is new.
+// compare keeps the page unless its fingerprint is the last snapshot's. A page
+// that must be looked at again is stored even if nothing else is new.
 func (w *visit) compare(p page) {
-	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries)
-	flagged := hasFlags(&p)
+	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries, p.next)
+	flagged := isProvisional(&p)
 	if !flagged && w.unchanged(&p) {
 		w.countUnchanged(p.entries)
 		return
@@ -321,48 +411,10 @@ func (w *visit) countUnchanged(entries []backup.Entry) {
 	}
 }
 
-func hasFlags(p *page) bool {
-	if p.self != nil && p.self.Flags != 0 {
+// isProvisional reports whether the next snapshot must look at the page again.
+func isProvisional(p *page) bool {
+	if p.self != nil && p.self.Flags&backup.Provisional != 0 {
 		return true
 	}
-	return slices.ContainsFunc(p.entries, func(e backup.Entry) bool { return e.Flags != 0 })
-}
-
-// notOpened decides what becomes of a directory that could not be opened.
-func (s *slice) notOpened(ctx context.Context, path string, known bool, err error) error {
-	switch {
-	case transient(ctx, err):
-		return err
-	case path == "":
-		return fmt.Errorf("%w: %w", errRootGone, err)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, backup.ErrOutside), errors.Is(err, syscall.ENOTDIR):
-		if !known {
-			return nil
-		}
-		return s.result.removed(ctx, path)
-	}
-	// What the last snapshot has of it stays valid: it is carried forward.
-	return s.result.add(ctx, contribution{
-		counts:   backup.Counts{Directories: 1, Errors: 1},
-		problems: []backup.Problem{{Path: path, Op: "open", Err: plainError(err)}},
-	})
-}
-
-// notListed decides what becomes of a directory that could be opened but not
-// read: without an old copy, its own attributes are all there is to keep.
-func (s *slice) notListed(ctx context.Context, w *visit, err error) error {
-	switch {
-	case transient(ctx, err):
-		return err
-	case w.path == "":
-		return fmt.Errorf("%w: %w", errRootGone, err)
-	}
-	w.problem("", "list", err)
-	w.entries = w.entries[:0]
-	if len(w.marks) == 0 {
-		w.self.Flags |= backup.Unreadable
-		w.pages = append(w.pages[:0], page{self: &w.self})
-	}
-	w.counts = backup.Counts{Directories: 1, StatCalls: w.counts.StatCalls}
-	return w.storePages(ctx)
+	return slices.ContainsFunc(p.entries, func(e backup.Entry) bool { return e.Flags&backup.Provisional != 0 })
 }

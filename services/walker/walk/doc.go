@@ -65,8 +65,8 @@
 //	expires
 //	index, NATS away       the task is handed back and tried again; where a part of a large result
 //	                       has been sent, as another attempt, when the lease runs out
-//	an entry cannot be     it is a problem; the last snapshot's entry is carried forward, flagged
-//	looked at
+//	an entry cannot be     it is a problem; the last snapshot's entry is carried forward, flagged.
+//	looked at              Where there is none, its name is listed alone, as of a file without copy
 //	a directory is gone    it is left out, and what the last snapshot has of it is ended
 //	a directory cannot     it is a problem; what the last snapshot has of it is carried forward
 //	be read

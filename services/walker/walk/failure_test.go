@@ -1,11 +1,13 @@
 package walk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
@@ -60,23 +63,58 @@ func TestVanished(t *testing.T) {
 	f.remove("eve")
 	must(t, os.Symlink(outside, filepath.Join(f.dir, "eve")))
 	w := f.walkFrom("ann", "dan", "eve", "eve/sub", "never")
-	w.wantPages(t)
+	w.wantPages(t, "ann", "dan", "eve", "eve/sub", "never") // for their parents list them
+	for _, v := range w.pages {
+		if p, err := listing.DecodePage(v); err != nil || len(p.Entries) > 0 || p.Self.Flags != backup.AttributesUnknown || v.Fingerprint != (backup.Fingerprint{}) {
+			t.Errorf("page of %q: %+v, error %v; want that nothing is known of it", v.Path, p, err)
+		}
+	}
 	w.wantRemoved(t, "ann", "dan", "eve") // the snapshot before never had the others
 	w.wantProblems(t)
-	if w.counts.Directories != 0 {
-		t.Errorf("%d directories", w.counts.Directories)
+	if w.counts.Directories != 0 || w.counts.Vanished != 5 {
+		t.Errorf("%d directories, %d vanished", w.counts.Directories, w.counts.Vanished)
 	}
 }
 
+// Where the root is gone the snapshot fails: at once, if nobody has seen it, or
+// nobody else could; else when others have looked as well.
 func TestRootGone(t *testing.T) {
-	f := newFixture(t, home)
-	f.snapshot()
-	task := f.rootTask()
-	f.remove("")
-	must(t, f.walk(t.Context(), task))
-	sent := f.take()
-	if len(sent) != 1 || !sent[0].Last || !strings.Contains(sent[0].Failed, f.dir) {
-		t.Errorf("sent %+v", sent)
+	for _, test := range []struct {
+		name       string
+		alone      bool
+		seen       bool
+		generation int32
+		looks      int
+		fails      bool
+	}{
+		{"the first snapshot", false, false, 0, 1, true},
+		{"the only walker", true, true, 0, 1, true},
+		{"one of several", false, true, 0, 1, false},
+		{"the last of several", false, true, 0, rootLooks, true},
+		{"one of several, further down", false, true, 1, 1, false},
+		{"the last of several, further down", false, true, 1, childLooks, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFixture(t, home)
+			f.svc.opts.Alone = test.alone
+			if test.seen {
+				f.snapshot()
+			}
+			task := f.rootTask()
+			task.Generation, task.Attempt = test.generation, childAttempts
+			f.remove("")
+			err := f.look(t.Context(), task, test.looks)
+			sent := f.take()
+			if !test.fails {
+				if !source.IsOtherTree(err) || len(sent) > 0 {
+					t.Errorf("error %v, sent %+v; want that another walker tries", err, sent)
+				}
+				return
+			}
+			if err != nil || len(sent) != 1 || !sent[0].Last || !strings.Contains(sent[0].Failed, f.dir) {
+				t.Errorf("sent %+v, error %v; want that the snapshot fails", sent, err)
+			}
+		})
 	}
 }
 
@@ -179,10 +217,13 @@ func TestUnreadable(t *testing.T) {
 				t.Errorf("%q: %+v, want it with flags %v", path, e, flags)
 			}
 		}
-		for _, path := range []string{"new/file", "names/new"} {
-			if _, ok := state[path]; ok {
-				t.Errorf("%q is in the snapshot", path)
-			}
+		if _, ok := state["new/file"]; ok {
+			t.Error(`"new/file" is in the snapshot`)
+		}
+		// Of what has no earlier copy, the name is known.
+		want := backup.Entry{Name: "new", Kind: backup.File, Flags: backup.Unreadable | backup.ContentMissing | backup.AttributesUnknown}
+		if got := state["names/new"]; !reflect.DeepEqual(got, want) {
+			t.Errorf("names/new: %+v, want %+v", got, want)
 		}
 	}
 	f.chmod(0o755, "closed", "names", "new")
@@ -284,30 +325,52 @@ func TestTooDeep(t *testing.T) {
 	}
 }
 
-// Extended attributes that a listing has no room for: those of files become
-// the reader's, the others are a problem.
+// Extended attributes that a listing has no room for become the reader's, which
+// has another place for them: those of files first, which it opens anyway.
 func TestXattrsWithoutRoom(t *testing.T) {
 	f := newFixture(t, nil)
-	large := []backup.Xattr{{Name: "user.large", Value: []byte(noise(1, maxListingBytes+maxListingBytes))}}
+	seed := 0
+	xattrs := func(size int) []backup.Xattr {
+		seed++
+		return []backup.Xattr{{Name: "user.large", Value: []byte(noise(seed, size))}}
+	}
+	const much, some = 2 * maxListingBytes, maxListingBytes / 2
 	content := backup.Content{Refs: []backup.Ref{{Length: 1, Span: 1}}}
+	stored := backup.Ref{Chunk: backup.ChunkID{1}, Length: 5, Span: 5}
 	for _, test := range []struct {
-		name     string
-		page     page
-		wanted   int
-		problems int
+		name string
+		page page
+		want []string // the entries whose attributes are left
 	}{
-		{"file", page{entries: []backup.Entry{{Name: "f", Kind: backup.File, Size: 1, Xattrs: large, Content: content}, {Name: "p", Kind: backup.FIFO}}}, 1, 0},
-		{"self", page{self: &backup.Entry{Kind: backup.Directory, Xattrs: large}}, 0, 1},
-		{"fits", page{self: &backup.Entry{Kind: backup.Directory, Xattrs: large[:0]}}, 0, 0},
+		{"fits", page{self: &backup.Entry{Kind: backup.Directory, Xattrs: xattrs(some)}}, nil},
+		{"file", page{entries: []backup.Entry{
+			{Name: "f", Kind: backup.File, Size: 1, Xattrs: xattrs(much), Content: content}, {Name: "p", Kind: backup.FIFO, Xattrs: xattrs(10)},
+		}}, []string{"f"}},
+		{"self", page{self: &backup.Entry{Kind: backup.Directory, Xattrs: xattrs(much)}}, []string{""}},
+		{"fifo", page{entries: []backup.Entry{{Name: "f", Kind: backup.File, Xattrs: xattrs(10)}, {Name: "p", Kind: backup.FIFO, Xattrs: xattrs(much)}}}, []string{"f", "p"}},
+		{"all kinds", page{self: &backup.Entry{Kind: backup.Directory, Xattrs: xattrs(some)}, entries: []backup.Entry{
+			{Name: "f", Kind: backup.File, Xattrs: xattrs(some)}, {Name: "in a chunk", Kind: backup.File, XattrChunk: stored},
+			{Name: "link", Kind: backup.Symlink, Xattrs: xattrs(some)}, {Name: "none", Kind: backup.Symlink},
+		}}, []string{"", "f", "link"}},
 	} {
 		w := &visit{visitor: newVisitor(), slice: &slice{svc: f.svc}, path: "dir"}
-		test.page.fingerprint = backup.Fingerprint{1}
 		data, err := w.encodePage(&test.page)
-		if n, _ := wanted(test.page.entries); err != nil || len(data) > maxListingBytes || n != test.wanted || len(w.problems) != test.problems {
-			t.Errorf("%s: %d bytes, %d files to read, problems %v, error %v", test.name, len(data), n, w.problems, err)
+		if err != nil || len(data) > maxListingBytes || len(w.problems) > 0 {
+			t.Errorf("%s: %d bytes, problems %v, error %v", test.name, len(data), w.problems, err)
 		}
-		if zero := test.page.fingerprint == (backup.Fingerprint{}); zero != (test.problems > 0) {
-			t.Errorf("%s: fingerprint %x", test.name, test.page.fingerprint)
+		p, err := listing.Decode(data)
+		must(t, err)
+		var left []string
+		for _, e := range append([]backup.Entry{*cmp.Or(p.Self, &backup.Entry{})}, p.Entries...) {
+			if e.Flags&backup.XattrsWanted != 0 {
+				left = append(left, e.Name)
+			}
+			if e.Flags&backup.XattrsWanted != 0 && len(e.Xattrs) > 0 || e.Name == "in a chunk" && e.XattrChunk != stored {
+				t.Errorf("%s: %+v", test.name, e)
+			}
+		}
+		if !slices.Equal(left, test.want) || wantsXattrs(&test.page) != (len(test.want) > 0) {
+			t.Errorf("%s: the attributes of %q are left, want those of %q", test.name, left, test.want)
 		}
 	}
 }

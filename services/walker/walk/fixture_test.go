@@ -22,6 +22,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
@@ -39,7 +40,9 @@ type fixture struct {
 	compare   backup.Compare
 	snapshots string // the shard's pattern
 	svc       *Service
-	now       time.Time // when the next snapshot starts: late enough that nothing is racy
+	source    *faultsource.Source
+	now       time.Time       // that trees tell: late enough that nothing is racy
+	request   backup.Snapshot // AllowShrink and the like of the next snapshot
 
 	mu   sync.Mutex
 	sent []*backup.SliceWalked
@@ -54,7 +57,9 @@ func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	must(t, err)
 	f := &fixture{TB: t, index: x, dir: filepath.Join(t.TempDir(), "shard"), now: time.Now().Add(time.Hour)}
 	treetest.Make(t, f.dir, tree)
-	f.svc = New(nil, x, posix.New(posix.Options{}), flow.NewReporter(nil, "walker"), Options{})
+	f.source = faultsource.New(posix.New(posix.Options{}))
+	f.source.SetClock(func() (time.Time, time.Duration) { return f.now, posix.DefaultGrain })
+	f.svc = New(nil, x, f.source, flow.NewReporter(nil, "walker"), Options{})
 	f.svc.send = f.keep
 	f.newShard("home")
 	return f
@@ -97,15 +102,21 @@ func (f *fixture) take() []*backup.SliceWalked {
 }
 
 // walk makes one attempt at a task.
-func (f *fixture) walk(ctx context.Context, task *backup.WalkTask) error {
+func (f *fixture) walk(ctx context.Context, task *backup.WalkTask) error { return f.look(ctx, task, 1) }
+
+// look is walk at one of several looks at the task.
+func (f *fixture) look(ctx context.Context, task *backup.WalkTask, looks int) error {
 	h := f.svc.hold(task, nil)
 	defer h.release()
+	h.looks = looks
 	return f.svc.walk(ctx, h)
 }
 
 func (f *fixture) begin() backup.Snapshot {
 	f.Helper()
-	s, err := f.index.BeginSnapshot(f.Context(), f.shard.ID, backup.Snapshot{ID: backup.NewSnapshotID(), Selection: f.selection}, f.now)
+	s, err := f.index.BeginSnapshot(f.Context(), f.shard.ID, backup.Snapshot{
+		ID: backup.NewSnapshotID(), Selection: f.selection, AllowShrink: f.request.AllowShrink, NewRoot: f.request.NewRoot,
+	}, f.now)
 	must(f, err)
 	return s
 }
@@ -160,7 +171,7 @@ func (f *fixture) snapshot() walked {
 		}
 	}
 	f.readBatches(s)
-	must(f, f.index.Commit(f.Context(), s.ID, []string{"segment"}, f.now))
+	must(f, f.index.Commit(f.Context(), s.ID, backup.Segment{}, backup.PageSet{}, f.now))
 	f.now = f.now.Add(time.Hour)
 	return w
 }
@@ -230,10 +241,11 @@ func (f *fixture) readPage(v *backup.PageVersion) {
 	p, err := listing.DecodePage(*v)
 	must(f, err)
 	for i := range p.Entries {
-		if e := &p.Entries[i]; e.Flags&backup.Wanted != 0 {
-			e.Flags &^= backup.Wanted
+		e := &p.Entries[i]
+		if e.Flags&backup.Wanted != 0 {
 			e.Content = contentOf(e)
 		}
+		e.Flags &^= backup.Wanted | backup.XattrsWanted
 	}
 	v.Listing, err = listing.Encode(nil, &p)
 	must(f, err)
@@ -256,12 +268,12 @@ func (w *walked) add(parts []*backup.SliceWalked) {
 		w.pages = append(w.pages, p.Pages...)
 		w.batches += len(p.Batches)
 		for _, b := range p.Batches {
-			w.pages = append(w.pages, b...)
+			w.pages = append(w.pages, b.Pages...)
 		}
 		w.ended = append(w.ended, p.Ended...)
 		w.removed = append(w.removed, p.Removed...)
 		for _, c := range p.Children {
-			w.children += len(c)
+			w.children += len(c.Directories)
 		}
 		w.counts.Add(p.Counts)
 		for _, problem := range p.Problems {

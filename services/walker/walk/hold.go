@@ -18,6 +18,7 @@ type hold struct {
 	svc      *Service
 	task     *backup.WalkTask
 	delivery *flow.Delivery
+	looks    int // how often the task was delivered at this attempt, to any walker
 	lane     *lane
 	done     func() // ends the reports
 
@@ -39,6 +40,9 @@ type lane struct {
 func (s *Service) hold(task *backup.WalkTask, d *flow.Delivery) *hold {
 	h := &hold{svc: s, task: task, delivery: d, done: sync.OnceFunc(s.report.Task(&task.Job, task.ID))}
 	h.answered.Store(s.clock())
+	if d != nil { // which it is in tests
+		h.looks = d.Attempts()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.lane = s.lanes[task.Job.Filer]
@@ -101,11 +105,11 @@ func (h *hold) answer(asked int64) time.Duration {
 	return time.Duration(now - asked)
 }
 
-// check is tree.Check.
-func (h *hold) check(ctx context.Context, tree source.Tree) error {
+// believe is source.Believe.
+func (h *hold) believe(ctx context.Context, tree source.Tree, mounts []string) error {
 	asked := h.ask()
 	defer h.answer(asked)
-	return tree.Check(ctx)
+	return source.Believe(ctx, tree, mounts)
 }
 
 // enter takes a place in the filer's lane, until leave.

@@ -64,6 +64,8 @@ type result struct {
 	svc     *Service
 	answers time.Duration               // that the source took for the stats of part
 	source  string                      // that was taken; for the last part of a root task's result
+	root    backup.Root                 // that is walked; for the same
+	mounts  func(...string) []string    // at and above paths
 	check   func(context.Context) error // whether what was seen is to be believed; nil: it is
 
 	mu        sync.Mutex
@@ -78,7 +80,7 @@ type result struct {
 }
 
 func newResult(svc *Service, task *backup.WalkTask) *result {
-	return &result{svc: svc, part: &backup.SliceWalked{
+	return &result{svc: svc, mounts: func(...string) []string { return nil }, part: &backup.SliceWalked{
 		Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt, Run: rand.Uint64(),
 	}}
 }
@@ -162,12 +164,24 @@ func (r *result) endBatch(ctx context.Context) error {
 	if len(r.batch) == 0 {
 		return nil
 	}
-	if err := r.room(ctx, r.batchListing); err != nil {
+	paths := make([]string, len(r.batch))
+	for i := range r.batch {
+		paths[i] = r.batch[i].Path
+	}
+	mounts := r.mounts(paths...)
+	if err := r.room(ctx, r.batchListing+pathsBytes(mounts)); err != nil {
 		return err
 	}
-	r.part.Batches = append(r.part.Batches, r.batch)
+	r.part.Batches = append(r.part.Batches, backup.PagesToRead{Pages: r.batch, Mounts: mounts})
 	r.batch, r.batchListing, r.batchFiles, r.batchContent, r.batchWait = nil, 0, 0, 0, 0
 	return nil
+}
+
+func pathsBytes(paths []string) (n int) {
+	for _, path := range paths {
+		n += len(path) + pathOverheadBytes
+	}
+	return n
 }
 
 func (r *result) ended(ctx context.Context, page backup.PageName) error {
@@ -178,6 +192,21 @@ func (r *result) ended(ctx context.Context, page backup.PageName) error {
 	}
 	r.part.Ended = append(r.part.Ended, page)
 	return nil
+}
+
+// vanished ends what the last snapshot has of a directory that went away before
+// it could be read; known says that it has something. Its parent lists it all the
+// same, and so it has a page, which says that nothing is known of it.
+func (r *result) vanished(ctx context.Context, path string, known bool) error {
+	page, err := pageOf(path, backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown})
+	if err != nil {
+		return err
+	}
+	err = r.add(ctx, contribution{path: path, pages: []backup.PageVersion{page}, counts: backup.Counts{Vanished: 1}})
+	if err != nil || !known {
+		return err
+	}
+	return r.removed(ctx, path)
 }
 
 func (r *result) removed(ctx context.Context, path string) error {
@@ -200,7 +229,7 @@ func (r *result) children(ctx context.Context, directories []string, generation 
 		return nil
 	}
 	children := earlyChildren
-	if generation >= earlyGenerations || r.svc.opts.WholeSlices {
+	if generation >= earlyGenerations || r.svc.opts.Alone {
 		children = min(laterChildren, (n+laterChildMinimum-1)/laterChildMinimum)
 	}
 	size := min((n+children-1)/children, childDirectories)
@@ -212,10 +241,11 @@ func (r *result) children(ctx context.Context, directories []string, generation 
 			bytes += len(directories[0]) + pathOverheadBytes
 			directories = directories[1:]
 		}
-		if err := r.room(ctx, bytes); err != nil {
+		mounts := r.mounts(child...)
+		if err := r.room(ctx, bytes+pathsBytes(mounts)); err != nil {
 			return err
 		}
-		r.part.Children = append(r.part.Children, child)
+		r.part.Children = append(r.part.Children, backup.Child{Directories: child, Mounts: mounts})
 	}
 	return nil
 }
@@ -255,7 +285,7 @@ func (r *result) send(ctx context.Context, last bool) error {
 		}
 	}
 	if r.part.Last = last; last {
-		r.part.Source = r.source
+		r.part.Source, r.part.Root = r.source, r.root
 	}
 	if err := r.svc.send(ctx, r.part); err != nil {
 		return err

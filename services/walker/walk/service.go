@@ -7,13 +7,13 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/telemetry"
 )
@@ -26,18 +26,18 @@ type Options struct {
 	// has to bear is bounded by its limits, and by Directories.
 	Tasks       int
 	Directories int // of one filer, being read at a time, over all its tasks
-	// Grain is how coarse the source's clock may be: an entry that changed
-	// less than this before the snapshot's start is racy.
-	Grain time.Duration
 	// StallAfter is how long a task waits for an answer of its filer before it counts
 	// as stalled, and gives its place to others.
 	StallAfter time.Duration
 	// StopTimeout is how long Run goes on, when it is told to stop, with what is in hand.
 	StopTimeout time.Duration
-	// WholeSlices gives the first slices of a snapshot full budgets: there is
-	// no other walker that a fresh tree should be spread to.
-	WholeSlices bool
-	// OnRetry, if not nil, is told why a task is handed back.
+	// Alone: there is no other walker that a fresh tree should be spread to, so
+	// that its first slices get full budgets, or that might see what this one does
+	// not.
+	Alone bool
+	// Compile makes the Matcher of a selection, also one that the caller keeps; nil: selection.Compile.
+	Compile func(backup.Selection) (*selection.Matcher, error)
+	// OnRetry, if not nil, is told why a task is handed back, in place of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
 	Metrics *telemetry.Walker // nil: nothing is measured
@@ -49,12 +49,21 @@ type Options struct {
 const (
 	DefaultTasks       = 16
 	DefaultDirectories = 16
-	DefaultGrain       = 20 * time.Millisecond
 	DefaultStallAfter  = 10 * time.Second
 	DefaultStopTimeout = 10 * time.Second
 
 	resolveTries = 3
 	aloneTasks   = 4 // where there are whole slices of one filer only
+
+	// A walker that sees another tree than it should hands the task back after
+	// blindDelay, to any walker. No walker sees the right tree where so many have
+	// looked: at the root task, or, at a task whose tree somebody has seen, so many
+	// each time it was handed out. Half of the walkers can be blind then without
+	// being taken for all.
+	blindDelay    = time.Second
+	rootLooks     = 20
+	childLooks    = 10
+	childAttempts = 3
 )
 
 // A Service walks the tasks that it is sent.
@@ -81,14 +90,16 @@ type Service struct {
 
 // New returns a walker. Its parts stay the caller's to close.
 func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Reporter, o Options) *Service {
-	if o.WholeSlices {
+	if o.Alone {
 		o.Tasks = orDefault(o.Tasks, aloneTasks)
 	}
 	o.Tasks = orDefault(o.Tasks, DefaultTasks)
 	o.Directories = orDefault(o.Directories, DefaultDirectories)
-	o.Grain = orDefault(o.Grain, DefaultGrain)
 	o.StallAfter = orDefault(o.StallAfter, DefaultStallAfter)
 	o.StopTimeout = orDefault(o.StopTimeout, DefaultStopTimeout)
+	if o.Compile == nil {
+		o.Compile = selection.Compile
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -167,6 +178,9 @@ func (s *Service) handle(ctx context.Context, h *hold) {
 		h.delivery.Ack()
 	case ctx.Err() != nil, errors.Is(err, errStopped):
 		h.delivery.Retry(0)
+	case source.IsOtherTree(err):
+		s.retrying(h.task, err)
+		h.delivery.Retry(blindDelay)
 	default:
 		s.retrying(h.task, err)
 		h.delivery.RetryLater()
@@ -174,11 +188,12 @@ func (s *Service) handle(ctx context.Context, h *hold) {
 }
 
 func (s *Service) retrying(task *backup.WalkTask, err error) {
-	s.opts.Log.Warn("walk task will be tried again", "snapshot", task.Job.Snapshot.Short(), "task", task.ID, "attempt", task.Attempt, "error", err)
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)
+		return
 	}
+	s.opts.Log.Warn("walk task will be tried again", "snapshot", task.Job.Snapshot.Short(), "task", task.ID, "attempt", task.Attempt, "error", err)
 }
 
 // walk makes one attempt at a task and sends what it found.
@@ -189,10 +204,7 @@ func (s *Service) walk(ctx context.Context, h *hold) error {
 	task := *h.task
 	tree, err := s.open(ctx, h, &task.Job)
 	if err != nil {
-		if transient(ctx, err) {
-			return err
-		}
-		return s.fail(ctx, &task, err)
+		return s.notWalked(ctx, h, &task, err)
 	}
 	defer tree.Close()
 	sl, err := newSlice(s, h, &task, tree)
@@ -206,13 +218,40 @@ func (s *Service) walk(ctx context.Context, h *hold) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, errStopped) {
 		return err
 	}
-	if expired := h.check(ctx, tree); errors.Is(expired, source.ErrExpired) {
-		err = expired // and the rest follows from that
+	if away := h.believe(ctx, tree, nil); away != nil {
+		err = away // and the rest follows from that
 	}
-	if errors.Is(err, errRootGone) || errors.Is(err, source.ErrExpired) {
-		return s.fail(ctx, &task, err)
+	if isRootGone(err) || errors.Is(err, source.ErrExpired) || source.IsOtherTree(err) {
+		return s.notWalked(ctx, h, &task, err)
 	}
 	return err
+}
+
+func isRootGone(err error) bool { return errors.Is(err, errRootGone) }
+
+// notWalked decides whether a task whose tree cannot be read may be walked by
+// another walker, or later, or the snapshot fails.
+func (s *Service) notWalked(ctx context.Context, h *hold, task *backup.WalkTask, err error) error {
+	mayPass := transient(ctx, err)
+	if source.IsOtherTree(err) && ctx.Err() == nil {
+		mayPass = !s.isBlind(task, h.looks)
+	}
+	if mayPass {
+		return err
+	}
+	return s.fail(ctx, task, err)
+}
+
+// isBlind reports whether no walker sees the tree of a task that this one does
+// not see, at so many looks at this attempt.
+func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
+	switch {
+	case s.opts.Alone:
+		return true
+	case task.Generation == 0:
+		return looks >= rootLooks
+	}
+	return looks >= childLooks && task.Attempt >= childAttempts
 }
 
 // open opens the tree of a job. Where the job names source snapshots, it
@@ -221,11 +260,11 @@ func (s *Service) open(ctx context.Context, h *hold, job *backup.Job) (tree sour
 	asked := h.ask()
 	defer func() { h.answer(asked) }()
 	if job.Snapshots == "" {
-		return s.source.Open(ctx, job.Source)
+		return source.OpenRoot(ctx, s.source, job.Source, job.Root, job.Compare)
 	}
 	for range resolveTries {
 		var resolved string
-		if resolved, err = s.source.Resolve(ctx, job.Source, job.Snapshots); err != nil {
+		if resolved, err = source.ResolveRoot(ctx, s.source, job.Source, job.Snapshots, job.Root, job.Compare); err != nil {
 			return nil, err
 		}
 		if tree, err = s.source.Open(ctx, resolved); err == nil {
@@ -254,6 +293,5 @@ func (s *Service) fail(ctx context.Context, task *backup.WalkTask, cause error) 
 
 // transient reports whether an error is not the tree's: the same may work later.
 func transient(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, backup.ErrUnavailable) ||
-		errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+	return ctx.Err() != nil || source.IsTransient(err)
 }

@@ -54,7 +54,7 @@ type slice struct {
 	snapshotDir string // at the root: it holds the source snapshots, and is left out
 	marks       *marks
 	result      *result
-	racyFrom    backup.Time // what changed from here on is racy
+	racyFrom    backup.Time // what changed from here on is racy, by the clock that stamps changes
 
 	budget  budget
 	end     time.Time
@@ -66,15 +66,16 @@ type slice struct {
 	stopped     bool
 	directories int
 	entries     int
+	mounts      []string // directories at which file systems begin: the task's, and those that were found since
 }
 
 func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*slice, error) {
-	match, err := selection.Compile(task.Job.Selection)
+	match, err := svc.opts.Compile(task.Job.Selection)
 	if err != nil {
 		return nil, err
 	}
 	generation := min(int(task.Generation), len(svc.budgets)-1)
-	if svc.opts.WholeSlices {
+	if svc.opts.Alone {
 		generation = len(svc.budgets) - 1
 	}
 	s := &slice{
@@ -82,14 +83,20 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 		snapshotDir: snapshotDir(task.Job.Snapshots),
 		marks:       newMarks(svc.index, task.Job.Shard, task.Job.Base, task.Directories),
 		result:      newResult(svc, task),
-		racyFrom:    backup.TimeOf(task.Job.Started.Time().Add(-svc.opts.Grain)),
 		budget:      svc.budgets[generation],
+		mounts:      slices.Clone(task.Mounts),
 	}
-	s.result.check = func(ctx context.Context) error { return h.check(ctx, tree) }
+	now, behind := tree.Clock()
+	s.racyFrom = backup.TimeOf(now.Add(-behind))
+	s.result.check = func(ctx context.Context) error { return h.believe(ctx, tree, s.allMounts()) }
+	s.result.mounts = s.mountsOf
+	if task.Generation == 0 {
+		s.result.root = tree.Root()
+	}
 	if task.Job.Snapshots != "" {
 		s.result.source = task.Job.Source
 	}
-	if task.Scarce && !svc.opts.WholeSlices {
+	if task.Scarce && !svc.opts.Alone {
 		s.budget.time = min(s.budget.time, scarceTime)
 	}
 	// Slices that began together shall not end together: their walkers would all wait for what comes next.
@@ -212,6 +219,38 @@ func (s *slice) done(subdirectories []string, entries int) (spill []string, help
 		help++
 	}
 	return spill, help
+}
+
+// sawMount notes that a file system begins at path.
+func (s *slice) sawMount(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.mounts, path) {
+		s.mounts = append(s.mounts, path)
+	}
+}
+
+// mountsOf returns the directories at and above the paths at which file systems
+// were seen to begin.
+func (s *slice) mountsOf(paths ...string) (mounts []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mounts) == 0 {
+		return nil
+	}
+	for _, path := range paths {
+		mounts = append(mounts, source.MountsAbove(s.mounts, path)...)
+	}
+	slices.Sort(mounts)
+	return slices.Compact(mounts)
+}
+
+// allMounts returns the directories at which file systems were seen to begin:
+// what was found in the tree is believed only while they still do.
+func (s *slice) allMounts() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.mounts)
 }
 
 func (s *slice) stop() {

@@ -383,7 +383,7 @@ func TestNamesFit(t *testing.T) {
 	w.add(f.take())
 	for _, p := range w.parts {
 		for i := range p.Children {
-			if !slices.IsSortedFunc(p.Children[i], comparePaths) {
+			if !slices.IsSortedFunc(p.Children[i].Directories, comparePaths) {
 				t.Errorf("child %d is out of order", i)
 			}
 		}

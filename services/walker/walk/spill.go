@@ -200,43 +200,39 @@ func (m *merge) Pop() any {
 	return last
 }
 
-// pages calls fn with each page of the directory in turn.
-func (s *spill) pages(fn func(key backup.PageKey, entries []backup.Entry) error) error {
+// pages calls fn with each page of the directory in turn; next is the key of
+// the one that follows.
+func (s *spill) pages(fn func(key, next backup.PageKey, entries []backup.Entry) error) error {
 	m, err := s.merge()
 	if err != nil {
 		return err
 	}
 	var window []backup.Entry
+	var keys listing.Keys
 	key, more := backup.PageKey(0), true
 	for {
 		n := listing.Cut(window, more)
-		if n == 0 && more {
-			window, err = m.next(window, blockEntries)
-			if errors.Is(err, io.EOF) {
+		// What follows a page must be known, too.
+		for more && (n == 0 || n == len(window)) {
+			if window, err = m.next(window, blockEntries); errors.Is(err, io.EOF) {
 				more = false
 			} else if err != nil {
 				return err
 			}
-			continue
+			n = listing.Cut(window, more)
 		}
 		if n == 0 {
 			return nil
 		}
-		if err := fn(key, window[:n]); err != nil {
+		next := backup.PageKey(0)
+		if n < len(window) {
+			next = keys.Next(window[n].Name)
+		}
+		if err := fn(key, next, window[:n]); err != nil {
 			return err
 		}
 		window = append(window[:0], window[n:]...)
-		if len(window) > 0 {
-			key = listing.Key(window[0].Name)
-		} else if more {
-			// The next page's name is not known yet.
-			if window, err = m.next(window, blockEntries); errors.Is(err, io.EOF) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			key = listing.Key(window[0].Name)
-		}
+		key = next
 	}
 }
 
@@ -248,9 +244,19 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 	if err != nil {
 		return nil, err
 	}
+	if len(w.marks) > 0 {
+		var self *backup.Entry
+		err := w.eachOld(ctx, from, []backup.PageKey{0}, func(p *backup.Page) error { self = p.Self; return nil })
+		if err != nil {
+			return nil, err
+		}
+		if w.unmounted(self) {
+			return nil, w.slice.carry(ctx, w.path, w.path, errUnmounted, "open")
+		}
+	}
 	keys := map[backup.PageKey]bool{}
 	gone := map[string]bool{} // subdirectories of old pages that are not on their new ones
-	err = w.spilled.pages(func(key backup.PageKey, entries []backup.Entry) error {
+	err = w.spilled.pages(func(key, next backup.PageKey, entries []backup.Entry) error {
 		keys[key] = true
 		subdirectories = w.subdirectories(subdirectories, entries)
 		if len(subdirectories) >= spillSubdirectories {
@@ -259,7 +265,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 			}
 			subdirectories = nil
 		}
-		return w.storeSpilledPage(ctx, key, entries, from, gone)
+		return w.storeSpilledPage(ctx, page{key: key, next: next, entries: entries}, from, gone)
 	})
 	if err != nil {
 		return nil, err
@@ -273,8 +279,8 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 	return subdirectories, w.endSpilled(ctx, ended, gone)
 }
 
-func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entries []backup.Entry, from string, gone map[string]bool) error {
-	p := page{key: key, entries: entries}
+func (w *visit) storeSpilledPage(ctx context.Context, p page, from string, gone map[string]bool) error {
+	key, entries := p.key, p.entries
 	if key == 0 {
 		p.self = &w.self
 	}
@@ -293,7 +299,9 @@ func (w *visit) storeSpilledPage(ctx context.Context, key backup.PageKey, entrie
 				gone[name] = true
 			}
 		}
-		w.takeOver(ctx, &w.pages[0], old.Entries, old.Self)
+		if err := w.takeOver(ctx, &w.pages[0], old.Entries, old.Self); err != nil {
+			return err
+		}
 	}
 	err := w.storePages(ctx)
 	w.counts, w.problems, w.answers = backup.Counts{}, nil, 0
@@ -319,7 +327,7 @@ func (w *visit) endSpilled(ctx context.Context, ended []backup.PageKey, gone map
 	if len(gone) == 0 {
 		return nil
 	}
-	err = w.spilled.pages(func(_ backup.PageKey, entries []backup.Entry) error {
+	err = w.spilled.pages(func(_, _ backup.PageKey, entries []backup.Entry) error {
 		for i := range entries {
 			if entries[i].Kind == backup.Directory {
 				delete(gone, entries[i].Name)

@@ -165,7 +165,7 @@ func TestStallIsOver(t *testing.T) {
 			second.wait()
 		}
 	}}
-	r := start(t, src, Options{StallAfter: 200 * time.Millisecond, WholeSlices: true}) // a slice that outlasts both hangs
+	r := start(t, src, Options{StallAfter: 200 * time.Millisecond, Alone: true}) // a slice that outlasts both hangs
 	r.publish(1, 11)
 	for _, h := range []*hang{first, second} {
 		receive(t, "hang", h.asked)

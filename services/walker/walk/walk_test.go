@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -121,10 +122,10 @@ func TestChanges(t *testing.T) {
 // at again by the next.
 func TestRacy(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"calm/file": treetest.File("c"), "racy/file": treetest.File("r")})
-	f.now = changed(t, filepath.Join(f.dir, "racy/file")).Add(f.svc.opts.Grain)
+	f.now = changed(t, filepath.Join(f.dir, "racy/file")).Add(posix.DefaultGrain)
 	w := f.snapshot()
 	for _, p := range w.pages {
-		if zero := p.Fingerprint == (backup.Fingerprint{}); zero != (p.Path == "racy" || !changed(t, filepath.Join(f.dir, p.Path)).Before(f.now.Add(-time.Hour-f.svc.opts.Grain))) {
+		if zero := p.Fingerprint == (backup.Fingerprint{}); zero != (p.Path == "racy" || !changed(t, filepath.Join(f.dir, p.Path)).Before(f.now.Add(-time.Hour-posix.DefaultGrain))) {
 			t.Errorf("page of %q: fingerprint %x", p.Path, p.Fingerprint)
 		}
 	}

@@ -74,7 +74,10 @@ var (
 		{Name: "id", Type: field.TypeInt64, Increment: true},
 		{Name: "pack", Type: field.TypeUUID, Unique: true},
 		{Name: "snapshot", Type: field.TypeUUID},
+		{Name: "object", Type: field.TypeUUID},
+		{Name: "object_offset", Type: field.TypeInt64, Default: 0},
 		{Name: "stored_bytes", Type: field.TypeInt64},
+		{Name: "frame_bytes", Type: field.TypeBytes},
 		{Name: "chunks", Type: field.TypeInt},
 		{Name: "condemned", Type: field.TypeBool, Default: false},
 	}
@@ -166,6 +169,7 @@ var (
 		{Name: "chunker", Type: field.TypeString},
 		{Name: "codec", Type: field.TypeString},
 		{Name: "recipients", Type: field.TypeJSON},
+		{Name: "signer", Type: field.TypeBytes},
 	}
 	// RepositoriesTable holds the schema information for the "repositories" table.
 	RepositoriesTable = &schema.Table{
@@ -176,6 +180,7 @@ var (
 	// ShardsColumns holds the columns for the "shards" table.
 	ShardsColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeInt64, Increment: true},
+		{Name: "shard_key", Type: field.TypeUUID, Unique: true},
 		{Name: "name", Type: field.TypeString},
 		{Name: "source", Type: field.TypeString},
 		{Name: "last_number", Type: field.TypeInt64, Default: 0},
@@ -187,6 +192,9 @@ var (
 		{Name: "last_good_started", Type: field.TypeTime, Nullable: true},
 		{Name: "last_good_files", Type: field.TypeInt64, Default: 0},
 		{Name: "last_good_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "interrupted", Type: field.TypeBool, Default: false},
+		{Name: "checkpoint_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "segment_bytes", Type: field.TypeInt64, Default: 0},
 		{Name: "policy_id", Type: field.TypeInt64, Default: 0},
 		{Name: "policy_revision", Type: field.TypeInt64, Default: 0},
 		{Name: "due", Type: field.TypeInt64, Default: 0},
@@ -201,7 +209,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "shards_filers_shards",
-				Columns:    []*schema.Column{ShardsColumns[16]},
+				Columns:    []*schema.Column{ShardsColumns[20]},
 				RefColumns: []*schema.Column{FilersColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -210,12 +218,12 @@ var (
 			{
 				Name:    "shard_filer_id_name",
 				Unique:  true,
-				Columns: []*schema.Column{ShardsColumns[16], ShardsColumns[1]},
+				Columns: []*schema.Column{ShardsColumns[20], ShardsColumns[2]},
 			},
 			{
 				Name:    "shard_due_policy_id",
 				Unique:  false,
-				Columns: []*schema.Column{ShardsColumns[14], ShardsColumns[12]},
+				Columns: []*schema.Column{ShardsColumns[18], ShardsColumns[16]},
 			},
 		},
 	}
@@ -252,16 +260,29 @@ var (
 		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
 		{Name: "number", Type: field.TypeInt64},
 		{Name: "base", Type: field.TypeInt64, Default: 0},
+		{Name: "base_id", Type: field.TypeUUID, Nullable: true},
 		{Name: "state", Type: field.TypeString},
 		{Name: "reason", Type: field.TypeString, Default: ""},
 		{Name: "started", Type: field.TypeTime},
+		{Name: "sort_time", Type: field.TypeTime},
 		{Name: "committed", Type: field.TypeTime, Nullable: true},
 		{Name: "source", Type: field.TypeString, Default: ""},
+		{Name: "root", Type: field.TypeString, Default: ""},
+		{Name: "compare", Type: field.TypeUint8, Default: 0},
 		{Name: "cancel", Type: field.TypeString, Default: ""},
 		{Name: "selection", Type: field.TypeJSON},
 		{Name: "allow_shrink", Type: field.TypeBool, Default: false},
+		{Name: "new_root", Type: field.TypeBool, Default: false},
 		{Name: "tags", Type: field.TypeJSON, Nullable: true},
-		{Name: "segments", Type: field.TypeJSON, Nullable: true},
+		{Name: "segment", Type: field.TypeUUID, Nullable: true},
+		{Name: "segment_parts", Type: field.TypeInt, Default: 0},
+		{Name: "checkpoint", Type: field.TypeBool, Default: false},
+		{Name: "pages", Type: field.TypeInt64, Default: 0},
+		{Name: "pages_sum", Type: field.TypeBytes, Nullable: true},
+		{Name: "ended", Type: field.TypeTime, Nullable: true},
+		{Name: "recorded", Type: field.TypeBool, Default: false},
+		{Name: "committer", Type: field.TypeString, Default: ""},
+		{Name: "commit_until", Type: field.TypeInt64, Default: 0},
 		{Name: "files", Type: field.TypeInt64, Default: 0},
 		{Name: "directories", Type: field.TypeInt64, Default: 0},
 		{Name: "bytes", Type: field.TypeInt64, Default: 0},
@@ -273,6 +294,9 @@ var (
 		{Name: "stored_bytes", Type: field.TypeInt64, Default: 0},
 		{Name: "read_bytes", Type: field.TypeInt64, Default: 0},
 		{Name: "errors", Type: field.TypeInt64, Default: 0},
+		{Name: "vanished", Type: field.TypeInt64, Default: 0},
+		{Name: "carried", Type: field.TypeInt64, Default: 0},
+		{Name: "torn", Type: field.TypeInt64, Default: 0},
 		{Name: "problems_stored", Type: field.TypeInt64, Default: 0},
 		{Name: "tasks_announced", Type: field.TypeInt64, Default: 0},
 		{Name: "tasks_settled", Type: field.TypeInt64, Default: 0},
@@ -295,7 +319,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "snapshots_shards_snapshots",
-				Columns:    []*schema.Column{SnapshotsColumns[37]},
+				Columns:    []*schema.Column{SnapshotsColumns[53]},
 				RefColumns: []*schema.Column{ShardsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -304,12 +328,12 @@ var (
 			{
 				Name:    "snapshot_shard_id_number",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[37], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[53], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_running",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[37]},
+				Columns: []*schema.Column{SnapshotsColumns[53]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "state = 'running'",
 				},
@@ -323,24 +347,27 @@ var (
 				},
 			},
 			{
-				Name:    "snapshot_started_shard_id_number_filer_id",
+				Name:    "snapshot_unrecorded",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[6], SnapshotsColumns[37], SnapshotsColumns[2], SnapshotsColumns[1]},
+				Columns: []*schema.Column{SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2]},
+				Annotation: &entsql.IndexAnnotation{
+					Where: "ended IS NOT NULL AND NOT recorded",
+				},
 			},
 			{
-				Name:    "snapshot_filer_id_started_shard_id_number",
+				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[6], SnapshotsColumns[37], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2], SnapshotsColumns[1]},
 			},
 			{
-				Name:    "snapshot_shard_id_started_number",
+				Name:    "snapshot_filer_id_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[37], SnapshotsColumns[6], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2]},
 			},
 			{
-				Name:    "snapshot_state_started_shard_id_number",
+				Name:    "snapshot_state_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[4], SnapshotsColumns[6], SnapshotsColumns[37], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2]},
 			},
 		},
 	}

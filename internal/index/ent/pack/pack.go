@@ -15,8 +15,14 @@ const (
 	FieldPack = "pack"
 	// FieldSnapshot holds the string denoting the snapshot field in the database.
 	FieldSnapshot = "snapshot"
+	// FieldObject holds the string denoting the object field in the database.
+	FieldObject = "object"
+	// FieldObjectOffset holds the string denoting the object_offset field in the database.
+	FieldObjectOffset = "object_offset"
 	// FieldStoredBytes holds the string denoting the stored_bytes field in the database.
 	FieldStoredBytes = "stored_bytes"
+	// FieldFrameBytes holds the string denoting the frame_bytes field in the database.
+	FieldFrameBytes = "frame_bytes"
 	// FieldChunks holds the string denoting the chunks field in the database.
 	FieldChunks = "chunks"
 	// FieldCondemned holds the string denoting the condemned field in the database.
@@ -30,7 +36,10 @@ var Columns = []string{
 	FieldID,
 	FieldPack,
 	FieldSnapshot,
+	FieldObject,
+	FieldObjectOffset,
 	FieldStoredBytes,
+	FieldFrameBytes,
 	FieldChunks,
 	FieldCondemned,
 }
@@ -46,6 +55,8 @@ func ValidColumn(column string) bool {
 }
 
 var (
+	// DefaultObjectOffset holds the default value on creation for the "object_offset" field.
+	DefaultObjectOffset int64
 	// DefaultCondemned holds the default value on creation for the "condemned" field.
 	DefaultCondemned bool
 )
@@ -66,6 +77,16 @@ func ByPack(opts ...sql.OrderTermOption) OrderOption {
 // BySnapshot orders the results by the snapshot field.
 func BySnapshot(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldSnapshot, opts...).ToFunc()
+}
+
+// ByObject orders the results by the object field.
+func ByObject(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldObject, opts...).ToFunc()
+}
+
+// ByObjectOffset orders the results by the object_offset field.
+func ByObjectOffset(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldObjectOffset, opts...).ToFunc()
 }
 
 // ByStoredBytes orders the results by the stored_bytes field.

@@ -63,9 +63,24 @@ func Snapshot(v uuid.UUID) predicate.Pack {
 	return predicate.Pack(sql.FieldEQ(FieldSnapshot, v))
 }
 
+// Object applies equality check predicate on the "object" field. It's identical to ObjectEQ.
+func Object(v uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldEQ(FieldObject, v))
+}
+
+// ObjectOffset applies equality check predicate on the "object_offset" field. It's identical to ObjectOffsetEQ.
+func ObjectOffset(v int64) predicate.Pack {
+	return predicate.Pack(sql.FieldEQ(FieldObjectOffset, v))
+}
+
 // StoredBytes applies equality check predicate on the "stored_bytes" field. It's identical to StoredBytesEQ.
 func StoredBytes(v int64) predicate.Pack {
 	return predicate.Pack(sql.FieldEQ(FieldStoredBytes, v))
+}
+
+// FrameBytes applies equality check predicate on the "frame_bytes" field. It's identical to FrameBytesEQ.
+func FrameBytes(v []byte) predicate.Pack {
+	return predicate.Pack(sql.FieldEQ(FieldFrameBytes, v))
 }
 
 // Chunks applies equality check predicate on the "chunks" field. It's identical to ChunksEQ.
@@ -158,6 +173,86 @@ func SnapshotLTE(v uuid.UUID) predicate.Pack {
 	return predicate.Pack(sql.FieldLTE(FieldSnapshot, v))
 }
 
+// ObjectEQ applies the EQ predicate on the "object" field.
+func ObjectEQ(v uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldEQ(FieldObject, v))
+}
+
+// ObjectNEQ applies the NEQ predicate on the "object" field.
+func ObjectNEQ(v uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldNEQ(FieldObject, v))
+}
+
+// ObjectIn applies the In predicate on the "object" field.
+func ObjectIn(vs ...uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldIn(FieldObject, vs...))
+}
+
+// ObjectNotIn applies the NotIn predicate on the "object" field.
+func ObjectNotIn(vs ...uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldNotIn(FieldObject, vs...))
+}
+
+// ObjectGT applies the GT predicate on the "object" field.
+func ObjectGT(v uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldGT(FieldObject, v))
+}
+
+// ObjectGTE applies the GTE predicate on the "object" field.
+func ObjectGTE(v uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldGTE(FieldObject, v))
+}
+
+// ObjectLT applies the LT predicate on the "object" field.
+func ObjectLT(v uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldLT(FieldObject, v))
+}
+
+// ObjectLTE applies the LTE predicate on the "object" field.
+func ObjectLTE(v uuid.UUID) predicate.Pack {
+	return predicate.Pack(sql.FieldLTE(FieldObject, v))
+}
+
+// ObjectOffsetEQ applies the EQ predicate on the "object_offset" field.
+func ObjectOffsetEQ(v int64) predicate.Pack {
+	return predicate.Pack(sql.FieldEQ(FieldObjectOffset, v))
+}
+
+// ObjectOffsetNEQ applies the NEQ predicate on the "object_offset" field.
+func ObjectOffsetNEQ(v int64) predicate.Pack {
+	return predicate.Pack(sql.FieldNEQ(FieldObjectOffset, v))
+}
+
+// ObjectOffsetIn applies the In predicate on the "object_offset" field.
+func ObjectOffsetIn(vs ...int64) predicate.Pack {
+	return predicate.Pack(sql.FieldIn(FieldObjectOffset, vs...))
+}
+
+// ObjectOffsetNotIn applies the NotIn predicate on the "object_offset" field.
+func ObjectOffsetNotIn(vs ...int64) predicate.Pack {
+	return predicate.Pack(sql.FieldNotIn(FieldObjectOffset, vs...))
+}
+
+// ObjectOffsetGT applies the GT predicate on the "object_offset" field.
+func ObjectOffsetGT(v int64) predicate.Pack {
+	return predicate.Pack(sql.FieldGT(FieldObjectOffset, v))
+}
+
+// ObjectOffsetGTE applies the GTE predicate on the "object_offset" field.
+func ObjectOffsetGTE(v int64) predicate.Pack {
+	return predicate.Pack(sql.FieldGTE(FieldObjectOffset, v))
+}
+
+// ObjectOffsetLT applies the LT predicate on the "object_offset" field.
+func ObjectOffsetLT(v int64) predicate.Pack {
+	return predicate.Pack(sql.FieldLT(FieldObjectOffset, v))
+}
+
+// ObjectOffsetLTE applies the LTE predicate on the "object_offset" field.
+func ObjectOffsetLTE(v int64) predicate.Pack {
+	return predicate.Pack(sql.FieldLTE(FieldObjectOffset, v))
+}
+
 // StoredBytesEQ applies the EQ predicate on the "stored_bytes" field.
 func StoredBytesEQ(v int64) predicate.Pack {
 	return predicate.Pack(sql.FieldEQ(FieldStoredBytes, v))
@@ -196,6 +291,46 @@ func StoredBytesLT(v int64) predicate.Pack {
 // StoredBytesLTE applies the LTE predicate on the "stored_bytes" field.
 func StoredBytesLTE(v int64) predicate.Pack {
 	return predicate.Pack(sql.FieldLTE(FieldStoredBytes, v))
+}
+
+// FrameBytesEQ applies the EQ predicate on the "frame_bytes" field.
+func FrameBytesEQ(v []byte) predicate.Pack {
+	return predicate.Pack(sql.FieldEQ(FieldFrameBytes, v))
+}
+
+// FrameBytesNEQ applies the NEQ predicate on the "frame_bytes" field.
+func FrameBytesNEQ(v []byte) predicate.Pack {
+	return predicate.Pack(sql.FieldNEQ(FieldFrameBytes, v))
+}
+
+// FrameBytesIn applies the In predicate on the "frame_bytes" field.
+func FrameBytesIn(vs ...[]byte) predicate.Pack {
+	return predicate.Pack(sql.FieldIn(FieldFrameBytes, vs...))
+}
+
+// FrameBytesNotIn applies the NotIn predicate on the "frame_bytes" field.
+func FrameBytesNotIn(vs ...[]byte) predicate.Pack {
+	return predicate.Pack(sql.FieldNotIn(FieldFrameBytes, vs...))
+}
+
+// FrameBytesGT applies the GT predicate on the "frame_bytes" field.
+func FrameBytesGT(v []byte) predicate.Pack {
+	return predicate.Pack(sql.FieldGT(FieldFrameBytes, v))
+}
+
+// FrameBytesGTE applies the GTE predicate on the "frame_bytes" field.
+func FrameBytesGTE(v []byte) predicate.Pack {
+	return predicate.Pack(sql.FieldGTE(FieldFrameBytes, v))
+}
+
+// FrameBytesLT applies the LT predicate on the "frame_bytes" field.
+func FrameBytesLT(v []byte) predicate.Pack {
+	return predicate.Pack(sql.FieldLT(FieldFrameBytes, v))
+}
+
+// FrameBytesLTE applies the LTE predicate on the "frame_bytes" field.
+func FrameBytesLTE(v []byte) predicate.Pack {
+	return predicate.Pack(sql.FieldLTE(FieldFrameBytes, v))
 }
 
 // ChunksEQ applies the EQ predicate on the "chunks" field.

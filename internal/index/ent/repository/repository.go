@@ -23,6 +23,8 @@ const (
 	FieldCodec = "codec"
 	// FieldRecipients holds the string denoting the recipients field in the database.
 	FieldRecipients = "recipients"
+	// FieldSigner holds the string denoting the signer field in the database.
+	FieldSigner = "signer"
 	// Table holds the table name of the repository in the database.
 	Table = "repositories"
 )
@@ -36,6 +38,7 @@ var Columns = []string{
 	FieldChunker,
 	FieldCodec,
 	FieldRecipients,
+	FieldSigner,
 }
 
 // ValidColumn reports if the column name is valid (part of the table columns).

@@ -80,6 +80,11 @@ func Codec(v string) predicate.Repository {
 	return predicate.Repository(sql.FieldEQ(FieldCodec, v))
 }
 
+// Signer applies equality check predicate on the "signer" field. It's identical to SignerEQ.
+func Signer(v []byte) predicate.Repository {
+	return predicate.Repository(sql.FieldEQ(FieldSigner, v))
+}
+
 // RepositoryEQ applies the EQ predicate on the "repository" field.
 func RepositoryEQ(v uuid.UUID) predicate.Repository {
 	return predicate.Repository(sql.FieldEQ(FieldRepository, v))
@@ -328,6 +333,46 @@ func CodecEqualFold(v string) predicate.Repository {
 // CodecContainsFold applies the ContainsFold predicate on the "codec" field.
 func CodecContainsFold(v string) predicate.Repository {
 	return predicate.Repository(sql.FieldContainsFold(FieldCodec, v))
+}
+
+// SignerEQ applies the EQ predicate on the "signer" field.
+func SignerEQ(v []byte) predicate.Repository {
+	return predicate.Repository(sql.FieldEQ(FieldSigner, v))
+}
+
+// SignerNEQ applies the NEQ predicate on the "signer" field.
+func SignerNEQ(v []byte) predicate.Repository {
+	return predicate.Repository(sql.FieldNEQ(FieldSigner, v))
+}
+
+// SignerIn applies the In predicate on the "signer" field.
+func SignerIn(vs ...[]byte) predicate.Repository {
+	return predicate.Repository(sql.FieldIn(FieldSigner, vs...))
+}
+
+// SignerNotIn applies the NotIn predicate on the "signer" field.
+func SignerNotIn(vs ...[]byte) predicate.Repository {
+	return predicate.Repository(sql.FieldNotIn(FieldSigner, vs...))
+}
+
+// SignerGT applies the GT predicate on the "signer" field.
+func SignerGT(v []byte) predicate.Repository {
+	return predicate.Repository(sql.FieldGT(FieldSigner, v))
+}
+
+// SignerGTE applies the GTE predicate on the "signer" field.
+func SignerGTE(v []byte) predicate.Repository {
+	return predicate.Repository(sql.FieldGTE(FieldSigner, v))
+}
+
+// SignerLT applies the LT predicate on the "signer" field.
+func SignerLT(v []byte) predicate.Repository {
+	return predicate.Repository(sql.FieldLT(FieldSigner, v))
+}
+
+// SignerLTE applies the LTE predicate on the "signer" field.
+func SignerLTE(v []byte) predicate.Repository {
+	return predicate.Repository(sql.FieldLTE(FieldSigner, v))
 }
 
 // And groups predicates with the AND operator between them.

@@ -31,6 +31,7 @@ func (Repository) Fields() []ent.Field {
 		field.String("chunker"),
 		field.String("codec"),
 		field.Strings("recipients"),
+		field.Bytes("signer"),
 	}
 }
 
@@ -73,6 +74,7 @@ type Shard struct{ ent.Schema }
 func (Shard) Fields() []ent.Field {
 	return []ent.Field{
 		field.Int64("id"),
+		field.UUID("shard_key", uuid.UUID{}).Unique(),
 		field.Int64("filer_id"),
 		field.String("name"),
 		field.String("source"),
@@ -87,6 +89,11 @@ func (Shard) Fields() []ent.Field {
 		field.Time("last_good_started").Optional().Nillable(),
 		field.Int64("last_good_files").Default(0),
 		field.Int64("last_good_bytes").Default(0),
+		// Whether a snapshot that was not committed has left pages, for the content that they name.
+		field.Bool("interrupted").Default(false),
+		// Stored bytes of the last checkpoint, and of the segments since.
+		field.Int64("checkpoint_bytes").Default(0),
+		field.Int64("segment_bytes").Default(0),
 		// What the scheduler plans: microseconds since 1970. due is 0 where it has to be planned (again), and deadline where there is none.
 		field.Int64("policy_id").Default(0),
 		field.Int64("policy_revision").Default(0),
@@ -147,20 +154,40 @@ func (Snapshot) Fields() []ent.Field {
 		field.Int64("filer_id").Default(0),
 		field.Int64("number"),
 		field.Int64("base").Default(0),
+		field.UUID("base_id", uuid.UUID{}).Optional().Nillable(),
 		field.String("state"),
 		field.String("reason").Default(""),
 		field.Time("started"),
+		// What lists go by: when it was started, or, where the clock went back, the sort_time of the shard's snapshot
+		// before it. So whatever has the larger number is never the older one.
+		field.Time("sort_time"),
 		field.Time("committed").Optional().Nillable(),
 		field.String("source").Default(""),
+		// What the root of the tree has to be, as backup.Root has it; empty: not known yet.
+		field.String("root").Default(""),
+		field.Uint8("compare").Default(0),
 		field.String("cancel").Default(""),
 		field.JSON("selection", backup.Selection{}),
 		field.Bool("allow_shrink").Default(false),
+		field.Bool("new_root").Default(false),
 		field.Strings("tags").Optional(),
-		field.Strings("segments").Optional(),
+		// The segment that holds: who wrote it, in how many parts (0: nothing had changed), and whether it has all pages.
+		field.UUID("segment", uuid.UUID{}).Optional().Nillable(),
+		field.Int("segment_parts").Default(0),
+		field.Bool("checkpoint").Default(false),
+		// What a committed snapshot consists of: a backup.PageSet.
+		field.Int64("pages").Default(0),
+		field.Bytes("pages_sum").Optional(),
+		// When it ended, and whether the store has the record of that.
+		field.Time("ended").Optional().Nillable(),
+		field.Bool("recorded").Default(false),
+		// The lease of its commit: which committer has it, and until when: microseconds since 1970, by the database's clock.
+		field.String("committer").Default(""),
+		field.Int64("commit_until").Default(0),
 	}
 	for _, name := range []string{
 		"files", "directories", "bytes", "files_new", "files_changed", "files_unchanged",
-		"stat_calls", "new_bytes", "stored_bytes", "read_bytes", "errors",
+		"stat_calls", "new_bytes", "stored_bytes", "read_bytes", "errors", "vanished", "carried", "torn",
 		// How many of the errors have a row in problems.
 		"problems_stored",
 		"tasks_announced", "tasks_settled", "batches_announced", "batches_settled",
@@ -191,12 +218,13 @@ func (Snapshot) Indexes() []ent.Index {
 		index.Fields("shard_id").Unique().StorageKey("snapshot_running").Annotations(entsql.IndexWhere("state = 'running'")),
 		// What claims pass over.
 		index.Fields("filer_id").StorageKey("snapshot_cancelled").Annotations(entsql.IndexWhere("state = 'running' AND cancel <> ''")),
-		// Lists, newest first: of all, of a filer, of a shard, of a state. The first has filer_id for a planner
-		// that takes it for a filer's: what is not the filer's then costs no look at the table.
-		index.Fields("started", "shard_id", "number", "filer_id"),
-		index.Fields("filer_id", "started", "shard_id", "number"),
-		index.Fields("shard_id", "started", "number"),
-		index.Fields("state", "started", "shard_id", "number"),
+		// Those whose record is not in the store yet, the oldest first.
+		index.Fields("sort_time", "shard_id", "number").StorageKey("snapshot_unrecorded").Annotations(entsql.IndexWhere("ended IS NOT NULL AND NOT recorded")),
+		// Lists, newest first: of all, of a filer, of a state; those of a shard go by number. The first has filer_id for a
+		// planner that takes it for a filer's: what is not the filer's then costs no look at the table.
+		index.Fields("sort_time", "shard_id", "number", "filer_id"),
+		index.Fields("filer_id", "sort_time", "shard_id", "number"),
+		index.Fields("state", "sort_time", "shard_id", "number"),
 	}
 }
 

@@ -107,8 +107,13 @@ func (Pack) Fields() []ent.Field {
 	return []ent.Field{
 		field.Int64("id"),
 		field.UUID("pack", uuid.UUID{}).Unique(),
+		// Where it is: the two parts of its object's name, and the place in the object.
 		field.UUID("snapshot", uuid.UUID{}),
+		field.UUID("object", uuid.UUID{}),
+		field.Int64("object_offset").Default(0),
 		field.Int64("stored_bytes"),
+		// Lengths of its frames as they are stored, as varints, of all that it ever had.
+		field.Bytes("frame_bytes"),
 		field.Int("chunks"),
 		field.Bool("condemned").Default(false),
 	}

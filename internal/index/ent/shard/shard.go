@@ -12,6 +12,8 @@ const (
 	Label = "shard"
 	// FieldID holds the string denoting the id field in the database.
 	FieldID = "id"
+	// FieldShardKey holds the string denoting the shard_key field in the database.
+	FieldShardKey = "shard_key"
 	// FieldFilerID holds the string denoting the filer_id field in the database.
 	FieldFilerID = "filer_id"
 	// FieldName holds the string denoting the name field in the database.
@@ -36,6 +38,12 @@ const (
 	FieldLastGoodFiles = "last_good_files"
 	// FieldLastGoodBytes holds the string denoting the last_good_bytes field in the database.
 	FieldLastGoodBytes = "last_good_bytes"
+	// FieldInterrupted holds the string denoting the interrupted field in the database.
+	FieldInterrupted = "interrupted"
+	// FieldCheckpointBytes holds the string denoting the checkpoint_bytes field in the database.
+	FieldCheckpointBytes = "checkpoint_bytes"
+	// FieldSegmentBytes holds the string denoting the segment_bytes field in the database.
+	FieldSegmentBytes = "segment_bytes"
 	// FieldPolicyID holds the string denoting the policy_id field in the database.
 	FieldPolicyID = "policy_id"
 	// FieldPolicyRevision holds the string denoting the policy_revision field in the database.
@@ -69,6 +77,7 @@ const (
 // Columns holds all SQL columns for shard fields.
 var Columns = []string{
 	FieldID,
+	FieldShardKey,
 	FieldFilerID,
 	FieldName,
 	FieldSource,
@@ -81,6 +90,9 @@ var Columns = []string{
 	FieldLastGoodStarted,
 	FieldLastGoodFiles,
 	FieldLastGoodBytes,
+	FieldInterrupted,
+	FieldCheckpointBytes,
+	FieldSegmentBytes,
 	FieldPolicyID,
 	FieldPolicyRevision,
 	FieldDue,
@@ -110,6 +122,12 @@ var (
 	DefaultLastGoodFiles int64
 	// DefaultLastGoodBytes holds the default value on creation for the "last_good_bytes" field.
 	DefaultLastGoodBytes int64
+	// DefaultInterrupted holds the default value on creation for the "interrupted" field.
+	DefaultInterrupted bool
+	// DefaultCheckpointBytes holds the default value on creation for the "checkpoint_bytes" field.
+	DefaultCheckpointBytes int64
+	// DefaultSegmentBytes holds the default value on creation for the "segment_bytes" field.
+	DefaultSegmentBytes int64
 	// DefaultPolicyID holds the default value on creation for the "policy_id" field.
 	DefaultPolicyID int64
 	// DefaultPolicyRevision holds the default value on creation for the "policy_revision" field.
@@ -126,6 +144,11 @@ type OrderOption func(*sql.Selector)
 // ByID orders the results by the id field.
 func ByID(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldID, opts...).ToFunc()
+}
+
+// ByShardKey orders the results by the shard_key field.
+func ByShardKey(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldShardKey, opts...).ToFunc()
 }
 
 // ByFilerID orders the results by the filer_id field.
@@ -181,6 +204,21 @@ func ByLastGoodFiles(opts ...sql.OrderTermOption) OrderOption {
 // ByLastGoodBytes orders the results by the last_good_bytes field.
 func ByLastGoodBytes(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldLastGoodBytes, opts...).ToFunc()
+}
+
+// ByInterrupted orders the results by the interrupted field.
+func ByInterrupted(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldInterrupted, opts...).ToFunc()
+}
+
+// ByCheckpointBytes orders the results by the checkpoint_bytes field.
+func ByCheckpointBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCheckpointBytes, opts...).ToFunc()
+}
+
+// BySegmentBytes orders the results by the segment_bytes field.
+func BySegmentBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSegmentBytes, opts...).ToFunc()
 }
 
 // ByPolicyID orders the results by the policy_id field.

@@ -56,6 +56,11 @@ func IDLTE(id int64) predicate.Shard {
 	return predicate.Shard(sql.FieldLTE(FieldID, id))
 }
 
+// ShardKey applies equality check predicate on the "shard_key" field. It's identical to ShardKeyEQ.
+func ShardKey(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldShardKey, v))
+}
+
 // FilerID applies equality check predicate on the "filer_id" field. It's identical to FilerIDEQ.
 func FilerID(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldEQ(FieldFilerID, v))
@@ -111,6 +116,21 @@ func LastGoodBytes(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldEQ(FieldLastGoodBytes, v))
 }
 
+// Interrupted applies equality check predicate on the "interrupted" field. It's identical to InterruptedEQ.
+func Interrupted(v bool) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldInterrupted, v))
+}
+
+// CheckpointBytes applies equality check predicate on the "checkpoint_bytes" field. It's identical to CheckpointBytesEQ.
+func CheckpointBytes(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldCheckpointBytes, v))
+}
+
+// SegmentBytes applies equality check predicate on the "segment_bytes" field. It's identical to SegmentBytesEQ.
+func SegmentBytes(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldSegmentBytes, v))
+}
+
 // PolicyID applies equality check predicate on the "policy_id" field. It's identical to PolicyIDEQ.
 func PolicyID(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldEQ(FieldPolicyID, v))
@@ -129,6 +149,46 @@ func Due(v int64) predicate.Shard {
 // Deadline applies equality check predicate on the "deadline" field. It's identical to DeadlineEQ.
 func Deadline(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldEQ(FieldDeadline, v))
+}
+
+// ShardKeyEQ applies the EQ predicate on the "shard_key" field.
+func ShardKeyEQ(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldShardKey, v))
+}
+
+// ShardKeyNEQ applies the NEQ predicate on the "shard_key" field.
+func ShardKeyNEQ(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldShardKey, v))
+}
+
+// ShardKeyIn applies the In predicate on the "shard_key" field.
+func ShardKeyIn(vs ...uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldShardKey, vs...))
+}
+
+// ShardKeyNotIn applies the NotIn predicate on the "shard_key" field.
+func ShardKeyNotIn(vs ...uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldShardKey, vs...))
+}
+
+// ShardKeyGT applies the GT predicate on the "shard_key" field.
+func ShardKeyGT(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldShardKey, v))
+}
+
+// ShardKeyGTE applies the GTE predicate on the "shard_key" field.
+func ShardKeyGTE(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldShardKey, v))
+}
+
+// ShardKeyLT applies the LT predicate on the "shard_key" field.
+func ShardKeyLT(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldShardKey, v))
+}
+
+// ShardKeyLTE applies the LTE predicate on the "shard_key" field.
+func ShardKeyLTE(v uuid.UUID) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldShardKey, v))
 }
 
 // FilerIDEQ applies the EQ predicate on the "filer_id" field.
@@ -624,6 +684,96 @@ func LastGoodBytesLT(v int64) predicate.Shard {
 // LastGoodBytesLTE applies the LTE predicate on the "last_good_bytes" field.
 func LastGoodBytesLTE(v int64) predicate.Shard {
 	return predicate.Shard(sql.FieldLTE(FieldLastGoodBytes, v))
+}
+
+// InterruptedEQ applies the EQ predicate on the "interrupted" field.
+func InterruptedEQ(v bool) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldInterrupted, v))
+}
+
+// InterruptedNEQ applies the NEQ predicate on the "interrupted" field.
+func InterruptedNEQ(v bool) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldInterrupted, v))
+}
+
+// CheckpointBytesEQ applies the EQ predicate on the "checkpoint_bytes" field.
+func CheckpointBytesEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldCheckpointBytes, v))
+}
+
+// CheckpointBytesNEQ applies the NEQ predicate on the "checkpoint_bytes" field.
+func CheckpointBytesNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldCheckpointBytes, v))
+}
+
+// CheckpointBytesIn applies the In predicate on the "checkpoint_bytes" field.
+func CheckpointBytesIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldCheckpointBytes, vs...))
+}
+
+// CheckpointBytesNotIn applies the NotIn predicate on the "checkpoint_bytes" field.
+func CheckpointBytesNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldCheckpointBytes, vs...))
+}
+
+// CheckpointBytesGT applies the GT predicate on the "checkpoint_bytes" field.
+func CheckpointBytesGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldCheckpointBytes, v))
+}
+
+// CheckpointBytesGTE applies the GTE predicate on the "checkpoint_bytes" field.
+func CheckpointBytesGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldCheckpointBytes, v))
+}
+
+// CheckpointBytesLT applies the LT predicate on the "checkpoint_bytes" field.
+func CheckpointBytesLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldCheckpointBytes, v))
+}
+
+// CheckpointBytesLTE applies the LTE predicate on the "checkpoint_bytes" field.
+func CheckpointBytesLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldCheckpointBytes, v))
+}
+
+// SegmentBytesEQ applies the EQ predicate on the "segment_bytes" field.
+func SegmentBytesEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldEQ(FieldSegmentBytes, v))
+}
+
+// SegmentBytesNEQ applies the NEQ predicate on the "segment_bytes" field.
+func SegmentBytesNEQ(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNEQ(FieldSegmentBytes, v))
+}
+
+// SegmentBytesIn applies the In predicate on the "segment_bytes" field.
+func SegmentBytesIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldIn(FieldSegmentBytes, vs...))
+}
+
+// SegmentBytesNotIn applies the NotIn predicate on the "segment_bytes" field.
+func SegmentBytesNotIn(vs ...int64) predicate.Shard {
+	return predicate.Shard(sql.FieldNotIn(FieldSegmentBytes, vs...))
+}
+
+// SegmentBytesGT applies the GT predicate on the "segment_bytes" field.
+func SegmentBytesGT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGT(FieldSegmentBytes, v))
+}
+
+// SegmentBytesGTE applies the GTE predicate on the "segment_bytes" field.
+func SegmentBytesGTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldGTE(FieldSegmentBytes, v))
+}
+
+// SegmentBytesLT applies the LT predicate on the "segment_bytes" field.
+func SegmentBytesLT(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLT(FieldSegmentBytes, v))
+}
+
+// SegmentBytesLTE applies the LTE predicate on the "segment_bytes" field.
+func SegmentBytesLTE(v int64) predicate.Shard {
+	return predicate.Shard(sql.FieldLTE(FieldSegmentBytes, v))
 }
 
 // PolicyIDEQ applies the EQ predicate on the "policy_id" field.

@@ -20,26 +20,52 @@ const (
 	FieldNumber = "number"
 	// FieldBase holds the string denoting the base field in the database.
 	FieldBase = "base"
+	// FieldBaseID holds the string denoting the base_id field in the database.
+	FieldBaseID = "base_id"
 	// FieldState holds the string denoting the state field in the database.
 	FieldState = "state"
 	// FieldReason holds the string denoting the reason field in the database.
 	FieldReason = "reason"
 	// FieldStarted holds the string denoting the started field in the database.
 	FieldStarted = "started"
+	// FieldSortTime holds the string denoting the sort_time field in the database.
+	FieldSortTime = "sort_time"
 	// FieldCommitted holds the string denoting the committed field in the database.
 	FieldCommitted = "committed"
 	// FieldSource holds the string denoting the source field in the database.
 	FieldSource = "source"
+	// FieldRoot holds the string denoting the root field in the database.
+	FieldRoot = "root"
+	// FieldCompare holds the string denoting the compare field in the database.
+	FieldCompare = "compare"
 	// FieldCancel holds the string denoting the cancel field in the database.
 	FieldCancel = "cancel"
 	// FieldSelection holds the string denoting the selection field in the database.
 	FieldSelection = "selection"
 	// FieldAllowShrink holds the string denoting the allow_shrink field in the database.
 	FieldAllowShrink = "allow_shrink"
+	// FieldNewRoot holds the string denoting the new_root field in the database.
+	FieldNewRoot = "new_root"
 	// FieldTags holds the string denoting the tags field in the database.
 	FieldTags = "tags"
-	// FieldSegments holds the string denoting the segments field in the database.
-	FieldSegments = "segments"
+	// FieldSegment holds the string denoting the segment field in the database.
+	FieldSegment = "segment"
+	// FieldSegmentParts holds the string denoting the segment_parts field in the database.
+	FieldSegmentParts = "segment_parts"
+	// FieldCheckpoint holds the string denoting the checkpoint field in the database.
+	FieldCheckpoint = "checkpoint"
+	// FieldPages holds the string denoting the pages field in the database.
+	FieldPages = "pages"
+	// FieldPagesSum holds the string denoting the pages_sum field in the database.
+	FieldPagesSum = "pages_sum"
+	// FieldEnded holds the string denoting the ended field in the database.
+	FieldEnded = "ended"
+	// FieldRecorded holds the string denoting the recorded field in the database.
+	FieldRecorded = "recorded"
+	// FieldCommitter holds the string denoting the committer field in the database.
+	FieldCommitter = "committer"
+	// FieldCommitUntil holds the string denoting the commit_until field in the database.
+	FieldCommitUntil = "commit_until"
 	// FieldFiles holds the string denoting the files field in the database.
 	FieldFiles = "files"
 	// FieldDirectories holds the string denoting the directories field in the database.
@@ -62,6 +88,12 @@ const (
 	FieldReadBytes = "read_bytes"
 	// FieldErrors holds the string denoting the errors field in the database.
 	FieldErrors = "errors"
+	// FieldVanished holds the string denoting the vanished field in the database.
+	FieldVanished = "vanished"
+	// FieldCarried holds the string denoting the carried field in the database.
+	FieldCarried = "carried"
+	// FieldTorn holds the string denoting the torn field in the database.
+	FieldTorn = "torn"
 	// FieldProblemsStored holds the string denoting the problems_stored field in the database.
 	FieldProblemsStored = "problems_stored"
 	// FieldTasksAnnounced holds the string denoting the tasks_announced field in the database.
@@ -133,16 +165,29 @@ var Columns = []string{
 	FieldFilerID,
 	FieldNumber,
 	FieldBase,
+	FieldBaseID,
 	FieldState,
 	FieldReason,
 	FieldStarted,
+	FieldSortTime,
 	FieldCommitted,
 	FieldSource,
+	FieldRoot,
+	FieldCompare,
 	FieldCancel,
 	FieldSelection,
 	FieldAllowShrink,
+	FieldNewRoot,
 	FieldTags,
-	FieldSegments,
+	FieldSegment,
+	FieldSegmentParts,
+	FieldCheckpoint,
+	FieldPages,
+	FieldPagesSum,
+	FieldEnded,
+	FieldRecorded,
+	FieldCommitter,
+	FieldCommitUntil,
 	FieldFiles,
 	FieldDirectories,
 	FieldBytes,
@@ -154,6 +199,9 @@ var Columns = []string{
 	FieldStoredBytes,
 	FieldReadBytes,
 	FieldErrors,
+	FieldVanished,
+	FieldCarried,
+	FieldTorn,
 	FieldProblemsStored,
 	FieldTasksAnnounced,
 	FieldTasksSettled,
@@ -187,10 +235,28 @@ var (
 	DefaultReason string
 	// DefaultSource holds the default value on creation for the "source" field.
 	DefaultSource string
+	// DefaultRoot holds the default value on creation for the "root" field.
+	DefaultRoot string
+	// DefaultCompare holds the default value on creation for the "compare" field.
+	DefaultCompare uint8
 	// DefaultCancel holds the default value on creation for the "cancel" field.
 	DefaultCancel string
 	// DefaultAllowShrink holds the default value on creation for the "allow_shrink" field.
 	DefaultAllowShrink bool
+	// DefaultNewRoot holds the default value on creation for the "new_root" field.
+	DefaultNewRoot bool
+	// DefaultSegmentParts holds the default value on creation for the "segment_parts" field.
+	DefaultSegmentParts int
+	// DefaultCheckpoint holds the default value on creation for the "checkpoint" field.
+	DefaultCheckpoint bool
+	// DefaultPages holds the default value on creation for the "pages" field.
+	DefaultPages int64
+	// DefaultRecorded holds the default value on creation for the "recorded" field.
+	DefaultRecorded bool
+	// DefaultCommitter holds the default value on creation for the "committer" field.
+	DefaultCommitter string
+	// DefaultCommitUntil holds the default value on creation for the "commit_until" field.
+	DefaultCommitUntil int64
 	// DefaultFiles holds the default value on creation for the "files" field.
 	DefaultFiles int64
 	// DefaultDirectories holds the default value on creation for the "directories" field.
@@ -213,6 +279,12 @@ var (
 	DefaultReadBytes int64
 	// DefaultErrors holds the default value on creation for the "errors" field.
 	DefaultErrors int64
+	// DefaultVanished holds the default value on creation for the "vanished" field.
+	DefaultVanished int64
+	// DefaultCarried holds the default value on creation for the "carried" field.
+	DefaultCarried int64
+	// DefaultTorn holds the default value on creation for the "torn" field.
+	DefaultTorn int64
 	// DefaultProblemsStored holds the default value on creation for the "problems_stored" field.
 	DefaultProblemsStored int64
 	// DefaultTasksAnnounced holds the default value on creation for the "tasks_announced" field.
@@ -267,6 +339,11 @@ func ByBase(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldBase, opts...).ToFunc()
 }
 
+// ByBaseID orders the results by the base_id field.
+func ByBaseID(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldBaseID, opts...).ToFunc()
+}
+
 // ByState orders the results by the state field.
 func ByState(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldState, opts...).ToFunc()
@@ -282,6 +359,11 @@ func ByStarted(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldStarted, opts...).ToFunc()
 }
 
+// BySortTime orders the results by the sort_time field.
+func BySortTime(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSortTime, opts...).ToFunc()
+}
+
 // ByCommitted orders the results by the committed field.
 func ByCommitted(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldCommitted, opts...).ToFunc()
@@ -292,6 +374,16 @@ func BySource(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldSource, opts...).ToFunc()
 }
 
+// ByRoot orders the results by the root field.
+func ByRoot(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldRoot, opts...).ToFunc()
+}
+
+// ByCompare orders the results by the compare field.
+func ByCompare(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCompare, opts...).ToFunc()
+}
+
 // ByCancel orders the results by the cancel field.
 func ByCancel(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldCancel, opts...).ToFunc()
@@ -300,6 +392,51 @@ func ByCancel(opts ...sql.OrderTermOption) OrderOption {
 // ByAllowShrink orders the results by the allow_shrink field.
 func ByAllowShrink(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldAllowShrink, opts...).ToFunc()
+}
+
+// ByNewRoot orders the results by the new_root field.
+func ByNewRoot(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldNewRoot, opts...).ToFunc()
+}
+
+// BySegment orders the results by the segment field.
+func BySegment(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSegment, opts...).ToFunc()
+}
+
+// BySegmentParts orders the results by the segment_parts field.
+func BySegmentParts(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSegmentParts, opts...).ToFunc()
+}
+
+// ByCheckpoint orders the results by the checkpoint field.
+func ByCheckpoint(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCheckpoint, opts...).ToFunc()
+}
+
+// ByPages orders the results by the pages field.
+func ByPages(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldPages, opts...).ToFunc()
+}
+
+// ByEnded orders the results by the ended field.
+func ByEnded(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldEnded, opts...).ToFunc()
+}
+
+// ByRecorded orders the results by the recorded field.
+func ByRecorded(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldRecorded, opts...).ToFunc()
+}
+
+// ByCommitter orders the results by the committer field.
+func ByCommitter(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCommitter, opts...).ToFunc()
+}
+
+// ByCommitUntil orders the results by the commit_until field.
+func ByCommitUntil(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCommitUntil, opts...).ToFunc()
 }
 
 // ByFiles orders the results by the files field.
@@ -355,6 +492,21 @@ func ByReadBytes(opts ...sql.OrderTermOption) OrderOption {
 // ByErrors orders the results by the errors field.
 func ByErrors(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldErrors, opts...).ToFunc()
+}
+
+// ByVanished orders the results by the vanished field.
+func ByVanished(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldVanished, opts...).ToFunc()
+}
+
+// ByCarried orders the results by the carried field.
+func ByCarried(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCarried, opts...).ToFunc()
+}
+
+// ByTorn orders the results by the torn field.
+func ByTorn(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldTorn, opts...).ToFunc()
 }
 
 // ByProblemsStored orders the results by the problems_stored field.

@@ -76,6 +76,11 @@ func Base(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldBase, v))
 }
 
+// BaseID applies equality check predicate on the "base_id" field. It's identical to BaseIDEQ.
+func BaseID(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBaseID, v))
+}
+
 // State applies equality check predicate on the "state" field. It's identical to StateEQ.
 func State(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldState, v))
@@ -91,6 +96,11 @@ func Started(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldStarted, v))
 }
 
+// SortTime applies equality check predicate on the "sort_time" field. It's identical to SortTimeEQ.
+func SortTime(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSortTime, v))
+}
+
 // Committed applies equality check predicate on the "committed" field. It's identical to CommittedEQ.
 func Committed(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldCommitted, v))
@@ -101,6 +111,16 @@ func Source(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldSource, v))
 }
 
+// Root applies equality check predicate on the "root" field. It's identical to RootEQ.
+func Root(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldRoot, v))
+}
+
+// Compare applies equality check predicate on the "compare" field. It's identical to CompareEQ.
+func Compare(v uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCompare, v))
+}
+
 // Cancel applies equality check predicate on the "cancel" field. It's identical to CancelEQ.
 func Cancel(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldCancel, v))
@@ -109,6 +129,56 @@ func Cancel(v string) predicate.Snapshot {
 // AllowShrink applies equality check predicate on the "allow_shrink" field. It's identical to AllowShrinkEQ.
 func AllowShrink(v bool) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldAllowShrink, v))
+}
+
+// NewRoot applies equality check predicate on the "new_root" field. It's identical to NewRootEQ.
+func NewRoot(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldNewRoot, v))
+}
+
+// Segment applies equality check predicate on the "segment" field. It's identical to SegmentEQ.
+func Segment(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSegment, v))
+}
+
+// SegmentParts applies equality check predicate on the "segment_parts" field. It's identical to SegmentPartsEQ.
+func SegmentParts(v int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSegmentParts, v))
+}
+
+// Checkpoint applies equality check predicate on the "checkpoint" field. It's identical to CheckpointEQ.
+func Checkpoint(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCheckpoint, v))
+}
+
+// Pages applies equality check predicate on the "pages" field. It's identical to PagesEQ.
+func Pages(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldPages, v))
+}
+
+// PagesSum applies equality check predicate on the "pages_sum" field. It's identical to PagesSumEQ.
+func PagesSum(v []byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldPagesSum, v))
+}
+
+// Ended applies equality check predicate on the "ended" field. It's identical to EndedEQ.
+func Ended(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldEnded, v))
+}
+
+// Recorded applies equality check predicate on the "recorded" field. It's identical to RecordedEQ.
+func Recorded(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldRecorded, v))
+}
+
+// Committer applies equality check predicate on the "committer" field. It's identical to CommitterEQ.
+func Committer(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCommitter, v))
+}
+
+// CommitUntil applies equality check predicate on the "commit_until" field. It's identical to CommitUntilEQ.
+func CommitUntil(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCommitUntil, v))
 }
 
 // Files applies equality check predicate on the "files" field. It's identical to FilesEQ.
@@ -164,6 +234,21 @@ func ReadBytes(v int64) predicate.Snapshot {
 // Errors applies equality check predicate on the "errors" field. It's identical to ErrorsEQ.
 func Errors(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldErrors, v))
+}
+
+// Vanished applies equality check predicate on the "vanished" field. It's identical to VanishedEQ.
+func Vanished(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldVanished, v))
+}
+
+// Carried applies equality check predicate on the "carried" field. It's identical to CarriedEQ.
+func Carried(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCarried, v))
+}
+
+// Torn applies equality check predicate on the "torn" field. It's identical to TornEQ.
+func Torn(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTorn, v))
 }
 
 // ProblemsStored applies equality check predicate on the "problems_stored" field. It's identical to ProblemsStoredEQ.
@@ -366,6 +451,56 @@ func BaseLTE(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldLTE(FieldBase, v))
 }
 
+// BaseIDEQ applies the EQ predicate on the "base_id" field.
+func BaseIDEQ(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBaseID, v))
+}
+
+// BaseIDNEQ applies the NEQ predicate on the "base_id" field.
+func BaseIDNEQ(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldBaseID, v))
+}
+
+// BaseIDIn applies the In predicate on the "base_id" field.
+func BaseIDIn(vs ...uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldBaseID, vs...))
+}
+
+// BaseIDNotIn applies the NotIn predicate on the "base_id" field.
+func BaseIDNotIn(vs ...uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldBaseID, vs...))
+}
+
+// BaseIDGT applies the GT predicate on the "base_id" field.
+func BaseIDGT(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldBaseID, v))
+}
+
+// BaseIDGTE applies the GTE predicate on the "base_id" field.
+func BaseIDGTE(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldBaseID, v))
+}
+
+// BaseIDLT applies the LT predicate on the "base_id" field.
+func BaseIDLT(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldBaseID, v))
+}
+
+// BaseIDLTE applies the LTE predicate on the "base_id" field.
+func BaseIDLTE(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldBaseID, v))
+}
+
+// BaseIDIsNil applies the IsNil predicate on the "base_id" field.
+func BaseIDIsNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIsNull(FieldBaseID))
+}
+
+// BaseIDNotNil applies the NotNil predicate on the "base_id" field.
+func BaseIDNotNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotNull(FieldBaseID))
+}
+
 // StateEQ applies the EQ predicate on the "state" field.
 func StateEQ(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldState, v))
@@ -536,6 +671,46 @@ func StartedLTE(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldLTE(FieldStarted, v))
 }
 
+// SortTimeEQ applies the EQ predicate on the "sort_time" field.
+func SortTimeEQ(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSortTime, v))
+}
+
+// SortTimeNEQ applies the NEQ predicate on the "sort_time" field.
+func SortTimeNEQ(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldSortTime, v))
+}
+
+// SortTimeIn applies the In predicate on the "sort_time" field.
+func SortTimeIn(vs ...time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldSortTime, vs...))
+}
+
+// SortTimeNotIn applies the NotIn predicate on the "sort_time" field.
+func SortTimeNotIn(vs ...time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldSortTime, vs...))
+}
+
+// SortTimeGT applies the GT predicate on the "sort_time" field.
+func SortTimeGT(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldSortTime, v))
+}
+
+// SortTimeGTE applies the GTE predicate on the "sort_time" field.
+func SortTimeGTE(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldSortTime, v))
+}
+
+// SortTimeLT applies the LT predicate on the "sort_time" field.
+func SortTimeLT(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldSortTime, v))
+}
+
+// SortTimeLTE applies the LTE predicate on the "sort_time" field.
+func SortTimeLTE(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldSortTime, v))
+}
+
 // CommittedEQ applies the EQ predicate on the "committed" field.
 func CommittedEQ(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldCommitted, v))
@@ -651,6 +826,111 @@ func SourceContainsFold(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldContainsFold(FieldSource, v))
 }
 
+// RootEQ applies the EQ predicate on the "root" field.
+func RootEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldRoot, v))
+}
+
+// RootNEQ applies the NEQ predicate on the "root" field.
+func RootNEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldRoot, v))
+}
+
+// RootIn applies the In predicate on the "root" field.
+func RootIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldRoot, vs...))
+}
+
+// RootNotIn applies the NotIn predicate on the "root" field.
+func RootNotIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldRoot, vs...))
+}
+
+// RootGT applies the GT predicate on the "root" field.
+func RootGT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldRoot, v))
+}
+
+// RootGTE applies the GTE predicate on the "root" field.
+func RootGTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldRoot, v))
+}
+
+// RootLT applies the LT predicate on the "root" field.
+func RootLT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldRoot, v))
+}
+
+// RootLTE applies the LTE predicate on the "root" field.
+func RootLTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldRoot, v))
+}
+
+// RootContains applies the Contains predicate on the "root" field.
+func RootContains(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContains(FieldRoot, v))
+}
+
+// RootHasPrefix applies the HasPrefix predicate on the "root" field.
+func RootHasPrefix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasPrefix(FieldRoot, v))
+}
+
+// RootHasSuffix applies the HasSuffix predicate on the "root" field.
+func RootHasSuffix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasSuffix(FieldRoot, v))
+}
+
+// RootEqualFold applies the EqualFold predicate on the "root" field.
+func RootEqualFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEqualFold(FieldRoot, v))
+}
+
+// RootContainsFold applies the ContainsFold predicate on the "root" field.
+func RootContainsFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContainsFold(FieldRoot, v))
+}
+
+// CompareEQ applies the EQ predicate on the "compare" field.
+func CompareEQ(v uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCompare, v))
+}
+
+// CompareNEQ applies the NEQ predicate on the "compare" field.
+func CompareNEQ(v uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCompare, v))
+}
+
+// CompareIn applies the In predicate on the "compare" field.
+func CompareIn(vs ...uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCompare, vs...))
+}
+
+// CompareNotIn applies the NotIn predicate on the "compare" field.
+func CompareNotIn(vs ...uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCompare, vs...))
+}
+
+// CompareGT applies the GT predicate on the "compare" field.
+func CompareGT(v uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCompare, v))
+}
+
+// CompareGTE applies the GTE predicate on the "compare" field.
+func CompareGTE(v uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCompare, v))
+}
+
+// CompareLT applies the LT predicate on the "compare" field.
+func CompareLT(v uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCompare, v))
+}
+
+// CompareLTE applies the LTE predicate on the "compare" field.
+func CompareLTE(v uint8) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCompare, v))
+}
+
 // CancelEQ applies the EQ predicate on the "cancel" field.
 func CancelEQ(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldCancel, v))
@@ -726,6 +1006,16 @@ func AllowShrinkNEQ(v bool) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldNEQ(FieldAllowShrink, v))
 }
 
+// NewRootEQ applies the EQ predicate on the "new_root" field.
+func NewRootEQ(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldNewRoot, v))
+}
+
+// NewRootNEQ applies the NEQ predicate on the "new_root" field.
+func NewRootNEQ(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldNewRoot, v))
+}
+
 // TagsIsNil applies the IsNil predicate on the "tags" field.
 func TagsIsNil() predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldIsNull(FieldTags))
@@ -736,14 +1026,359 @@ func TagsNotNil() predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldNotNull(FieldTags))
 }
 
-// SegmentsIsNil applies the IsNil predicate on the "segments" field.
-func SegmentsIsNil() predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldIsNull(FieldSegments))
+// SegmentEQ applies the EQ predicate on the "segment" field.
+func SegmentEQ(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSegment, v))
 }
 
-// SegmentsNotNil applies the NotNil predicate on the "segments" field.
-func SegmentsNotNil() predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNotNull(FieldSegments))
+// SegmentNEQ applies the NEQ predicate on the "segment" field.
+func SegmentNEQ(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldSegment, v))
+}
+
+// SegmentIn applies the In predicate on the "segment" field.
+func SegmentIn(vs ...uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldSegment, vs...))
+}
+
+// SegmentNotIn applies the NotIn predicate on the "segment" field.
+func SegmentNotIn(vs ...uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldSegment, vs...))
+}
+
+// SegmentGT applies the GT predicate on the "segment" field.
+func SegmentGT(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldSegment, v))
+}
+
+// SegmentGTE applies the GTE predicate on the "segment" field.
+func SegmentGTE(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldSegment, v))
+}
+
+// SegmentLT applies the LT predicate on the "segment" field.
+func SegmentLT(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldSegment, v))
+}
+
+// SegmentLTE applies the LTE predicate on the "segment" field.
+func SegmentLTE(v uuid.UUID) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldSegment, v))
+}
+
+// SegmentIsNil applies the IsNil predicate on the "segment" field.
+func SegmentIsNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIsNull(FieldSegment))
+}
+
+// SegmentNotNil applies the NotNil predicate on the "segment" field.
+func SegmentNotNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotNull(FieldSegment))
+}
+
+// SegmentPartsEQ applies the EQ predicate on the "segment_parts" field.
+func SegmentPartsEQ(v int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSegmentParts, v))
+}
+
+// SegmentPartsNEQ applies the NEQ predicate on the "segment_parts" field.
+func SegmentPartsNEQ(v int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldSegmentParts, v))
+}
+
+// SegmentPartsIn applies the In predicate on the "segment_parts" field.
+func SegmentPartsIn(vs ...int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldSegmentParts, vs...))
+}
+
+// SegmentPartsNotIn applies the NotIn predicate on the "segment_parts" field.
+func SegmentPartsNotIn(vs ...int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldSegmentParts, vs...))
+}
+
+// SegmentPartsGT applies the GT predicate on the "segment_parts" field.
+func SegmentPartsGT(v int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldSegmentParts, v))
+}
+
+// SegmentPartsGTE applies the GTE predicate on the "segment_parts" field.
+func SegmentPartsGTE(v int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldSegmentParts, v))
+}
+
+// SegmentPartsLT applies the LT predicate on the "segment_parts" field.
+func SegmentPartsLT(v int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldSegmentParts, v))
+}
+
+// SegmentPartsLTE applies the LTE predicate on the "segment_parts" field.
+func SegmentPartsLTE(v int) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldSegmentParts, v))
+}
+
+// CheckpointEQ applies the EQ predicate on the "checkpoint" field.
+func CheckpointEQ(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCheckpoint, v))
+}
+
+// CheckpointNEQ applies the NEQ predicate on the "checkpoint" field.
+func CheckpointNEQ(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCheckpoint, v))
+}
+
+// PagesEQ applies the EQ predicate on the "pages" field.
+func PagesEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldPages, v))
+}
+
+// PagesNEQ applies the NEQ predicate on the "pages" field.
+func PagesNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldPages, v))
+}
+
+// PagesIn applies the In predicate on the "pages" field.
+func PagesIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldPages, vs...))
+}
+
+// PagesNotIn applies the NotIn predicate on the "pages" field.
+func PagesNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldPages, vs...))
+}
+
+// PagesGT applies the GT predicate on the "pages" field.
+func PagesGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldPages, v))
+}
+
+// PagesGTE applies the GTE predicate on the "pages" field.
+func PagesGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldPages, v))
+}
+
+// PagesLT applies the LT predicate on the "pages" field.
+func PagesLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldPages, v))
+}
+
+// PagesLTE applies the LTE predicate on the "pages" field.
+func PagesLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldPages, v))
+}
+
+// PagesSumEQ applies the EQ predicate on the "pages_sum" field.
+func PagesSumEQ(v []byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldPagesSum, v))
+}
+
+// PagesSumNEQ applies the NEQ predicate on the "pages_sum" field.
+func PagesSumNEQ(v []byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldPagesSum, v))
+}
+
+// PagesSumIn applies the In predicate on the "pages_sum" field.
+func PagesSumIn(vs ...[]byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldPagesSum, vs...))
+}
+
+// PagesSumNotIn applies the NotIn predicate on the "pages_sum" field.
+func PagesSumNotIn(vs ...[]byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldPagesSum, vs...))
+}
+
+// PagesSumGT applies the GT predicate on the "pages_sum" field.
+func PagesSumGT(v []byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldPagesSum, v))
+}
+
+// PagesSumGTE applies the GTE predicate on the "pages_sum" field.
+func PagesSumGTE(v []byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldPagesSum, v))
+}
+
+// PagesSumLT applies the LT predicate on the "pages_sum" field.
+func PagesSumLT(v []byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldPagesSum, v))
+}
+
+// PagesSumLTE applies the LTE predicate on the "pages_sum" field.
+func PagesSumLTE(v []byte) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldPagesSum, v))
+}
+
+// PagesSumIsNil applies the IsNil predicate on the "pages_sum" field.
+func PagesSumIsNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIsNull(FieldPagesSum))
+}
+
+// PagesSumNotNil applies the NotNil predicate on the "pages_sum" field.
+func PagesSumNotNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotNull(FieldPagesSum))
+}
+
+// EndedEQ applies the EQ predicate on the "ended" field.
+func EndedEQ(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldEnded, v))
+}
+
+// EndedNEQ applies the NEQ predicate on the "ended" field.
+func EndedNEQ(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldEnded, v))
+}
+
+// EndedIn applies the In predicate on the "ended" field.
+func EndedIn(vs ...time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldEnded, vs...))
+}
+
+// EndedNotIn applies the NotIn predicate on the "ended" field.
+func EndedNotIn(vs ...time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldEnded, vs...))
+}
+
+// EndedGT applies the GT predicate on the "ended" field.
+func EndedGT(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldEnded, v))
+}
+
+// EndedGTE applies the GTE predicate on the "ended" field.
+func EndedGTE(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldEnded, v))
+}
+
+// EndedLT applies the LT predicate on the "ended" field.
+func EndedLT(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldEnded, v))
+}
+
+// EndedLTE applies the LTE predicate on the "ended" field.
+func EndedLTE(v time.Time) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldEnded, v))
+}
+
+// EndedIsNil applies the IsNil predicate on the "ended" field.
+func EndedIsNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIsNull(FieldEnded))
+}
+
+// EndedNotNil applies the NotNil predicate on the "ended" field.
+func EndedNotNil() predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotNull(FieldEnded))
+}
+
+// RecordedEQ applies the EQ predicate on the "recorded" field.
+func RecordedEQ(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldRecorded, v))
+}
+
+// RecordedNEQ applies the NEQ predicate on the "recorded" field.
+func RecordedNEQ(v bool) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldRecorded, v))
+}
+
+// CommitterEQ applies the EQ predicate on the "committer" field.
+func CommitterEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCommitter, v))
+}
+
+// CommitterNEQ applies the NEQ predicate on the "committer" field.
+func CommitterNEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCommitter, v))
+}
+
+// CommitterIn applies the In predicate on the "committer" field.
+func CommitterIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCommitter, vs...))
+}
+
+// CommitterNotIn applies the NotIn predicate on the "committer" field.
+func CommitterNotIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCommitter, vs...))
+}
+
+// CommitterGT applies the GT predicate on the "committer" field.
+func CommitterGT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCommitter, v))
+}
+
+// CommitterGTE applies the GTE predicate on the "committer" field.
+func CommitterGTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCommitter, v))
+}
+
+// CommitterLT applies the LT predicate on the "committer" field.
+func CommitterLT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCommitter, v))
+}
+
+// CommitterLTE applies the LTE predicate on the "committer" field.
+func CommitterLTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCommitter, v))
+}
+
+// CommitterContains applies the Contains predicate on the "committer" field.
+func CommitterContains(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContains(FieldCommitter, v))
+}
+
+// CommitterHasPrefix applies the HasPrefix predicate on the "committer" field.
+func CommitterHasPrefix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasPrefix(FieldCommitter, v))
+}
+
+// CommitterHasSuffix applies the HasSuffix predicate on the "committer" field.
+func CommitterHasSuffix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasSuffix(FieldCommitter, v))
+}
+
+// CommitterEqualFold applies the EqualFold predicate on the "committer" field.
+func CommitterEqualFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEqualFold(FieldCommitter, v))
+}
+
+// CommitterContainsFold applies the ContainsFold predicate on the "committer" field.
+func CommitterContainsFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContainsFold(FieldCommitter, v))
+}
+
+// CommitUntilEQ applies the EQ predicate on the "commit_until" field.
+func CommitUntilEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCommitUntil, v))
+}
+
+// CommitUntilNEQ applies the NEQ predicate on the "commit_until" field.
+func CommitUntilNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCommitUntil, v))
+}
+
+// CommitUntilIn applies the In predicate on the "commit_until" field.
+func CommitUntilIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCommitUntil, vs...))
+}
+
+// CommitUntilNotIn applies the NotIn predicate on the "commit_until" field.
+func CommitUntilNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCommitUntil, vs...))
+}
+
+// CommitUntilGT applies the GT predicate on the "commit_until" field.
+func CommitUntilGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCommitUntil, v))
+}
+
+// CommitUntilGTE applies the GTE predicate on the "commit_until" field.
+func CommitUntilGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCommitUntil, v))
+}
+
+// CommitUntilLT applies the LT predicate on the "commit_until" field.
+func CommitUntilLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCommitUntil, v))
+}
+
+// CommitUntilLTE applies the LTE predicate on the "commit_until" field.
+func CommitUntilLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCommitUntil, v))
 }
 
 // FilesEQ applies the EQ predicate on the "files" field.
@@ -1184,6 +1819,126 @@ func ErrorsLT(v int64) predicate.Snapshot {
 // ErrorsLTE applies the LTE predicate on the "errors" field.
 func ErrorsLTE(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldLTE(FieldErrors, v))
+}
+
+// VanishedEQ applies the EQ predicate on the "vanished" field.
+func VanishedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldVanished, v))
+}
+
+// VanishedNEQ applies the NEQ predicate on the "vanished" field.
+func VanishedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldVanished, v))
+}
+
+// VanishedIn applies the In predicate on the "vanished" field.
+func VanishedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldVanished, vs...))
+}
+
+// VanishedNotIn applies the NotIn predicate on the "vanished" field.
+func VanishedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldVanished, vs...))
+}
+
+// VanishedGT applies the GT predicate on the "vanished" field.
+func VanishedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldVanished, v))
+}
+
+// VanishedGTE applies the GTE predicate on the "vanished" field.
+func VanishedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldVanished, v))
+}
+
+// VanishedLT applies the LT predicate on the "vanished" field.
+func VanishedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldVanished, v))
+}
+
+// VanishedLTE applies the LTE predicate on the "vanished" field.
+func VanishedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldVanished, v))
+}
+
+// CarriedEQ applies the EQ predicate on the "carried" field.
+func CarriedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCarried, v))
+}
+
+// CarriedNEQ applies the NEQ predicate on the "carried" field.
+func CarriedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCarried, v))
+}
+
+// CarriedIn applies the In predicate on the "carried" field.
+func CarriedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCarried, vs...))
+}
+
+// CarriedNotIn applies the NotIn predicate on the "carried" field.
+func CarriedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCarried, vs...))
+}
+
+// CarriedGT applies the GT predicate on the "carried" field.
+func CarriedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCarried, v))
+}
+
+// CarriedGTE applies the GTE predicate on the "carried" field.
+func CarriedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCarried, v))
+}
+
+// CarriedLT applies the LT predicate on the "carried" field.
+func CarriedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCarried, v))
+}
+
+// CarriedLTE applies the LTE predicate on the "carried" field.
+func CarriedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCarried, v))
+}
+
+// TornEQ applies the EQ predicate on the "torn" field.
+func TornEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTorn, v))
+}
+
+// TornNEQ applies the NEQ predicate on the "torn" field.
+func TornNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldTorn, v))
+}
+
+// TornIn applies the In predicate on the "torn" field.
+func TornIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldTorn, vs...))
+}
+
+// TornNotIn applies the NotIn predicate on the "torn" field.
+func TornNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldTorn, vs...))
+}
+
+// TornGT applies the GT predicate on the "torn" field.
+func TornGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldTorn, v))
+}
+
+// TornGTE applies the GTE predicate on the "torn" field.
+func TornGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldTorn, v))
+}
+
+// TornLT applies the LT predicate on the "torn" field.
+func TornLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldTorn, v))
+}
+
+// TornLTE applies the LTE predicate on the "torn" field.
+func TornLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldTorn, v))
 }
 
 // ProblemsStoredEQ applies the EQ predicate on the "problems_stored" field.

@@ -1,0 +1,83 @@
+package e2e_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	namedTest   = regexp.MustCompile("`(Test[A-Za-z0-9]+(?:/[^`]+)?)`|\\b(Test[A-Z][A-Za-z0-9]*)\\b")
+	writtenTest = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t \*testing\.T\)`)
+)
+
+// testFiles are the tests of the project.
+type testFiles struct {
+	texts map[string]string   // of all test files of a directory
+	homes map[string][]string // directories, by test
+}
+
+func readTestFiles(t *testing.T) testFiles {
+	t.Helper()
+	f := testFiles{map[string]string{}, map[string][]string{}}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		directory := filepath.Dir(path)
+		f.texts[directory] += string(text) + "\n"
+		for _, found := range writtenTest.FindAllSubmatch(text, -1) {
+			f.homes[string(found[1])] = append(f.homes[string(found[1])], directory)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// has reports whether one of a test's directories has a part of it: a text in the test, or a script.
+func (f testFiles) has(test, part string) bool {
+	for _, home := range f.homes[test] {
+		if strings.Contains(f.texts[home], `"`+part+`"`) {
+			return true
+		}
+		if _, err := os.Stat(filepath.Join(home, "testdata", "script", part+".txtar")); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Each test that a page names exists, and what it names behind a slash is the name of a part of it.
+func TestPagesNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	files := readTestFiles(t)
+	for page, least := range map[string]int{"security.md": 100, "promises.md": 60, "invariants.md": 60} {
+		text, err := os.ReadFile("../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := namedTest.FindAllStringSubmatch(string(text), -1)
+		if len(names) < least {
+			t.Errorf("%s names only %d tests", page, len(names))
+		}
+		for _, found := range names {
+			test, parts, _ := strings.Cut(found[1]+found[2], "/")
+			if len(files.homes[test]) == 0 {
+				t.Errorf("%s: there is no %s", page, test)
+				continue
+			}
+			for part := range strings.SplitSeq(parts, "/") {
+				if part != "" && part != "…" && !files.has(test, part) { // "…": there are several
+					t.Errorf("%s: %s has no part %q", page, test, part)
+				}
+			}
+		}
+	}
+}

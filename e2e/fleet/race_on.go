@@ -1,6 +1,0 @@
-//go:build race
-
-package fleet
-
-// Race reports whether the tests, and so the programs that they run, have the race detector.
-const Race = true

@@ -1,0 +1,39 @@
+package browse
+
+import (
+	"fmt"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A Chain checks that the pages of one directory are all there: each but the
+// last names the key of the one that follows. It takes no memory per page. The
+// zero Chain has no page.
+type Chain struct {
+	pages, nexts int    // nexts counts the pages that are not the last
+	keys, named  uint64 // the sums of the keys that are there, and of those that are named
+	hasFirst     bool
+}
+
+// Add takes a page. The order of the pages does not matter.
+func (c *Chain) Add(key, next backup.PageKey) {
+	c.pages++
+	c.keys += uint64(key)
+	c.hasFirst = c.hasFirst || key == 0
+	if next != 0 {
+		c.nexts++
+		c.named += uint64(next)
+	}
+}
+
+// Err returns nil where the pages of the directory are all there; else an error
+// that wraps backup.ErrCorrupt.
+func (c *Chain) Err() error {
+	switch {
+	case c.pages == 0:
+		return fmt.Errorf("the index has none of its pages; another snapshot may have what is missing: %w", backup.ErrCorrupt)
+	case !c.hasFirst || c.pages != c.nexts+1 || c.keys != c.named:
+		return fmt.Errorf("the index has %d of its pages, and lacks others; another snapshot may have what is missing: %w", c.pages, backup.ErrCorrupt)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package entindex
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	entsql "entgo.io/ent/dialect/sql"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/shard"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+)
+
+// Journal implements index.Committing.
+func (x *Index) Journal(ctx context.Context, id backup.ShardID) (index.ShardJournal, error) {
+	row, err := x.Backend.Client().Shard.Query().Where(shard.ID(int64(id))).Only(ctx)
+	if ent.IsNotFound(err) {
+		return index.ShardJournal{}, fmt.Errorf("shard %d: %w", id, backup.ErrNotFound)
+	}
+	if err != nil {
+		return index.ShardJournal{}, x.Backend.Wrap(err)
+	}
+	return index.ShardJournal{
+		Good: backup.SnapshotNumber(row.LastGoodNumber), Files: row.LastGoodFiles, Bytes: row.LastGoodBytes,
+		CheckpointBytes: row.CheckpointBytes, SegmentBytes: row.SegmentBytes,
+	}, nil
+}
+
+// isUnrecorded is written out, so that an index of such snapshots is found for it.
+const isUnrecorded = "ended IS NOT NULL AND NOT recorded"
+
+// Unrecorded implements index.Committing.
+func (x *Index) Unrecorded(ctx context.Context, only []backup.SnapshotID, limit int) ([]backup.Snapshot, error) {
+	query := x.Backend.Client().Snapshot.Query().Where(func(s *entsql.Selector) { s.Where(entsql.ExprP(isUnrecorded)) }).
+		WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).
+		Order(snapshot.BySortTime(), snapshot.ByShardID(), snapshot.ByNumber()).Limit(limit)
+	if only != nil {
+		query.Where(snapshot.IDIn(uuids(only)...))
+	}
+	rows, err := query.All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	list := make([]backup.Snapshot, len(rows))
+	for i, row := range rows {
+		list[i] = toSnapshot(row)
+	}
+	return list, nil
+}
+
+// Recorded implements index.Committing. It need not be durable: the same record
+// can be put again. Of a snapshot that runs there is no record yet.
+func (x *Index) Recorded(ctx context.Context, id backup.SnapshotID) error {
+	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		return tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(id)), snapshot.StateNEQ(string(backup.Running))).SetRecorded(true).Exec(ctx)
+	})
+}
+
+// WrittenCatalog implements index.Committing.
+func (x *Index) WrittenCatalog(ctx context.Context) (c index.WrittenCatalog, err error) {
+	err = x.query(ctx, "SELECT sequence, digest, written FROM catalogs ORDER BY sequence DESC LIMIT 1", nil, func(scan func(...any) error) error {
+		var digest []byte
+		var written int64
+		err := scan(&c.Sequence, &digest, &written)
+		copy(c.Digest[:], digest)
+		c.Written = time.UnixMicro(written).UTC()
+		return err
+	})
+	return c, err
+}
+
+// CatalogWritten implements index.Committing.
+func (x *Index) CatalogWritten(ctx context.Context, c index.WrittenCatalog) error {
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO catalogs (sequence, digest, written) VALUES ($1, $2, $3) ON CONFLICT (sequence) DO NOTHING",
+			c.Sequence, c.Digest[:], c.Written.UnixMicro())
+		return err
+	})
+}

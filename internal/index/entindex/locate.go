@@ -1,0 +1,101 @@
+package entindex
+
+import (
+	"context"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// Locate implements index.Dedup.
+func (x *Index) Locate(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+	return x.locate(ctx, ids, false)
+}
+
+// LocateAll implements index.Catalog.
+func (x *Index) LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error) {
+	return x.locate(ctx, ids, true)
+}
+
+// locate returns where chunks are: in a pack that lives, if there is one; else,
+// where condemned ones will do, in one of these.
+func (x *Index) locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	sorted := slices.Clone(ids)
+	slices.SortFunc(sorted, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
+	sorted = slices.Compact(sorted)
+	rows, err := x.Backend.Places(ctx, sorted, condemned)
+	if err != nil {
+		return nil, err
+	}
+	l := location{x: x, condemned: condemned, packs: map[int64]*PackRow{}, found: make(map[backup.ChunkID]index.Location, len(rows))}
+	elsewhere, err := l.add(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	if len(elsewhere) > 0 {
+		if rows, err = x.Backend.Copies(ctx, elsewhere); err != nil {
+			return nil, err
+		}
+		if _, err := l.add(ctx, rows); err != nil {
+			return nil, err
+		}
+	}
+	locations := make([]index.Location, len(ids))
+	for i, id := range ids {
+		locations[i] = l.found[id]
+	}
+	return locations, nil
+}
+
+// A location is one call of locate.
+type location struct {
+	x         *Index
+	condemned bool               // such packs will do
+	packs     map[int64]*PackRow // by id; nil: it is gone
+	found     map[backup.ChunkID]index.Location
+}
+
+// add takes the places that are better than those that were found before, and
+// returns the chunks of those whose packs do not live: other packs may have them.
+func (l *location) add(ctx context.Context, rows []ChunkRow) (elsewhere []backup.ChunkID, err error) {
+	if err := l.addPacks(ctx, rows); err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		row := &rows[i]
+		pack := l.packs[row.Pack]
+		lives := pack != nil && !pack.Condemned
+		if !lives {
+			elsewhere = append(elsewhere, row.ID)
+		}
+		if lives || pack != nil && l.condemned && l.found[row.ID] == (index.Location{}) {
+			l.found[row.ID] = index.Location{PackPlace: pack.PackPlace, Frame: row.Frame, Start: row.Offset, Length: row.Length}
+		}
+	}
+	return elsewhere, nil
+}
+
+// addPacks reads the packs of places, each once: many chunks are in few packs.
+func (l *location) addPacks(ctx context.Context, rows []ChunkRow) error {
+	var wanted []int64
+	for i := range rows {
+		if _, known := l.packs[rows[i].Pack]; !known {
+			l.packs[rows[i].Pack] = nil
+			wanted = append(wanted, rows[i].Pack)
+		}
+	}
+	for group := range slices.Chunk(wanted, listLength) {
+		packs, err := l.x.Backend.Packs(ctx, group)
+		if err != nil {
+			return err
+		}
+		for i := range packs {
+			l.packs[packs[i].ID] = &packs[i]
+		}
+	}
+	return nil
+}

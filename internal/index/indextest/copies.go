@@ -1,0 +1,223 @@
+package indextest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// What can become of a pack.
+const (
+	lives     = "lives"
+	condemned = "condemned"
+	gone      = "gone"
+)
+
+var fates = []string{lives, condemned, gone}
+
+// befall has one of them become of a registered pack.
+func (f *fixture) befall(p *backup.PackStored, fate string) {
+	f.Helper()
+	switch fate {
+	case condemned:
+		f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{p.Pack}))
+	case gone: // which garbage collection will do
+		f.exec("DELETE FROM packs WHERE pack = $1", uuid.UUID(p.Pack).String())
+	}
+}
+
+// refusal is what a batch is refused for that relies on such a pack.
+func refusal(fate string) error {
+	return map[string]error{lives: nil, condemned: index.ErrCondemned, gone: index.ErrPackUnknown}[fate]
+}
+
+// Two readers store the same chunk, in two packs. Whatever becomes of the
+// packs, the chunk is found in one that lives, if one does; what is found is
+// never what a batch would be refused for; and restore still finds what is in
+// a condemned pack alone (I1, I6).
+func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	names := make([]string, 2*len(fates)*len(fates)*3)
+	for i := range names {
+		names[i] = fmt.Sprintf("%03d", i)
+	}
+	s, batches := f.batchesOf(names...)
+	rely := func(p *backup.PackStored, fate string) {
+		t.Helper()
+		o := f.apply(index.Result{Batch: storedOf(batches[0], p.Pack)})[0]
+		f.wants(o.Err, refusal(fate))
+		if o.Err == nil {
+			batches = batches[1:]
+		}
+	}
+	shared := 0
+	for _, together := range []bool{true, false} {
+		for _, fate := range fates {
+			for _, fateOfOther := range fates {
+				shared += 10
+				first, other := packOf(s, shared-1, shared), packOf(s, shared, shared+1)
+				if together {
+					f.accept(index.Result{Pack: first}, index.Result{Pack: other})
+				} else {
+					f.accept(index.Result{Pack: first})
+					f.accept(index.Result{Pack: other})
+				}
+				place, copied := at(first, 1), at(other, 0)
+				if f.locate(shared)[0].Pack == other.Pack { // of one call, any may be the first
+					first, other, place, copied = other, first, copied, place
+				}
+				f.wantLocations(f.locate(shared), place)
+				f.befall(first, fate)
+				f.befall(other, fateOfOther)
+
+				name := fmt.Sprintf("together: %t; the first %s, the other %s", together, fate, fateOfOther)
+				want, all := expect(fate, fateOfOther, place, copied)
+				if got := f.locate(shared)[0]; got != want {
+					t.Fatalf("%s: it is at %+v, want %+v", name, got, want)
+				}
+				if got := f.locateAll(shared)[0]; got != all {
+					t.Fatalf("%s: restore finds it at %+v, want %+v", name, got, all)
+				}
+				rely(first, fate)
+				rely(other, fateOfOther)
+
+				// Stored anew, it takes the place in a condemned pack over, and else is one more copy.
+				third := packOf(s, shared)
+				f.accept(index.Result{Pack: third})
+				got := f.locate(shared)
+				f.wantLocations(f.locateAll(shared), got...)
+				switch anew := at(third, 0); {
+				case fate == lives:
+					f.wantLocations(got, place)
+				case fate == condemned || fateOfOther != lives:
+					f.wantLocations(got, anew)
+				case got[0] != copied && got[0] != anew:
+					t.Fatalf("%s: stored anew it is at %+v, want %+v or %+v", name, got[0], copied, anew)
+				}
+				rely(third, lives)
+				// In the end only the last one lives.
+				f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{first.Pack, other.Pack}))
+				f.wantLocations(f.locate(shared), at(third, 0))
+				f.wantLocations(f.locateAll(shared), at(third, 0))
+			}
+		}
+	}
+}
+
+// expect is where dedup and restore find a chunk with two places.
+func expect(fate, fateOfOther string, place, copied index.Location) (found, all index.Location) {
+	switch {
+	case fate == lives:
+		return place, place
+	case fateOfOther == lives:
+		return copied, copied
+	case fate == condemned:
+		return index.Location{}, place
+	case fateOfOther == condemned:
+		return index.Location{}, copied
+	}
+	return index.Location{}, index.Location{}
+}
+
+// Many places of many chunks: none is lost, whatever order the packs come in,
+// and how they share the chunks.
+func testManyCopies(t *testing.T, fresh func(testing.TB) Database) {
+	const chunks, packs = 200, 6 // more than one statement stores
+	f := newFixture(t, fresh)
+	s := f.begin()
+	var list []*backup.PackStored
+	var results []index.Result
+	for i := range packs {
+		var numbers []int
+		for n := range chunks {
+			if n%(i+1) == 0 {
+				numbers = append(numbers, n, n) // twice in one pack is one place
+			}
+		}
+		slices.Reverse(numbers)
+		list = append(list, packOf(s, numbers...))
+		results = append(results, index.Result{Pack: list[i]})
+	}
+	f.accept(results[0])
+	f.accept(results[1:4]...)
+	f.accept(results...) // those are registered already
+	places := 0
+	for i := range packs {
+		places += (chunks + i) / (i + 1)
+	}
+	f.wantRows("chunks", chunks)
+	f.wantRows("chunk_copies", places-chunks)
+	for i, p := range list {
+		for n, l := range f.locate(numbersTo(chunks)...) {
+			has := func(p *backup.PackStored) bool {
+				return slices.ContainsFunc(p.Chunks, func(c backup.ChunkPlace) bool { return c.ID == chunkID(n) })
+			}
+			living := slices.ContainsFunc(list[i:], has)
+			if living != (l != index.Location{}) {
+				t.Fatalf("chunk %d, with %d packs condemned: %+v", n, i, l)
+			}
+			if living && !slices.ContainsFunc(list[i:], func(p *backup.PackStored) bool { return p.Pack == l.Pack && has(p) }) {
+				t.Fatalf("chunk %d is said to be in a pack that does not have it", n)
+			}
+		}
+		f.befall(p, condemned)
+	}
+}
+
+func numbersTo(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// Packs are parts of objects: what is said of a place names the object.
+func testPlacesInObjects(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	s := f.begin()
+	first, second := packOf(s, 1, 2), packOf(s, 2, 3)
+	f.accept(index.Result{Pack: first})
+	f.accept(index.Result{Pack: second})
+	owner, object := backup.NewSnapshotID(), backup.NewPackID()
+	places := map[*backup.PackStored]index.PackPlace{}
+	for i, p := range []*backup.PackStored{first, second} {
+		offset := int64(i) * 5 << 30
+		f.exec("UPDATE packs SET snapshot = $1, object = $2, object_offset = $3, stored_bytes = $4 WHERE pack = $5",
+			uuid.UUID(owner).String(), uuid.UUID(object).String(), offset, 6<<30, uuid.UUID(p.Pack).String())
+		places[p] = index.PackPlace{Pack: p.Pack, Snapshot: owner, Object: object, Offset: offset, Bytes: 6 << 30}
+	}
+	place := func(p *backup.PackStored, i int) index.Location {
+		l := at(p, i)
+		l.PackPlace = places[p]
+		return l
+	}
+	f.wantLocations(f.locate(1, 2, 3), place(first, 0), place(first, 1), place(second, 1))
+	f.befall(first, condemned)
+	f.wantLocations(f.locate(1, 2, 3), index.Location{}, place(second, 0), place(second, 1))
+	f.wantLocations(f.locateAll(1, 2, 3), place(first, 0), place(second, 0), place(second, 1))
+
+	// The lengths of a pack's frames are there for whoever copies some of them.
+	third := packOf(s, 4)
+	third.FrameBytes = []uint32{190, 1, 0, 1<<32 - 1}
+	f.accept(index.Result{Pack: third})
+	var frames []byte
+	f.must(f.db.SQL.QueryRowContext(f.ctx, "SELECT frame_bytes FROM packs WHERE pack = $1", uuid.UUID(third.Pack).String()).Scan(&frames))
+	var lengths []uint32
+	for len(frames) > 0 {
+		length, n := binary.Uvarint(frames)
+		if n <= 0 {
+			t.Fatalf("frame lengths %x", frames)
+		}
+		lengths, frames = append(lengths, uint32(length)), frames[n:]
+	}
+	if !slices.Equal(lengths, third.FrameBytes) {
+		t.Fatalf("frame lengths %d, want %d", lengths, third.FrameBytes)
+	}
+}

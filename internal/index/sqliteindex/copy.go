@@ -1,0 +1,92 @@
+package sqliteindex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// copyTries is how often a copy waits for the log to be empty: other processes
+// may write to it.
+const copyTries = 20
+
+// Copy calls read with the bytes of the database as it is now: a SQLite file of
+// its own. Others go on reading and writing meanwhile.
+func (x *Index) Copy(ctx context.Context, read func(file io.Reader, bytes int64) error) error {
+	b := x.backend
+	for range copyTries {
+		done, err := b.copy(ctx, read)
+		if done || err != nil {
+			return b.Wrap(err)
+		}
+	}
+	return fmt.Errorf("index in %s: other processes write to it all the time: %w", b.path, backup.ErrUnavailable)
+}
+
+// copy moves what is in the log into the database, and reads that while a
+// transaction keeps it as it is: as long as one reads the database alone, the
+// log is not copied into it. done is false where somebody has written in between.
+func (b *backend) copy(ctx context.Context, read func(file io.Reader, bytes int64) error) (done bool, err error) {
+	if err := b.checkpoint(ctx); err != nil {
+		return false, err
+	}
+	tx, err := b.readers.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback() // it has only read
+	var schema int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&schema); err != nil {
+		return false, err
+	}
+	log, err := os.Stat(b.path + "-wal")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	if log != nil && log.Size() > 0 {
+		return false, nil
+	}
+	file, err := b.rawFile()
+	if err != nil {
+		return false, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	return true, read(io.NewSectionReader(file, 0, info.Size()), info.Size())
+}
+
+// checkpoint empties the log.
+func (b *backend) checkpoint(ctx context.Context) error {
+	if err := b.take(ctx); err != nil {
+		return err
+	}
+	defer b.give()
+	var busy, logged, copied int
+	return b.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &copied)
+}
+
+// rawFile opens the database as a file. It is closed after everything else:
+// closing it ends the locks that SQLite holds in this process.
+func (b *backend) rawFile() (file *os.File, err error) {
+	b.rawOpening.Lock()
+	defer b.rawOpening.Unlock()
+	if b.raw == nil {
+		b.raw, err = os.Open(b.path)
+	}
+	return b.raw, err
+}
+
+func (b *backend) closeRaw() error {
+	b.rawOpening.Lock()
+	defer b.rawOpening.Unlock()
+	if b.raw == nil {
+		return nil
+	}
+	return b.raw.Close()
+}

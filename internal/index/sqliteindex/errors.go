@@ -1,0 +1,136 @@
+package sqliteindex
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// A failure is what SQLite could not do, in the words of the system. SQLite's own text is a
+// number to most people; its error stays in the chain.
+type failure struct {
+	path, text string
+	is         []error
+}
+
+func (f *failure) Error() string   { return "index " + f.path + ": " + f.text }
+func (f *failure) Unwrap() []error { return f.is }
+
+// errReadOnly: something wants to write to an index that was opened to be read.
+var errReadOnly = fmt.Errorf("the index is open for reading only: %w", backup.ErrInvalid)
+
+// isBusy reports whether another process was in the way.
+func isBusy(err error) bool {
+	code := resultCode(err) & 0xff
+	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || errors.Is(err, syscall.EAGAIN)
+}
+
+// resultCode returns SQLite's extended result code; 0 where err is no error of SQLite's.
+func resultCode(err error) int {
+	var failed *sqlite.Error
+	if !errors.As(err, &failed) {
+		return 0
+	}
+	return failed.Code()
+}
+
+// Wrap implements entindex.Backend.
+func (b *backend) Wrap(err error) error {
+	var known *failure
+	code := resultCode(err)
+	if code == 0 || errors.As(err, &known) {
+		return err
+	}
+	text, is := explain(b.path, code)
+	if text == "" {
+		return err
+	}
+	return &failure{b.path, text, append(is, err)}
+}
+
+// explain says in words what a result code means, and what kind of error it is; text is empty
+// for a code that has nothing to do with the file.
+func explain(path string, code int) (text string, is []error) {
+	switch code & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return "it is damaged, or no index: put the last good copy in its place", []error{backup.ErrCorrupt}
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
+		return explainErrno(syscall.EAGAIN)
+	case sqlite3.SQLITE_FULL:
+		return explainErrno(syscall.ENOSPC)
+	case sqlite3.SQLITE_NOMEM:
+		return explainErrno(syscall.ENOMEM)
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+		return explainErrno(probe(path, code))
+	}
+	return "", nil
+}
+
+// probe finds out why the system let SQLite fail: SQLite knows the reason, and keeps it to itself.
+func probe(path string, code int) syscall.Errno {
+	switch code {
+	case sqlite3.SQLITE_IOERR_SHMSIZE: // the one thing that can fail in making a file longer
+		return syscall.ENOSPC
+	case sqlite3.SQLITE_IOERR_NOMEM:
+		return syscall.ENOMEM
+	case sqlite3.SQLITE_READONLY_DBMOVED:
+		return syscall.ENOENT
+	}
+	var errno syscall.Errno
+	directory := filepath.Dir(path)
+	var status unix.Statfs_t
+	for _, try := range []func() error{
+		func() error { _, err := os.Stat(path); return err },
+		func() error { return unix.Access(path, unix.R_OK) },
+		func() error { return unix.Access(path, unix.W_OK) },
+		func() error { return unix.Access(directory, unix.W_OK|unix.X_OK) },
+		func() error { return unix.Statfs(directory, &status) },
+	} {
+		if err := try(); errors.As(err, &errno) {
+			return errno
+		}
+	}
+	if status.Bavail == 0 || status.Files > 0 && status.Ffree == 0 {
+		return syscall.ENOSPC
+	}
+	return syscall.EIO
+}
+
+// explainErrno is explain for an error of the system.
+func explainErrno(errno syscall.Errno) (text string, is []error) {
+	switch errno {
+	case syscall.EAGAIN:
+		return "another process is writing to it, and has not finished in time; try again", []error{backup.ErrUnavailable, errno}
+	case syscall.ENOSPC, syscall.EDQUOT:
+		return "disk full", []error{backup.ErrUnavailable, errno}
+	case syscall.EROFS:
+		return "read-only file system", []error{backup.ErrUnavailable, errno}
+	case syscall.EACCES, syscall.EPERM:
+		return fmt.Sprintf("permission denied to user %d; run bctl as the user who made the repository", os.Getuid()), []error{errno}
+	case syscall.ENOENT:
+		return "it is not there, or was replaced while it was open", []error{backup.ErrNotFound, errno}
+	}
+	return fmt.Sprintf("%v (the system's log says more)", errno), []error{backup.ErrUnavailable, errno}
+}
+
+// fileFailure is the failure of an operation on the file itself.
+func fileFailure(path string, err error) error {
+	var errno syscall.Errno
+	if err == nil || !errors.As(err, &errno) {
+		return err
+	}
+	text, is := explainErrno(errno)
+	if errors.Is(err, fs.ErrNotExist) {
+		text = errno.Error()
+	}
+	return &failure{path, text, append(is, err)}
+}

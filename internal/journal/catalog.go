@@ -1,0 +1,207 @@
+package journal
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// A Catalog is what operators have set: filers, shards and policies.
+type Catalog struct {
+	Filers   []CatalogFiler
+	Shards   []CatalogShard
+	Policies []CatalogPolicy
+}
+
+// A CatalogHeader is the header of a catalog. Of two, the one of the greater
+// Sequence holds.
+type CatalogHeader struct {
+	Version  int       `json:"version"`
+	Sequence int64     `json:"sequence"`
+	Written  time.Time `json:"written"`
+	Filers   int       `json:"filers"`
+	Shards   int       `json:"shards"`
+	Policies int       `json:"policies"`
+}
+
+// A CatalogFiler is a filer.
+type CatalogFiler struct {
+	Name               string            `json:"name"`
+	Site               string            `json:"site"`
+	WalkTasks          int               `json:"walk_tasks,omitempty"`
+	ReadBatches        int               `json:"read_batches,omitempty"`
+	ReadBytesPerSecond int64             `json:"read_bytes_per_second,omitempty"`
+	Compare            string            `json:"compare"`
+	Selection          backup.Selection  `json:"selection"`
+	Labels             map[string]string `json:"labels,omitempty"`
+	Retired            bool              `json:"retired,omitempty"`
+}
+
+// A CatalogShard is a shard.
+type CatalogShard struct {
+	Key       string           `json:"key"` // hexadecimal
+	Filer     string           `json:"filer"`
+	Name      string           `json:"name"`
+	Source    string           `json:"source"`
+	Snapshots string           `json:"snapshots,omitempty"`
+	Selection backup.Selection `json:"selection"`
+	Retired   bool             `json:"retired,omitempty"`
+}
+
+// A CatalogPolicy is a policy. Durations are in seconds.
+type CatalogPolicy struct {
+	Name                 string            `json:"name"`
+	Labels               map[string]string `json:"labels,omitempty"`
+	Paused               bool              `json:"paused,omitempty"`
+	Schedule             string            `json:"schedule"`
+	TimeZone             string            `json:"time_zone,omitempty"`
+	JitterSeconds        float64           `json:"jitter_seconds,omitempty"`
+	Windows              []string          `json:"windows,omitempty"`
+	RecoveryPointSeconds float64           `json:"recovery_point_seconds,omitempty"`
+	Retention            CatalogRetention  `json:"retention"`
+	Selection            backup.Selection  `json:"selection"`
+}
+
+// A CatalogRetention is a backup.Retention.
+type CatalogRetention struct {
+	Last          int     `json:"last,omitempty"`
+	Hourly        int     `json:"hourly,omitempty"`
+	Daily         int     `json:"daily,omitempty"`
+	Weekly        int     `json:"weekly,omitempty"`
+	Monthly       int     `json:"monthly,omitempty"`
+	Yearly        int     `json:"yearly,omitempty"`
+	WithinSeconds float64 `json:"within_seconds,omitempty"`
+}
+
+// FilerOf returns f as the catalog has it.
+func FilerOf(f *backup.Filer) CatalogFiler {
+	return CatalogFiler{
+		Name: f.Name, Site: f.Site, WalkTasks: f.Limits.WalkTasks, ReadBatches: f.Limits.ReadBatches,
+		ReadBytesPerSecond: f.Limits.ReadBytesPerSecond, Compare: f.Compare.String(), Selection: f.Selection, Labels: f.Labels, Retired: f.Retired,
+	}
+}
+
+// ShardOf returns s, a shard of the filer of that name, as the catalog has it.
+func ShardOf(s *backup.Shard, filer string) CatalogShard {
+	return CatalogShard{
+		Key: s.Key.String(), Filer: filer, Name: s.Name, Source: s.Source, Snapshots: s.Snapshots, Selection: s.Selection, Retired: s.Retired,
+	}
+}
+
+// PolicyOf returns p as the catalog has it.
+func PolicyOf(p *backup.Policy) CatalogPolicy {
+	r := p.Retention
+	return CatalogPolicy{
+		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, JitterSeconds: p.Jitter.Seconds(),
+		Windows: p.Windows, RecoveryPointSeconds: p.RecoveryPoint.Seconds(), Selection: p.Selection,
+		Retention: CatalogRetention{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, r.Within.Seconds()},
+	}
+}
+
+// A catalogLine is one of the three.
+type catalogLine struct {
+	Filer  *CatalogFiler  `json:"filer,omitempty"`
+	Shard  *CatalogShard  `json:"shard,omitempty"`
+	Policy *CatalogPolicy `json:"policy,omitempty"`
+}
+
+// Lines returns the catalog as lines of JSON, one for each filer, shard and
+// policy: the same catalog in the same order gives the same lines.
+func (c *Catalog) Lines() ([]byte, error) {
+	var b []byte
+	add := func(line catalogLine) error {
+		text, err := json.Marshal(line)
+		b = append(append(b, text...), '\n')
+		return err
+	}
+	for i := range c.Filers {
+		if err := add(catalogLine{Filer: &c.Filers[i]}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range c.Shards {
+		if err := add(catalogLine{Shard: &c.Shards[i]}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range c.Policies {
+		if err := add(catalogLine{Policy: &c.Policies[i]}); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// EncodeCatalog seals and signs a catalog. The object's name is
+// store.CatalogName. Sequences begin with 1.
+func EncodeCatalog(keys Keys, sequence int64, written time.Time, c *Catalog) ([]byte, error) {
+	if sequence < 1 {
+		return nil, fmt.Errorf("catalog %d: %w", sequence, backup.ErrInvalid)
+	}
+	lines, err := c.Lines()
+	if err != nil {
+		return nil, err
+	}
+	o, err := newObject(keys, pack.KindCatalog)
+	if err != nil {
+		return nil, err
+	}
+	for len(lines) > 0 {
+		n := 0
+		for n < min(len(lines), frameBytes) { // a frame has whole lines
+			end := n
+			for lines[end] != '\n' {
+				end++
+			}
+			n = end + 1
+		}
+		o.raw = append(o.raw, lines[:n]...)
+		o.ends = append(o.ends, len(o.raw))
+		lines = lines[n:]
+	}
+	header := CatalogHeader{
+		Version: version, Sequence: sequence, Written: written.UTC(), Filers: len(c.Filers), Shards: len(c.Shards), Policies: len(c.Policies),
+	}
+	return o.finish(header, catalogID(sequence), store.CatalogName(sequence))
+}
+
+// catalogID is the pack id of a catalog.
+func catalogID(sequence int64) (id backup.PackID) {
+	binary.BigEndian.PutUint64(id[8:], uint64(sequence))
+	return id
+}
+
+// OpenCatalog opens the catalog of that sequence. data is the whole object.
+func OpenCatalog(data []byte, sequence int64, trust Trust) (h CatalogHeader, c *Catalog, err error) {
+	name := store.CatalogName(sequence)
+	o, err := open(data, pack.KindCatalog, name, catalogID(sequence), trust, &h)
+	if err != nil {
+		return h, nil, err
+	}
+	c = &Catalog{}
+	for text, err := range o.lines() {
+		var line catalogLine
+		if err == nil {
+			err = decodeLine(text, &line)
+		}
+		switch {
+		case err != nil:
+			return h, nil, fmt.Errorf("%s: %w", name, err)
+		case line.Filer != nil:
+			c.Filers = append(c.Filers, *line.Filer)
+		case line.Shard != nil:
+			c.Shards = append(c.Shards, *line.Shard)
+		case line.Policy != nil:
+			c.Policies = append(c.Policies, *line.Policy)
+		}
+	}
+	if h.Sequence != sequence || len(c.Filers) != h.Filers || len(c.Shards) != h.Shards || len(c.Policies) != h.Policies {
+		return h, nil, fmt.Errorf("%s: it has not what its header says: %w", name, backup.ErrCorrupt)
+	}
+	return h, c, nil
+}

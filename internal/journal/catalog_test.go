@@ -1,0 +1,129 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+var written = time.Date(2026, 11, 22, 1, 2, 3, 4, time.UTC)
+
+const sequence = 0x1234
+
+// exampleCatalog has everything that a filer, a shard and a policy can have,
+// and one of each that has nothing.
+func exampleCatalog() *Catalog {
+	selection := backup.Selection{Exclude: []string{"*.o", "<&>"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 1 << 40}
+	filer := backup.Filer{
+		ID: 3, Name: "filer-1", Site: "berlin-2", Limits: backup.Limits{WalkTasks: 4, ReadBatches: 5, ReadBytesPerSecond: 6},
+		Compare: backup.CompareMtime | backup.CompareInode, Selection: selection, Labels: map[string]string{"tier": "gold", "a": "b"}, Retired: true,
+	}
+	shard := backup.Shard{
+		ID: 4, Key: backup.ShardKey{0x5a, 15: 1}, Filer: 3, Name: "/srv/home", Source: "posix:///srv/home", Snapshots: ".snapshot/hourly.*",
+		Selection: selection, Retired: true,
+	}
+	policy := backup.Policy{
+		ID: 5, Revision: 6, Name: "nightly", Labels: map[string]string{"tier": "gold"}, Paused: true, Schedule: "0 2 * * *", TimeZone: "Europe/Berlin",
+		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 36 * time.Hour,
+		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: 48 * time.Hour}, Selection: selection,
+	}
+	return &Catalog{
+		Filers:   []CatalogFiler{FilerOf(&filer), FilerOf(&backup.Filer{Name: "plain", Site: backup.DefaultSite})},
+		Shards:   []CatalogShard{ShardOf(&shard, "filer-1"), ShardOf(&backup.Shard{Key: backup.ShardKey{1}, Name: "s", Source: "posix:///s"}, "plain")},
+		Policies: []CatalogPolicy{PolicyOf(&policy), PolicyOf(&backup.Policy{Name: "none", Schedule: "@daily"})},
+	}
+}
+
+func encodeCatalog(t testing.TB, k keys, c *Catalog) []byte {
+	t.Helper()
+	data, err := EncodeCatalog(k.Keys, sequence, written, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestCatalogComesBack(t *testing.T) {
+	k := newKeys(t)
+	for _, want := range []*Catalog{exampleCatalog(), {}} {
+		h, got, err := OpenCatalog(encodeCatalog(t, k, want), sequence, k.trust())
+		header := CatalogHeader{version, sequence, written, len(want.Filers), len(want.Shards), len(want.Policies)}
+		if err != nil || h != header || !reflect.DeepEqual(got, want) {
+			t.Errorf("%v, %+v\ngot  %+v\nwant %+v", err, h, got, want)
+		}
+	}
+}
+
+// Every field of what operators set is in the catalog, but for rows of the index.
+func TestCatalogHasEverything(t *testing.T) {
+	c := exampleCatalog()
+	for _, v := range []any{c.Filers[0], c.Shards[0], c.Policies[0]} {
+		value := reflect.ValueOf(v)
+		for i := range value.NumField() {
+			if value.Field(i).IsZero() {
+				t.Errorf("%T.%s is not filled in", v, value.Type().Field(i).Name)
+			}
+		}
+	}
+	for _, test := range []struct {
+		noun, line any
+		without    []string
+	}{
+		{backup.Filer{}, CatalogFiler{}, []string{"ID", "Limits"}}, // limits are three fields
+		{backup.Shard{}, CatalogShard{}, []string{"ID"}},
+		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint"}}, // durations are seconds
+		{backup.Retention{}, CatalogRetention{}, []string{"Within"}},
+	} {
+		noun, line := reflect.TypeOf(test.noun), reflect.TypeOf(test.line)
+		for i := range noun.NumField() {
+			name := noun.Field(i).Name
+			if _, ok := line.FieldByName(name); !ok && !strings.Contains(fmt.Sprint(test.without), name) {
+				t.Errorf("%v.%s is not in %v", noun, name, line)
+			}
+		}
+	}
+	p := c.Policies[0]
+	if p.JitterSeconds != 5400 || p.RecoveryPointSeconds != 129600 || p.Retention.WithinSeconds != 172800 {
+		t.Errorf("durations are %v, %v and %v seconds", p.JitterSeconds, p.RecoveryPointSeconds, p.Retention.WithinSeconds)
+	}
+}
+
+// Whoever compares the lines sees every change, and nothing else.
+func TestLinesAreTheSameForTheSameCatalog(t *testing.T) {
+	one, err := exampleCatalog().Lines()
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := exampleCatalog().Lines()
+	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != 6 {
+		t.Errorf("%v\n%s\n%s", err, one, two)
+	}
+}
+
+// A catalog of a large fleet has several frames, of whole lines.
+func TestLargeCatalog(t *testing.T) {
+	k := newKeys(t)
+	c := &Catalog{}
+	for i := range 40_000 {
+		c.Shards = append(c.Shards, ShardOf(&backup.Shard{Key: backup.ShardKey{byte(i), byte(i >> 8)}, Name: fmt.Sprintf("/srv/%d", i), Source: "posix:///srv"}, "f"))
+	}
+	_, got, err := OpenCatalog(encodeCatalog(t, k, c), sequence, k.trust())
+	if err != nil || !reflect.DeepEqual(got, c) {
+		t.Errorf("%d shards of %d: %v", len(got.Shards), len(c.Shards), err)
+	}
+}
+
+func TestCatalogsBeginWithOne(t *testing.T) {
+	for _, n := range []int64{0, -1, math.MinInt64} {
+		if _, err := EncodeCatalog(newKeys(t).Keys, n, written, &Catalog{}); !errors.Is(err, backup.ErrInvalid) {
+			t.Errorf("catalog %d: %v", n, err)
+		}
+	}
+}

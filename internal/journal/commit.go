@@ -1,0 +1,186 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// A Commit is the record of how a snapshot ended. It is written after the
+// commit point: a snapshot without a record was not committed, or its record is
+// still to come.
+type Commit struct {
+	Version  int          `json:"version"`
+	State    backup.State `json:"state"`            // committed or failed
+	Reason   string       `json:"reason,omitempty"` // why it failed
+	Ended    time.Time    `json:"ended"`
+	Snapshot Snapshot     `json:"snapshot"`
+	// Segment is the one that holds, of a committed snapshot that changed
+	// anything.
+	Segment *CommitSegment `json:"segment,omitempty"`
+	// Content is what a committed snapshot consists of.
+	Content *Digest       `json:"content,omitempty"`
+	Counts  backup.Counts `json:"counts"`
+	// Problems is how many problems follow; Counts.Errors says how many there were.
+	Problems int64 `json:"problems"`
+}
+
+// A CommitSegment names a segment.
+type CommitSegment struct {
+	Attempt    string `json:"attempt"` // hexadecimal
+	Parts      int    `json:"parts"`
+	Checkpoint bool   `json:"checkpoint"`
+}
+
+// NewCommit returns the record of a snapshot that has ended.
+func NewCommit(s *backup.Snapshot, ended time.Time) Commit {
+	c := Commit{Version: version, State: s.State, Reason: s.Reason, Ended: ended.UTC(), Snapshot: SnapshotOf(s), Counts: s.Counts}
+	if s.State == backup.Committed {
+		content := digestOf(s.Pages)
+		c.Content = &content
+		if segment := s.Segment; segment.Parts > 0 {
+			c.Segment = &CommitSegment{segment.Attempt.String(), segment.Parts, segment.Checkpoint}
+		}
+	}
+	return c
+}
+
+// EncodeCommit seals and signs the record, with what could not be backed up: as
+// many of the problems, from the first on, as an object of partBytes takes. The
+// object's name is store.CommitName.
+func EncodeCommit(keys Keys, id backup.SnapshotID, c Commit, problems iter.Seq2[backup.Problem, error]) ([]byte, error) {
+	o, err := newObject(keys, pack.KindCommit)
+	if err != nil {
+		return nil, err
+	}
+	c.Problems = 0
+	for p, err := range problems {
+		if err != nil {
+			return nil, err
+		}
+		line, err := json.Marshal(problemOf(p))
+		if err != nil {
+			return nil, err
+		}
+		o.raw = append(append(o.raw, line...), '\n')
+		o.endRecord()
+		c.Problems++
+		if o.full() {
+			break
+		}
+	}
+	return o.finish(c, backup.PackID(id), store.CommitName(id))
+}
+
+// OpenCommit opens a snapshot's record. data is the whole object.
+func OpenCommit(data []byte, id backup.SnapshotID, trust Trust) (c Commit, problems iter.Seq2[backup.Problem, error], err error) {
+	name := store.CommitName(id)
+	o, err := open(data, pack.KindCommit, name, backup.PackID(id), trust, &c)
+	if err != nil {
+		return Commit{}, nil, err
+	}
+	if err := c.check(name, id); err != nil {
+		return Commit{}, nil, err
+	}
+	return c, func(yield func(backup.Problem, error) bool) {
+		n := int64(0)
+		for line, err := range o.lines() {
+			var p backup.Problem
+			if err == nil {
+				p, err = decodeProblem(line)
+			}
+			if n++; !yield(p, err) || err != nil {
+				return
+			}
+		}
+		if n != c.Problems {
+			yield(backup.Problem{}, fmt.Errorf("%s: it has %d problems, and says %d: %w", name, n, c.Problems, backup.ErrCorrupt))
+		}
+	}, nil
+}
+
+func (c *Commit) check(name string, id backup.SnapshotID) error {
+	if err := c.Snapshot.check(name, id); err != nil {
+		return err
+	}
+	committed := c.State == backup.Committed
+	if !committed && c.State != backup.Failed || committed != (c.Content != nil) || c.Segment != nil && !committed || c.Problems < 0 {
+		return fmt.Errorf("%s: a record of state %.20q: %w", name, c.State, backup.ErrCorrupt)
+	}
+	if !committed {
+		return nil
+	}
+	if _, err := c.Content.PageSet(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if g := c.Segment; g != nil && (g.Parts < 1 || !isID(g.Attempt)) {
+		return fmt.Errorf("%s: a segment of %d parts, attempt %.40q: %w", name, g.Parts, g.Attempt, backup.ErrCorrupt)
+	}
+	return nil
+}
+
+// A problem is a backup.Problem in JSON; a path that is not UTF-8 is in
+// PathBytes.
+type problem struct {
+	Path      string `json:"path"`
+	PathBytes string `json:"path_b64,omitempty"`
+	Op        string `json:"op"`
+	Err       string `json:"error"`
+}
+
+func problemOf(p backup.Problem) problem {
+	j := problem{Path: p.Path, Op: p.Op, Err: p.Err}
+	if !utf8.ValidString(p.Path) {
+		j.PathBytes = base64.StdEncoding.EncodeToString([]byte(p.Path))
+	}
+	return j
+}
+
+func decodeProblem(line []byte) (backup.Problem, error) {
+	var j problem
+	if err := decodeLine(line, &j); err != nil {
+		return backup.Problem{}, err
+	}
+	p := backup.Problem{Path: j.Path, Op: j.Op, Err: j.Err}
+	if j.PathBytes != "" {
+		raw, err := base64.StdEncoding.DecodeString(j.PathBytes)
+		if err != nil {
+			return backup.Problem{}, fmt.Errorf("a problem at the path %.80q: %w: %w", j.PathBytes, err, backup.ErrCorrupt)
+		}
+		p.Path = string(raw)
+	}
+	return p, nil
+}
+
+// lines yields the lines of all frames after the header.
+func (o *opened) lines() iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for n := 1; n <= o.frames(); n++ {
+			raw, err := o.frame(n)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for line := range bytes.Lines(raw) {
+				if !yield(line, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func decodeLine(line []byte, to any) error {
+	if err := json.Unmarshal(line, to); err != nil {
+		return fmt.Errorf("a line that is none: %w: %w", err, backup.ErrCorrupt)
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package journal
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+var update = flag.Bool("update", false, "write golden files that are missing")
+
+// The files of testdata/v1 are frozen: every version to come must read them.
+const goldenDir = "testdata/v1"
+
+func golden(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(goldenDir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// goldenChanges are a segment of two parts: the first is full of pages that
+// compress well.
+func goldenChanges() (changes []backup.PageChange) {
+	for i := range 5 {
+		changes = append(changes, addedPage(backup.PageVersion{Path: fmt.Sprintf("large-%d", i), Listing: bytes.Repeat([]byte("a listing "), partBytes/40)}))
+	}
+	return append(changes, exampleChanges()...)
+}
+
+// A goldenObject is how an object of testdata/v1 is made again: its frames are
+// the same, whatever key they are sealed with.
+type goldenObject struct {
+	kind  pack.Kind
+	id    backup.PackID
+	name  string
+	bytes func() []byte
+}
+
+// goldenAttempts are those of the golden segments, which are random otherwise.
+var goldenAttempts = map[string]backup.PackID{"segment": {1, 2, 3}, "checkpoint": {4, 5, 6}}
+
+func goldenObjects(t testing.TB, k keys) map[string]goldenObject {
+	segment := func(attempt backup.PackID, part int, checkpoint bool, base backup.PageSet, changes []backup.PageChange) goldenObject {
+		return goldenObject{pack.KindSegment, attempt, store.SegmentName(snapshot, attempt, part), func() []byte {
+			var parts [][]byte
+			put := func(_ string, data []byte) error { parts = append(parts, bytes.Clone(data)); return nil }
+			w, err := newSegmentWriter(k.Keys, exampleSnapshot(), attempt, checkpoint, base, put)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.write(each(changes)); err != nil {
+				t.Fatal(err)
+			}
+			return parts[part]
+		}}
+	}
+	return map[string]goldenObject{
+		"segment-000000": segment(goldenAttempts["segment"], 0, false, exampleBase(), goldenChanges()),
+		"segment-000001": segment(goldenAttempts["segment"], 1, false, exampleBase(), goldenChanges()),
+		"checkpoint":     segment(goldenAttempts["checkpoint"], 0, true, backup.PageSet{}, exampleChanges()[:2]),
+		"committed": {pack.KindCommit, backup.PackID(snapshot), store.CommitName(snapshot), func() []byte {
+			return encodeCommit(t, k, exampleCommit(), exampleProblems())
+		}},
+		"failed": {pack.KindCommit, backup.PackID(snapshot), store.CommitName(snapshot), func() []byte {
+			return encodeCommit(t, k, failedCommit(), nil)
+		}},
+		"catalog": {pack.KindCatalog, catalogID(sequence), store.CatalogName(sequence), func() []byte {
+			return encodeCatalog(t, k, exampleCatalog())
+		}},
+	}
+}
+
+func TestWriteGolden(t *testing.T) {
+	if !*update {
+		t.Skip("only with -update")
+	}
+	put := func(name string, data []byte) {
+		path := filepath.Join(goldenDir, name)
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(goldenDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	identity, recipient, err := seal.GenerateIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	signing := seal.NewSigningKey()
+	committer, err := seal.CommitterKey{Repository: repository, Signing: signing}.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(goldenDir, "identity.txt")); err != nil {
+		put("identity.txt", []byte(seal.SignerComment(repository, signing.Signer())+"\n# public key: "+recipient+"\n"+identity+"\n"))
+		put("committer.key", committer)
+	}
+	for name, o := range goldenObjects(t, goldenKeys(t)) {
+		put(name, o.bytes())
+	}
+}
+
+// goldenKeys are those of testdata/v1: they protect nothing else.
+func goldenKeys(t testing.TB) keys {
+	t.Helper()
+	file := golden(t, "identity.txt")
+	_, rest, _ := strings.Cut(string(file), "# public key: ")
+	recipient, _, _ := strings.Cut(rest, "\n")
+	committer, err := seal.ParseCommitterKey(golden(t, "committer.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keysOf(t, string(file), recipient, committer.Signing)
+}
+
+func TestGoldenFilesAreRead(t *testing.T) {
+	k := goldenKeys(t)
+	signer, ok, err := seal.SignerOf(golden(t, "identity.txt"), repository)
+	if err != nil || !ok || signer != k.Signing.Signer() {
+		t.Errorf("the identity file names %v, %v, %v", signer, ok, err)
+	}
+	var parts []part
+	for _, name := range []string{"segment-000000", "segment-000001"} {
+		parts = append(parts, part{name, golden(t, name)})
+	}
+	want := exampleBase()
+	for _, c := range goldenChanges() {
+		if c.Ended {
+			want.Remove(c.Digest)
+		} else {
+			want.Add(c.Digest)
+		}
+	}
+	got := read(t, k, Segment{Attempt: goldenAttempts["segment"], Content: want}, parts)
+	if !reflect.DeepEqual(got, asRead(goldenChanges())) {
+		t.Error("the segment has other changes")
+	}
+	content := backup.PageSet{}
+	for _, c := range exampleChanges()[:2] {
+		content.Add(c.Digest)
+	}
+	got = read(t, k, Segment{Attempt: goldenAttempts["checkpoint"], Checkpoint: true, Content: content}, []part{{"", golden(t, "checkpoint")}})
+	if !reflect.DeepEqual(got, exampleChanges()[:2]) {
+		t.Errorf("the checkpoint has %+v", got)
+	}
+	c, problems, err := openCommit(golden(t, "committed"), k.trust())
+	committed := exampleCommit()
+	committed.Problems = int64(len(exampleProblems()))
+	if err != nil || !reflect.DeepEqual(c, committed) || !reflect.DeepEqual(problems, exampleProblems()) {
+		t.Errorf("committed: %+v, %q, %v", c, problems, err)
+	}
+	if c, problems, err := openCommit(golden(t, "failed"), k.trust()); err != nil || !reflect.DeepEqual(c, failedCommit()) || problems != nil {
+		t.Errorf("failed: %+v, %q, %v", c, problems, err)
+	}
+	if _, c, err := OpenCatalog(golden(t, "catalog"), sequence, k.trust()); err != nil || !reflect.DeepEqual(c, exampleCatalog()) {
+		t.Errorf("catalog: %+v, %v", c, err)
+	}
+}
+
+// What is written now has the frames that it had. (What a compressor makes of
+// them may change with its version, so they are compared as plaintext.)
+func TestGoldenFramesAreWritten(t *testing.T) {
+	k := goldenKeys(t)
+	for name, o := range goldenObjects(t, k) {
+		got, want := frames(t, k, o, o.bytes()), frames(t, k, o, golden(t, name))
+		if !slices.Equal(got, want) {
+			t.Errorf("%s has other frames than the golden file:\n%.2000q\n%.2000q", name, got, want)
+		}
+	}
+}
+
+func frames(t *testing.T, k keys, o goldenObject, data []byte) (out []string) {
+	t.Helper()
+	r, err := pack.OpenSigned(data, o.kind, o.name, repository, o.id, k.Signing.Signer(), k.opener)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, f := range r.Frames() {
+		raw, err := r.DecodeFrame(nil, uint32(n), data[f.Offset:][:f.SealedLength], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, string(raw))
+	}
+	return out
+}

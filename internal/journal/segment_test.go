@@ -1,0 +1,469 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+)
+
+var (
+	repository = backup.RepositoryID([]byte("the repository's"))
+	snapshot   = backup.SnapshotID{0xab}
+)
+
+// exampleSnapshot says all that a segment and a commit record can.
+func exampleSnapshot() *backup.Snapshot {
+	return &backup.Snapshot{
+		ID: snapshot, Number: 7, Base: 6, BaseID: backup.SnapshotID{0xaa}, State: backup.Committed,
+		Filer:   backup.Filer{Name: "filer-1"},
+		Shard:   backup.Shard{Name: "/srv/home", Key: backup.ShardKey{0x5a}, Source: "posix:///srv/home"},
+		Started: time.Date(2026, 10, 1, 2, 3, 4, 5, time.UTC), Source: "posix:///srv/home?snapshot=hourly.0",
+		Root:      backup.Root{FileSystem: "ext4", ID: "a b", Inode: 2, Born: backup.Time{Sec: 1_700_000_000, Nsec: 5}},
+		Compare:   backup.CompareMtime | backup.CompareInode,
+		Selection: backup.Selection{Exclude: []string{"*.tmp", "<&>"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 1 << 30},
+		Tags:      []string{"nightly"}, AllowShrink: true, NewRoot: true,
+		Counts: backup.Counts{
+			Files: 3, Directories: 2, Bytes: 1 << 40, FilesNew: 1, FilesChanged: 2, FilesUnchanged: 3, StatCalls: 4, NewBytes: 5, StoredBytes: 6,
+			ReadBytes: 7, Errors: 8, Vanished: 9, Carried: 10, Torn: 11, WalkSeconds: 1.5, ReadSeconds: 2.5, HashSeconds: 3.5,
+			CompressSeconds: 4.5, SealSeconds: 5.5, UploadSeconds: 6.5, CommitSeconds: 7.5,
+		},
+	}
+}
+
+// addedPage returns a page that was added, with its digest.
+func addedPage(v backup.PageVersion) backup.PageChange {
+	return backup.PageChange{PageVersion: v, Digest: listing.Digest(&v)}
+}
+
+// endedPage returns a page that was ended, as the index knows it.
+func endedPage(path string, key backup.PageKey, digest byte) backup.PageChange {
+	return backup.PageChange{Ended: true, Digest: backup.PageDigest{digest}, PageVersion: backup.PageVersion{Path: path, Key: key}}
+}
+
+// exampleChanges are a page added, a directory's second page added, and one ended.
+func exampleChanges() []backup.PageChange {
+	return []backup.PageChange{
+		addedPage(backup.PageVersion{Path: "", Fingerprint: backup.Fingerprint{1}, Inode: 2, Listing: []byte("a listing")}),
+		addedPage(backup.PageVersion{Path: "usr/\xff", Key: 1<<53 - 1, Listing: []byte("another")}),
+		endedPage("usr/gone", 5, 5),
+	}
+}
+
+// exampleBase is what the snapshot before consists of.
+func exampleBase() (s backup.PageSet) {
+	s.Add(backup.PageDigest{5})
+	s.Add(backup.PageDigest{6})
+	return s
+}
+
+func each(changes []backup.PageChange) iter.Seq2[backup.PageChange, error] {
+	return func(yield func(backup.PageChange, error) bool) {
+		for _, c := range changes {
+			if !yield(c, nil) {
+				return
+			}
+		}
+	}
+}
+
+type keys struct {
+	Keys
+	opener *seal.Opener
+}
+
+func newKeys(t testing.TB) keys {
+	identity, recipient, err := seal.GenerateIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keysOf(t, identity, recipient, seal.NewSigningKey())
+}
+
+func keysOf(t testing.TB, identity, recipient string, signing seal.SigningKey) keys {
+	sealer, err := seal.NewSealer([]string{recipient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opener, err := seal.NewOpener([]byte(identity))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys{Keys{repository, sealer, signing}, opener}
+}
+
+func (k keys) trust() Trust { return Trust{repository, k.Signing.Signer(), k.opener} }
+
+// A part is an object of a segment.
+type part struct {
+	name string
+	data []byte
+}
+
+// write returns a segment and its parts.
+func write(t testing.TB, k keys, checkpoint bool, base backup.PageSet, changes iter.Seq2[backup.PageChange, error]) (s Segment, parts []part) {
+	t.Helper()
+	s, err := WriteSegment(k.Keys, exampleSnapshot(), checkpoint, base, changes, func(name string, data []byte) error {
+		parts = append(parts, part{name, bytes.Clone(data)})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := int64(0)
+	for i, p := range parts {
+		bytes += int64(len(p.data))
+		if want := store.SegmentName(snapshot, s.Attempt, i); p.name != want {
+			t.Errorf("part %d is put as %s, want %s", i, p.name, want)
+		}
+	}
+	if s.Parts != len(parts) || s.Bytes != bytes || s.Checkpoint != checkpoint {
+		t.Errorf("%+v of %d parts, %d bytes", s, len(parts), bytes)
+	}
+	return s, parts
+}
+
+// read opens the parts and returns their changes. Each header must be what was written.
+func read(t testing.TB, k keys, s Segment, parts []part) (changes []backup.PageChange) {
+	t.Helper()
+	for i, part := range parts {
+		p, err := OpenSegment(part.data, snapshot, s.Attempt, i, k.trust())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := SegmentHeader{Version: version, Part: i, Last: i == len(parts)-1, Checkpoint: s.Checkpoint, Snapshot: SnapshotOf(exampleSnapshot())}
+		if h.Last {
+			content := digestOf(s.Content)
+			h.Content = &content
+		}
+		if !reflect.DeepEqual(p.Header, h) {
+			t.Errorf("part %d of %d: header %+v\nwant %+v", i, len(parts), p.Header, h)
+		}
+		for c, err := range p.Changes() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+// asRead is what a reader knows of changes: of what was ended, the name only.
+func asRead(changes []backup.PageChange) []backup.PageChange {
+	changes = slices.Clone(changes)
+	for i := range changes {
+		if changes[i].Ended {
+			changes[i].Digest = backup.PageDigest{}
+		}
+	}
+	return changes
+}
+
+func TestSegmentComesBack(t *testing.T) {
+	k := newKeys(t)
+	for _, checkpoint := range []bool{false, true} {
+		changes, base := exampleChanges(), exampleBase()
+		if checkpoint {
+			changes, base = changes[:2], backup.PageSet{}
+		}
+		s, parts := write(t, k, checkpoint, base, each(changes))
+		if len(parts) != 1 {
+			t.Errorf("%d parts", len(parts))
+		}
+		want := base
+		for _, c := range changes {
+			if c.Ended {
+				want.Remove(c.Digest)
+			} else {
+				want.Add(c.Digest)
+			}
+		}
+		if s.Content != want {
+			t.Errorf("content %+v, want %+v", s.Content, want)
+		}
+		if got := read(t, k, s, parts); !reflect.DeepEqual(got, asRead(changes)) {
+			t.Errorf("got %+v", got)
+		}
+	}
+}
+
+// A snapshot that changed nothing needs no segment; a checkpoint is written all the same.
+func TestSegmentOfNothing(t *testing.T) {
+	k := newKeys(t)
+	if s, parts := write(t, k, false, exampleBase(), each(nil)); len(parts) != 0 || s.Content != exampleBase() {
+		t.Errorf("%d parts, %+v", len(parts), s)
+	}
+	s, parts := write(t, k, true, backup.PageSet{}, each(nil))
+	if len(parts) != 1 || len(parts[0].data) > 2<<10 || s.Content != (backup.PageSet{}) {
+		t.Fatalf("%d parts, %+v", len(parts), s)
+	}
+	if got := read(t, k, s, parts); len(got) != 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// manyChanges yields n changes with listings that do not compress.
+func manyChanges(n, listingBytes int) iter.Seq2[backup.PageChange, error] {
+	return func(yield func(backup.PageChange, error) bool) {
+		random := rand.NewChaCha8([32]byte{})
+		listing := make([]byte, listingBytes)
+		for i := range n {
+			_, _ = random.Read(listing)
+			c := addedPage(backup.PageVersion{Path: fmt.Sprintf("d/%06d", i), Listing: bytes.Clone(listing)})
+			if i%10 == 9 {
+				c = endedPage(c.Path, backup.PageKey(i), byte(i))
+			}
+			if !yield(c, nil) {
+				return
+			}
+		}
+	}
+}
+
+// manyPages is a base of which manyChanges can end some.
+var manyPages = backup.PageSet{Pages: 1 << 20}
+
+func TestLargeSegmentHasParts(t *testing.T) {
+	k := newKeys(t)
+	s, parts := write(t, k, false, manyPages, manyChanges(200, 400<<10))
+	if len(parts) != 9 { // 180 listings of 400 KiB, 8 MiB and the rest of a listing a part
+		t.Errorf("%d parts", len(parts))
+	}
+	for i, p := range parts {
+		if len(p.data) > partBytes+frameBytes {
+			t.Errorf("part %d has %d bytes", i, len(p.data))
+		}
+	}
+	n := 0
+	got := read(t, k, s, parts)
+	for want, err := range manyChanges(200, 400<<10) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want.Ended {
+			want.Digest = backup.PageDigest{}
+		}
+		if !reflect.DeepEqual(got[n], want) {
+			t.Fatalf("change %d of %q is not what was written", n, got[n].Path)
+		}
+		n++
+	}
+	if len(got) != n {
+		t.Errorf("%d changes, want %d", len(got), n)
+	}
+}
+
+// A segment takes a part's memory to write, however large it is.
+func TestWritingIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 150 MB")
+	}
+	k := newKeys(t)
+	var most uint64
+	_, err := WriteSegment(k.Keys, exampleSnapshot(), false, manyPages, manyChanges(420, 400<<10), func(string, []byte) error {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		most = max(most, m.HeapAlloc)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most > 32<<20 {
+		t.Errorf("%d MiB are in use while a part is stored", most>>20)
+	}
+	t.Logf("%d MiB are in use while a part is stored", most>>20)
+}
+
+// A listing may be as large as the format allows, and still fits into a frame.
+func TestLargestChangeFits(t *testing.T) {
+	k := newKeys(t)
+	large := make([]byte, 5<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(large)
+	changes := []backup.PageChange{
+		addedPage(backup.PageVersion{Path: "a", Listing: bytes.Clone(large[:frameBytes-100])}),
+		addedPage(backup.PageVersion{Path: strings.Repeat("p/", backup.MaxPathBytes/2-1) + "p", Listing: large}),
+	}
+	s, parts := write(t, k, false, backup.PageSet{}, each(changes))
+	if got := read(t, k, s, parts); !reflect.DeepEqual(got, changes) {
+		t.Error("got other changes")
+	}
+}
+
+func TestWriteStopsAtAnError(t *testing.T) {
+	k := newKeys(t)
+	broken := errors.New("broken")
+	no := func(string, []byte) error {
+		t.Error("a part of a segment that has an error was stored")
+		return nil
+	}
+	changes := func(yield func(backup.PageChange, error) bool) {
+		if yield(exampleChanges()[0], nil) {
+			yield(backup.PageChange{}, broken)
+		}
+	}
+	if _, err := WriteSegment(k.Keys, exampleSnapshot(), false, exampleBase(), changes, no); !errors.Is(err, broken) {
+		t.Errorf("the changes' error: %v", err)
+	}
+	_, err := WriteSegment(k.Keys, exampleSnapshot(), false, exampleBase(), each(exampleChanges()), func(string, []byte) error { return broken })
+	if !errors.Is(err, broken) {
+		t.Errorf("the store's error: %v", err)
+	}
+	// What the index has is not what was stored in it.
+	damaged := exampleChanges()
+	damaged[1].Listing = []byte("anotheR")
+	if _, err := WriteSegment(k.Keys, exampleSnapshot(), false, exampleBase(), each(damaged), no); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("a page that is not its digest's: %v", err)
+	}
+	if _, err := WriteSegment(k.Keys, exampleSnapshot(), true, backup.PageSet{}, each(exampleChanges()), no); !errors.Is(err, backup.ErrInvalid) {
+		t.Errorf("a checkpoint with a page that has ended: %v", err)
+	}
+	// No reader would believe in fewer pages than none.
+	ended := []backup.PageChange{endedPage("a", 0, 1)}
+	if _, err := WriteSegment(k.Keys, exampleSnapshot(), false, backup.PageSet{}, each(ended), no); !errors.Is(err, backup.ErrCorrupt) {
+		t.Errorf("a page that was not there ends: %v", err)
+	}
+}
+
+func TestChangesCanStopEarly(t *testing.T) {
+	k := newKeys(t)
+	s, parts := write(t, k, false, exampleBase(), each(exampleChanges()))
+	p, err := OpenSegment(parts[0].data, snapshot, s.Attempt, 0, k.trust())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for c, err := range p.Changes() {
+		if err != nil || c.Path != "" {
+			t.Fatalf("%q, %v", c.Path, err)
+		}
+		break
+	}
+}
+
+func drawChange(t *rapid.T) backup.PageChange {
+	name := rapid.SampledFrom([]string{"a", "usr", "\xff", "long name " + strings.Repeat("n", 200)})
+	path := strings.Join(rapid.SliceOfN(name, 0, 4).Draw(t, "path"), "/")
+	key := backup.PageKey(rapid.Int64Min(0).Draw(t, "key"))
+	if rapid.Bool().Draw(t, "ended") {
+		return backup.PageChange{Ended: true, PageVersion: backup.PageVersion{Path: path, Key: key}}
+	}
+	return addedPage(backup.PageVersion{
+		Path: path, Key: key, Fingerprint: backup.Fingerprint(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "fingerprint")),
+		Inode: rapid.Uint64().Draw(t, "inode"), Listing: rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "listing"),
+	})
+}
+
+func TestEveryChangeComesBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		changes := rapid.SliceOfN(rapid.Custom(drawChange), 1, 10).Draw(t, "changes")
+		var raw []byte
+		for i := range changes {
+			raw = appendChange(raw, &changes[i])
+		}
+		for i := range changes {
+			var c backup.PageChange
+			var err error
+			if c, raw, err = decodeChange(raw); err != nil || !reflect.DeepEqual(c, changes[i]) {
+				t.Fatalf("change %d: %+v, %v, want %+v", i, c, err, changes[i])
+			}
+		}
+		if len(raw) > 0 {
+			t.Fatalf("%d bytes are left", len(raw))
+		}
+	})
+}
+
+func FuzzDecodeChange(f *testing.F) {
+	for _, c := range exampleChanges() {
+		f.Add(appendChange(nil, &c))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, rest, err := decodeChange(data)
+		if err != nil {
+			if !errors.Is(err, backup.ErrCorrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if !bytes.HasSuffix(data, rest) {
+			t.Fatal("what is left is not the end of what was given")
+		}
+		again, rest, err := decodeChange(appendChange(nil, &c))
+		if err != nil || len(rest) > 0 || !reflect.DeepEqual(c, again) {
+			t.Fatalf("decoded, encoded and decoded: %+v, %v, want %+v", again, err, c)
+		}
+	})
+}
+
+// Whoever applies the segments of a shard, from a checkpoint on, has the pages
+// of each snapshot, and the digest shows it: docs/formats/journal.md says how.
+func TestReplay(t *testing.T) {
+	k := newKeys(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		type name struct {
+			path string
+			key  backup.PageKey
+		}
+		index, replayed := map[name]backup.PageVersion{}, map[name]backup.PageVersion{}
+		setOf := func(pages map[name]backup.PageVersion) (s backup.PageSet) {
+			for _, v := range pages {
+				s.Add(listing.Digest(&v))
+			}
+			return s
+		}
+		for n := range rapid.IntRange(1, 5).Draw(rt, "snapshots") {
+			base := setOf(index)
+			var come, gone []backup.PageChange
+			for _, c := range rapid.SliceOfNDistinct(rapid.Custom(drawChange), 0, 6, func(c backup.PageChange) name { return name{c.Path, c.Key} }).Draw(rt, "changes") {
+				at := name{c.Path, c.Key}
+				if old, ok := index[at]; ok {
+					gone = append(gone, backup.PageChange{Ended: true, Digest: listing.Digest(&old), PageVersion: backup.PageVersion{Path: c.Path, Key: c.Key}})
+					delete(index, at)
+				}
+				if !c.Ended {
+					come = append(come, c)
+					index[at] = c.PageVersion
+				}
+			}
+			checkpoint := n == 0 || rapid.Bool().Draw(rt, "checkpoint")
+			changes := slices.Concat(come, gone)
+			if checkpoint {
+				base, changes = backup.PageSet{}, nil
+				for _, v := range index {
+					changes = append(changes, addedPage(v))
+				}
+				replayed = map[name]backup.PageVersion{} // whatever came before
+			}
+			s, parts := write(t, k, checkpoint, base, each(changes))
+			fresh := map[name]bool{}
+			for _, c := range read(t, k, s, parts) {
+				at := name{c.Path, c.Key}
+				switch {
+				case !c.Ended:
+					replayed[at], fresh[at] = c.PageVersion, true
+				case !fresh[at]:
+					delete(replayed, at)
+				}
+			}
+			if !reflect.DeepEqual(replayed, index) || setOf(replayed) != s.Content {
+				rt.Fatalf("after snapshot %d: %d pages, %+v; want %d, %+v", n, len(replayed), setOf(replayed), len(index), s.Content)
+			}
+		}
+	})
+}

@@ -1,0 +1,85 @@
+package journal
+
+import (
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/keytext"
+)
+
+// A Snapshot is what segments and commit records say of a snapshot.
+type Snapshot struct {
+	ID       string                `json:"id"`        // hexadecimal
+	Filer    string                `json:"filer"`     // its name
+	Shard    string                `json:"shard"`     // its name
+	ShardKey string                `json:"shard_key"` // hexadecimal: the shard's, whatever its name is
+	Number   backup.SnapshotNumber `json:"number"`
+	Base     *Base                 `json:"base,omitempty"` // nil: there was nothing to compare with
+	Started  time.Time             `json:"started"`
+
+	Source      string           `json:"source"`         // URL of the shard's root
+	Read        string           `json:"read,omitempty"` // URL of the source snapshot that was read in its place
+	Root        string           `json:"root,omitempty"` // identity of the root that was read
+	Compare     string           `json:"compare"`        // what counted for a file to be unchanged
+	Selection   backup.Selection `json:"selection"`      // what was left out
+	Tags        []string         `json:"tags,omitempty"`
+	AllowShrink bool             `json:"allow_shrink,omitempty"`
+	NewRoot     bool             `json:"new_root,omitempty"`
+}
+
+// A Base names the snapshot that another was compared with.
+type Base struct {
+	Number backup.SnapshotNumber `json:"number"`
+	ID     string                `json:"id"`
+}
+
+// SnapshotOf returns what the store says of s.
+func SnapshotOf(s *backup.Snapshot) Snapshot {
+	j := Snapshot{
+		ID: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, ShardKey: s.Shard.Key.String(), Number: s.Number,
+		Started: s.Started.UTC(), Source: s.Shard.Source, Root: s.Root.String(), Compare: s.Compare.String(),
+		Selection: s.Selection, Tags: s.Tags, AllowShrink: s.AllowShrink, NewRoot: s.NewRoot,
+	}
+	if s.Base > 0 {
+		j.Base = &Base{s.Base, s.BaseID.String()}
+	}
+	if s.Source != s.Shard.Source {
+		j.Read = s.Source
+	}
+	return j
+}
+
+// check returns an error unless the ids are ids, and the snapshot is the one
+// that is meant.
+func (s *Snapshot) check(name string, want backup.SnapshotID) error {
+	b := s.Base
+	if s.ID != want.String() || !isID(s.ShardKey) || s.Number < 1 || b != nil && (!isID(b.ID) || b.Number < 1 || b.Number >= s.Number) {
+		return fmt.Errorf("%s: it says that it is of snapshot %.40q, number %d: %w", name, s.ID, s.Number, backup.ErrCorrupt)
+	}
+	return nil
+}
+
+// isID reports whether text is an id: 32 hexadecimal digits.
+func isID(text string) bool {
+	var id [16]byte
+	return keytext.DecodeHex(id[:], text)
+}
+
+// A Digest is a backup.PageSet in JSON.
+type Digest struct {
+	Pages int64  `json:"pages"`
+	Sum   string `json:"sum"` // hexadecimal
+}
+
+func digestOf(s backup.PageSet) Digest { return Digest{s.Pages, hex.EncodeToString(s.Sum[:])} }
+
+// PageSet returns the set that the digest stands for.
+func (d Digest) PageSet() (s backup.PageSet, err error) {
+	if !keytext.DecodeHex(s.Sum[:], d.Sum) || d.Pages < 0 {
+		return backup.PageSet{}, fmt.Errorf("digest %.80q of %d pages: %w", d.Sum, d.Pages, backup.ErrCorrupt)
+	}
+	s.Pages = d.Pages
+	return s, nil
+}

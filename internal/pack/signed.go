@@ -1,0 +1,34 @@
+package pack
+
+import (
+	"fmt"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/seal"
+)
+
+// OpenSigned opens a pack of a kind that is signed. data is the whole object of
+// that name. Who signed it is checked before anything of it is believed.
+func OpenSigned(data []byte, kind Kind, name string, repository backup.RepositoryID, id backup.PackID, signer seal.Signer, opener *seal.Opener) (*Reader, error) {
+	if err := Verify(data, name, repository, signer); err != nil {
+		return nil, err
+	}
+	r, err := OpenBytes(data, repository, id, opener)
+	if err != nil {
+		return nil, err
+	}
+	if r.Kind() != kind {
+		return nil, fmt.Errorf("%s is a %s, not a %s: %w", name, r.Kind(), kind, backup.ErrCorrupt)
+	}
+	return r, nil
+}
+
+// Verify returns an error that wraps backup.ErrCorrupt unless data, the whole
+// object of that name, is signed by the signer. It needs no key.
+func Verify(data []byte, name string, repository backup.RepositoryID, signer seal.Signer) error {
+	t, err := wholeTrailer(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return signer.Verify(repository, name, data[:t.signatureOffset()], data[t.signatureOffset():][:t.signatureBytes])
+}

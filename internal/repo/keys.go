@@ -1,0 +1,107 @@
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/seal"
+)
+
+// ReadWorkerKey reads a worker key file. backup.ErrWrongKey: there is none, or
+// it is another repository's.
+func ReadWorkerKey(path string, id backup.RepositoryID) (key seal.WorkerKey, err error) {
+	data, err := readKey("worker", "worker_key", path)
+	if err != nil {
+		return key, err
+	}
+	if key, err = seal.ParseWorkerKey(data); err != nil {
+		return key, fmt.Errorf("%s: %w", path, err)
+	}
+	if key.Repository != id {
+		return key, fmt.Errorf("worker key file %s is of repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
+	}
+	return key, nil
+}
+
+// ReadCommitterKey is ReadWorkerKey for committer keys.
+func ReadCommitterKey(path string, id backup.RepositoryID) (key seal.CommitterKey, err error) {
+	data, err := readKey("committer", "committer_key", path)
+	if err != nil {
+		return key, err
+	}
+	if key, err = seal.ParseCommitterKey(data); err != nil {
+		return key, fmt.Errorf("%s: %w", path, err)
+	}
+	if key.Repository != id {
+		return key, fmt.Errorf("committer key file %s is of repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
+	}
+	return key, nil
+}
+
+// readKey reads a key file; that there is none is a keyError.
+func readKey(kind, setting, path string) ([]byte, error) {
+	if path == "" {
+		return nil, &keyError{fmt.Sprintf("no %s key file is set (%s)", kind, setting)}
+	}
+	data, err := readKeyFile(path, seal.MaxKeyFileBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &keyError{fmt.Sprintf("%s key file %s does not exist", kind, path)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s key: %w", kind, err)
+	}
+	return data, nil
+}
+
+// A keyError is a backup.ErrWrongKey that needs no such words: there is no key.
+type keyError struct{ text string }
+
+func (e *keyError) Error() string        { return e.text }
+func (e *keyError) Is(target error) bool { return target == backup.ErrWrongKey }
+
+func readKeyFile(path string, maxBytes int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	buf := make([]byte, maxBytes+1)
+	n, err := readFull(f, buf)
+	if err != nil {
+		return nil, err
+	}
+	if int64(n) > maxBytes {
+		return nil, fmt.Errorf("%s is larger than any key file: %w", path, backup.ErrInvalid)
+	}
+	return buf[:n], nil
+}
+
+// A textMarshaler is a key.
+type textMarshaler interface{ MarshalText() ([]byte, error) }
+
+// writeKey writes a key file, which must not exist, and returns its path: by
+// default below the user's configuration directory.
+func writeKey(kind, path string, id backup.RepositoryID, key textMarshaler) (string, error) {
+	if path == "" {
+		dir, err := os.UserConfigDir()
+		if err != nil {
+			return "", fmt.Errorf("find a place for the %s key (%[1]s_key sets one): %w", kind, err)
+		}
+		path = filepath.Join(dir, "bctl", kind+"-keys", id.String()+".key")
+	}
+	text, err := key.MarshalText()
+	if err != nil {
+		return path, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return path, err
+	}
+	if err := writeNew(path, text); err != nil {
+		return path, fmt.Errorf("write %s key: %w", kind, err)
+	}
+	return path, nil
+}

@@ -1,0 +1,140 @@
+package restore
+
+import (
+	"errors"
+	"hash/maphash"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/restore/target"
+)
+
+var nameSeed = maphash.MakeSeed()
+
+// remember keeps a name from deletion.
+func (d *directory) remember(name string) {
+	if !d.r.o.Delete {
+		return
+	}
+	if d.names == nil {
+		d.names = make(map[uint64]struct{})
+	}
+	if d.r.remembered.Add(1) > maxRememberedNames {
+		d.forgetful = true // too many to tell what is not among them
+	}
+	d.names[maphash.String(nameSeed, name)] = struct{}{}
+}
+
+// deleteOthers removes what the snapshot does not have. What is not selected
+// is left alone, and so is all that is in a directory that could not be read
+// when the snapshot was taken: that was reported.
+func (d *directory) deleteOthers() {
+	if d.stale {
+		return
+	}
+	if d.keptEmpty() {
+		return
+	}
+	if d.attributesUnknown || d.partial || d.forgetful {
+		d.r.problem(d.path, "delete", errors.New("not all names of this directory are known; nothing in it was deleted"))
+		return
+	}
+	at, err := d.open()
+	if err != nil {
+		d.r.problem(d.path, "open directory", err)
+		return
+	}
+	defer at.Release()
+	if marked, err := d.r.isMarked(at); marked || err != nil {
+		if err != nil {
+			d.r.problem(d.path, "delete", err)
+		}
+		return
+	}
+	err = at.Names(func(name string) error {
+		_, ok := d.names[maphash.String(nameSeed, name)]
+		switch {
+		case ok || d.isMark(name):
+		case !d.r.root.IsOwn(name):
+			d.deleteOne(at, name)
+		case !d.r.o.DryRun:
+			// A restore that was interrupted has left it, and nobody has seen it as his.
+			return at.Remove(name)
+		}
+		return nil
+	})
+	if err != nil {
+		d.r.problem(d.path, "delete", err)
+	}
+}
+
+func (d *directory) deleteOne(at *target.Dir, name string) {
+	path := backup.Join(d.path, name)
+	have, err := at.Stat(name)
+	if err != nil {
+		d.r.problem(path, "delete", err)
+		return
+	}
+	if d.wanted || d.r.o.Include.Excluded(path, have.Kind == backup.Directory) {
+		d.r.removeAll(at, name)
+	}
+}
+
+// removeAll removes a name with all that is below it, but for what is excluded,
+// or reports what would be removed. It is false where something is left.
+func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
+	return at.RemoveAll(name, &target.Removal{
+		DryRun: r.o.DryRun,
+		Keep: func(path string, e *backup.Entry) bool {
+			return r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e)
+		},
+		Removed: func(path string, e *backup.Entry) { r.change(Delete, path, e) },
+		Failed:  func(path string, err error) { r.problem(path, "delete", err) },
+	})
+}
+
+// leftOut reports whether the backup would not have had what is at the target:
+// that the snapshot lacks it does not say that it was not there.
+func (r *restorer) leftOut(path string, e *backup.Entry) bool {
+	m := r.o.LeftOut
+	return m != nil && (m.Excluded(backup.Join(r.o.Path, path), e.Kind == backup.Directory) || e.Kind == backup.File && m.TooLarge(e.Size))
+}
+
+// keptEmpty reports whether the directory is empty in the snapshot because the
+// backup left out what was mounted there.
+func (d *directory) keptEmpty() bool {
+	return d.r.o.LeftOut != nil && d.r.o.LeftOut.OneFileSystem() && d.self.Flags&backup.Boundary != 0
+}
+
+// isMarked reports whether a directory has a file for which the backup kept it
+// empty.
+func (r *restorer) isMarked(at *target.Dir) (marked bool, err error) {
+	if r.o.LeftOut == nil || !r.o.LeftOut.HasMarkers() {
+		return false, nil
+	}
+	err = at.Names(func(name string) error {
+		marked = marked || r.o.LeftOut.IsMarker(name)
+		return nil
+	})
+	return marked, err
+}
+
+// clear takes a directory out of the way of a file: an empty one, or with
+// Delete any.
+func (f *file) clear(at *target.Dir) error {
+	if f.r.o.Delete {
+		if !f.r.removeAll(at, f.e.Name) {
+			return errors.New("a directory is in the way, and not all of it can be deleted")
+		}
+		return nil
+	}
+	empty, err := at.IsEmpty(f.e.Name)
+	switch {
+	case err != nil:
+		return err
+	case !empty:
+		return errors.New("a directory is in the way (--delete removes it)")
+	case f.r.o.DryRun:
+		return nil
+	}
+	return at.Remove(f.e.Name)
+}

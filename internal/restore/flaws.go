@@ -1,0 +1,86 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/browse"
+)
+
+// What a snapshot has that is not what the file server had: each is a Problem,
+// of this op.
+const opBackup = "backup"
+
+// missing are the flags of files whose content the snapshot does not have. No
+// stored listing has Wanted, unless it was made by somebody else.
+const missing = backup.ContentMissing | backup.Wanted
+
+var errContentMissing = errors.New("it could not be read when the snapshot was taken, and there is no earlier copy of it; " +
+	"a later snapshot may have it")
+
+// flawOf returns what of a restored entry that is not a directory is not as
+// the file server had it; empty where nothing is.
+func flawOf(e *backup.Entry) string {
+	var flaws []string
+	if e.Flags&backup.Unreadable != 0 {
+		flaws = append(flaws, "it could not be read when the snapshot was taken; this is its last good copy, of an earlier snapshot")
+	}
+	if e.Flags&backup.ChangedWhileRead != 0 {
+		flaws = append(flaws, "it changed each time it was read; its content may mix several states")
+	}
+	return strings.Join(append(flaws, xattrFlaw(e)...), "; ")
+}
+
+func xattrFlaw(e *backup.Entry) []string {
+	if allXattrs(e) {
+		return nil
+	}
+	return []string{"its extended attributes could not be read when the snapshot was taken; they are those of an earlier snapshot, or missing"}
+}
+
+// flawOf is flawOf for a directory. What holds for all below it is said at the
+// top alone.
+func (d *directory) flawOf() string {
+	var flaws []string
+	switch {
+	case d.self.Flags&backup.AttributesUnknown != 0:
+		flaws = append(flaws, "it could not be read when the snapshot was taken, and there is no earlier copy of it; only its name is known")
+	case d.self.Flags&backup.Unreadable != 0 && !d.stale:
+		text := "it could not be read when the snapshot was taken; it and all that is below it is as an earlier snapshot had it, or empty where none had it"
+		if d.r.o.Delete {
+			text += "; nothing in it is deleted"
+		}
+		flaws = append(flaws, text)
+	}
+	return strings.Join(append(flaws, xattrFlaw(&d.self)...), "; ")
+}
+
+// flaw reports one, if there is one.
+func (r *restorer) flaw(path, text string) {
+	if text != "" {
+		r.flawed.Add(1)
+		r.problem(path, opBackup, errors.New(text))
+	}
+}
+
+// flawAbove reports whether what is restored is in a directory that could not
+// be read, and names that directory.
+func (r *restorer) flawAbove(ctx context.Context) (stale bool, err error) {
+	if r.o.Path == "" {
+		return false, nil
+	}
+	parent, _ := backup.Split(r.o.Path)
+	dir, stale, err := browse.Unread(ctx, r.cat, r.o.Snapshot, parent)
+	switch {
+	case errors.Is(err, backup.ErrCorrupt):
+		r.problem("", "read listing", fmt.Errorf("whether this could be read when the snapshot was taken is not known: %w", err))
+		return true, nil
+	case err != nil || !stale:
+		return false, err
+	}
+	r.flaw("", fmt.Sprintf("the directory %q could not be read when the snapshot was taken; this is as an earlier snapshot had it", "/"+dir))
+	return true, nil
+}

@@ -1,0 +1,274 @@
+//go:build linux
+
+package target
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Every system call that changes the target is in this file, so that tests can
+// make each of them fail.
+
+// A Call is a kind of system call that changes the target.
+type Call string
+
+// The calls.
+const (
+	CallCreate      Call = "create"
+	CallMkdir       Call = "mkdir"
+	CallWrite       Call = "write"
+	CallTruncate    Call = "truncate"
+	CallRename      Call = "rename"
+	CallLink        Call = "link"
+	CallSymlink     Call = "symlink"
+	CallMknod       Call = "mknod"
+	CallChown       Call = "chown"
+	CallChmod       Call = "chmod"
+	CallSetXattr    Call = "setxattr"
+	CallRemoveXattr Call = "removexattr"
+	CallSetTime     Call = "utimes"
+	CallClose       Call = "close" // of a file that was written
+	CallUnlink      Call = "unlink"
+)
+
+// before returns the error that a test wants instead of the call.
+func (r *Root) before(c Call, name string) error {
+	if r.o.Fault == nil {
+		return nil
+	}
+	return r.o.Fault(c, name, false)
+}
+
+// after returns what the call has returned, or the error that a test wants
+// although it was done.
+func (r *Root) after(c Call, name string, err error) error {
+	if r.o.Fault == nil || err != nil {
+		return err
+	}
+	return r.o.Fault(c, name, true)
+}
+
+func (r *Root) makeTarget() error {
+	err := r.before(CallMkdir, r.o.Path)
+	if err == nil {
+		err = r.after(CallMkdir, r.o.Path, os.MkdirAll(r.o.Path, 0o700))
+	}
+	return err
+}
+
+// removeTarget undoes makeTarget, but for the target's parents, as long as
+// nothing is in the target.
+func (r *Root) removeTarget() {
+	if r.before(CallUnlink, r.o.Path) == nil {
+		_ = unix.Rmdir(r.o.Path)
+	}
+}
+
+func (r *Root) createAt(dir int, name string, mode uint32) (int, error) {
+	if err := r.before(CallCreate, name); err != nil {
+		return -1, err
+	}
+	fd, err := ignoringEINTR(func() (int, error) {
+		return unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	})
+	if fault := r.after(CallCreate, name, err); err == nil && fault != nil {
+		unix.Close(fd)
+		return -1, fault
+	}
+	return fd, err
+}
+
+func (r *Root) mkdirAt(dir int, name string, mode uint32) error {
+	if err := r.before(CallMkdir, name); err != nil {
+		return err
+	}
+	return r.after(CallMkdir, name, retryEINTR(func() error { return unix.Mkdirat(dir, name, mode) }))
+}
+
+func (r *Root) write(fd int, p []byte, offset int64) (int, error) {
+	if err := r.before(CallWrite, ""); err != nil {
+		return 0, err
+	}
+	n, err := ignoringEINTR(func() (int, error) { return unix.Pwrite(fd, p, offset) })
+	return n, r.after(CallWrite, "", err)
+}
+
+func (r *Root) truncate(fd int, size int64) error {
+	if err := r.before(CallTruncate, ""); err != nil {
+		return err
+	}
+	return r.after(CallTruncate, "", retryEINTR(func() error { return unix.Ftruncate(fd, size) }))
+}
+
+// close closes a file that was written. It is closed whatever close returns.
+func (r *Root) close(fd int) error { return r.after(CallClose, "", unix.Close(fd)) }
+
+// renameAt renames within a directory. replace: to may exist.
+func (r *Root) renameAt(dir int, from, to string, replace bool) error {
+	if err := r.before(CallRename, to); err != nil {
+		return err
+	}
+	return r.after(CallRename, to, retryEINTR(func() error {
+		if replace {
+			return unix.Renameat(dir, from, dir, to)
+		}
+		return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
+	}))
+}
+
+func (r *Root) linkAt(fromDir int, from string, dir int, name string) error {
+	if err := r.before(CallLink, name); err != nil {
+		return err
+	}
+	return r.after(CallLink, name, retryEINTR(func() error { return unix.Linkat(fromDir, from, dir, name, 0) }))
+}
+
+func (r *Root) symlinkAt(target string, dir int, name string) error {
+	if err := r.before(CallSymlink, name); err != nil {
+		return err
+	}
+	return r.after(CallSymlink, name, retryEINTR(func() error { return unix.Symlinkat(target, dir, name) }))
+}
+
+func (r *Root) mknodAt(dir int, name string, mode uint32, rdev uint64) error {
+	if err := r.before(CallMknod, name); err != nil {
+		return err
+	}
+	return r.after(CallMknod, name, retryEINTR(func() error { return unix.Mknodat(dir, name, mode, int(rdev)) }))
+}
+
+func (r *Root) unlinkAt(dir int, name string, flags int) error {
+	if err := r.before(CallUnlink, name); err != nil {
+		return err
+	}
+	return r.after(CallUnlink, name, retryEINTR(func() error { return unix.Unlinkat(dir, name, flags) }))
+}
+
+// chownAt changes the owner of a name without following it. -1 leaves one alone.
+func (r *Root) chownAt(dir int, name string, uid, gid int) error {
+	if err := r.before(CallChown, name); err != nil {
+		return err
+	}
+	return r.after(CallChown, name, retryEINTR(func() error { return unix.Fchownat(dir, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW) }))
+}
+
+func (r *Root) setTimeAt(dir int, name string, mtime backup.Time) error {
+	if err := r.before(CallSetTime, name); err != nil {
+		return err
+	}
+	return r.after(CallSetTime, name, retryEINTR(func() error {
+		return unix.UtimesNanoAt(dir, name, timespecs(mtime), unix.AT_SYMLINK_NOFOLLOW)
+	}))
+}
+
+// An object is an inode of the target: an open file, or one that is open with
+// O_PATH, for which there are calls with a path only.
+type object struct {
+	root *Root
+	fd   int
+	path string // the inode itself, below /proc; "" for a file that is open
+}
+
+// opened is a file or directory that is open.
+func (r *Root) opened(fd int) object { return object{root: r, fd: fd} }
+
+// pathOnly is what is open with O_PATH.
+func (r *Root) pathOnly(fd int) object { return object{root: r, fd: fd, path: procPath(fd)} }
+
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+func (o object) chown(uid, gid int) error {
+	if err := o.root.before(CallChown, ""); err != nil {
+		return err
+	}
+	return o.root.after(CallChown, "", retryEINTR(func() error { return unix.Fchown(o.fd, uid, gid) }))
+}
+
+func (o object) chmod(mode uint32) error {
+	if err := o.root.before(CallChmod, ""); err != nil {
+		return err
+	}
+	return o.root.after(CallChmod, "", retryEINTR(func() error {
+		if o.path != "" {
+			return unix.Chmod(o.path, mode)
+		}
+		return unix.Fchmod(o.fd, mode)
+	}))
+}
+
+func (o object) setXattr(name string, value []byte) error {
+	if err := o.root.before(CallSetXattr, name); err != nil {
+		return err
+	}
+	return o.root.after(CallSetXattr, name, retryEINTR(func() error {
+		if o.path != "" {
+			return unix.Setxattr(o.path, name, value, 0)
+		}
+		return unix.Fsetxattr(o.fd, name, value, 0)
+	}))
+}
+
+// listXattrs is listxattr(2).
+func (o object) listXattrs(buf []byte) (int, error) {
+	if o.path != "" {
+		return unix.Listxattr(o.path, buf)
+	}
+	return unix.Flistxattr(o.fd, buf)
+}
+
+// removeXattr removes an attribute; one that is not there is no error.
+func (o object) removeXattr(name string) error {
+	if err := o.root.before(CallRemoveXattr, name); err != nil {
+		return err
+	}
+	err := retryEINTR(func() error {
+		if o.path != "" {
+			return unix.Removexattr(o.path, name)
+		}
+		return unix.Fremovexattr(o.fd, name)
+	})
+	if errors.Is(err, unix.ENODATA) {
+		err = nil
+	}
+	return o.root.after(CallRemoveXattr, name, err)
+}
+
+// setTime has no wrapper in package unix for an open file: it is utimensat
+// with a NULL path.
+func (o object) setTime(mtime backup.Time) error {
+	if err := o.root.before(CallSetTime, ""); err != nil {
+		return err
+	}
+	ts := timespecs(mtime)
+	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(o.fd), 0, uintptr(unsafe.Pointer(&ts[0])), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return o.root.after(CallSetTime, "", nil)
+}
+
+// timespecs leaves atime alone.
+func timespecs(mtime backup.Time) []unix.Timespec {
+	return []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: mtime.Sec, Nsec: int64(mtime.Nsec)}}
+}
+
+func ignoringEINTR[T any](call func() (T, error)) (T, error) {
+	for {
+		v, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return v, err
+		}
+	}
+}
+
+func retryEINTR(call func() error) error {
+	_, err := ignoringEINTR(func() (struct{}, error) { return struct{}{}, call() })
+	return err
+}

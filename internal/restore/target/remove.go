@@ -1,0 +1,161 @@
+//go:build linux
+
+package target
+
+import (
+	"errors"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Remove removes a name: what is not a directory, or an empty directory.
+func (d *Dir) Remove(name string) error {
+	err := d.root.unlinkAt(d.fd, name, 0)
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	if asDirectory := d.root.unlinkAt(d.fd, name, unix.AT_REMOVEDIR); !errors.Is(asDirectory, unix.ENOTDIR) {
+		return asDirectory
+	}
+	return err
+}
+
+// IsEmpty reports whether the directory name has nothing in it.
+func (d *Dir) IsEmpty(name string) (bool, error) {
+	below, err := d.below(name)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(below.fd)
+	err = below.Names(func(string) error { return fs.ErrExist })
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+const (
+	// maxRemoveDepth bounds the descriptors that RemoveAll holds.
+	maxRemoveDepth = 512
+	// maxStuck bounds the names that RemoveAll remembers of a directory because
+	// they stay.
+	maxStuck = 4096
+)
+
+// A Removal says how RemoveAll works. Paths are relative to the target.
+type Removal struct {
+	// DryRun: nothing is removed; all else is as if it were.
+	DryRun bool
+	// Keep reports whether a name stays, and so the directories that it is in.
+	Keep func(path string, e *backup.Entry) bool
+	// Removed is called with each name that was removed, what is in a directory
+	// before the directory.
+	Removed func(path string, e *backup.Entry)
+	// Failed is called with what cannot be removed; the rest goes on.
+	Failed func(path string, err error)
+}
+
+// RemoveAll removes a name and what is below it, crossing no symlink and no
+// mount point. It reports whether nothing is left of it.
+func (d *Dir) RemoveAll(name string, how *Removal) (gone bool) { return d.removeAll(name, how, 0) }
+
+func (d *Dir) removeAll(name string, how *Removal, depth int) (gone bool) {
+	path := backup.Join(d.path, name)
+	e, err := d.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return true
+	case err != nil:
+		how.Failed(path, err)
+		return false
+	case how.Keep(path, &e):
+		return false
+	}
+	if e.Kind == backup.Directory {
+		left, err := d.emptied(name, how, depth)
+		if err != nil {
+			how.Failed(path, err)
+		}
+		if err != nil || left {
+			return false
+		}
+	}
+	if !how.DryRun {
+		if err := d.Remove(name); err != nil {
+			how.Failed(path, err)
+			return false
+		}
+	}
+	how.Removed(path, &e)
+	return true
+}
+
+// emptied removes what is in the directory name, and reports whether anything
+// of it is left.
+func (d *Dir) emptied(name string, how *Removal, depth int) (left bool, err error) {
+	if depth >= maxRemoveDepth {
+		return true, errors.New("the directory is too deep to be removed")
+	}
+	below, err := d.below(name)
+	if err != nil {
+		return true, err
+	}
+	defer unix.Close(below.fd)
+	if err := d.sameDevice(below); err != nil {
+		return true, err
+	}
+	stuck := make(map[string]struct{}) // what stays is found again, and is not to be reported again
+	// A file system may skip names of a directory from which others are removed: it is read until none goes any more.
+	for progress := true; progress && len(stuck) < maxStuck; {
+		progress = false
+		err := below.Names(func(n string) error {
+			if _, ok := stuck[n]; ok {
+				return nil
+			}
+			if below.removeAll(n, how, depth+1) {
+				progress = !how.DryRun
+				return nil
+			}
+			left = true
+			if len(stuck) < maxStuck {
+				stuck[n] = struct{}{}
+			}
+			return nil
+		})
+		if err != nil {
+			return true, err
+		}
+	}
+	return left, nil
+}
+
+// below opens a directory for the caller alone, who closes its descriptor.
+func (d *Dir) below(name string) (*Dir, error) {
+	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{root: d.root, path: backup.Join(d.path, name), fd: fd}, nil
+}
+
+func (d *Dir) sameDevice(below *Dir) error {
+	var a, b unix.Stat_t
+	if err := errors.Join(unix.Fstat(d.fd, &a), unix.Fstat(below.fd, &b)); err != nil {
+		return err
+	}
+	if a.Dev != b.Dev || isMountRoot(below.fd) {
+		return errors.New("another file system is mounted here")
+	}
+	return nil
+}
+
+// isMountRoot reports whether something is mounted at a directory, be it a part
+// of the same file system; false where the kernel does not say (before 5.8).
+func isMountRoot(fd int) bool {
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}

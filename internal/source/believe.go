@@ -1,0 +1,154 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// What is read is believed only of the tree that is meant (I13). The functions
+// here are the only places that decide it, for walkers and readers alike.
+
+// OpenRoot opens the tree at a URL, and fails with an OtherTreeError where its
+// root is not the one that is wanted, or where there is none although somebody
+// has seen it: another machine may see it still. A zero root is any.
+func OpenRoot(ctx context.Context, s Source, url string, want backup.Root, by backup.Compare) (Tree, error) {
+	t, err := s.Open(ctx, url)
+	switch {
+	case err == nil:
+	case want.IsZero() || ctx.Err() != nil || IsTransient(err) || errors.Is(err, ErrExpired):
+		return nil, err
+	default:
+		return nil, &OtherTreeError{What: fmt.Sprintf("%s cannot be opened any more: %v; is it mounted here?", url, err)}
+	}
+	if why := want.Differs(t.Root(), by); why != "" {
+		return nil, errors.Join(&OtherTreeError{
+			What: fmt.Sprintf("%s is not the tree that was backed up before: %s. Is it mounted here? If the tree was made anew, back it up with --new-root (and --allow-shrink, if it is smaller)", url, why),
+		}, t.Close())
+	}
+	return t, nil
+}
+
+// IsProven reports whether two roots that do not differ are known to be one:
+// whether both have what tells a root from any other.
+func IsProven(want, is backup.Root, by backup.Compare) bool {
+	if want.ID == "" {
+		is.ID = ""
+	}
+	if want.Inode == 0 {
+		is.Inode = 0
+	}
+	if want.Born.IsZero() {
+		is.Born = backup.Time{}
+	}
+	return is.IsUnique(by)
+}
+
+// ResolveRoot is Resolve of the tree with the root that is wanted; errors are
+// those of OpenRoot as well.
+func ResolveRoot(ctx context.Context, s Source, url, pattern string, want backup.Root, by backup.Compare) (resolved string, err error) {
+	t, err := OpenRoot(ctx, s, url, want, by)
+	if err != nil {
+		return "", err
+	}
+	if err := t.Close(); err != nil {
+		return "", err
+	}
+	return s.Resolve(ctx, url, pattern)
+}
+
+// An OtherTreeError says that what is there is not what is meant: the root is
+// another, or a file system in the tree is not mounted any more. Another machine
+// may see what is meant: it is a backup.ErrUnavailable.
+type OtherTreeError struct{ What string }
+
+func (e *OtherTreeError) Error() string { return e.What }
+
+// Is implements errors.Is.
+func (e *OtherTreeError) Is(target error) bool { return target == backup.ErrUnavailable }
+
+// IsOtherTree reports whether an error is an OtherTreeError.
+func IsOtherTree(err error) bool {
+	_, ok := errors.AsType[*OtherTreeError](err)
+	return ok
+}
+
+// IsGone reports whether err says that what was seen is not there: it may be
+// believed once Believe has returned nil.
+func IsGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, backup.ErrOutside) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, ErrReplaced)
+}
+
+// Believe returns nil where what was seen in the tree can be believed: its root
+// is the one that was opened, and at the mounts, directories at which file
+// systems were seen to begin, they still do. Else the error wraps ErrExpired or
+// backup.ErrUnavailable; it is an OtherTreeError where something else is there.
+func Believe(ctx context.Context, t Tree, mounts []string) error {
+	if err := t.Check(ctx); err != nil {
+		return err
+	}
+	for _, mount := range mounts {
+		if err := believeMount(ctx, t, mount); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func believeMount(ctx context.Context, t Tree, mount string) error {
+	d, err := t.OpenDirectory(ctx, mount)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil && !IsGone(err) {
+		return fmt.Errorf("the file system that was mounted at %q cannot be opened: %w: %w", mount, err, backup.ErrUnavailable)
+	}
+	mounted := err == nil && d.Self().Flags&backup.Boundary != 0
+	if err == nil {
+		err = d.Close()
+	}
+	switch {
+	case mounted && err != nil:
+		return fmt.Errorf("close %q: %w: %w", mount, err, backup.ErrUnavailable)
+	case !mounted:
+		return &OtherTreeError{What: fmt.Sprintf("the file system that was mounted at %q is not mounted any more", mount)}
+	}
+	return nil
+}
+
+// MountsAbove returns those of the mounts that are path, or above it.
+func MountsAbove(mounts []string, path string) (above []string) {
+	for _, m := range mounts {
+		if rest, ok := strings.CutPrefix(path, m); ok && (rest == "" || rest[0] == '/') {
+			above = append(above, m)
+		}
+	}
+	return above
+}
+
+// IsTransient reports whether an error says nothing about the tree: this
+// machine is short of something, or the source does not answer. The same call
+// may work later.
+func IsTransient(err error) bool {
+	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+		errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOBUFS)
+}
+
+// MayBeAway reports whether an error can mean that the file server is away as
+// a whole. Where Check fails then, nothing is to be said of the single entry.
+func MayBeAway(err error) bool {
+	for _, errno := range []syscall.Errno{
+		syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.ENOTCONN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH,
+		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EREMOTEIO, syscall.ESHUTDOWN,
+	} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return errors.Is(err, ErrStale)
+}

@@ -1,0 +1,48 @@
+// Package testtarget marks tests that "make test" leaves to a longer target of
+// the Makefile, because they need more than Go, a C compiler and Postgres, or
+// more than a few seconds.
+//
+//	func TestBothServers(t *testing.T) {
+//		testtarget.Need(t, testtarget.S3)
+//
+// A target sets BCTL_TEST_TARGETS to its name. .ci/run sets it to "all".
+package testtarget
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Setting is the environment variable that names the targets whose tests run,
+// separated by commas.
+const Setting = "BCTL_TEST_TARGETS"
+
+// All is the value of Setting for which every test runs.
+const All = "all"
+
+// A Target is a target of the Makefile without its "test-".
+type Target string
+
+// The targets.
+const (
+	S3        Target = "s3"        // needs versitygw, minio or mc, which take minutes to build
+	Upgrade   Target = "upgrade"   // needs bctl as the previous release had it
+	Manifests Target = "manifests" // needs promtool
+	Long      Target = "long"      // takes long, or repeats what is random more often
+)
+
+// Runs reports whether the tests of a target run.
+func Runs(target Target) bool {
+	named := strings.Split(os.Getenv(Setting), ",")
+	return slices.Contains(named, string(target)) || slices.Contains(named, All)
+}
+
+// Need skips the test unless the tests of its target run.
+func Need(t testing.TB, target Target) {
+	t.Helper()
+	if !Runs(target) {
+		t.Skipf("make test-%s runs this test; %s=%s does, too", target, Setting, target)
+	}
+}

@@ -1,8 +1,0 @@
--- Which binaries can work with each version of the schema: package migrations says how it is used.
-
--- +goose Up
-CREATE TABLE schema_versions (version integer NOT NULL PRIMARY KEY, oldest integer NOT NULL);
-INSERT INTO schema_versions (version, oldest) VALUES (5, 4);
-
--- +goose Down
-DROP TABLE schema_versions;

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/pflag"
+)
+
+// Flags that are numbers, sizes and times. Each is checked when the command line is read: one that is negative
+// or absurd is a wrong use, which names flag and value, before anything is opened.
+
+// A valueError says what is wrong with the value of a flag: "is not …".
+type valueError struct{ text string }
+
+func (e *valueError) Error() string { return e.text }
+
+func wrongValue(format string, args ...any) error { return &valueError{fmt.Sprintf(format, args...)} }
+
+// A parsed is a flag's value, of a text that parse reads.
+type parsed[T any] struct {
+	to       *T
+	text     string
+	typeName string // in the help, where the usage has no name for the value
+	parse    func(text string) (T, error)
+}
+
+func (p *parsed[T]) Set(text string) error {
+	value, err := p.parse(text)
+	if err == nil {
+		*p.to, p.text = value, text
+	}
+	return err
+}
+
+func (p *parsed[T]) String() string { return p.text }
+func (p *parsed[T]) Type() string   { return p.typeName }
+
+// most bounds what is counted: what a list shows, what is kept.
+const most = math.MaxInt32
+
+// numberFlag adds a flag that is a whole number from least to greatest.
+func numberFlag(flags *pflag.FlagSet, to *int, name string, value, least, greatest int, usage string) {
+	*to = value
+	flags.Var(&parsed[int]{to, strconv.Itoa(value), "int", func(text string) (int, error) {
+		n, err := strconv.Atoi(text)
+		switch {
+		case err == nil && n >= least && n <= greatest:
+			return n, nil
+		case greatest == most:
+			return 0, wrongValue("is not a number of %d or more", least)
+		}
+		return 0, wrongValue("is not a number from %d to %d", least, greatest)
+	}}, name, usage)
+}
+
+// sizeFlag adds a flag that is a number of bytes: 500MB, 2GiB.
+func sizeFlag(flags *pflag.FlagSet, to *int64, name, usage string) {
+	flags.Var(&parsed[int64]{to, "", "string", parseSize}, name, usage)
+}
+
+func parseSize(text string) (int64, error) {
+	bytes, err := humanize.ParseBytes(text)
+	if err != nil || bytes > math.MaxInt64/2 || bytes == 0 && strings.ContainsAny(text, "123456789") { // less than a byte
+		return 0, wrongValue("is not a size (500MB, 2GiB; 0: no limit)")
+	}
+	return int64(bytes), nil
+}
+
+// timeFlag adds a flag that is a duration, in days too: 90m, 26h, 8d, 1d12h.
+func timeFlag(flags *pflag.FlagSet, to *time.Duration, name, usage string) {
+	flags.Var(&parsed[time.Duration]{to, "", "string", parseTime}, name, usage)
+}
+
+const day = 24 * time.Hour
+
+func parseTime(text string) (time.Duration, error) {
+	const greatest = 100 * 366 * day // more would be no time.Duration
+	days, rest, inDays := strings.Cut(text, "d")
+	if !inDays {
+		days, rest = "0", text
+	}
+	if inDays && rest == "" {
+		rest = "0s"
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	d, err2 := time.ParseDuration(rest)
+	if err != nil || err2 != nil || d < 0 || d > greatest || time.Duration(n)*day+d > greatest {
+		return 0, wrongValue("is not a time (90m, 26h, 8d)")
+	}
+	return time.Duration(n)*day + d, nil
+}
+
+// sinceFlag adds a flag that is a point in time, or how long ago that was.
+func sinceFlag(flags *pflag.FlagSet, to *time.Time, name, usage string) {
+	flags.Var(&parsed[time.Time]{to, "", "string", func(text string) (time.Time, error) { return parseSince(text, time.Now()) }}, name, usage)
+}
+
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := parseTime(text); err == nil {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, wrongValue("is not a time (2006-01-02, 2006-01-02T15:04:05Z) or a duration (24h, 8d)")
+}

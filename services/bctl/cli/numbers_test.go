@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// textFlags are the flags that are names, paths and the like. A flag that is in no list fails the test: it
+// has to be looked at whether it is a number.
+var textFlags = strings.Fields(`config cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
+	exclude exclude-file exclude-if-present include filer shard label tag recipient signer as source target overwrite site compare snapshots state
+	schedule time-zone window name postgres store-endpoint store-kind store-region help`)
+
+// numbers are what flags that are numbers, sizes or times must not be.
+var numbers = map[string][]string{
+	"concurrency": {"1025", "1000000000"}, "limit": {"9999999999"}, "walk-tasks": {"65537", "9999999999"}, "read-batches": {"65537"},
+	"read-rate": {"-1MB/s", "99999EB", "50 apples", "0.1"}, "exclude-larger-than": {"-1MB", "99999EB", "NaN", "0.5"},
+	"keep-last": nil, "keep-hourly": nil, "keep-daily": nil, "keep-weekly": nil, "keep-monthly": nil, "keep-yearly": {"9999999999"},
+	"jitter": {"-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon"},
+	"since": {"-24h", "-1d", "1000000h", "yesterday", "2006-13-01"}, "days": {"0", "3651"},
+}
+
+func TestNumbers(t *testing.T) {
+	each := func(visit func(cmd *cobra.Command, f *pflag.Flag)) {
+		a := &app{out: io.Discard, term: &terminal{}}
+		for queue := []*cobra.Command{a.root()}; len(queue) > 0; queue = queue[1:] {
+			cmd := queue[0]
+			queue = append(queue, cmd.Commands()...)
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { visit(cmd, f) })
+			cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) { visit(cmd, f) })
+		}
+	}
+	seen := map[string]bool{}
+	each(func(cmd *cobra.Command, f *pflag.Flag) {
+		if f.Value.Type() == "bool" || slices.Contains(textFlags, f.Name) {
+			return
+		}
+		wrong, is := numbers[f.Name]
+		if !is {
+			t.Errorf("%s --%s: is it a number?", cmd.CommandPath(), f.Name)
+		}
+		seen[f.Name] = true
+		for _, value := range append([]string{"-3", "-1", "", "x", "3 x", "-9223372036854775809"}, wrong...) {
+			if f.Name == "since" && value == "" { // always
+				continue
+			}
+			a := &app{out: io.Discard, term: &terminal{}}
+			root := a.root()
+			root.SetArgs(append(strings.Fields(cmd.CommandPath())[1:], "--"+f.Name+"="+value))
+			err := root.Execute()
+			var wrongUse *usageError
+			if !errors.As(err, &wrongUse) || !strings.Contains(err.Error(), "--"+f.Name+` "`+value+`" is not`) {
+				t.Errorf("%s --%s=%s: %v", cmd.CommandPath(), f.Name, value, err)
+			}
+		}
+	})
+	for name := range numbers {
+		if !seen[name] {
+			t.Errorf("no command has --%s", name)
+		}
+	}
+}
+
+func TestParseTimes(t *testing.T) {
+	for text, want := range map[string]time.Duration{"0": 0, "90m": 90 * time.Minute, "8d": 8 * day, "1d12h": 36 * time.Hour, "36600d": 36600 * day} {
+		if got, err := parseTime(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]int64{"0": 0, "1": 1, "500MB": 500e6, "2GiB": 2 << 30, "1.5 kB": 1500, "4EB": 4e18} {
+		if got, err := parseSize(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/selection"
+)
+
+// A patternWatch finds out which patterns match nothing in a snapshot that this process makes.
+type patternWatch struct {
+	mu      sync.Mutex
+	of      backup.Selection
+	matcher *selection.Matcher // of all of the snapshot's walk tasks
+}
+
+// compile is for walk.Options.
+func (w *patternWatch) compile(s backup.Selection) (*selection.Matcher, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.matcher != nil && reflect.DeepEqual(w.of, s) {
+		return w.matcher, nil
+	}
+	m, err := selection.Compile(s)
+	if err != nil {
+		return nil, err
+	}
+	m.Watch()
+	w.of, w.matcher = s, m
+	return m, nil
+}
+
+// unmatched returns those of the patterns that have matched nothing.
+func (w *patternWatch) unmatched(patterns []string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.matcher == nil {
+		return nil
+	}
+	without := w.matcher.Unmatched()
+	return only(patterns, without)
+}
+
+// only returns the texts that are among those.
+func only(texts, those []string) (kept []string) {
+	for _, text := range texts {
+		if slices.Contains(those, text) {
+			kept = append(kept, text)
+		}
+	}
+	return kept
+}
+
+// noteUnmatched tells the user which patterns of a flag matched nothing: a misspelt one is not seen otherwise.
+func (a *app) noteUnmatched(flag, relativeTo string, patterns []string) {
+	for _, p := range patterns {
+		a.note("--%s %s matched nothing; patterns are relative to %s", flag, display(p), relativeTo)
+	}
+}

@@ -1,0 +1,155 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// A repository on one machine has its index in one file, on one disk. So the
+// store gets a copy of it after each backup that has changed anything; of two
+// that are whole, the older is there in case the newer is damaged.
+const keptCopies = 2
+
+// CopyIndex puts a copy of the index into the store, unless it has one that was
+// written after changed, and deletes those before the last. The sequence of a
+// copy is when it was written, in milliseconds since 1970.
+func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, changed time.Time) error {
+	before, err := copies(ctx, s)
+	if err != nil {
+		return err
+	}
+	now := time.Now().UnixMilli()
+	sequence := now
+	for n := range before {
+		if n > changed.UnixMilli() && n <= now {
+			return nil
+		}
+		sequence = max(sequence, n+1) // also after the clock has gone back
+	}
+	err = idx.Copy(ctx, func(file io.Reader, bytes int64) error {
+		return journal.WriteIndexCopy(keys, sequence, time.Now(), file, bytes, func(name string, data []byte) error {
+			return s.Put(ctx, name, data)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	old := slices.Sorted(maps.Keys(before))
+	for _, n := range old[:max(0, len(old)-keptCopies+1)] {
+		for _, name := range before[n] {
+			err = errors.Join(err, s.Delete(ctx, name))
+		}
+	}
+	return err
+}
+
+// copies returns the names of the parts that the store has of each copy, by its
+// sequence. Of one that was not written or not deleted to the end, that is not all.
+func copies(ctx context.Context, s store.Store) (map[int64][]string, error) {
+	parts := map[int64][]string{}
+	for o, err := range s.List(ctx, store.IndexPrefix) {
+		if err != nil {
+			return nil, err
+		}
+		sequence, _, _ := strings.Cut(strings.TrimPrefix(o.Name, store.IndexPrefix), "-")
+		if n, err := strconv.ParseInt(sequence, 16, 64); err == nil && n < math.MaxInt64 {
+			parts[n] = append(parts[n], o.Name)
+		}
+	}
+	return parts, nil
+}
+
+// A Rebuilt says what RebuildIndex has made an index of.
+type Rebuilt struct {
+	Written time.Time // when the copy was
+	Damaged []error   // why copies that are newer were not taken
+}
+
+// RebuildIndex makes the index file at path, which must not exist, of the newest
+// copy in the store that is whole. backup.ErrNotFound where there is none,
+// fs.ErrExist where the file exists.
+func RebuildIndex(ctx context.Context, s store.Store, trust journal.Trust, path string) (r Rebuilt, err error) {
+	// Before anything is touched: the log beside an index that is there belongs to it.
+	if _, err := os.Lstat(path); err == nil {
+		return r, fmt.Errorf("%s: %w", path, fs.ErrExist)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return r, err
+	}
+	parts, err := copies(ctx, s)
+	if err != nil {
+		return r, err
+	}
+	for _, sequence := range slices.Backward(slices.Sorted(maps.Keys(parts))) {
+		r.Written, err = fetchCopy(ctx, s, trust, sequence, path)
+		if err == nil || !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrNotFound) {
+			return r, err
+		}
+		r.Damaged = append(r.Damaged, fmt.Errorf("copy %d: %w", sequence, err))
+	}
+	if len(r.Damaged) > 0 {
+		return r, errors.Join(r.Damaged...)
+	}
+	return r, fmt.Errorf("%v has no copy of an index: %w", s, backup.ErrNotFound)
+}
+
+// fetchCopy writes one copy to path, durably: whole or not at all.
+func fetchCopy(ctx context.Context, s store.Store, trust journal.Trust, sequence int64, path string) (written time.Time, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return written, err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".bctl-index-*") // mode 0600
+	if err != nil {
+		return written, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	var bytes int64
+	for part, parts := 0, 1; part < parts; part++ {
+		data, err := s.Get(ctx, store.IndexName(sequence, part), pack.MaxBytes)
+		if err != nil {
+			return written, err
+		}
+		h, write, err := journal.OpenIndexPart(data, sequence, part, trust)
+		if err != nil {
+			return written, err
+		}
+		if err := write(f); err != nil {
+			return written, err
+		}
+		parts, bytes, written = h.Parts, h.Bytes, h.Written
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return written, err
+	}
+	if info.Size() != bytes {
+		return written, fmt.Errorf("%d bytes of %d: %w", info.Size(), bytes, backup.ErrCorrupt)
+	}
+	if err := f.Sync(); err != nil {
+		return written, err
+	}
+	// A log of the file that was here would be replayed into this one.
+	for _, name := range []string{path + "-wal", path + "-shm"} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return written, err
+		}
+	}
+	return written, os.Link(f.Name(), path)
+}

@@ -1,0 +1,249 @@
+package embedded_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/bctl/embedded"
+)
+
+func (m *machine) trust() journal.Trust {
+	return journal.Trust{Repository: m.Repository.ID, Signer: m.Keys.Signing.Signer(), Opener: m.opener}
+}
+
+// backupAndCopy makes a snapshot of a changed tree, and copies the index.
+func (m *machine) backupAndCopy(n int) backup.Snapshot {
+	m.Helper()
+	m.grow(n)
+	s, err := m.backup(m.Context())
+	m.must(err)
+	m.must(embedded.CopyIndex(m.Context(), m.index, m.Store, m.Keys, time.Now()))
+	return s
+}
+
+// copies are the objects of the index copies, oldest first.
+func (m *machine) copies() (names []string) {
+	m.Helper()
+	for o, err := range m.Store.List(m.Context(), store.IndexPrefix) {
+		m.must(err)
+		names = append(names, o.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// rebuild makes the index again at a new place.
+func (m *machine) rebuild() (path string, r embedded.Rebuilt, err error) {
+	m.Helper()
+	path = filepath.Join(m.TempDir(), "index.db")
+	r, err = embedded.RebuildIndex(m.Context(), m.Store, m.trust(), path)
+	left, readErr := os.ReadDir(filepath.Dir(path))
+	m.must(readErr)
+	if want := map[bool]int{true: 1, false: 0}[err == nil]; len(left) != want {
+		m.Errorf("%d files are left, error %v", len(left), err)
+	}
+	return path, r, err
+}
+
+// wantRebuilt checks that an index that was made again has these snapshots and
+// no later ones, and restores the last.
+func (m *machine) wantRebuilt(path string, snapshots ...backup.Snapshot) {
+	m.Helper()
+	idx, err := sqliteindex.Open(m.Context(), path)
+	m.must(err)
+	defer idx.Close()
+	m.must(idx.CheckSchema(m.Context()))
+	got, err := idx.Snapshots(m.Context(), index.SnapshotFilter{States: []backup.State{backup.Committed}})
+	m.must(err)
+	if !slices.EqualFunc(got, snapshots, func(a, b backup.Snapshot) bool { return a.ID == b.ID && a.Pages == b.Pages }) {
+		m.Errorf("%d snapshots, or others; want %d", len(got), len(snapshots))
+	}
+	lost := m.Index
+	m.Index = idx
+	defer func() { m.Index = lost }()
+	if _, err := m.restore(m.Context(), &snapshots[len(snapshots)-1], filepath.Join(m.TempDir(), "restored")); err != nil {
+		m.Error(err)
+	}
+}
+
+// The store has the last two copies of the index; from the newest, the index is
+// made again.
+func TestIndexCopies(t *testing.T) {
+	m := newMachine(t)
+	if _, _, err := m.rebuild(); !errors.Is(err, backup.ErrNotFound) {
+		t.Errorf("without a copy: %v", err)
+	}
+	var made []backup.Snapshot
+	for n := range 4 {
+		made = append(made, m.backupAndCopy(n))
+		got := m.copies()
+		if len(got) != min(n+1, 2) {
+			t.Errorf("after %d backups: copies %q", n+1, got)
+		}
+		m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, made[n].Committed)) // it is there
+		if again := m.copies(); !slices.Equal(again, got) {
+			t.Errorf("copied again: %q after %q", again, got)
+		}
+		path, r, err := m.rebuild()
+		m.must(err)
+		if len(r.Damaged) > 0 || r.Written.Before(made[n].Committed) {
+			t.Errorf("%+v", r)
+		}
+		m.wantRebuilt(path, made...)
+	}
+	// It goes on from there.
+	path, _, err := m.rebuild()
+	m.must(err)
+	m.index, err = sqliteindex.Open(t.Context(), path)
+	m.must(err)
+	defer m.index.Close()
+	m.Index = m.index
+	s := m.backupAndCopy(4)
+	m.wantRestored(&s)
+	if s.BaseID != made[3].ID || s.Number != made[3].Number+1 {
+		t.Errorf("number %d on number %d", s.Number, s.Base)
+	}
+}
+
+// A copy that is damaged in any way is not taken, and named; the one before it is.
+func TestDamagedIndexCopies(t *testing.T) {
+	m := newMachine(t)
+	first := m.backupAndCopy(0)
+	db, err := sql.Open("sqlite", filepath.Join(m.memory, "index.db"))
+	m.must(err)
+	_, err = db.ExecContext(t.Context(), fmt.Sprintf("CREATE TABLE filler AS SELECT randomblob(%d)", 17<<20)) // so that there are two parts
+	m.must(errors.Join(err, db.Close()))
+	m.backupAndCopy(1)
+	parts := m.copies()[1:]
+	if len(parts) != 2 {
+		t.Fatalf("parts %q", parts)
+	}
+	whole := map[string][]byte{}
+	for _, name := range m.copies() {
+		whole[name], err = m.Store.Get(t.Context(), name, pack.MaxBytes)
+		m.must(err)
+	}
+	set := func(name string, data []byte) {
+		t.Helper()
+		m.must(m.Store.Delete(t.Context(), name))
+		if data != nil {
+			m.must(m.Store.Put(t.Context(), name, data))
+		}
+	}
+	flipped := func(data []byte, at int) []byte {
+		data = slices.Clone(data)
+		data[at] ^= 1
+		return data
+	}
+	for _, name := range parts {
+		for what, data := range map[string][]byte{
+			"missing": nil, "empty": {}, "cut": whole[name][:len(whole[name])/2], "longer": append(slices.Clone(whole[name]), 0),
+			"a bit, at the front": flipped(whole[name], 20), "a bit": flipped(whole[name], len(whole[name])/2), "a bit, at the end": flipped(whole[name], len(whole[name])-1),
+			"the other part": whole[parts[0]], "another copy": whole[m.copies()[0]],
+		} {
+			if name == parts[0] && what == "the other part" {
+				data = whole[parts[1]]
+			}
+			set(name, data)
+			path, r, err := m.rebuild()
+			if err != nil || len(r.Damaged) != 1 || !strings.Contains(r.Damaged[0].Error(), name) {
+				t.Errorf("%s, %s: damaged %v, error %v", name, what, r.Damaged, err)
+			} else {
+				m.wantRebuilt(path, first)
+			}
+			set(name, whole[name])
+		}
+	}
+	set(parts[0], nil)
+	set(m.copies()[0], []byte("nothing"))
+	if _, r, err := m.rebuild(); !errors.Is(err, backup.ErrCorrupt) || len(r.Damaged) != 2 {
+		t.Errorf("all are damaged: %v, error %v", r.Damaged, err)
+	}
+	// What is left of them goes.
+	m.backupAndCopy(2)
+	m.backupAndCopy(3)
+	for _, name := range m.copies() {
+		if name < store.IndexName(3, 0) {
+			t.Errorf("%s is left", name)
+		}
+	}
+}
+
+// Whoever can write to the store makes no index that is believed.
+func TestForgedIndexCopy(t *testing.T) {
+	m := newMachine(t)
+	first := m.backupAndCopy(0)
+	forger := m.Keys
+	forger.Signing = seal.NewSigningKey()
+	m.grow(1)
+	_, err := m.backup(t.Context())
+	m.must(err)
+	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, forger, time.Now()))
+	path, r, err := m.rebuild()
+	if err != nil || len(r.Damaged) != 1 {
+		t.Fatalf("damaged %v, error %v", r.Damaged, err)
+	}
+	m.wantRebuilt(path, first)
+}
+
+// An index is not made again over one that is there, and takes nothing from it.
+func TestRebuildKeepsWhatIsThere(t *testing.T) {
+	m := newMachine(t)
+	m.backupAndCopy(0)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "index.db")
+	for _, name := range []string{path, path + "-wal", path + "-shm"} {
+		m.must(os.WriteFile(name, []byte("there"), 0o600))
+	}
+	if _, err := embedded.RebuildIndex(t.Context(), m.Store, m.trust(), path); !errors.Is(err, os.ErrExist) {
+		t.Errorf("error %v", err)
+	}
+	for _, name := range []string{path, path + "-wal", path + "-shm"} {
+		if data, err := os.ReadFile(name); string(data) != "there" {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+	}
+	// The log of an index that is lost would be replayed into the new one.
+	m.must(os.Remove(path))
+	_, err := embedded.RebuildIndex(t.Context(), m.Store, m.trust(), path)
+	m.must(err)
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("%v, error %v", left, err)
+	}
+}
+
+// A copy of a newer version of the index is what it is: this version says that a
+// newer one is needed.
+func TestIndexCopyOfANewerSchema(t *testing.T) {
+	m := newMachine(t)
+	m.backupAndCopy(0)
+	db, err := sql.Open("sqlite", filepath.Join(m.memory, "index.db"))
+	m.must(err)
+	_, err = db.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) SELECT max(version_id) + 1, true FROM goose_db_version")
+	m.must(errors.Join(err, db.Close()))
+	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, time.Now()))
+	path, _, err := m.rebuild()
+	m.must(err)
+	idx, err := sqliteindex.Open(t.Context(), path)
+	if err == nil {
+		err = idx.CheckSchema(t.Context())
+		m.must(idx.Close())
+	}
+	if !errors.Is(err, index.ErrSchema) {
+		t.Errorf("error %v, want one of the schema", err)
+	}
+}

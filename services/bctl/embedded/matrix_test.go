@@ -1,0 +1,361 @@
+package embedded_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source/faultsource"
+	"github.com/bctl/bctl/internal/testtarget"
+)
+
+// What a backup does when a call of the source fails. A row is a call, of a file
+// or a directory as a rule; a column is how it fails. Each cell is tried with a
+// fault that comes once and with one that stays, in the first snapshot and in a
+// later one: by the real services, with an index, a store and a queue.
+//
+//	good   the snapshot is the tree: the call was made again
+//	kept   a problem, with status 3. The snapshot has the last good copy, flagged;
+//	       where there is none, that nothing of it was read
+//	gone   left out and counted as vanished, and no problem: the root, and what is
+//	       mounted, were looked at before that was believed
+//	again  the backup ends with an error, and nothing is committed
+//	fail   the snapshot fails, with a reason
+//
+// good/kept is good with a fault that comes once, and kept with one that stays.
+// Whatever the cell, all else in the tree is in a snapshot that is committed, and
+// without the fault the next snapshot is the tree again: all that was kept, and
+// all that was gone, has healed.
+const matrix = `
+                             ENOENT    ENOTDIR   ELOOP  EACCES  ENAMETOOLONG  EIO    ESTALE      ETIMEDOUT  ENOTCONN  EMFILE  ENOMEM  short
+open root                    fail      fail      fail   fail    fail          again  again       again      again     again   again   -
+open root, by the reader     fail      fail      fail   fail    fail          again  again       again      again     again   again   -
+resolve                      fail      fail      fail   fail    again         again  again       again      again     again   again   -
+check                        again     again     again  again   again         again  again       again      again     again   again   -
+check, by the reader         again     again     again  again   again         again  again       again      again     again   again   -
+open directory, the root     fail      fail      fail   fail    fail          again  good/again  again      again     again   again   -
+list, the root               fail      fail      fail   fail    fail          again  good/again  again      again     again   again   -
+open directory               gone      gone      gone   kept    kept          kept   good/kept   kept       kept      again   again   -
+stat directory               gone      gone      kept   kept    kept          kept   good/kept   kept       kept      again   again   -
+list                         gone      gone      kept   kept    kept          kept   good/kept   kept       kept      again   again   -
+list, the rest               gone      gone      kept   kept    kept          kept   good/kept   kept       kept      again   again   -
+directory xattrs             kept      kept      kept   kept    kept          kept   kept        kept       kept      again   again   -
+stat entry                   gone      kept      kept   kept    kept          kept   kept        kept       kept      again   again   -
+read link                    gone      kept      kept   kept    kept          kept   kept        kept       kept      again   again   -
+entry xattrs                 gone      gone      kept   kept    kept          kept   kept        kept       kept      again   again   -
+open directory, by the reader gone     gone      gone   kept    kept          kept   good/kept   kept       kept      again   again   -
+open file                    gone      gone      gone   kept    kept          kept   good/kept   kept       kept      again   again   -
+stat file                    good/kept good/kept kept   kept    kept          kept   good/kept   kept       kept      again   again   -
+stat file, once it was read  good/kept good/kept kept   kept    kept          kept   good/kept   kept       kept      again   again   -
+extent                       good/kept good/kept kept   kept    kept          kept   good/kept   kept       kept      again   again   -
+read                         good/kept good/kept kept   kept    kept          kept   good/kept   kept       kept      again   again   good/kept
+read, further on             good/kept good/kept kept   kept    kept          kept   good/kept   kept       kept      again   again   good/kept
+file xattrs                  good/kept good/kept kept   kept    kept          kept   good/kept   kept       kept      again   again   -
+`
+
+var errnos = map[string]syscall.Errno{
+	"ENOENT": syscall.ENOENT, "ENOTDIR": syscall.ENOTDIR, "ELOOP": syscall.ELOOP, "EACCES": syscall.EACCES, "ENAMETOOLONG": syscall.ENAMETOOLONG,
+	"EIO": syscall.EIO, "ESTALE": syscall.ESTALE, "ETIMEDOUT": syscall.ETIMEDOUT, "ENOTCONN": syscall.ENOTCONN, "EMFILE": syscall.EMFILE, "ENOMEM": syscall.ENOMEM,
+}
+
+// A row is a call that fails, and what is about it.
+type row struct {
+	fault faultsource.Fault // Call, Path, After and From
+	// kept is what the snapshot has of the path where the fault stays: with
+	// another snapshot before it, and without.
+	kept keptForm
+	// below says that what is below the path shares its fate.
+	below bool
+}
+
+// A keptForm is how the last good copy is kept.
+type keptForm int
+
+const (
+	notKept    keptForm = iota // no cell of the row is
+	wholeEntry                 // the entry is as it was; where it was not, it is left out
+	content                    // the file is as it was; where it was not, it has no content
+	xattrs                     // the entry is as it is, with the xattrs that it had
+	directory                  // all below is as it was; where it was not, nothing is known
+)
+
+const (
+	aDirectory, aFile, aLink = "dir", "dir/file", "dir/link"
+	further                  = 150 << 10 // in a file of fileBytes; the first read is shorter
+	fileBytes                = 200 << 10
+)
+
+var rows = map[string]row{
+	"open root":                     {fault: faultsource.Fault{Call: faultsource.OpenRoot}},
+	"open root, by the reader":      {fault: faultsource.Fault{Call: faultsource.OpenRoot, After: 1}},
+	"resolve":                       {fault: faultsource.Fault{Call: faultsource.Resolve}},
+	"check":                         {fault: faultsource.Fault{Call: faultsource.Check}},
+	"check, by the reader":          {fault: faultsource.Fault{Call: faultsource.Check, After: 1}},
+	"open directory, the root":      {fault: faultsource.Fault{Call: faultsource.OpenDirectory}},
+	"list, the root":                {fault: faultsource.Fault{Call: faultsource.List}},
+	"open directory":                {faultsource.Fault{Call: faultsource.OpenDirectory, Path: aDirectory}, directory, true},
+	"stat directory":                {faultsource.Fault{Call: faultsource.StatDirectory, Path: aDirectory}, directory, true},
+	"list":                          {faultsource.Fault{Call: faultsource.List, Path: aDirectory}, directory, true},
+	"list, the rest":                {faultsource.Fault{Call: faultsource.List, Path: aDirectory, After: 1}, directory, true},
+	"directory xattrs":              {faultsource.Fault{Call: faultsource.DirectoryXattrs, Path: aDirectory}, xattrs, false},
+	"stat entry":                    {faultsource.Fault{Call: faultsource.StatEntry, Path: aFile}, wholeEntry, false},
+	"read link":                     {faultsource.Fault{Call: faultsource.ReadLink, Path: aLink}, wholeEntry, false},
+	"entry xattrs":                  {faultsource.Fault{Call: faultsource.EntryXattrs, Path: aLink}, xattrs, false},
+	"open directory, by the reader": {faultsource.Fault{Call: faultsource.OpenDirectory, Path: aDirectory, After: 1}, content, false},
+	"open file":                     {faultsource.Fault{Call: faultsource.OpenFile, Path: aFile}, content, false},
+	"stat file":                     {faultsource.Fault{Call: faultsource.StatFile, Path: aFile}, content, false},
+	"stat file, once it was read":   {faultsource.Fault{Call: faultsource.StatFile, Path: aFile, After: 1}, content, false},
+	"extent":                        {faultsource.Fault{Call: faultsource.Extent, Path: aFile}, content, false},
+	"read":                          {faultsource.Fault{Call: faultsource.Read, Path: aFile}, content, false},
+	"read, further on":              {faultsource.Fault{Call: faultsource.Read, Path: aFile, From: further}, content, false},
+	"file xattrs":                   {faultsource.Fault{Call: faultsource.FileXattrs, Path: aFile}, xattrs, false},
+}
+
+// A cell is one fault, and what comes of it.
+type cell struct {
+	row
+	column string
+	want   string
+	once   bool
+	later  bool // there is a good snapshot before
+}
+
+func (c *cell) String() string {
+	times, when := "always", "first"
+	if c.once {
+		times = "once"
+	}
+	if c.later {
+		when = "later"
+	}
+	return fmt.Sprintf("%s, %s, in the %s snapshot", c.column, times, when)
+}
+
+// inject has the fault happen from now on.
+func (c *cell) inject(s *faultsource.Source) *faultsource.Injected {
+	f := c.fault
+	if c.once {
+		f.Times = 1
+	}
+	if c.column == "short" {
+		f.Short = true
+	} else {
+		f.Err = faultsource.Posix(f.Call, errnos[c.column])
+	}
+	return s.Inject(f)
+}
+
+// cells are those of each row: for each outcome the first column that has it,
+// and all columns in the target "long".
+func cells(t *testing.T) map[string][]cell {
+	lines := strings.Split(strings.Trim(matrix, "\n"), "\n")
+	columns := strings.Fields(lines[0])
+	all := map[string][]cell{}
+	for _, line := range lines[1:] {
+		words := strings.Fields(line)
+		name, wants := strings.Join(words[:len(words)-len(columns)], " "), words[len(words)-len(columns):]
+		r, ok := rows[name]
+		if !ok {
+			t.Fatalf("what is %q?", name)
+		}
+		tried := map[string]bool{}
+		for i, column := range columns {
+			if wants[i] == "-" || tried[wants[i]] && column != "short" && !testtarget.Runs(testtarget.Long) {
+				continue
+			}
+			tried[wants[i]] = true
+			once, always, two := strings.Cut(wants[i], "/")
+			if !two {
+				always = once
+			}
+			for _, later := range []bool{false, true} {
+				all[name] = append(all[name], cell{r, column, once, true, later}, cell{r, column, always, false, later})
+			}
+		}
+	}
+	if len(all) != len(rows) {
+		t.Fatalf("%d rows in the table, %d calls", len(all), len(rows))
+	}
+	return all
+}
+
+func TestMatrixOfFaults(t *testing.T) {
+	for name, cells := range cells(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newFaultyMachine(t)
+			for _, c := range cells {
+				m.try(&c)
+			}
+		})
+	}
+}
+
+// try tries one cell, with a shard of its own.
+func (m *faultyMachine) try(c *cell) {
+	m.Helper()
+	m.newShard(c.fault.Call == faultsource.Resolve)
+	defer func() {
+		if m.Failed() {
+			m.Fatalf("%s: want %s", c, c.want)
+		}
+	}()
+	var last state
+	if c.later {
+		m.wantTree(m.backup())
+		last = m.tree()
+		m.change()
+	}
+	now := m.tree()
+	tries := 2 // a fault that stays, stays
+	if c.once {
+		tries = 1
+	}
+	for range tries {
+		fault := c.inject(m.faults)
+		snap, err := m.backup()
+		if fault.Happened() == 0 {
+			m.Fatalf("%s: it does not happen", c)
+		}
+		fault.Lift()
+		switch c.want {
+		case "again":
+			if err == nil {
+				m.Errorf("%s: %s", snap.State, snap.Reason)
+			}
+		case "fail":
+			if err != nil || snap.State != backup.Failed || snap.Reason == "" {
+				m.Errorf("%s: %s, error %v", snap.State, snap.Reason, err)
+			}
+		case "good":
+			m.wantTree(snap, err)
+		case "gone":
+			m.wantGone(c, now, snap, err)
+		case "kept":
+			m.wantKept(c, now, last, snap, err)
+		default:
+			m.Fatalf("what is %q?", c.want)
+		}
+	}
+	m.wantTree(m.backup()) // it has healed
+}
+
+// affected reports whether what is at a path shares the fate of the cell.
+func (c *cell) affected(path string) bool {
+	if c.fault.Call == faultsource.OpenDirectory && c.kept == content {
+		// The reader opens the directory for the files that are to be read.
+		return path == aFile || !c.later && filepath.Dir(path) == aDirectory && strings.HasSuffix(path, "file")
+	}
+	return path == c.fault.Path || c.below && strings.HasPrefix(path, c.fault.Path+"/")
+}
+
+// wantGone checks that what is affected is left out and counted, and all else is as it is now.
+func (m *faultyMachine) wantGone(c *cell, now state, snap backup.Snapshot, err error) {
+	m.Helper()
+	got := m.committed(snap, err)
+	want, vanished := state{}, int64(0)
+	for path, e := range now {
+		if !c.affected(path) {
+			want[path] = e
+		} else if !c.below || path == c.fault.Path {
+			vanished++
+		}
+	}
+	if c.below { // its parent lists the directory, of which nothing is known
+		want[c.fault.Path] = entry{kind: backup.Directory, flags: backup.AttributesUnknown}
+	}
+	m.wantState(got, want)
+	if n := snap.Counts; n.Vanished != vanished || n.Errors != 0 || n.Carried != 0 {
+		m.Errorf("%d vanished, %d errors, %d carried; want %d vanished", n.Vanished, n.Errors, n.Carried, vanished)
+	}
+}
+
+// wantKept checks that what is affected is as it was in the last good snapshot,
+// flagged, and all else as it is now; and that a problem says so.
+func (m *faultyMachine) wantKept(c *cell, now, last state, snap backup.Snapshot, err error) {
+	m.Helper()
+	got := m.committed(snap, err)
+	want := state{}
+	var problems []string
+	for path := range mergedKeys(now, last) {
+		e, was := now[path], last[path]
+		if !c.affected(path) {
+			if _, there := now[path]; there {
+				want[path] = e
+			}
+			continue
+		}
+		if !c.below || path == c.fault.Path {
+			problems = append(problems, path)
+		}
+		if e, there := c.keptEntry(path, e, was); there {
+			want[path] = e
+		}
+	}
+	m.wantState(got, want)
+	slices.Sort(problems)
+	said := m.problems(snap.ID)
+	if n := snap.Counts; !slices.Equal(said, problems) || n.Errors != int64(len(problems)) || n.Vanished != 0 || c.later && c.kept != xattrs && n.Carried == 0 {
+		m.Errorf("problems of %q, want %q; counts %+v", said, problems, n)
+	}
+}
+
+// keptEntry is what a snapshot has of an entry that is kept: it is e now, and was something before.
+func (c *cell) keptEntry(path string, e, was entry) (kept entry, there bool) {
+	switch c.kept {
+	case xattrs:
+		e.flags, e.xattrs = backup.XattrsUnreadable, was.xattrs
+		return e, true
+	case content:
+		if !c.later {
+			e.flags, e.content, e.xattrs = backup.Unreadable|backup.ContentMissing, "", ""
+			return e, true
+		}
+	case directory:
+		if path != c.fault.Path {
+			return was, c.later
+		}
+		if !c.later && c.fault.Call != faultsource.List {
+			return entry{kind: backup.Directory, flags: backup.Unreadable | backup.AttributesUnknown}, true
+		}
+		if !c.later { // its own attributes are known; the extended ones are read with its entries
+			e.flags, e.xattrs = backup.Unreadable, ""
+			return e, true
+		}
+	case wholeEntry:
+		if !c.later {
+			return entry{}, false
+		}
+	}
+	was.flags = backup.Unreadable
+	return was, true
+}
+
+func (m *faultyMachine) problems(id backup.SnapshotID) (paths []string) {
+	m.Helper()
+	for p, err := range m.Index.Problems(m.Context(), id) {
+		m.must(err)
+		paths = append(paths, p.Path)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// change changes all that a cell is about, so that each call is made again.
+func (m *faultyMachine) change() {
+	m.Helper()
+	m.changes++
+	dir := filepath.Join(m.dir, aDirectory)
+	m.write(filepath.Join(dir, "file"), fileBytes+m.changes)
+	m.must(os.Remove(filepath.Join(dir, "link")))
+	m.must(os.Symlink(fmt.Sprint("target ", m.changes), filepath.Join(dir, "link")))
+	for _, name := range []string{"", "file", "link"} {
+		m.setXattr(filepath.Join(dir, name), fmt.Sprint("value ", m.changes))
+	}
+	m.must(os.WriteFile(filepath.Join(dir, "sub/below"), fmt.Append(nil, "below ", m.changes), 0o600))
+}

@@ -1,0 +1,55 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Every committer sees that a snapshot is complete, and a segment may take
+// minutes to write. So one committer takes the lease of the commit, which is in
+// the index, and writes the segment. If that committer dies, another takes over
+// when the lease has run out. If two committers write all the same, the index
+// commits one segment, and the other is an orphan.
+
+// errLeaseLost says that another committer has the lease, or that the snapshot
+// has ended.
+var errLeaseLost = errors.New("another committer commits the snapshot, or it has ended")
+
+// releaseWithin bounds how long a committer tries to give a lease back. It may
+// have been told to stop.
+const releaseWithin = 2 * time.Second
+
+// holdLease renews the lease of a commit until release is called. release can
+// give the lease back, so that another committer need not wait for its end. The
+// context is done when the lease is lost.
+func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held context.Context, release func(giveBack bool)) {
+	held, end := context.WithCancelCause(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		every(held, s.times.lease/3, func() {
+			mine, err := s.Index.ClaimCommit(held, id, s.holder, s.times.lease)
+			switch {
+			case err != nil: // if the lease runs out, another committer does the work again
+				s.log.Debug("the lease of a commit cannot be renewed yet", "snapshot", id.Short(), "error", err)
+			case !mine:
+				end(errLeaseLost)
+			}
+		})
+	})
+	return held, func(giveBack bool) {
+		end(nil)
+		renewing.Wait()
+		if !giveBack {
+			return
+		}
+		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+		defer cancel()
+		if _, err := s.Index.ClaimCommit(releasing, id, s.holder, 0); err != nil {
+			s.log.Debug("the lease of a commit runs out by itself", "snapshot", id.Short(), "error", err)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package commit
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// What the store gets to know after the index: how each snapshot ended, and
+// what operators have set. The leader writes what another process has left out.
+
+// recordsAtOnce bounds the snapshots that are held in memory at a time.
+const recordsAtOnce = 100
+
+// recordLoop writes records and catalogs until ctx is done.
+func (s *Service) recordLoop(ctx context.Context) {
+	every(ctx, s.times.record, func() {
+		if err := s.Record(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("the store does not know yet what the index knows", "error", err)
+			s.retry(err)
+		}
+	})
+}
+
+// Record writes the commit records that are missing in the store, and the
+// catalog where it has changed.
+func (s *Service) Record(ctx context.Context) error {
+	missing, err := s.Index.Unrecorded(ctx, nil, recordsAtOnce)
+	for i := range missing {
+		err = errors.Join(err, s.writeRecord(ctx, &missing[i]))
+	}
+	return errors.Join(err, s.writeCatalog(ctx))
+}
+
+// record writes the record of a snapshot that has ended.
+func (s *Service) record(ctx context.Context, id backup.SnapshotID) error {
+	snap, err := s.Index.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	return s.writeRecord(ctx, &snap)
+}
+
+func (s *Service) writeRecord(ctx context.Context, snap *backup.Snapshot) error {
+	record := journal.NewCommit(snap, snap.Ended)
+	data, err := journal.EncodeCommit(s.Keys, snap.ID, record, s.Index.Problems(ctx, snap.ID))
+	if err != nil {
+		return fmt.Errorf("commit record of snapshot %s: %w", snap.ID.Short(), err)
+	}
+	name := store.CommitName(snap.ID)
+	err = s.Store.PutNew(ctx, name, data)
+	if errors.Is(err, backup.ErrExists) {
+		err = s.verify(ctx, name) // another committer was first, and has written the same
+	}
+	if err != nil {
+		return err
+	}
+	return s.Index.Recorded(ctx, snap.ID)
+}
+
+// verify fails unless an object in the store was signed by a committer.
+func (s *Service) verify(ctx context.Context, name string) error {
+	data, err := s.Store.Get(ctx, name, pack.MaxBytes)
+	if err != nil {
+		return err
+	}
+	return pack.Verify(data, name, s.Keys.Repository, s.Keys.Signing.Signer())
+}
+
+// writeCatalog writes the catalog where it differs from the one in the store.
+func (s *Service) writeCatalog(ctx context.Context) error {
+	catalog, err := s.catalog(ctx)
+	if err != nil {
+		return err
+	}
+	lines, err := catalog.Lines()
+	if err != nil {
+		return err
+	}
+	written, err := s.Index.WrittenCatalog(ctx)
+	if err != nil {
+		return err
+	}
+	next := index.WrittenCatalog{Sequence: written.Sequence, Digest: sha256.Sum256(lines)}
+	if next.Digest == written.Digest {
+		return nil
+	}
+	err = backup.ErrExists
+	for errors.Is(err, backup.ErrExists) { // an index that was older has written it
+		next.Sequence++
+		data, encodeErr := journal.EncodeCatalog(s.Keys, next.Sequence, time.Now(), catalog)
+		if encodeErr != nil {
+			return encodeErr
+		}
+		err = s.Store.PutNew(ctx, store.CatalogName(next.Sequence), data)
+	}
+	if err != nil {
+		return err
+	}
+	return s.Index.CatalogWritten(ctx, next)
+}
+
+// catalog returns what operators have set.
+func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
+	c := &journal.Catalog{}
+	filers, err := s.Index.ListFilers(ctx, index.FilerFilter{Retired: true})
+	if err != nil {
+		return nil, err
+	}
+	for i := range filers {
+		c.Filers = append(c.Filers, journal.FilerOf(&filers[i].Filer))
+	}
+	shards, err := s.Index.ListShards(ctx, index.ShardFilter{Retired: true})
+	if err != nil {
+		return nil, err
+	}
+	for i := range shards {
+		c.Shards = append(c.Shards, journal.ShardOf(&shards[i].Shard, shards[i].Filer.Name))
+	}
+	policies, err := s.Index.ListPolicies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range policies {
+		c.Policies = append(c.Policies, journal.PolicyOf(&policies[i]))
+	}
+	return c, nil
+}

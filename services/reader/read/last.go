@@ -1,0 +1,107 @@
+package read
+
+import (
+	"context"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
+)
+
+// An oldPage is what the last snapshot has of the entries of a page.
+type oldPage struct {
+	self    *backup.Entry
+	entries map[string]*backup.Entry // nil: none
+}
+
+// oldEntry returns what the last snapshot has of an entry of the page, or, of
+// no name, of the directory itself; nil where it has nothing.
+func (b *batch) oldEntry(ctx context.Context, at *place, p *page, name string) (*backup.Entry, error) {
+	if err := b.readOld(ctx, at, p); err != nil {
+		return nil, err
+	}
+	if name == "" {
+		return p.old.self, nil
+	}
+	return p.old.entries[name], nil
+}
+
+// readOld fetches what the last snapshot has of the page's names: on the page
+// of the same key most of the time, else on others of the directory, of which
+// one is held at a time.
+func (b *batch) readOld(ctx context.Context, at *place, p *page) error {
+	if p.old != nil {
+		return nil
+	}
+	old := &oldPage{entries: make(map[string]*backup.Entry, len(p.Entries))}
+	for i := range p.Entries {
+		old.entries[p.Entries[i].Name] = nil
+	}
+	path, keys, err := b.oldKeys(ctx, at, p)
+	if err != nil {
+		return err
+	}
+	if i := slices.Index(keys, p.Key); i > 0 {
+		keys[0], keys[i] = keys[i], keys[0]
+	}
+	missing := len(old.entries)
+	for i := 0; i < len(keys) && missing > 0; i++ {
+		page, err := b.oldListing(ctx, path, keys[i])
+		if err != nil {
+			return err
+		}
+		missing -= old.take(&page)
+	}
+	p.old = old
+	return nil
+}
+
+// take takes the entries of a page whose names are wanted, and returns how many
+// these are.
+func (old *oldPage) take(page *backup.Page) (found int) {
+	if page.Self != nil {
+		old.self = page.Self
+	}
+	for _, e := range page.Entries { // a copy: the page is not held
+		if before, wanted := old.entries[e.Name]; wanted && before == nil {
+			old.entries[e.Name] = &e
+			found++
+		}
+	}
+	return found
+}
+
+// oldKeys returns which pages the last snapshot has of the directory, and where:
+// it may have been elsewhere then. An inode is given to another directory once it
+// is free, so the birth times have to be the same, too.
+func (b *batch) oldKeys(ctx context.Context, at *place, p *page) (path string, keys []backup.PageKey, err error) {
+	job := &b.msg.Job
+	if job.Base == 0 {
+		return p.Path, nil, nil
+	}
+	keys, err = b.svc.Index.PageKeys(ctx, job.Shard, job.Base, p.Path)
+	if err != nil || len(keys) > 0 || at.dir == nil || job.Compare.OrAll()&backup.CompareInode == 0 {
+		return p.Path, keys, err
+	}
+	now := at.dir.Self()
+	from, moved, err := b.svc.Index.DirectoryByInode(ctx, job.Shard, job.Base, now.Inode)
+	if err != nil || !moved {
+		return p.Path, nil, err
+	}
+	first, err := b.oldListing(ctx, from, 0)
+	if err != nil || first.Self == nil || now.Btime.IsZero() || first.Self.Btime != now.Btime {
+		return p.Path, nil, err
+	}
+	keys, err = b.svc.Index.PageKeys(ctx, job.Shard, job.Base, from)
+	return from, keys, err
+}
+
+// oldListing returns a page of the last snapshot; the zero Page where it is not there.
+func (b *batch) oldListing(ctx context.Context, path string, key backup.PageKey) (backup.Page, error) {
+	job := &b.msg.Job
+	listings, err := b.svc.Index.Listings(ctx, job.Shard, job.Base, []backup.PageName{{Path: path, Key: key}})
+	if err != nil || len(listings) == 0 || listings[0] == nil {
+		return backup.Page{}, err
+	}
+	return listing.DecodePage(backup.PageVersion{Path: path, Key: key, Listing: listings[0]})
+}

@@ -1,0 +1,105 @@
+package read
+
+import (
+	"context"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
+	"github.com/bctl/bctl/internal/source"
+)
+
+// readXattrsAlone reads the xattrs of a file whose content the snapshot has
+// already. A file that has changed since it was walked is read as a whole.
+func (b *batch) readXattrsAlone(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
+	changed := false
+	err = b.again(ctx, at, p, func(bool) error {
+		f, err := at.dir.OpenFile(ctx, e.Name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		now, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if changed = !sameFile(&now, e); changed {
+			return nil
+		}
+		return b.takeXattrs(ctx, e, f.Xattrs)
+	})
+	if changed || source.IsGone(err) {
+		return b.readEntry(ctx, at, p, e) // which decides what becomes of it
+	}
+	if err != nil {
+		return true, b.xattrsFailed(ctx, at, p, e, err)
+	}
+	return true, nil
+}
+
+// readOwnXattrs reads the xattrs of a page's directory, or of one of its
+// entries that is not a regular file. keep is false where it is not there any
+// more.
+func (b *batch) readOwnXattrs(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, _ error) {
+	err := b.again(ctx, at, p, func(bool) error {
+		return b.takeXattrs(ctx, e, func() ([]backup.Xattr, error) { return at.dir.Xattrs(ctx, e.Name, e.Kind) })
+	})
+	switch {
+	case err == nil:
+		return true, nil
+	case e.Name != "" && source.IsGone(err):
+		return false, b.vanished(ctx, at, p, e.Name)
+	}
+	return true, b.xattrsFailed(ctx, at, p, e, err)
+}
+
+// takeXattrs gives e the xattrs that get returns.
+func (b *batch) takeXattrs(ctx context.Context, e *backup.Entry, get func() ([]backup.Xattr, error)) error {
+	xattrs, err := get()
+	if err != nil {
+		return err
+	}
+	e.Flags &^= backup.XattrsWanted | backup.XattrsUnreadable
+	return b.placeXattrs(ctx, e, xattrs, backup.Ref{})
+}
+
+// xattrsFailed keeps the xattrs that the last snapshot has of an entry, which
+// cannot be read now, unless err ends the attempt.
+func (b *batch) xattrsFailed(ctx context.Context, at *place, p *page, e *backup.Entry, err error) error {
+	if isFatal(ctx, err) {
+		return err
+	}
+	if away := b.blame(ctx, err); away != nil {
+		return away
+	}
+	p.again = true
+	b.problem(p, e.Name, "xattr", err)
+	e.Flags = e.Flags&^backup.XattrsWanted | backup.XattrsUnreadable
+	if len(e.Xattrs) > 0 || e.XattrChunk.Length > 0 {
+		return nil // they are the old ones
+	}
+	old, err := b.oldEntry(ctx, at, p, e.Name)
+	if err != nil || old == nil || old.Kind != e.Kind {
+		return err
+	}
+	return b.placeXattrs(ctx, e, old.Xattrs, old.XattrChunk)
+}
+
+// placeXattrs puts xattrs into the entry or, where there is no room, a chunk.
+// They may be in one already.
+func (b *batch) placeXattrs(ctx context.Context, e *backup.Entry, xattrs []backup.Xattr, stored backup.Ref) (err error) {
+	e.Xattrs, e.XattrChunk = nil, stored
+	if len(xattrs) == 0 {
+		return nil
+	}
+	size := 0
+	for i := range xattrs {
+		size += len(xattrs[i].Name) + len(xattrs[i].Value) + 4
+	}
+	if b.inlineBytes+size <= inlineXattrBytes {
+		b.inlineBytes += size
+		e.Xattrs = xattrs
+		return nil
+	}
+	e.XattrChunk, err = b.storeChunk(ctx, listing.EncodeXattrs(nil, xattrs))
+	return err
+}

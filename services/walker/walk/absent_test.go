@@ -1,0 +1,580 @@
+package walk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/faultsource"
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+// fail injects an error into a call of a path: once, or always.
+func (f *fixture) fail(call faultsource.Call, path string, errno syscall.Errno, times int) *faultsource.Injected {
+	return f.source.Inject(faultsource.Fault{Call: call, Path: path, Times: times, Err: faultsource.Posix(call, errno)})
+}
+
+// A mountedFixture is a shard with a file system in it, "mnt".
+type mountedFixture struct {
+	*fixture
+	from    string // what is mounted
+	unmount func()
+}
+
+func newMountedFixture(t *testing.T, below treetest.Tree) *mountedFixture {
+	t.Helper()
+	f := &mountedFixture{fixture: newFixture(t, merged(below, treetest.Tree{"mnt": treetest.Dir(), "plain/file": treetest.File("p")})), from: t.TempDir()}
+	treetest.Make(t, f.from, treetest.Tree{
+		"a/file": treetest.File("a"), "a/deep/file": treetest.File("d"), "b/file": treetest.File("b"), "top": treetest.File("t"), "link": treetest.Symlink("top"),
+	})
+	f.mount()
+	return f
+}
+
+func (f *mountedFixture) mount() {
+	f.Helper()
+	f.unmount = treetest.Bind(f.fixture, f.from, filepath.Join(f.dir, "mnt"))
+}
+
+// attempt walks the tasks of a snapshot once each, in slices of so many
+// directories, until none is left that can be walked. It returns why attempts
+// ended, and why the snapshot failed.
+func (f *fixture) attempt(s backup.Snapshot, directories int) (ends []error, failed string) {
+	f.Helper()
+	f.svc.budgets = budgetOf(directories)
+	for {
+		tasks, err := f.index.ClaimTasks(f.Context(), f.claim(s))
+		must(f, err)
+		if len(tasks) == 0 {
+			return ends, ""
+		}
+		for i := range tasks {
+			err := f.walk(f.Context(), &tasks[i])
+			parts := f.take()
+			if err != nil {
+				ends = append(ends, err)
+				continue
+			}
+			if last := parts[len(parts)-1]; last.Failed != "" {
+				return ends, last.Failed
+			}
+			f.apply(parts...)
+		}
+	}
+}
+
+// A file system that is unmounted while the tree is walked takes nothing with
+// it: wherever that happens, no result says that its files are gone. The
+// attempt is left to others, or, where there are none, the snapshot fails. The
+// next keeps the last good copy, and says so, for as long as it is away.
+func TestMountVanishesInMidWalk(t *testing.T) {
+	below := treetest.Tree{"mnt/a/file": treetest.File("another"), "mnt/a/below": treetest.File("x")}
+	for name, test := range map[string]struct {
+		below       treetest.Tree // the mount
+		at          string        // the directory before which it is unmounted
+		directories int           // of one slice
+		alone, base bool
+	}{
+		"others, with a base":             {nil, "mnt/a", 1, false, true},
+		"others, without a base":          {nil, "mnt/a", 1, false, false},
+		"alone, with a base":              {nil, "mnt/b", 1, true, true},
+		"alone, without a base":           {nil, "mnt/b", 1, true, false},
+		"in one slice, with a base":       {nil, "mnt/a", 1000, false, true},
+		"in one slice, without a base":    {nil, "mnt/a", 1000, false, false},
+		"below is the same, with a base":  {below, "mnt/a", 1, false, true},
+		"below is the same, without":      {below, "mnt/a", 1, false, false},
+		"below is the same, in one slice": {below, "mnt/a", 1000, false, true},
+		"after the last directory":        {nil, "plain", 1000, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newMountedFixture(t, test.below)
+			if test.base {
+				f.wantTree(f.snapshot())
+			}
+			f.svc.opts.Alone, f.svc.opts.Directories = test.alone, 1
+			f.source.Inject(faultsource.Fault{Call: faultsource.OpenDirectory, Path: test.at, Times: 1, Do: f.unmount})
+			s := f.begin()
+			ends, failed := f.attempt(s, test.directories)
+			if got := failed != ""; got != test.alone || failed != "" && !strings.Contains(failed, `"mnt" is not mounted any more`) {
+				t.Errorf("the snapshot fails: %q", failed)
+			}
+			if !test.alone && (len(ends) == 0 || slices.ContainsFunc(ends, func(err error) bool { return !source.IsOtherTree(err) })) {
+				t.Errorf("attempts ended with %v, want that another tree is there", ends)
+			}
+			must(t, f.index.Fail(t.Context(), s.ID, "test", f.now))
+			f.wantKept(test.base, len(test.below))
+		})
+	}
+}
+
+// wantKept makes snapshots while nothing is mounted, and one when it is again.
+func (f *mountedFixture) wantKept(base bool, below int) {
+	f.Helper()
+	f.svc.budgets = budgetOf(1000)
+	for range 2 {
+		w := f.snapshot()
+		if !base {
+			w.wantProblems(f)
+			f.wantTree(w)
+			continue
+		}
+		w.wantProblems(f, "mnt: open")
+		state := f.state(w)
+		for path, flags := range map[string]backup.Flags{"mnt/": backup.Unreadable | backup.Boundary, "mnt/a/file": 0, "mnt/a/deep/file": 0, "mnt/top": 0, "mnt/link": 0} {
+			if e, ok := state[path]; !ok || e.Flags != flags || !slices.Equal(e.Content.Refs, contentOf(&e).Refs) {
+				f.Errorf("%q: %+v, want it with flags %b", path, e, flags)
+			}
+		}
+		if _, ok := state["mnt/a/below"]; ok {
+			f.Error("what is below the mount is in the snapshot")
+		}
+		// mnt, a, deep and b, with four files and a link
+		if c := w.counts; c.Carried != 4+5 || c.Files != 1+5 || c.Directories != 2+4 || c.Vanished != 0 {
+			f.Errorf("counts %+v", c)
+		}
+	}
+	f.mount()
+	w := f.snapshot()
+	w.wantProblems(f)
+	f.wantTree(w)
+	for path, e := range f.state(w) {
+		if want := path == "mnt/"; e.Flags&backup.Boundary != 0 != want || e.Flags&backup.Flawed != 0 {
+			f.Errorf("%q has the flags %b", path, e.Flags)
+		}
+	}
+	again := f.snapshot()
+	again.wantPages(f)
+}
+
+// Who says so takes what is there in the place of what was mounted.
+func TestUnmountedIsBelieved(t *testing.T) {
+	for name, request := range map[string]func(f *mountedFixture){
+		"allow shrink":    func(f *mountedFixture) { f.request.AllowShrink = true },
+		"one file system": func(f *mountedFixture) { f.selection.OneFileSystem = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newMountedFixture(t, treetest.Tree{"mnt/below": treetest.File("x")})
+			f.snapshot()
+			f.unmount()
+			request(f)
+			w := f.snapshot()
+			w.wantProblems(t)
+			f.wantTree(w)
+		})
+	}
+}
+
+// A mount whose directory went with it, as automounters do it, is not deleted.
+func TestMountPointIsGoneToo(t *testing.T) {
+	f := newMountedFixture(t, treetest.Tree{"mnt/below": treetest.File("x")})
+	f.snapshot()
+	f.unmount()
+	if err := os.RemoveAll(filepath.Join(f.dir, "mnt")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w := f.snapshot()
+		w.wantProblems(t, "mnt: open")
+		state := f.state(w)
+		if state["mnt/top"].Kind != backup.File || state["mnt/"].Flags&backup.Unreadable == 0 || w.counts.Carried == 0 {
+			t.Errorf("counts %+v, mnt %+v", w.counts, state["mnt/"])
+		}
+	}
+	f.request.AllowShrink = true
+	w := f.snapshot()
+	w.wantProblems(t)
+	f.wantTree(w)
+}
+
+// The same of a file that was mounted over another.
+func TestMountedFileIsGone(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"d/hosts": treetest.File("below"), "d/other": treetest.File("o")})
+	from := filepath.Join(t.TempDir(), "from")
+	if err := os.WriteFile(from, []byte("mounted"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(f.dir, "d/hosts")
+	if err := unix.Mount(from, at, "", unix.MS_BIND, ""); err != nil {
+		t.Skip("this user may not mount: ", err)
+	}
+	unmount := sync.OnceFunc(func() { must(f, unix.Unmount(at, unix.MNT_DETACH)) })
+	t.Cleanup(unmount)
+	first := f.state(f.snapshot())["d/hosts"]
+	unmount()
+	for range 2 {
+		w := f.snapshot()
+		w.wantProblems(t, "d/hosts: open")
+		if e := f.state(w)["d/hosts"]; e.Size != first.Size || e.Mtime != first.Mtime || e.Flags&backup.Unreadable == 0 {
+			t.Errorf("%+v, want %+v", e, first)
+		}
+	}
+	f.request.AllowShrink = true
+	w := f.snapshot()
+	w.wantProblems(t)
+	f.wantTree(w)
+}
+
+// What is mounted and left out may go without a word.
+func TestMountThatIsLeftOutMayGo(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"mnt": treetest.Dir(), "plain/file": treetest.File("p")})
+	unmount := treetest.Tmpfs(t, filepath.Join(f.dir, "mnt"))
+	f.selection.OneFileSystem = true
+	f.source.Inject(faultsource.Fault{Call: faultsource.OpenDirectory, Path: "plain", Do: unmount})
+	f.svc.opts.Directories = 1
+	w := f.snapshot()
+	w.wantProblems(t)
+	if _, ok := f.state(w)["plain/file"]; !ok || w.counts.Vanished != 0 {
+		t.Errorf("counts %+v", w.counts)
+	}
+}
+
+// A large directory at which a file system began is kept as any other.
+func TestUnmountedLargeDirectory(t *testing.T) {
+	f := newMountedFixture(t, merged(files("mnt", 300)))
+	f.snapshot()
+	f.unmount()
+	f.svc.spillEntries = 100
+	w := f.snapshot()
+	w.wantProblems(t, "mnt: open")
+	state := f.state(w)
+	if _, below := state["mnt/file-000000"]; below || state["mnt/top"].Kind != backup.File {
+		t.Errorf("the snapshot has what is below the mount: %v; top: %+v", below, state["mnt/top"])
+	}
+}
+
+// A walker that sees another tree at the source, or none, says nothing of what
+// it sees: not as the first, and not further down.
+func TestBlindWalker(t *testing.T) {
+	blind := map[string]func(f *fixture){
+		"an empty directory": func(f *fixture) { must(f, os.Mkdir(f.dir, 0o755)) },
+		"another tree":       func(f *fixture) { treetest.Make(f, f.dir, home) },
+		"nothing":            func(*fixture) {},
+		"no directory":       func(f *fixture) { must(f, os.WriteFile(f.dir, nil, 0o600)) },
+		"something mounted over it": func(f *fixture) {
+			must(f, os.Rename(f.dir+"-meant", f.dir))
+			treetest.Tmpfs(f, f.dir)
+		},
+	}
+	for name, becomeBlind := range blind {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, home)
+			f.snapshot()
+			s := f.begin()
+			f.svc.budgets = budgetOf(1)
+			tasks, err := f.index.ClaimTasks(t.Context(), f.claim(s))
+			must(t, err)
+			root := tasks[0]
+			f.rename("", "../shard-meant") // another machine's, on which it is not mounted
+			becomeBlind(f)
+			child := root
+			child.Directories, child.Generation = []string{"ann/mail"}, 1
+			for _, test := range []struct {
+				task    backup.WalkTask
+				attempt int32
+				looks   int
+				fails   bool
+			}{
+				{root, 1, 1, false}, {root, 9, rootLooks - 1, false}, {root, 1, rootLooks, true},
+				{child, 1, 1, false}, {child, 1, 100, false}, {child, childAttempts, childLooks - 1, false}, {child, childAttempts, childLooks, true},
+			} {
+				task := &test.task
+				task.Attempt = test.attempt
+				err := f.look(t.Context(), task, test.looks)
+				sent := f.take()
+				if !test.fails && (!source.IsOtherTree(err) || len(sent) > 0) {
+					t.Errorf("generation %d, look %d at attempt %d: error %v, sent %+v; want that another tree is there",
+						task.Generation, test.looks, test.attempt, err, sent)
+				}
+				if test.fails && (err != nil || len(sent) != 1 || sent[0].Failed == "" || len(sent[0].Pages)+len(sent[0].Removed) > 0) {
+					t.Errorf("generation %d, look %d at attempt %d: error %v, sent %+v; want that the snapshot fails",
+						task.Generation, test.looks, test.attempt, err, sent)
+				}
+			}
+		})
+	}
+}
+
+// Who says that the root is another takes it, and what it has.
+func TestNewRoot(t *testing.T) {
+	f := newFixture(t, home)
+	f.snapshot()
+	f.remove("")
+	treetest.Make(t, f.dir, treetest.Tree{"other": treetest.File("x")})
+	if _, failed := f.attempt(f.begin(), 1000); failed != "" {
+		t.Errorf("the first attempt fails the snapshot: %s", failed)
+	}
+	running, err := f.index.BeginSnapshot(t.Context(), f.shard.ID, backup.Snapshot{}, f.now)
+	if !errors.Is(err, backup.ErrRunning) {
+		t.Fatal(err)
+	}
+	must(t, f.index.Fail(t.Context(), running.ID, "test", f.now))
+	f.request.NewRoot = true
+	f.wantTree(f.snapshot())
+	f.request.NewRoot = false
+	f.wantTree(f.snapshot())
+}
+
+// Where nothing tells the root from others, a directory is gone only if another
+// that was seen is there.
+func TestGoneWithoutAnIdentity(t *testing.T) {
+	for name, test := range map[string]struct {
+		directories []string
+		gone        bool
+	}{
+		"alone":              {[]string{"ann"}, false},
+		"with one that is":   {[]string{"ann", "bob"}, true},
+		"below one that is":  {[]string{"bob/gone"}, true},
+		"with one that went": {[]string{"ann", "empty"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, merged(home, treetest.Tree{"bob/gone/file": treetest.File("x")}))
+			f.compare = backup.CompareMtime | backup.CompareCtime
+			f.snapshot()
+			for _, path := range []string{"ann", "empty", "bob/gone"} {
+				f.remove(path)
+			}
+			task := f.rootTask()
+			task.Directories, task.Generation, task.Job.Root, task.Job.Compare = test.directories, 1, backup.Root{FileSystem: task.Job.Root.FileSystem}, f.compare
+			must(t, f.walk(t.Context(), task))
+			var w walked
+			w.add(f.take())
+			if gone := len(w.removed) > 0; gone != test.gone || (w.counts.Carried > 0) == test.gone || (len(w.problems) > 0) == test.gone {
+				t.Errorf("removed %q, carried %d, problems %q", w.removed, w.counts.Carried, w.problems)
+			}
+		})
+	}
+}
+
+// What the file server has forgotten is opened again before anything is said.
+func TestStaleDirectory(t *testing.T) {
+	for _, call := range []faultsource.Call{faultsource.OpenDirectory, faultsource.StatDirectory, faultsource.List} {
+		f := newFixture(t, treetest.Tree{"ann/mail/2": treetest.File("two"), "ann/mail/old/0": treetest.File("zero")})
+		f.snapshot()
+		f.write("ann/mail/2", "two more")
+		f.fail(call, "ann/mail", unix.ESTALE, 1)
+		w := f.snapshot()
+		w.wantProblems(t)
+		f.wantTree(w)
+		always := f.fail(call, "ann/mail", unix.ESTALE, 0)
+		w = f.snapshot()
+		if len(w.problems) != 1 || !strings.HasPrefix(w.problems[0], "ann/mail: ") {
+			t.Errorf("%s: problems %q", call, w.problems)
+		}
+		if e, ok := f.state(w)["ann/mail/2"]; !ok || !slices.Equal(e.Content.Refs, contentOf(&e).Refs) {
+			t.Errorf("%s: %+v, want the last good copy", call, e)
+		}
+		always.Lift()
+		w = f.snapshot()
+		w.wantProblems(t)
+		f.wantTree(w)
+	}
+}
+
+// What vanishes while it is looked at is left out, counted, and nothing else.
+func TestVanishedIsCounted(t *testing.T) {
+	f := newFixture(t, home)
+	f.fail(faultsource.StatEntry, "ann/notes", unix.ENOENT, 1)
+	f.fail(faultsource.ReadLink, "bob/photos/link", unix.ENOENT, 1)
+	f.fail(faultsource.EntryXattrs, "bob/pipe", unix.ENOENT, 1)
+	w := f.snapshot()
+	w.wantProblems(t)
+	if c := w.counts; c.Vanished != 3 || c.Errors != 0 || c.Carried != 0 || c.Files != 8-3 {
+		t.Errorf("counts %+v", c)
+	}
+	state := f.state(w)
+	for _, path := range []string{"ann/notes", "bob/photos/link", "bob/pipe"} {
+		if e, ok := state[path]; ok {
+			t.Errorf("%s is in the snapshot: %+v", path, e)
+		}
+	}
+	w = f.snapshot()
+	if w.counts.Vanished != 0 || w.counts.Files != 8 {
+		t.Errorf("counts %+v of the next snapshot", w.counts)
+	}
+}
+
+// Extended attributes that could not be read are said to be so, keep the last
+// good copy, and are read again although nothing else has changed.
+func TestXattrsUnreadable(t *testing.T) {
+	for _, test := range []struct {
+		call  faultsource.Call
+		asked string // by its source
+		path  string // in the snapshot
+	}{
+		{faultsource.DirectoryXattrs, "ann/mail", "ann/mail/"}, {faultsource.EntryXattrs, "bob/photos/link", "bob/photos/link"}, {faultsource.DirectoryXattrs, "", "/"},
+	} {
+		t.Run(test.path, func(t *testing.T) {
+			f := newFixture(t, home)
+			const attribute = "trusted.test" // also of symlinks
+			set := func(value string) {
+				if err := unix.Lsetxattr(filepath.Join(f.dir, test.asked), attribute, []byte(value), 0); err != nil {
+					t.Skip("not tested: ", err)
+				}
+			}
+			set("good")
+			f.snapshot()
+			set("better")
+			for _, times := range []int{1, 1} {
+				f.fail(test.call, test.asked, unix.EIO, times)
+				w := f.snapshot()
+				w.wantProblems(t, strings.TrimSuffix(test.asked, "/")+": xattr")
+				if e := f.state(w)[test.path]; e.Flags != backup.XattrsUnreadable || len(e.Xattrs) != 1 || string(e.Xattrs[0].Value) != "good" {
+					t.Errorf("%+v, want the attribute of the last good copy, flagged", e)
+				}
+			}
+			w := f.snapshot()
+			w.wantProblems(t)
+			if e := f.state(w)[test.path]; e.Flags != 0 || len(e.Xattrs) != 1 || string(e.Xattrs[0].Value) != "better" {
+				t.Errorf("%+v, want what is there now", e)
+			}
+			again := f.snapshot()
+			again.wantPages(t)
+		})
+	}
+}
+
+// What this machine is short of ends the attempt, and is said of no entry.
+func TestShortOfSomething(t *testing.T) {
+	for call, path := range map[faultsource.Call]string{
+		faultsource.OpenDirectory: "ann", faultsource.List: "ann", faultsource.StatEntry: "ann/notes", faultsource.ReadLink: "bob/photos/link",
+		faultsource.DirectoryXattrs: "ann", faultsource.EntryXattrs: "bob/pipe", faultsource.OpenRoot: "",
+	} {
+		for _, errno := range []syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
+			f := newFixture(t, home)
+			task := f.rootTask()
+			f.fail(call, path, errno, 1)
+			if err := f.walk(t.Context(), task); err == nil || source.IsOtherTree(err) || !source.IsTransient(err) {
+				t.Errorf("%s: %v: error %v", call, errno, err)
+			}
+			for _, m := range f.take() {
+				if m.Last {
+					t.Errorf("%s: %v: sent %+v", call, errno, m)
+				}
+			}
+		}
+	}
+}
+
+// The clock of a file server may be behind this machine's: what has changed
+// since may have a time that looks old, and is looked at again.
+func TestRacyByTheTreesClock(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"old/file": treetest.File("o").WithMtime(longAgo)})
+	f.compare = backup.CompareMtime // a time that tests can set
+	lag, skew := time.Minute, time.Second
+	f.source.SetClock(func() (time.Time, time.Duration) { return f.now.Add(-lag), skew })
+	stamp := func(path string, at time.Time) {
+		treetest.Make(t, f.dir, treetest.Tree{path: treetest.File("x").WithMtime(at)})
+		must(t, os.Chtimes(filepath.Join(f.dir, filepath.Dir(path)), longAgo, longAgo))
+	}
+	stamp("just/file", f.now.Add(-lag-skew)) // as the file server stamps it now
+	stamp("before/file", f.now.Add(-lag-skew-time.Millisecond))
+	must(t, os.Chtimes(f.dir, longAgo, longAgo))
+	state := f.state(f.snapshot())
+	for path, want := range map[string]backup.Flags{"just/file": backup.Racy, "before/file": 0, "old/file": 0} {
+		if got := state[path].Flags; got != want {
+			t.Errorf("%s has the flags %b, want %b", path, got, want)
+		}
+	}
+	if w := f.snapshot(); !slices.Equal(w.wanted(t), []string{"just/file"}) {
+		t.Errorf("to read %q", w.wanted(t))
+	}
+}
+
+// Device numbers change from boot to boot: what is on them is not read again,
+// and its links are still links.
+func TestDevicesChangeNumbers(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"a": treetest.Dir(), "b": treetest.Dir()})
+	at := func(name string) string { return filepath.Join(f.dir, name) }
+	images := map[string]string{"a": filepath.Join(t.TempDir(), "a"), "b": filepath.Join(t.TempDir(), "b")}
+	for name, image := range images {
+		treetest.Ext4(t, image)
+		unmount := treetest.Attach(t, image, at(name))
+		treetest.Make(t, at(name), treetest.Tree{"file": treetest.File("of " + name), "link": treetest.HardLink("file")})
+		must(t, os.RemoveAll(filepath.Join(at(name), "lost+found")))
+		unmount()
+	}
+	devices := func(first, second string) (numbers [2]uint64, unmount func()) {
+		one := treetest.Attach(t, images[first], at(first))
+		two := treetest.Attach(t, images[second], at(second))
+		for i, name := range []string{"a", "b"} {
+			var st unix.Stat_t
+			must(t, unix.Stat(at(name), &st))
+			numbers[i] = st.Dev
+		}
+		return numbers, func() { one(); two() }
+	}
+	before, unmount := devices("a", "b")
+	first := f.state(f.snapshot())
+	unmount()
+	after, _ := devices("b", "a")
+	if before[0] != after[1] || before[1] != after[0] {
+		t.Logf("devices %v became %v, and were to be exchanged", before, after)
+	}
+	if before == after {
+		t.Skip("the devices have the numbers that they had")
+	}
+	w := f.snapshot()
+	w.wantPages(t)
+	second := f.state(w)
+	for path, e := range first {
+		if e.Device != 0 || second[path].Inode != e.Inode || !slices.Equal(second[path].Content.Refs, e.Content.Refs) {
+			t.Errorf("%s: %+v became %+v", path, e, second[path])
+		}
+	}
+	if second["a/file"].Inode != second["b/file"].Inode {
+		t.Log("the file systems have other inodes: the test shows less than it might")
+	}
+}
+
+// A root that could be read before, and cannot be now, is left to others: it may
+// be this walker that is refused.
+func TestRootThatIsRefused(t *testing.T) {
+	for _, call := range []faultsource.Call{faultsource.OpenDirectory, faultsource.List} {
+		f := newFixture(t, home)
+		task := f.rootTask()
+		refused := f.fail(call, "", unix.EACCES, 0)
+		must(t, f.walk(t.Context(), task))
+		if sent := f.take(); len(sent) != 1 || !strings.Contains(sent[0].Failed, "permission denied") {
+			t.Errorf("%s: sent %+v, want that the first snapshot fails", call, sent)
+		}
+		must(t, f.index.Fail(t.Context(), task.Job.Snapshot, "test", f.now))
+		refused.Lift()
+		f.snapshot()
+		task = f.rootTask()
+		f.fail(call, "", unix.EACCES, 0)
+		if err := f.walk(t.Context(), task); !source.IsOtherTree(err) || len(f.take()) > 0 {
+			t.Errorf("%s: error %v, want that another walker tries", call, err)
+		}
+		must(t, f.look(t.Context(), task, rootLooks))
+		if sent := f.take(); len(sent) != 1 || !strings.Contains(sent[0].Failed, "permission denied") {
+			t.Errorf("%s: sent %+v, want that the snapshot fails", call, sent)
+		}
+	}
+}
+
+// Check fails while a slice is walked: nothing of it is sent.
+func TestRootIsCheckedBeforeAResultIsSent(t *testing.T) {
+	f := newFixture(t, home)
+	f.snapshot()
+	task := f.rootTask()
+	f.write("readme", "changed")
+	fault := f.source.Inject(faultsource.Fault{Call: faultsource.Check, Err: &source.OtherTreeError{What: "another"}})
+	if err := f.walk(t.Context(), task); !source.IsOtherTree(err) || len(f.take()) > 0 || fault.Happened() == 0 {
+		t.Errorf("error %v", err)
+	}
+	fault.Lift()
+	f.fail(faultsource.Check, "", unix.EIO, 0)
+	if err := f.walk(t.Context(), task); !errors.Is(err, backup.ErrUnavailable) || source.IsOtherTree(err) || len(f.take()) > 0 {
+		t.Errorf("error %v", err)
+	}
+}
