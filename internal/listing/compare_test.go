@@ -143,6 +143,21 @@ func TestIsRacy(t *testing.T) {
 	}
 }
 
+// File systems that keep whole seconds hide changes for longer: a second, or two.
+func TestIsRacyOnCoarseFileSystems(t *testing.T) {
+	from := backup.Time{Sec: 100, Nsec: 5}
+	for at, want := range map[backup.Time]bool{
+		{Sec: 97}: false, {Sec: 98}: false, {Sec: 98, Nsec: 1}: false, {Sec: 99}: true, {Sec: 99, Nsec: 999_999_999}: false, {Sec: 100}: true,
+	} {
+		if got := IsRacy(0, &backup.Entry{Ctime: at}, from); got != want {
+			t.Errorf("ctime %v: racy %v", at, got)
+		}
+		if got := IsRacy(backup.CompareMtime, &backup.Entry{Mtime: at}, from); got != want {
+			t.Errorf("mtime %v: racy %v", at, got)
+		}
+	}
+}
+
 func TestTakeOver(t *testing.T) {
 	name := func(name string, kind backup.Kind) backup.Entry {
 		return with(stored(), func(e *backup.Entry) { e.Name, e.Kind = name, kind })

@@ -120,6 +120,26 @@ func carriedTree(t *testing.T) *fixture {
 	return f
 }
 
+// A directory that was gone before it could be looked at is not restored, and that is no problem.
+func TestVanishedDirectory(t *testing.T) {
+	f := newFixture(t)
+	gone := backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown}
+	f.directory("", f.file("file", "1"), subdirectory("gone"), subdirectory("there"))
+	f.page(backup.Page{Path: "gone", Self: &gone})
+	f.directory("there", f.file("x", "x"), subdirectory("gone"))
+	f.page(backup.Page{Path: "there/gone", Self: &gone})
+	target := filepath.Join(t.TempDir(), "target")
+	for range 2 {
+		sum, obs := f.restore(Options{Target: target, Delete: true})
+		obs.wantProblems(t)
+		if sum.Directories != 2 {
+			t.Errorf("%+v", sum)
+		}
+		wantNames(t, target, "file", "there")
+		wantNames(t, filepath.Join(target, "there"), "x")
+	}
+}
+
 // A directory that could not be read is named once, at the top; below it, nothing of the target is deleted, for what the
 // directory had is not known.
 func TestCarriedDirectories(t *testing.T) {

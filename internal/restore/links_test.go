@@ -318,6 +318,25 @@ func TestInodesThatAreSharedAtTheTarget(t *testing.T) {
 	wantFile(t, filepath.Join(target, "b"), "bbbb")
 }
 
+// A name outside the target is not changed, whatever the number of links says.
+func TestLinkOutsideTheTarget(t *testing.T) {
+	f := newFixture(t)
+	a, b := f.file("a", "aaaa"), f.file("b", "aaaa")
+	for _, e := range []*backup.Entry{&a, &b} {
+		e.Nlink, e.Inode, e.Mode = 2, 77, 0o600
+	}
+	f.directory("", a, b)
+	outside, target := filepath.Join(t.TempDir(), "outside"), t.TempDir()
+	write(t, outside, "aaaa", testTime)
+	check(t, os.Link(outside, filepath.Join(target, "a")))
+	_, obs := f.restore(Options{Target: target})
+	obs.wantProblems(t)
+	if st := stat(t, outside); st.Mode&0o777 != 0o644 || st.Nlink != 1 {
+		t.Errorf("the name outside has mode %o and %d names", st.Mode&0o777, st.Nlink)
+	}
+	wantGroups(t, target, "a b")
+}
+
 // Never keeps what is there: that is no name of the snapshot's file, and nothing is linked to it.
 func TestLinksBesideWhatIsKept(t *testing.T) {
 	f := newFixture(t)

@@ -20,6 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/faultsource"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -271,6 +272,19 @@ func TestUnreadableExcluded(t *testing.T) {
 	f.selection = backup.Selection{Exclude: []string{"names/*"}}
 	w := f.snapshot()
 	w.wantProblems(t)
+}
+
+// A pattern of directories alone says nothing of an entry of which it is not known what it is.
+func TestUnreadableIsNotTakenForADirectory(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"d/cache": treetest.File("c"), "d/other": treetest.File("o")})
+	f.selection = backup.Selection{Exclude: []string{"cache/"}}
+	f.snapshot()
+	f.fail(faultsource.StatEntry, "d/cache", unix.EIO, 0)
+	w := f.snapshot()
+	w.wantProblems(t, "d/cache: stat")
+	if e := f.state(w)["d/cache"]; e.Flags&backup.Unreadable == 0 || e.Size != 1 {
+		t.Errorf("%+v, want the last good copy", e)
+	}
 }
 
 func (f *fixture) chmod(mode os.FileMode, paths ...string) {
