@@ -31,10 +31,7 @@ func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader
 	h := IndexHeader{
 		Version: version, Sequence: sequence, Parts: int(max(1, (bytes+indexPartBytes-1)/indexPartBytes)), Bytes: bytes, Written: written.UTC(),
 	}
-	o, err := newObject(keys, pack.KindIndex)
-	if err != nil {
-		return err
-	}
+	o := &object{keys: keys, kind: pack.KindIndex}
 	for ; h.Part < h.Parts; h.Part++ {
 		n := min(bytes, indexPartBytes)
 		bytes -= n

@@ -38,7 +38,7 @@ type Trust struct {
 type object struct {
 	keys     Keys
 	kind     pack.Kind
-	compress *pack.Compressor
+	compress *pack.Compressor // nil: frames stay as they are
 
 	raw    []byte // frames, one after the other
 	ends   []int  // of frames in raw
@@ -112,9 +112,11 @@ func (o *object) finish(header any, id backup.PackID, name string) ([]byte, erro
 
 // add adds a frame.
 func (o *object) add(w *pack.Writer, raw []byte) error {
-	body, codec := o.compress.Compress(o.body[:0], raw)
-	if codec != pack.CodecNone {
-		o.body = body
+	body, codec := raw, pack.CodecNone
+	if o.compress != nil {
+		if body, codec = o.compress.Compress(o.body[:0], raw); codec != pack.CodecNone {
+			o.body = body
+		}
 	}
 	_, err := w.Add(pack.Frame{Codec: codec, RawLength: len(raw), Body: body})
 	return err
