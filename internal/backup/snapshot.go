@@ -51,11 +51,21 @@ type Counts struct {
 	CommitSeconds   float64 `json:"commit_seconds"`
 }
 
+// MaxCount is the most that a count of a result may be. Sparse files may say that
+// they are larger than that, and larger together than an int64 holds.
+const MaxCount = 1 << 53
+
+// AddBytes adds to Bytes, as far as MaxCount.
+func (c *Counts) AddBytes(n int64) {
+	n = min(max(n, -MaxCount), MaxCount)
+	c.Bytes = min(max(c.Bytes+n, -MaxCount), MaxCount)
+}
+
 // Add adds d to c.
 func (c *Counts) Add(d Counts) {
 	c.Files += d.Files
 	c.Directories += d.Directories
-	c.Bytes += d.Bytes
+	c.AddBytes(d.Bytes)
 	c.FilesNew += d.FilesNew
 	c.FilesChanged += d.FilesChanged
 	c.FilesUnchanged += d.FilesUnchanged

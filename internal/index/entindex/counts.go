@@ -23,7 +23,7 @@ func countsSeconds(c *backup.Counts) [7]*float64 {
 }
 
 // maxCount is the most that one count may be, and the most that a sum shows.
-const maxCount = 1 << 53
+const maxCount = backup.MaxCount
 
 func validCounts(c *backup.Counts) bool {
 	for _, n := range countsIntegers(c) {

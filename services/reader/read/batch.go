@@ -203,7 +203,7 @@ func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Ent
 		b.counts.Bytes -= size
 		return false, nil
 	}
-	b.counts.Bytes += e.Size - size
+	b.counts.AddBytes(min(e.Size, backup.MaxCount) - min(size, backup.MaxCount))
 	b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{FilesDone: 1, BytesDone: e.Size}))
 	return true, nil
 }

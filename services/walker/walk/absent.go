@@ -144,7 +144,7 @@ func (s *slice) carryPage(v *backup.PageVersion, path, from string) (contributio
 	for i := range p.Entries {
 		if e := &p.Entries[i]; e.Kind != backup.Directory {
 			add.counts.Files++
-			add.counts.Bytes += e.Size
+			add.counts.AddBytes(e.Size)
 			add.counts.Carried++
 		}
 	}

@@ -458,7 +458,7 @@ func wanted(entries []backup.Entry) (files int, bytes int64) {
 	for i := range entries {
 		if entries[i].Flags&backup.Wanted != 0 {
 			files++
-			bytes += entries[i].Size
+			bytes += min(entries[i].Size, 1<<50)
 		}
 	}
 	return files, bytes

@@ -297,7 +297,7 @@ func (w *visit) admit() {
 		}
 		w.flagRacy(e)
 		w.counts.Files++
-		w.counts.Bytes += e.Size
+		w.counts.AddBytes(e.Size)
 	}
 }
 

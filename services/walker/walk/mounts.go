@@ -85,7 +85,7 @@ func (w *visit) keepMounts(ctx context.Context, old *oldState) (kept bool, err e
 		at, is := w.find(e.Name)
 		if is { // what the mount had covered
 			w.counts.Files--
-			w.counts.Bytes -= w.entries[at].Size
+			w.counts.AddBytes(-w.entries[at].Size)
 			w.total--
 			w.entries = slices.Delete(w.entries, at, at+1)
 		}
@@ -98,7 +98,7 @@ func (w *visit) keepMounts(ctx context.Context, old *oldState) (kept bool, err e
 		} else {
 			e.Flags |= backup.Unreadable
 			w.counts.Files++
-			w.counts.Bytes += e.Size
+			w.counts.AddBytes(e.Size)
 			w.counts.Carried++
 			w.failed = append(w.failed, e.Name)
 			w.problem(e.Name, "open", errUnmounted)

@@ -441,3 +441,21 @@ func TestBatchesOfASlowFilerAreSmall(t *testing.T) {
 		}
 	}
 }
+
+// Sparse files can be larger together than an int64 holds: whoever makes some does not end the backups of the shard.
+func TestFilesLargerThanAllDisks(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"big": treetest.Dir(), "small": treetest.File("s")})
+	treetest.Tmpfs(t, filepath.Join(f.dir, "big"))
+	for _, name := range []string{"a", "b", "c"} {
+		path := filepath.Join(f.dir, "big", name)
+		must(t, os.WriteFile(path, []byte("content"), 0o600))
+		must(t, os.Truncate(path, 7<<60))
+	}
+	for range 2 {
+		w := f.snapshot()
+		w.wantProblems(t)
+		if w.counts.Bytes != backup.MaxCount || w.counts.Files != 4 {
+			t.Errorf("counts %+v", w.counts)
+		}
+	}
+}
