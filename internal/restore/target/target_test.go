@@ -226,3 +226,25 @@ func TestHasXattrs(t *testing.T) {
 		}
 	}
 }
+
+// Two restores of a snapshot have the same temporary names: there is one at a time.
+func TestOneRestoreAtATime(t *testing.T) {
+	o := Options{Path: filepath.Join(t.TempDir(), "target"), Salt: []byte("snapshot")}
+	first, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(o); !errors.Is(err, backup.ErrRunning) {
+		t.Errorf("second: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -253,6 +254,57 @@ func TestBrokenStore(t *testing.T) {
 	m.wantInterrupted(s.ID)
 	m.wantRestored(&again)
 }
+
+// A hookedStore calls a function before each object is put.
+type hookedStore struct {
+	store.Store
+	put func(name string) error
+}
+
+func (s hookedStore) Put(ctx context.Context, name string, data []byte) error {
+	if err := s.put(name); err != nil {
+		return err
+	}
+	return s.Store.Put(ctx, name, data)
+}
+
+// Whatever happens around the commit point, what a backup returns is what the index has: a snapshot that was committed
+// is no failure, and one that was not is no success.
+func TestEndIsWhatTheIndexHas(t *testing.T) {
+	for _, prefix := range []string{store.PacksPrefix, store.SegmentsPrefix, store.CommitsPrefix, store.CatalogPrefix} {
+		for what, fault := range map[string]func(cancel context.CancelCauseFunc) error{
+			"interrupted": func(cancel context.CancelCauseFunc) error { cancel(errInterrupted); return nil },
+			"full":        func(context.CancelCauseFunc) error { return errBroken },
+			"both":        func(cancel context.CancelCauseFunc) error { cancel(errInterrupted); return errBroken },
+		} {
+			t.Run(prefix+what, func(t *testing.T) {
+				m := newMachine(t)
+				m.grow(0)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				whole := m.Store
+				m.Store = hookedStore{whole, func(name string) error {
+					if strings.HasPrefix(name, prefix) {
+						return fault(cancel)
+					}
+					return nil
+				}}
+				s, err := m.backup(ctx)
+				got, readErr := m.Index.Snapshot(t.Context(), s.ID)
+				m.must(readErr)
+				if (err == nil) != (got.State == backup.Committed) || err == nil && s.State != backup.Committed {
+					t.Errorf("it returns %s, error %v; the index has %s", s.State, err, got.State)
+				}
+				m.Store = whole
+				last, err := m.backup(t.Context())
+				m.must(err)
+				m.wantRestored(&last)
+			})
+		}
+	}
+}
+
+var errInterrupted = errors.New("interrupted")
 
 func TestRootThatIsGoneFailsTheSnapshot(t *testing.T) {
 	m := newMachine(t)
