@@ -76,7 +76,7 @@ TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/fleet
 S3TESTED     := ./internal/store/s3store ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./e2e/testenv
 ALLTESTED     = $(shell go list ./... | grep -v -e /e2e/containers$$ -e /e2e/debian$$)
 
-.PHONY: test test-short test-s3 test-upgrade test-long test-manifests test-independent test-containers test-debian test-all soak fuzz bench bench-scale
+.PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all soak fuzz bench bench-scale
 test: ## what every change must pass, within minutes: needs Go, a C compiler and Postgres
 	$(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(TESTED),$(PACKAGES))
 
@@ -91,6 +91,9 @@ test-upgrade: ## the previous release beside this one
 
 test-long: ## what takes long: random changes and faults repeated more often, large trees
 	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
+
+test-exhaustive: ## every cell of the matrix of faults, every history of pages, more of the model: half an hour
+	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -run '^(TestIndex|TestMatrixOfFaults|TestModel)$$' ./internal/index/... ./services/bctl/embedded
 
 test-manifests: ## deploy/kubernetes, and Prometheus's rules, which need promtool
 	GOWORK=off go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...

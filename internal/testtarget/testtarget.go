@@ -31,6 +31,8 @@ const (
 	Upgrade   Target = "upgrade"   // needs bctl as the previous release had it
 	Manifests Target = "manifests" // needs promtool
 	Long      Target = "long"      // takes long, or repeats what is random more often
+	// Exhaustive tests try all that a table or a set of histories has, where other targets try a part of it.
+	Exhaustive Target = "exhaustive"
 )
 
 // Runs reports whether the tests of a target run.

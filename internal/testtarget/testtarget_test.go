@@ -28,7 +28,7 @@ func TestTargetsAreInTheMakefile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, target := range []testtarget.Target{testtarget.S3, testtarget.Upgrade, testtarget.Manifests, testtarget.Long} {
+	for _, target := range []testtarget.Target{testtarget.S3, testtarget.Upgrade, testtarget.Manifests, testtarget.Long, testtarget.Exhaustive} {
 		_, rule, is := strings.Cut(string(makefile), "\ntest-"+string(target)+":")
 		rule, _, _ = strings.Cut(rule, "\n\n")
 		if !is || !strings.Contains(rule, testtarget.Setting+"="+string(target)) {

@@ -85,8 +85,10 @@ func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	every := 11
 	switch {
-	case testtarget.Runs(testtarget.Long):
+	case testtarget.Runs(testtarget.Exhaustive):
 		every = 1
+	case testtarget.Runs(testtarget.Long):
+		every = 5
 	case testing.Short():
 		every = 37
 	}

@@ -165,7 +165,7 @@ func cells(t *testing.T) map[string][]cell {
 		}
 		tried := map[string]bool{}
 		for i, column := range columns {
-			if wants[i] == "-" || tried[wants[i]] && column != "short" && !testtarget.Runs(testtarget.Long) {
+			if wants[i] == "-" || tried[wants[i]] && column != "short" && !testtarget.Runs(testtarget.Exhaustive) {
 				continue
 			}
 			tried[wants[i]] = true

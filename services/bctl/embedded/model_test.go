@@ -34,11 +34,15 @@ import (
 func TestModel(t *testing.T) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given && !testtarget.Runs(testtarget.Long) {
+	if !given && !testtarget.Runs(testtarget.Exhaustive) {
+		number := "12"
+		if testtarget.Runs(testtarget.Long) {
+			number = "40"
+		}
 		checks := flag.Lookup("rapid.checks").Value
 		before := checks.String()
 		defer func() { _ = checks.Set(before) }() // it was that
-		_ = checks.Set("12")                      // a number
+		_ = checks.Set(number)
 	}
 	r := newRepository(t)
 	runs := 0
