@@ -120,7 +120,7 @@ func carriedTree(t *testing.T) *fixture {
 	return f
 }
 
-// A directory that was gone before it could be looked at is not restored, and that is no problem.
+// A directory that was gone before it could be looked at is named, and not made.
 func TestVanishedDirectory(t *testing.T) {
 	f := newFixture(t)
 	gone := backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown}
@@ -131,8 +131,9 @@ func TestVanishedDirectory(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "target")
 	for range 2 {
 		sum, obs := f.restore(Options{Target: target, Delete: true})
-		obs.wantProblems(t)
-		if sum.Directories != 2 {
+		obs.wantProblems(t, "gone", "there/gone")
+		obs.wantText(t, "gone", "it vanished, or was replaced")
+		if sum.Directories != 2 || sum.Flawed != 2 {
 			t.Errorf("%+v", sum)
 		}
 		wantNames(t, target, "file", "there")

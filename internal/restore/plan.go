@@ -179,6 +179,7 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	if path != "" {
 		p.listed -= p.current.saw(name)
 		if d.self.HadVanished() {
+			p.r.flaw(path, "it vanished, or was replaced, before the backup could look at it; the snapshot has nothing of it")
 			return false
 		}
 		d.inherit(p)

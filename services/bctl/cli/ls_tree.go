@@ -147,5 +147,5 @@ func (l *treeLister) missing(path string, e *backup.Entry) error {
 
 // nameOnly is the entry of a directory of which nothing else is known.
 func nameOnly(e *backup.Entry) *backup.Entry {
-	return &backup.Entry{Name: e.Name, Kind: e.Kind, Inode: e.Inode, Flags: backup.AttributesUnknown}
+	return &backup.Entry{Name: e.Name, Kind: e.Kind, Inode: e.Inode, Flags: backup.Unreadable | backup.AttributesUnknown}
 }

@@ -328,8 +328,8 @@ func (c *cell) keptEntry(path string, e, was entry) (kept entry, there bool) {
 			return e, true
 		}
 	case wholeEntry:
-		if !c.later {
-			return entry{}, false
+		if !c.later { // its name is known
+			return entry{kind: backup.File, flags: backup.Unreadable | backup.ContentMissing | backup.AttributesUnknown}, true
 		}
 	}
 	was.flags = backup.Unreadable
