@@ -56,11 +56,11 @@ func (l large) insert(t testing.TB, f *fleet.Fleet, tree string) {
 		{`INSERT INTO filers (name, walk_tasks, read_batches, labels)
 			SELECT 'filer' || to_char(n, 'FM000'), $2, $3, '{"env": "test"}' FROM generate_series(1, $1::int) AS n`,
 			[]any{l.filers, l.walkTasks, l.readBatches}},
-		{`INSERT INTO shards (filer_id, name, source, last_number)
-			SELECT f.id, 'shard' || to_char(n, 'FM000'), $2, $3 FROM filers AS f, generate_series(1, $1::int) AS n`,
+		{`INSERT INTO shards (shard_key, filer_id, name, source, last_number)
+			SELECT gen_random_uuid(), f.id, 'shard' || to_char(n, 'FM000'), $2, $3 FROM filers AS f, generate_series(1, $1::int) AS n`,
 			[]any{l.shards, "posix://" + tree, l.numbers()}},
-		{`INSERT INTO snapshots (id, number, base, state, started, committed, selection, shard_id, filer_id, source, files, directories, bytes, tasks_announced, tasks_settled)
-			SELECT gen_random_uuid(), n, n - 1, 'committed', at, at + interval '1 hour', '{}', s.id, s.filer_id, s.source, 9, 4, 81, 1, 1
+		{`INSERT INTO snapshots (id, number, base, state, started, sort_time, committed, recorded, selection, shard_id, filer_id, source, files, directories, bytes, tasks_announced, tasks_settled)
+			SELECT gen_random_uuid(), n, n - 1, 'committed', at, at, at + interval '1 hour', true, '{}', s.id, s.filer_id, s.source, 9, 4, 81, 1, 1
 			FROM shards AS s, generate_series(1, $1::int) AS n, LATERAL (SELECT now() - interval '1 day' * ($1 - n + 1) + s.id * interval '1 second' AS at) AS t`,
 			[]any{l.numbers()}},
 		{`UPDATE shards AS s SET last_good = n.id, last_good_number = n.number, last_good_started = n.started, last_good_files = n.files, last_good_bytes = n.bytes

@@ -129,25 +129,27 @@ func integrity(ctx context.Context, p *Parts) Result {
 	return ok("%s read, and whole (SQLite %s)", size(uint64(max(f.SizeBytes, 0))), f.Version)
 }
 
-// workerKey looks whether the key is this repository's.
+// workerKey looks whether the worker key is this repository's.
 func workerKey(ctx context.Context, p *Parts) Result {
-	i, err := p.OpenIndex(ctx)
-	if err != nil {
-		return skip("the index cannot be opened")
-	}
-	defer i.Close()
-	r, err := i.Repository(ctx)
-	if err != nil {
-		return skip("the repository's identity is not known: %s", oneLine(err))
-	}
-	if _, err := repo.ReadWorkerKey(p.Config.WorkerKey, r.ID); err != nil {
-		return fail("bctl init makes it again, where the identity is: without it nothing can be backed up", "%s", oneLine(err))
-	}
-	return ok("%s is this repository's", p.Config.WorkerKey)
+	return keyFile(ctx, p, p.Config.WorkerKey, func(r *backup.Repository) error {
+		_, err := repo.ReadWorkerKey(p.Config.WorkerKey, r.ID)
+		return err
+	})
 }
 
-// committerKey is workerKey for the committer key.
+// committerKey looks whether the committer key is this repository's.
 func committerKey(ctx context.Context, p *Parts) Result {
+	return keyFile(ctx, p, p.Config.CommitterKey, func(r *backup.Repository) error {
+		key, err := repo.ReadCommitterKey(p.Config.CommitterKey, r.ID)
+		if err == nil && key.Signing.Signer() != seal.Signer(r.Signer) {
+			err = fmt.Errorf("%s: the index names another signer: %w", p.Config.CommitterKey, backup.ErrInvalid)
+		}
+		return err
+	})
+}
+
+// keyFile reads the key file at path, as of the repository that the index has.
+func keyFile(ctx context.Context, p *Parts, path string, read func(*backup.Repository) error) Result {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
 		return skip("the index cannot be opened")
@@ -157,14 +159,10 @@ func committerKey(ctx context.Context, p *Parts) Result {
 	if err != nil {
 		return skip("the repository's identity is not known: %s", oneLine(err))
 	}
-	key, err := repo.ReadCommitterKey(p.Config.CommitterKey, r.ID)
-	if err != nil {
-		return fail("bctl init makes it again, where the identity is: without it nothing can be backed up", "%s", oneLine(err))
+	if err := read(&r); err != nil {
+		return fail("put the right file there, or take the wrong one away and run bctl init where the identity is: without it nothing can be backed up", "%s", oneLine(err))
 	}
-	if key.Signing.Signer() != seal.Signer(r.Signer) {
-		return fail("put the committer key of this repository there", "%s is another signer's than the index names", p.Config.CommitterKey)
-	}
-	return ok("%s is this repository's", p.Config.CommitterKey)
+	return ok("%s is this repository's", path)
 }
 
 // A directoryDoctor looks at a store in a directory.

@@ -28,10 +28,7 @@ func (d *directory) remember(name string) {
 // is left alone, and so is all that is in a directory that could not be read
 // when the snapshot was taken: that was reported.
 func (d *directory) deleteOthers() {
-	if d.stale {
-		return
-	}
-	if d.keptEmpty() {
+	if d.stale || d.keptEmpty() {
 		return
 	}
 	if d.attributesUnknown || d.partial || d.forgetful {

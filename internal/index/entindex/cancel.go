@@ -41,15 +41,7 @@ func (x *Index) Cancelled(ctx context.Context, only []backup.SnapshotID) ([]back
 	if only != nil {
 		query.Where(snapshot.IDIn(uuids(only)...))
 	}
-	rows, err := query.All(ctx)
-	if err != nil {
-		return nil, x.Backend.Wrap(err)
-	}
-	list := make([]backup.Snapshot, len(rows))
-	for i, row := range rows {
-		list[i] = toSnapshot(row)
-	}
-	return list, nil
+	return x.allOf(ctx, query)
 }
 
 // basesAtOnce keeps a list of parameters short.

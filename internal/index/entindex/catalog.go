@@ -98,11 +98,24 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 		return nil, x.Backend.Wrap(err)
 	}
 	slices.Reverse(rows)
+	return toSnapshots(rows), nil
+}
+
+// allOf runs a query of snapshots.
+func (x *Index) allOf(ctx context.Context, query *ent.SnapshotQuery) ([]backup.Snapshot, error) {
+	rows, err := query.All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	return toSnapshots(rows), nil
+}
+
+func toSnapshots(rows []*ent.Snapshot) []backup.Snapshot {
 	snapshots := make([]backup.Snapshot, len(rows))
 	for i, row := range rows {
 		snapshots[i] = toSnapshot(row)
 	}
-	return snapshots, nil
+	return snapshots
 }
 
 // ofNames is the condition that a snapshot is of the filer and shard of these names, nil where both are empty. oneShard:

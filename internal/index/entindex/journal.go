@@ -42,15 +42,7 @@ func (x *Index) Unrecorded(ctx context.Context, only []backup.SnapshotID, limit 
 	if only != nil {
 		query.Where(snapshot.IDIn(uuids(only)...))
 	}
-	rows, err := query.All(ctx)
-	if err != nil {
-		return nil, x.Backend.Wrap(err)
-	}
-	list := make([]backup.Snapshot, len(rows))
-	for i, row := range rows {
-		list[i] = toSnapshot(row)
-	}
-	return list, nil
+	return x.allOf(ctx, query)
 }
 
 // Recorded implements index.Committing. It need not be durable: the same record

@@ -284,7 +284,7 @@ func TestServersWithoutConditions(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
-	o.RetryFor = 300 * time.Millisecond
+	o.RetryFor = time.Second
 	for _, c := range []struct {
 		status  int
 		code    string

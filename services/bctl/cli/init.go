@@ -80,13 +80,9 @@ func (c *initCommand) run(ctx context.Context) error {
 // lostIndex returns an error where the store holds backups that no index knows:
 // then an index that init makes would be in the way of the right one.
 func (c *initCommand) lostIndex(ctx context.Context) error {
-	i, err := wire.OpenIndexReadOnly(ctx, c.app.cfg)
-	if err == nil {
-		_, err = i.Repository(ctx)
-		err = errors.Join(err, i.Close())
-	}
-	if lost := c.app.noIndex(ctx, err); errors.Is(lost, repo.ErrIndexLost) {
-		return lost
+	err := c.app.withIndex(ctx, toRead, func(index.Index) error { return nil })
+	if errors.Is(err, repo.ErrIndexLost) {
+		return err
 	}
 	return nil // whatever else is wrong shows when the index is opened to be made
 }

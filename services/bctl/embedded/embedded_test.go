@@ -95,7 +95,7 @@ func TestInterruptedBackupBeginsAgain(t *testing.T) {
 		m.grow(n)
 		for try, done := 0, false; !done; try++ {
 			before := m.last()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(40+100*try))*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(40<<min(try, 12)))*time.Millisecond)
 			s, err := m.backup(ctx)
 			cancel()
 			switch {

@@ -58,7 +58,7 @@ func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _
 	case !source.IsGone(err):
 		return false, err
 	}
-	if notThere := s.hold.believe(ctx, s.tree, s.mountsOf(path)); notThere != nil {
+	if notThere := s.hold.believe(ctx, s.tree, s.mounts.above(path)); notThere != nil {
 		return false, notThere
 	}
 	if job := &s.task.Job; s.task.Generation == 0 || source.IsProven(job.Root, s.tree.Root(), job.Compare) {

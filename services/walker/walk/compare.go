@@ -73,7 +73,7 @@ func (w *visit) oldState(ctx context.Context, gone []backup.PageKey) (old oldSta
 	if err != nil {
 		return old, err
 	}
-	err = w.eachOld(ctx, path, keys, func(p *backup.Page) error {
+	err = w.eachOld(ctx, pageNames(path, keys), func(_ string, p *backup.Page) error {
 		if p.Self != nil {
 			old.self = p.Self
 		}
@@ -161,7 +161,7 @@ func (w *visit) oldPath(ctx context.Context) (string, error) {
 // the root. Inode numbers tell nothing beyond one file system, and on two of them
 // the roots, for one, have the same.
 func (w *visit) mount() (deepest string) {
-	for _, m := range w.slice.mountsOf(w.path) {
+	for _, m := range w.slice.mounts.above(w.path) {
 		if len(m) > len(deepest) {
 			deepest = m
 		}
@@ -171,47 +171,33 @@ func (w *visit) mount() (deepest string) {
 
 // oldMount is mount of a directory in the last snapshot, with its birth time.
 func (w *visit) oldMount(ctx context.Context, path string) (deepest string, born backup.Time, err error) {
-	job := &w.slice.task.Job
 	var names []backup.PageName
 	for above := path; above != ""; above, _ = backup.Split(above) {
 		names = append(names, backup.PageName{Path: above})
 	}
-	listings, err := w.slice.svc.index.Listings(ctx, job.Shard, job.Base, names)
-	if err != nil {
-		return "", born, err
-	}
-	for i, data := range listings {
-		if data == nil {
-			continue
+	found := false
+	err = w.eachOld(ctx, names, func(at string, p *backup.Page) error {
+		if p.Self == nil || found {
+			return nil
 		}
-		p, err := listing.DecodePage(backup.PageVersion{Path: names[i].Path, Listing: data})
-		if err != nil {
-			return "", born, fmt.Errorf("index: shard %d, snapshot %d: %w", job.Shard, job.Base, err)
-		}
-		if p.Self == nil {
-			continue
-		}
-		if names[i].Path == path {
+		if at == path {
 			born = p.Self.Btime
 		}
 		if p.Self.Flags&backup.Boundary != 0 {
-			return names[i].Path, born, nil
+			deepest, found = at, true
 		}
-	}
-	return "", born, nil
+		return nil
+	})
+	return deepest, born, err
 }
 
 // fetchPages of the last snapshot are held at a time.
 const fetchPages = 16
 
-// eachOld calls fn with pages that the last snapshot has of a directory.
-func (w *visit) eachOld(ctx context.Context, path string, keys []backup.PageKey, fn func(*backup.Page) error) error {
+// eachOld calls fn with those of the pages that the last snapshot has, in order.
+func (w *visit) eachOld(ctx context.Context, pages []backup.PageName, fn func(path string, p *backup.Page) error) error {
 	job := &w.slice.task.Job
-	for group := range slices.Chunk(keys, fetchPages) {
-		names := make([]backup.PageName, len(group))
-		for i, key := range group {
-			names[i] = backup.PageName{Path: path, Key: key}
-		}
+	for names := range slices.Chunk(pages, fetchPages) {
 		listings, err := w.slice.svc.index.Listings(ctx, job.Shard, job.Base, names)
 		if err != nil {
 			return err
@@ -220,16 +206,25 @@ func (w *visit) eachOld(ctx context.Context, path string, keys []backup.PageKey,
 			if data == nil {
 				continue
 			}
-			p, err := listing.DecodePage(backup.PageVersion{Path: path, Key: group[i], Listing: data})
+			p, err := listing.DecodePage(backup.PageVersion{Path: names[i].Path, Key: names[i].Key, Listing: data})
 			if err != nil {
 				return fmt.Errorf("index: shard %d, snapshot %d: %w", job.Shard, job.Base, err)
 			}
-			if err := fn(&p); err != nil {
+			if err := fn(names[i].Path, &p); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// pageNames names pages of one directory.
+func pageNames(path string, keys []backup.PageKey) []backup.PageName {
+	names := make([]backup.PageName, len(keys))
+	for i, key := range keys {
+		names[i] = backup.PageName{Path: path, Key: key}
+	}
+	return names
 }
 
 // carryForward adds what the last snapshot has of entries that could not be
@@ -256,7 +251,7 @@ func (w *visit) carryForward(ctx context.Context) error {
 // carryEntries is carryForward for what the last snapshot has at path; known
 // notes which of w.failed those are.
 func (w *visit) carryEntries(ctx context.Context, path string, keys []backup.PageKey, known []bool) error {
-	return w.eachOld(ctx, path, keys, func(p *backup.Page) error {
+	return w.eachOld(ctx, pageNames(path, keys), func(_ string, p *backup.Page) error {
 		for i := range p.Entries {
 			e := &p.Entries[i]
 			n, failed := slices.BinarySearch(w.failed, e.Name)
@@ -453,12 +448,15 @@ func (w *visit) encodePage(p *page) ([]byte, error) {
 	return nil, errors.Join(fmt.Errorf("listing of %d bytes: %w", len(data), backup.ErrInvalid), err)
 }
 
+// mostBytes of one file count in progress and batches: a sparse file may claim more.
+const mostBytes = 1 << 50
+
 // wanted counts the files whose content is to be read, and their bytes.
 func wanted(entries []backup.Entry) (files int, bytes int64) {
 	for i := range entries {
 		if entries[i].Flags&backup.Wanted != 0 {
 			files++
-			bytes += min(entries[i].Size, 1<<50)
+			bytes += min(entries[i].Size, mostBytes)
 		}
 	}
 	return files, bytes

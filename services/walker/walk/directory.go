@@ -200,7 +200,7 @@ func (w *visit) list(ctx context.Context) error {
 		return nil // a mount point is kept, empty
 	}
 	if w.self.Flags&backup.Boundary != 0 {
-		w.slice.sawMount(w.path)
+		w.slice.mounts.add(w.path)
 	}
 	for !w.excluded {
 		from := len(w.entries)

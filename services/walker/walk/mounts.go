@@ -5,56 +5,89 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source"
 )
 
 var errUnmounted = errors.New("the file system that was mounted here is not mounted; its last good copy is kept " +
 	"(bctl backup --allow-shrink takes what is there instead)")
 
+// mountPoints are directories at which file systems were seen to begin. What was
+// found in a tree is believed only while they still do. Its methods may be called
+// concurrently, with any lock held: its own is held by nothing that takes another.
+type mountPoints struct {
+	mu    sync.Mutex
+	paths []string
+}
+
+func (m *mountPoints) add(path string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Contains(m.paths, path) {
+		m.paths = append(m.paths, path)
+	}
+}
+
+// above returns those at and above the paths, sorted.
+func (m *mountPoints) above(paths ...string) (mounts []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.paths) == 0 {
+		return nil
+	}
+	for _, path := range paths {
+		mounts = append(mounts, source.MountsAbove(m.paths, path)...)
+	}
+	slices.Sort(mounts)
+	return slices.Compact(mounts)
+}
+
+func (m *mountPoints) all() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.paths)
+}
+
+// keepsMounts reports whether what was mounted, and is not now, is kept. A
+// backup of one file system leaves out what is mounted, and takes what is below.
+func (s *slice) keepsMounts() bool {
+	return !s.task.Job.AllowShrink && !s.task.Job.Selection.OneFileSystem
+}
+
 // unmounted reports whether a file system began at this directory in the last
 // snapshot, and does not now: what is not there is not deleted (I13).
 func (w *visit) unmounted(old *backup.Entry) bool {
-	job := &w.slice.task.Job
-	return old != nil && len(w.marks) > 0 && old.Flags&backup.Boundary != 0 && w.self.Flags&backup.Boundary == 0 &&
-		!job.AllowShrink && !job.Selection.OneFileSystem // which leaves out what is mounted, and takes what is below
-}
-
-// keepsMounts reports whether what was mounted, and is not there, is kept.
-func (w *visit) keepsMounts() bool {
-	job := &w.slice.task.Job
-	return !job.AllowShrink && !job.Selection.OneFileSystem && !w.excluded
+	return old != nil && len(w.marks) > 0 && old.Flags&backup.Boundary != 0 && w.self.Flags&backup.Boundary == 0 && w.slice.keepsMounts()
 }
 
 // addLostDirectories adds to old.mounts the removed directories at which a file
 // system began: their own pages say so.
 func (w *visit) addLostDirectories(ctx context.Context, old *oldState) error {
-	if !w.keepsMounts() {
+	if !w.slice.keepsMounts() || w.excluded {
 		return nil
 	}
+	var removed []backup.PageName
 	for _, name := range old.removed {
-		path := backup.Join(w.path, name)
-		if w.slice.match.Excluded(path, true) {
-			continue
-		}
-		err := w.eachOld(ctx, path, []backup.PageKey{0}, func(p *backup.Page) error {
-			if p.Self != nil && p.Self.Flags&backup.Boundary != 0 {
-				old.mounts = append(old.mounts, backup.Entry{Name: name, Kind: backup.Directory, Inode: p.Self.Inode, Flags: backup.Boundary})
-			}
-			return nil
-		})
-		if err != nil {
-			return err
+		if path := backup.Join(w.path, name); !w.slice.match.Excluded(path, true) {
+			removed = append(removed, backup.PageName{Path: path})
 		}
 	}
-	return nil
+	return w.eachOld(ctx, removed, func(path string, p *backup.Page) error {
+		if p.Self != nil && p.Self.Flags&backup.Boundary != 0 {
+			_, name := backup.Split(path)
+			old.mounts = append(old.mounts, backup.Entry{Name: name, Kind: backup.Directory, Inode: p.Self.Inode, Flags: backup.Boundary})
+		}
+		return nil
+	})
 }
 
 // lostMounts returns the old entries at which a file was mounted that is not
 // there now. Directories are looked at where they are visited (unmounted), or
 // where they are gone (addLostDirectories).
 func (w *visit) lostMounts(old []backup.Entry) (lost []backup.Entry) {
-	if !w.keepsMounts() {
+	if !w.slice.keepsMounts() || w.excluded {
 		return nil
 	}
 	for i := range old {

@@ -65,7 +65,7 @@ type result struct {
 	answers time.Duration               // that the source took for the stats of part
 	source  string                      // that was taken; for the last part of a root task's result
 	root    backup.Root                 // that is walked; for the same
-	mounts  func(...string) []string    // at and above paths
+	mounts  *mountPoints                // of the slice
 	check   func(context.Context) error // whether what was seen is to be believed; nil: it is
 
 	mu        sync.Mutex
@@ -80,7 +80,7 @@ type result struct {
 }
 
 func newResult(svc *Service, task *backup.WalkTask) *result {
-	return &result{svc: svc, mounts: func(...string) []string { return nil }, part: &backup.SliceWalked{
+	return &result{svc: svc, mounts: &mountPoints{}, part: &backup.SliceWalked{
 		Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt, Run: rand.Uint64(),
 	}}
 }
@@ -168,7 +168,7 @@ func (r *result) endBatch(ctx context.Context) error {
 	for i := range r.batch {
 		paths[i] = r.batch[i].Path
 	}
-	mounts := r.mounts(paths...)
+	mounts := r.mounts.above(paths...)
 	if err := r.room(ctx, r.batchListing+pathsBytes(mounts)); err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (r *result) children(ctx context.Context, directories []string, generation 
 			bytes += len(directories[0]) + pathOverheadBytes
 			directories = directories[1:]
 		}
-		mounts := r.mounts(child...)
+		mounts := r.mounts.above(child...)
 		if err := r.room(ctx, bytes+pathsBytes(mounts)); err != nil {
 			return err
 		}

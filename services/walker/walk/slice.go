@@ -54,7 +54,8 @@ type slice struct {
 	snapshotDir string // at the root: it holds the source snapshots, and is left out
 	marks       *marks
 	result      *result
-	racyFrom    backup.Time // what changed from here on is racy, by the clock that stamps changes
+	mounts      *mountPoints // the task's, and those that were found since
+	racyFrom    backup.Time  // what changed from here on is racy, by the clock that stamps changes
 
 	budget  budget
 	end     time.Time
@@ -66,7 +67,6 @@ type slice struct {
 	stopped     bool
 	directories int
 	entries     int
-	mounts      []string // directories at which file systems begin: the task's, and those that were found since
 }
 
 func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*slice, error) {
@@ -84,12 +84,12 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 		marks:       newMarks(svc.index, task.Job.Shard, task.Job.Base, task.Directories),
 		result:      newResult(svc, task),
 		budget:      svc.budgets[generation],
-		mounts:      slices.Clone(task.Mounts),
+		mounts:      &mountPoints{paths: slices.Clone(task.Mounts)},
 	}
 	now, behind := tree.Clock()
 	s.racyFrom = backup.TimeOf(now.Add(-behind))
-	s.result.check = func(ctx context.Context) error { return h.believe(ctx, tree, s.allMounts()) }
-	s.result.mounts = s.mountsOf
+	s.result.mounts = s.mounts
+	s.result.check = func(ctx context.Context) error { return h.believe(ctx, tree, s.mounts.all()) }
 	if task.Generation == 0 {
 		s.result.root = tree.Root()
 	}
@@ -219,38 +219,6 @@ func (s *slice) done(subdirectories []string, entries int) (spill []string, help
 		help++
 	}
 	return spill, help
-}
-
-// sawMount notes that a file system begins at path.
-func (s *slice) sawMount(path string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.Contains(s.mounts, path) {
-		s.mounts = append(s.mounts, path)
-	}
-}
-
-// mountsOf returns the directories at and above the paths at which file systems
-// were seen to begin.
-func (s *slice) mountsOf(paths ...string) (mounts []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.mounts) == 0 {
-		return nil
-	}
-	for _, path := range paths {
-		mounts = append(mounts, source.MountsAbove(s.mounts, path)...)
-	}
-	slices.Sort(mounts)
-	return slices.Compact(mounts)
-}
-
-// allMounts returns the directories at which file systems were seen to begin:
-// what was found in the tree is believed only while they still do.
-func (s *slice) allMounts() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.mounts)
 }
 
 func (s *slice) stop() {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -86,6 +87,44 @@ func TestCancelledSliceSendsNothing(t *testing.T) {
 			t.Errorf("a cancelled walk sent its last part: %+v", m)
 		}
 	}
+}
+
+// What a slice does at the same time ends: no lock is taken in two orders.
+func TestSliceLocks(t *testing.T) {
+	f := newFixture(t, home)
+	task := f.rootTask()
+	h := f.svc.hold(task, nil)
+	defer h.release()
+	tree, err := f.svc.open(t.Context(), h, &task.Job)
+	must(t, err)
+	defer tree.Close()
+	s, err := newSlice(f.svc, h, task, tree)
+	must(t, err)
+	s.budget = budgetOf(1 << 30)[0]
+	s.end = time.Now().Add(time.Hour)
+	s.mounts.add("mounted")
+	s.result.check = func(context.Context) error { s.mounts.all(); return nil }
+	var group errgroup.Group
+	for _, does := range []func() error{
+		func() error { s.done([]string{"d"}, 1); return nil },
+		func() error { s.next(); return nil },
+		func() error { s.mounts.add("mounted"); return nil },
+		func() error { s.mounts.all(); return nil },
+		func() error { return s.result.children(t.Context(), []string{"mounted/d"}, 0) },
+		func() error {
+			return s.result.add(t.Context(), contribution{path: "mounted", toRead: []pageToRead{{files: batchFiles}}})
+		},
+	} {
+		group.Go(func() error {
+			for range 10_000 {
+				if err := does(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	must(t, group.Wait())
 }
 
 // Random trees, changes and budgets: each snapshot is the tree as it is, each

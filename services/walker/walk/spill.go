@@ -246,7 +246,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 	}
 	if len(w.marks) > 0 {
 		var self *backup.Entry
-		err := w.eachOld(ctx, from, []backup.PageKey{0}, func(p *backup.Page) error { self = p.Self; return nil })
+		err := w.eachOld(ctx, []backup.PageName{{Path: from}}, func(_ string, p *backup.Page) error { self = p.Self; return nil })
 		if err != nil {
 			return nil, err
 		}
@@ -289,7 +289,7 @@ func (w *visit) storeSpilledPage(ctx context.Context, p page, from string, gone 
 	if len(w.pages) > 0 {
 		var old backup.Page
 		if from != w.path || w.marked(key) {
-			err := w.eachOld(ctx, from, []backup.PageKey{key}, func(p *backup.Page) error { old = *p; return nil })
+			err := w.eachOld(ctx, []backup.PageName{{Path: from, Key: key}}, func(_ string, p *backup.Page) error { old = *p; return nil })
 			if err != nil {
 				return err
 			}
@@ -310,7 +310,7 @@ func (w *visit) storeSpilledPage(ctx context.Context, p page, from string, gone 
 
 // endSpilled ends pages that are gone, and directories that are on no page.
 func (w *visit) endSpilled(ctx context.Context, ended []backup.PageKey, gone map[string]bool) error {
-	err := w.eachOld(ctx, w.path, ended, func(old *backup.Page) error {
+	err := w.eachOld(ctx, pageNames(w.path, ended), func(_ string, old *backup.Page) error {
 		for _, name := range listing.RemovedDirectories(nil, old.Entries) {
 			gone[name] = true
 		}
