@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A Root identifies the root of a shard's tree, so that another tree at the
@@ -37,7 +38,7 @@ func (r Root) Differs(s Root, by Compare) string {
 	case by.OrAll()&CompareInode != 0 && r.Inode != 0 && s.Inode != 0 && r.Inode != s.Inode:
 		return fmt.Sprintf("the inode of the root was %d, and is %d", r.Inode, s.Inode)
 	case !r.Born.IsZero() && !s.Born.IsZero() && r.Born != s.Born:
-		return fmt.Sprintf("the root was made at %s, this one at %s", r.Born.Time().Format("2006-01-02 15:04:05Z"), s.Born.Time().Format("2006-01-02 15:04:05Z"))
+		return fmt.Sprintf("the root was made at %s, this one at %s", r.Born.Time().UTC().Format(time.RFC3339Nano), s.Born.Time().UTC().Format(time.RFC3339Nano))
 	}
 	return ""
 }

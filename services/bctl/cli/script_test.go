@@ -23,9 +23,13 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
+// commandTimeout ends a command that hangs: its stacks then say where.
+const commandTimeout = 15 * time.Minute
+
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"bctl": func() {
+			time.AfterFunc(commandTimeout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGQUIT) })
 			os.Exit(Main(Services{Walker: Service(wire.RunWalker), Reader: Service(wire.RunReader), Committer: Service(wire.RunCommitter)}))
 		},
 	})

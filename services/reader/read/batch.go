@@ -143,6 +143,10 @@ type place struct {
 
 func (b *batch) openPlace(ctx context.Context, path string) (at place) {
 	dir, err := b.tree.OpenDirectory(ctx, path)
+	if path == "" && source.IsGone(err) {
+		// The tree is open: its root is there, whatever this call says.
+		err = fmt.Errorf("the root of %s cannot be opened: %v: %w", b.msg.Job.Source, err, backup.ErrUnavailable) //nolint:errorlint // it must not count as gone
+	}
 	if err != nil {
 		return place{err: err}
 	}
