@@ -31,8 +31,7 @@ var Privileges = []Privilege{
 
 	// Committers are the only writers of results. They lead and schedule, too.
 	{"committer", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies"), nil},
-	{"committer", may("SELECT", "INSERT"), in("packs", "chunk_copies", "chunk_lists", "catalogs"), nil},
-	{"committer", may("INSERT"), in("problems"), nil},
+	{"committer", may("SELECT", "INSERT"), in("packs", "chunk_copies", "chunk_lists", "catalogs", "problems"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE"), in("snapshots", "chunks", "leaders"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE", "DELETE"), in("pages", "walk_tasks", "read_batches", "slice_parts"), nil},
 	{"committer", may("SELECT", "INSERT", "DELETE"), in("interrupted_pages"), nil},

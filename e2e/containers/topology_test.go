@@ -25,7 +25,7 @@ var networksOf = map[string][]string{
 // volumesOf is what each can read and (rw) write, beside the tree that is backed up: its own folder of the installation,
 // and nothing of another's. The installation itself, and the identity that opens backups, are in nothing that lasts.
 var volumesOf = map[string][]string{
-	"walker": {"etc-walker"}, "reader": {"etc-reader", "keys"}, "committer": {"etc-committer"},
+	"walker": {"etc-walker"}, "reader": {"etc-reader", "keys"}, "committer": {"committer-keys", "etc-committer"},
 	"postgres": {"etc-postgres", "postgres rw", "postgres-socket rw"}, "versitygw": {"etc-store", "store rw"},
 	"nats1": {"etc-nats1", "nats1 rw"}, "nats2": {"etc-nats2", "nats2 rw"}, "nats3": {"etc-nats3", "nats3 rw"},
 }

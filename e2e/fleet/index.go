@@ -135,9 +135,13 @@ func (x *Index) EndConnections() int64 {
 WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 }
 
-// CheckSettled fails the test unless no work is left of snapshots that have ended.
+// CheckSettled fails the test unless no work is left of snapshots that have ended,
+// and the store has their commit records.
 func (x *Index) CheckSettled() {
 	x.t.Helper()
+	Await(x.t, "commit records", func() bool {
+		return x.Count("SELECT count(*) FROM snapshots WHERE ended IS NOT NULL AND NOT recorded") == 0
+	})
 	for _, table := range []string{"walk_tasks", "read_batches", "slice_parts"} {
 		if n := x.Count("SELECT count(*) FROM " + table); n != 0 {
 			x.t.Errorf("%d rows are left in %s", n, table)

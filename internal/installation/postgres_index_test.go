@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"iter"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/index/pgindex"
 	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/services/committer/commit"
+	"github.com/bctl/bctl/services/committer/schedule"
 )
 
 // Each method of the index is called by a role that it is for, in all that the suite of the port does: so whoever lacks
@@ -80,15 +83,20 @@ func as(t testing.TB, p *Plan, dsn string, role Role) string {
 	return u.String()
 }
 
-// byRoles is an index over a connection a role. Where two roles do something, it is the one with less.
+// committing is all that a committer's process does with the index.
+type committing interface {
+	commit.Index
+	schedule.Index
+}
+
+// byRoles is an index with a connection for each role. What two roles do is ambiguous
+// here, and does not compile: such a method is written out below, and calls both.
 type byRoles struct {
 	index.Admin
 	index.Catalog
 	index.Walking
 	index.Dedup
-	index.Committing
-	index.Leading
-	index.Scheduling
+	committing
 	committer *pgindex.Index
 	all       []*pgindex.Index
 }
@@ -105,8 +113,7 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 	admin, committer, walker, reader, operator := open(Admin), open(Committer), open(Walker), open(Reader), open(Operator)
 	return &byRoles{
-		admin, operator, walker, reader, committer, committer, committer,
-		committer, []*pgindex.Index{admin, committer, walker, reader, operator},
+		admin, operator, walker, reader, committer, committer, []*pgindex.Index{admin, committer, walker, reader, operator},
 	}
 }
 
@@ -142,6 +149,23 @@ func (x *byRoles) ListShards(ctx context.Context, f index.ShardFilter) ([]index.
 		return list, err
 	}
 	return x.Catalog.ListShards(ctx, f)
+}
+
+func (x *byRoles) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
+	if list, err := x.committer.ListPolicies(ctx); err != nil {
+		return list, err
+	}
+	return x.Catalog.ListPolicies(ctx)
+}
+
+// Problems is what committers put into commit records, too.
+func (x *byRoles) Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error] {
+	for _, err := range x.committer.Problems(ctx, id) {
+		if err != nil {
+			return func(yield func(backup.Problem, error) bool) { yield(backup.Problem{}, err) }
+		}
+	}
+	return x.Catalog.Problems(ctx, id)
 }
 
 // Repository and CheckSchema are what everybody asks.

@@ -245,7 +245,7 @@ func (d *database) testPrivileges(t *testing.T) {
 	owner := d.must(t, "admin", Admin)
 	everyone := []string{"goose_db_version", "repositories", "schema_versions"}
 	work := []string{"interrupted_pages", "pages", "read_batches", "slice_parts", "walk_tasks"}
-	written := append([]string{"catalogs", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "snapshots"}, work...)
+	written := append([]string{"catalogs", "chunk_copies", "chunk_lists", "chunks", "leaders", "packs", "problems", "snapshots"}, work...)
 	for _, test := range []struct {
 		folder                         string
 		role                           Role
@@ -255,7 +255,7 @@ func (d *database) testPrivileges(t *testing.T) {
 		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "packs", "pages"}, everyone...), nil, nil, nil},
 		{
 			"committer", Committer, append(append([]string{"filers", "policies", "shards"}, everyone...), written...),
-			append([]string{"problems"}, written...), append([]string{"chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), work,
+			written, append([]string{"chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), work,
 		},
 		{
 			"operator", Operator,

@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"crypto/rand"
+	"iter"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -17,11 +18,19 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// Index is what a committer does with the index.
+// Index is what a committer does with the index. What is not here, its role in
+// the database may not do (migrations.Privileges).
 type Index interface {
 	index.Committing
-	index.Catalog
 	index.Leading
+
+	Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error)
+	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
+	Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error]
+	ExpireLeases(ctx context.Context, id backup.SnapshotID) error
+	ListFilers(ctx context.Context, f index.FilerFilter) ([]index.FilerStatus, error)
+	ListShards(ctx context.Context, f index.ShardFilter) ([]index.ShardStatus, error)
+	ListPolicies(ctx context.Context) ([]backup.Policy, error)
 }
 
 // Options tune a committer; docs/tuning.md says how.
