@@ -11,8 +11,9 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// indexPartBytes is how much of an index file one object has.
-const indexPartBytes = 16 << 20
+// indexPartBytes is how much of an index file one object has: few, for memory
+// that is touched for the first time costs more than sealing does.
+const indexPartBytes = 4 << 20
 
 // An IndexHeader is the header of each part of a copy of an index file.
 type IndexHeader struct {
@@ -32,30 +33,38 @@ func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader
 		Version: version, Sequence: sequence, Parts: int(max(1, (bytes+indexPartBytes-1)/indexPartBytes)), Bytes: bytes, Written: written.UTC(),
 	}
 	o := &object{keys: keys, kind: pack.KindIndex}
+	frame := make([]byte, min(bytes, frameBytes))
 	for ; h.Part < h.Parts; h.Part++ {
-		n := min(bytes, indexPartBytes)
+		name, n := store.IndexName(sequence, h.Part), min(bytes, indexPartBytes)
 		bytes -= n
-		o.reserve(int(n))
-		for n > 0 {
-			frame := int(min(n, frameBytes))
-			from := len(o.raw)
-			o.raw = o.raw[:from+frame]
-			if _, err := io.ReadFull(file, o.raw[from:]); err != nil {
-				return fmt.Errorf("read the index file: %w", err)
-			}
-			o.ends = append(o.ends, len(o.raw))
-			n -= int64(frame)
-		}
-		name := store.IndexName(sequence, h.Part)
-		data, err := o.finish(h, indexPartID(sequence, h.Part), name)
+		data, err := o.copyPart(h, name, file, n, frame)
 		if err != nil {
-			return err
+			return fmt.Errorf("copy the index file: %w", err)
 		}
 		if err := put(name, data); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// copyPart makes a part of the next bytes of a file; frame is storage.
+func (o *object) copyPart(h IndexHeader, name string, file io.Reader, bytes int64, frame []byte) ([]byte, error) {
+	w, err := o.begin(h, indexPartID(h.Sequence, h.Part), int(bytes))
+	if err != nil {
+		return nil, err
+	}
+	for bytes > 0 {
+		n, err := io.ReadFull(file, frame[:min(bytes, int64(len(frame)))])
+		if err != nil {
+			return nil, err
+		}
+		if err := o.add(w, frame[:n]); err != nil {
+			return nil, err
+		}
+		bytes -= int64(n)
+	}
+	return o.end(w, name)
 }
 
 // indexPartID is the pack id of a part of an index copy.

@@ -86,16 +86,8 @@ func (o *object) finish(header any, id backup.PackID, name string) ([]byte, erro
 	if len(o.raw) > o.framed() {
 		o.ends = append(o.ends, len(o.raw))
 	}
-	head, err := json.Marshal(header)
+	w, err := o.begin(header, id, len(o.raw))
 	if err != nil {
-		return nil, err
-	}
-	o.sealed = slices.Grow(o.sealed[:0], len(o.raw)+len(head)+overheadBytes)
-	w, err := pack.NewWriter(o.kind, o.keys.Repository, id, o.keys.Sealer, o.sealed)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.add(w, head); err != nil {
 		return nil, err
 	}
 	start := 0
@@ -105,8 +97,28 @@ func (o *object) finish(header any, id backup.PackID, name string) ([]byte, erro
 		}
 		start = end
 	}
-	o.sealed, err = w.FinishSigned(o.keys.Signing, name)
 	o.raw, o.ends = o.raw[:0], o.ends[:0]
+	return o.end(w, name)
+}
+
+// begin begins a pack with a header, to which frames that come to so many bytes
+// are added.
+func (o *object) begin(header any, id backup.PackID, bytes int) (*pack.Writer, error) {
+	head, err := json.Marshal(header)
+	if err != nil {
+		return nil, err
+	}
+	o.sealed = slices.Grow(o.sealed[:0], bytes+len(head)+overheadBytes)
+	w, err := pack.NewWriter(o.kind, o.keys.Repository, id, o.keys.Sealer, o.sealed)
+	if err != nil {
+		return nil, err
+	}
+	return w, o.add(w, head)
+}
+
+// end signs the pack under that name. The bytes are valid until the next begin.
+func (o *object) end(w *pack.Writer, name string) (_ []byte, err error) {
+	o.sealed, err = w.FinishSigned(o.keys.Signing, name)
 	return o.sealed, err
 }
 

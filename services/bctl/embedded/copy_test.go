@@ -125,7 +125,7 @@ func TestDamagedIndexCopies(t *testing.T) {
 	first := m.backupAndCopy(0)
 	db, err := sql.Open("sqlite", filepath.Join(m.memory, "index.db"))
 	m.must(err)
-	_, err = db.ExecContext(t.Context(), fmt.Sprintf("CREATE TABLE filler AS SELECT randomblob(%d)", 17<<20)) // so that there are two parts
+	_, err = db.ExecContext(t.Context(), fmt.Sprintf("CREATE TABLE filler AS SELECT randomblob(%d)", 5<<20)) // so that there are two parts
 	m.must(errors.Join(err, db.Close()))
 	m.backupAndCopy(1)
 	parts := m.copies()[1:]
