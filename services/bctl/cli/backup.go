@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -120,7 +121,22 @@ func directory(path string) (string, error) {
 	case !info.IsDir():
 		return "", fmt.Errorf("%s is not a directory; back up the one that it is in: %w", path, backup.ErrInvalid)
 	}
-	return filepath.Abs(path)
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if named, err := os.Stat(abs); err == nil && os.SameFile(named, info) {
+		return abs, nil
+	}
+	// There is .. behind a symbolic link: what it leads to is not what is above in the path.
+	wd, err := unix.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("the current directory: %w", err)
+	}
+	if !filepath.IsAbs(path) {
+		path = wd + "/" + path
+	}
+	return filepath.EvalSymlinks(path)
 }
 
 // ofPaths returns the shards that directories of this machine are, made on first use. A path that
