@@ -142,7 +142,7 @@ func TestForgeriesAreRefused(t *testing.T) {
 func TestDamagedObjects(t *testing.T) {
 	k := newKeys(t)
 	for _, g := range genuineObjects(t, k) {
-		step := 1
+		step := 1 + len(g.data)/300
 		if len(g.data) > 4<<10 {
 			step = len(g.data) / 40
 		}

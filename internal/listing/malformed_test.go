@@ -193,7 +193,7 @@ func TestNanosecondsAreChecked(t *testing.T) {
 func TestDamagedGoldenFiles(t *testing.T) {
 	for name := range goldenPages {
 		data := golden(t, name, nil)
-		for n := range data {
+		for n := 0; n < len(data); n += 1 + len(data)/200 {
 			if _, err := Decode(data[:n]); !errors.Is(err, backup.ErrCorrupt) {
 				t.Fatalf("%s cut after %d of %d bytes: error %v", name, n, len(data), err)
 			}
@@ -201,7 +201,7 @@ func TestDamagedGoldenFiles(t *testing.T) {
 		if _, err := Decode(append(slices.Clone(data), 0)); !errors.Is(err, backup.ErrCorrupt) {
 			t.Errorf("%s with a byte more: error %v", name, err)
 		}
-		for bit := 0; bit < 8*len(data); bit += 1 + len(data)/100 {
+		for bit := 0; bit < 8*len(data); bit += 1 + len(data)/30 {
 			damaged := slices.Clone(data)
 			damaged[bit/8] ^= 1 << (bit % 8)
 			decodeStable(t, damaged)

@@ -100,7 +100,7 @@ func TestCutOfABeginningIsThatOfTheWhole(t *testing.T) {
 
 // A file more or less changes the page that it is in, and hardly ever another.
 func TestOneFileChangesOnePage(t *testing.T) {
-	const trials = 200
+	const trials = 60
 	random := rand.New(rand.NewPCG(1, 2))
 	entries := files(20_000)
 	before := pages(entries)

@@ -9,6 +9,7 @@
 package testtarget
 
 import (
+	"flag"
 	"os"
 	"slices"
 	"strings"
@@ -47,4 +48,21 @@ func Need(t testing.TB, target Target) {
 	if !Runs(target) {
 		t.Skipf("make test-%s runs this test; %s=%s does, too", target, Setting, target)
 	}
+}
+
+// Checks makes rapid.Check make so many checks until the test ends, which must
+// not run beside others. Where -rapid.checks is given, that holds.
+func Checks(t testing.TB, number string) {
+	t.Helper()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	if given {
+		return
+	}
+	checks := flag.Lookup("rapid.checks").Value
+	before := checks.String()
+	if err := checks.Set(number); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = checks.Set(before) }) // it was that
 }

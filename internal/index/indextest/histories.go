@@ -80,10 +80,10 @@ func (m *shardModel) after(a *action) (next, begun model) {
 // committed snapshots have what they had, the next one begins with what the last
 // committed one has, the sets of pages add up (commit looks at that), and what
 // failed ones had is left as content. All of them belong to make test-long; else
-// every eleventh is taken.
+// every 23rd is taken.
 func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
-	every := 11
+	every := 23
 	switch {
 	case testtarget.Runs(testtarget.Exhaustive):
 		every = 1

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // testHistory does random things to a shard over some snapshots, of which some
@@ -21,6 +22,9 @@ import (
 func testHistory(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	shards := 0
+	if !testtarget.Runs(testtarget.Long) {
+		testtarget.Checks(t, "30")
+	}
 	rapid.Check(t, func(r *rapid.T) {
 		shards++
 		h := &history{fixture: f, r: r, pages: model{}, interrupted: map[backup.PageName]string{}}

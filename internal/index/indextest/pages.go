@@ -274,7 +274,7 @@ func testMarks(t *testing.T, fresh func(testing.TB) Database) {
 }
 
 func testManyPages(t *testing.T, fresh func(testing.TB) Database) {
-	total := 20_000
+	total := 8_000
 	if testtarget.Runs(testtarget.Long) {
 		total = 100_000
 	}

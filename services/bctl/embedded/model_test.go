@@ -3,7 +3,6 @@ package embedded_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -32,17 +31,12 @@ import (
 //
 //	go test -run TestModel ./services/bctl/embedded -rapid.checks 1000
 func TestModel(t *testing.T) {
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given && !testtarget.Runs(testtarget.Exhaustive) {
-		number := "12"
-		if testtarget.Runs(testtarget.Long) {
-			number = "40"
-		}
-		checks := flag.Lookup("rapid.checks").Value
-		before := checks.String()
-		defer func() { _ = checks.Set(before) }() // it was that
-		_ = checks.Set(number)
+	switch {
+	case testtarget.Runs(testtarget.Exhaustive):
+	case testtarget.Runs(testtarget.Long):
+		testtarget.Checks(t, "40")
+	default:
+		testtarget.Checks(t, "12")
 	}
 	r := newRepository(t)
 	runs := 0

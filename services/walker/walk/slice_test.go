@@ -3,7 +3,6 @@ package walk
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -21,6 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // budgetOf is a budget of directories alone.
@@ -132,10 +132,7 @@ func TestSliceLocks(t *testing.T) {
 func TestAnyTree(t *testing.T) {
 	f := newFixture(t, nil)
 	top := t.TempDir()
-	checks := flag.Lookup("rapid.checks").Value
-	before := checks.String()
-	defer func() { must(t, checks.Set(before)) }()
-	must(t, checks.Set("20")) // of five snapshots each
+	testtarget.Checks(t, "20") // of five snapshots each
 	runs := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		runs++
