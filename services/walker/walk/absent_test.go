@@ -2,6 +2,7 @@ package walk
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,6 +151,101 @@ func TestGoneWithoutAnIdentity(t *testing.T) {
 				t.Errorf("removed %q, carried %d, problems %q", w.removed, w.counts.Carried, w.problems)
 			}
 		})
+	}
+}
+
+// Where nothing lasting tells the root from others, it is known by what is in it:
+// another file system at its path is not taken for one from which all was deleted.
+func TestAnotherTreeWithoutAnIdentity(t *testing.T) {
+	other := treetest.Tree{"x": treetest.File("1"), "y/file": treetest.File("2"), "z": treetest.Symlink("x")}
+	tests := map[string]struct {
+		change  func(f *fixture)
+		refused bool
+	}{
+		"as it was":                {func(*fixture) {}, false},
+		"another":                  {func(f *fixture) { f.replaceAll(other) }, true},
+		"another, large":           {func(f *fixture) { f.replaceAll(files("", 700)) }, true},
+		"an empty one":             {func(f *fixture) { f.replaceAll(nil) }, true},
+		"another of the same":      {func(f *fixture) { f.replaceAll(mine()) }, true},
+		"another of the same, but": {func(f *fixture) { f.compare = backup.CompareMtime | backup.CompareCtime; f.replaceAll(mine()) }, false},
+		"other kinds": {func(f *fixture) {
+			f.compare = backup.CompareMtime
+			f.replaceAll(treetest.Tree{"ann": treetest.File(""), "zoe": treetest.Dir()})
+		}, true},
+		"all but one are others": {func(f *fixture) {
+			f.rename("zoe", "../zoe")
+			f.replaceAll(other)
+			f.rename("../zoe", "zoe")
+		}, false},
+		"all have other names": {func(f *fixture) {
+			f.rename("ann", "../last")
+			f.replaceAll(nil)
+			f.rename("../last", "last")
+		}, true},
+		"excluded":     {func(f *fixture) { f.selection.Exclude = []string{"ann", "zoe", "many-*"}; f.replaceAll(other) }, false},
+		"allow shrink": {func(f *fixture) { f.request.AllowShrink = true; f.replaceAll(other) }, false},
+		"new root":     {func(f *fixture) { f.request.NewRoot = true; f.replaceAll(other) }, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			inMemoryAndSpilled(t, func(t *testing.T, entries int) {
+				f := newFixture(t, mine())
+				f.spill(entries)
+				if w := f.snapshot(); len(w.pages) < 3 {
+					t.Fatalf("%d pages of two directories, want several of the root", len(w.pages))
+				}
+				test.change(f)
+				f.wantRefused(test.refused)
+			})
+		})
+	}
+}
+
+// mine is a tree whose root has several pages.
+func mine() treetest.Tree {
+	tree := treetest.Tree{"ann/file": treetest.File("a"), "zoe": treetest.File("z")}
+	for i := range 520 {
+		tree[fmt.Sprintf("many-%0200d", i)] = treetest.File("")
+	}
+	return tree
+}
+
+// replaceAll replaces what is in the root, which stays what it is.
+func (f *fixture) replaceAll(tree treetest.Tree) {
+	f.Helper()
+	was, err := os.ReadDir(f.dir)
+	must(f, err)
+	treetest.Make(f, f.dir+"-new", tree) // while the old inodes are in use
+	for _, e := range was {
+		f.remove(e.Name())
+	}
+	entries, err := os.ReadDir(f.dir + "-new")
+	must(f, err)
+	for _, e := range entries {
+		f.rename("../"+filepath.Base(f.dir)+"-new/"+e.Name(), e.Name())
+	}
+}
+
+// wantRefused walks the root of a tree of which only the inode number is known,
+// and fails the test unless it is refused, or not.
+func (f *fixture) wantRefused(refused bool) {
+	f.Helper()
+	task := f.rootTask()
+	task.Job.Compare, task.Job.Root = f.compare, backup.Root{FileSystem: task.Job.Root.FileSystem, Inode: task.Job.Root.Inode}
+	err := f.walk(f.Context(), task)
+	if got := source.IsOtherTree(err); got != refused || !refused && err != nil {
+		f.Fatalf("error %v, want that another tree is there: %v", err, refused)
+	}
+	if sent := f.take(); !refused || len(sent) > 0 {
+		if refused || len(sent) == 0 || sent[0].Failed != "" {
+			f.Errorf("sent %+v", sent)
+		}
+		return
+	}
+	f.svc.opts.Alone = true
+	must(f, f.walk(f.Context(), task))
+	if sent := f.take(); len(sent) != 1 || !strings.Contains(sent[0].Failed, "use --new-root or --allow-shrink") || len(sent[0].Pages)+len(sent[0].Removed) > 0 {
+		f.Errorf("sent %+v, want that the snapshot fails", sent)
 	}
 }
 
