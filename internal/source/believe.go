@@ -49,6 +49,13 @@ func IsProven(want, is backup.Root, by backup.Compare) bool {
 	return is.IsUnique(by)
 }
 
+// IsLasting reports whether two roots that do not differ are known to be one,
+// whatever was mounted since the first was seen. Inode numbers do not show it: the
+// roots of most file systems of one type have the same.
+func IsLasting(want, is backup.Root) bool {
+	return want.ID != "" && is.ID != "" || !want.Born.IsZero() && !is.Born.IsZero()
+}
+
 // ResolveRoot is Resolve of the tree with the root that is wanted; errors are
 // those of OpenRoot as well.
 func ResolveRoot(ctx context.Context, s Source, url, pattern string, want backup.Root, by backup.Compare) (resolved string, err error) {

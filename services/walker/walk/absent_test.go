@@ -2,11 +2,11 @@ package walk
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,28 +22,6 @@ import (
 // fail injects an error into a call of a path: once, or always.
 func (f *fixture) fail(call faultsource.Call, path string, errno syscall.Errno, times int) *faultsource.Injected {
 	return f.source.Inject(faultsource.Fault{Call: call, Path: path, Times: times, Err: faultsource.Posix(call, errno)})
-}
-
-// A mountedFixture is a shard with a file system in it, "mnt".
-type mountedFixture struct {
-	*fixture
-	from    string // what is mounted
-	unmount func()
-}
-
-func newMountedFixture(t *testing.T, below treetest.Tree) *mountedFixture {
-	t.Helper()
-	f := &mountedFixture{fixture: newFixture(t, merged(below, treetest.Tree{"mnt": treetest.Dir(), "plain/file": treetest.File("p")})), from: t.TempDir()}
-	treetest.Make(t, f.from, treetest.Tree{
-		"a/file": treetest.File("a"), "a/deep/file": treetest.File("d"), "b/file": treetest.File("b"), "top": treetest.File("t"), "link": treetest.Symlink("top"),
-	})
-	f.mount()
-	return f
-}
-
-func (f *mountedFixture) mount() {
-	f.Helper()
-	f.unmount = treetest.Bind(f.fixture, f.from, filepath.Join(f.dir, "mnt"))
 }
 
 // attempt walks the tasks of a snapshot once each, in slices of so many
@@ -70,185 +48,6 @@ func (f *fixture) attempt(s backup.Snapshot, directories int) (ends []error, fai
 			}
 			f.apply(parts...)
 		}
-	}
-}
-
-// A file system that is unmounted while the tree is walked takes nothing with
-// it: wherever that happens, no result says that its files are gone. The
-// attempt is left to others, or, where there are none, the snapshot fails. The
-// next keeps the last good copy, and says so, for as long as it is away.
-func TestMountVanishesInMidWalk(t *testing.T) {
-	below := treetest.Tree{"mnt/a/file": treetest.File("another"), "mnt/a/below": treetest.File("x")}
-	for name, test := range map[string]struct {
-		below       treetest.Tree // the mount
-		at          string        // the directory before which it is unmounted
-		directories int           // of one slice
-		alone, base bool
-	}{
-		"others, with a base":             {nil, "mnt/a", 1, false, true},
-		"others, without a base":          {nil, "mnt/a", 1, false, false},
-		"alone, with a base":              {nil, "mnt/b", 1, true, true},
-		"alone, without a base":           {nil, "mnt/b", 1, true, false},
-		"in one slice, with a base":       {nil, "mnt/a", 1000, false, true},
-		"in one slice, without a base":    {nil, "mnt/a", 1000, false, false},
-		"below is the same, with a base":  {below, "mnt/a", 1, false, true},
-		"below is the same, without":      {below, "mnt/a", 1, false, false},
-		"below is the same, in one slice": {below, "mnt/a", 1000, false, true},
-		"after the last directory":        {nil, "plain", 1000, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newMountedFixture(t, test.below)
-			if test.base {
-				f.wantTree(f.snapshot())
-			}
-			f.svc.opts.Alone, f.svc.opts.Directories = test.alone, 1
-			f.source.Inject(faultsource.Fault{Call: faultsource.OpenDirectory, Path: test.at, Times: 1, Do: f.unmount})
-			s := f.begin()
-			ends, failed := f.attempt(s, test.directories)
-			if got := failed != ""; got != test.alone || failed != "" && !strings.Contains(failed, `"mnt" is not mounted any more`) {
-				t.Errorf("the snapshot fails: %q", failed)
-			}
-			if !test.alone && (len(ends) == 0 || slices.ContainsFunc(ends, func(err error) bool { return !source.IsOtherTree(err) })) {
-				t.Errorf("attempts ended with %v, want that another tree is there", ends)
-			}
-			must(t, f.index.Fail(t.Context(), s.ID, "test", f.now))
-			f.wantKept(test.base, len(test.below))
-		})
-	}
-}
-
-// wantKept makes snapshots while nothing is mounted, and one when it is again.
-func (f *mountedFixture) wantKept(base bool, below int) {
-	f.Helper()
-	f.svc.budgets = budgetOf(1000)
-	for range 2 {
-		w := f.snapshot()
-		if !base {
-			w.wantProblems(f)
-			f.wantTree(w)
-			continue
-		}
-		w.wantProblems(f, "mnt: open")
-		state := f.state(w)
-		for path, flags := range map[string]backup.Flags{"mnt/": backup.Unreadable | backup.Boundary, "mnt/a/file": 0, "mnt/a/deep/file": 0, "mnt/top": 0, "mnt/link": 0} {
-			if e, ok := state[path]; !ok || e.Flags != flags || !slices.Equal(e.Content.Refs, contentOf(&e).Refs) {
-				f.Errorf("%q: %+v, want it with flags %b", path, e, flags)
-			}
-		}
-		if _, ok := state["mnt/a/below"]; ok {
-			f.Error("what is below the mount is in the snapshot")
-		}
-		// mnt, a, deep and b, with four files and a link
-		if c := w.counts; c.Carried != 4+5 || c.Files != 1+5 || c.Directories != 2+4 || c.Vanished != 0 {
-			f.Errorf("counts %+v", c)
-		}
-	}
-	f.mount()
-	w := f.snapshot()
-	w.wantProblems(f)
-	f.wantTree(w)
-	for path, e := range f.state(w) {
-		if want := path == "mnt/"; e.Flags&backup.Boundary != 0 != want || e.Flags&backup.Flawed != 0 {
-			f.Errorf("%q has the flags %b", path, e.Flags)
-		}
-	}
-	again := f.snapshot()
-	again.wantPages(f)
-}
-
-// Who says so takes what is there in the place of what was mounted.
-func TestUnmountedIsBelieved(t *testing.T) {
-	for name, request := range map[string]func(f *mountedFixture){
-		"allow shrink":    func(f *mountedFixture) { f.request.AllowShrink = true },
-		"one file system": func(f *mountedFixture) { f.selection.OneFileSystem = true },
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newMountedFixture(t, treetest.Tree{"mnt/below": treetest.File("x")})
-			f.snapshot()
-			f.unmount()
-			request(f)
-			w := f.snapshot()
-			w.wantProblems(t)
-			f.wantTree(w)
-		})
-	}
-}
-
-// A mount whose directory went with it, as automounters do it, is not deleted.
-func TestMountPointIsGoneToo(t *testing.T) {
-	f := newMountedFixture(t, treetest.Tree{"mnt/below": treetest.File("x")})
-	f.snapshot()
-	f.unmount()
-	if err := os.RemoveAll(filepath.Join(f.dir, "mnt")); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		w := f.snapshot()
-		w.wantProblems(t, "mnt: open")
-		state := f.state(w)
-		if state["mnt/top"].Kind != backup.File || state["mnt/"].Flags&backup.Unreadable == 0 || w.counts.Carried == 0 {
-			t.Errorf("counts %+v, mnt %+v", w.counts, state["mnt/"])
-		}
-	}
-	f.request.AllowShrink = true
-	w := f.snapshot()
-	w.wantProblems(t)
-	f.wantTree(w)
-}
-
-// The same of a file that was mounted over another.
-func TestMountedFileIsGone(t *testing.T) {
-	f := newFixture(t, treetest.Tree{"d/hosts": treetest.File("below"), "d/other": treetest.File("o")})
-	from := filepath.Join(t.TempDir(), "from")
-	if err := os.WriteFile(from, []byte("mounted"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	at := filepath.Join(f.dir, "d/hosts")
-	if err := unix.Mount(from, at, "", unix.MS_BIND, ""); err != nil {
-		t.Skip("this user may not mount: ", err)
-	}
-	unmount := sync.OnceFunc(func() { must(f, unix.Unmount(at, unix.MNT_DETACH)) })
-	t.Cleanup(unmount)
-	first := f.state(f.snapshot())["d/hosts"]
-	unmount()
-	for range 2 {
-		w := f.snapshot()
-		w.wantProblems(t, "d/hosts: open")
-		if e := f.state(w)["d/hosts"]; e.Size != first.Size || e.Mtime != first.Mtime || e.Flags&backup.Unreadable == 0 {
-			t.Errorf("%+v, want %+v", e, first)
-		}
-	}
-	f.request.AllowShrink = true
-	w := f.snapshot()
-	w.wantProblems(t)
-	f.wantTree(w)
-}
-
-// What is mounted and left out may go without a word.
-func TestMountThatIsLeftOutMayGo(t *testing.T) {
-	f := newFixture(t, treetest.Tree{"mnt": treetest.Dir(), "plain/file": treetest.File("p")})
-	unmount := treetest.Tmpfs(t, filepath.Join(f.dir, "mnt"))
-	f.selection.OneFileSystem = true
-	f.source.Inject(faultsource.Fault{Call: faultsource.OpenDirectory, Path: "plain", Do: unmount})
-	f.svc.opts.Directories = 1
-	w := f.snapshot()
-	w.wantProblems(t)
-	if _, ok := f.state(w)["plain/file"]; !ok || w.counts.Vanished != 0 {
-		t.Errorf("counts %+v", w.counts)
-	}
-}
-
-// A large directory at which a file system began is kept as any other.
-func TestUnmountedLargeDirectory(t *testing.T) {
-	f := newMountedFixture(t, merged(files("mnt", 300)))
-	f.snapshot()
-	f.unmount()
-	f.svc.spillEntries = 100
-	w := f.snapshot()
-	w.wantProblems(t, "mnt: open")
-	state := f.state(w)
-	if _, below := state["mnt/file-000000"]; below || state["mnt/top"].Kind != backup.File {
-		t.Errorf("the snapshot has what is below the mount: %v; top: %+v", below, state["mnt/top"])
 	}
 }
 
@@ -352,6 +151,101 @@ func TestGoneWithoutAnIdentity(t *testing.T) {
 				t.Errorf("removed %q, carried %d, problems %q", w.removed, w.counts.Carried, w.problems)
 			}
 		})
+	}
+}
+
+// Where nothing lasting tells the root from others, it is known by what is in it:
+// another file system at its path is not taken for one from which all was deleted.
+func TestAnotherTreeWithoutAnIdentity(t *testing.T) {
+	other := treetest.Tree{"x": treetest.File("1"), "y/file": treetest.File("2"), "z": treetest.Symlink("x")}
+	tests := map[string]struct {
+		change  func(f *fixture)
+		refused bool
+	}{
+		"as it was":                {func(*fixture) {}, false},
+		"another":                  {func(f *fixture) { f.replaceAll(other) }, true},
+		"another, large":           {func(f *fixture) { f.replaceAll(files("", 700)) }, true},
+		"an empty one":             {func(f *fixture) { f.replaceAll(nil) }, true},
+		"another of the same":      {func(f *fixture) { f.replaceAll(mine()) }, true},
+		"another of the same, but": {func(f *fixture) { f.compare = backup.CompareMtime | backup.CompareCtime; f.replaceAll(mine()) }, false},
+		"other kinds": {func(f *fixture) {
+			f.compare = backup.CompareMtime
+			f.replaceAll(treetest.Tree{"ann": treetest.File(""), "zoe": treetest.Dir()})
+		}, true},
+		"all but one are others": {func(f *fixture) {
+			f.rename("zoe", "../zoe")
+			f.replaceAll(other)
+			f.rename("../zoe", "zoe")
+		}, false},
+		"all have other names": {func(f *fixture) {
+			f.rename("ann", "../last")
+			f.replaceAll(nil)
+			f.rename("../last", "last")
+		}, true},
+		"excluded":     {func(f *fixture) { f.selection.Exclude = []string{"ann", "zoe", "many-*"}; f.replaceAll(other) }, false},
+		"allow shrink": {func(f *fixture) { f.request.AllowShrink = true; f.replaceAll(other) }, false},
+		"new root":     {func(f *fixture) { f.request.NewRoot = true; f.replaceAll(other) }, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			inMemoryAndSpilled(t, func(t *testing.T, entries int) {
+				f := newFixture(t, mine())
+				f.spill(entries)
+				if w := f.snapshot(); len(w.pages) < 3 {
+					t.Fatalf("%d pages of two directories, want several of the root", len(w.pages))
+				}
+				test.change(f)
+				f.wantRefused(test.refused)
+			})
+		})
+	}
+}
+
+// mine is a tree whose root has several pages.
+func mine() treetest.Tree {
+	tree := treetest.Tree{"ann/file": treetest.File("a"), "zoe": treetest.File("z")}
+	for i := range 520 {
+		tree[fmt.Sprintf("many-%0200d", i)] = treetest.File("")
+	}
+	return tree
+}
+
+// replaceAll replaces what is in the root, which stays what it is.
+func (f *fixture) replaceAll(tree treetest.Tree) {
+	f.Helper()
+	was, err := os.ReadDir(f.dir)
+	must(f, err)
+	treetest.Make(f, f.dir+"-new", tree) // while the old inodes are in use
+	for _, e := range was {
+		f.remove(e.Name())
+	}
+	entries, err := os.ReadDir(f.dir + "-new")
+	must(f, err)
+	for _, e := range entries {
+		f.rename("../"+filepath.Base(f.dir)+"-new/"+e.Name(), e.Name())
+	}
+}
+
+// wantRefused walks the root of a tree of which only the inode number is known,
+// and fails the test unless it is refused, or not.
+func (f *fixture) wantRefused(refused bool) {
+	f.Helper()
+	task := f.rootTask()
+	task.Job.Compare, task.Job.Root = f.compare, backup.Root{FileSystem: task.Job.Root.FileSystem, Inode: task.Job.Root.Inode}
+	err := f.walk(f.Context(), task)
+	if got := source.IsOtherTree(err); got != refused || !refused && err != nil {
+		f.Fatalf("error %v, want that another tree is there: %v", err, refused)
+	}
+	if sent := f.take(); !refused || len(sent) > 0 {
+		if refused || len(sent) == 0 || sent[0].Failed != "" {
+			f.Errorf("sent %+v", sent)
+		}
+		return
+	}
+	f.svc.opts.Alone = true
+	must(f, f.walk(f.Context(), task))
+	if sent := f.take(); len(sent) != 1 || !strings.Contains(sent[0].Failed, "use --new-root or --allow-shrink") || len(sent[0].Pages)+len(sent[0].Removed) > 0 {
+		f.Errorf("sent %+v, want that the snapshot fails", sent)
 	}
 }
 

@@ -46,12 +46,7 @@ func (w *visit) endedKeys() (keys []backup.PageKey) {
 	for _, key := range w.keys {
 		now[key] = true
 	}
-	for i := range w.marks {
-		if !now[w.marks[i].Key] {
-			keys = append(keys, w.marks[i].Key)
-		}
-	}
-	return keys
+	return w.marksWithout(now)
 }
 
 // An oldState is what the last snapshot has of a directory.
@@ -59,7 +54,7 @@ type oldState struct {
 	self    *backup.Entry
 	entries []backup.Entry // of names that are still there, sorted
 	removed []string       // subdirectories that are not
-	mounts  []backup.Entry // at which a file system began that is not there now: sorted
+	mounts  []backup.Entry // at which a file system began that is not there now
 }
 
 // oldState returns what the last snapshot has of the pages that changed or

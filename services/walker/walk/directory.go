@@ -91,6 +91,9 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	if err := w.complete(ctx); err != nil {
 		return nil, 0, err
 	}
+	if err := w.recognize(ctx); err != nil {
+		return nil, 0, err
+	}
 	if w.spilled != nil {
 		subdirectories, err = w.storeSpilled(ctx)
 		return subdirectories, w.total, err

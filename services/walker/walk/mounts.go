@@ -87,12 +87,9 @@ func (w *visit) addLostDirectories(ctx context.Context, old *oldState) error {
 // there now. Directories are looked at where they are visited (unmounted), or
 // where they are gone (addLostDirectories).
 func (w *visit) lostMounts(old []backup.Entry) (lost []backup.Entry) {
-	if !w.slice.keepsMounts() || w.excluded {
-		return nil
-	}
 	for i := range old {
 		e := &old[i]
-		if e.Kind == backup.Directory || e.Flags&backup.Boundary == 0 || w.slice.match.Excluded(backup.Join(w.path, e.Name), false) {
+		if !w.keepsMountedFile(e) {
 			continue
 		}
 		at, is := w.find(e.Name)
@@ -101,6 +98,13 @@ func (w *visit) lostMounts(old []backup.Entry) (lost []backup.Entry) {
 		}
 	}
 	return lost
+}
+
+// keepsMountedFile reports whether an old entry is a file that was mounted, and
+// that is kept where it is not there now.
+func (w *visit) keepsMountedFile(e *backup.Entry) bool {
+	return e.Kind != backup.Directory && e.Flags&backup.Boundary != 0 && w.slice.keepsMounts() && !w.excluded &&
+		!w.slice.match.Excluded(backup.Join(w.path, e.Name), false)
 }
 
 // find returns where an entry is, or would be.
@@ -116,29 +120,40 @@ func (w *visit) keepMounts(ctx context.Context, old *oldState) (kept bool, err e
 	}
 	for _, e := range old.mounts {
 		at, is := w.find(e.Name)
-		if is { // what the mount had covered
-			w.counts.Files--
-			w.counts.AddBytes(-w.entries[at].Size)
-			w.total--
+		if is {
+			w.uncount(w.entries[at].Size)
 			w.entries = slices.Delete(w.entries, at, at+1)
 		}
-		if e.Kind == backup.Directory {
-			path := backup.Join(w.path, e.Name)
-			if err := w.slice.carry(ctx, path, path, errUnmounted, "open"); err != nil {
-				return false, err
-			}
-			w.carried = append(w.carried, e.Name)
-		} else {
-			e.Flags |= backup.Unreadable
-			w.counts.Files++
-			w.counts.AddBytes(e.Size)
-			w.counts.Carried++
-			w.failed = append(w.failed, e.Name)
-			w.problem(e.Name, "open", errUnmounted)
+		if err := w.keepMount(ctx, &e); err != nil {
+			return false, err
 		}
-		w.total++
 		w.entries = slices.Insert(w.entries, at, e)
 	}
 	slices.Sort(w.failed)
 	return len(old.mounts) > 0, nil
+}
+
+// uncount takes a file of this size out of the counts: a mount had covered it.
+func (w *visit) uncount(size int64) {
+	w.counts.Files--
+	w.counts.AddBytes(-size)
+	w.total--
+}
+
+// keepMount carries forward what was mounted at e, counts it and reports it. The
+// caller puts e among the entries, and sorts w.failed.
+func (w *visit) keepMount(ctx context.Context, e *backup.Entry) error {
+	w.total++
+	if e.Kind == backup.Directory {
+		path := backup.Join(w.path, e.Name)
+		w.carried = append(w.carried, e.Name)
+		return w.slice.carry(ctx, path, path, errUnmounted, "open")
+	}
+	e.Flags |= backup.Unreadable
+	w.counts.Files++
+	w.counts.AddBytes(e.Size)
+	w.counts.Carried++
+	w.failed = append(w.failed, e.Name)
+	w.problem(e.Name, "open", errUnmounted)
+	return nil
 }

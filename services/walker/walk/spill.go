@@ -3,12 +3,12 @@ package walk
 import (
 	"bufio"
 	"container/heap"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
@@ -120,7 +120,8 @@ func (s *spill) write(entries []backup.Entry) error {
 
 func (s *spill) close() { _ = s.file.Close() } // it has no name: that is the end of it
 
-// A merge yields the entries of all runs in order, each name once.
+// A merge yields the entries of all runs in order, each name once: as the last
+// run has it.
 type merge struct {
 	cursors []*cursor
 	last    string // name that it yielded last
@@ -128,14 +129,15 @@ type merge struct {
 
 // A cursor is at one entry of a run.
 type cursor struct {
+	run     int
 	in      *bufio.Reader
 	entries []backup.Entry // of the block, from the one that the cursor is at
 }
 
 func (s *spill) merge() (*merge, error) {
 	m := &merge{}
-	for _, r := range s.runs {
-		c := &cursor{in: bufio.NewReaderSize(io.NewSectionReader(s.file, r.from, r.to-r.from), 64<<10)}
+	for i, r := range s.runs {
+		c := &cursor{run: i, in: bufio.NewReaderSize(io.NewSectionReader(s.file, r.from, r.to-r.from), 64<<10)}
 		if err := c.block(); err != nil {
 			return nil, err
 		}
@@ -187,10 +189,14 @@ func (m *merge) next(dst []backup.Entry, n int) ([]backup.Entry, error) {
 	return dst, nil
 }
 
-// For container/heap: the cursor at the least name is first.
+// For container/heap: the cursor at the least name is first; of those, the one in the last run.
 func (m *merge) Len() int { return len(m.cursors) }
 func (m *merge) Less(i, j int) bool {
-	return m.cursors[i].entries[0].Name < m.cursors[j].entries[0].Name
+	a, b := m.cursors[i], m.cursors[j]
+	if c := strings.Compare(a.entries[0].Name, b.entries[0].Name); c != 0 {
+		return c < 0
+	}
+	return a.run > b.run
 }
 func (m *merge) Swap(i, j int) { m.cursors[i], m.cursors[j] = m.cursors[j], m.cursors[i] }
 func (m *merge) Push(x any)    { m.cursors = append(m.cursors, x.(*cursor)) }
@@ -234,114 +240,4 @@ func (s *spill) pages(fn func(key, next backup.PageKey, entries []backup.Entry) 
 		window = append(window[:0], window[n:]...)
 		key = next
 	}
-}
-
-// storeSpilled is cut and store for a directory that is not in memory: a page
-// at a time, each compared with the last snapshot's page of the same key, at the path where the directory was then. A
-// file that has come to another page because the cuts moved is read again.
-func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err error) {
-	from, err := w.oldPath(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(w.marks) > 0 {
-		var self *backup.Entry
-		err := w.eachOld(ctx, []backup.PageName{{Path: from}}, func(_ string, p *backup.Page) error { self = p.Self; return nil })
-		if err != nil {
-			return nil, err
-		}
-		if w.unmounted(self) {
-			return nil, w.slice.carry(ctx, w.path, w.path, errUnmounted, "open")
-		}
-	}
-	keys := map[backup.PageKey]bool{}
-	gone := map[string]bool{} // subdirectories of old pages that are not on their new ones
-	err = w.spilled.pages(func(key, next backup.PageKey, entries []backup.Entry) error {
-		keys[key] = true
-		subdirectories = w.subdirectories(subdirectories, entries)
-		if len(subdirectories) >= spillSubdirectories {
-			if err := w.slice.result.children(ctx, subdirectories, w.slice.task.Generation); err != nil {
-				return err
-			}
-			subdirectories = nil
-		}
-		return w.storeSpilledPage(ctx, page{key: key, next: next, entries: entries}, from, gone)
-	})
-	if err != nil {
-		return nil, err
-	}
-	var ended []backup.PageKey
-	for i := range w.marks {
-		if !keys[w.marks[i].Key] {
-			ended = append(ended, w.marks[i].Key)
-		}
-	}
-	return subdirectories, w.endSpilled(ctx, ended, gone)
-}
-
-func (w *visit) storeSpilledPage(ctx context.Context, p page, from string, gone map[string]bool) error {
-	key, entries := p.key, p.entries
-	if key == 0 {
-		p.self = &w.self
-	}
-	w.pages = w.pages[:0]
-	w.compare(p)
-	if len(w.pages) > 0 {
-		var old backup.Page
-		if from != w.path || w.marked(key) {
-			err := w.eachOld(ctx, []backup.PageName{{Path: from, Key: key}}, func(_ string, p *backup.Page) error { old = *p; return nil })
-			if err != nil {
-				return err
-			}
-		}
-		if from == w.path { // elsewhere, the directory that it was in ends it if it is gone
-			for _, name := range listing.RemovedDirectories(entries, old.Entries) {
-				gone[name] = true
-			}
-		}
-		if err := w.takeOver(ctx, &w.pages[0], old.Entries, old.Self); err != nil {
-			return err
-		}
-	}
-	err := w.storePages(ctx)
-	w.counts, w.problems, w.answers = backup.Counts{}, nil, 0
-	return err
-}
-
-// endSpilled ends pages that are gone, and directories that are on no page.
-func (w *visit) endSpilled(ctx context.Context, ended []backup.PageKey, gone map[string]bool) error {
-	err := w.eachOld(ctx, pageNames(w.path, ended), func(_ string, old *backup.Page) error {
-		for _, name := range listing.RemovedDirectories(nil, old.Entries) {
-			gone[name] = true
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, key := range ended {
-		if err := w.slice.result.ended(ctx, backup.PageName{Path: w.path, Key: key}); err != nil {
-			return err
-		}
-	}
-	if len(gone) == 0 {
-		return nil
-	}
-	err = w.spilled.pages(func(_, _ backup.PageKey, entries []backup.Entry) error {
-		for i := range entries {
-			if entries[i].Kind == backup.Directory {
-				delete(gone, entries[i].Name)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for name := range gone {
-		if err := w.slice.result.removed(ctx, backup.Join(w.path, name)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

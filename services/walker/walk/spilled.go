@@ -1,0 +1,198 @@
+package walk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
+)
+
+// storeSpilled is cut and store for a directory that is not in memory: a page
+// at a time, each compared with the last snapshot's page of the same key, at the path where the directory was then. A
+// file that has come to another page because the cuts moved is read again.
+func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err error) {
+	from, err := w.oldPath(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(w.marks) > 0 { // elsewhere, the directory that it was in says what is gone
+		if carried, err := w.settleSpilled(ctx); err != nil || carried {
+			return nil, err
+		}
+	}
+	keys := map[backup.PageKey]bool{}
+	err = w.spilled.pages(func(key, next backup.PageKey, entries []backup.Entry) error {
+		keys[key] = true
+		subdirectories = w.subdirectories(subdirectories, entries)
+		if len(subdirectories) >= spillSubdirectories {
+			if err := w.slice.result.children(ctx, subdirectories, w.slice.task.Generation); err != nil {
+				return err
+			}
+			subdirectories = nil
+		}
+		return w.storeSpilledPage(ctx, page{key: key, next: next, entries: entries}, from)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range w.marksWithout(keys) {
+		if err := w.slice.result.ended(ctx, backup.PageName{Path: w.path, Key: key}); err != nil {
+			return nil, err
+		}
+	}
+	return subdirectories, nil
+}
+
+func (w *visit) storeSpilledPage(ctx context.Context, p page, from string) error {
+	if p.key == 0 {
+		p.self = &w.self
+	}
+	w.pages = w.pages[:0]
+	w.compare(p)
+	if len(w.pages) > 0 {
+		var old backup.Page
+		if from != w.path || w.marked(p.key) {
+			err := w.eachOld(ctx, []backup.PageName{{Path: from, Key: p.key}}, func(_ string, p *backup.Page) error { old = *p; return nil })
+			if err != nil {
+				return err
+			}
+		}
+		if err := w.takeOver(ctx, &w.pages[0], old.Entries, old.Self); err != nil {
+			return err
+		}
+	}
+	err := w.storePages(ctx)
+	w.counts, w.problems, w.answers = backup.Counts{}, nil, 0
+	return err
+}
+
+// settleSpilled decides what becomes of what the last snapshot has in the
+// directory and is not there: what was mounted is kept (I13), other directories
+// are removed. It comes before any page is stored, because what is kept is on the
+// pages. carried is as for store.
+func (w *visit) settleSpilled(ctx context.Context) (carried bool, err error) {
+	old, covered, err := w.spilledState(ctx)
+	if err != nil {
+		return false, err
+	}
+	if w.unmounted(old.self) {
+		return true, w.slice.carry(ctx, w.path, w.path, errUnmounted, "open")
+	}
+	if err := w.keepSpilledMounts(ctx, old.mounts, covered); err != nil {
+		return false, err
+	}
+	for _, name := range old.removed {
+		if slices.Contains(w.carried, name) {
+			continue
+		}
+		if err := w.slice.result.removed(ctx, backup.Join(w.path, name)); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// keepSpilledMounts is keepMounts for a directory that is not in memory. covered
+// has the sizes of the files that are there in the place of a mount.
+func (w *visit) keepSpilledMounts(ctx context.Context, mounts []backup.Entry, covered map[string]int64) error {
+	for i := range mounts {
+		if size, is := covered[mounts[i].Name]; is {
+			w.uncount(size)
+		}
+		if err := w.keepMount(ctx, &mounts[i]); err != nil {
+			return err
+		}
+	}
+	slices.Sort(w.failed)
+	if err := w.spilled.write(listing.Sort(mounts)); err != nil { // the last run: it hides what is covered
+		return fmt.Errorf("sort a large directory: %w: %w", err, backup.ErrUnavailable)
+	}
+	return nil
+}
+
+// spilledState is oldState of a directory that is not in memory, without the
+// entries that are still there. covered has the sizes of the files that have the
+// name of something that is gone.
+func (w *visit) spilledState(ctx context.Context) (old oldState, covered map[string]int64, err error) {
+	missing, err := w.missingFromPages(ctx, &old)
+	if err != nil || len(missing) == 0 {
+		return old, nil, err
+	}
+	covered = map[string]int64{}
+	err = w.spilled.pages(func(_, _ backup.PageKey, entries []backup.Entry) error {
+		for i := range entries {
+			e := &entries[i]
+			was, is := missing[e.Name]
+			switch {
+			case !is:
+			case e.Kind == backup.Directory, was.Kind != backup.Directory && e.Flags&backup.Boundary != 0:
+				delete(missing, e.Name)
+			default:
+				covered[e.Name] = e.Size
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return old, nil, err
+	}
+	for name, e := range missing {
+		if e.Kind == backup.Directory {
+			old.removed = append(old.removed, name)
+		} else {
+			old.mounts = append(old.mounts, e)
+		}
+	}
+	slices.Sort(old.removed)
+	err = w.addLostDirectories(ctx, &old)
+	return old, covered, err
+}
+
+// missingFromPages returns the directories of the last snapshot that are not on
+// the page on which they were, and the files at which something was mounted: they
+// may be on other pages now. It sets old.self if the directory itself has changed.
+func (w *visit) missingFromPages(ctx context.Context, old *oldState) (missing map[string]backup.Entry, err error) {
+	missing = map[string]backup.Entry{}
+	note := func(p *backup.Page, entries []backup.Entry) {
+		if p.Self != nil {
+			old.self = p.Self
+		}
+		for _, name := range listing.RemovedDirectories(entries, p.Entries) {
+			missing[name] = backup.Entry{Name: name, Kind: backup.Directory}
+		}
+		for i := range p.Entries {
+			if e := &p.Entries[i]; w.keepsMountedFile(e) {
+				missing[e.Name] = *e
+			}
+		}
+	}
+	keys := map[backup.PageKey]bool{}
+	err = w.spilled.pages(func(key, next backup.PageKey, entries []backup.Entry) error {
+		keys[key] = true
+		var self *backup.Entry
+		if key == 0 {
+			self = &w.self
+		}
+		p := page{key: key, fingerprint: w.fingerprint.Of(w.slice.task.Job.Compare, self, entries, next)}
+		if !w.marked(key) || w.unchanged(&p) {
+			return nil
+		}
+		return w.eachOld(ctx, pageNames(w.path, []backup.PageKey{key}), func(_ string, p *backup.Page) error { note(p, entries); return nil })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return missing, w.eachOld(ctx, pageNames(w.path, w.marksWithout(keys)), func(_ string, p *backup.Page) error { note(p, nil); return nil })
+}
+
+// marksWithout returns the keys of the last snapshot's pages that are not among these.
+func (w *visit) marksWithout(keys map[backup.PageKey]bool) (ended []backup.PageKey) {
+	for i := range w.marks {
+		if !keys[w.marks[i].Key] {
+			ended = append(ended, w.marks[i].Key)
+		}
+	}
+	return ended
+}
