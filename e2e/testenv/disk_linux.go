@@ -51,6 +51,12 @@ func (d Disk) Mount(sizeBytes int64) error {
 // Unmount takes it away with all that is in it, also while files of it are open.
 func (d Disk) Unmount() { _ = syscall.Unmount(d.Dir, syscall.MNT_DETACH) }
 
+// Bind makes what is at one path seen at another one, too, until unmount.
+func Bind(from, to string) (unmount func(), err error) {
+	err = syscall.Mount(from, to, "", syscall.MS_BIND, "")
+	return Disk{to}.Unmount, os.NewSyscallError("mount", err)
+}
+
 // SetReadOnly mounts it read-only, or so that it can be written again.
 func (d Disk) SetReadOnly(readOnly bool) error {
 	flags := uintptr(syscall.MS_REMOUNT)

@@ -82,7 +82,14 @@ func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	return at.RemoveAll(name, &target.Removal{
 		DryRun: r.o.DryRun,
 		Keep: func(path string, e *backup.Entry) bool {
-			return r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e)
+			if r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e) {
+				return true
+			}
+			err := r.o.protected(e)
+			if err != nil {
+				r.problem(path, "delete", err)
+			}
+			return err != nil
 		},
 		Removed: func(path string, e *backup.Entry) { r.change(Delete, path, e) },
 		Failed:  func(path string, err error) { r.problem(path, "delete", err) },

@@ -46,6 +46,9 @@ func (d *directory) makeRoom(name string) {
 func (d *directory) useTarget() error {
 	made, before, err := d.r.root.MakeUsable()
 	d.made, d.before = made, &before
+	if err := d.r.o.protected(&before); err != nil {
+		return err
+	}
 	d.r.top = d
 	return err
 }
@@ -55,7 +58,7 @@ func (d *directory) useTarget() error {
 func (r *restorer) finishTarget(complete bool) {
 	d := r.top
 	if d == nil {
-		return // a dry run
+		return // a dry run, or the target is protected
 	}
 	at, err := d.open()
 	if err != nil {

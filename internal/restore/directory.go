@@ -95,6 +95,9 @@ func (d *directory) make() (err error) {
 		return err
 	}
 	defer in.Release()
+	if err := d.checkProtected(in); err != nil {
+		return err
+	}
 	d.made, err = in.Mkdir(d.name)
 	if errors.Is(err, fs.ErrExist) && d.r.o.Overwrite != Never {
 		if err := in.Remove(d.name); err != nil {
@@ -104,6 +107,22 @@ func (d *directory) make() (err error) {
 		d.made, err = in.Mkdir(d.name)
 	}
 	return err
+}
+
+// checkProtected fails if what is at the target under the name of the directory
+// belongs to the repository.
+func (d *directory) checkProtected(in *target.Dir) error {
+	if len(d.r.o.ProtectedInodes) == 0 || !d.parent.made.Existed {
+		return nil
+	}
+	have, err := in.Stat(d.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.r.o.protected(&have)
 }
 
 // look is make for a dry run.
@@ -126,6 +145,8 @@ func (d *directory) look() error {
 		return nil
 	case err != nil:
 		return err
+	case d.r.o.protected(&have) != nil:
+		return errProtected
 	case have.Kind != backup.Directory && d.r.o.Overwrite == Never:
 		return fmt.Errorf("a %v is in the way: %w", have.Kind, fs.ErrExist)
 	}

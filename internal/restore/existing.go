@@ -57,6 +57,8 @@ func (f *file) meet(ctx context.Context) error {
 	switch {
 	case f.r.o.Overwrite == Never:
 		f.action = Keep
+	case f.r.o.protected(&have) != nil:
+		return errProtected
 	case have.Kind == backup.Directory:
 		return f.clear(at)
 	case f.r.o.Overwrite == IfChanged && same(&f.e, &have) && f.mayKeep(at, &have) && f.verified(ctx, at):

@@ -207,6 +207,8 @@ func (f *file) meetLink(place *target.Place) error {
 	case is || f.r.o.Overwrite == Never:
 		f.action = Keep
 		return nil
+	case f.r.o.protected(&have) != nil:
+		return errProtected
 	case have.Kind == backup.Directory:
 		if err := f.clear(at); err != nil {
 			return err

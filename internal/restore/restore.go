@@ -67,8 +67,11 @@ type Options struct {
 	Include Selector // nil: everything; else only what it "excludes" and what is below
 	Exclude Selector // nil: nothing
 
-	// Protected are paths relative to Target at which nothing is restored or deleted: the repository itself.
+	// Protected are paths relative to Target at which nothing is restored or deleted: the repository itself, and its keys.
 	Protected []string
+	// ProtectedInodes are those of all that is protected, in Target or not. It is left alone, and reported, at whatever other
+	// path the restore meets it: another spelling of its name, a hard link, a mount that was made since.
+	ProtectedInodes map[Inode]struct{}
 
 	Overwrite Overwrite // "": IfChanged
 	Delete    bool      // remove what the snapshot does not have
@@ -84,6 +87,19 @@ type Options struct {
 	Concurrency int // ranges of packs in flight; 0: a few for each CPU
 
 	fault func(c target.Call, name string, done bool) error // for tests: target.Options
+}
+
+// An Inode identifies a file or directory of this machine.
+type Inode struct{ Device, Number uint64 }
+
+var errProtected = errors.New("it belongs to the repository, and is left alone")
+
+// protected returns an error if what is at the target belongs to the repository.
+func (o *Options) protected(have *backup.Entry) error {
+	if _, ok := o.ProtectedInodes[Inode{have.Device, have.Inode}]; ok {
+		return errProtected
+	}
+	return nil
 }
 
 // An Action is what becomes of one path.

@@ -144,7 +144,11 @@ func (c *backupCommand) requestOf(t *target) (backup.Snapshot, error) {
 	if err != nil {
 		return s, err
 	}
-	own, err := leftOut(c.app.cfg, root)
+	paths, err := everyPath(ownPaths(c.app.cfg))
+	if err != nil {
+		return s, err
+	}
+	own, err := leftOut(paths, root)
 	if err != nil {
 		return s, err
 	}

@@ -9,12 +9,19 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/restore"
+	"github.com/bctl/bctl/internal/source/posix"
 )
 
 // What belongs to the repository itself is left out of a backup of a tree that it
-// is in: it would be backed up into itself, and grow with each backup.
+// is in: it would be backed up into itself, and grow with each backup. A restore
+// neither overwrites nor deletes it, nor the files without which the repository
+// cannot be used.
 
 // ownPaths returns the paths on this machine that hold the repository.
 func ownPaths(c *config.Config) []string {
@@ -31,61 +38,119 @@ func ownPaths(c *config.Config) []string {
 	return paths
 }
 
-// leftOut returns what of the tree at root is the repository itself: paths
-// relative to root. A tree that is inside the repository is backup.ErrInvalid.
-func leftOut(c *config.Config, root string) (own []string, err error) {
-	for _, path := range ownPaths(c) {
-		within, ok, err := pathWithin(root, path)
-		switch {
-		case err != nil:
-			return nil, err
-		case ok && within != ".":
-			if !slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(within+"/", o+"/") }) {
-				own = append(own, within)
-			}
-			continue
-		case !ok:
-			if _, ok, err = pathWithin(path, root); err != nil {
+// keptPaths returns all paths that lead to the repository, and to the files that
+// it cannot be used without: keys, identities and the configuration. Of these, a
+// symlink counts as well.
+func (a *app) keptPaths(id backup.RepositoryID) ([]string, error) {
+	files := []string{a.cfg.WorkerKey, a.cfg.CommitterKey, a.cfg.Identity, a.configFile}
+	if path, err := repo.DefaultIdentityPath(id); err == nil { // there is none without a home directory
+		files = append(files, path)
+	}
+	paths := ownPaths(a.cfg)
+	var links []string
+	for _, path := range files {
+		info, err := os.Lstat(path)
+		if err != nil {
+			continue // a snapshot may bring it back
+		}
+		paths = append(paths, path)
+		if info.Mode().Type() == fs.ModeSymlink {
+			dir, err := realPath(filepath.Dir(path))
+			if err != nil {
 				return nil, err
 			}
+			links = append(links, filepath.Join(dir, filepath.Base(path)))
 		}
-		if ok {
+	}
+	all, err := everyPath(paths)
+	return append(all, links...), err
+}
+
+// everyPath returns all paths without symlinks that lead to the files and
+// directories at paths, or to parts of them, bind mounts included.
+func everyPath(paths []string) (all []string, err error) {
+	for _, path := range paths {
+		whole, err := realPath(path)
+		if err != nil {
+			return nil, err
+		}
+		seen, err := posix.SeenAt(whole)
+		if err != nil {
+			return nil, fmt.Errorf("find the bind mounts of %s: %w", path, err)
+		}
+		all = append(all, seen...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// leftOut returns which of paths, as everyPath returns them, are in the tree at
+// root, relative to it. A tree that is inside one of them is backup.ErrInvalid.
+func leftOut(paths []string, root string) (own []string, err error) {
+	whole, err := realPath(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		places, err := placesWithin(root, path)
+		if err != nil {
+			return nil, err
+		}
+		inside, err := placesWithin(path, whole)
+		if err != nil {
+			return nil, err
+		}
+		if len(inside) > 0 {
 			return nil, fmt.Errorf("%s is the repository %s, or a part of it: nothing can be backed up from there, or restored to it: %w", root, path, backup.ErrInvalid)
+		}
+		for _, place := range places {
+			if !slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(place+"/", o+"/") }) {
+				own = append(own, place)
+			}
 		}
 	}
 	return own, nil
 }
 
-// pathWithin returns where path is below root, whatever the two are called: "."
-// where it is root itself. ok is false where it is not below it. Only the last
-// component of path need not be there.
-func pathWithin(root, path string) (within string, ok bool, err error) {
+// inodesOf returns the inodes of what paths lead to, and of symlinks at their ends.
+func inodesOf(paths []string) map[restore.Inode]struct{} {
+	inodes := make(map[restore.Inode]struct{})
+	var st unix.Stat_t
+	for _, path := range paths {
+		for _, stat := range []func(string, *unix.Stat_t) error{unix.Stat, unix.Lstat} {
+			if stat(path, &st) == nil { // what does not exist has no inode
+				inodes[restore.Inode{Device: st.Dev, Number: st.Ino}] = struct{}{}
+			}
+		}
+	}
+	return inodes
+}
+
+// placesWithin returns where path is below root, whatever the two are called: "."
+// where it is root itself. There are several places where a directory above root
+// is mounted in it. path is absolute; neither needs to exist.
+func placesWithin(root, path string) (places []string, err error) {
 	top, err := os.Stat(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return "", false, err
+		return nil, err
 	}
-	whole, err := realPath(path)
-	if err != nil || whole == "" {
-		return "", false, err
-	}
-	for within = "."; ; {
-		info, err := os.Stat(whole)
+	for within := "."; ; {
+		info, err := os.Stat(path)
 		if err == nil && os.SameFile(info, top) {
-			return within, true, nil
+			places = append(places, within)
 		}
-		parent := filepath.Dir(whole)
-		if parent == whole {
-			return "", false, nil
+		parent := filepath.Dir(path)
+		if parent == path {
+			return places, nil
 		}
-		within, whole = filepath.Join(filepath.Base(whole), within), parent
+		within, path = filepath.Join(filepath.Base(path), within), parent
 	}
 }
 
-// realPath returns the absolute path without symlinks; "" where there is not
-// even a directory for it.
+// realPath returns the absolute path without symlinks, as far as it exists.
 func realPath(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -95,10 +160,7 @@ func realPath(path string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return whole, err
 	}
-	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
+	parent, err := realPath(filepath.Dir(path))
 	return filepath.Join(parent, filepath.Base(path)), err
 }
 

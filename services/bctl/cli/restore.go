@@ -150,11 +150,8 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if o.LeftOut, err = selection.Compile(s.Selection); err != nil {
 		return err
 	}
-	if o.Protected, err = leftOut(c.app.cfg, c.target); err != nil {
+	if err := c.protect(&o, r.object.ID); err != nil {
 		return err
-	}
-	for _, own := range o.Protected {
-		c.app.note("%s belongs to the repository, and is left alone", display(filepath.Join(c.target, own)))
 	}
 	c.tracker = newTracker()
 	files, bytes := c.expect(&s, &o)
@@ -171,6 +168,22 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 		return err
 	}
 	return c.conclude(&s, path, entry.Kind, &sum, time.Since(started))
+}
+
+// protect has the restore leave alone what belongs to the repository, and says what that is.
+func (c *restoreCommand) protect(o *restore.Options, id backup.RepositoryID) error {
+	paths, err := c.app.keptPaths(id)
+	if err != nil {
+		return err
+	}
+	if o.Protected, err = leftOut(paths, c.target); err != nil {
+		return err
+	}
+	for _, own := range o.Protected {
+		c.app.note("%s belongs to the repository, and is left alone", display(filepath.Join(c.target, own)))
+	}
+	o.ProtectedInodes = inodesOf(paths)
+	return nil
 }
 
 // conclude reports what was restored, and which patterns matched nothing.

@@ -45,6 +45,8 @@ func TestMain(m *testing.M) {
 //	sql FILE STATEMENT        changes a SQLite database
 //	disk DIR BYTES            mounts an empty file system of that size, until the script ends
 //	disk DIR STATE            makes it read-only, writable, full (of a file) or free (without that file)
+//	bind FROM TO              bind-mounts a directory or file, until the script ends or unbinds TO
+//	unbind TO                 undoes it
 //
 // and the conditions [mount], this user may mount file systems, [long], make test-long runs, and [capless], root may give up what lets it read everything.
 func TestScripts(t *testing.T) {
@@ -80,7 +82,7 @@ func params(dir string, setup func(*testscript.Env)) testscript.Params {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold, "disk": disk, "sql": change,
+			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold, "disk": disk, "bind": bind, "unbind": unbind, "sql": change,
 		},
 		Condition: func(c string) (bool, error) {
 			switch c {
@@ -191,6 +193,16 @@ func disk(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(d.Mount(size))
 		ts.Defer(d.Unmount)
 	}
+}
+
+func bind(ts *testscript.TestScript, _ bool, args []string) {
+	unmount, err := testenv.Bind(ts.MkAbs(args[0]), ts.MkAbs(args[1]))
+	ts.Check(err)
+	ts.Defer(unmount)
+}
+
+func unbind(ts *testscript.TestScript, _ bool, args []string) {
+	testenv.Disk{Dir: ts.MkAbs(args[0])}.Unmount()
 }
 
 // Every command says what it is for, and shows an example.
