@@ -23,11 +23,7 @@ func (w *visit) recognize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	had, by := false, "name and kind"
-	inodes := job.Compare.OrAll()&backup.CompareInode != 0
-	if inodes {
-		by = "name, kind and inode (leave inode out of --compare if inode numbers do not last here)"
-	}
+	had := false
 	var key backup.PageKey
 	for range w.marks {
 		var page backup.Page
@@ -45,7 +41,7 @@ func (w *visit) recognize(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if is && e.Kind == old.Kind && (!inodes || e.Inode == old.Inode || old.Inode == 0) {
+			if is && e.Kind == old.Kind {
 				return nil
 			}
 		}
@@ -56,8 +52,8 @@ func (w *visit) recognize(ctx context.Context) error {
 	if !had {
 		return nil
 	}
-	return &source.OtherTreeError{What: fmt.Sprintf("none of what the last snapshot has at the root of %s is there, by %s: "+
-		"is the right file system mounted here? If that is right, use --new-root or --allow-shrink", job.Source, by)}
+	return &source.OtherTreeError{What: fmt.Sprintf("none of what the last snapshot has at the root of %s is there: "+
+		"is the right file system mounted here? If that is right, use --new-root or --allow-shrink", job.Source)}
 }
 
 // leavesOut reports whether an entry at the root of the last snapshot is one that
