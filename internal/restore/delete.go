@@ -2,6 +2,7 @@ package restore
 
 import (
 	"errors"
+	"fmt"
 	"hash/maphash"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -47,12 +48,15 @@ func (d *directory) deleteOthers() {
 		}
 		return
 	}
+	keeps := d.keepsUnknown()
 	err = at.Names(func(name string) error {
 		_, ok := d.names[maphash.String(nameSeed, name)]
 		switch {
 		case ok || d.isMark(name):
 		case !d.r.root.IsOwn(name):
-			d.deleteOne(at, name)
+			if d.deleteOne(at, name, keeps == nil) {
+				return keeps
+			}
 		case !d.r.o.DryRun:
 			// A restore that was interrupted has left it, and nobody has seen it as his.
 			return at.Remove(name)
@@ -64,16 +68,32 @@ func (d *directory) deleteOthers() {
 	}
 }
 
-func (d *directory) deleteOne(at *target.Dir, name string) {
+// keepsUnknown returns why what the snapshot does not have in the directory
+// stays nevertheless, and nil where it is deleted.
+func (d *directory) keepsUnknown() error {
+	// The snapshot may have a mount point with nothing in it because nothing was mounted by then.
+	if d.foreign || d.mounted && len(d.names) == 0 {
+		return target.ErrMounted
+	}
+	return nil
+}
+
+// deleteOne removes a name that the snapshot does not have, if remove is true.
+// It reports whether Delete is for this name.
+func (d *directory) deleteOne(at *target.Dir, name string, remove bool) bool {
 	path := backup.Join(d.path, name)
 	have, err := at.Stat(name)
 	if err != nil {
 		d.r.problem(path, "delete", err)
-		return
+		return false
 	}
-	if d.wanted || d.r.o.Include.Excluded(path, have.Kind == backup.Directory) {
+	if !d.wanted && !d.r.o.Include.Excluded(path, have.Kind == backup.Directory) || d.r.stays(path, &have) {
+		return false
+	}
+	if remove {
 		d.r.removeAll(at, name)
 	}
+	return true
 }
 
 // removeAll removes a name with all that is below it, but for what is excluded,
@@ -81,12 +101,15 @@ func (d *directory) deleteOne(at *target.Dir, name string) {
 func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	return at.RemoveAll(name, &target.Removal{
 		DryRun: r.o.DryRun,
-		Keep: func(path string, e *backup.Entry) bool {
-			return r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e)
-		},
+		Keep:    r.stays,
 		Removed: func(path string, e *backup.Entry) { r.change(Delete, path, e) },
 		Failed:  func(path string, err error) { r.problem(path, "delete", err) },
 	})
+}
+
+// stays reports whether Delete leaves a name alone.
+func (r *restorer) stays(path string, e *backup.Entry) bool {
+	return r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e)
 }
 
 // leftOut reports whether the backup would not have had what is at the target:
@@ -118,7 +141,7 @@ func (r *restorer) isMarked(at *target.Dir) (marked bool, err error) {
 // clear takes a directory out of the way of a file: an empty one, or with
 // Delete any.
 func (f *file) clear(at *target.Dir) error {
-	if f.r.o.Delete {
+	if f.r.o.Delete && !f.dir.foreign {
 		if !f.r.removeAll(at, f.e.Name) {
 			return errors.New("a directory is in the way, and not all of it can be deleted")
 		}
@@ -128,6 +151,8 @@ func (f *file) clear(at *target.Dir) error {
 	switch {
 	case err != nil:
 		return err
+	case !empty && f.dir.foreign:
+		return fmt.Errorf("a directory is in the way: %w", target.ErrMounted)
 	case !empty:
 		return errors.New("a directory is in the way (--delete removes it)")
 	case f.r.o.DryRun:

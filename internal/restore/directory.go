@@ -40,6 +40,8 @@ type directory struct {
 	made              target.Made   //
 	before            *backup.Entry // what the target was, before anything was done to it
 	keep              bool          // it was there and must stay as it is
+	mounted           bool          // a file system is mounted here, and not in its parent
+	foreign           bool          // it is on a file system from which Delete deletes nothing
 
 	chain    browse.Chain
 	pending  atomic.Int64 // the planner, entries and subdirectories that are not done
@@ -80,6 +82,7 @@ func (r *restorer) enter(d *directory) bool {
 		return false
 	}
 	d.ready = true
+	d.findMount()
 	d.keep = d.made.Existed && r.o.Overwrite == Never
 	r.directories.Add(1)
 	r.flaw(d.path, d.flaw)
@@ -104,6 +107,29 @@ func (d *directory) make() (err error) {
 		d.made, err = in.Mkdir(d.name)
 	}
 	return err
+}
+
+// findMount finds out whether the directory is on a file system that the
+// snapshot does not have there. Delete would empty that file system: the
+// snapshot has only what was below the mount, or nothing.
+func (d *directory) findMount() {
+	if !d.r.o.Delete || !d.made.Existed || d.parent == nil {
+		return
+	}
+	d.foreign = true // unless it is known to be otherwise
+	in, err := d.parent.open()
+	if err != nil {
+		return
+	}
+	defer in.Release()
+	at, err := d.open()
+	if err != nil {
+		return
+	}
+	defer at.Release()
+	if d.mounted, err = in.IsMounted(at); err == nil {
+		d.foreign = d.parent.foreign || d.mounted && d.self.Flags&backup.Boundary == 0
+	}
 }
 
 // look is make for a dry run.

@@ -104,7 +104,10 @@ func (d *Dir) emptied(name string, how *Removal, depth int) (left bool, err erro
 		return true, err
 	}
 	defer unix.Close(below.fd)
-	if err := d.sameDevice(below); err != nil {
+	if mounted, err := d.IsMounted(below); mounted || err != nil {
+		if err == nil {
+			err = ErrMounted
+		}
 		return true, err
 	}
 	stuck := make(map[string]struct{}) // what stays is found again, and is not to be reported again
@@ -141,15 +144,17 @@ func (d *Dir) below(name string) (*Dir, error) {
 	return &Dir{root: d.root, path: backup.Join(d.path, name), fd: fd}, nil
 }
 
-func (d *Dir) sameDevice(below *Dir) error {
+// ErrMounted is why nothing is deleted in a directory.
+var ErrMounted = errors.New("another file system is mounted here; nothing on it was deleted")
+
+// IsMounted reports whether another file system is mounted at below, which is a
+// directory in d.
+func (d *Dir) IsMounted(below *Dir) (bool, error) {
 	var a, b unix.Stat_t
 	if err := errors.Join(unix.Fstat(d.fd, &a), unix.Fstat(below.fd, &b)); err != nil {
-		return err
+		return false, err
 	}
-	if a.Dev != b.Dev || isMountRoot(below.fd) {
-		return errors.New("another file system is mounted here")
-	}
-	return nil
+	return a.Dev != b.Dev || isMountRoot(below.fd), nil
 }
 
 // isMountRoot reports whether something is mounted at a directory, be it a part
