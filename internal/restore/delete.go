@@ -42,11 +42,13 @@ func (d *directory) deleteOthers() {
 		return
 	}
 	defer at.Release()
-	if marked, err := d.r.isMarked(at); marked || err != nil {
-		if err != nil {
-			d.r.problem(d.path, "delete", err)
+	if marker := d.r.marker(); marker != nil {
+		if marked, err := at.HasName(marker); marked || err != nil {
+			if err != nil {
+				d.r.problem(d.path, "delete", err)
+			}
+			return
 		}
-		return
 	}
 	keeps := d.keepsUnknown()
 	err = at.Names(func(name string) error {
@@ -68,12 +70,17 @@ func (d *directory) deleteOthers() {
 	}
 }
 
+var errMayBeMarked = errors.New("it is empty in the snapshot, perhaps because of a marker file that is gone now; nothing in it was deleted")
+
 // keepsUnknown returns why what the snapshot does not have in the directory
 // stays nevertheless, and nil where it is deleted.
 func (d *directory) keepsUnknown() error {
 	// The snapshot may have a mount point with nothing in it because nothing was mounted by then.
 	if d.foreign || d.mounted && len(d.names) == 0 {
 		return target.ErrMounted
+	}
+	if len(d.names) == 0 && d.r.marker() != nil {
+		return errMayBeMarked
 	}
 	return nil
 }
@@ -102,6 +109,7 @@ func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	return at.RemoveAll(name, &target.Removal{
 		DryRun: r.o.DryRun,
 		Keep:    r.stays,
+		Marker:  r.marker(),
 		Removed: func(path string, e *backup.Entry) { r.change(Delete, path, e) },
 		Failed:  func(path string, err error) { r.problem(path, "delete", err) },
 	})
@@ -125,17 +133,13 @@ func (d *directory) keptEmpty() bool {
 	return d.r.o.LeftOut != nil && d.r.o.LeftOut.OneFileSystem() && d.self.Flags&backup.Boundary != 0
 }
 
-// isMarked reports whether a directory has a file for which the backup kept it
-// empty.
-func (r *restorer) isMarked(at *target.Dir) (marked bool, err error) {
+// marker returns what reports whether the backup kept a directory empty because
+// of a name in it. nil: no name did that.
+func (r *restorer) marker() func(name string) bool {
 	if r.o.LeftOut == nil || !r.o.LeftOut.HasMarkers() {
-		return false, nil
-	}
-	err = at.Names(func(name string) error {
-		marked = marked || r.o.LeftOut.IsMarker(name)
 		return nil
-	})
-	return marked, err
+	}
+	return r.o.LeftOut.IsMarker
 }
 
 // clear takes a directory out of the way of a file: an empty one, or with
