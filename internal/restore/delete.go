@@ -3,13 +3,10 @@ package restore
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/restore/target"
 )
-
-var nameSeed = maphash.MakeSeed()
 
 // remember keeps a name from deletion.
 func (d *directory) remember(name string) {
@@ -17,12 +14,13 @@ func (d *directory) remember(name string) {
 		return
 	}
 	if d.names == nil {
-		d.names = make(map[uint64]struct{})
+		d.names, d.folded = make(map[uint64]struct{}), make(map[uint64]struct{})
 	}
 	if d.r.remembered.Add(1) > maxRememberedNames {
 		d.forgetful = true // too many to tell what is not among them
 	}
-	d.names[maphash.String(nameSeed, name)] = struct{}{}
+	d.names[hashOf(name)] = struct{}{}
+	d.folded[hashOf(foldCase(name))] = struct{}{}
 }
 
 // deleteOthers removes what the snapshot does not have. What is not selected
@@ -52,7 +50,7 @@ func (d *directory) deleteOthers() {
 	}
 	keeps := d.keepsUnknown()
 	err = at.Names(func(name string) error {
-		_, ok := d.names[maphash.String(nameSeed, name)]
+		_, ok := d.names[hashOf(name)]
 		switch {
 		case ok || d.isMark(name):
 		case !d.r.root.IsOwn(name):
@@ -89,7 +87,14 @@ func (d *directory) keepsUnknown() error {
 // It reports whether Delete is for this name.
 func (d *directory) deleteOne(at *target.Dir, name string, remove bool) bool {
 	path := backup.Join(d.path, name)
-	have, err := at.Stat(name)
+	same, err := d.isInOtherCase(at, name)
+	if same {
+		return false // checkCase has reported it
+	}
+	var have backup.Entry
+	if err == nil {
+		have, err = at.Stat(name)
+	}
 	if err != nil {
 		d.r.problem(path, "delete", err)
 		return false
@@ -107,7 +112,7 @@ func (d *directory) deleteOne(at *target.Dir, name string, remove bool) bool {
 // or reports what would be removed. It is false where something is left.
 func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	return at.RemoveAll(name, &target.Removal{
-		DryRun: r.o.DryRun,
+		DryRun:  r.o.DryRun,
 		Keep:    r.stays,
 		Marker:  r.marker(),
 		Removed: func(path string, e *backup.Entry) { r.change(Delete, path, e) },

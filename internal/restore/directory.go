@@ -17,7 +17,7 @@ const (
 	// until their own pages come. Those beyond it are missed, but not by name.
 	maxListedNames = 1 << 17
 	// maxRememberedNames bounds the names that Delete remembers, of the
-	// directories that the planner is in; each takes about 16 bytes.
+	// directories that the planner is in; each takes about 32 bytes.
 	maxRememberedNames = 1 << 22
 )
 
@@ -50,7 +50,10 @@ type directory struct {
 	unlisted bool // children has not all of them
 
 	names     map[uint64]struct{} // hashes of those that Delete leaves alone
+	folded    map[uint64]struct{} // hashes of names without their case
 	forgetful bool                // names has not all of them
+
+	letterCase letterCase
 }
 
 // A nameSet is what is needed of a set of names to find out whether it is empty.
@@ -98,13 +101,23 @@ func (d *directory) make() (err error) {
 		return err
 	}
 	defer in.Release()
-	d.made, err = in.Mkdir(d.name)
-	if errors.Is(err, fs.ErrExist) && d.r.o.Overwrite != Never {
+	isNew := !d.parent.made.Existed
+	d.made, err = in.Mkdir(d.name, isNew)
+	there := errors.Is(err, fs.ErrExist)
+	switch {
+	case there && isNew:
+		return d.parent.taken(d.name, err)
+	case there || d.made.Existed:
+		if err := d.parent.checkCase(in, d.name); err != nil {
+			return err
+		}
+	}
+	if there && d.r.o.Overwrite != Never {
 		if err := in.Remove(d.name); err != nil {
 			return err
 		}
 		d.replaced()
-		d.made, err = in.Mkdir(d.name)
+		d.made, err = in.Mkdir(d.name, true)
 	}
 	return err
 }
@@ -154,6 +167,9 @@ func (d *directory) look() error {
 		return err
 	case have.Kind != backup.Directory && d.r.o.Overwrite == Never:
 		return fmt.Errorf("a %v is in the way: %w", have.Kind, fs.ErrExist)
+	}
+	if err := d.parent.checkCase(in, d.name); err != nil {
+		return err
 	}
 	if d.made.Existed = have.Kind == backup.Directory; !d.made.Existed {
 		d.replaced()
@@ -216,7 +232,7 @@ func (d *directory) finish() {
 		d.deleteOthers()
 	}
 	d.r.remembered.Add(-int64(len(d.names)))
-	d.names = nil
+	d.names, d.folded = nil, nil
 	if d.r.o.DryRun || d.keep || d.attributesUnknown || d.parent == nil {
 		return // finishTarget is for what has no parent
 	}

@@ -106,7 +106,7 @@ func TestInheritedAttributes(t *testing.T) {
 	f, err := d.Create(&e, Place{Inherits: true})
 	must(t, err)
 	must(t, f.Finish(&e, 0, report))
-	made, err = d.Mkdir("dir")
+	made, err = d.Mkdir("dir", false)
 	must(t, err)
 	if made.Existed || made.Inherits {
 		t.Errorf("%+v", made)
