@@ -191,9 +191,10 @@ func (d *Dir) MakeSpecial(e *backup.Entry, place Place, report Report) error {
 		if err := d.mknod(name, e); err != nil {
 			return err
 		}
-		have := backup.Entry{UID: d.root.euid, GID: d.root.egid, Mode: 0o600}
-		if place.Inherits {
-			have.UID = ^e.UID
+		// The umask, the directory, and a server that maps users decide what it was made with.
+		have, err := d.Stat(name)
+		if err != nil {
+			return err
 		}
 		d.Apply(name, e, &have, place.Inherits, report)
 		return nil
