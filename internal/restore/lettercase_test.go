@@ -139,8 +139,6 @@ func TestTargetThatIgnoresCase(t *testing.T) {
 			small.Content.Refs = []backup.Ref{f.chunk([]byte("3"), 0), f.chunk([]byte("4"), 0)}
 			one, two := f.file("linked", "l"), f.file("LINKED", "l")
 			one.Nlink, two.Nlink = 2, 2
-			self := entry("", backup.Directory)
-			self.Mode = 0o755
 			f.directory("", f.file("file", "f"), f.file("FILE", "F"), big, small, one, two, symlink("link", "a"), symlink("LINK", "b"),
 				subdirectory("dir"), subdirectory("DIR"), f.file("kind", "k"), subdirectory("KIND"), f.file("plain", "p"))
 			f.directory("dir", f.file("a", "a"))
