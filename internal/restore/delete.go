@@ -2,13 +2,11 @@ package restore
 
 import (
 	"errors"
-	"hash/maphash"
+	"fmt"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/restore/target"
 )
-
-var nameSeed = maphash.MakeSeed()
 
 // remember keeps a name from deletion.
 func (d *directory) remember(name string) {
@@ -16,12 +14,13 @@ func (d *directory) remember(name string) {
 		return
 	}
 	if d.names == nil {
-		d.names = make(map[uint64]struct{})
+		d.names, d.folded = make(map[uint64]struct{}), make(map[uint64]struct{})
 	}
 	if d.r.remembered.Add(1) > maxRememberedNames {
 		d.forgetful = true // too many to tell what is not among them
 	}
-	d.names[maphash.String(nameSeed, name)] = struct{}{}
+	d.names[hashOf(name)] = struct{}{}
+	d.folded[hashOf(foldCase(name))] = struct{}{}
 }
 
 // deleteOthers removes what the snapshot does not have. What is not selected
@@ -41,18 +40,23 @@ func (d *directory) deleteOthers() {
 		return
 	}
 	defer at.Release()
-	if marked, err := d.r.isMarked(at); marked || err != nil {
-		if err != nil {
-			d.r.problem(d.path, "delete", err)
+	if marker := d.r.marker(); marker != nil {
+		if marked, err := at.HasName(marker); marked || err != nil {
+			if err != nil {
+				d.r.problem(d.path, "delete", err)
+			}
+			return
 		}
-		return
 	}
+	keeps := d.keepsUnknown()
 	err = at.Names(func(name string) error {
-		_, ok := d.names[maphash.String(nameSeed, name)]
+		_, ok := d.names[hashOf(name)]
 		switch {
 		case ok || d.isMark(name):
 		case !d.r.root.IsOwn(name):
-			d.deleteOne(at, name)
+			if d.deleteOne(at, name, keeps == nil) {
+				return keeps
+			}
 		case !d.r.o.DryRun:
 			// A restore that was interrupted has left it, and nobody has seen it as his.
 			return at.Remove(name)
@@ -64,36 +68,73 @@ func (d *directory) deleteOthers() {
 	}
 }
 
-func (d *directory) deleteOne(at *target.Dir, name string) {
+var errMayBeMarked = errors.New("it is empty in the snapshot, perhaps because of a marker file that is gone now; nothing in it was deleted")
+
+// keepsUnknown returns why what the snapshot does not have in the directory
+// stays nevertheless, and nil where it is deleted.
+func (d *directory) keepsUnknown() error {
+	// The snapshot may have a mount point with nothing in it because nothing was mounted by then.
+	if d.foreign || d.mounted && len(d.names) == 0 {
+		return target.ErrMounted
+	}
+	if len(d.names) == 0 && d.r.marker() != nil {
+		return errMayBeMarked
+	}
+	return nil
+}
+
+// deleteOne removes a name that the snapshot does not have, if remove is true.
+// It reports whether Delete is for this name.
+func (d *directory) deleteOne(at *target.Dir, name string, remove bool) bool {
 	path := backup.Join(d.path, name)
-	have, err := at.Stat(name)
+	same, err := d.isInOtherCase(at, name)
+	if same {
+		return false // checkCase has reported it
+	}
+	var have backup.Entry
+	if err == nil {
+		have, err = at.Stat(name)
+	}
 	if err != nil {
 		d.r.problem(path, "delete", err)
-		return
+		return false
 	}
-	if d.wanted || d.r.o.Include.Excluded(path, have.Kind == backup.Directory) {
+	if !d.wanted && !d.r.o.Include.Excluded(path, have.Kind == backup.Directory) || d.r.stays(path, &have) {
+		return false
+	}
+	if remove {
 		d.r.removeAll(at, name)
 	}
+	return true
 }
 
 // removeAll removes a name with all that is below it, but for what is excluded,
 // or reports what would be removed. It is false where something is left.
 func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	return at.RemoveAll(name, &target.Removal{
-		DryRun: r.o.DryRun,
-		Keep: func(path string, e *backup.Entry) bool {
-			if r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e) {
-				return true
-			}
-			err := r.o.protected(e)
-			if err != nil {
-				r.problem(path, "delete", err)
-			}
-			return err != nil
-		},
+		DryRun:  r.o.DryRun,
+		Keep:    r.keeps,
+		Marker:  r.marker(),
 		Removed: func(path string, e *backup.Entry) { r.change(Delete, path, e) },
 		Failed:  func(path string, err error) { r.problem(path, "delete", err) },
 	})
+}
+
+// keeps is stays, and reports what belongs to the repository, which stays too.
+func (r *restorer) keeps(path string, e *backup.Entry) bool {
+	if r.stays(path, e) {
+		return true
+	}
+	err := r.o.protected(e)
+	if err != nil {
+		r.problem(path, "delete", err)
+	}
+	return err != nil
+}
+
+// stays reports whether Delete leaves a name alone.
+func (r *restorer) stays(path string, e *backup.Entry) bool {
+	return r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e)
 }
 
 // leftOut reports whether the backup would not have had what is at the target:
@@ -109,23 +150,19 @@ func (d *directory) keptEmpty() bool {
 	return d.r.o.LeftOut != nil && d.r.o.LeftOut.OneFileSystem() && d.self.Flags&backup.Boundary != 0
 }
 
-// isMarked reports whether a directory has a file for which the backup kept it
-// empty.
-func (r *restorer) isMarked(at *target.Dir) (marked bool, err error) {
+// marker returns what reports whether the backup kept a directory empty because
+// of a name in it. nil: no name did that.
+func (r *restorer) marker() func(name string) bool {
 	if r.o.LeftOut == nil || !r.o.LeftOut.HasMarkers() {
-		return false, nil
-	}
-	err = at.Names(func(name string) error {
-		marked = marked || r.o.LeftOut.IsMarker(name)
 		return nil
-	})
-	return marked, err
+	}
+	return r.o.LeftOut.IsMarker
 }
 
 // clear takes a directory out of the way of a file: an empty one, or with
 // Delete any.
 func (f *file) clear(at *target.Dir) error {
-	if f.r.o.Delete {
+	if f.r.o.Delete && !f.dir.foreign {
 		if !f.r.removeAll(at, f.e.Name) {
 			return errors.New("a directory is in the way, and not all of it can be deleted")
 		}
@@ -135,6 +172,8 @@ func (f *file) clear(at *target.Dir) error {
 	switch {
 	case err != nil:
 		return err
+	case !empty && f.dir.foreign:
+		return fmt.Errorf("a directory is in the way: %w", target.ErrMounted)
 	case !empty:
 		return errors.New("a directory is in the way (--delete removes it)")
 	case f.r.o.DryRun:

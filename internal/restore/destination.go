@@ -80,21 +80,42 @@ func (r *restorer) finishTarget(complete bool) {
 }
 
 // finishOurs gives the target the attributes of the snapshot. Its mark stays
-// until it has them.
+// until it has them, but for the lack of rights that its owner needs to remove
+// the mark: a restore that is killed in between leaves the owner these.
 func (r *restorer) finishOurs(d *directory, at *target.Dir) {
+	marked, extra := r.root.Marked(), uint32(0)
+	if marked {
+		extra = 0o300 &^ d.self.Mode
+		d.self.Mode |= extra
+	}
 	failed := false
 	d.setAttributes(at, func(op string, err error) {
 		failed = failed || !errors.Is(err, target.ErrOwner)
 		r.attribute("", op, err)
 	})
-	if failed || !r.root.Marked() {
-		return
+	if marked && !failed {
+		if err := r.root.Unmark(); err != nil {
+			r.problem("", "remove mark", err)
+		}
 	}
-	if err := r.root.Unmark(); err != nil {
-		r.problem("", "remove mark", err)
+	if extra != 0 {
+		r.lock(at, extra)
 	}
-	if err := at.SetTime(d.self.Mtime); err != nil {
-		r.attribute("", "set time", err)
+	if marked && !failed {
+		if err := at.SetTime(d.self.Mtime); err != nil {
+			r.attribute("", "set time", err)
+		}
+	}
+}
+
+// lock takes rights from the target. It gives none: set-id bits may be left out.
+func (r *restorer) lock(at *target.Dir, rights uint32) {
+	now, err := at.Stat(".")
+	if err == nil {
+		err = at.SetMode(now.Mode &^ rights)
+	}
+	if err != nil {
+		r.attribute("", "chmod", err)
 	}
 }
 

@@ -17,7 +17,7 @@ const (
 	// until their own pages come. Those beyond it are missed, but not by name.
 	maxListedNames = 1 << 17
 	// maxRememberedNames bounds the names that Delete remembers, of the
-	// directories that the planner is in; each takes about 16 bytes.
+	// directories that the planner is in; each takes about 32 bytes.
 	maxRememberedNames = 1 << 22
 )
 
@@ -40,6 +40,8 @@ type directory struct {
 	made              target.Made   //
 	before            *backup.Entry // what the target was, before anything was done to it
 	keep              bool          // it was there and must stay as it is
+	mounted           bool          // a file system is mounted here, and not in its parent
+	foreign           bool          // it is on a file system from which Delete deletes nothing
 
 	chain    browse.Chain
 	pending  atomic.Int64 // the planner, entries and subdirectories that are not done
@@ -48,7 +50,10 @@ type directory struct {
 	unlisted bool // children has not all of them
 
 	names     map[uint64]struct{} // hashes of those that Delete leaves alone
+	folded    map[uint64]struct{} // hashes of names without their case
 	forgetful bool                // names has not all of them
+
+	letterCase letterCase
 }
 
 // A nameSet is what is needed of a set of names to find out whether it is empty.
@@ -80,6 +85,7 @@ func (r *restorer) enter(d *directory) bool {
 		return false
 	}
 	d.ready = true
+	d.findMount()
 	d.keep = d.made.Existed && r.o.Overwrite == Never
 	r.directories.Add(1)
 	r.flaw(d.path, d.flaw)
@@ -98,13 +104,23 @@ func (d *directory) make() (err error) {
 	if err := d.checkProtected(in); err != nil {
 		return err
 	}
-	d.made, err = in.Mkdir(d.name)
-	if errors.Is(err, fs.ErrExist) && d.r.o.Overwrite != Never {
+	isNew := !d.parent.made.Existed
+	d.made, err = in.Mkdir(d.name, isNew)
+	there := errors.Is(err, fs.ErrExist)
+	switch {
+	case there && isNew:
+		return d.parent.taken(d.name, err)
+	case there || d.made.Existed:
+		if err := d.parent.checkCase(in, d.name); err != nil {
+			return err
+		}
+	}
+	if there && d.r.o.Overwrite != Never {
 		if err := in.Remove(d.name); err != nil {
 			return err
 		}
 		d.replaced()
-		d.made, err = in.Mkdir(d.name)
+		d.made, err = in.Mkdir(d.name, true)
 	}
 	return err
 }
@@ -123,6 +139,29 @@ func (d *directory) checkProtected(in *target.Dir) error {
 		return err
 	}
 	return d.r.o.protected(&have)
+}
+
+// findMount finds out whether the directory is on a file system that the
+// snapshot does not have there. Delete would empty that file system: the
+// snapshot has only what was below the mount, or nothing.
+func (d *directory) findMount() {
+	if !d.r.o.Delete || !d.made.Existed || d.parent == nil {
+		return
+	}
+	d.foreign = true // unless it is known to be otherwise
+	in, err := d.parent.open()
+	if err != nil {
+		return
+	}
+	defer in.Release()
+	at, err := d.open()
+	if err != nil {
+		return
+	}
+	defer at.Release()
+	if d.mounted, err = in.IsMounted(at); err == nil {
+		d.foreign = d.parent.foreign || d.mounted && d.self.Flags&backup.Boundary == 0
+	}
 }
 
 // look is make for a dry run.
@@ -149,6 +188,9 @@ func (d *directory) look() error {
 		return errProtected
 	case have.Kind != backup.Directory && d.r.o.Overwrite == Never:
 		return fmt.Errorf("a %v is in the way: %w", have.Kind, fs.ErrExist)
+	}
+	if err := d.parent.checkCase(in, d.name); err != nil {
+		return err
 	}
 	if d.made.Existed = have.Kind == backup.Directory; !d.made.Existed {
 		d.replaced()
@@ -211,7 +253,7 @@ func (d *directory) finish() {
 		d.deleteOthers()
 	}
 	d.r.remembered.Add(-int64(len(d.names)))
-	d.names = nil
+	d.names, d.folded = nil, nil
 	if d.r.o.DryRun || d.keep || d.attributesUnknown || d.parent == nil {
 		return // finishTarget is for what has no parent
 	}

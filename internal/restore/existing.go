@@ -24,7 +24,7 @@ func (f *file) decide(ctx context.Context) {
 	}
 	never := f.r.o.Overwrite == Never
 	// Several chunks take a while, and a reader should not see some of them.
-	f.place = target.Place{Inherits: f.dir.made.Inherits, Keep: never, Temporary: never || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0}
+	f.place = target.Place{Inherits: f.dir.made.Inherits, Keep: never, Fresh: true, Temporary: never || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0}
 	f.action = Create
 	if f.dir.made.Existed {
 		if err := f.meet(ctx); err != nil {
@@ -52,8 +52,11 @@ func (f *file) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := f.dir.checkCase(at, f.e.Name); err != nil {
+		return err
+	}
 	f.action = Replace
-	f.place.Temporary = true
+	f.place.Temporary, f.place.Fresh = true, false
 	switch {
 	case f.r.o.Overwrite == Never:
 		f.action = Keep

@@ -1,6 +1,8 @@
 package restore
 
 import (
+	"errors"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 
@@ -206,6 +208,9 @@ func (f *file) fail(op string, err error) {
 func (f *file) failLocked(op string, err error) {
 	if !f.failed {
 		f.failed = true
+		if errors.Is(err, fs.ErrExist) {
+			err = f.dir.taken(f.e.Name, err)
+		}
 		f.report(op, err)
 	}
 }

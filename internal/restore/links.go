@@ -200,6 +200,9 @@ func (f *file) meetLink(place *target.Place) error {
 	case err != nil:
 		return err
 	}
+	if err := f.dir.checkCase(at, f.e.Name); err != nil {
+		return err
+	}
 	is, err := f.isFirst(&have)
 	switch {
 	case err != nil:

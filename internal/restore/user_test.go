@@ -61,6 +61,28 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
+// A target that its owner may not write gets its mode, and no mark stays in it.
+func TestTargetWithoutTheRightToWrite(t *testing.T) {
+	if os.Geteuid() == 0 {
+		asNobody(t)
+		return
+	}
+	f := newFixture(t)
+	self := entry("", backup.Directory)
+	self.Mode = 0o555
+	f.page(backup.Page{Self: &self, Entries: []backup.Entry{f.file("file", "f")}})
+	target := filepath.Join(t.TempDir(), "target")
+	t.Cleanup(func() { check(t, os.Chmod(target, 0o700)) }) // or it cannot be removed
+	for range 2 {
+		_, obs := f.restore(Options{Target: target})
+		obs.wantProblems(t)
+		wantNames(t, target, "file")
+		if st := stat(t, target); st.Mode&0o7777 != 0o555 || st.Mtim.Sec != testTime.Sec {
+			t.Errorf("the target has mode %o, time %v", st.Mode&0o7777, st.Mtim)
+		}
+	}
+}
+
 // asNobody runs the calling test again as another user.
 func asNobody(t *testing.T) {
 	t.Helper()

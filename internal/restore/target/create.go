@@ -20,6 +20,8 @@ type Place struct {
 	Temporary bool
 	// Keep: where the name is taken by then, that stays, and Finish is fs.ErrExist.
 	Keep bool
+	// Fresh: the name was not there when it was looked for. Where it is by then, Finish is fs.ErrExist.
+	Fresh bool
 	// Inherits is the directory's Made.Inherits.
 	Inherits bool
 }
@@ -163,14 +165,24 @@ func (d *Dir) rename(from, to string, place Place) error {
 	if !place.Temporary {
 		return nil
 	}
-	err := d.root.renameAt(d.fd, from, to, !place.Keep)
-	if place.Keep && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)) { // a file system without it
+	replace := !place.Keep && !place.Fresh
+	err := d.root.renameAt(d.fd, from, to, replace)
+	if replace || !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	// The file system, such as NFS, has no rename that replaces nothing.
+	if place.Keep {
 		if err := d.root.linkAt(d.fd, from, d.fd, to); err != nil {
 			return err
 		}
 		return d.root.unlinkAt(d.fd, from, 0)
 	}
-	return err
+	d.renaming.Lock() // two names that the file system takes for one
+	defer d.renaming.Unlock()
+	if _, err := d.Stat(to); err == nil {
+		return fmt.Errorf("%q: %w", to, fs.ErrExist)
+	}
+	return d.root.renameAt(d.fd, from, to, true)
 }
 
 // MakeSpecial makes a symlink, fifo, socket or device with all its attributes.
@@ -179,9 +191,10 @@ func (d *Dir) MakeSpecial(e *backup.Entry, place Place, report Report) error {
 		if err := d.mknod(name, e); err != nil {
 			return err
 		}
-		have := backup.Entry{UID: d.root.euid, GID: d.root.egid, Mode: 0o600}
-		if place.Inherits {
-			have.UID = ^e.UID
+		// The umask, the directory, and a server that maps users decide what it was made with.
+		have, err := d.Stat(name)
+		if err != nil {
+			return err
 		}
 		d.Apply(name, e, &have, place.Inherits, report)
 		return nil

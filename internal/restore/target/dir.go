@@ -85,12 +85,12 @@ type Made struct {
 	Inherits bool
 }
 
-// Mkdir makes the directory name, mode 0700, or takes the one that is there,
+// Mkdir makes the directory name, mode 0700. Unless it has to be new, Mkdir takes the one that is there,
 // which becomes accessible to its owner (Finish sets the mode). Anything else of that name is fs.ErrExist.
-func (d *Dir) Mkdir(name string) (Made, error) {
+func (d *Dir) Mkdir(name string, isNew bool) (Made, error) {
 	err := d.root.mkdirAt(d.fd, name, 0o700)
 	existed := errors.Is(err, unix.EEXIST)
-	if err != nil && !existed {
+	if err != nil && (!existed || isNew) {
 		return Made{}, err
 	}
 	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)

@@ -30,11 +30,23 @@ func (d *Dir) IsEmpty(name string) (bool, error) {
 		return false, err
 	}
 	defer unix.Close(below.fd)
-	err = below.Names(func(string) error { return fs.ErrExist })
-	if errors.Is(err, fs.ErrExist) {
-		return false, nil
+	taken, err := below.HasName(func(string) bool { return true })
+	return err == nil && !taken, err
+}
+
+// HasName reports whether the directory has a name for which is is true.
+func (d *Dir) HasName(is func(name string) bool) (bool, error) {
+	found := errors.New("found")
+	err := d.Names(func(name string) error {
+		if is(name) {
+			return found
+		}
+		return nil
+	})
+	if errors.Is(err, found) {
+		return true, nil
 	}
-	return err == nil, err
+	return false, err
 }
 
 const (
@@ -51,6 +63,9 @@ type Removal struct {
 	DryRun bool
 	// Keep reports whether a name stays, and so the directories that it is in.
 	Keep func(path string, e *backup.Entry) bool
+	// Marker reports whether a directory with such a name in it stays with all
+	// that is below it. nil: none does.
+	Marker func(name string) bool
 	// Removed is called with each name that was removed, what is in a directory
 	// before the directory.
 	Removed func(path string, e *backup.Entry)
@@ -104,8 +119,16 @@ func (d *Dir) emptied(name string, how *Removal, depth int) (left bool, err erro
 		return true, err
 	}
 	defer unix.Close(below.fd)
-	if err := d.sameDevice(below); err != nil {
+	if mounted, err := d.IsMounted(below); mounted || err != nil {
+		if err == nil {
+			err = ErrMounted
+		}
 		return true, err
+	}
+	if how.Marker != nil {
+		if marked, err := below.HasName(how.Marker); marked || err != nil {
+			return true, err
+		}
 	}
 	stuck := make(map[string]struct{}) // what stays is found again, and is not to be reported again
 	// A file system may skip names of a directory from which others are removed: it is read until none goes any more.
@@ -141,15 +164,17 @@ func (d *Dir) below(name string) (*Dir, error) {
 	return &Dir{root: d.root, path: backup.Join(d.path, name), fd: fd}, nil
 }
 
-func (d *Dir) sameDevice(below *Dir) error {
+// ErrMounted is why nothing is deleted in a directory.
+var ErrMounted = errors.New("another file system is mounted here; nothing on it was deleted")
+
+// IsMounted reports whether another file system is mounted at below, which is a
+// directory in d.
+func (d *Dir) IsMounted(below *Dir) (bool, error) {
 	var a, b unix.Stat_t
 	if err := errors.Join(unix.Fstat(d.fd, &a), unix.Fstat(below.fd, &b)); err != nil {
-		return err
+		return false, err
 	}
-	if a.Dev != b.Dev || isMountRoot(below.fd) {
-		return errors.New("another file system is mounted here")
-	}
-	return nil
+	return a.Dev != b.Dev || isMountRoot(below.fd), nil
 }
 
 // isMountRoot reports whether something is mounted at a directory, be it a part

@@ -158,6 +158,8 @@ type Dir struct {
 	fd   int
 	refs int
 	idle *list.Element
+
+	renaming sync.Mutex
 }
 
 // Dir opens the directory at path, which is relative to the target and "" for

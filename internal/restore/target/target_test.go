@@ -106,7 +106,7 @@ func TestInheritedAttributes(t *testing.T) {
 	f, err := d.Create(&e, Place{Inherits: true})
 	must(t, err)
 	must(t, f.Finish(&e, 0, report))
-	made, err = d.Mkdir("dir")
+	made, err = d.Mkdir("dir", false)
 	must(t, err)
 	if made.Existed || made.Inherits {
 		t.Errorf("%+v", made)
@@ -155,6 +155,37 @@ func TestModes(t *testing.T) {
 				must(t, unix.Lstat(filepath.Join(path, e.Name), &st))
 				if st.Mode&0o7777 != mode {
 					t.Errorf("%s has %o", e.Name, st.Mode)
+				}
+			}
+		}
+	}
+}
+
+// Special files get their mode whatever the umask.
+func TestModesOfSpecialFiles(t *testing.T) {
+	r, path := open(t, true)
+	d, err := r.Dir("")
+	must(t, err)
+	defer d.Release()
+	for _, umask := range []int{0, 0o022, 0o777} {
+		before := unix.Umask(umask)
+		t.Cleanup(func() { unix.Umask(before) })
+		for _, kind := range []backup.Kind{backup.FIFO, backup.Socket, backup.CharDev} {
+			if kind == backup.CharDev && os.Geteuid() != 0 {
+				continue
+			}
+			for _, mode := range []uint32{0o644, 0o600, 0} {
+				for _, place := range []Place{{}, {Temporary: true}, {Inherits: true}} {
+					e := backup.Entry{
+						Name: fmt.Sprintf("%v %o %o %+v", kind, umask, mode, place), Kind: kind, Mode: mode, Rdev: unix.Mkdev(1, 3),
+						UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+					}
+					must(t, d.MakeSpecial(&e, place, func(op string, err error) { t.Errorf("%s: %s: %v", e.Name, op, err) }))
+					var st unix.Stat_t
+					must(t, unix.Lstat(filepath.Join(path, e.Name), &st))
+					if st.Mode&0o7777 != mode {
+						t.Errorf("%s has %o", e.Name, st.Mode)
+					}
 				}
 			}
 		}
