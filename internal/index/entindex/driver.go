@@ -3,6 +3,7 @@ package entindex
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -31,10 +32,15 @@ func (d txDriver) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx
 const maxTries = 10
 
 // Retry calls do until its error is not one that lost reports, maxTries
-// times at most, and waits a little longer each time.
+// times at most, and waits a little longer each time. Where ctx is done, a
+// transaction that was rolled back for it fails with the error of ctx, and not
+// with sql.ErrTxDone, which is all that database/sql says.
 func Retry(ctx context.Context, lost func(error) bool, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
+		if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err == nil || !lost(err) || try == maxTries {
 			return err
 		}

@@ -20,6 +20,7 @@ func Run(t *testing.T, fresh func(testing.TB) Database) {
 		{"RetireWhileBeginning", testRetireWhileBeginning},
 		{"Lists", testLists},
 		{"BeginSnapshot", testBeginSnapshot},
+		{"EndedCalls", testEndedCalls},
 		{"OneRunningSnapshot", testOneRunningSnapshot},
 		{"Snapshots", testSnapshots},
 		{"ClockGoesBack", testClockGoesBack},

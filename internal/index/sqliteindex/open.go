@@ -204,7 +204,9 @@ func (b *backend) update(ctx context.Context, d entindex.Durability, do func(con
 	if err := b.setSynchronous(ctx, d); err != nil {
 		return err
 	}
-	tx, err := b.writer.BeginTx(ctx, nil)
+	// Where its ctx is done, database/sql rolls a transaction back in a goroutine of its own, and the
+	// next one would begin within it. The statements have ctx; the transaction ends here.
+	tx, err := b.writer.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return err
 	}
