@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -32,14 +33,14 @@ func (d txDriver) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx
 const maxTries = 10
 
 // Retry calls do until its error is not one that lost reports, maxTries
-// times at most, and waits a little longer each time. Where ctx is done, a
-// transaction that was rolled back for it fails with the error of ctx, and not
-// with sql.ErrTxDone, which is all that database/sql says.
+// times at most, and waits a little longer each time. Once ctx is done, each
+// error is also that of ctx: drivers often report what the end of ctx did to
+// the connection or to the transaction instead.
 func Retry(ctx context.Context, lost func(error) bool, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
-		if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
-			return ctx.Err()
+		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 		if err == nil || !lost(err) || try == maxTries {
 			return err

@@ -9,21 +9,27 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// testEndedCalls ends the context of a call that writes at any moment: the
-// error is that of the context, whatever the call was doing.
+// testEndedCalls ends the context of a call that writes, at 50 moments from
+// its begin to well after its usual end: its error is that of the context,
+// whatever the call was doing, and the next call works.
 func testEndedCalls(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
-	for n := range 200 {
-		ctx, cancel := context.WithTimeout(f.ctx, time.Duration(n)*20*time.Microsecond)
+	begin := func(ctx context.Context) error {
 		s, err := f.x.BeginSnapshot(ctx, f.shard.ID, backup.Snapshot{ID: backup.NewSnapshotID()}, f.now)
+		if err == nil || errors.Is(err, backup.ErrRunning) { // a call that was ended may have begun it
+			f.must(f.x.Fail(f.ctx, s.ID, "enough", f.now))
+		}
+		return err
+	}
+	started := time.Now()
+	f.must(begin(f.ctx))
+	step := time.Since(started) / 25
+	for n := range time.Duration(50) {
+		ctx, cancel := context.WithTimeout(f.ctx, n*step)
+		err := begin(ctx)
 		cancel()
-		switch {
-		case err == nil:
-			f.must(f.x.Fail(f.ctx, s.ID, "enough", f.now))
-		case errors.Is(err, backup.ErrRunning): // it was begun, and could not say so
-			f.must(f.x.Fail(f.ctx, s.ID, "enough", f.now))
-		case !errors.Is(err, context.DeadlineExceeded):
-			t.Fatalf("interrupted after %d µs: %v", 20*n, err)
+		if err != nil && !errors.Is(err, backup.ErrRunning) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("ended after %v: %v", n*step, err)
 		}
 	}
 }
