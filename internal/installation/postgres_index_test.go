@@ -83,14 +83,14 @@ func as(t testing.TB, p *Plan, dsn string, role Role) string {
 	return u.String()
 }
 
-// committing is all that a committer's process does with the index.
+// committing has every call that a committer makes on the index.
 type committing interface {
 	commit.Index
 	schedule.Index
 }
 
-// byRoles is an index with a connection for each role. What two roles do is ambiguous
-// here, and does not compile: such a method is written out below, and calls both.
+// byRoles is an index with a connection for each role. A method that two roles
+// call is ambiguous and does not compile: it is written out below, and calls both.
 type byRoles struct {
 	index.Admin
 	index.Catalog

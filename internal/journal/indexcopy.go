@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// indexPartBytes is how much of an index file one object has: few, for memory
-// that is touched for the first time costs more than sealing does.
+// indexPartBytes is how much of an index file one object has. It is small because
+// the first touch of new memory takes longer than sealing what is put there.
 const indexPartBytes = 4 << 20
 
 // An IndexHeader is the header of each part of a copy of an index file.

@@ -67,9 +67,7 @@ func follow(pages map[backup.PageKey]backup.PageVersion) (names []string, err er
 // However a directory is cut, its pages lead from one to the next, through all
 // entries in order; without any of them, or with one of another version of the directory, that shows.
 func TestChainOfPages(t *testing.T) {
-	if !testtarget.Runs(testtarget.Long) {
-		testtarget.Checks(t, "30")
-	}
+	testtarget.FewerChecks(t, "30")
 	rapid.Check(t, func(rt *rapid.T) {
 		entries := files(rapid.IntRange(1, 9000).Draw(rt, "entries"))
 		for i := range entries {

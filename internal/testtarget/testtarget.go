@@ -50,6 +50,14 @@ func Need(t testing.TB, target Target) {
 	}
 }
 
+// FewerChecks is Checks unless the tests of Long run.
+func FewerChecks(t testing.TB, number string) {
+	t.Helper()
+	if !Runs(Long) {
+		Checks(t, number)
+	}
+}
+
 // Checks makes rapid.Check make so many checks until the test ends, which must
 // not run beside others. Where -rapid.checks is given, that holds.
 func Checks(t testing.TB, number string) {

@@ -3,15 +3,12 @@
 package posix
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -62,35 +59,23 @@ func MountOf(path string) (Mount, error) {
 		return m, rootError(path, err)
 	}
 	m.FreeBytes = space.Bavail * uint64(space.Bsize)
-	table, err := os.Open("/proc/self/mountinfo")
+	mounts, err := readMounts()
 	if err != nil {
 		return m, err
 	}
-	defer table.Close()
-	err = m.find(table, st.Mnt_id)
+	err = m.find(mounts, st.Mnt_id)
 	return m, err
 }
 
-// find reads the line of the mount with this id. Its form is in proc_pid_mountinfo(5):
-//
-//	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-func (m *Mount) find(table io.Reader, id uint64) error {
-	for lines := bufio.NewScanner(table); lines.Scan(); {
-		before, after, ok := strings.Cut(lines.Text(), " - ")
-		fields, rest := strings.Fields(before), strings.Fields(after)
-		if !ok || len(fields) < 6 || len(rest) < 3 || fields[0] != strconv.FormatUint(id, 10) {
-			continue
+// find sets what the mount with this id says.
+func (m *Mount) find(mounts []mounted, id uint64) error {
+	for _, at := range mounts {
+		if at.id == id {
+			m.Point, m.FileSystem, m.Device, m.Options = at.point, at.fileSystem, at.source, at.options
+			return nil
 		}
-		m.Point, m.FileSystem, m.Device = unescape(fields[4]), rest[0], unescape(rest[1])
-		m.Options = append(strings.Split(fields[5], ","), strings.Split(rest[2], ",")...)
-		return nil
 	}
-	return fmt.Errorf("mount %d is not in /proc/self/mountinfo: %w", id, backup.ErrNotFound)
-}
-
-// unescape undoes what the kernel does to blanks: \040.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+	return fmt.Errorf("mount %d is not in %s: %w", id, mountTable, backup.ErrNotFound)
 }
 
 // A Survey is what a short walk of a tree has shown.

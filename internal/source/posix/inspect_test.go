@@ -13,15 +13,20 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-const mountTable = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+const mountLines = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
 41 22 0:40 / /mnt/a\040filer rw,noatime shared:9 master:2 - nfs4 filer:/export/a\040b rw,vers=4.2,rsize=65536,hard
+43 22 0:41 /part /mnt/nothing\040named ro - tmpfs  rw,size=4k
 broken line
 `
 
 func TestMountTable(t *testing.T) {
 	t.Parallel()
+	mounts, err := parseMounts(strings.NewReader(mountLines))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var m Mount
-	if err := m.find(strings.NewReader(mountTable), 41); err != nil {
+	if err := m.find(mounts, 41); err != nil {
 		t.Fatal(err)
 	}
 	if m.Point != "/mnt/a filer" || m.FileSystem != "nfs4" || m.Device != "filer:/export/a b" || !m.Network() {
@@ -35,8 +40,12 @@ func TestMountTable(t *testing.T) {
 	if _, ok := m.Option("ro"); ok {
 		t.Error("ro is there")
 	}
+	var unnamed Mount
+	if err := unnamed.find(mounts, 43); err != nil || unnamed.Point != "/mnt/nothing named" || unnamed.Device != "" {
+		t.Errorf("%+v, %v", unnamed, err)
+	}
 	var none Mount
-	if err := none.find(strings.NewReader(mountTable), 99); !errors.Is(err, backup.ErrNotFound) {
+	if err := none.find(mounts, 99); !errors.Is(err, backup.ErrNotFound) {
 		t.Error(err)
 	}
 }

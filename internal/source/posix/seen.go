@@ -4,24 +4,16 @@ package posix
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
-// A mounted is one line of /proc/self/mountinfo: the file system with this
-// device shows its directory or file root at point.
-type mounted struct{ id, device, root, point string }
-
 // SeenAt returns all paths on this machine that lead to the file or directory at
-// path, or to a part of it, through whatever mounts: path itself, the places to
-// which it is bind-mounted, and those of what is mounted below it. path is
-// absolute and has no symlinks; it need not exist.
+// path, or to a part of it: path itself, the places to which it or a part of it is
+// bind-mounted, and all places of each file system that is mounted below it. path
+// is absolute and has no symlinks; it need not exist.
 func SeenAt(path string) ([]string, error) {
 	mounts, err := readMounts()
 	if err != nil {
@@ -60,43 +52,6 @@ func SeenAt(path string) ([]string, error) {
 	}
 	slices.Sort(seen)
 	return slices.Compact(seen), nil
-}
-
-// readMounts returns all mounts. The form of a line is in proc_pid_mountinfo(5).
-func readMounts() (mounts []mounted, err error) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); len(f) >= 5 {
-			mounts = append(mounts, mounted{id: f[0], device: f[2], root: unescape(f[3]), point: unescape(f[4])})
-		}
-	}
-	return mounts, nil
-}
-
-// mountID returns the id of the mount that path is on, or would be on. statx(2)
-// has it since Linux 5.8 only.
-func mountID(path string) (string, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
-		return mountID(filepath.Dir(path))
-	}
-	if err != nil {
-		return "", &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(info)) {
-		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			return strings.TrimSpace(id), nil
-		}
-	}
-	return "", fmt.Errorf("/proc/self/fdinfo does not say which mount %s is on", path)
 }
 
 // within returns path relative to dir; ok is false where it is not in dir.

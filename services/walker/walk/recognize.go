@@ -10,10 +10,10 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// recognize returns an OtherTreeError if the directory is the root of another
-// file system, for all that can be seen: nothing lasting tells it from others, and
-// nothing of what the last snapshot has there is there. To delete all of that would
-// look the same; the user has to say so.
+// recognize returns an OtherTreeError if the directory is a root without a
+// lasting identity, and has no entry that the last snapshot has there: another
+// file system may be mounted. A root whose entries were all deleted looks the
+// same; then the user has to say so.
 func (w *visit) recognize(ctx context.Context) error {
 	job := &w.slice.task.Job
 	if w.path != "" || len(w.marks) == 0 || w.excluded || job.NewRoot || job.AllowShrink || source.IsLasting(job.Root, w.slice.tree.Root()) {
@@ -23,28 +23,18 @@ func (w *visit) recognize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	had := false
-	var key backup.PageKey
-	for range w.marks {
+	had, key := false, backup.PageKey(0)
+	for range w.marks { // at most: pages that are damaged could lead in a circle
 		var page backup.Page
 		err := w.eachOld(ctx, pageNames("", []backup.PageKey{key}), func(_ string, p *backup.Page) error { page = *p; return nil })
 		if err != nil {
 			return err
 		}
-		for i := range page.Entries {
-			old := &page.Entries[i]
-			if w.leavesOut(old) {
-				continue
-			}
-			had = true
-			e, is, err := find(old.Name)
-			if err != nil {
-				return err
-			}
-			if is && e.Kind == old.Kind {
-				return nil
-			}
+		candidates, found, err := w.findAny(page.Entries, find)
+		if err != nil || found {
+			return err
 		}
+		had = had || candidates
 		if key = page.Next; key == 0 {
 			break
 		}
@@ -56,6 +46,22 @@ func (w *visit) recognize(ctx context.Context) error {
 		"is the right file system mounted here? If that is right, use --new-root or --allow-shrink", job.Source)}
 }
 
+// findAny reports whether one of the last snapshot's entries is there, and
+// whether there are any that could be.
+func (w *visit) findAny(old []backup.Entry, find lookup) (candidates, found bool, err error) {
+	for i := range old {
+		if w.leavesOut(&old[i]) {
+			continue
+		}
+		candidates = true
+		e, is, err := find(old[i].Name)
+		if err != nil || is && e.Kind == old[i].Kind {
+			return true, is, err
+		}
+	}
+	return candidates, false, nil
+}
+
 // leavesOut reports whether an entry at the root of the last snapshot is one that
 // this snapshot does not have, wherever it is.
 func (w *visit) leavesOut(e *backup.Entry) bool {
@@ -63,9 +69,11 @@ func (w *visit) leavesOut(e *backup.Entry) bool {
 	return m.Excluded(e.Name, isDir) || e.Kind == backup.File && m.TooLarge(e.Size) || isDir && e.Name == w.slice.snapshotDir
 }
 
-// finder returns a function that finds an entry of the directory by its name. It
-// has to be called with the names in order.
-func (w *visit) finder() (find func(name string) (e backup.Entry, is bool, err error), err error) {
+// A lookup finds an entry of a directory by its name. It must be called with
+// the names in order.
+type lookup func(name string) (e backup.Entry, is bool, err error)
+
+func (w *visit) finder() (lookup, error) {
 	if w.spilled == nil {
 		return func(name string) (e backup.Entry, is bool, err error) {
 			at, is := w.find(name)
