@@ -65,11 +65,12 @@ compose-down: ## stop that fleet; its volumes stay
 ## Tests: CONTRIBUTING.md says when to run which
 
 # Everything has the race detector, the programs that tests start included, so that it is compiled once; vet is the linter's.
-# SQLite, which is C in Go's clothes, is not instrumented: it would take half of the time. Do not add packages here that
-# use generic types of the standard library (sync.Map): the linker may choose their copy, and then races are reported
-# that there are not.
+# SQLite, which is C in Go's clothes, and compression are not instrumented: they would take most of the time. Do not add
+# packages here that use generic types of the standard library (sync.Map): the linker may choose their copy, and then races
+# are reported that there are not.
+# A program with the race detector sleeps for a second before it exits, unless it is told not to: tests run hundreds.
 # Many tests wait for leases and processes: four packages at a time leave no core idle.
-RACED        := GOFLAGS="$$(go env GOFLAGS) -gcflags=modernc.org/sqlite/lib=-race=false"
+RACED        := GORACE="atexit_sleep_ms=0 $$GORACE" GOFLAGS="$$(go env GOFLAGS) -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/klauspost/compress/...=-race=false"
 WITHPOSTGRES := e2e/need-postgres.sh && export $(RACED) && go run -race ./e2e/withpostgres
 GOTEST       := go test -race -vet=off -p 4 -timeout $(TESTTIMEOUT) $(TESTFLAGS)
 TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/fleet/... ./e2e/testenv/...

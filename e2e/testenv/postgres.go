@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,20 +31,33 @@ func Postgres(t testing.TB) string {
 		}
 		dsn = cluster.DSN()
 	}
-	return newDatabase(t, dsn)
+	return newDatabase(t, dsn, "template1")
+}
+
+// PostgresCopy is Postgres with what a database that Postgres returned has. Nobody may be connected to that.
+func PostgresCopy(t testing.TB, dsn string) string {
+	t.Helper()
+	address, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := strings.TrimPrefix(address.Path, "/")
+	address.Path = "/postgres"
+	return newDatabase(t, address.String(), template)
 }
 
 // sharedCluster lives as long as the test binary: the server dies with it, and its janitor then tidies up.
 var sharedCluster = sync.OnceValues(func() (*Cluster, error) { return OpenCluster(Fast) })
 
-func newDatabase(t testing.TB, dsn string) string {
+// newDatabase makes a copy of the template in the server that dsn is a database of.
+func newDatabase(t testing.TB, dsn, template string) string {
 	t.Helper()
 	address, err := url.Parse(dsn)
 	if err != nil || (address.Scheme != "postgres" && address.Scheme != "postgresql") {
 		t.Fatal("TEST_POSTGRES_DSN must be a postgres:// URL")
 	}
 	name := "test_" + randomName()
-	if err := executeOn(dsn, "CREATE DATABASE "+name); err != nil {
+	if err := executeOn(dsn, "CREATE DATABASE "+name+" TEMPLATE "+template); err != nil {
 		t.Fatalf("make a database in the server of TEST_POSTGRES_DSN, or in the test's own: %v", err)
 	}
 	t.Cleanup(func() {

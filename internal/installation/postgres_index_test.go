@@ -38,7 +38,7 @@ func TestIndexByRoles(t *testing.T) {
 		}
 	})
 	var databases atomic.Int64
-	indextest.Run(t, func(t testing.TB) indextest.Database {
+	fresh := func(t testing.TB) indextest.Database {
 		p := testPlan(t.TempDir())
 		p.Postgres.Name = fmt.Sprint("roles_", databases.Add(1))
 		runRoles(t, &p, cluster.DSN())
@@ -48,7 +48,8 @@ func TestIndexByRoles(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = owner.Close() }) // nothing is written by then
 		return indextest.Database{Open: func() index.Index { return openByRoles(t, &p, cluster.DSN()) }, SQL: owner, UUIDs: true}
-	})
+	}
+	indextest.Run(t, fresh, fresh)
 }
 
 // runRoles runs the roles.sql of a plan at a server.

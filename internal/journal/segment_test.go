@@ -19,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 var (
@@ -370,6 +371,7 @@ func drawChange(t *rapid.T) backup.PageChange {
 }
 
 func TestEveryChangeComesBack(t *testing.T) {
+	testtarget.FewerChecks(t, "30")
 	rapid.Check(t, func(t *rapid.T) {
 		changes := rapid.SliceOfN(rapid.Custom(drawChange), 1, 10).Draw(t, "changes")
 		var raw []byte
@@ -415,6 +417,7 @@ func FuzzDecodeChange(f *testing.F) {
 // of each snapshot, and the digest shows it: docs/formats/journal.md says how.
 func TestReplay(t *testing.T) {
 	k := newKeys(t)
+	testtarget.FewerChecks(t, "30")
 	rapid.Check(t, func(rt *rapid.T) {
 		type name struct {
 			path string

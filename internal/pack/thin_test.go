@@ -11,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // manyFrames is a pack, its plaintexts, and the lengths of its frames.
@@ -28,6 +29,7 @@ func manyFrames(t testing.TB, k keys, frames int) (data []byte, raw [][]byte, le
 func TestThin(t *testing.T) {
 	k := newKeys(t)
 	hasher := chunk.NewHasher(testKey)
+	testtarget.FewerChecks(t, "30")
 	rapid.Check(t, func(rt *rapid.T) {
 		frames := rapid.SampledFrom([]int{1, 2, 7, 8, 9, 16, 17, 40}).Draw(rt, "frames")
 		data, raw, lengths := manyFrames(t, k, frames)
@@ -85,6 +87,7 @@ func TestThinThatKeepsAllChangesNothing(t *testing.T) {
 // is not a pack's is refused.
 func TestPacksInARow(t *testing.T) {
 	k := newKeys(t)
+	testtarget.FewerChecks(t, "30")
 	rapid.Check(t, func(rt *rapid.T) {
 		var row []byte
 		var places []Place

@@ -18,6 +18,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/restore/target"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // What becomes of a restore when a call that changes the target fails each time. The run ends where the table says so and
@@ -255,8 +256,12 @@ func TestFaults(t *testing.T) {
 	prepareFaults(t, model)
 	_, obs := f.restore(Options{Target: model, Delete: true})
 	obs.wantProblems(t)
+	errnos := append([]syscall.Errno{unix.EPERM, unix.EIO}, fullErrors...)
+	if !testtarget.Runs(testtarget.Long) {
+		errnos = errnos[:3]
+	}
 	for _, row := range faultTable {
-		for _, errno := range append([]syscall.Errno{unix.EPERM, unix.EIO}, fullErrors...) {
+		for _, errno := range errnos {
 			for _, always := range []bool{false, true} {
 				r := &faultRun{f: f, model: model, there: []string{"existing", "inherit"}, call: row.call, errno: errno, always: always}
 				t.Run(r.name(), func(t *testing.T) {
@@ -332,8 +337,12 @@ func TestOtherFaults(t *testing.T) {
 	prepareFaults(t, model)
 	f.restore(Options{Target: model, Delete: true})
 	f.restore(Options{Target: made, Delete: true})
+	errnos := []syscall.Errno{unix.ENOSPC, unix.EIO}
+	if !testtarget.Runs(testtarget.Long) {
+		errnos = errnos[:1]
+	}
 	for _, row := range faultTable {
-		for _, errno := range []syscall.Errno{unix.EIO, unix.ENOSPC} {
+		for _, errno := range errnos {
 			for _, r := range []*faultRun{
 				{model: model, there: []string{"existing", "inherit"}, applied: true},
 				{model: model, there: []string{"existing", "inherit"}, applied: true, always: true},

@@ -1,17 +1,18 @@
 // Package indextest is the conformance suite of index.Index. An adapter's test is
 //
-//	func TestIndex(t *testing.T) { indextest.Run(t, freshDatabase) }
+//	func TestIndex(t *testing.T) { indextest.Run(t, freshDatabase, migratedDatabase) }
 package indextest
 
 import "testing"
 
-// Run runs the suite. fresh makes an empty database for one test.
-func Run(t *testing.T, fresh func(testing.TB) Database) {
+// Run runs the suite. fresh makes an empty database for one test, and migrated
+// one with the tables that Migrate makes, which may be an empty one as well.
+func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
+	t.Run("Schema", func(t *testing.T) { testSchema(t, fresh) })
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, func(testing.TB) Database)
 	}{
-		{"Schema", testSchema},
 		{"Repository", testRepository},
 		{"FilersAndShards", testFilersAndShards},
 		{"Filers", testFilers},
@@ -82,6 +83,6 @@ func Run(t *testing.T, fresh func(testing.TB) Database) {
 		{"History", testHistory},
 		{"Histories", testHistories},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, fresh) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, migrated) })
 	}
 }

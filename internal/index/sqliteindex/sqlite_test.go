@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
 
-func TestIndex(t *testing.T) { indextest.Run(t, fresh) }
+func TestIndex(t *testing.T) { indextest.Run(t, fresh, fresh) }
 
 func fresh(t testing.TB) indextest.Database {
 	path, db := database(t)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 const pageBytes = 4096
@@ -29,7 +30,7 @@ func TestPageCacheIsLeftAsItWas(t *testing.T) {
 	} {
 		for _, sizeBytes := range []int{1000, 100_000, 20<<20 + 777, 100 << 20} {
 			for _, pattern := range []string{"cold", "hot", "partly"} {
-				if sizeBytes > 50<<20 && (testing.Short() || pattern != "partly") { // more than one window
+				if sizeBytes > 50<<20 && (!testtarget.Runs(testtarget.Long) || pattern != "partly") { // more than one window
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%d/%s", name, sizeBytes, pattern), func(t *testing.T) {

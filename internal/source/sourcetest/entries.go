@@ -19,6 +19,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testtarget"
 )
 
 // Every kind of entry has the attributes that the kernel gives, from one stat
@@ -118,7 +119,7 @@ func (s *suite) testEmptyDirectory(t *testing.T) {
 // A large directory comes in bounded pieces, every entry once.
 func (s *suite) testLargeDirectory(t *testing.T) {
 	files, most := 100_000, 20_000
-	if testing.Short() {
+	if !testtarget.Runs(testtarget.Long) {
 		files, most = 20_000, 10_000
 	}
 	dir, tree := s.tree(t)
