@@ -229,7 +229,7 @@ func (c *Client) environment() []string {
 		}
 	}
 	// What a killed process leaves in the temporary directory goes with the test's.
-	env = append(env, "HOME="+c.Home, "TMPDIR="+filepath.Join(c.Home, "tmp"), "GORACE=halt_on_error=1")
+	env = append(env, "HOME="+c.Home, "TMPDIR="+filepath.Join(c.Home, "tmp"), "GORACE=halt_on_error=1 atexit_sleep_ms=0")
 	return append(env, c.Env...)
 }
 

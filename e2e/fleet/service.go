@@ -58,7 +58,7 @@ func (f *Fleet) Service(kind string, env ...string) *Service {
 	f.t.Helper()
 	f.started++
 	s := &Service{kind: kind, Name: fmt.Sprintf("%s-%d", kind, f.started), t: f.t}
-	settings := []string{"HOME=" + f.Home, "GORACE=halt_on_error=1", "BCTL_WORKER_NAME=" + s.Name}
+	settings := []string{"HOME=" + f.Home, "GORACE=halt_on_error=1 atexit_sleep_ms=0", "BCTL_WORKER_NAME=" + s.Name}
 	if f.options.Links {
 		settings = append(settings, f.linked(s)...)
 	}
