@@ -136,7 +136,7 @@ func TestStalledTask(t *testing.T) {
 					h.wait()
 				}
 			})
-			r := start(t, src, Options{Tasks: 1, StallAfter: 50 * time.Millisecond})
+			r := start(t, src, Options{Tasks: 1, StallAfter: 50 * time.Millisecond, Alone: true}) // a slice that outlasts the hang
 			hung := r.publish(1, 11)
 			receive(t, "hang", h.asked)
 			r.wantProgress(t, "a stalled task", func(p backup.Progress) bool {
