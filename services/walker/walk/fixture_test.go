@@ -60,6 +60,7 @@ func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	f.source = faultsource.New(posix.New(posix.Options{}))
 	f.source.SetClock(func() (time.Time, time.Duration) { return f.now, posix.DefaultGrain })
 	f.svc = New(nil, x, f.source, flow.NewReporter(nil, "walker"), Options{})
+	f.svc.budgets, f.svc.scarceTime = withoutTimeLimits(budgets), unlimited
 	f.svc.send = f.keep
 	f.newShard("home")
 	return f

@@ -85,7 +85,8 @@ type Service struct {
 	// What only tests change.
 	send         func(context.Context, *backup.SliceWalked) error
 	budgets      []budget // by generation
-	spillEntries int      // of one directory that are held in memory
+	scarceTime   time.Duration
+	spillEntries int // of one directory that are held in memory
 }
 
 // New returns a walker. Its parts stay the caller's to close.
@@ -111,7 +112,7 @@ func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Rep
 		send: func(ctx context.Context, m *backup.SliceWalked) error {
 			return flow.Publish(ctx, conn, flow.Slices, m)
 		},
-		budgets: budgets, spillEntries: spillEntries,
+		budgets: budgets, scarceTime: scarceTime, spillEntries: spillEntries,
 	}
 }
 

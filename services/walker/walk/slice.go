@@ -97,7 +97,7 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 		s.result.source = task.Job.Source
 	}
 	if task.Scarce && !svc.opts.Alone {
-		s.budget.time = min(s.budget.time, scarceTime)
+		s.budget.time = min(s.budget.time, svc.scarceTime)
 	}
 	// Slices that began together shall not end together: their walkers would all wait for what comes next.
 	s.end = time.Now().Add(s.budget.time/2 + rand.N(s.budget.time))

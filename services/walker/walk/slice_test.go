@@ -23,9 +23,22 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
+// unlimited is more time than any slice takes.
+const unlimited = time.Hour
+
 // budgetOf is a budget of directories alone.
 func budgetOf(directories int) []budget {
-	return []budget{{directories, 1 << 30, 1 << 30, time.Hour}}
+	return []budget{{directories, 1 << 30, 1 << 30, unlimited}}
+}
+
+// withoutTimeLimits are the budgets of a walker without their times: on a slow
+// machine, tests get the same slices.
+func withoutTimeLimits(budgets []budget) []budget {
+	budgets = slices.Clone(budgets)
+	for i := range budgets {
+		budgets[i].time = unlimited
+	}
+	return budgets
 }
 
 // However small the slices are, every directory is in exactly one of them.

@@ -36,6 +36,7 @@ func start(t *testing.T, src *hookedSource, o Options) *running {
 	}
 	report := flow.NewReporter(r.conn, "walker")
 	r.svc = New(r.conn, f.index, src, report, o)
+	r.svc.budgets, r.svc.scarceTime = f.svc.budgets, f.svc.scarceTime
 	unsubscribe, err := r.conn.SubscribeProgress(func(p *backup.Progress) { r.progress <- *p })
 	must(t, err)
 	walking, stop := context.WithCancel(context.Background())
@@ -136,7 +137,7 @@ func TestStalledTask(t *testing.T) {
 					h.wait()
 				}
 			})
-			r := start(t, src, Options{Tasks: 1, StallAfter: 50 * time.Millisecond, Alone: true}) // a slice that outlasts the hang
+			r := start(t, src, Options{Tasks: 1, StallAfter: 50 * time.Millisecond})
 			hung := r.publish(1, 11)
 			receive(t, "hang", h.asked)
 			r.wantProgress(t, "a stalled task", func(p backup.Progress) bool {
@@ -165,7 +166,7 @@ func TestStallIsOver(t *testing.T) {
 			second.wait()
 		}
 	}}
-	r := start(t, src, Options{StallAfter: 200 * time.Millisecond, Alone: true}) // a slice that outlasts both hangs
+	r := start(t, src, Options{StallAfter: 200 * time.Millisecond})
 	r.publish(1, 11)
 	for _, h := range []*hang{first, second} {
 		receive(t, "hang", h.asked)
