@@ -285,7 +285,7 @@ func (r *restorer) attribute(path, op string, err error) {
 func (r *restorer) reportOwners() {
 	if n := r.owners.Load(); n > 0 {
 		r.problems.Add(1)
-		r.obs.Problem(backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; %d entries belong to the user who restored them", target.ErrOwner, n)})
+		r.obs.Problem(backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; entries that belong to the user who restored them: %d", target.ErrOwner, n)})
 	}
 }
 
