@@ -102,7 +102,7 @@ func TestDirectoriesThatWereThere(t *testing.T) {
 					if c != target.CallWrite {
 						return nil
 					}
-					if end == context.Canceled { //nolint:errorlint // it is this one
+					if end == context.Canceled {
 						cancel()
 						return nil
 					}
