@@ -265,7 +265,8 @@ func TestOneRestoreAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(o); !errors.Is(err, backup.ErrRunning) {
+	want := "another restore to target " + o.Path + " is running" // no snapshot is
+	if _, err := Open(o); !errors.Is(err, backup.ErrRunning) || err.Error() != want {
 		t.Errorf("second: %v", err)
 	}
 	if err := first.Close(); err != nil {
