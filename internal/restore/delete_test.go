@@ -36,7 +36,7 @@ func TestDelete(t *testing.T) {
 	t.Run("dry run", func(t *testing.T) {
 		target := prepare(t)
 		sum, obs := f.restore(Options{Target: target, Delete: true, DryRun: true, Exclude: patterns(t, "cache")})
-		if got, want := obs.actions(), slices.Concat([]string{"create dir/in", "create keep"}, deleted); !slices.Equal(got, want) || sum.Deleted != 6 {
+		if got, want := obs.actions(), slices.Concat([]string{"attributes dir", "create dir/in", "create keep"}, deleted); !slices.Equal(got, want) || sum.Deleted != 6 || sum.Attributes != 1 || sum.Bytes != 2 {
 			t.Errorf("%q, want %q; %+v", got, want, sum)
 		}
 		wantNames(t, target, "dir", "unread", "extra", "cache", "out")

@@ -22,6 +22,16 @@ func (r *restorer) openTarget(whole bool) (err error) {
 	return err
 }
 
+// abandonTarget removes a target that this run has made, if nothing was restored to it.
+func (r *restorer) abandonTarget() {
+	if r.root == nil {
+		return
+	}
+	if err := r.root.Abandon(); err != nil {
+		r.attribute("", "remove target", err)
+	}
+}
+
 func (r *restorer) closeTarget() {
 	if r.root != nil {
 		r.root.Close()
@@ -44,9 +54,9 @@ func (d *directory) makeRoom(name string) {
 
 // useTarget is make for the target.
 func (d *directory) useTarget() error {
-	made, before, err := d.r.root.MakeUsable()
-	d.made, d.before = made, &before
-	if err := d.r.o.protected(&before); err != nil {
+	made, now, err := d.r.root.MakeUsable()
+	d.made = made
+	if err := d.r.o.protected(&now); err != nil {
 		return err
 	}
 	d.r.top = d
@@ -60,6 +70,7 @@ func (r *restorer) finishTarget(complete bool) {
 	if d == nil {
 		return // a dry run, or the target is protected
 	}
+	r.putBackUnfinished()
 	at, err := d.open()
 	if err != nil {
 		r.problem("", "open directory", err)
@@ -68,7 +79,7 @@ func (r *restorer) finishTarget(complete bool) {
 	defer at.Release()
 	ours := r.root.Ours()
 	switch {
-	case complete && !d.attributesUnknown && (ours || r.o.TargetAttributes && !d.keep):
+	case complete && d.getsAttributes():
 		r.finishOurs(d, at)
 	case complete && ours:
 		if err := r.root.Unmark(); err != nil {
@@ -83,14 +94,15 @@ func (r *restorer) finishTarget(complete bool) {
 // until it has them, but for the lack of rights that its owner needs to remove
 // the mark: a restore that is killed in between leaves the owner these.
 func (r *restorer) finishOurs(d *directory, at *target.Dir) {
-	marked, extra := r.root.Marked(), uint32(0)
+	marked := r.root.Marked()
 	if marked {
-		extra = 0o300 &^ d.self.Mode
-		d.self.Mode |= extra
+		d.lent = 0o300 &^ d.self.Mode
+		d.self.Mode |= d.lent
 	}
 	failed := false
 	d.setAttributes(at, func(op string, err error) {
-		failed = failed || !errors.Is(err, target.ErrOwner)
+		// What the target does not keep, another run will not change.
+		failed = failed || !errors.Is(err, target.ErrOwner) && !errors.Is(err, target.ErrNotTaken)
 		r.attribute("", op, err)
 	})
 	if marked && !failed {
@@ -98,11 +110,11 @@ func (r *restorer) finishOurs(d *directory, at *target.Dir) {
 			r.problem("", "remove mark", err)
 		}
 	}
-	if extra != 0 {
-		r.lock(at, extra)
+	if d.lent != 0 {
+		r.lock(at, d.lent)
 	}
 	if marked && !failed {
-		if err := at.SetTime(d.self.Mtime); err != nil {
+		if err := at.SetTime(d.self.Mtime); err != nil && !errors.Is(err, target.ErrNotTaken) { // that was reported
 			r.attribute("", "set time", err)
 		}
 	}
@@ -116,26 +128,5 @@ func (r *restorer) lock(at *target.Dir, rights uint32) {
 	}
 	if err != nil {
 		r.attribute("", "chmod", err)
-	}
-}
-
-// putBack gives a target that was there the mode and the time that it had
-// before something was made in it.
-func (r *restorer) putBack(d *directory, at *target.Dir) {
-	now, err := at.Stat(".")
-	if err != nil {
-		r.attribute("", "stat", err)
-		return
-	}
-	if now.Mode != d.before.Mode {
-		if err := at.SetMode(d.before.Mode); err != nil {
-			r.attribute("", "chmod", err)
-		}
-	}
-	// Only its owner may set a directory's time.
-	if euid := os.Geteuid(); now.Mtime != d.before.Mtime && (euid == 0 || uint32(euid) == now.UID) {
-		if err := at.SetTime(d.before.Mtime); err != nil {
-			r.attribute("", "set time", err)
-		}
 	}
 }

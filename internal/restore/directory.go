@@ -30,18 +30,18 @@ type directory struct {
 	name   string
 	self   backup.Entry
 
-	volume            int           // which file system of the shard it is on
-	flaw              string        // what of it is not as the file server had it
-	stale             bool          // it is as an earlier snapshot had it
-	wanted            bool          // selected with all that is in it
-	attributesUnknown bool          // self is not set
-	partial           bool          // not all of its pages are known
-	tried, ready      bool          // to make it; it is there
-	made              target.Made   //
-	before            *backup.Entry // what the target was, before anything was done to it
-	keep              bool          // it was there and must stay as it is
-	mounted           bool          // a file system is mounted here, and not in its parent
-	foreign           bool          // it is on a file system from which Delete deletes nothing
+	volume            int         // which file system of the shard it is on
+	flaw              string      // what of it is not as the file server had it
+	stale             bool        // it is as an earlier snapshot had it
+	wanted            bool        // selected with all that is in it
+	attributesUnknown bool        // self is not set
+	partial           bool        // not all of its pages are known
+	tried, ready      bool        // to make it; it is there
+	made              target.Made //
+	lent              uint32      // rights that self.Mode has for as long as the target has its mark
+	keep              bool        // it was there and must stay as it is
+	mounted           bool        // a file system is mounted here, and not in its parent
+	foreign           bool        // it is on a file system from which Delete deletes nothing
 
 	chain    browse.Chain
 	pending  atomic.Int64 // the planner, entries and subdirectories that are not done
@@ -80,13 +80,15 @@ func (r *restorer) enter(d *directory) bool {
 	} else {
 		err = d.make()
 	}
+	d.keep = d.made.Existed && r.o.Overwrite == Never
 	if err != nil {
 		r.problem(d.path, "make directory", err)
+		r.putBackUnused(d)
 		return false
 	}
+	r.track(d)
 	d.ready = true
 	d.findMount()
-	d.keep = d.made.Existed && r.o.Overwrite == Never
 	r.directories.Add(1)
 	r.flaw(d.path, d.flaw)
 	return true
@@ -170,8 +172,14 @@ func (d *directory) look() error {
 		return nil
 	}
 	if d.parent == nil {
-		d.made.Existed = true
-		return nil
+		at, err := d.open()
+		if err != nil {
+			return err
+		}
+		defer at.Release()
+		now, err := at.Stat(".")
+		d.made = target.Made{Existed: true, Before: &now}
+		return err
 	}
 	in, err := d.parent.open()
 	if err != nil {
@@ -192,9 +200,11 @@ func (d *directory) look() error {
 	if err := d.parent.checkCase(in, d.name); err != nil {
 		return err
 	}
-	if d.made.Existed = have.Kind == backup.Directory; !d.made.Existed {
+	if have.Kind != backup.Directory {
 		d.replaced()
+		return nil
 	}
+	d.made = target.Made{Existed: true, Before: &have}
 	return nil
 }
 
@@ -254,20 +264,7 @@ func (d *directory) finish() {
 	}
 	d.r.remembered.Add(-int64(len(d.names)))
 	d.names, d.folded = nil, nil
-	if d.r.o.DryRun || d.keep || d.attributesUnknown || d.parent == nil {
-		return // finishTarget is for what has no parent
+	if d.parent != nil || d.r.o.DryRun {
+		d.conclude() // finishTarget is for what has no parent
 	}
-	at, err := d.open()
-	if err != nil {
-		d.r.problem(d.path, "open directory", err)
-		return
-	}
-	defer at.Release()
-	d.setAttributes(at, func(op string, err error) { d.r.attribute(d.path, op, err) })
-}
-
-// setAttributes gives the directory the attributes of the snapshot.
-func (d *directory) setAttributes(at *target.Dir, report target.Report) {
-	known := d.ownXattrs(report)
-	at.FinishDirectory(&d.self, !known || !allXattrs(&d.self), report)
 }

@@ -45,7 +45,9 @@
 //	after a file is finished        the file                               left alone: size and mtime are right
 //	after an attribute has failed   the file, without the attribute        the attribute is set: those of files
 //	                                                                       that are left alone are compared
-//	before a directory is finished  the directory, mode 0700               finished
+//	before a directory is finished  the directory, mode 0700 if it is new; finished
+//	                                one that was there is put back, but
+//	                                for a kill: it may have more rights
 //	loss of power                   files may lack data that their size    --verify finds and rewrites them
 //	                                and mtime promise
 //

@@ -33,8 +33,38 @@ func (f *file) decide(ctx context.Context) {
 			return
 		}
 	}
-	if f.r.o.DryRun || f.action == Keep {
+	switch {
+	case f.action.stays():
 		f.arrive()
+	case f.r.o.DryRun:
+		if err := f.measure(ctx); err != nil {
+			f.fail("restore", err)
+		}
+		f.arrive()
+	}
+}
+
+// measure counts, for a dry run, the bytes that would be written.
+func (f *file) measure(ctx context.Context) error {
+	if !f.needsContent() {
+		return nil
+	}
+	stream := newRefStream(f.e.Size, f.e.Content)
+	for {
+		ref, _, list, ok, err := stream.peek()
+		switch {
+		case err != nil || !ok:
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case list:
+			if err := f.r.loadLists(ctx, []*refStream{&stream}); err != nil {
+				return err
+			}
+		default:
+			f.r.bytes.Add(ref.Length)
+			stream.advance()
+		}
 	}
 }
 
@@ -66,7 +96,11 @@ func (f *file) meet(ctx context.Context) error {
 		return f.clear(at)
 	case f.r.o.Overwrite == IfChanged && same(&f.e, &have) && f.mayKeep(at, &have) && f.verified(ctx, at):
 		f.action = Keep
-		if !f.r.o.DryRun && !f.sameAttributes(at, &have) {
+		if f.sameAttributes(at, &have) {
+			return nil
+		}
+		f.action = Attributes
+		if !f.r.o.DryRun {
 			at.Apply(f.e.Name, &f.e, &have, f.othersUnwanted(), f.reportAttribute)
 		}
 	}
@@ -81,14 +115,6 @@ func (f *file) mayKeep(at *target.Dir, have *backup.Entry) bool {
 		return true
 	}
 	return f.r.taken.take(have) && f.sameAttributes(at, have)
-}
-
-// sameAttributes reports whether what is there has the attributes of the
-// snapshot. A dry run does not fetch extended attributes.
-func (f *file) sameAttributes(at *target.Dir, have *backup.Entry) bool {
-	e := &f.e
-	return e.UID == have.UID && e.GID == have.GID && e.Mtime == have.Mtime && (e.Mode == have.Mode || e.Kind == backup.Symlink) &&
-		(f.r.o.DryRun || at.HasXattrs(e.Name, e.Xattrs, f.othersUnwanted()))
 }
 
 // othersUnwanted reports whether f.e.Xattrs are all that the file had.

@@ -48,7 +48,7 @@ var faultTable = []struct {
 	{call: target.CallSetXattr, lacks: []string{"dir", "kept", "xattr"}},
 	{call: target.CallRemoveXattr, lacks: []string{"existing", "inherit", "inherit/in", "inherit/sub", "kept"}},
 	{call: target.CallSetTime, lacks: []string{".", "chunks", "dir", "dir/in", "empty", "existing", "existing/in", "fifo", "file", "hole",
-		"inherit", "inherit/in", "inherit/sub", "kept", "link1", "replaced", "symlink", "xattr"}},
+		"inherit", "inherit/in", "inherit/sub", "link1", "replaced", "symlink", "xattr"}},
 }
 
 var fullErrors = []syscall.Errno{unix.ENOSPC, unix.EDQUOT, unix.EROFS}
@@ -244,6 +244,36 @@ func TestReadOnlyTarget(t *testing.T) {
 	sum, obs, err := f.tryRestore(t.Context(), Options{Target: dir, Verify: true, Include: patterns(t, "/file", "/link*", "/symlink", "/kept")})
 	if err != nil || len(obs.problems) > 0 || sum.Kept != 5 {
 		t.Errorf("there was nothing to do: %v, %v, %+v", err, obs.problems, sum)
+	}
+}
+
+// All is as it should be: a target that is mounted read-only is left alone, and that is no problem.
+func TestReadOnlyTargetThatIsComplete(t *testing.T) {
+	f := newFixture(t)
+	color := []backup.Xattr{xattr("user.color", "blue"), xattr("trusted.color", "red")}
+	shared := entry("", backup.Directory)
+	shared.Mode, shared.Xattrs = 0o2775, append([]backup.Xattr{xattr("system.posix_acl_access", testACLOf775), xattr("system.posix_acl_default", testACL)}, color...)
+	locked := entry("", backup.Directory)
+	locked.Mode, locked.XattrChunk = 0o500, f.xattrs(color...)
+	file := f.file("file", "f")
+	file.Xattrs = color
+	f.page(backup.Page{Self: &shared, Entries: []backup.Entry{
+		file, symlink("link", "x"), entry("fifo", backup.FIFO), subdirectory("locked"), subdirectory("shared"),
+	}})
+	f.page(backup.Page{Path: "locked", Self: &locked, Entries: []backup.Entry{f.file("in", "i")}})
+	f.page(backup.Page{Path: "shared", Self: &shared, Entries: []backup.Entry{f.file("in", "i")}})
+	dir := filepath.Join(t.TempDir(), "mount")
+	check(t, os.Mkdir(dir, 0o755))
+	mount(t, dir, "size=4m,mode=755")
+	_, obs := f.restore(Options{Target: dir, TargetAttributes: true})
+	obs.wantProblems(t)
+	check(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	for _, o := range []Options{{}, {TargetAttributes: true}, {Delete: true, Verify: true}, {Overwrite: Never}, {DryRun: true, TargetAttributes: true}} {
+		o.Target = dir
+		sum, obs, err := f.tryRestore(t.Context(), o)
+		if err != nil || len(obs.problems) > 0 || sum.Kept != 5 || sum.Attributes != 0 {
+			t.Errorf("%+v: %v, %v, %+v, %q", o, err, obs.problems, sum, obs.actions())
+		}
 	}
 }
 

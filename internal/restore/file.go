@@ -179,7 +179,7 @@ func (f *file) settle() {
 		f.r.doneBytes.Add(f.e.Size - f.written)
 		path := f.path()
 		f.r.change(f.action, path, &f.e)
-		if f.action != Keep || f.r.o.Overwrite != Never {
+		if !f.action.stays() || f.r.o.Overwrite != Never {
 			f.r.flaw(path, flawOf(&f.e))
 		}
 	}

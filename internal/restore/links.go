@@ -138,7 +138,7 @@ func (l *linkGroups) join(key linkKey, f *file) bool {
 func (l *linkGroups) resolve(first *file, ok bool) {
 	g := first.group
 	l.mu.Lock()
-	g.state, g.kept = lost, first.action == Keep
+	g.state, g.kept = lost, first.action.stays()
 	if ok {
 		g.state = restored
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -92,7 +93,7 @@ func (p *planner) checkPages() {
 	if !p.knowsPages() || p.pages == want || p.named {
 		return
 	}
-	err := fmt.Errorf("the index has %d pages of the snapshot, which was committed with %d", p.pages.Pages, want.Pages)
+	err := fmt.Errorf("the index has %s of the snapshot, which was committed with %d", english.Plural(int(p.pages.Pages), "page", ""), want.Pages)
 	if p.pages.Pages == want.Pages {
 		err = errors.New("the index has other pages of the snapshot than it was committed with")
 	}

@@ -112,6 +112,8 @@ const (
 	Keep    Action = "keep"    // right already, or kept because of Never
 	Link    Action = "link"    // another name of a file
 	Delete  Action = "delete"
+	// Attributes: what was there stays, a directory too, and gets attributes of the snapshot that it did not have.
+	Attributes Action = "attributes"
 )
 
 // A Change says what was done with one path.
@@ -145,8 +147,9 @@ type Summary struct {
 	Links        int64 // further names of files
 	Directories  int64
 	Kept         int64 // files left alone
+	Attributes   int64 // files and directories that were there and got other attributes
 	Deleted      int64
-	Bytes        int64 // written, without holes
+	Bytes        int64 // written, or to be written in a dry run, without holes
 	KeptBytes    int64 // sizes of the files left alone
 	Problems     int64
 	Flawed       int64 // of these: entries that the snapshot has not as the file server had them
@@ -173,7 +176,10 @@ type restorer struct {
 	active map[*file]struct{} // files between two chunks
 	last   string             // path for Progress
 
+	unfinished map[*directory]struct{} // that were there, below the target
+
 	files, linked, directories, kept, deleted atomic.Int64
+	attributes                                atomic.Int64
 	bytes, keptBytes                          atomic.Int64
 	problems, flawed, owners                  atomic.Int64
 	done, doneBytes                           atomic.Int64
@@ -213,6 +219,9 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 		r.discardActive()
 	}
 	r.finishTarget(err == nil)
+	if err != nil || r.top == nil || entry.Kind != backup.Directory {
+		r.abandonTarget()
+	}
 	if err == nil {
 		r.reportOwners()
 		err = context.Cause(r.ctx) // what has come up in the end
@@ -276,7 +285,7 @@ func (r *restorer) attribute(path, op string, err error) {
 func (r *restorer) reportOwners() {
 	if n := r.owners.Load(); n > 0 {
 		r.problems.Add(1)
-		r.obs.Problem(backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; %d entries belong to the user who restored them", target.ErrOwner, n)})
+		r.obs.Problem(backup.Problem{Op: "chown", Err: fmt.Sprintf("%v; entries that belong to the user who restored them: %d", target.ErrOwner, n)})
 	}
 }
 
@@ -289,6 +298,8 @@ func (r *restorer) change(a Action, path string, e *backup.Entry) {
 		r.linked.Add(1)
 	case Delete:
 		r.deleted.Add(1)
+	case Attributes:
+		r.attributes.Add(1)
 	default:
 		r.files.Add(1)
 	}
@@ -330,7 +341,7 @@ func (r *restorer) tellProgress() (stop func()) {
 func (r *restorer) summary() Summary {
 	return Summary{
 		Files: r.files.Load(), Links: r.linked.Load(), Directories: r.directories.Load(),
-		Kept: r.kept.Load(), Deleted: r.deleted.Load(), Bytes: r.bytes.Load(), KeptBytes: r.keptBytes.Load(),
+		Kept: r.kept.Load(), Attributes: r.attributes.Load(), Deleted: r.deleted.Load(), Bytes: r.bytes.Load(), KeptBytes: r.keptBytes.Load(),
 		Problems: r.problems.Load(), Flawed: r.flawed.Load(), OwnersNotSet: r.owners.Load(),
 	}
 }

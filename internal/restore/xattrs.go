@@ -115,7 +115,7 @@ func (r *restorer) loadXattrs(ctx context.Context, chunks map[backup.Ref]struct{
 // chunks. Directories take theirs when they are finished (ownXattrs), from the
 // cache most of the time.
 func (w *window) takeXattrs(ctx context.Context, r *restorer) error {
-	if len(w.xattrs) == 0 || r.o.DryRun {
+	if len(w.xattrs) == 0 || r.root == nil { // nothing is there to compare with
 		return nil
 	}
 	sets, err := r.loadXattrs(ctx, w.xattrs)

@@ -44,6 +44,10 @@ func wantXattr(t *testing.T, path, name, value string) {
 const testACL = "\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x06\x00\x92\x10\x00\x00" +
 	"\x04\x00\x04\x00\xff\xff\xff\xff" + "\x10\x00\x06\x00\xff\xff\xff\xff" + "\x20\x00\x04\x00\xff\xff\xff\xff"
 
+// The same of a directory with mode 0775.
+const testACLOf775 = "\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x07\x00\x92\x10\x00\x00" +
+	"\x04\x00\x05\x00\xff\xff\xff\xff" + "\x10\x00\x07\x00\xff\xff\xff\xff" + "\x20\x00\x05\x00\xff\xff\xff\xff"
+
 // Every kind of entry gets its attributes back in each form, into a target that is new, and into one where the entries are without.
 func TestXattrsOfAllKindsInAllForms(t *testing.T) {
 	needRoot(t)
@@ -99,7 +103,7 @@ func TestXattrsOfAllKindsInAllForms(t *testing.T) {
 			sum, obs := f.restore(Options{Target: target})
 			obs.wantProblems(t)
 			treetest.Equal(t, want, target)
-			if sum.Files != 0 || sum.Kept != 7 {
+			if sum.Files != 0 || sum.Attributes != 7 {
 				t.Errorf("%+v", sum)
 			}
 		})
@@ -299,7 +303,7 @@ func TestXattrChunkComesBack(t *testing.T) {
 	sum, obs := f.restore(Options{Target: target})
 	obs.wantProblems(t)
 	wantXattr(t, filepath.Join(target, "file"), "user.a", "1")
-	if sum.Kept != 1 {
+	if sum.Attributes != 1 {
 		t.Errorf("%+v", sum)
 	}
 }

@@ -24,6 +24,9 @@ const (
 // ErrOwner: the owner could not be set because only root may.
 var ErrOwner = errors.New("only root may set the owner")
 
+// ErrNotTaken: a call returned no error, and yet the target has another value.
+var ErrNotTaken = errors.New("the target does not keep it")
+
 // A Report is called with each attribute that could not be set.
 type Report func(op string, err error)
 
@@ -34,10 +37,10 @@ func (d *Dir) FinishDirectory(e *backup.Entry, alone bool, report Report) {
 }
 
 // SetTime sets the mtime of a directory.
-func (d *Dir) SetTime(mtime backup.Time) error { return d.root.opened(d.fd).setTime(mtime) }
+func (d *Dir) SetTime(mtime backup.Time) error { return d.root.opened(d.fd).putTime(mtime) }
 
 // SetMode sets the mode of a directory.
-func (d *Dir) SetMode(mode uint32) error { return d.root.opened(d.fd).chmod(mode) }
+func (d *Dir) SetMode(mode uint32) error { return d.root.opened(d.fd).putMode(mode) }
 
 // owner sets uid and gid through chown, and reports whether both are right
 // then: if not, set-id bits must not be given to somebody else's file.
@@ -57,9 +60,10 @@ func (r *Root) owner(e *backup.Entry, chown func(uid, gid int) error, report Rep
 }
 
 // finish sets the attributes of an open file or directory: the owner first,
-// for that takes set-id bits and capabilities away, and mtime last: it marks a
-// file as finished. What is right already is left alone: asking costs a third
-// of setting. others: it may have extended attributes that the entry has not.
+// because that clears set-id bits and capabilities, and mtime last, because it
+// marks a file as finished. What is right already is left alone: asking costs a
+// third of setting, and the target may be read-only. others: it may have
+// extended attributes that the entry does not have.
 func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
 	o := r.opened(fd)
 	var st unix.Stat_t
@@ -72,15 +76,17 @@ func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
 	if chown && !r.owner(e, o.chown, report) {
 		mode &^= unix.S_ISUID | unix.S_ISGID
 	}
-	removed := others && o.removeOtherXattrs(e.Xattrs, report)
-	o.setXattrs(e.Xattrs, report)
 	// Setting an ACL, and removing one, changes the mode.
-	if st.Mode&0o7777 != mode || chown || removed || len(e.Xattrs) > 0 {
-		if err := o.chmod(mode); err != nil {
+	changed := o.putXattrs(e.Xattrs, others, report)
+	if st.Mode&0o7777 != mode || chown || changed {
+		if err := o.putMode(mode); err != nil {
 			report("chmod", err)
 		}
 	}
-	if err := o.setTime(e.Mtime); err != nil {
+	if mtimeOf(&st) == e.Mtime {
+		return
+	}
+	if err := o.putTime(e.Mtime); err != nil {
 		report("set time", err)
 	}
 }
@@ -97,7 +103,10 @@ func (d *Dir) Apply(name string, e, have *backup.Entry, others bool, report Repo
 	if chmod || others || len(e.Xattrs) > 0 {
 		d.applyThroughProc(name, e, mode, chmod, others, report)
 	}
-	if err := d.root.setTimeAt(d.fd, name, e.Mtime); err != nil {
+	if have.Mtime == e.Mtime {
+		return
+	}
+	if err := d.putTimeAt(name, e.Mtime); err != nil {
 		report("set time", err)
 	}
 }
@@ -119,37 +128,105 @@ func (d *Dir) applyThroughProc(name string, e *backup.Entry, mode uint32, chmod,
 		return
 	}
 	o := d.root.pathOnly(fd)
-	removed := others && o.removeOtherXattrs(e.Xattrs, report)
-	o.setXattrs(e.Xattrs, report)
-	if chmod || e.Kind != backup.Symlink && (removed || len(e.Xattrs) > 0) {
-		if err := o.chmod(mode); err != nil {
+	changed := o.putXattrs(e.Xattrs, others, report)
+	if chmod || e.Kind != backup.Symlink && changed {
+		if err := o.putMode(mode); err != nil {
 			report("chmod", err)
 		}
 	}
 }
 
-func (o object) setXattrs(xattrs []backup.Xattr, report Report) {
-	for _, x := range xattrs {
+// putMode sets the mode. The kernel silently clears set-id bits that the caller
+// may not give: that costs a look, where there are such bits.
+func (o object) putMode(mode uint32) error {
+	if err := o.chmod(mode); err != nil || mode&(unix.S_ISUID|unix.S_ISGID|unix.S_ISVTX) == 0 {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(o.fd, &st); err != nil {
+		return err
+	}
+	if got := st.Mode & 0o7777; got != mode {
+		return fmt.Errorf("mode %04o became %04o: %w; set-id bits take membership of the file's group, or root with CAP_FSETID", mode, got, ErrNotTaken)
+	}
+	return nil
+}
+
+// Times that every file system holds: FAT begins in 1980, local time, and 32 bits end in 2038.
+const (
+	firstSureSeconds = 315_619_200 // 1980-01-02
+	lastSureSeconds  = 1<<31 - 1
+	roundingSeconds  = 2 // of FAT
+)
+
+// checkTime fails where the target has made another time of mtime, which the
+// kernel does silently where the file system does not hold it. Rounding is no error.
+// Times that every file system holds are not looked at.
+func checkTime(mtime backup.Time, stat func(*unix.Stat_t) error) error {
+	if mtime.Sec >= firstSureSeconds && mtime.Sec < lastSureSeconds {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := stat(&st); err != nil {
+		return err
+	}
+	got := mtimeOf(&st)
+	if got.Sec >= mtime.Sec-roundingSeconds && got.Sec <= mtime.Sec+roundingSeconds {
+		return nil
+	}
+	const layout = "2006-01-02 15:04:05"
+	return fmt.Errorf("%s became %s: %w", mtime.Time().UTC().Format(layout), got.Time().UTC().Format(layout), ErrNotTaken)
+}
+
+func (o object) putTime(mtime backup.Time) error {
+	if err := o.setTime(mtime); err != nil {
+		return err
+	}
+	return checkTime(mtime, func(st *unix.Stat_t) error { return unix.Fstat(o.fd, st) })
+}
+
+func (d *Dir) putTimeAt(name string, mtime backup.Time) error {
+	if err := d.root.setTimeAt(d.fd, name, mtime); err != nil {
+		return err
+	}
+	return checkTime(mtime, func(st *unix.Stat_t) error { return unix.Fstatat(d.fd, name, st, unix.AT_SYMLINK_NOFOLLOW) })
+}
+
+// putXattrs sets what is wanted, with others removes what is not, and reports
+// whether it has tried to change anything.
+func (o object) putXattrs(wanted []backup.Xattr, others bool, report Report) (changed bool) {
+	var have map[string]struct{}
+	if others {
+		names, err := xattrNames(o.listXattrs)
+		if err != nil {
+			report("list xattrs", err)
+		}
+		have = make(map[string]struct{}, len(names))
+		for _, name := range names {
+			have[name] = struct{}{}
+		}
+		changed = o.removeOtherXattrs(names, wanted, report)
+	}
+	for _, x := range wanted {
+		if _, ok := have[x.Name]; ok && o.hasXattr(x.Name, x.Value) {
+			continue
+		}
+		changed = true
 		if err := o.setXattr(x.Name, x.Value); err != nil {
 			report("set xattr "+x.Name, err)
 		}
 	}
+	return changed
 }
 
-// removeOtherXattrs takes away what is not wanted, and reports whether anything
-// was. An access ACL goes in any case: the one that is wanted may be refused.
-func (o object) removeOtherXattrs(wanted []backup.Xattr, report Report) (removed bool) {
-	names, err := xattrNames(o.listXattrs)
-	if err != nil {
-		report("list xattrs", err)
-		return false
-	}
-	if len(names) == 0 {
-		return false
-	}
+// removeOtherXattrs removes those of names that are not wanted, and reports
+// whether there were any. An access ACL with another value goes, too: the one
+// that is wanted may be refused.
+func (o object) removeOtherXattrs(names []string, wanted []backup.Xattr, report Report) (removed bool) {
 	values := valuesOf(wanted)
 	for _, name := range names {
-		if _, ok := values[name]; !isOurs(name) || ok && name != xattrAccessACL {
+		value, ok := values[name]
+		if !isOurs(name) || ok && (name != xattrAccessACL || o.hasXattr(name, value)) {
 			continue
 		}
 		removed = true
@@ -175,7 +252,7 @@ func valuesOf(xattrs []backup.Xattr) map[string][]byte {
 	return values
 }
 
-// HasXattrs reports whether a name that is not a directory has the extended
+// HasXattrs reports whether a name has the extended
 // attributes that are wanted, and, with others, no others. What cannot be
 // found out is false.
 func (d *Dir) HasXattrs(name string, wanted []backup.Xattr, others bool) bool {
@@ -194,7 +271,7 @@ func (d *Dir) HasXattrs(name string, wanted []backup.Xattr, others bool) bool {
 	}
 	path := procPath(d.fd) + "/" + name
 	for name, value := range values {
-		if !hasXattr(path, name, value) {
+		if !isXattr(value, func(buf []byte) (int, error) { return unix.Lgetxattr(path, name, buf) }) {
 			return false
 		}
 	}
@@ -224,10 +301,20 @@ func (d *Dir) listXattrs(name string, buf []byte) (int, error) {
 	return unix.Llistxattr(procPath(d.fd)+"/"+name, buf)
 }
 
-func hasXattr(path, name string, value []byte) bool {
+// isXattr reports whether get, as getxattr(2) does, puts value into a buffer.
+func isXattr(value []byte, get func(buf []byte) (int, error)) bool {
 	buf := make([]byte, len(value)+1)
-	n, err := ignoringEINTR(func() (int, error) { return unix.Lgetxattr(path, name, buf) })
+	n, err := ignoringEINTR(func() (int, error) { return get(buf) })
 	return err == nil && bytes.Equal(buf[:n], value)
+}
+
+func (o object) hasXattr(name string, value []byte) bool {
+	return isXattr(value, func(buf []byte) (int, error) {
+		if o.path != "" {
+			return unix.Getxattr(o.path, name, buf)
+		}
+		return unix.Fgetxattr(o.fd, name, buf)
+	})
 }
 
 // xattrNames returns the names that list puts into a buffer, as listxattr(2)

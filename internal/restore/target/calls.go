@@ -4,7 +4,9 @@ package target
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"unsafe"
 
@@ -56,6 +58,10 @@ func (r *Root) after(c Call, name string, err error) error {
 }
 
 func (r *Root) makeTarget() error {
+	r.makes = []string{r.o.Path}
+	for path := filepath.Dir(r.o.Path); !exists(path); path = filepath.Dir(path) {
+		r.makes = append(r.makes, path)
+	}
 	err := r.before(CallMkdir, r.o.Path)
 	if err == nil {
 		err = r.after(CallMkdir, r.o.Path, os.MkdirAll(r.o.Path, 0o700))
@@ -63,11 +69,18 @@ func (r *Root) makeTarget() error {
 	return err
 }
 
-// removeTarget undoes makeTarget, but for the target's parents, as long as
-// nothing is in the target.
+// exists is true for what cannot be looked at.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// removeTarget undoes makeTarget, as far as the directories are empty.
 func (r *Root) removeTarget() {
-	if r.before(CallUnlink, r.o.Path) == nil {
-		_ = unix.Rmdir(r.o.Path)
+	for _, path := range r.makes {
+		if r.before(CallUnlink, path) != nil || unix.Rmdir(path) != nil {
+			return
+		}
 	}
 }
 

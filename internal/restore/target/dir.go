@@ -66,10 +66,9 @@ func (d *Dir) readlink(name string) (string, error) {
 }
 
 func entryOf(name string, st *unix.Stat_t) backup.Entry {
-	seconds, nanoseconds := st.Mtim.Unix()
 	e := backup.Entry{
 		Kind: backup.KindOfMode(st.Mode), Name: name, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink),
-		Mtime: backup.Time{Sec: seconds, Nsec: uint32(nanoseconds)},
+		Mtime: mtimeOf(st),
 		Inode: st.Ino, Device: st.Dev, Rdev: st.Rdev,
 	}
 	if e.Kind == backup.File {
@@ -78,9 +77,16 @@ func entryOf(name string, st *unix.Stat_t) backup.Entry {
 	return e
 }
 
+func mtimeOf(st *unix.Stat_t) backup.Time {
+	seconds, nanoseconds := st.Mtim.Unix()
+	return backup.Time{Sec: seconds, Nsec: uint32(nanoseconds)}
+}
+
 // A Made says what Mkdir found.
 type Made struct {
 	Existed bool
+	// Before is what the directory was, before anything was done to it; nil for one that is new.
+	Before *backup.Entry
 	// Inherits: what is made in the directory may get a group or an ACL from it.
 	Inherits bool
 }
@@ -94,10 +100,9 @@ func (d *Dir) Mkdir(name string, isNew bool) (Made, error) {
 		return Made{}, err
 	}
 	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	var before *backup.Entry
 	if existed && errors.Is(err, unix.EACCES) {
-		if err = d.unlock(name); err == nil {
-			fd, err = d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
-		}
+		fd, before, err = d.unlock(name)
 	}
 	if err != nil {
 		if existed && (errors.Is(err, unix.ENOTDIR) || errors.Is(err, backup.ErrOutside)) {
@@ -106,14 +111,18 @@ func (d *Dir) Mkdir(name string, isNew bool) (Made, error) {
 		return Made{}, err
 	}
 	defer unix.Close(fd)
-	return d.root.inspect(fd, existed)
+	made, err := d.root.inspect(fd, existed)
+	if before != nil {
+		made.Before = before
+	}
+	return made, err
 }
 
-// MakeUsable is Mkdir for the target itself. before is what it was.
-func (r *Root) MakeUsable() (made Made, before backup.Entry, err error) {
+// MakeUsable is Mkdir for the target itself. now is what it was.
+func (r *Root) MakeUsable() (made Made, now backup.Entry, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(r.fd, &st); err != nil {
-		return Made{}, before, err
+		return Made{}, now, err
 	}
 	made, err = r.inspect(r.fd, !r.created)
 	return made, entryOf("", &st), err
@@ -133,10 +142,9 @@ func (r *Root) inspect(fd int, existed bool) (Made, error) {
 	otherwise := st.Gid != r.egid && !setgid || hasXattrNow(fd, xattrNFS4ACL)
 	made := Made{Existed: existed, Inherits: setgid || hasACL || otherwise}
 	if existed {
-		if st.Mode&0o700 != 0o700 && st.Uid == r.euid {
-			return made, r.opened(fd).chmod(st.Mode&0o7777 | 0o700)
-		}
-		return made, nil
+		before := entryOf("", &st)
+		made.Before = &before
+		return made, r.makeUsable(fd, &st)
 	}
 	o := r.opened(fd)
 	if hasACL {
@@ -159,14 +167,46 @@ func hasXattrNow(fd int, name string) bool {
 	return err == nil && size > 0
 }
 
-// unlock gives the owner access to a directory that it has locked itself out of.
-func (d *Dir) unlock(name string) error {
-	fd, err := d.openMode(name, unix.O_PATH|unix.O_DIRECTORY)
-	if err != nil {
-		return err
+// makeUsable gives the owner of an open directory the rights to work in it,
+// where they are missing. In one that is read-only, there may be nothing to do.
+func (r *Root) makeUsable(fd int, st *unix.Stat_t) error {
+	if st.Mode&0o700 == 0o700 || st.Uid != r.euid {
+		return nil
 	}
-	defer unix.Close(fd)
-	return d.root.pathOnly(fd).chmod(0o700)
+	err := unix.Faccessat(fd, ".", unix.R_OK|unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	if err == nil || errors.Is(err, unix.EROFS) {
+		return nil
+	}
+	if err = r.opened(fd).chmod(st.Mode&0o7777 | 0o700); errors.Is(err, unix.EROFS) {
+		return nil
+	}
+	return err
+}
+
+// unlock opens a directory that its owner has locked himself out of, and gives
+// him access to it. before is what it was. What cannot be opened is locked again.
+func (d *Dir) unlock(name string) (fd int, before *backup.Entry, err error) {
+	path, err := d.openMode(name, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, nil, err
+	}
+	defer unix.Close(path)
+	var st unix.Stat_t
+	if err := unix.Fstat(path, &st); err != nil {
+		return -1, nil, err
+	}
+	o := d.root.pathOnly(path)
+	if err := o.chmod(st.Mode&0o7777 | 0o700); errors.Is(err, unix.EROFS) {
+		return -1, nil, unix.EACCES // which says more
+	} else if err != nil {
+		return -1, nil, err
+	}
+	fd, err = d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, nil, errors.Join(err, o.putMode(st.Mode&0o7777))
+	}
+	e := entryOf("", &st)
+	return fd, &e, nil
 }
 
 // openMode opens one name of d.

@@ -25,7 +25,9 @@
 // is the same when the restore is run again, which then replaces what the first
 // run left.
 //
-// A directory has mode 0700 until FinishDirectory. A target that Open has made
+// A directory that is new has mode 0700 until FinishDirectory; one that was
+// there, and that its owner may not work in, has more rights than before until
+// then, or until its caller gives it back what Made.Before has. A target that Open has made
 // has a mark in it until Unmark.
 //
 // # What fails

@@ -45,6 +45,7 @@ type Root struct {
 	euid          uint32
 	egid          uint32
 	created       bool
+	makes         []string // the target and its parents, as far as Open makes them
 	ours          bool
 	marked        bool
 	openat2       bool // false: the kernel has none
@@ -84,7 +85,7 @@ func Open(o Options) (*Root, error) {
 	r.fd = fd
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) { // some file systems have no locks
 		unix.Close(fd)
-		return nil, fmt.Errorf("another restore to target %s is running: %w", o.Path, backup.ErrRunning)
+		return nil, &runningError{o.Path}
 	}
 	if err := r.mark(); err != nil {
 		unix.Close(fd)
@@ -93,6 +94,15 @@ func Open(o Options) (*Root, error) {
 	}
 	return r, nil
 }
+
+// A runningError is backup.ErrRunning, but what runs is no snapshot.
+type runningError struct{ target string }
+
+func (e *runningError) Error() string {
+	return fmt.Sprintf("another restore to target %s is running", e.target)
+}
+
+func (e *runningError) Is(target error) bool { return target == backup.ErrRunning }
 
 // markName is the same for all snapshots: the one that is restored next may be
 // a later one.
@@ -127,6 +137,27 @@ func (r *Root) Unmark() error {
 	}
 	r.marked = false
 	return r.unlinkAt(r.fd, markName, 0)
+}
+
+// Abandon removes a target that Open has made, and what Open has made of its
+// parents, if nothing but the mark is in it.
+func (r *Root) Abandon() error {
+	if !r.created {
+		return nil
+	}
+	d, err := r.Dir("")
+	if err != nil {
+		return err
+	}
+	defer d.Release()
+	if used, err := d.HasName(func(name string) bool { return !IsMark(name) }); used || err != nil {
+		return err
+	}
+	if err := r.Unmark(); err != nil {
+		return err
+	}
+	r.removeTarget()
+	return nil
 }
 
 // Marked reports whether the target has the mark.

@@ -265,7 +265,8 @@ func TestOneRestoreAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(o); !errors.Is(err, backup.ErrRunning) {
+	want := "another restore to target " + o.Path + " is running" // no snapshot is
+	if _, err := Open(o); !errors.Is(err, backup.ErrRunning) || err.Error() != want {
 		t.Errorf("second: %v", err)
 	}
 	if err := first.Close(); err != nil {
@@ -276,6 +277,29 @@ func TestOneRestoreAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a file system rounds is right; what it replaces by another time is not.
+func TestCheckTime(t *testing.T) {
+	for _, test := range []struct {
+		want, got int64
+		ok        bool
+	}{
+		{16_725_225_600, 16_725_225_600, true}, {16_725_225_601, 16_725_225_600, true}, {16_725_225_600, 15_032_385_535, false},
+		{-5_364_662_400, -2_147_483_648, false}, {0, firstSureSeconds, false}, {-1, 0, true}, {1 << 31, 1<<31 - 2, true}, {1 << 31, 1<<31 - 3, false},
+	} {
+		err := checkTime(backup.Time{Sec: test.want}, func(st *unix.Stat_t) error {
+			st.Mtim.Sec = test.got
+			return nil
+		})
+		if errors.Is(err, ErrNotTaken) == test.ok {
+			t.Errorf("%d became %d: %v", test.want, test.got, err)
+		}
+	}
+	err := checkTime(backup.Time{Sec: 1_600_000_000}, func(*unix.Stat_t) error { return errors.New("an ordinary time is looked at") })
+	if err != nil {
 		t.Error(err)
 	}
 }

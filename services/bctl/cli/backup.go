@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/index"
 )
 
@@ -144,7 +145,10 @@ func directory(path string) (string, error) {
 func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []string, r *report) ([]target, error) {
 	var dirs []string
 	for _, path := range paths {
-		dir, err := directory(path)
+		dir, err := config.ExpandHome(path, c.app.env)
+		if err == nil {
+			dir, err = directory(dir)
+		}
 		if err == nil {
 			dirs = append(dirs, dir)
 		} else if err := r.failed(path, err); err != nil {

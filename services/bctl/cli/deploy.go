@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/installation"
 )
 
@@ -42,6 +44,10 @@ func onlyDir(more int) cobra.PositionalArgs {
 
 // inInstallation does something to the installation in dir.
 func inInstallation(dir string, do func(*installation.Installation) error) error {
+	dir, err := config.ExpandHome(dir, os.LookupEnv)
+	if err != nil {
+		return err
+	}
 	i, err := installation.Open(dir)
 	if err != nil {
 		return err
@@ -98,7 +104,10 @@ func (c *deployInit) run(dir string) error {
 	if len(c.plan.NATS) == 0 || c.postgres == "" || c.app.cfg.Store.URL == "" {
 		return usage("bctl deploy init needs --nats, --postgres and --store")
 	}
-	dir, err := filepath.Abs(dir)
+	dir, err := config.ExpandHome(dir, c.app.env)
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/run"
@@ -73,17 +74,20 @@ func (c *doctorCommand) run(ctx context.Context) error {
 		return usage("--as %s is not walker, reader, committer or operator", c.as)
 	}
 	for n, dir := range c.sources {
-		absolute, err := filepath.Abs(dir)
+		absolute, err := config.ExpandHome(dir, a.env)
+		if err == nil {
+			absolute, err = filepath.Abs(absolute)
+		}
 		if err != nil {
 			return fmt.Errorf("--source %s: %w", dir, err)
 		}
 		c.sources[n] = absolute
 	}
-	config := a.cfg
+	cfg := a.cfg
 	if c.settings != nil {
-		config = nil
+		cfg = nil
 	}
-	p := wire.Examine(config)
+	p := wire.Examine(cfg)
 	p.ConfigFile, p.ConfigError, p.Environ = a.configFile, c.settings, os.Environ()
 	p.Role, p.Sources, p.Throughput = installation.Role(c.as), c.sources, c.throughput
 	a.interruptible.Store(true)
@@ -198,6 +202,6 @@ func (p *doctorPrinter) summary(s doctor.Summary) error {
 		}{"summary", s.OK, s.Warnings, s.Failures, s.NotTested})
 	}
 	p.flush()
-	_, err := fmt.Fprintf(p.app.out, "%d ok, %d warnings, %d failures, %d not tested\n", s.OK, s.Warnings, s.Failures, s.NotTested)
+	_, err := fmt.Fprintf(p.app.out, "%d ok, %s, %s, %d not tested\n", s.OK, counted(s.Warnings, "warning"), counted(s.Failures, "failure"), s.NotTested)
 	return err
 }

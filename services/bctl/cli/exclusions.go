@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/selection"
 )
 
@@ -35,6 +36,10 @@ func (x *exclusions) apply(cmd *cobra.Command, s backup.Selection) (backup.Selec
 	if given("exclude") || given("exclude-file") {
 		s.Exclude = nil
 		for _, path := range x.files {
+			path, err := config.ExpandHome(path, os.LookupEnv)
+			if err != nil {
+				return s, fmt.Errorf("exclude file: %w", err)
+			}
 			text, err := os.ReadFile(path)
 			if err != nil {
 				return s, fmt.Errorf("exclude file: %w", err)

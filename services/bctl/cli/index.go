@@ -172,12 +172,12 @@ func (c *indexRebuild) conclude(ctx context.Context, s store.Store, trust journa
 			Missing   []string `json:"missing"`
 		}{jsonTime(written), len(found), append([]string{}, later...)})
 	} else {
-		_, err = fmt.Fprintf(c.app.out, "the index has %d snapshots again; it is the copy of %s\n", len(found), localTime(written))
+		_, err = fmt.Fprintf(c.app.out, "the index has %s again; it is the copy of %s\n", counted(len(found), "snapshot"), localTime(written))
 	}
 	if err != nil || len(later) == 0 {
 		return err
 	}
-	c.app.note("%d later snapshots are in the store and not in the index: %s", len(later), some(later, ", "))
+	c.app.note("the store has %s that the index does not have: %s", counted(len(later), "later snapshot"), some(later, ", "))
 	return errIncomplete
 }
 

@@ -180,7 +180,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 		if p.Revision == 1 {
 			done = "made"
 		}
-		_, err = fmt.Fprintf(a.out, "policy %s is %s; it holds for %d filers. bctl policy next tells what is due\n", display(name), done, len(of[p.ID]))
+		_, err = fmt.Fprintf(a.out, "policy %s is %s; it holds for %s. bctl policy next tells what is due\n", display(name), done, counted(len(of[p.ID]), "filer"))
 	}
 	a.notePolicies(1)
 	return err

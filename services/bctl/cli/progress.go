@@ -132,7 +132,7 @@ func (t *tracker) line() string {
 		parts = append(parts, fmt.Sprintf("%s of %s snapshots", humanize.Comma(int64(t.ended)), humanize.Comma(int64(len(t.parts)))))
 	}
 	parts = append(parts,
-		fmt.Sprintf("%s of %s files", humanize.Comma(sum.filesDone), humanize.Comma(sum.lastFiles)),
+		fmt.Sprintf("%s of %s", humanize.Comma(sum.filesDone), counted(sum.lastFiles, "file")),
 		fmt.Sprintf("%s of %s", size(sum.bytesDone), size(sum.lastBytes)))
 	if seconds := elapsed.Seconds(); seconds >= 1 {
 		parts = append(parts, size(int64(float64(sum.bytesDone)/seconds))+"/s")
@@ -141,7 +141,7 @@ func (t *tracker) line() string {
 		parts = append(parts, clock(left)+" left")
 	}
 	if sum.errors > 0 {
-		parts = append(parts, fmt.Sprintf("%s errors", humanize.Comma(sum.errors)))
+		parts = append(parts, counted(sum.errors, "error"))
 	}
 	if stalled := t.stalls(); stalled > 0 {
 		parts = append(parts, fmt.Sprintf("%s stalled", humanize.Comma(int64(stalled))))

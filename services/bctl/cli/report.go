@@ -178,12 +178,12 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	n := &s.Counts
 	text := fmt.Sprintf("%s  %s %s, number %d: %s in %s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
 	if s.State == backup.Committed {
-		text += fmt.Sprintf("; %s files, %s; %s new, stored as %s", humanize.Comma(n.Files), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+		text += fmt.Sprintf("; %s, %s; %s new, stored as %s", counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
 	} else {
 		text += ": " + display(s.Reason)
 	}
 	if n.Errors > 0 {
-		text += fmt.Sprintf("; %s errors", humanize.Comma(n.Errors))
+		text += "; " + counted(n.Errors, "error")
 	}
 	if n.Vanished > 0 {
 		text += fmt.Sprintf("; %s vanished", humanize.Comma(n.Vanished))
@@ -270,7 +270,7 @@ func (r *report) total() error {
 			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched,
 		})
 	}
-	_, err := fmt.Fprintf(r.app.out, "%d snapshots in %s: %d committed, %d of them with errors; %d failed. %s files, %s; %s new, stored as %s\n",
-		r.asked, clock(elapsed), r.committed, r.incomplete, r.failures, humanize.Comma(n.Files), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+	_, err := fmt.Fprintf(r.app.out, "%s in %s: %d committed, %d of them with errors; %d failed. %s, %s; %s new, stored as %s\n",
+		counted(r.asked, "snapshot"), clock(elapsed), r.committed, r.incomplete, r.failures, counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/restore"
 	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/selection"
@@ -70,7 +71,7 @@ their size and time already are left alone.
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "not what matches `PATTERN` (may be repeated)")
 	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "files that are there: always, if-changed (size or time differs) or never")
 	flags.BoolVar(&c.del, "delete", false, "remove from DIR what the snapshot does not have")
-	flags.BoolVar(&c.dryRun, "dry-run", false, "only say what would be done, each deletion included")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "only print what would be done, each deletion included")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "give a DIR that is there the attributes of the directory restored")
 	flags.BoolVar(&c.verify, "verify", false, "compare the content of files that seem right, too")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change")
@@ -80,18 +81,22 @@ their size and time already are left alone.
 
 func (c *restoreCommand) options() (restore.Options, error) {
 	o := restore.Options{
-		Target: c.target, Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, TargetAttributes: c.targetAttributes,
+		Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, TargetAttributes: c.targetAttributes,
 		DryRun: c.dryRun, Verify: c.verify, Concurrency: c.concurrency,
 	}
 	if c.target == "" {
 		return o, usage("--target DIR is needed")
 	}
+	var err error
+	if o.Target, err = config.ExpandHome(c.target, c.app.env); err != nil {
+		return o, usage("--target %v", err)
+	}
+	c.target = o.Target
 	switch o.Overwrite {
 	case restore.Always, restore.IfChanged, restore.Never:
 	default:
 		return o, usage("--overwrite %s is not always, if-changed or never", c.overwrite)
 	}
-	var err error
 	if c.included, err = watched(c.include); err != nil {
 		return o, err
 	}
@@ -226,6 +231,7 @@ func (c *restoreCommand) Change(ch restore.Change) {
 	if !c.verbose && !c.dryRun || ch.Action == restore.Keep && !c.verbose {
 		return
 	}
+	path := cmp.Or(ch.Path, ".") // the target itself
 	if c.app.json {
 		c.app.print(struct {
 			Type   string `json:"type"`
@@ -233,10 +239,10 @@ func (c *restoreCommand) Change(ch restore.Change) {
 			Path   string `json:"path"`
 			Raw    string `json:"path_b64,omitempty"`
 			Size   int64  `json:"size"`
-		}{"change", string(ch.Action), ch.Path, rawBase64(ch.Path), ch.Size})
+		}{"change", string(ch.Action), path, rawBase64(path), ch.Size})
 		return
 	}
-	fmt.Fprintf(c.app.out, "%-8s%s\n", ch.Action, display(ch.Path))
+	fmt.Fprintf(c.app.out, "%-12s%s\n", ch.Action, display(path))
 }
 
 func (c *restoreCommand) Problem(p backup.Problem) {
@@ -258,6 +264,7 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 			Links          int64    `json:"links"`
 			Directories    int64    `json:"directories"`
 			Kept           int64    `json:"kept"`
+			Attributes     int64    `json:"attributes"`
 			Deleted        int64    `json:"deleted"`
 			Bytes          int64    `json:"bytes"`
 			KeptBytes      int64    `json:"kept_bytes"`
@@ -265,20 +272,24 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 			Flawed         int64    `json:"flawed"`
 			ElapsedSeconds float64  `json:"elapsed_seconds"`
 			Unmatched      []string `json:"unmatched_patterns,omitempty"`
-		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.Deleted,
+		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.Attributes, sum.Deleted,
 			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched})
 	}
 	verb := "restored"
 	if c.dryRun {
 		verb = "would restore"
 	}
-	fmt.Fprintf(c.app.out, "%s %s files, %s links, %s directories (%s) from snapshot %s in %.1f s\n", verb, humanize.Comma(sum.Files),
-		humanize.Comma(sum.Links), humanize.Comma(sum.Directories), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
-	_, err := fmt.Fprintf(c.app.out, "left alone: %s files (%s); deleted: %s; problems: %s\n",
-		humanize.Comma(sum.Kept), size(sum.KeptBytes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
+	fmt.Fprintf(c.app.out, "%s %s, %s, %s (%s) from snapshot %s in %.1f s\n", verb, counted(sum.Files, "file"),
+		counted(sum.Links, "link"), counted(sum.Directories, "directory"), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
+	_, err := fmt.Fprintf(c.app.out, "left alone: %s (%s); attributes set: %s; deleted: %s; problems: %s\n", counted(sum.Kept, "file"),
+		size(sum.KeptBytes), humanize.Comma(sum.Attributes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
 	if sum.Flawed > 0 {
-		c.app.note("of these problems, %s are of the snapshot: what could not be read when it was taken; an earlier or later snapshot may have more",
-			humanize.Comma(sum.Flawed))
+		is := "are"
+		if sum.Flawed == 1 {
+			is = "is"
+		}
+		c.app.note("of these problems, %s %s of the snapshot: what could not be read when it was taken; an earlier or later snapshot may have more",
+			humanize.Comma(sum.Flawed), is)
 	}
 	return err
 }

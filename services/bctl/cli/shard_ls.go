@@ -199,8 +199,8 @@ func (a *app) describeShard(s *index.ShardStatus) error {
 	if s.LastGood == (backup.SnapshotID{}) {
 		row("last good snapshot", "none")
 	} else {
-		row("last good snapshot", "%s, number %d, of %s (%s ago): %s files, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
-			age(time.Since(s.Time)), humanize.Comma(s.Files), size(s.Bytes))
+		row("last good snapshot", "%s, number %d, of %s (%s ago): %s, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
+			age(time.Since(s.Time)), counted(s.Files, "file"), size(s.Bytes))
 	}
 	if s.Policy != "" {
 		row("policy", "%s", display(s.Policy))

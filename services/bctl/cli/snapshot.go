@@ -257,15 +257,15 @@ func (a *app) describe(s *backup.Snapshot) error {
 
 // countRows are the rows that snapshot show and the summary of backup share.
 func countRows(row rowFunc, c *backup.Counts) {
-	row("files", "%s in %s directories, %s", humanize.Comma(c.Files), humanize.Comma(c.Directories), size(c.Bytes))
+	row("files", "%s in %s, %s", humanize.Comma(c.Files), counted(c.Directories, "directory"), size(c.Bytes))
 	row("", "%s new, %s changed, %s unchanged", humanize.Comma(c.FilesNew), humanize.Comma(c.FilesChanged), humanize.Comma(c.FilesUnchanged))
 	for _, n := range []struct {
 		count int64
 		what  string
 	}{
-		{c.Carried, "as an earlier snapshot has them, because they could not be read"},
-		{c.Torn, "changed each time they were read; they may mix several states"},
-		{c.Vanished, "were gone before they could be read"},
+		{c.Carried, "taken over from an earlier snapshot, because of read errors"},
+		{c.Torn, "changed during each attempt to read; may mix several states"},
+		{c.Vanished, "gone before bctl could read"},
 	} {
 		if n.count > 0 {
 			row("", "%s %s", humanize.Comma(n.count), n.what)

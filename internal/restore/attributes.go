@@ -1,0 +1,142 @@
+package restore
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/restore/target"
+)
+
+// The attributes of directories. One gets those of the snapshot when nothing in
+// it changes any more. One that was there and keeps its own, or that an error
+// has kept from being finished, gets back what working in it has changed.
+
+// getsAttributes reports whether the directory gets the attributes of the snapshot.
+func (d *directory) getsAttributes() bool {
+	switch {
+	case d.attributesUnknown:
+		return false
+	case d.parent == nil && d.made.Existed:
+		return d.r.root.Ours() || d.r.o.TargetAttributes && !d.keep
+	}
+	return !d.keep
+}
+
+// conclude gives the directory its attributes. finishTarget does that for the
+// target, but in a dry run.
+func (d *directory) conclude() {
+	r, gets := d.r, d.getsAttributes()
+	defer r.untrack(d)
+	if !d.made.Existed && (r.o.DryRun || !gets) || r.o.DryRun && !gets {
+		return
+	}
+	at, err := d.open()
+	if err != nil {
+		r.problem(d.path, "open directory", err)
+		return
+	}
+	defer at.Release()
+	if gets {
+		d.setAttributes(at, func(op string, err error) { r.attribute(d.path, op, err) })
+	} else {
+		r.putBack(d, at)
+	}
+}
+
+// setAttributes gives the directory the attributes of the snapshot.
+func (d *directory) setAttributes(at *target.Dir, report target.Report) {
+	others := d.ownXattrs(report) && allXattrs(&d.self)
+	if d.made.Existed && !d.sameAttributes(at, others) {
+		d.r.change(Attributes, d.path, &d.self)
+	}
+	if !d.r.o.DryRun {
+		at.FinishDirectory(&d.self, !others, report)
+	}
+}
+
+// sameAttributes reports whether the directory, before anything was done to it,
+// had the attributes of the snapshot.
+func (d *directory) sameAttributes(at *target.Dir, others bool) bool {
+	e, had := &d.self, d.made.Before
+	return e.UID == had.UID && e.GID == had.GID && e.Mode&^d.lent == had.Mode && e.Mtime == had.Mtime && at.HasXattrs(".", e.Xattrs, others)
+}
+
+// putBack gives a directory that was there the mode and the time that it had
+// before something was made in it.
+func (r *restorer) putBack(d *directory, at *target.Dir) {
+	had := d.made.Before
+	now, err := at.Stat(".")
+	if err != nil {
+		r.attribute(d.path, "stat", err)
+		return
+	}
+	if now.Mode != had.Mode {
+		if err := at.SetMode(had.Mode); err != nil {
+			r.attribute(d.path, "chmod", err)
+		}
+	}
+	// Only its owner may set a directory's time.
+	if euid := os.Geteuid(); now.Mtime != had.Mtime && (euid == 0 || uint32(euid) == now.UID) {
+		if err := at.SetTime(had.Mtime); err != nil {
+			r.attribute(d.path, "set time", err)
+		}
+	}
+}
+
+// track keeps a directory that was there, below the target, until it has its attributes.
+func (r *restorer) track(d *directory) {
+	if d.made.Before == nil || d.parent == nil || r.o.DryRun {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unfinished == nil {
+		r.unfinished = make(map[*directory]struct{})
+	}
+	r.unfinished[d] = struct{}{}
+}
+
+func (r *restorer) untrack(d *directory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.unfinished, d)
+}
+
+// putBackUnfinished puts back all directories that an error, or the user, has
+// kept from being finished: what is in a directory before the directory.
+func (r *restorer) putBackUnfinished() {
+	var all []*directory
+	for d := range r.unfinished {
+		all = append(all, d)
+	}
+	slices.SortFunc(all, func(a, b *directory) int { return strings.Compare(b.path, a.path) })
+	for _, d := range all {
+		r.putBackUnused(d)
+	}
+}
+
+// putBackUnused puts a directory back that will not be finished.
+func (r *restorer) putBackUnused(d *directory) {
+	if d.made.Before == nil || r.o.DryRun {
+		return
+	}
+	at, err := d.open()
+	if err != nil {
+		r.attribute(d.path, "open directory", err)
+		return
+	}
+	defer at.Release()
+	r.putBack(d, at)
+}
+
+// stays reports whether what is there stays, but for attributes.
+func (a Action) stays() bool { return a == Keep || a == Attributes }
+
+// sameAttributes reports whether what is there has the attributes of the snapshot.
+func (f *file) sameAttributes(at *target.Dir, have *backup.Entry) bool {
+	e := &f.e
+	return e.UID == have.UID && e.GID == have.GID && e.Mtime == have.Mtime && (e.Mode == have.Mode || e.Kind == backup.Symlink) &&
+		at.HasXattrs(e.Name, e.Xattrs, f.othersUnwanted())
+}
