@@ -109,7 +109,8 @@ def join(path, name):
 
 
 class Restore:
-    def __init__(self, store, pages, target):
+    def __init__(self, store, pages, target, compare):
+        self.by_ctime = "ctime" in compare
         self.store, self.tree, self.target = store, Tree(pages), os.fsencode(target)
         self.chunks, self.problems, self.links = store.chunks(), 0, {}
 
@@ -159,12 +160,12 @@ class Restore:
         if e.flags & listing.CONTENT_MISSING:
             return
         xattrs = self.xattrs(e)
-        if e.links >= 2:
-            key = (file_system, e.inode, e.kind, e.size, e.mode, e.uid, e.gid, e.mtime, e.btime, e.rdev, e.target,
-                   e.depth, tuple(r.key() for r in e.refs), tuple(sorted(xattrs)))
-            if key in self.links:
-                os.link(self.at(self.links[key]), self.at(path), follow_symlinks=False)
-                return
+        keys = self.link_keys(e, file_system, xattrs)
+        first = next((self.links[key] for key in keys if key in self.links), None)
+        if first:
+            os.link(self.at(first), self.at(path), follow_symlinks=False)
+            self.learn(keys, first)
+            return
         if e.kind == listing.FILE:
             self.file(path, e)
         elif e.kind == listing.SYMLINK:
@@ -172,8 +173,21 @@ class Restore:
         else:
             os.mknod(self.at(path), KINDS[e.kind] | 0o600, e.rdev)
         self.attributes(path, e, xattrs)
-        if e.links >= 2:
-            self.links[key] = path
+        self.learn(keys, path)
+
+    def learn(self, keys, path):
+        for key in keys:
+            self.links.setdefault(key, path)
+
+    def link_keys(self, e, file_system, xattrs):
+        """Two names are one file if they have one of these in common."""
+        if e.links < 2:
+            return []
+        common = (file_system, e.inode, e.kind, e.size, e.mode, e.uid, e.gid, e.mtime, e.btime, e.rdev, e.target, tuple(sorted(xattrs)))
+        keys = [(common, "content", e.depth, tuple(r.key() for r in e.refs))]
+        if self.by_ctime and e.kind == listing.FILE and e.ctime[1] and not e.flags & listing.PROVISIONAL:
+            keys.append((common, "ctime", e.ctime))
+        return keys
 
     def file(self, path, e):
         fd = os.open(self.at(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -251,7 +265,8 @@ def main():
             for c in commits:
                 print(c.id, c.snapshot["filer"], c.snapshot["shard"], c.snapshot["number"], c.state, c.snapshot["started"])
             return 0
-        restore = Restore(store, journal.pages_of(store, choose(commits, o.snapshot)), o.target)
+        chosen = choose(commits, o.snapshot)
+        restore = Restore(store, journal.pages_of(store, chosen), o.target, chosen.snapshot["compare"])
         restore.run()
         return 3 if restore.problems else 0
     except (Damaged, age.AgeError) as e:

@@ -101,7 +101,9 @@ const (
 	// has everything below it.
 	Unreadable
 	// ChangedWhileRead: the file changed under the reader each time it was
-	// read. Its content may mix several states.
+	// read. Its content may mix several states. On the Self of a directory: it was
+	// renamed, replaced or removed before all files in it could be read; some that
+	// it had are missing.
 	ChangedWhileRead
 	// Wanted: the content is still to be read. Only a page on its way from a
 	// walker to a reader has this flag; no stored listing does.

@@ -18,6 +18,10 @@ type Comparison struct {
 // be read). An entry that is marked keeps the xattrs that it had until they are
 // read: they are the last good copy where they cannot be read now.
 //
+// Where ctimes are not compared, the content that an entry takes over may be of
+// an earlier ctime. The entry has that ctime then: it never says more of its
+// content than is known.
+//
 // An entry is unchanged when kind, size and what by names (mtime, ctime, inode)
 // are equal, and the old entry has no Provisional flag and is not Wanted itself.
 // Entries that are racy in this snapshot must be flagged before.
@@ -43,6 +47,8 @@ func TakeOver(by backup.Compare, entries, old []backup.Entry) (c Comparison) {
 			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
 			if old[j].Flags&xattrsUnknown != 0 {
 				e.Flags |= backup.XattrsWanted
+			} else {
+				e.Ctime = old[j].Ctime // of the state whose content it is, where ctimes are not compared
 			}
 			c.Unchanged++
 			continue

@@ -220,3 +220,19 @@ func cutSlash(s string) (string, bool) {
 	}
 	return s, false
 }
+
+// Where ctimes are not compared, content that is taken over may be older than
+// the ctime that the file has now: nothing may say that it is of that ctime.
+func TestContentKeepsItsCtime(t *testing.T) {
+	for by := range backup.CompareAll + 1 {
+		old := []backup.Entry{stored()}
+		e := stored()
+		e.Ctime.Sec++
+		e.Content = backup.Content{}
+		now := []backup.Entry{e}
+		TakeOver(by, now, old)
+		if wanted := now[0].Flags&backup.Wanted != 0; !wanted && now[0].Ctime != old[0].Ctime || wanted && now[0].Ctime != e.Ctime {
+			t.Errorf("%v: wanted %v, ctime %v of old %v, now %v", by, wanted, now[0].Ctime, old[0].Ctime, e.Ctime)
+		}
+	}
+}

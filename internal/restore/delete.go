@@ -141,7 +141,8 @@ func (r *restorer) stays(path string, e *backup.Entry) bool {
 // that the snapshot lacks it does not say that it was not there.
 func (r *restorer) leftOut(path string, e *backup.Entry) bool {
 	m := r.o.LeftOut
-	return m != nil && (m.Excluded(backup.Join(r.o.Path, path), e.Kind == backup.Directory) || e.Kind == backup.File && m.TooLarge(e.Size))
+	return m != nil && (m.Excluded(backup.Join(r.o.Path, path), e.Kind == backup.Directory) ||
+		e.Kind == backup.File && m.TooLarge(e.Size) || m.LeavesOutMounted(*e))
 }
 
 // keptEmpty reports whether the directory is empty in the snapshot because the

@@ -55,6 +55,9 @@ func (d *directory) flawOf() string {
 		}
 		flaws = append(flaws, text)
 	}
+	if d.self.Flags&backup.ChangedWhileRead != 0 {
+		flaws = append(flaws, "it was renamed, replaced or removed during the backup; files that had not been read by then are missing")
+	}
 	return strings.Join(append(flaws, xattrFlaw(&d.self)...), "; ")
 }
 

@@ -17,14 +17,20 @@ import (
 // Those beyond it become files of their own, and that is reported.
 const maxGroups = 1 << 18
 
-// A linkKey is a digest of all that the names of one file have in common:
-// which file system of the shard it is on, its inode, content and attributes.
-// Names of one inode that do not agree in these are of two files, whose states
-// are of different times; each is restored by itself.
+// A linkKey is a digest of what the names of one file have in common: which
+// file system of the shard it is on, its inode and attributes, and a proof that
+// its content is the same. Names of one inode that do not agree in these are of
+// two files, whose states are of different times; each is restored by itself.
 type linkKey [16]byte
 
-// linkKey returns the key of an entry on a file system of the shard.
-func (p *planner) linkKey(volume int, e *backup.Entry) (key linkKey) {
+// linkKeys returns the keys of an entry on a file system of the shard. Two names
+// are one file if they have a key in common.
+//
+// Equal refs prove that the content is the same. Different refs do not prove
+// that it differs: which parts of a file are holes depends on what the file
+// server had in its cache, and chunks are cut at holes. An equal ctime proves
+// it, too, because whatever changes a file sets its ctime to the present.
+func (p *planner) linkKeys(volume int, e *backup.Entry) []linkKey {
 	b := make([]byte, 0, 256+len(e.Target))
 	number := func(numbers ...uint64) {
 		for _, n := range numbers {
@@ -37,14 +43,41 @@ func (p *planner) linkKey(volume int, e *backup.Entry) (key linkKey) {
 	b = append(b, e.Target...)
 	xattrs := p.xattrChunk(e)
 	b = append(b, xattrs[:]...)
-	number(uint64(e.Content.Depth))
+	keys := make([]linkKey, 0, 2)
+	add := func() {
+		sum := blake3.Sum256(b)
+		keys = append(keys, linkKey(sum[:]))
+	}
+	common := len(b)
+	if p.r.ctimeProves(e) {
+		number(byCtime, uint64(e.Ctime.Sec), uint64(e.Ctime.Nsec))
+		add()
+	}
+	b = b[:common]
+	number(byContent, uint64(e.Content.Depth))
 	for i := range e.Content.Refs {
 		ref := &e.Content.Refs[i]
 		b = append(b, ref.Chunk[:]...)
 		number(uint64(ref.Hole), uint64(ref.Length), uint64(ref.Span))
 	}
-	sum := blake3.Sum256(b)
-	return linkKey(sum[:])
+	add()
+	return keys
+}
+
+// What a key takes as the proof.
+const (
+	byContent = iota
+	byCtime
+)
+
+// ctimeProves reports whether the content of an entry is that of the file at its
+// ctime. It may not be where the backup did not compare ctimes, where a change
+// could follow that left the ctime as it is, and where the entry has flaws. A
+// ctime in whole seconds proves nothing: there are file systems on which all
+// files have the same, and unions of them that have an inode number twice.
+func (r *restorer) ctimeProves(e *backup.Entry) bool {
+	return e.Kind == backup.File && e.Ctime.Nsec != 0 && e.Flags&(backup.Provisional|missing) == 0 &&
+		r.o.Compare.OrAll()&backup.CompareCtime != 0
 }
 
 // xattrChunk returns the id of the chunk that the extended attributes of an
@@ -64,6 +97,7 @@ func (p *planner) xattrChunk(e *backup.Entry) backup.ChunkID {
 type group struct {
 	dir, name string // the first one's, relative to the target
 	seen      uint32
+	keys      []linkKey
 	state     groupState
 	kept      bool    // the first name was at the target
 	waiting   []*file // names that came before the first was finished
@@ -79,7 +113,8 @@ const (
 
 type linkGroups struct {
 	mu     sync.Mutex
-	groups map[linkKey]*group
+	groups map[linkKey]*group // by each of their keys
+	number int                // of groups
 }
 
 // join takes a file whose inode has several names. It is true when the file
@@ -89,7 +124,7 @@ func (p *planner) join(f *file) bool {
 	if f.e.Nlink < 2 || f.e.Flags&backup.Boundary != 0 || f.staysAnyway() {
 		return false
 	}
-	return p.r.links.join(p.linkKey(f.dir.volume, &f.e), f)
+	return p.r.links.join(p.linkKeys(f.dir.volume, &f.e), f)
 }
 
 // staysAnyway reports whether what is at the target under the name stays,
@@ -107,31 +142,61 @@ func (f *file) staysAnyway() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func (l *linkGroups) join(key linkKey, f *file) bool {
+func (l *linkGroups) join(keys []linkKey, f *file) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.groups == nil {
 		l.groups = make(map[linkKey]*group)
 	}
-	g := l.groups[key]
+	var g *group
+	for _, key := range keys {
+		if g = l.groups[key]; g != nil {
+			break
+		}
+	}
 	if g == nil {
-		if len(l.groups) >= maxGroups {
+		if l.number >= maxGroups {
 			f.report("link", errors.New("too many hardlinked files at once; this name becomes a copy"))
 			return false
 		}
 		f.group = &group{dir: f.dir.path, name: f.e.Name, seen: 1}
-		l.groups[key] = f.group
+		l.number++
+		l.learn(f.group, keys)
 		return false
 	}
 	f.group, f.further = g, true
+	l.learn(g, keys)
 	if g.seen++; g.seen >= f.e.Nlink {
-		delete(l.groups, key)
+		l.forget(g)
 	}
 	if g.state == pending {
 		g.waiting = append(g.waiting, f)
 		return true
 	}
 	return false
+}
+
+// maxGroupKeys bounds the keys of one group: its names may have been backed up
+// in many forms.
+const maxGroupKeys = 8
+
+// learn has the group found by these keys, too, unless another group is.
+func (l *linkGroups) learn(g *group, keys []linkKey) {
+	for _, key := range keys {
+		if l.groups[key] == nil && len(g.keys) < maxGroupKeys {
+			l.groups[key] = g
+			g.keys = append(g.keys, key)
+		}
+	}
+}
+
+// forget forgets a group of which all names were seen.
+func (l *linkGroups) forget(g *group) {
+	for _, key := range g.keys {
+		delete(l.groups, key)
+	}
+	g.keys = nil
+	l.number--
 }
 
 // resolve makes the names that have waited for the first one.

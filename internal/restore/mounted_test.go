@@ -2,10 +2,45 @@ package restore
 
 import (
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/selection"
+	"github.com/bctl/bctl/internal/source/treetest"
 )
+
+// A file that is mounted at the target stays. It is named, unless the backup left
+// out what is mounted; a dry run says the same.
+func TestDeleteOfAMountedFile(t *testing.T) {
+	for _, oneFileSystem := range []bool{false, true} {
+		f := newFixture(t)
+		f.directory("", f.file("file", "f"), subdirectory("dir"))
+		f.directory("dir", f.file("file", "f"))
+		target := t.TempDir()
+		tree(t, target, "file", "dir/file", "hosts", "dir/hosts", "other", "gone/hosts")
+		for _, path := range []string{"hosts", "dir/hosts", "gone/hosts"} {
+			treetest.Bind(t, filepath.Join(target, "file"), filepath.Join(target, path))
+		}
+		m, err := selection.Compile(backup.Selection{OneFileSystem: oneFileSystem})
+		check(t, err)
+		for _, dry := range []bool{true, false} {
+			_, obs := f.restore(Options{Target: target, Delete: true, DryRun: dry, LeftOut: m})
+			if oneFileSystem {
+				obs.wantProblems(t)
+			} else {
+				obs.wantProblems(t, "hosts", "dir/hosts", "gone/hosts")
+			}
+			deletes := slices.DeleteFunc(obs.actions(), func(action string) bool { return !strings.HasPrefix(action, string(Delete)) })
+			if !slices.Equal(deletes, []string{"delete other"}) {
+				t.Errorf("dry %v: %q", dry, deletes)
+			}
+		}
+		wantNames(t, target, "dir", "file", "gone", "hosts")
+		wantNames(t, filepath.Join(target, "gone"), "hosts")
+	}
+}
 
 // What is mounted at the target, and was not when the snapshot was taken, loses nothing.
 func TestDeleteOnAnotherFileSystem(t *testing.T) {

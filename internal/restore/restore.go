@@ -63,6 +63,9 @@ type Options struct {
 	// Pages is what the snapshot was committed with; zero: not known. Where all of the shard is restored, pages of the
 	// index that are missing or others show.
 	Pages backup.PageSet
+	// Compare is what the snapshot's backup compared; zero: everything. Where it did not compare ctimes, an equal ctime
+	// does not prove that two names are one file.
+	Compare backup.Compare
 
 	Include Selector // nil: everything; else only what it "excludes" and what is below
 	Exclude Selector // nil: nothing

@@ -148,6 +148,12 @@ func (m *Matcher) TooLarge(sizeBytes int64) bool {
 	return m.selection.ExcludeLargerBytes > 0 && sizeBytes > m.selection.ExcludeLargerBytes
 }
 
-// OneFileSystem reports whether directories on other devices than the root's
-// are kept empty.
+// OneFileSystem reports whether what is mounted below the root is left out:
+// directories are kept empty.
 func (m *Matcher) OneFileSystem() bool { return m.selection.OneFileSystem }
+
+// LeavesOutMounted reports whether the entry is a file that is left out because
+// it is mounted where it is.
+func (m *Matcher) LeavesOutMounted(e backup.Entry) bool {
+	return m.selection.OneFileSystem && e.Kind != backup.Directory && e.Flags&backup.Boundary != 0
+}

@@ -61,7 +61,8 @@ const (
 type Removal struct {
 	// DryRun: nothing is removed; all else is as if it were.
 	DryRun bool
-	// Keep reports whether a name stays, and so the directories that it is in.
+	// Keep reports whether a name stays, and so the directories that it is in. A
+	// file at which another is mounted has the flag Boundary.
 	Keep func(path string, e *backup.Entry) bool
 	// Marker reports whether a directory with such a name in it stays with all
 	// that is below it. nil: none does.
@@ -86,7 +87,15 @@ func (d *Dir) removeAll(name string, how *Removal, depth int) (gone bool) {
 	case err != nil:
 		how.Failed(path, err)
 		return false
+	}
+	if e.Kind != backup.Directory && d.isMountedFile(name) {
+		e.Flags |= backup.Boundary
+	}
+	switch {
 	case how.Keep(path, &e):
+		return false
+	case e.Flags&backup.Boundary != 0:
+		how.Failed(path, errMountedFile)
 		return false
 	}
 	if e.Kind == backup.Directory {
@@ -175,6 +184,16 @@ func (d *Dir) IsMounted(below *Dir) (bool, error) {
 		return false, err
 	}
 	return a.Dev != b.Dev || isMountRoot(below.fd), nil
+}
+
+var errMountedFile = errors.New("another file is mounted here; neither was deleted")
+
+// isMountedFile reports whether something is mounted at a name that is no
+// directory; false where the kernel does not say.
+func (d *Dir) isMountedFile(name string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(d.fd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // isMountRoot reports whether something is mounted at a directory, be it a part

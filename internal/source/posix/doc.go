@@ -15,7 +15,8 @@
 // A subdirectory costs nothing in its parent unless the file system does not
 // say in the directory what is one (DT_UNKNOWN). Entries are stat'ed in the order and at
 // the time they are listed, which lets an NFS client use READDIRPLUS. A file has lseek calls
-// only if its blocks do not cover its size: then it has holes.
+// if its blocks do not cover its size: then it has holes. One that is larger than 1 MiB has one
+// in any case, since its blocks may be behind its end, or never have been written.
 //
 // System calls go through the scheduler (Syscall, not RawSyscall): it costs
 // a few per cent of a warm walk, and without it a filer that does not

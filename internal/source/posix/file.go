@@ -21,19 +21,26 @@ type file struct {
 	fresh  bool // st is from opening, and nothing was read since: the next Stat is that one
 	size   int64
 	device uint64
-	solid  bool // no holes: the blocks cover the size, or nobody can tell
+	solid  bool // no holes that matter, or nobody can tell
+	maybe  bool // solid, as far as its blocks tell
 
 	uncached bool // reads carry RWF_DONTCACHE; else guard looks after the page cache
 	guard    guard
 	iov      unix.Iovec
 }
 
+// trustedBytes: of a file up to this size the number of its blocks tells whether
+// it has holes. Of a larger one it does not: blocks may be behind the end of the
+// file, or allocated and not written; a call of lseek costs nothing beside reading it.
+const trustedBytes = 1 << 20
+
 // init is called once st holds the attributes that the file has when opened.
 func (f *file) init() {
 	f.fresh = true
 	f.size = int64(f.st.Size)
 	f.device = unix.Mkdev(f.st.Dev_major, f.st.Dev_minor)
-	f.solid = f.st.Blocks >= (f.st.Size+511)/512
+	covered := f.st.Blocks >= (f.st.Size+511)/512
+	f.solid, f.maybe = covered && f.size <= trustedBytes, covered && f.size > trustedBytes
 	f.uncached = !f.tree.cached.has(f.device)
 	f.guard = guard{tree: f.tree, fd: f.fd, size: f.size}
 }
@@ -61,6 +68,13 @@ func (f *file) NextExtent(offset, size int64) (start, length int64, err error) {
 		return offset, size - offset, nil
 	}
 	f.fresh = false
+	if f.maybe {
+		f.maybe = false
+		if hole, err := unix.Seek(f.fd, offset, unix.SEEK_HOLE); err == nil && hole >= size {
+			f.solid = true
+			return offset, size - offset, nil
+		}
+	}
 	start, err = unix.Seek(f.fd, offset, unix.SEEK_DATA)
 	switch err {
 	case nil:

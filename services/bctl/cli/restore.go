@@ -151,7 +151,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	if err != nil {
 		return err
 	}
-	o.Snapshot, o.Path, o.Pages = s.ID, path, s.Pages
+	o.Snapshot, o.Path, o.Pages, o.Compare = s.ID, path, s.Pages, s.Compare
 	if o.LeftOut, err = selection.Compile(s.Selection); err != nil {
 		return err
 	}

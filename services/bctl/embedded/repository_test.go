@@ -87,7 +87,7 @@ func (r *repository) restore(ctx context.Context, s *backup.Snapshot, target str
 	var reported problems
 	sum, err := restore.Restore(ctx, restore.Deps{
 		Catalog: r.Index, Store: r.Store, Repository: r.Repository.ID, Opener: r.opener, HashKey: r.WorkerKey.Dedup,
-	}, restore.Options{Snapshot: s.ID, Target: target, Pages: s.Pages}, &reported)
+	}, restore.Options{Snapshot: s.ID, Target: target, Pages: s.Pages, Compare: s.Compare}, &reported)
 	if err == nil && sum.Problems != int64(len(reported.list)) {
 		err = fmt.Errorf("%d problems in the summary, %d reported", sum.Problems, len(reported.list))
 	}

@@ -139,6 +139,8 @@ type place struct {
 	dir    source.Directory // nil where err is not
 	err    error
 	proven bool // it is of the tree that was walked, which nothing else tells (believeGone)
+
+	gone, stays bool // it is not at its path any more; it was there after something in it had vanished
 }
 
 func (b *batch) openPlace(ctx context.Context, path string) (at place) {

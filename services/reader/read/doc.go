@@ -61,6 +61,7 @@
 //	a file changes while read   it is read again, three times; then the last is kept, and flagged
 //	a file is gone              it is left out of the listing and counted, once it is known that
 //	                            root and mounts are still those that were walked
+//	a directory is gone         so are the files that were to be read; the directory is flagged, or the files are
 //	a file is stale             it is opened once more, by its path
 //	a file cannot be read       it is a problem; the last good copy is carried forward, and flagged
 //	xattrs cannot be read       they are a problem; those of the last snapshot stay, flagged

@@ -29,7 +29,7 @@ func (b *batch) settle(ctx context.Context, at *place, p *page, e *backup.Entry,
 		return false, err
 	}
 	if source.IsGone(err) {
-		return false, b.vanished(ctx, at, p, e.Name)
+		return b.vanished(ctx, at, p, e)
 	}
 	if err := b.blame(ctx, err); err != nil {
 		return false, err
@@ -53,15 +53,61 @@ func (b *batch) blame(ctx context.Context, err error) error {
 	return b.tree.Check(ctx)
 }
 
-// vanished counts an entry as gone, where that can be believed.
-func (b *batch) vanished(ctx context.Context, at *place, p *page, name string) error {
-	if err := b.believeGone(ctx, at, p, name); err != nil {
-		return err
+// vanished counts an entry as gone, where that can be believed. Where its
+// directory is gone as well, the directory may have been renamed, and what was in
+// it be at a place where the walker has been already. So a restore must say that
+// something is missing: the directory is flagged or, on a page that does not have
+// it, the entry is kept without what could not be read.
+func (b *batch) vanished(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
+	if err := b.believeGone(ctx, at, p, e.Name); err != nil {
+		return false, err
+	}
+	gone, err := b.isDirectoryGone(ctx, at, p)
+	if err != nil {
+		return false, err
 	}
 	p.again = true
-	b.counts.Files--
 	b.counts.Vanished++
-	return nil
+	if gone && p.Self == nil {
+		e.Flags &^= backup.XattrsWanted
+		if e.Kind == backup.File {
+			withoutCopy(e)
+		} else {
+			e.Flags |= backup.XattrsUnreadable
+		}
+		return true, nil
+	}
+	if gone {
+		p.Self.Flags |= backup.ChangedWhileRead
+	}
+	b.counts.Files--
+	return false, nil
+}
+
+// isDirectoryGone reports whether the directory of a page is not there any more,
+// or another is in its place.
+func (b *batch) isDirectoryGone(ctx context.Context, at *place, p *page) (bool, error) {
+	if at.dir == nil || at.gone {
+		return true, nil
+	}
+	if at.stays {
+		return false, nil
+	}
+	now := b.openPlace(ctx, p.Path)
+	defer now.close()
+	if now.err != nil && !source.IsGone(now.err) {
+		if isFatal(ctx, now.err) {
+			return false, now.err
+		}
+		return false, b.blame(ctx, now.err)
+	}
+	at.gone = now.err != nil
+	if !at.gone && b.msg.Job.Compare.OrAll()&backup.CompareInode != 0 {
+		opened := at.dir.Self().Inode
+		at.gone = now.dir.Self().Inode != opened || p.Self != nil && p.Self.Inode != opened
+	}
+	at.stays = !at.gone
+	return at.gone, nil
 }
 
 // believeGone returns nil where it can be believed that an entry is gone. Where
@@ -119,14 +165,19 @@ func (b *batch) carryForward(ctx context.Context, at *place, p *page, e *backup.
 		return err
 	}
 	if old == nil || old.Kind != backup.File || old.Flags&backup.ContentMissing != 0 {
-		e.Content, e.Xattrs, e.XattrChunk = backup.Content{}, nil, backup.Ref{}
-		e.Flags |= backup.Unreadable | backup.ContentMissing
+		withoutCopy(e)
 		return nil
 	}
 	*e = *old
 	e.Flags |= backup.Unreadable
 	b.counts.Carried++
 	return b.placeXattrs(ctx, e, old.Xattrs, old.XattrChunk)
+}
+
+// withoutCopy makes e a file of which only the name and the attributes are known.
+func withoutCopy(e *backup.Entry) {
+	e.Content, e.Xattrs, e.XattrChunk = backup.Content{}, nil, backup.Ref{}
+	e.Flags |= backup.Unreadable | backup.ContentMissing
 }
 
 func (b *batch) problem(p *page, name, op string, err error) {

@@ -47,7 +47,7 @@ func (b *batch) readOwnXattrs(ctx context.Context, at *place, p *page, e *backup
 	case err == nil:
 		return true, nil
 	case e.Name != "" && source.IsGone(err):
-		return false, b.vanished(ctx, at, p, e.Name)
+		return b.vanished(ctx, at, p, e)
 	}
 	return true, b.xattrsFailed(ctx, at, p, e, err)
 }

@@ -199,7 +199,7 @@ func (w *visit) close() {
 func (w *visit) list(ctx context.Context) error {
 	w.entries = w.entries[:0]
 	w.flagRacy(&w.self)
-	if w.slice.task.Job.Selection.OneFileSystem && w.self.Device != w.slice.tree.RootDevice() {
+	if w.slice.match.OneFileSystem() && (w.self.Flags&backup.Boundary != 0 || w.self.Device != w.slice.tree.RootDevice()) {
 		return nil // a mount point is kept, empty
 	}
 	if w.self.Flags&backup.Boundary != 0 {
@@ -322,7 +322,7 @@ func (w *visit) selectFrom(from int) {
 	read := w.entries[from:]
 	w.excluded = m.HasMarkers() && slices.ContainsFunc(read, func(e backup.Entry) bool { return m.IsMarker(e.Name) })
 	kept := slices.DeleteFunc(read, func(e backup.Entry) bool {
-		if e.Kind == backup.File && m.TooLarge(e.Size) {
+		if e.Kind == backup.File && m.TooLarge(e.Size) || m.LeavesOutMounted(e) {
 			return true
 		}
 		return m.HasPatterns() && m.Excluded(backup.Join(w.path, e.Name), e.Kind == backup.Directory)

@@ -53,7 +53,7 @@ func (m *mountPoints) all() []string {
 // keepsMounts reports whether what was mounted, and is not now, is kept. A
 // backup of one file system leaves out what is mounted, and takes what is below.
 func (s *slice) keepsMounts() bool {
-	return !s.task.Job.AllowShrink && !s.task.Job.Selection.OneFileSystem
+	return !s.task.Job.AllowShrink && !s.match.OneFileSystem()
 }
 
 // unmounted reports whether a file system began at this directory in the last

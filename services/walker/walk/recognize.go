@@ -66,7 +66,7 @@ func (w *visit) findAny(old []backup.Entry, find lookup) (candidates, found bool
 // this snapshot does not have, wherever it is.
 func (w *visit) leavesOut(e *backup.Entry) bool {
 	m, isDir := w.slice.match, e.Kind == backup.Directory
-	return m.Excluded(e.Name, isDir) || e.Kind == backup.File && m.TooLarge(e.Size) || isDir && e.Name == w.slice.snapshotDir
+	return m.Excluded(e.Name, isDir) || m.LeavesOutMounted(*e) || e.Kind == backup.File && m.TooLarge(e.Size) || isDir && e.Name == w.slice.snapshotDir
 }
 
 // A lookup finds an entry of a directory by its name. It must be called with

@@ -218,6 +218,40 @@ func TestOneFileSystem(t *testing.T) {
 	f.wantTree(f.snapshot())
 }
 
+// So is a part of the same file system that is mounted again, and a file that
+// is mounted is not there, whatever it is on.
+func TestOneFileSystemLeavesOutBindMounts(t *testing.T) {
+	inMemoryAndSpilled(t, func(t *testing.T, spillEntries int) {
+		f := newFixture(t, treetest.Tree{
+			"a/file": treetest.File("a"), "mnt/below": treetest.File("b"), "d/hosts": treetest.File(""), "d/other": treetest.File(""), "d/plain": treetest.File("p"),
+		})
+		f.svc.spillEntries = spillEntries
+		f.snapshot()
+		elsewhere := t.TempDir()
+		treetest.Tmpfs(t, elsewhere)
+		treetest.Make(t, elsewhere, treetest.Tree{"hosts": treetest.File("of another file system")})
+		treetest.Bind(t, filepath.Join(f.dir, "a"), filepath.Join(f.dir, "mnt"))
+		treetest.Bind(t, filepath.Join(f.dir, "a/file"), filepath.Join(f.dir, "d/other"))
+		treetest.Bind(t, filepath.Join(elsewhere, "hosts"), filepath.Join(f.dir, "d/hosts"))
+		f.selection.OneFileSystem = true
+		w := f.snapshot()
+		w.wantProblems(t)
+		state := f.state(w)
+		f.wantCounts(w, state)
+		for path, want := range map[string]bool{
+			"a/file": true, "d/plain": true, "mnt/": true, "mnt/file": false, "mnt/below": false, "d/hosts": false, "d/other": false,
+		} {
+			if _, is := state[path]; is != want {
+				t.Errorf("%s is in the snapshot: %v", path, is)
+			}
+		}
+		f.selection = backup.Selection{}
+		w = f.snapshot()
+		w.wantProblems(t)
+		f.wantTree(w)
+	})
+}
+
 // A large directory has several pages: one new name changes one or two of
 // them, and pages that are gone are ended.
 func TestPages(t *testing.T) {
