@@ -157,6 +157,9 @@ type Catalog interface {
 	// LocateAll is Dedup's Locate, for restore: where no other pack has a chunk, it
 	// returns the place in a condemned one.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
+	// LocateAllCopies is Dedup's LocateCopies, for restore: after the places in packs
+	// that live come those in condemned ones.
+	LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
 }
 
 // Filers is the part of Catalog that registers filers and shards. A list of
@@ -293,6 +296,9 @@ type Dedup interface {
 	// that is in no pack, or in condemned ones alone. A batch that relies on what
 	// it returns is not refused for that, unless the pack is condemned meanwhile.
 	Locate(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
+	// LocateCopies returns all places of the chunks, in the order of ids, but for those in condemned packs. It is
+	// for whoever has found that the store lacks a pack, and costs more than Locate.
+	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
 }
 
 // A Claim says what work to hand out.

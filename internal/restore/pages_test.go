@@ -242,6 +242,10 @@ func (c *sqliteCatalog) LocateAll(ctx context.Context, ids []backup.ChunkID) ([]
 	return c.f.LocateAll(ctx, ids)
 }
 
+func (c *sqliteCatalog) LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
+	return c.f.LocateAllCopies(ctx, ids)
+}
+
 // inSQLite commits the fixture's pages as a snapshot, and makes the fixture one of that snapshot.
 func (f *fixture) inSQLite() *sqliteCatalog {
 	f.t.Helper()
