@@ -264,7 +264,8 @@ type Walking interface {
 	// When there were more, next is the path key to go on from (directories
 	// are never cut: all pages of a directory that is before next are there); else nil.
 	Marks(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, from, to []byte, limit int) (marks []PageMark, next []byte, err error)
-	// Listings returns the pages' listings in base; nil for one that is not there.
+	// Listings returns the pages' listings in base; nil for one that is not there. One that does not agree with its
+	// digest is empty: decoding it is backup.ErrCorrupt.
 	Listings(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, pages []backup.PageName) ([][]byte, error)
 	// DirectoryByInode returns the path that the directory of this inode has in base;
 	// ok is false where there is none, or more than one.
