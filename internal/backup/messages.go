@@ -58,6 +58,8 @@ type PageVersion struct {
 	Fingerprint Fingerprint
 	Inode       uint64 // of the directory, on page 0, so that a moved directory is recognised; else 0
 	Listing     []byte // encoded by package listing
+	// Digest is what the index has as the page's digest; zero: not known. No message has it.
+	Digest PageDigest
 }
 
 // A PageChange is a page that a snapshot added or, where Ended, one that it

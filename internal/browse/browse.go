@@ -36,12 +36,16 @@ func CleanPath(path string) (string, error) {
 }
 
 // Lookup returns the entry at path, which CleanPath has made. A directory has
-// all its attributes, and its last name ("" for the root). backup.ErrNotFound:
-// the snapshot has no such path. backup.ErrCorrupt: pages that would tell are
-// missing from the index, or damaged.
+// all its attributes, and its last name ("" for the root). Where its first page
+// is missing or damaged, only kind and name are known; Entries fails for it.
+// backup.ErrNotFound: the snapshot has no such path. backup.ErrCorrupt: pages
+// that would tell are missing from the index, or damaged.
 func Lookup(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (backup.Entry, error) {
 	self, err := Directory(ctx, c, id, path)
 	switch {
+	case errors.Is(err, backup.ErrCorrupt):
+		_, name := backup.Split(path)
+		return backup.Entry{Name: name, Kind: backup.Directory}, nil
 	case err != nil:
 		return backup.Entry{}, err
 	case self != nil:
@@ -112,11 +116,12 @@ func Directory(ctx context.Context, c Catalog, id backup.SnapshotID, path string
 // Entries yields the entries of the directory at path, page by page (not in
 // the order of names where there are several). Subdirectories come as their
 // parent lists them: Name, Kind, Inode and Flags only. Where pages of the
-// directory are missing, the last thing that it yields is an error that wraps
+// directory are missing or damaged, the last thing that it yields is an error that wraps
 // backup.ErrCorrupt; backup.ErrNotFound: there is no such directory.
 func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) iter.Seq2[backup.Entry, error] {
 	return func(yield func(backup.Entry, error) bool) {
 		var chain Chain
+		var damaged error
 		for v, err := range c.Pages(ctx, id, path) {
 			if err != nil {
 				yield(backup.Entry{}, err)
@@ -127,8 +132,8 @@ func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) 
 			}
 			page, err := listing.DecodePage(v)
 			if err != nil {
-				yield(backup.Entry{}, err)
-				return
+				damaged = err // the other pages have what they have
+				continue
 			}
 			chain.Add(page.Key, page.Next)
 			for _, e := range page.Entries {
@@ -137,9 +142,13 @@ func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) 
 				}
 			}
 		}
-		err := lacksPages(path, &chain)
-		if chain.pages == 0 {
+		err := damaged
+		switch {
+		case damaged != nil:
+		case chain.pages == 0:
 			err = noDirectory(ctx, c, id, path)
+		default:
+			err = lacksPages(path, &chain)
 		}
 		if err != nil {
 			yield(backup.Entry{}, err)

@@ -102,8 +102,8 @@ func TestLookup(t *testing.T) {
 		{"-", "", " /a /b /b/f /b/h /b/g /b/g/i /d/j/k", "/x /b/x /a/x /x/y/z /b/g/x", ""},
 		{"", "c", " /a /b /e /b/g/i /d/j", "/b/x /b/g/x", "/c /x /x/y/z"},
 		{"", "e", " /a /b /c /d", "/b/x", "/e /x /x/y"},
-		{"", "", "/c /b /b/f /d/j/k", "/b/x", " /a /x /x/y"}, // what was at c and e is found where it can be
-		{"b", "", "/a /b/h /b/g /b/g/i", "/x", "/b /b/f /b/x /b/x/y"},
+		{"", "", " /c /b /b/f /d/j/k", "/b/x", "/a /x /x/y"}, // what was at c and e is found where it can be
+		{"b", "", "/a /b /b/h /b/g /b/g/i", "/x", "/b/f /b/x /b/x/y"},
 		{"b", "h", "/b /b/f /b/g", "/x /b/g/x", "/b/h /b/x /b/x/y"},
 		{"b/g", "", "/b /b/h", "/x /b/x", "/b/g /b/g/i /b/g/x /b/g/x/y"},
 	} {

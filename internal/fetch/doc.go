@@ -16,8 +16,9 @@
 //
 // # What fails
 //
-//   - A chunk in no pack, a pack that is gone or damaged, a frame or a chunk
-//     that does not verify: Sink.Fail for the chunks concerned, and the rest goes on.
+//   - A pack that is gone or damaged, a frame or a chunk that does not verify:
+//     the chunks concerned are taken from other packs that have them.
+//   - A chunk that no pack serves: Sink.Fail, and the rest goes on.
 //   - An index or store that cannot be reached, a wrong identity, an ended
 //     context: Get returns the error. Sinks that were told nothing get nothing more.
 //

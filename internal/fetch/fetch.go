@@ -21,6 +21,8 @@ import (
 type Locator interface {
 	// LocateAll is as in index.Catalog.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
+	// LocateAllCopies is as in index.Catalog.
+	LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error)
 }
 
 // A Sink takes chunks. Its methods are called concurrently, once for each
@@ -83,6 +85,9 @@ func New(o Options) *Fetcher {
 type located struct {
 	Want
 	at index.Location
+
+	failed error            // why the first place did not do; nil: it has not been tried
+	others []index.Location // further places, once one has failed
 }
 
 // Get delivers every want to its Sink, and returns when all have been
@@ -92,9 +97,17 @@ func (f *Fetcher) Get(ctx context.Context, wants []Want) error {
 		return nil
 	}
 	found, err := f.locate(ctx, wants)
-	if err != nil {
-		return err
+	for err == nil && len(found) > 0 {
+		var missed misses
+		if err = f.getPacks(ctx, found, &missed); err == nil {
+			found, err = f.elsewhere(ctx, missed.wants)
+		}
 	}
+	return err
+}
+
+// getPacks delivers wants, which are sorted, and notes those that it cannot.
+func (f *Fetcher) getPacks(ctx context.Context, found []located, missed *misses) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for len(found) > 0 {
 		n := 1
@@ -110,7 +123,7 @@ func (f *Fetcher) Get(ctx context.Context, wants []Want) error {
 		}
 		g.Go(func() error {
 			defer func() { <-f.packs }()
-			return f.getPack(ctx, ofPack)
+			return f.getPack(ctx, ofPack, missed)
 		})
 	}
 	return g.Wait()
@@ -140,9 +153,14 @@ func (f *Fetcher) locate(ctx context.Context, wants []Want) ([]located, error) {
 		case int64(loc.Length) != w.Length:
 			w.Sink.Fail(w.Offset, fmt.Errorf("chunk %v has %d bytes, not %d: %w", w.Chunk, loc.Length, w.Length, backup.ErrCorrupt))
 		default:
-			found = append(found, located{w, loc})
+			found = append(found, located{Want: w, at: loc})
 		}
 	}
+	sortPlaces(found)
+	return found, nil
+}
+
+func sortPlaces(found []located) {
 	slices.SortFunc(found, func(a, b located) int {
 		if c := bytes.Compare(a.at.Pack[:], b.at.Pack[:]); c != 0 {
 			return c
@@ -152,17 +170,10 @@ func (f *Fetcher) locate(ctx context.Context, wants []Want) ([]located, error) {
 		}
 		return int(int64(a.at.Start) - int64(b.at.Start))
 	})
-	return found, nil
 }
 
 // fatal reports whether err is not about one pack or chunk.
 func fatal(err error) bool {
 	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrWrongKey) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-func failAll(wants []located, err error) {
-	for i := range wants {
-		wants[i].Sink.Fail(wants[i].Offset, err)
-	}
 }

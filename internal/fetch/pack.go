@@ -29,16 +29,16 @@ type frameWants struct {
 }
 
 // getPack delivers the wants of one pack.
-func (f *Fetcher) getPack(ctx context.Context, wants []located) error {
+func (f *Fetcher) getPack(ctx context.Context, wants []located, missed *misses) error {
 	r, err := f.readers.get(ctx, wants[0].at.PackPlace)
 	if err != nil {
 		if fatal(err) {
 			return err
 		}
-		failAll(wants, err)
+		missed.add(wants, err)
 		return nil
 	}
-	frames := r.frames(wants)
+	frames := r.frames(wants, missed)
 	g, ctx := errgroup.WithContext(ctx)
 	for len(frames) > 0 {
 		n := rangeOf(frames)
@@ -52,15 +52,15 @@ func (f *Fetcher) getPack(ctx context.Context, wants []located) error {
 		}
 		g.Go(func() error {
 			defer func() { f.slots <- s }()
-			return f.getRange(ctx, r, run, s)
+			return f.getRange(ctx, r, run, s, missed)
 		})
 	}
 	return g.Wait()
 }
 
 // frames groups the wants by frame, in the order of the frames in the pack.
-// Wants of a frame that the pack does not have fail.
-func (r *reader) frames(wants []located) []frameWants {
+// Wants of a frame that the pack does not have are missed.
+func (r *reader) frames(wants []located, missed *misses) []frameWants {
 	var frames []frameWants
 	infos := r.pack.Frames()
 	for len(wants) > 0 {
@@ -71,9 +71,9 @@ func (r *reader) frames(wants []located) []frameWants {
 		frame := wants[0].at.Frame
 		switch {
 		case uint64(frame) >= uint64(len(infos)):
-			failAll(wants[:n], fmt.Errorf("pack %v has no frame %d: %w", wants[0].at.Pack, frame, backup.ErrCorrupt))
+			missed.add(wants[:n], fmt.Errorf("pack %v has no frame %d: %w", wants[0].at.Pack, frame, backup.ErrCorrupt))
 		case infos[frame].Removed:
-			failAll(wants[:n], fmt.Errorf("frame %d of pack %v was removed: %w", frame, wants[0].at.Pack, backup.ErrNotFound))
+			missed.add(wants[:n], fmt.Errorf("frame %d of pack %v was removed: %w", frame, wants[0].at.Pack, backup.ErrNotFound))
 		default:
 			frames = append(frames, frameWants{frame, infos[frame], wants[:n]})
 		}
@@ -102,7 +102,7 @@ func rangeOf(frames []frameWants) int {
 }
 
 // getRange reads neighbouring frames at once and delivers what is wanted of them.
-func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, s *scratch) error {
+func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, s *scratch, missed *misses) error {
 	first, last := frames[0].info, frames[len(frames)-1].info
 	length := last.Offset + last.SealedLength - first.Offset
 	var err error
@@ -112,7 +112,7 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, 
 			return err
 		}
 		for _, fw := range frames {
-			failAll(fw.wants, err)
+			missed.add(fw.wants, err)
 		}
 		return nil
 	}
@@ -124,21 +124,21 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, 
 		sealed := s.sealed[from : from+fw.info.SealedLength]
 		s.plain, err = r.pack.DecodeFrame(s.plain[:0], fw.frame, sealed, s.hasher)
 		if err != nil {
-			failAll(fw.wants, fmt.Errorf("pack %s, frame %d: %w", r.place.Object, fw.frame, err))
+			missed.add(fw.wants, fmt.Errorf("pack %s, frame %d: %w", r.place.Object, fw.frame, err))
 			continue
 		}
-		r.deliver(s.plain, fw)
+		r.deliver(s.plain, fw, missed)
 	}
 	return nil
 }
 
 // deliver hands a frame's chunks to their sinks.
-func (r *reader) deliver(plain []byte, fw frameWants) {
+func (r *reader) deliver(plain []byte, fw frameWants, missed *misses) {
 	for i := range fw.wants {
 		w := &fw.wants[i]
 		end := int64(w.at.Start) + int64(w.at.Length)
 		if hash, ok := r.hash(fw.frame, w.at.Start, w.at.Length); !ok || hash.ID() != w.Chunk || end > int64(len(plain)) {
-			w.Sink.Fail(w.Offset, fmt.Errorf("pack %v does not hold chunk %v where the index says: %w", w.at.Pack, w.Chunk, backup.ErrCorrupt))
+			missed.add(fw.wants[i:i+1], fmt.Errorf("pack %v does not hold chunk %v where the index says: %w", w.at.Pack, w.Chunk, backup.ErrCorrupt))
 			continue
 		}
 		w.Sink.Chunk(w.Offset, plain[w.at.Start:end])

@@ -157,6 +157,9 @@ type Catalog interface {
 	// LocateAll is Dedup's Locate, for restore: where no other pack has a chunk, it
 	// returns the place in a condemned one.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
+	// LocateAllCopies is Dedup's LocateCopies, for restore: after the places in packs
+	// that live come those in condemned ones.
+	LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
 }
 
 // Filers is the part of Catalog that registers filers and shards. A list of
@@ -261,7 +264,8 @@ type Walking interface {
 	// When there were more, next is the path key to go on from (directories
 	// are never cut: all pages of a directory that is before next are there); else nil.
 	Marks(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, from, to []byte, limit int) (marks []PageMark, next []byte, err error)
-	// Listings returns the pages' listings in base; nil for one that is not there.
+	// Listings returns the pages' listings in base; nil for one that is not there. One that does not agree with its
+	// digest is empty: decoding it is backup.ErrCorrupt.
 	Listings(ctx context.Context, shard backup.ShardID, base backup.SnapshotNumber, pages []backup.PageName) ([][]byte, error)
 	// DirectoryByInode returns the path that the directory of this inode has in base;
 	// ok is false where there is none, or more than one.
@@ -293,6 +297,9 @@ type Dedup interface {
 	// that is in no pack, or in condemned ones alone. A batch that relies on what
 	// it returns is not refused for that, unless the pack is condemned meanwhile.
 	Locate(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
+	// LocateCopies returns all places of the chunks, in the order of ids, but for those in condemned packs. It is
+	// for whoever has found that the store lacks a pack, and costs more than Locate.
+	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
 }
 
 // A Claim says what work to hand out.

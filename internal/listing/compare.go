@@ -24,14 +24,15 @@ type Comparison struct {
 //
 // An entry is unchanged when kind, size and what by names (mtime, ctime, inode)
 // are equal, and the old entry has no Provisional flag and is not Wanted itself.
-// Entries that are racy in this snapshot must be flagged before.
+// Entries that are racy in this snapshot must be flagged before. With reread no entry
+// is unchanged.
 //
 // What each choice of by does not see: without ctime, a change of content that
 // puts the mtime back, or of extended attributes and ACLs; without mtime,
 // nothing that an honest file server does; without inode, that a file was
 // replaced by another of the same size and times, which ctime shows where a
 // rename sets it.
-func TakeOver(by backup.Compare, entries, old []backup.Entry) (c Comparison) {
+func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry) (c Comparison) {
 	j := 0
 	for i := range entries {
 		e := &entries[i]
@@ -43,7 +44,7 @@ func TakeOver(by backup.Compare, entries, old []backup.Entry) (c Comparison) {
 		}
 		known := j < len(old) && old[j].Name == e.Name && old[j].Kind != backup.Directory
 		switch {
-		case known && sameState(by, e, &old[j]) && old[j].Flags&contentUnknown == 0:
+		case known && !reread && sameState(by, e, &old[j]) && old[j].Flags&contentUnknown == 0:
 			e.Content, e.Xattrs, e.XattrChunk = old[j].Content, old[j].Xattrs, old[j].XattrChunk
 			if old[j].Flags&xattrsUnknown != 0 {
 				e.Flags |= backup.XattrsWanted

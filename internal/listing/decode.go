@@ -34,8 +34,12 @@ const (
 	maxDepth = 4
 )
 
-// DecodePage decodes a page as the index stores it.
+// DecodePage decodes a page as the index stores it. One that does not agree with
+// its digest is backup.ErrCorrupt: what it says is not what was backed up.
 func DecodePage(v backup.PageVersion) (backup.Page, error) {
+	if v.Digest != (backup.PageDigest{}) && Digest(&v) != v.Digest {
+		return backup.Page{}, fmt.Errorf("page %d of directory %q: it is not what was committed; its row in the index is damaged: %w", v.Key, v.Path, backup.ErrCorrupt)
+	}
 	p, err := Decode(v.Listing)
 	if err != nil {
 		return p, fmt.Errorf("page %d of directory %q: %w", v.Key, v.Path, err)

@@ -40,8 +40,10 @@ type fixture struct {
 
 	pages []backup.PageVersion
 	at    map[backup.ChunkID]index.Location
-	id    backup.PackID
-	pack  *pack.Writer
+	// copies are further places.
+	copies map[backup.ChunkID][]index.Location
+	id     backup.PackID
+	pack   *pack.Writer
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -57,7 +59,7 @@ func newFixture(t testing.TB) *fixture {
 	key := seal.NewDedupKey()
 	f := &fixture{
 		t: t, repository: backup.NewRepositoryID(), snapshot: backup.NewSnapshotID(), store: s, opener: opener, sealer: sealer, key: key,
-		hasher: chunk.NewHasher([32]byte(key)), at: map[backup.ChunkID]index.Location{},
+		hasher: chunk.NewHasher([32]byte(key)), at: map[backup.ChunkID]index.Location{}, copies: map[backup.ChunkID][]index.Location{},
 	}
 	f.newPack()
 	return f
@@ -202,7 +204,7 @@ func (f *fixture) page(p backup.Page) {
 	f.pages = append(f.pages, backup.PageVersion{Path: p.Path, Key: p.Key, Listing: data})
 }
 
-// Pages and LocateAll make it a Catalog.
+// Pages, LocateAll and LocateAllCopies make it a Catalog.
 func (f *fixture) Pages(_ context.Context, _ backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
 	return func(yield func(backup.PageVersion, error) bool) {
 		slices.SortStableFunc(f.pages, func(a, b backup.PageVersion) int {
@@ -223,6 +225,16 @@ func (f *fixture) LocateAll(_ context.Context, ids []backup.ChunkID) ([]index.Lo
 	found := make([]index.Location, len(ids))
 	for i, id := range ids {
 		found[i] = f.at[id]
+	}
+	return found, nil
+}
+
+func (f *fixture) LocateAllCopies(_ context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
+	found := make([][]index.Location, len(ids))
+	for i, id := range ids {
+		if at, ok := f.at[id]; ok {
+			found[i] = append([]index.Location{at}, f.copies[id]...)
+		}
 	}
 	return found, nil
 }

@@ -120,7 +120,11 @@ func (p *planner) page(ctx context.Context, v *backup.PageVersion) error {
 		return fmt.Errorf("page of %q in a listing of %q: %w", v.Path, p.r.o.Path, backup.ErrCorrupt)
 	}
 	if p.knowsPages() {
-		p.pages.Add(listing.Digest(v))
+		digest := v.Digest // with which DecodePage compares the page
+		if digest == (backup.PageDigest{}) {
+			digest = listing.Digest(v)
+		}
+		p.pages.Add(digest)
 	}
 	if p.skip && (path == p.skipped || below(path, p.skipped)) {
 		return nil

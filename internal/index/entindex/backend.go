@@ -160,8 +160,8 @@ type HotReader interface {
 	// PagesAfter returns the first limit pages of the range that are after the page (after, key), by path key and page.
 	// A nil after is before all of them.
 	PagesAfter(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, r Range, after []byte, key backup.PageKey, limit int) ([]PageRow, error)
-	// Listings returns the listings of pages, nil where there is none.
-	Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []PageName) ([][]byte, error)
+	// Listings returns the listings of pages, nil where there is none, with fingerprints, inodes and digests.
+	Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []PageName) ([]PageRow, error)
 	// InterruptedListings returns the listings that SetAside has left of pages, nil where there is none.
 	InterruptedListings(ctx context.Context, shard backup.ShardID, names []PageName) ([][]byte, error)
 	// DirectoriesByInode returns the path keys of the directories of that inode, at most two.

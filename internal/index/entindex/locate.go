@@ -24,10 +24,7 @@ func (x *Index) locate(ctx context.Context, ids []backup.ChunkID, condemned bool
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	sorted := slices.Clone(ids)
-	slices.SortFunc(sorted, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
-	sorted = slices.Compact(sorted)
-	rows, err := x.Backend.Places(ctx, sorted, condemned)
+	rows, err := x.Backend.Places(ctx, sortedIDs(ids), condemned)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +46,64 @@ func (x *Index) locate(ctx context.Context, ids []backup.ChunkID, condemned bool
 		locations[i] = l.found[id]
 	}
 	return locations, nil
+}
+
+func sortedIDs(ids []backup.ChunkID) []backup.ChunkID {
+	sorted := slices.Clone(ids)
+	slices.SortFunc(sorted, func(a, b backup.ChunkID) int { return slices.Compare(a[:], b[:]) })
+	return slices.Compact(sorted)
+}
+
+// LocateCopies implements index.Dedup.
+func (x *Index) LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
+	return x.locateCopies(ctx, ids, false)
+}
+
+// LocateAllCopies implements index.Catalog.
+func (x *Index) LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error) {
+	return x.locateCopies(ctx, ids, true)
+}
+
+// locateCopies returns all places of chunks, those in packs that live first;
+// those in condemned packs only where these will do.
+func (x *Index) locateCopies(ctx context.Context, ids []backup.ChunkID, condemned bool) ([][]index.Location, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	sorted := sortedIDs(ids)
+	rows, err := x.Backend.Places(ctx, sorted, true)
+	if err != nil {
+		return nil, err
+	}
+	copies, err := x.Backend.Copies(ctx, sorted)
+	if err != nil {
+		return nil, err
+	}
+	rows = append(rows, copies...)
+	l := location{x: x, packs: map[int64]*PackRow{}}
+	if err := l.addPacks(ctx, rows); err != nil {
+		return nil, err
+	}
+	living, others := map[backup.ChunkID][]index.Location{}, map[backup.ChunkID][]index.Location{}
+	for i := range rows {
+		switch pack := l.packs[rows[i].Pack]; {
+		case pack == nil:
+		case !pack.Condemned:
+			living[rows[i].ID] = append(living[rows[i].ID], rows[i].in(pack))
+		case condemned:
+			others[rows[i].ID] = append(others[rows[i].ID], rows[i].in(pack))
+		}
+	}
+	locations := make([][]index.Location, len(ids))
+	for i, id := range ids {
+		locations[i] = slices.Concat(living[id], others[id])
+	}
+	return locations, nil
+}
+
+// in returns the place as others know it.
+func (r *ChunkRow) in(pack *PackRow) index.Location {
+	return index.Location{PackPlace: pack.PackPlace, Frame: r.Frame, Start: r.Offset, Length: r.Length}
 }
 
 // A location is one call of locate.
@@ -73,7 +128,7 @@ func (l *location) add(ctx context.Context, rows []ChunkRow) (elsewhere []backup
 			elsewhere = append(elsewhere, row.ID)
 		}
 		if lives || pack != nil && l.condemned && l.found[row.ID] == (index.Location{}) {
-			l.found[row.ID] = index.Location{PackPlace: pack.PackPlace, Frame: row.Frame, Start: row.Offset, Length: row.Length}
+			l.found[row.ID] = row.in(pack)
 		}
 	}
 	return elsewhere, nil

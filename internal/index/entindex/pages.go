@@ -75,7 +75,7 @@ func (x *Index) subtree(ctx context.Context, shard backup.ShardID, at backup.Sna
 
 func (p *PageRow) version() (backup.PageVersion, error) {
 	path, err := backup.PathOfKey(p.PathKey)
-	return backup.PageVersion{Path: path, Key: p.Key, Fingerprint: p.Fingerprint, Inode: p.Inode, Listing: p.Listing}, err
+	return backup.PageVersion{Path: path, Key: p.Key, Fingerprint: p.Fingerprint, Inode: p.Inode, Listing: p.Listing, Digest: p.Digest}, err
 }
 
 // Marks implements index.Walking.
@@ -115,7 +115,24 @@ func (x *Index) Listings(ctx context.Context, shard backup.ShardID, base backup.
 	if len(pages) == 0 {
 		return nil, nil
 	}
-	return x.Backend.Listings(ctx, shard, base, rowNames(shard, pages))
+	rows, err := x.Backend.Listings(ctx, shard, base, rowNames(shard, pages))
+	if err != nil {
+		return nil, err
+	}
+	listings := make([][]byte, len(pages))
+	for i := range rows {
+		if rows[i].Listing == nil {
+			continue
+		}
+		v := backup.PageVersion{
+			Path: pages[i].Path, Key: pages[i].Key, Fingerprint: rows[i].Fingerprint, Inode: rows[i].Inode, Listing: rows[i].Listing,
+		}
+		listings[i] = v.Listing
+		if listing.Digest(&v) != rows[i].Digest {
+			listings[i] = []byte{}
+		}
+	}
+	return listings, nil
 }
 
 // InterruptedListings implements index.Walking.

@@ -165,8 +165,35 @@ func testManyCopies(t *testing.T, fresh func(testing.TB) Database) {
 			if living && !slices.ContainsFunc(list[i:], func(p *backup.PackStored) bool { return p.Pack == l.Pack && has(p) }) {
 				t.Fatalf("chunk %d is said to be in a pack that does not have it", n)
 			}
+			f.wantCopies(n, slices.DeleteFunc(slices.Clone(list[i:]), func(p *backup.PackStored) bool { return !has(p) }),
+				slices.DeleteFunc(slices.Clone(list[:i]), func(p *backup.PackStored) bool { return !has(p) }))
 		}
 		f.befall(p, condemned)
+	}
+}
+
+// wantCopies checks that all places of a chunk are found: those in condemned packs last, and only by LocateAllCopies.
+func (f *fixture) wantCopies(chunk int, living, condemned []*backup.PackStored) {
+	f.Helper()
+	ids := []backup.ChunkID{chunkID(chunk), chunkID(1 << 20), chunkID(chunk)} // one that there is not, and one twice
+	found, err := f.x.LocateCopies(f.ctx, ids)
+	f.must(err)
+	all, err := f.x.LocateAllCopies(f.ctx, ids)
+	f.must(err)
+	if len(found) != 3 || len(all) != 3 || len(found[1])+len(all[1]) > 0 || !slices.Equal(found[0], found[2]) || !slices.Equal(all[0], all[2]) {
+		f.Fatalf("places %+v and %+v", found, all)
+	}
+	if len(found[0]) != len(living) || len(all[0]) != len(living)+len(condemned) || !slices.Equal(found[0], all[0][:len(living)]) {
+		f.Fatalf("chunk %d: %d places and %d in all, want %d and %d more", chunk, len(found[0]), len(all[0]), len(living), len(condemned))
+	}
+	for i, at := range all[0] {
+		packs := living
+		if i >= len(living) {
+			packs = condemned
+		}
+		if !slices.ContainsFunc(packs, func(p *backup.PackStored) bool { return p.Pack == at.Pack }) {
+			f.Fatalf("chunk %d: place %d of %d is in pack %v", chunk, i, len(all[0]), at.Pack)
+		}
 	}
 }
 

@@ -72,6 +72,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"Fail", testFail},
 		{"Problems", testProblems},
 		{"Names", testNames},
+		{"DamagedPages", testDamagedPages},
 		{"Versions", testVersions},
 		{"OrderOfResults", testOrderOfResults},
 		{"UnchangedTree", testUnchangedTree},

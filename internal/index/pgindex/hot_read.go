@@ -133,16 +133,24 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 }
 
 const selectListings = `
-SELECT n.position, p.listing FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
+SELECT n.position, p.listing, p.fingerprint, p.digest, p.inode
+FROM unnest(@directories::uuid[], @keys::bigint[]) WITH ORDINALITY n (directory, page, position)
 CROSS JOIN LATERAL (
-    SELECT listing, last_snapshot FROM pages
+    SELECT listing, fingerprint, digest, inode, last_snapshot FROM pages
     WHERE shard = @shard AND directory = n.directory AND page = n.page AND first_snapshot <= @at
     ORDER BY first_snapshot DESC LIMIT 1) p
 WHERE p.last_snapshot IS NULL OR p.last_snapshot >= @at`
 
 // Listings implements entindex.HotReader.
-func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
-	return b.listings(ctx, selectListings, keepPlan, names, pgx.NamedArgs{"shard": int64(shard), "at": int64(at)})
+func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([]entindex.PageRow, error) {
+	found := make([]entindex.PageRow, len(names))
+	err := b.listings(ctx, selectListings, keepPlan, names, pgx.NamedArgs{"shard": int64(shard), "at": int64(at)}, func(i int, raw [][]byte) {
+		p := &found[i]
+		p.Listing, p.Fingerprint = append([]byte{}, raw[0]...), backup.Fingerprint(raw[1])
+		copy(p.Digest[:], raw[2])
+		p.Inode = binary.BigEndian.Uint64(raw[3])
+	})
+	return found, err
 }
 
 const selectInterrupted = `
@@ -151,11 +159,15 @@ JOIN interrupted_pages p ON p.shard = @shard AND p.directory = n.directory AND p
 
 // InterruptedListings implements entindex.HotReader.
 func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageName) ([][]byte, error) {
-	return b.listings(ctx, selectInterrupted, planAnew, names, pgx.NamedArgs{"shard": int64(shard)})
+	listings := make([][]byte, len(names))
+	err := b.listings(ctx, selectInterrupted, planAnew, names, pgx.NamedArgs{"shard": int64(shard)}, func(i int, raw [][]byte) {
+		listings[i] = append([]byte{}, raw[0]...)
+	})
+	return listings, err
 }
 
-// listings runs a query that yields the positions and listings of those names that have one.
-func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExecMode, names []entindex.PageName, args pgx.NamedArgs) ([][]byte, error) {
+// listings runs a query that yields the positions of those names that have a row, and what scan gets of it.
+func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExecMode, names []entindex.PageName, args pgx.NamedArgs, scan func(i int, raw [][]byte)) error {
 	directories, keys := make([][16]byte, len(names)), make([]int64, len(names))
 	for i, n := range names {
 		directories[i], keys[i] = n.Directory, int64(n.Key)
@@ -163,15 +175,14 @@ func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExec
 	args["directories"], args["keys"] = directories, keys
 	rows, err := b.pool.Query(ctx, query, mode, args)
 	if err != nil {
-		return nil, b.Wrap(err)
+		return b.Wrap(err)
 	}
 	defer rows.Close()
-	listings := make([][]byte, len(names))
 	for rows.Next() {
 		raw := rows.RawValues()
-		listings[binary.BigEndian.Uint64(raw[0])-1] = append([]byte{}, raw[1]...)
+		scan(int(binary.BigEndian.Uint64(raw[0]))-1, raw[1:])
 	}
-	return listings, b.Wrap(rows.Err())
+	return b.Wrap(rows.Err())
 }
 
 // DirectoriesByInode implements entindex.HotReader.

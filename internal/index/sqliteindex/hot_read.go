@@ -22,8 +22,8 @@ const (
 	byPathKey   = " ORDER BY path_key, page"
 	pageColumns = "shard, directory, page, path_key, fingerprint, digest, inode"
 
-	selectListing        = "SELECT listing FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
-	selectInterrupted    = "SELECT listing FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3"
+	selectListing        = "SELECT listing, fingerprint, digest, inode FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3 AND page = ?4" + validIn
+	selectInterrupted    = "SELECT listing, x'', x'', 0 FROM interrupted_pages INDEXED BY interrupted_pages_key WHERE shard = ?1 AND directory = ?2 AND page = ?3"
 	selectByInode        = "SELECT path_key FROM pages INDEXED BY pages_inode WHERE shard = ?1 AND inode = ?3 AND page = 0 AND inode <> 0" + validIn + " LIMIT 2"
 	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"
 )
@@ -135,7 +135,7 @@ func (b *backend) PagesAfter(ctx context.Context, shard backup.ShardID, at backu
 }
 
 // Listings implements entindex.HotReader.
-func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([][]byte, error) {
+func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, names []entindex.PageName) ([]entindex.PageRow, error) {
 	return b.listings(ctx, selectListing, names, func(n *entindex.PageName) []any {
 		return []any{int64(shard), int64(at), n.Directory[:], int64(n.Key)}
 	})
@@ -143,28 +143,38 @@ func (b *backend) Listings(ctx context.Context, shard backup.ShardID, at backup.
 
 // InterruptedListings implements entindex.HotReader.
 func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID, names []entindex.PageName) ([][]byte, error) {
-	return b.listings(ctx, selectInterrupted, names, func(n *entindex.PageName) []any {
+	rows, err := b.listings(ctx, selectInterrupted, names, func(n *entindex.PageName) []any {
 		return []any{int64(shard), n.Directory[:], int64(n.Key)}
 	})
+	listings := make([][]byte, len(rows))
+	for i := range rows {
+		listings[i] = rows[i].Listing
+	}
+	return listings, err
 }
 
 // listings runs a query for each name, which finds at most one listing.
-func (b *backend) listings(ctx context.Context, query string, names []entindex.PageName, args func(*entindex.PageName) []any) ([][]byte, error) {
+func (b *backend) listings(ctx context.Context, query string, names []entindex.PageName, args func(*entindex.PageName) []any) ([]entindex.PageRow, error) {
 	statement, err := b.prepare(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	listings := make([][]byte, len(names))
+	found := make([]entindex.PageRow, len(names))
 	for i := range names {
-		err := statement.QueryRowContext(ctx, args(&names[i])...).Scan(&listings[i])
+		p := &found[i]
+		var fingerprint, digest []byte
+		var inode int64
+		err := statement.QueryRowContext(ctx, args(&names[i])...).Scan(&p.Listing, &fingerprint, &digest, &inode)
 		switch {
 		case err == nil:
-			listings[i] = entindex.NotNull(listings[i])
+			copy(p.Fingerprint[:], fingerprint)
+			copy(p.Digest[:], digest)
+			p.Listing, p.Inode = entindex.NotNull(p.Listing), uint64(inode)
 		case !errors.Is(err, sql.ErrNoRows):
 			return nil, b.Wrap(err)
 		}
 	}
-	return listings, nil
+	return found, nil
 }
 
 // DirectoriesByInode implements entindex.HotReader.

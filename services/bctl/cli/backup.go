@@ -22,6 +22,7 @@ type backupCommand struct {
 	exclusions  exclusions
 	allowShrink bool
 	newRoot     bool
+	reread      bool
 	tags        []string
 	filer       string
 	shards      []string
@@ -50,6 +51,9 @@ within the limits of their filers, and bctl follows until all have ended. Interr
 does not interrupt the snapshots then; bctl cancel does. Of several shards, one that is
 being backed up already is followed; if it is the only one, the status is 11.
 
+--reread reads every file again, changed or not. Run it where the store has lost
+packs (bctl doctor names them): content that is not in the store is stored again.
+
 What --exclude and its like leave out comes on top of what filer and shard leave out.`,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
@@ -69,6 +73,7 @@ What --exclude and its like leave out comes on top of what filer and shard leave
 	c.exclusions.flags(cmd, "PATH")
 	flags.BoolVar(&c.allowShrink, "allow-shrink", false, "commit even if there is far less than last time")
 	flags.BoolVar(&c.newRoot, "new-root", false, "take the tree that is there for the shard's from now on: a file system\nthat was restored or migrated")
+	flags.BoolVar(&c.reread, "reread", false, "on one machine: read every file again, whether it has changed or not")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
 	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: the filer that it is on (default: this machine)")
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
@@ -85,6 +90,8 @@ func (c *backupCommand) check(paths []string) error {
 	fleet := c.app.cfg.Fleet()
 	registered := c.filer != "" || len(c.labels) > 0 || c.all
 	switch {
+	case c.reread && fleet:
+		return usage("--reread is for one machine: in a fleet, files are read again when their times change (touch)")
 	case c.detach && !fleet:
 		return usage("--detach is for a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":

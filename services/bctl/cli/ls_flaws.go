@@ -16,7 +16,7 @@ import (
 type flaws struct {
 	listed  int
 	flawed  []string // entries that could not be read: the first few
-	lacking []string // directories whose pages are not all in the index: the first few
+	lacking []string // directories whose pages are not all in the index, and whole: the first few
 }
 
 // lists notes that an entry is listed; marked says that its line shows its flags.
@@ -64,7 +64,7 @@ func (f *flaws) conclude(ctx context.Context, a *app, i index.Catalog, id backup
 		a.note("not as the file server had it (bctl ls -l says why): %s", some(f.flawed, ", "))
 	}
 	if len(f.lacking) > 0 {
-		return fmt.Errorf("the list is not complete: the index lacks pages of %s; another snapshot may have them: %w", some(f.lacking, ", "), backup.ErrCorrupt)
+		return fmt.Errorf("the list is not complete: the index lacks pages of %s, or has damaged ones; another snapshot may have them: %w", some(f.lacking, ", "), backup.ErrCorrupt)
 	}
 	return nil
 }

@@ -45,6 +45,8 @@ type Options struct {
 	Keys       journal.Keys // of what the store gets to know of the index
 	Log        *slog.Logger
 	LockDir    string // where the shards' lock files are; made if need be
+	// OnLost, if not nil, is told after a backup how many packs it met that the store lacks, or has a part of.
+	OnLost func(packs int)
 
 	Walker    walk.Options
 	Reader    read.Options
@@ -165,6 +167,9 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	services.Go(func() { reader.Run(working) })
 	services.Go(func() { report.Run(working, progressEvery) })
 	services.Wait()
+	if lost := reader.LostPacks(); lost > 0 && o.OnLost != nil {
+		o.OnLost(lost)
+	}
 	if cause := context.Cause(working); !errors.Is(cause, errEnded) {
 		return cause
 	}

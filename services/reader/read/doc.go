@@ -43,6 +43,7 @@
 //	carried between them      4 MiB a batch that reads a large file, 4B of them
 //	packs, 35 MiB each        4 + U, and U + 1 buffers to be used again; a quarter more in the 4
 //	                          where they are many small ones
+//	packs asked for           100 bytes each, 16,384 of them
 //	ids of list chunks        400 KiB a batch
 //	batches, 512 KiB each     2H, and 256 that are stalled
 //
@@ -67,5 +68,6 @@
 //	xattrs cannot be read       they are a problem; those of the last snapshot stay, flagged
 //	this machine is short of    the batch is handed back
 //	memory or descriptors
+//	the store lacks a pack      what is read of its content is stored again; a warning names the pack
 //	the store is away           the store tries for minutes; then the batch is handed back
 package read

@@ -375,7 +375,12 @@ func (f *fixture) fill(data []byte, at int64, c backup.Content) int64 {
 
 func (f *fixture) chunk(id backup.ChunkID) []byte {
 	f.Helper()
-	at := must(f.idx.LocateAll(f.ctx, []backup.ChunkID{id}))(f)[0]
+	var at index.Location
+	for _, at = range must(f.idx.LocateAllCopies(f.ctx, []backup.ChunkID{id}))(f)[0] {
+		if n, err := f.store.Store.Stat(f.ctx, store.PackName(at.Snapshot, at.Object)); err == nil && n == at.Bytes {
+			break // the other packs are lost
+		}
+	}
 	r, place := f.packs[at.Pack], pack.Place{Object: store.PackName(at.Snapshot, at.Object), Offset: at.Offset, Bytes: at.Bytes}
 	if r == nil {
 		r = must(pack.Open(f.ctx, f.store, place, f.repo.ID, at.Pack, f.opener))(f)
@@ -391,8 +396,8 @@ func (f *fixture) chunk(id backup.ChunkID) []byte {
 	return raw[at.Start : at.Start+at.Length]
 }
 
-// A writeOnlyStore polices that a reader only ever writes (I8): its other
-// methods are those of a nil Store.
+// A writeOnlyStore polices that a reader only writes, and asks whether packs
+// are there (I8): its other methods are those of a nil Store.
 type writeOnlyStore struct {
 	store.Store
 	puts *faultStore
@@ -402,12 +407,21 @@ func (s writeOnlyStore) Put(ctx context.Context, name string, data []byte) error
 	return s.puts.Put(ctx, name, data)
 }
 
-// A faultStore is a store whose Puts can go wrong, and are counted.
+func (s writeOnlyStore) Stat(ctx context.Context, name string) (int64, error) {
+	if !strings.HasPrefix(name, store.PacksPrefix) {
+		return 0, errors.New("a reader looks at packs alone")
+	}
+	return s.puts.Stat(ctx, name)
+}
+
+// A faultStore is a store whose Puts and Stats can go wrong, and are counted.
 type faultStore struct {
 	store.Store
-	mu   sync.Mutex
-	puts int
-	bad  []func(put func() error) error // for the next Puts, one each
+	mu    sync.Mutex
+	stats map[string]int
+	blind error // of Stat
+	puts  int
+	bad   []func(put func() error) error // for the next Puts, one each
 }
 
 func (s *faultStore) Put(ctx context.Context, name string, data []byte) error {
@@ -423,6 +437,26 @@ func (s *faultStore) Put(ctx context.Context, name string, data []byte) error {
 		return put()
 	}
 	return bad(put)
+}
+
+func (s *faultStore) Stat(ctx context.Context, name string) (int64, error) {
+	s.mu.Lock()
+	if s.stats == nil {
+		s.stats = map[string]int{}
+	}
+	s.stats[name]++
+	blind := s.blind
+	s.mu.Unlock()
+	if blind != nil {
+		return 0, blind
+	}
+	return s.Store.Stat(ctx, name)
+}
+
+func (s *faultStore) setBlind(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blind = err
 }
 
 func (s *faultStore) putsSoFar() int {

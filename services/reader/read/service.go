@@ -104,6 +104,8 @@ type Service struct {
 	opts     Options
 	compress *pack.Compressor
 	known    *known
+	looks    looks
+	blind    sync.Once // it was said that packs cannot be seen
 	packer   *packer
 	watch    *watch
 	inHand   *shares // a share for each batch in hand that is not stalled

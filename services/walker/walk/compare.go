@@ -286,7 +286,8 @@ func (w *visit) marked(key backup.PageKey) bool {
 // the xattrs of the rest but for regular files.
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
 	by := w.slice.task.Job.Compare
-	c := listing.TakeOver(by, p.entries, old)
+	reread := w.slice.svc.opts.Reread
+	c := listing.TakeOver(by, reread, p.entries, old)
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
@@ -294,7 +295,7 @@ func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSe
 		if oldSelf != nil {
 			p.self.Xattrs, p.self.XattrChunk = oldSelf.Xattrs, oldSelf.XattrChunk
 		}
-		if oldSelf == nil || !listing.Unchanged(by, p.self, oldSelf) {
+		if oldSelf == nil || reread || !listing.Unchanged(by, p.self, oldSelf) {
 			p.self.Flags |= backup.XattrsWanted
 		}
 		if _, err := w.settleXattrs(ctx, p, p.self); err != nil {
@@ -342,7 +343,7 @@ func (w *visit) settleEntries(ctx context.Context, p *page) error {
 // changed since.
 func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
 	job := &w.slice.task.Job
-	if files, _ := wanted(p.entries); !job.Interrupted || files == 0 {
+	if files, _ := wanted(p.entries); !job.Interrupted || files == 0 || w.slice.svc.opts.Reread {
 		return nil
 	}
 	listings, err := w.slice.svc.index.InterruptedListings(ctx, job.Shard, []backup.PageName{{Path: w.path, Key: p.key}})

@@ -398,6 +398,9 @@ func (w *visit) compare(p page) {
 }
 
 func (w *visit) unchanged(p *page) bool {
+	if w.slice.svc.opts.Reread {
+		return false
+	}
 	for i := range w.marks {
 		if w.marks[i].Key == p.key {
 			return w.marks[i].Fingerprint.Matches(p.fingerprint)

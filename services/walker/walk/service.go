@@ -35,6 +35,8 @@ type Options struct {
 	// that its first slices get full budgets, or that might see what this one does
 	// not.
 	Alone bool
+	// Reread has every file read again, as if all had changed.
+	Reread bool
 	// Compile makes the Matcher of a selection, also one that the caller keeps; nil: selection.Compile.
 	Compile func(backup.Selection) (*selection.Matcher, error)
 	// OnRetry, if not nil, is told why a task is handed back, in place of the log.

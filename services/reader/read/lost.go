@@ -1,0 +1,197 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// The index says in which pack a chunk is. Whether the store still has that pack
+// is asked before a batch relies on it: else new content would be called stored
+// that nobody can restore. It costs one Stat for each pack that this process
+// relies on and did not store itself, and nothing for a file that is not read.
+
+const (
+	// maxLooks is how many answers of the store are kept, a few megabytes. With
+	// more packs than that the store is asked again.
+	maxLooks = 16 << 10
+	// statsAtATime is how many packs one window asks for at a time.
+	statsAtATime = 8
+)
+
+// A look is what the store said of a pack.
+type look struct {
+	done chan struct{} // closed when lost and err are valid
+	lost error         // why the pack cannot be relied on; nil: it is all there
+	err  error         // the store did not answer
+
+	reported bool // that it is lost
+}
+
+// looks are those of this process. Who asks for a pack that is being asked for
+// waits for the same answer.
+type looks struct {
+	mu    sync.Mutex
+	packs map[backup.PackID]*look
+	seen  bool // the store has shown a pack: these credentials may see them
+	lost  int  // packs that were reported
+}
+
+// intact reports whether the store has all of a pack.
+func (s *Service) intact(ctx context.Context, at index.PackPlace) (bool, error) {
+	s.looks.mu.Lock()
+	l := s.looks.packs[at.Pack]
+	if l != nil {
+		s.looks.mu.Unlock()
+		select {
+		case <-l.done:
+			return l.lost == nil, l.err
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	if len(s.looks.packs) >= maxLooks || s.looks.packs == nil {
+		s.looks.packs = map[backup.PackID]*look{}
+	}
+	l = &look{done: make(chan struct{})}
+	s.looks.packs[at.Pack] = l
+	s.looks.mu.Unlock()
+
+	if l.lost, l.err = s.lookAt(ctx, at); l.err != nil {
+		s.looks.mu.Lock()
+		if s.looks.packs[at.Pack] == l {
+			delete(s.looks.packs, at.Pack) // the next one asks again
+		}
+		s.looks.mu.Unlock()
+	}
+	close(l.done)
+	return l.lost == nil, l.err
+}
+
+// missed reports, once, that a pack is lost which has the only copy of a chunk.
+func (s *Service) missed(pack backup.PackID) {
+	s.looks.mu.Lock()
+	l := s.looks.packs[pack]
+	known := l == nil || l.reported // nil: it was forgotten since it was looked at
+	if !known {
+		l.reported = true
+		s.looks.lost++
+	}
+	s.looks.mu.Unlock()
+	if !known {
+		s.opts.Log.Warn("the store does not have a pack as it was stored; its content is stored again as far as it is read again (bctl doctor says more)",
+			"pack", pack.String(), "error", l.lost)
+	}
+}
+
+// lookAt asks the store. lost says why a pack cannot be relied on. err says that
+// the store does not answer, from which nothing follows.
+func (s *Service) lookAt(ctx context.Context, at index.PackPlace) (lost, err error) {
+	sizeBytes, err := s.Store.Stat(ctx, store.PackName(at.Snapshot, at.Object))
+	if err == nil {
+		s.looks.mu.Lock()
+		s.looks.seen = true
+		s.looks.mu.Unlock()
+		if want := at.Offset + at.Bytes; sizeBytes < want {
+			return fmt.Errorf("it has %d bytes, not %d: %w", sizeBytes, want, backup.ErrCorrupt), nil
+		}
+		return nil, nil
+	}
+	switch {
+	case errors.Is(err, backup.ErrNotFound):
+		return err, nil
+	case !errors.Is(err, fs.ErrPermission):
+		return nil, err
+	case s.sawPacks():
+		// Amazon answers this, in place of "not found", to whoever may not list.
+		return err, nil
+	}
+	s.blind.Do(func() {
+		s.opts.Log.Warn("this reader may not see packs: the index is believed without asking the store whether they are there", "error", err)
+	})
+	return nil, nil
+}
+
+func (s *Service) sawPacks() bool {
+	s.looks.mu.Lock()
+	defer s.looks.mu.Unlock()
+	return s.looks.seen
+}
+
+// LostPacks returns how many packs the store lacks, or has a part of, whose content had to be stored again.
+func (s *Service) LostPacks() int {
+	s.looks.mu.Lock()
+	defer s.looks.mu.Unlock()
+	return s.looks.lost
+}
+
+// believe replaces places in packs that the store does not have by others of the
+// same chunk, or by none: then the chunk is stored anew.
+func (s *Service) believe(ctx context.Context, ids []backup.ChunkID, found []index.Location) error {
+	intact, err := s.intactOf(ctx, found)
+	if err != nil {
+		return err
+	}
+	var lost []int // indexes of ids
+	var again []backup.ChunkID
+	for i, at := range found {
+		if at.Pack != (backup.PackID{}) && !intact[at.Pack] {
+			lost, again = append(lost, i), append(again, ids[i])
+		}
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	copies, err := s.Index.LocateCopies(ctx, again)
+	if err != nil {
+		return err
+	}
+	for n, i := range lost {
+		pack := found[i].Pack
+		found[i] = index.Location{}
+		for _, at := range copies[n] {
+			ok, err := s.intact(ctx, at.PackPlace)
+			if err != nil {
+				return err
+			}
+			if ok {
+				found[i] = at
+				break
+			}
+		}
+		if found[i] == (index.Location{}) {
+			s.missed(pack)
+		}
+	}
+	return nil
+}
+
+// intactOf asks for each pack of some places, and returns those that are intact.
+func (s *Service) intactOf(ctx context.Context, found []index.Location) (map[backup.PackID]bool, error) {
+	var mu sync.Mutex
+	asked, intact := map[backup.PackID]bool{}, map[backup.PackID]bool{}
+	var g errgroup.Group // not with a context: others may wait for the answers
+	g.SetLimit(statsAtATime)
+	for _, at := range found {
+		if at.Pack == (backup.PackID{}) || asked[at.Pack] {
+			continue
+		}
+		asked[at.Pack] = true
+		g.Go(func() error {
+			ok, err := s.intact(ctx, at.PackPlace)
+			mu.Lock()
+			defer mu.Unlock()
+			intact[at.Pack] = ok
+			return err
+		})
+	}
+	return intact, g.Wait()
+}

@@ -1,0 +1,171 @@
+package read
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/store"
+)
+
+// losses are what can become of an object without anybody's knowledge.
+var losses = map[string]func(f *fixture, name string){
+	"deleted": func(f *fixture, name string) {},
+	"emptied": func(f *fixture, name string) { f.must(f.store.Store.Put(f.ctx, name, nil)) },
+	"cut off": func(f *fixture, name string) {
+		data := must(f.store.GetRange(f.ctx, nil, name, 0, 1000))(f)
+		f.must(f.store.Delete(f.ctx, name))
+		f.must(f.store.Store.Put(f.ctx, name, data))
+	},
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// packNames are the packs in the store.
+func (f *fixture) packNames() (names []string) {
+	f.Helper()
+	for o, err := range f.store.List(f.ctx, store.PacksPrefix) {
+		f.must(err)
+		names = append(names, o.Name)
+	}
+	return names
+}
+
+// lose has all packs of the store meet with a loss.
+func (f *fixture) lose(loss string) {
+	f.Helper()
+	for _, name := range f.packNames() {
+		if loss != "cut off" {
+			f.must(f.store.Delete(f.ctx, name))
+		}
+		losses[loss](f, name)
+	}
+}
+
+func lossTree() treetest.Tree {
+	return treetest.Tree{
+		"a": treetest.File("content"), "b": treetest.File(random(1, 9<<20)), "c": treetest.File(text(2 << 20)),
+		"d": treetest.File("x").WithXattr("user.long", random(2, 3000)),
+	}
+}
+
+// What is read is in the store when the batch is answered, whatever the store
+// had lost before: it is stored again, once, and found where it is now.
+func TestLostPackIsNotReliedOn(t *testing.T) {
+	for loss := range losses {
+		t.Run(loss, func(t *testing.T) {
+			f := newFixture(t, lossTree())
+			f.read(f.batchOf(""))
+			f.commit()
+			f.lose(loss)
+			lost := len(f.packNames())
+			before := f.store.putsSoFar()
+
+			var log bytes.Buffer
+			f.reader = f.newReader(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			f.read(f.batchOf(""))
+			f.commit()
+			f.wantTree()
+			if f.store.putsSoFar() == before || f.reader.LostPacks() != 1 {
+				t.Errorf("%d packs stored, %d known to be lost", f.store.putsSoFar()-before, f.reader.LostPacks())
+			}
+			if said := strings.Count(log.String(), "does not have a pack"); said != 1 {
+				t.Errorf("the loss of 1 pack was reported %d times:\n%s", said, log.String())
+			}
+			if loss != "deleted" && lost != 1 {
+				t.Fatalf("%d packs", lost)
+			}
+
+			before = f.store.putsSoFar()
+			f.reader = f.newReader(Options{}) // which knows nothing of this
+			f.read(f.batchOf(""))
+			f.commit()
+			f.wantTree()
+			if puts := f.store.putsSoFar() - before; puts != 0 {
+				t.Errorf("%d packs for content that is stored again already", puts)
+			}
+		})
+	}
+}
+
+// A store that does not answer has lost nothing: the batch is tried again.
+func TestStoreThatDoesNotAnswerHasLostNothing(t *testing.T) {
+	f := newFixture(t, lossTree())
+	f.read(f.batchOf(""))
+	f.commit()
+	before := f.store.putsSoFar()
+	f.reader = f.newReader(Options{})
+	batch := f.batchOf("")
+	f.store.setBlind(fmt.Errorf("no route to it: %w", backup.ErrUnavailable))
+	if err := f.reader.try(f.ctx, batch); !errors.Is(err, backup.ErrUnavailable) {
+		t.Fatalf("while the store is away: %v", err)
+	}
+	f.store.setBlind(nil)
+	f.read(batch)
+	f.commit()
+	f.wantTree()
+	if puts := f.store.putsSoFar() - before; puts != 0 || f.reader.LostPacks() != 0 {
+		t.Errorf("%d packs stored, %d known to be lost", puts, f.reader.LostPacks())
+	}
+}
+
+// Whoever may not see packs believes the index. Whoever has seen one is not told
+// "not found" at some stores, but that it may not see it.
+func TestPacksThatMayNotBeSeen(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "sub": treetest.Dir(), "sub/b": treetest.File("more")})
+		f.read(f.batchOf(""))
+		f.commit()
+		f.read(f.batchOf("sub"))
+		f.commit()
+		f.reader = f.newReader(Options{})
+		if seen {
+			f.read(f.batchOf(""))
+			f.commit()
+		}
+		before := f.store.putsSoFar()
+		f.store.setBlind(fs.ErrPermission)
+		f.read(f.batchOf("sub"))
+		f.commit()
+		if puts := f.store.putsSoFar() - before; (puts != 0) != seen {
+			t.Errorf("a pack was seen before: %t; %d packs stored", seen, puts)
+		}
+		f.wantTree()
+	}
+}
+
+// The store is asked once for each pack, however many chunks are in it.
+func TestPacksAreLookedAtOnce(t *testing.T) {
+	tree := treetest.Tree{}
+	for i := range 200 {
+		tree[fmt.Sprint(i)] = treetest.File(random(uint64(i), 100_000))
+	}
+	f := newFixture(t, tree)
+	f.read(f.batchOf(""))
+	f.commit()
+	f.store.stats = nil
+	f.reader = f.newReader(Options{})
+	for range 2 {
+		f.read(f.batchOf(""))
+		f.commit()
+	}
+	if want := len(f.packNames()); len(f.store.stats) != want {
+		t.Errorf("%d of %d packs were looked at", len(f.store.stats), want)
+	}
+	for name, n := range f.store.stats {
+		if n != 1 {
+			t.Errorf("%s was looked at %d times", name, n)
+		}
+	}
+}
