@@ -115,16 +115,25 @@ func (x *Index) setCopy(ctx context.Context, statement string, sequence int64) e
 	})
 }
 
-// InPlace returns an error where the file at the index's path is not the one
-// that is open: somebody has replaced or removed it, and what is written now is lost.
+// InPlace returns an error where the file at the index's path, or its log, is not
+// the one that is open: somebody has replaced or removed it, and what is written now is lost.
 func (x *Index) InPlace() error {
 	b := x.backend
 	now, err := os.Stat(b.path)
 	if err != nil {
 		return fileFailure(b.path, err)
 	}
+	replaced := &failure{b.path, "the file, or its log, was replaced while it was open", []error{backup.ErrUnavailable}}
 	if b.opened != nil && !os.SameFile(b.opened, now) {
-		return &failure{b.path, "the file was replaced while it was open", []error{backup.ErrUnavailable}}
+		return replaced
+	}
+	b.logging.Lock()
+	defer b.logging.Unlock()
+	switch log, err := os.Stat(b.path + "-wal"); {
+	case b.log == nil && err == nil:
+		b.log = log // SQLite makes it when it first needs it, and keeps it while anybody has the index open
+	case b.log != nil && (err != nil || !os.SameFile(b.log, log)):
+		return replaced
 	}
 	return nil
 }

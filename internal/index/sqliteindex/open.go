@@ -131,6 +131,8 @@ var dialectSQLite = entindex.Dialect{
 type backend struct {
 	path    string
 	opened  os.FileInfo // of the file, when it was opened to be written
+	logging sync.Mutex
+	log     os.FileInfo // of the log, when InPlace first saw it
 	writers *sql.DB
 	readers *sql.DB
 	client  *ent.Client // over readers

@@ -87,7 +87,9 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 	if err != nil {
 		return snap, err
 	}
-	err = run(ctx, o, snap, watch)
+	if err = inPlace(o.Index); err == nil {
+		err = run(ctx, o, snap, watch)
+	}
 	if moved := inPlace(o.Index); moved != nil {
 		return snap, moved // whatever it says: the next command does not find it there
 	}
