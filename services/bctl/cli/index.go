@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -116,10 +117,15 @@ func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trus
 // checkKeys returns an error where a key file on this machine is of another
 // repository: then the index would be made beside the wrong keys, or of the wrong store.
 func (c *indexRebuild) checkKeys(id backup.RepositoryID) error {
-	_, worker := repo.ReadWorkerKey(c.app.cfg.WorkerKey, id)
-	_, committer := repo.ReadCommitterKey(c.app.cfg.CommitterKey, id)
-	for _, err := range []error{worker, committer} {
-		if errors.Is(err, backup.ErrWrongKey) {
+	keys := map[string]func(path string) error{
+		c.app.cfg.WorkerKey:    func(path string) error { _, err := repo.ReadWorkerKey(path, id); return err },
+		c.app.cfg.CommitterKey: func(path string) error { _, err := repo.ReadCommitterKey(path, id); return err },
+	}
+	for path, read := range keys {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if err := read(path); errors.Is(err, backup.ErrWrongKey) {
 			return fmt.Errorf("%w. The store %s is of the latter: correct --store or --repo, or name the right key files", err, c.app.cfg.Store.URL)
 		}
 	}
