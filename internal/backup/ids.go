@@ -77,6 +77,12 @@ func NewShardKey() ShardKey { return ShardKey(random16()) }
 // String returns the 32 hexadecimal digits.
 func (k ShardKey) String() string { return hex.EncodeToString(k[:]) }
 
+// ParseShardKey reads the 32 hexadecimal digits of String.
+func ParseShardKey(s string) (ShardKey, error) {
+	raw, err := parseHex16(s)
+	return ShardKey(raw), err
+}
+
 // A FilerID, ShardID, TaskID or BatchID is a row of the index.
 type (
 	FilerID int64

@@ -31,9 +31,9 @@ func (c *Chain) Add(key, next backup.PageKey) {
 func (c *Chain) Err() error {
 	switch {
 	case c.pages == 0:
-		return fmt.Errorf("the index has none of its pages; another snapshot may have what is missing: %w", backup.ErrCorrupt)
+		return fmt.Errorf("the index has none of its pages; another snapshot may have what is missing, or on one machine the copy of the index in the store (move the index away and run bctl index rebuild): %w", backup.ErrCorrupt)
 	case !c.hasFirst || c.pages != c.nexts+1 || c.keys != c.named:
-		return fmt.Errorf("the index has %d of its pages, and lacks others; another snapshot may have what is missing: %w", c.pages, backup.ErrCorrupt)
+		return fmt.Errorf("the index has %d of its pages, and lacks others; another snapshot may have what is missing, or on one machine the copy of the index in the store (move the index away and run bctl index rebuild): %w", c.pages, backup.ErrCorrupt)
 	}
 	return nil
 }

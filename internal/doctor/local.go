@@ -82,6 +82,7 @@ func sqliteGroup(p *Parts) Group {
 	})
 	add("index.schema", 0, func(ctx context.Context) Result { return schema(ctx, p) })
 	add("index.integrity", 10*time.Minute, func(ctx context.Context) Result { return integrity(ctx, p) })
+	add("index.current", 0, func(ctx context.Context) Result { return current(ctx, p) })
 	add("index.worker_key", 0, func(ctx context.Context) Result { return workerKey(ctx, p) })
 	add("index.committer_key", 0, func(ctx context.Context) Result { return committerKey(ctx, p) })
 	return g
@@ -122,11 +123,45 @@ func integrity(ctx context.Context, p *Parts) Result {
 	case err != nil:
 		return indexFailure(err)
 	case len(f.Damage) > 0:
-		return fail("restore the index from its last good copy", "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
+		return fail("bctl index rebuild", "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
 	case f.Journal != "wal":
 		return warn("let nothing else but bctl change it", "its journal is %s, not wal", f.Journal)
 	}
 	return ok("%s read, and whole (SQLite %s)", size(uint64(max(f.SizeBytes, 0))), f.Version)
+}
+
+// current looks whether the index knows all snapshots that the store has.
+func current(ctx context.Context, p *Parts) Result {
+	i, err := p.OpenIndex(ctx)
+	if err != nil {
+		return indexFailure(err)
+	}
+	defer i.Close()
+	x, is := i.(*sqliteindex.Index)
+	if !is {
+		return skip("the index is not a SQLite file")
+	}
+	r, err := x.Repository(ctx)
+	if err != nil {
+		return skip("the repository's identity is not known: %s", oneLine(err))
+	}
+	if p.Config.Store.URL == "" {
+		return skip("no store is named")
+	}
+	s, err := p.OpenStore(ctx)
+	if err != nil {
+		return skip("the store cannot be opened: %s", oneLine(err))
+	}
+	defer s.Close()
+	switch err := repo.CheckCurrent(ctx, s, x, &r); {
+	case errors.Is(err, repo.ErrIndexOld):
+		return fail("bctl index rebuild", "%s", oneLine(err))
+	case errors.Is(err, backup.ErrCorrupt):
+		return indexFailure(err)
+	case err != nil:
+		return skip("it cannot be compared with the store: %s", oneLine(err))
+	}
+	return ok("it knows all snapshots that the store has")
 }
 
 // workerKey looks whether the worker key is this repository's.

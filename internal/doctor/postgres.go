@@ -14,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
 
 // A postgresDoctor looks at Postgres.
@@ -294,6 +295,8 @@ func schema(ctx context.Context, p *Parts) Result {
 // indexFailure says what to change where an index cannot be opened or read.
 func indexFailure(err error) Result {
 	switch {
+	case errors.Is(err, sqliteindex.ErrDamaged):
+		return fail("bctl index rebuild", "%s", oneLine(err))
 	case errors.Is(err, backup.ErrCorrupt):
 		return fail("restore the index from its last good copy", "%s", oneLine(err))
 	case errors.Is(err, backup.ErrUnavailable), errors.Is(err, fs.ErrPermission):

@@ -131,7 +131,11 @@ func (d *restoreDoctor) packs(ctx context.Context) Result {
 		v.ok("all packs (%d) %s are in the store", looked, need)
 	}
 	if s.homeless > 0 {
-		v.add(fail("restore the index from its last good copy", "it has no pack for %s %s", plural(s.homeless, "chunk"), need))
+		advice := "restore the database from its last good dump"
+		if path, local := d.p.Config.IndexPath(); local {
+			advice = "move " + path + " away and run bctl index rebuild: the copy in the store may be whole"
+		}
+		v.add(fail(advice, "the index has no pack for %s %s", plural(s.homeless, "chunk"), need))
 	}
 	return v.result()
 }

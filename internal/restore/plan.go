@@ -97,7 +97,7 @@ func (p *planner) checkPages() {
 	if p.pages.Pages == want.Pages {
 		err = errors.New("the index has other pages of the snapshot than it was committed with")
 	}
-	p.r.problem("", opListing, fmt.Errorf("%w: what was restored may lack files, or have others; compare with another snapshot: %w", err, backup.ErrCorrupt))
+	p.r.problem("", opListing, fmt.Errorf("%w: what was restored may lack files, or have others; compare with another snapshot. On one machine, move the index away and run bctl index rebuild: the copy in the store may be whole: %w", err, backup.ErrCorrupt))
 	for d := p.current; d != nil; d = d.parent {
 		d.partial = true // nothing is deleted any more
 	}

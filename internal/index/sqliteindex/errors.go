@@ -62,7 +62,7 @@ func (b *backend) Wrap(err error) error {
 func explain(path string, code int) (text string, is []error) {
 	switch code & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return "it is damaged, or no index: put the last good copy in its place", []error{backup.ErrCorrupt}
+		return "it is damaged, or no index (bctl index rebuild makes it again from the copy in the store)", []error{ErrDamaged}
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
 		return explainErrno(syscall.EAGAIN)
 	case sqlite3.SQLITE_FULL:

@@ -44,7 +44,8 @@ func Open(ctx context.Context, path string) (*Index, error) {
 	// The names of everybody's files are in it. SQLite gives its other files the same mode.
 	file, err := os.OpenFile(b.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
-		err = file.Close()
+		b.opened, err = file.Stat()
+		err = errors.Join(err, file.Close())
 	}
 	if err != nil {
 		return nil, fileFailure(b.path, err)
@@ -129,6 +130,9 @@ var dialectSQLite = entindex.Dialect{
 // whose turn it is says turn, and some that read.
 type backend struct {
 	path    string
+	opened  os.FileInfo // of the file, when it was opened to be written
+	logging sync.Mutex
+	log     os.FileInfo // of the log, when InPlace first saw it
 	writers *sql.DB
 	readers *sql.DB
 	client  *ent.Client // over readers

@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -15,8 +17,8 @@ const (
 	exitDone         = 0
 	exitFailed       = 1
 	exitUsage        = 2
-	exitIncomplete   = 3 // committed or restored, but for some files
-	exitNoRepository = 10
+	exitIncomplete   = 3  // committed or restored, but for some files
+	exitNoRepository = 10 // or its index is lost, damaged or older than the store
 	exitRunning      = 11
 	exitWrongKey     = 12
 	exitInterrupted  = run.ExitInterrupted
@@ -35,7 +37,7 @@ func exitStatus(err error) int {
 		return exitUsage
 	case errors.Is(err, run.ErrInterrupted):
 		return exitInterrupted
-	case errors.Is(err, backup.ErrNoRepository):
+	case errors.Is(err, backup.ErrNoRepository), errors.Is(err, sqliteindex.ErrDamaged), errors.Is(err, repo.ErrIndexOld):
 		return exitNoRepository
 	case errors.Is(err, backup.ErrRunning):
 		return exitRunning

@@ -5,18 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/services/bctl/embedded"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
@@ -38,11 +34,15 @@ func newIndexRebuild(a *app) *cobra.Command {
 		Short: "Make the index of this machine again, from the copy in the store",
 		Long: `Makes the index file again that was lost or damaged, from the newest copy in the
 store that is whole. Each backup on one machine that changes anything puts a copy
-there. The command needs the identity. A file that is there and holds a repository
-stays; a damaged one is moved aside.
+there. The command needs the identity.
 
-Snapshots that were made after the copy are named: their content is in the store,
-and this release cannot bring them back. The status is 3 then.`,
+An index that is damaged, or older than the store, is moved aside. One that is whole
+and knows all snapshots that the store has stays as it is.
+
+Snapshots that were made after the copy are named, and the status is 3: their content
+is in the store, and this release cannot bring them back. Backups work afterwards.
+
+While a backup runs, or another command writes to the index, the status is 11.`,
 		Example: `  bctl index rebuild --repo /backup
   bctl index rebuild --repo /backup --identity /media/usb/backup-key.txt`,
 		Args: args(cobra.NoArgs),
@@ -70,27 +70,23 @@ func (c *indexRebuild) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	aside, err := c.moveAside(ctx, path)
-	if err != nil {
+	if err := a.lockIndex(true); err != nil {
 		return err
 	}
-	if aside != "" {
-		a.note("%s was moved to %s", path, aside)
-	}
-	made, err := embedded.RebuildIndex(ctx, s, trust, path)
-	for _, damaged := range made.Damaged {
-		a.note("not taken: %v", damaged)
-	}
-	if err != nil {
+	r := &rebuild{app: a, store: s, trust: trust, path: path}
+	if err := r.run(ctx); err != nil {
 		return err
 	}
-	return c.conclude(ctx, s, trust, made.Written)
+	return r.report(ctx)
 }
 
 // trust finds out who signs what the store has, and what opens it.
 func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trust, err error) {
 	object, err := repo.ReadObject(ctx, s)
 	if err != nil {
+		return t, err
+	}
+	if err := c.checkKeys(object.ID); err != nil {
 		return t, err
 	}
 	identity, err := repo.FindIdentity(c.app.cfg.Identity, object.ID)
@@ -118,94 +114,20 @@ func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trus
 	return journal.Trust{Repository: object.ID, Signer: signer, Opener: identity.Opener}, object.CheckSigner(signer, from)
 }
 
-// moveAside makes room at path for a new index. One that holds a repository
-// stays where it is.
-func (c *indexRebuild) moveAside(ctx context.Context, path string) (aside string, err error) {
-	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return "", nil
+// checkKeys returns an error where a key file on this machine is of another
+// repository: then the index would be made beside the wrong keys, or of the wrong store.
+func (c *indexRebuild) checkKeys(id backup.RepositoryID) error {
+	keys := map[string]func(path string) error{
+		c.app.cfg.WorkerKey:    func(path string) error { _, err := repo.ReadWorkerKey(path, id); return err },
+		c.app.cfg.CommitterKey: func(path string) error { _, err := repo.ReadCommitterKey(path, id); return err },
 	}
-	i, err := sqliteindex.OpenReadOnly(ctx, path)
-	if err == nil {
-		_, err = i.Repository(ctx)
-		if closing := i.Close(); err == nil {
-			err = closing
-		}
-		if err == nil {
-			return "", fmt.Errorf("%s holds a repository, and stays: %w (bctl doctor looks whether it is damaged; move it away if you do not want it)", path, backup.ErrExists)
-		}
-	}
-	if errors.Is(err, backup.ErrUnavailable) {
-		return "", err
-	}
-	aside = fmt.Sprintf("%s.%s", path, time.Now().UTC().Format("20060102T150405Z"))
-	for _, file := range []string{"-wal", "-shm", ""} { // its log may have what the file lacks
-		if err := os.Rename(path+file, aside+file); err != nil && (file == "" || !errors.Is(err, os.ErrNotExist)) {
-			return "", err
-		}
-	}
-	return aside, nil
-}
-
-// conclude says what the index has, and what the store has beyond that.
-func (c *indexRebuild) conclude(ctx context.Context, s store.Store, trust journal.Trust, written time.Time) error {
-	i, err := c.app.openIndex(ctx, toWrite)
-	if err != nil {
-		return err
-	}
-	defer i.Close()
-	found, err := i.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}})
-	if err != nil {
-		return err
-	}
-	known := map[string]bool{}
-	for n := range found {
-		known[found[n].ID.String()] = true
-	}
-	later, err := laterSnapshots(ctx, s, trust, known)
-	if err != nil {
-		return err
-	}
-	if c.app.json {
-		err = c.app.print(struct {
-			Written   *string  `json:"written"` // the copy
-			Snapshots int      `json:"snapshots"`
-			Missing   []string `json:"missing"`
-		}{jsonTime(written), len(found), append([]string{}, later...)})
-	} else {
-		_, err = fmt.Fprintf(c.app.out, "the index has %s again; it is the copy of %s\n", counted(len(found), "snapshot"), localTime(written))
-	}
-	if err != nil || len(later) == 0 {
-		return err
-	}
-	c.app.note("the store has %s that the index does not have: %s", counted(len(later), "later snapshot"), some(later, ", "))
-	return errIncomplete
-}
-
-// laterSnapshots returns the committed snapshots that changed something and are not known.
-func laterSnapshots(ctx context.Context, s store.Store, trust journal.Trust, known map[string]bool) (later []string, err error) {
-	for o, err := range s.List(ctx, store.CommitsPrefix) {
-		if err != nil {
-			return nil, err
-		}
-		text := o.Name[len(store.CommitsPrefix):]
-		id, err := backup.ParseSnapshotID(text)
-		if err != nil || known[text] {
+	for path, read := range keys {
+		if _, err := os.Stat(path); err != nil {
 			continue
 		}
-		data, err := s.Get(ctx, o.Name, maxRecordBytes)
-		if err != nil {
-			return nil, err
-		}
-		record, _, err := journal.OpenCommit(data, id, trust)
-		if err != nil {
-			return nil, err
-		}
-		if record.State == backup.Committed && record.Segment != nil {
-			later = append(later, id.Short())
+		if err := read(path); errors.Is(err, backup.ErrWrongKey) {
+			return fmt.Errorf("%w. The store %s is of the latter: correct --store or --repo, or name the right key files", err, c.app.cfg.Store.URL)
 		}
 	}
-	return later, nil
+	return nil // without key files bctl init writes them again
 }
-
-// maxRecordBytes is more than a commit record has.
-const maxRecordBytes = 64 << 20

@@ -56,6 +56,7 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 		return err
 	}
 	defer i.Close()
+	c.app.noteCurrent(ctx, i)
 	s, path, e, err := c.which.place(ctx, i, arg)
 	if err != nil {
 		return err

@@ -41,6 +41,11 @@ func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err erro
 	if err != nil {
 		return nil, errors.Join(a.noIndex(ctx, err), i.Close())
 	}
+	if to == toWrite {
+		if err := a.holdIndex(i); err != nil {
+			return nil, errors.Join(err, i.Close())
+		}
+	}
 	return i, nil
 }
 
@@ -60,7 +65,7 @@ func (a *app) noIndex(ctx context.Context, err error) error {
 		return err
 	}
 	if path, local := a.cfg.IndexPath(); local {
-		return fmt.Errorf("%w. It was in %s: put the file back, or make it again from the copy in the store (bctl index rebuild)", lost, path)
+		return fmt.Errorf("%w. There is none in %s: if that is the wrong place, name the right one (--repo, --index); if it is the right one, bctl index rebuild makes the index again from the copy in the store", lost, path)
 	}
 	return fmt.Errorf("%w: restore the database from its last dump, or name the right one", lost)
 }
@@ -72,6 +77,11 @@ func (a *app) withIndex(ctx context.Context, to access, do func(index.Index) err
 		return err
 	}
 	defer i.Close()
+	if to == toWrite { // settings may be changed while the store does not answer
+		if _, err := a.lookCurrent(ctx, i); errors.Is(err, repo.ErrIndexOld) {
+			return err
+		}
+	}
 	return do(i)
 }
 
@@ -98,7 +108,15 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 		return nil, err
 	}
 	r := &repository{index: i, store: s}
-	if r.object, err = repo.Check(ctx, s, i); err != nil {
+	r.object, err = repo.Check(ctx, s, i)
+	if err == nil {
+		err = checkCurrent(ctx, i, s)
+		if to == toRead && err != nil {
+			a.note("%v", err)
+			err = nil
+		}
+	}
+	if err != nil {
 		r.close()
 		return nil, err
 	}

@@ -47,6 +47,8 @@ type app struct {
 	cfg *config.Config
 	log *slog.Logger
 
+	indexLock *os.File // held until the process ends, by whoever writes to a SQLite index
+
 	// interruptible: the command only looks, and there is nothing to stop.
 	interruptible atomic.Bool
 }

@@ -60,6 +60,7 @@ func (c *snapshotLs) run(ctx context.Context) error {
 		return err
 	}
 	defer i.Close()
+	c.app.noteCurrent(ctx, i)
 	found, err := i.Snapshots(ctx, f)
 	if err == nil && len(found) == 0 {
 		err = c.which.exists(ctx, i)
@@ -147,6 +148,7 @@ func (a *app) showSnapshot(ctx context.Context, w *which, arg string) error {
 		return err
 	}
 	defer i.Close()
+	a.noteCurrent(ctx, i)
 	s, err := w.snapshot(ctx, i, arg)
 	if err != nil {
 		return err

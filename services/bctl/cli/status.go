@@ -71,6 +71,7 @@ func (c *statusCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer i.Close()
+	c.app.noteCurrent(ctx, i)
 	if c.filer != "" {
 		if _, err := findFiler(ctx, i, c.filer); err != nil {
 			return err

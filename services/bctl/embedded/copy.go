@@ -29,19 +29,33 @@ const keptCopies = 2
 
 // CopyIndex puts a copy of the index into the store, unless it has one that was
 // written after changed, and deletes those before the last. The sequence of a
-// copy is when it was written, in milliseconds since 1970.
+// copy is when it was written, in milliseconds since 1970. Copies of another
+// index are neither counted nor deleted: this index may be the one that is wrong.
 func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, changed time.Time) error {
-	before, err := copies(ctx, s)
+	stored, err := copies(ctx, s)
+	if err != nil {
+		return err
+	}
+	whole, err := idx.Copies(ctx)
 	if err != nil {
 		return err
 	}
 	now := time.Now().UnixMilli()
 	sequence := now
-	for n := range before {
-		if n > changed.UnixMilli() && n <= now {
+	for n := range stored {
+		if whole[n] && n > changed.UnixMilli() && n <= now {
 			return nil
 		}
 		sequence = max(sequence, n+1) // also after the clock has gone back
+	}
+	// A copy without the records of its snapshots could not be told from one that is too new.
+	if missing, err := idx.Unrecorded(ctx, nil, 1); err != nil {
+		return err
+	} else if len(missing) > 0 {
+		return fmt.Errorf("the store has no record of snapshot %s: %w", missing[0].ID.Short(), backup.ErrUnavailable)
+	}
+	if sequence, err = idx.BeginCopy(ctx, sequence); err != nil {
+		return err
 	}
 	err = idx.Copy(ctx, func(file io.Reader, bytes int64) error {
 		return journal.WriteIndexCopy(keys, sequence, time.Now(), file, bytes, func(name string, data []byte) error {
@@ -51,11 +65,34 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	if err != nil {
 		return err
 	}
-	old := slices.Sorted(maps.Keys(before))
-	for _, n := range old[:max(0, len(old)-keptCopies+1)] {
-		for _, name := range before[n] {
-			err = errors.Join(err, s.Delete(ctx, name))
+	if err := idx.EndCopy(ctx, sequence); err != nil {
+		return err
+	}
+	return deleteCopies(ctx, idx, s, stored)
+}
+
+// deleteCopies deletes those of the index's own copies that are older than the last whole ones.
+func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, stored map[int64][]string) error {
+	own, err := idx.Copies(ctx)
+	if err != nil {
+		return err
+	}
+	kept := 0
+	for _, n := range slices.Backward(slices.Sorted(maps.Keys(own))) {
+		if kept < keptCopies {
+			if own[n] {
+				kept++
+			}
+			continue
 		}
+		var failed error
+		for _, name := range stored[n] {
+			failed = errors.Join(failed, s.Delete(ctx, name))
+		}
+		if failed == nil {
+			failed = idx.ForgetCopy(ctx, n)
+		}
+		err = errors.Join(err, failed)
 	}
 	return err
 }
@@ -78,8 +115,9 @@ func copies(ctx context.Context, s store.Store) (map[int64][]string, error) {
 
 // A Rebuilt says what RebuildIndex has made an index of.
 type Rebuilt struct {
-	Written time.Time // when the copy was
-	Damaged []error   // why copies that are newer were not taken
+	Sequence int64
+	Written  time.Time // when the copy was
+	Damaged  []error   // why copies that are newer were not taken
 }
 
 // RebuildIndex makes the index file at path, which must not exist, of the newest
@@ -98,6 +136,7 @@ func RebuildIndex(ctx context.Context, s store.Store, trust journal.Trust, path 
 	}
 	for _, sequence := range slices.Backward(slices.Sorted(maps.Keys(parts))) {
 		r.Written, err = fetchCopy(ctx, s, trust, sequence, path)
+		r.Sequence = sequence
 		if err == nil || !errors.Is(err, backup.ErrCorrupt) && !errors.Is(err, backup.ErrNotFound) {
 			return r, err
 		}

@@ -89,7 +89,12 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 	if err != nil {
 		return snap, err
 	}
-	err = run(ctx, o, snap, watch)
+	if err = inPlace(o.Index); err == nil {
+		err = run(ctx, o, snap, watch)
+	}
+	if moved := inPlace(o.Index); moved != nil {
+		return snap, moved // whatever it says: the next command does not find it there
+	}
 	ended, readErr := o.Index.Snapshot(context.WithoutCancel(ctx), snap.ID)
 	switch {
 	case readErr == nil && ended.State == backup.Committed:
@@ -166,6 +171,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	services.Go(func() { walker.Run(working) })
 	services.Go(func() { reader.Run(working) })
 	services.Go(func() { report.Run(working, progressEvery) })
+	services.Go(func() { watchIndex(working, o.Index, snap.ID, broken) })
 	services.Wait()
 	if lost := reader.LostPacks(); lost > 0 && o.OnLost != nil {
 		o.OnLost(lost)

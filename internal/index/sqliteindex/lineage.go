@@ -1,0 +1,142 @@
+package sqliteindex
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/entindex"
+)
+
+// An index on one machine is a file, which somebody may replace by an older one.
+// The methods here tell which objects in the store belong to this file.
+
+// Unknown returns those of the snapshots that the index has never heard of.
+func (x *Index) Unknown(ctx context.Context, ids []backup.SnapshotID) (unknown []backup.SnapshotID, err error) {
+	list := make([]uuid.UUID, len(ids))
+	for n, id := range ids {
+		list[n] = uuid.UUID(id)
+	}
+	rows, err := x.backend.readers.QueryContext(ctx, `SELECT value FROM json_each($1)
+		WHERE value NOT IN (SELECT id FROM snapshots) AND value NOT IN (SELECT id FROM lost_snapshots)`, dialectSQLite.List(list))
+	if err != nil {
+		return nil, x.backend.Wrap(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		unknown = append(unknown, backup.SnapshotID(id))
+	}
+	return unknown, x.backend.Wrap(rows.Err())
+}
+
+// A LostSnapshot is one that the store has a record of, and that the index lacks for good.
+type LostSnapshot struct {
+	ID     backup.SnapshotID
+	Shard  backup.ShardKey
+	Number backup.SnapshotNumber
+}
+
+// Lose makes snapshots known as lost. No later snapshot of a shard gets the number of one.
+func (x *Index) Lose(ctx context.Context, lost []LostSnapshot) error {
+	return x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
+		for _, s := range lost {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO lost_snapshots (id) VALUES ($1) ON CONFLICT DO NOTHING", uuid.UUID(s.ID)); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, "UPDATE shards SET last_number = max(last_number, $1) WHERE shard_key = $2", int64(s.Number), uuid.UUID(s.Shard)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Copies returns the sequences of the copies of this index; the value is whether
+// the copy was written to the end.
+func (x *Index) Copies(ctx context.Context) (map[int64]bool, error) {
+	rows, err := x.backend.readers.QueryContext(ctx, "SELECT sequence, whole FROM index_copies")
+	if err != nil {
+		return nil, x.backend.Wrap(err)
+	}
+	defer rows.Close()
+	copies := map[int64]bool{}
+	for rows.Next() {
+		var sequence int64
+		var whole bool
+		if err := rows.Scan(&sequence, &whole); err != nil {
+			return nil, err
+		}
+		copies[sequence] = whole
+	}
+	return copies, x.backend.Wrap(rows.Err())
+}
+
+// BeginCopy returns the sequence of a copy that is to be written: at least that
+// much, and greater than those of all copies before.
+func (x *Index) BeginCopy(ctx context.Context, atLeast int64) (sequence int64, err error) {
+	err = x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
+		rows, err := tx.QueryContext(ctx, `INSERT INTO index_copies (sequence, whole)
+			SELECT max($1, coalesce(max(sequence) + 1, 1)), 0 FROM index_copies RETURNING sequence`, atLeast)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := rows.Scan(&sequence); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	return sequence, err
+}
+
+// EndCopy says that all parts of a copy are in the store.
+func (x *Index) EndCopy(ctx context.Context, sequence int64) error {
+	return x.setCopy(ctx, "INSERT INTO index_copies (sequence, whole) VALUES ($1, 1) ON CONFLICT (sequence) DO UPDATE SET whole = 1", sequence)
+}
+
+// ForgetCopy says that no part of a copy is in the store any more.
+func (x *Index) ForgetCopy(ctx context.Context, sequence int64) error {
+	return x.setCopy(ctx, "DELETE FROM index_copies WHERE sequence = $1", sequence)
+}
+
+func (x *Index) setCopy(ctx context.Context, statement string, sequence int64) error {
+	return x.backend.Update(ctx, entindex.Relaxed, func(ctx context.Context, tx *entindex.Tx) error {
+		_, err := tx.ExecContext(ctx, statement, sequence)
+		return err
+	})
+}
+
+// InPlace returns an error where the file at the index's path, or its log, is not
+// the one that is open: somebody has replaced or removed it, and what is written now is lost.
+func (x *Index) InPlace() error {
+	b := x.backend
+	now, err := os.Stat(b.path)
+	if err != nil {
+		return fileFailure(b.path, err)
+	}
+	replaced := &failure{b.path, "the file, or its log, was replaced while it was open", []error{backup.ErrUnavailable}}
+	if b.opened != nil && !os.SameFile(b.opened, now) {
+		return replaced
+	}
+	b.logging.Lock()
+	defer b.logging.Unlock()
+	switch log, err := os.Stat(b.path + "-wal"); {
+	case b.log == nil && err == nil:
+		b.log = log // SQLite makes it when it first needs it, and keeps it while anybody has the index open
+	case b.log != nil && (err != nil || !os.SameFile(b.log, log)):
+		return replaced
+	}
+	return nil
+}
+
+// ErrDamaged: the file is damaged, or was never an index. It is a backup.ErrCorrupt.
+var ErrDamaged = fmt.Errorf("damaged index: %w", backup.ErrCorrupt)

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+// An index on one machine is a file: it may be an old copy of itself, and it may
+// be replaced while somebody writes to it.
+
+// lookWithin is how long a command that needs only the index waits for the store.
+const lookWithin = 5 * time.Second
+
+// checkCurrent returns an error that wraps repo.ErrIndexOld where a SQLite index is older than its store.
+func checkCurrent(ctx context.Context, i index.Index, s store.Store) error {
+	x, local := i.(*sqliteindex.Index)
+	if !local {
+		return nil
+	}
+	r, err := x.Repository(ctx)
+	if err != nil {
+		return err
+	}
+	return repo.CheckCurrent(ctx, s, x, &r)
+}
+
+// lookCurrent is checkCurrent for a command that needs only the index, and so
+// does not wait long for the store. known is false where the store does not answer.
+func (a *app) lookCurrent(ctx context.Context, i index.Index) (known bool, err error) {
+	if _, local := i.(*sqliteindex.Index); !local || a.cfg.Store.URL == "" {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	once := *a.cfg
+	once.Store.Retry = -1
+	s, err := wire.OpenStore(ctx, &once, false, a.log)
+	if err != nil {
+		return false, err
+	}
+	defer s.Close()
+	err = checkCurrent(ctx, i, s)
+	return err == nil || errors.Is(err, repo.ErrIndexOld), err
+}
+
+// noteCurrent tells whoever reads an index that it is older than its store.
+func (a *app) noteCurrent(ctx context.Context, i index.Index) {
+	switch known, err := a.lookCurrent(ctx, i); {
+	case err == nil:
+	case known:
+		a.note("%v", err)
+	default:
+		a.note("nobody knows whether the index is older than the store: %v", err)
+	}
+}
+
+// lockIndex keeps bctl index rebuild from replacing the index while this process
+// writes to it, or, alone, keeps everybody else from writing to it. The system
+// drops the lock when the process ends.
+func (a *app) lockIndex(alone bool) error {
+	dir, err := a.cfg.LockDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, "index.lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	how, others := syscall.LOCK_SH, "bctl index rebuild is making the index again"
+	if alone {
+		how, others = syscall.LOCK_EX, "a backup or another command writes to the index"
+	}
+	if err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return &busyError{fmt.Sprintf("%s; run this command again when that has ended (it holds %s)", others, path)}
+		}
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	a.indexLock = f
+	return nil
+}
+
+// A busyError is a backup.ErrRunning that is not about one shard.
+type busyError struct{ text string }
+
+func (e *busyError) Error() string        { return e.text }
+func (e *busyError) Is(target error) bool { return target == backup.ErrRunning }
+
+// holdIndex takes the lock for a SQLite index that was opened to be written.
+func (a *app) holdIndex(i index.Index) error {
+	x, local := i.(*sqliteindex.Index)
+	if !local || a.indexLock != nil {
+		return nil
+	}
+	if err := a.lockIndex(false); err != nil {
+		return err
+	}
+	return x.InPlace() // it may have been replaced before it was locked
+}

@@ -1,0 +1,249 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/pack"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/bctl/embedded"
+)
+
+// A rebuild makes one index again. The new one is complete before it gets its
+// place, and the old one is not deleted.
+type rebuild struct {
+	app   *app
+	store store.Store
+	trust journal.Trust
+	path  string
+
+	made embedded.Rebuilt // zero where the index that was there stayed
+	lost []lostSnapshot
+}
+
+// A lostSnapshot is one that the store has a record of, and the index lacks.
+type lostSnapshot struct {
+	sqliteindex.LostSnapshot
+	name      string // for people
+	committed bool   // or its record is damaged
+}
+
+// sidecars are the files of a SQLite database: its log may have what it lacks itself.
+var sidecars = []string{"-wal", "-shm", ""}
+
+func (r *rebuild) run(ctx context.Context) error {
+	lacks, whole, err := r.present(ctx)
+	if err != nil {
+		return err
+	}
+	if whole && lacks == 0 {
+		return fmt.Errorf("%s holds a repository, and stays: %w (it knows all snapshots that the store has; move it away if you do not want it)", r.path, backup.ErrExists)
+	}
+	fresh := r.path + ".new"
+	if err := remove(fresh); err != nil { // of a rebuild that was interrupted
+		return err
+	}
+	made, err := embedded.RebuildIndex(ctx, r.store, r.trust, fresh)
+	for _, damaged := range made.Damaged {
+		r.app.note("not taken: %v", damaged)
+	}
+	switch none := errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt); {
+	case none && whole:
+		return r.stay(ctx)
+	case err != nil:
+		return err
+	}
+	if err := r.settle(ctx, fresh, made.Sequence); err != nil {
+		return errors.Join(err, remove(fresh))
+	}
+	if whole && len(r.lost) >= lacks {
+		return errors.Join(remove(fresh), r.stay(ctx))
+	}
+	r.made = made
+	return r.replace(fresh)
+}
+
+// present looks at the index that is there: how many snapshots of the store it
+// lacks; whole is false where there is none, or a damaged one.
+func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error) {
+	if _, err := os.Lstat(r.path); errors.Is(err, fs.ErrNotExist) {
+		return 0, false, nil
+	}
+	i, err := sqliteindex.OpenReadOnly(ctx, r.path)
+	if err != nil {
+		if errors.Is(err, backup.ErrCorrupt) {
+			err = nil
+		}
+		return 0, false, err
+	}
+	defer i.Close()
+	of, err := i.Repository(ctx)
+	if err != nil {
+		if !errors.Is(err, backup.ErrUnavailable) {
+			err = nil
+		}
+		return 0, false, err
+	}
+	if of.ID != r.trust.Repository {
+		return 0, false, fmt.Errorf("%s is the index of repository %v, but %v holds %v: %w", r.path, of.ID, r.store, r.trust.Repository, backup.ErrWrongKey)
+	}
+	facts, err := i.Inspect(ctx)
+	if errors.Is(err, backup.ErrCorrupt) || err == nil && len(facts.Damage) > 0 {
+		return 0, false, nil
+	}
+	if err == nil {
+		err = i.CheckSchema(ctx)
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	unknown, err := repo.Unknown(ctx, r.store, i)
+	return len(unknown), true, err
+}
+
+// stay keeps the index that is there, because no copy has more.
+func (r *rebuild) stay(ctx context.Context) error {
+	r.app.note("%s stays: no copy in the store has more", r.path)
+	return r.settle(ctx, r.path, 0)
+}
+
+// settle makes an index accept what it lacks, so that backups go on from it. It
+// finds that out, too. copied is the sequence of the copy that it is, if any.
+func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
+	i, err := sqliteindex.Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	if _, _, err := i.Migrate(ctx); err != nil {
+		return err
+	}
+	unknown, err := repo.Unknown(ctx, r.store, i)
+	if err != nil {
+		return err
+	}
+	r.lost = nil
+	lost := make([]sqliteindex.LostSnapshot, len(unknown))
+	for n, id := range unknown {
+		l, err := r.describe(ctx, id)
+		if err != nil {
+			return err
+		}
+		r.lost, lost[n] = append(r.lost, l), l.LostSnapshot
+	}
+	if err := i.Lose(ctx, lost); err != nil {
+		return err
+	}
+	if copied > 0 {
+		return i.EndCopy(ctx, copied) // it was being written when it was copied
+	}
+	return nil
+}
+
+// describe says what the store knows of a snapshot that is lost.
+func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID) (l lostSnapshot, err error) {
+	l = lostSnapshot{LostSnapshot: sqliteindex.LostSnapshot{ID: id}, name: id.Short()}
+	data, err := r.store.Get(ctx, store.CommitName(id), pack.MaxBytes)
+	if err != nil {
+		return l, err
+	}
+	record, _, err := journal.OpenCommit(data, id, r.trust)
+	if errors.Is(err, backup.ErrCorrupt) {
+		l.committed = true // for all that anybody knows
+		l.name += fmt.Sprintf(" (its record is damaged: %v)", err)
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	s := &record.Snapshot
+	if l.Shard, err = backup.ParseShardKey(s.ShardKey); err != nil {
+		return l, err
+	}
+	l.Number, l.committed = s.Number, record.State == backup.Committed
+	l.name = fmt.Sprintf("%s of %s %s, number %d, started %s", id.Short(), display(s.Filer), display(s.Shard), s.Number, localTime(s.Started))
+	return l, nil
+}
+
+// replace moves the index that is there aside, and the fresh one into its place.
+func (r *rebuild) replace(fresh string) error {
+	aside := fmt.Sprintf("%s.%s", r.path, time.Now().UTC().Format("20060102T150405.000Z"))
+	moved := false
+	for _, file := range sidecars {
+		switch err := os.Rename(r.path+file, aside+file); {
+		case err == nil:
+			moved = true
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	if moved {
+		r.app.note("%s was moved to %s", r.path, aside)
+	}
+	if err := os.Rename(fresh, r.path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(r.path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// remove deletes a SQLite database, if there is one.
+func remove(path string) error {
+	for _, file := range sidecars {
+		if err := os.Remove(path + file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// report says what the index has, and what the store has beyond that.
+func (r *rebuild) report(ctx context.Context) error {
+	a := r.app
+	i, err := sqliteindex.OpenReadOnly(ctx, r.path)
+	if err != nil {
+		return err
+	}
+	defer i.Close()
+	found, err := i.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}})
+	if err != nil {
+		return err
+	}
+	missing := []string{}
+	for n := range r.lost {
+		if r.lost[n].committed {
+			missing = append(missing, r.lost[n].ID.String())
+			a.note("the store has snapshot %s, and the index does not", r.lost[n].name)
+		}
+	}
+	switch written := r.made.Written; {
+	case a.json:
+		err = a.print(struct {
+			Written   *string  `json:"written"` // the copy; null where the index stayed
+			Snapshots int      `json:"snapshots"`
+			Missing   []string `json:"missing"`
+		}{jsonTime(written), len(found), missing})
+	case written.IsZero():
+		_, err = fmt.Fprintf(a.out, "the index has %d snapshots, and backups go on from there\n", len(found))
+	default:
+		_, err = fmt.Fprintf(a.out, "the index has %d snapshots again; it is the copy of %s\n", len(found), localTime(written))
+	}
+	if err == nil && len(missing) > 0 {
+		err = errIncomplete
+	}
+	return err
+}
