@@ -37,19 +37,21 @@ func newBackup(a *app) *cobra.Command {
 		Use:   "backup [PATH…]",
 		Short: "Back trees up",
 		Long: `Makes a snapshot of each PATH, a directory of this machine. What has not changed
-since the last snapshot is not read again, and content that is stored already is not
-stored again. After a backup that was interrupted, the next looks at the whole tree
-again, and uses what the other has stored.
+since the last snapshot is not read again, and content that is stored already is
+not stored again. After a backup that was interrupted, the next looks at the
+whole tree again, and uses what the other has stored.
 
---filer, --label and --all name shards that bctl shard add has registered: all of a filer
-(with --shard: these), of the filers with a label, or of all filers.
+--filer, --label and --all name shards that bctl shard add has registered: all
+of a filer (with --shard: these), of the filers with a label, or of all filers.
 
-In a fleet (--nats or the setting nats.url) the services do the work, all shards at once
-within the limits of their filers, and bctl follows until all have ended. Interrupting bctl
-does not interrupt the snapshots then; bctl cancel does. Of several shards, one that is
-being backed up already is followed; if it is the only one, the status is 11.
+In a fleet (--nats or the setting nats.url) the services do the work, all shards
+at once within the limits of their filers, and bctl follows until all have
+ended. Interrupting bctl does not interrupt the snapshots then; bctl cancel
+does. Of several shards, one that is being backed up already is followed; if it
+is the only one, the status is 11.
 
-What --exclude and its like leave out comes on top of what filer and shard leave out.`,
+What --exclude and its like leave out comes on top of what filer and shard leave
+out.`,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /

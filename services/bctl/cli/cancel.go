@@ -27,12 +27,13 @@ func newCancel(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel SNAPSHOT…",
 		Short: "End running snapshots without committing them",
-		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a filer
-or of a shard, or all. They fail; what they added to the index is undone, and the last good
-snapshot of each shard stays the newest. Content that they stored already is not stored again
-by the next.
+		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a
+filer or of a shard, or all. They fail; what they added to the index is undone,
+and the last good snapshot of each shard stays the newest. Content that they
+stored already is not stored again by the next.
 
-It waits until they have ended, unless --detach is given. In a fleet a committer ends them.`,
+It waits until they have ended, unless --detach is given. In a fleet a committer
+ends them.`,
 		Example: `  bctl cancel 3f2a
   bctl cancel --filer nas1
   bctl cancel --filer nas1 --shard /export/home

@@ -37,12 +37,12 @@ func newIndexRebuild(a *app) *cobra.Command {
 		Use:   "rebuild",
 		Short: "Make the index of this machine again, from the copy in the store",
 		Long: `Makes the index file again that was lost or damaged, from the newest copy in the
-store that is whole. Each backup on one machine that changes anything puts a copy
-there. The command needs the identity. A file that is there and holds a repository
-stays; a damaged one is moved aside.
+store that is whole. Each backup on one machine that changes anything puts a
+copy there. The command needs the identity. A file that is there and holds a
+repository stays; a damaged one is moved aside.
 
-Snapshots that were made after the copy are named: their content is in the store,
-and this release cannot bring them back. The status is 3 then.`,
+Snapshots that were made after the copy are named: their content is in the
+store, and this release cannot bring them back. The status is 3 then.`,
 		Example: `  bctl index rebuild --repo /backup
   bctl index rebuild --repo /backup --identity /media/usb/backup-key.txt`,
 		Args: args(cobra.NoArgs),

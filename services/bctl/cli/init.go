@@ -33,9 +33,9 @@ which backing up needs, and the identity, which restoring needs. It prints where
 the identity is. Whoever loses that file loses the backups; whoever has it can
 read them.
 
-An init that was interrupted is finished by running it again. Key files that were
-lost are written again where the identity is. With --if-missing, a repository that
-is there is no error: its index is brought up to this version.`,
+An init that was interrupted is finished by running it again. Key files that
+were lost are written again where the identity is. With --if-missing, a
+repository that is there is no error: its index is brought up to this version.`,
 		Example: `  bctl init --repo /backup
   bctl init --repo /backup --identity /media/usb/backup-key.txt
   bctl init --config fleet.yaml --recipient age1…`,

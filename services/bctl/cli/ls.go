@@ -36,8 +36,8 @@ func newLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls SNAPSHOT[:PATH]",
 		Short: "List what is in a snapshot",
-		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that was
-backed up. With --json each entry is an object with all its attributes.`,
+		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that
+was backed up. With --json each entry is an object with all its attributes.`,
 		Example: `  bctl ls latest
   bctl ls -l latest:home/alice
   bctl ls -R 3f2a:etc --json`,

@@ -85,12 +85,13 @@ On one machine, --repo names a directory with everything in it:
   bctl backup /home
   bctl restore latest --target /tmp/home
 
-For a fleet, --config names a file with the addresses of NATS, Postgres and an S3
-store. docs/configuration.md lists all settings; each has an environment variable.
+For a fleet, --config names a file with the addresses of NATS, Postgres and an
+S3 store. docs/configuration.md lists all settings; each has an environment
+variable.
 
 Exit status: 0 done; 1 failed; 2 wrong use; 3 done, but some files could not be
-read or restored; 10 no repository; 11 another snapshot of the shard is running;
-12 wrong key; 130 interrupted.`,
+read or restored; 10 no repository; 11 another backup of the shard,
+or another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -104,6 +105,7 @@ read or restored; 10 no repository; 11 another snapshot of the shard is running;
 	root.SetOut(a.out)
 	root.SetErr(a.term)
 	root.SetFlagErrorFunc(flagError)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
@@ -130,6 +132,9 @@ func (a *app) globalFlags(root *cobra.Command) {
 	flags.BoolVar(&a.json, "json", false, "print results as JSON, one object a line")
 	flags.StringVar(&a.progress, "progress", "auto", "show progress: auto (on a terminal), always or never")
 }
+
+// helpWidth is how many columns the help may have, in characters.
+const helpWidth = 80
 
 // flagUsage is shorter than the documentation of the settings.
 var flagUsage = map[string]string{
