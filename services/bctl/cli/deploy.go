@@ -121,7 +121,7 @@ func (c *deployInit) run(dir string) error {
 	case c.ifMissing && errors.Is(err, backup.ErrExists):
 		c.app.term.println("there is an installation in " + dir + ", which is kept as it is; bctl deploy refresh and rotate change it")
 	default:
-		return err
+		return wrongSetting(err)
 	}
 	return c.app.showInstallation(dir)
 }

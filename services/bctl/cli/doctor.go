@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/run"
@@ -55,7 +56,8 @@ are warnings).`,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			c.settings = a.configure(cmd)
 			var wrongUse *usageError
-			if errors.As(c.settings, &wrongUse) {
+			var misplaced *config.MisplacedError
+			if errors.As(c.settings, &wrongUse) && wrongUse.setting == nil || errors.As(c.settings, &misplaced) {
 				return c.settings
 			}
 			return nil

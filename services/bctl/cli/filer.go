@@ -119,7 +119,7 @@ func (a *app) addFiler(ctx context.Context, filer backup.Filer) error {
 		case errors.Is(err, backup.ErrExists):
 			return fmt.Errorf("filer %s is registered (bctl filer set %[1]s changes it): %[2]w", display(filer.Name), backup.ErrExists)
 		case err != nil:
-			return err
+			return wrongSetting(err)
 		}
 		return a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
 	})

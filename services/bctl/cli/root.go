@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -39,6 +40,7 @@ type app struct {
 	out      io.Writer // results
 	env      func(string) (string, bool)
 
+	args       []string
 	configFile string
 	json       bool
 	progress   string
@@ -53,7 +55,7 @@ type app struct {
 
 // Main runs bctl with the process's arguments and returns its exit status.
 func Main(services Services) int {
-	a := &app{services: services, env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
+	a := &app{services: services, args: os.Args[1:], env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
 	out := &results{to: a.term.stdout()}
 	a.out = out
 	ctx, stop := run.Context(context.Background(), func() {
@@ -63,7 +65,7 @@ func Main(services Services) int {
 	})
 	defer stop()
 	root := a.root()
-	root.SetArgs(os.Args[1:])
+	root.SetArgs(a.args)
 	err := root.ExecuteContext(ctx)
 	if failed := a.profiler.stop(); failed != nil {
 		a.term.println("bctl: " + failed.Error())
@@ -104,7 +106,10 @@ or another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 	}
 	root.SetOut(a.out)
 	root.SetErr(a.term)
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		a.json = a.json || asksForJSON(a.args) // what follows the flag that is wrong is not read
+		return flagError(cmd, err)
+	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
@@ -161,7 +166,7 @@ func (a *app) configure(cmd *cobra.Command) error {
 	}
 	file, err := config.ExpandHome(a.configFile, a.env)
 	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
+		return usage("configuration: %v", err)
 	}
 	a.configFile = file
 	from := config.Sources{Env: a.env, File: a.configFile, Flags: map[string]string{}}
@@ -174,15 +179,45 @@ func (a *app) configure(cmd *cobra.Command) error {
 		return err
 	}
 	a.cfg, err = config.Load(from)
-	var misplaced *config.MisplacedError
-	switch {
-	case errors.As(err, &misplaced):
-		return usage("%s", strings.TrimSuffix(err.Error(), ": "+backup.ErrInvalid.Error()))
-	case err != nil:
+	if err != nil {
+		return wrongSetting(err)
+	}
+	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
+	return wrongSetting(err)
+}
+
+// logFormat is the format of the log. On one machine a person reads the log among
+// the notes of a command, also where the terminal is a pipe, or cron's mail.
+func (a *app) logFormat() string {
+	if a.cfg.Log.Format == "auto" && !a.cfg.Fleet() && !a.json {
+		return "text"
+	}
+	return a.cfg.Log.Format
+}
+
+// wrongSetting makes an error about a value that makes no sense a wrong use,
+// wherever the value is set. Other errors stay what they are.
+func wrongSetting(err error) error {
+	if !errors.Is(err, backup.ErrInvalid) || errors.Is(err, backup.ErrWrongKey) {
 		return err
 	}
-	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.cfg.Log.Format)
-	return err
+	return &usageError{strings.TrimSuffix(err.Error(), ": "+backup.ErrInvalid.Error()), err}
+}
+
+// asksForJSON reports whether --json is among arguments that cannot be parsed.
+func asksForJSON(args []string) bool {
+	for _, arg := range args {
+		switch value, given := strings.CutPrefix(arg, "--json="); {
+		case arg == "--":
+			return false
+		case arg == "--json":
+			return true
+		case given:
+			on, err := strconv.ParseBool(value)
+			return on && err == nil
+		}
+	}
+	return false
 }
 
 // flagError makes what is wrong with a flag a usage error.
@@ -218,10 +253,14 @@ func group(cmd *cobra.Command) *cobra.Command {
 }
 
 func usage(format string, args ...any) error {
-	return &usageError{fmt.Sprintf(format, args...)}
+	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
-// A usageError is a command line that makes no sense.
-type usageError struct{ text string }
+// A usageError is a command line, or a setting, that makes no sense.
+type usageError struct {
+	text    string
+	setting error // nil: it is about the command line
+}
 
 func (e *usageError) Error() string { return e.text }
+func (e *usageError) Unwrap() error { return e.setting }

@@ -123,7 +123,7 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 		case errors.Is(err, backup.ErrExists):
 			return fmt.Errorf("shard %s of filer %s is registered (bctl shard set %[2]s %[1]s changes it): %[3]w", display(shard.Name), display(filer), backup.ErrExists)
 		case err != nil:
-			return err
+			return wrongSetting(err)
 		}
 		return a.tellShard(ctx, i, filer, shard.Name, "shard %s is registered; bctl backup --filer %s --shard %[1]s backs it up\n")
 	})
