@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -86,6 +88,8 @@ func (c *backupCommand) check(paths []string) error {
 	fleet := c.app.cfg.Fleet()
 	registered := c.filer != "" || len(c.labels) > 0 || c.all
 	switch {
+	case slices.Contains(paths, ""):
+		return usage("a PATH is empty: name a directory (. is the current one)")
 	case c.detach && !fleet:
 		return usage("--detach is for a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
@@ -117,7 +121,7 @@ func directory(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("%s does not exist: %w", path, backup.ErrNotFound)
+		return "", absent("%s does not exist", display(path))
 	case err != nil:
 		return "", err
 	case !info.IsDir():
@@ -126,6 +130,10 @@ func directory(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
+	}
+	if !utf8.ValidString(abs) {
+		return "", fmt.Errorf("the path %s is not UTF-8, and cannot be the name of a shard: rename the directory, or register it by another name "+
+			"(bctl filer add FILER, bctl shard add FILER NAME --source PATH) and back that up (bctl backup --filer FILER --shard NAME): %w", display(abs), backup.ErrInvalid)
 	}
 	if named, err := os.Stat(abs); err == nil && os.SameFile(named, info) {
 		return abs, nil
@@ -241,11 +249,11 @@ func (c *backupCommand) registered(ctx context.Context, i index.Catalog) ([]targ
 		if f.Retired {
 			return nil, retiredFiler(c.filer)
 		}
-		return nil, fmt.Errorf("filer %s has no shards: %w (bctl shard add %[1]s PATH registers one)", display(c.filer), backup.ErrNotFound)
+		return nil, absent("filer %s has no shards (bctl shard add %[1]s PATH registers one)", display(c.filer))
 	case len(labels) > 0:
-		return nil, fmt.Errorf("no shard of a filer with %s: %w (bctl filer ls shows labels)", labelText(labels), backup.ErrNotFound)
+		return nil, absent("no shard of a filer with %s (bctl filer ls shows labels)", labelText(labels))
 	}
-	return nil, fmt.Errorf("no shard is registered: %w (bctl filer add NAME registers a filer, bctl shard add FILER PATH a shard of it)", backup.ErrNotFound)
+	return nil, absent("no shard is registered (bctl filer add NAME registers a filer, bctl shard add FILER PATH a shard of it)")
 }
 
 // named returns those of a filer's shards that --shard names.
@@ -277,7 +285,7 @@ func (c *backupCommand) notThere(ctx context.Context, i index.Catalog, name stri
 	case s.Filer.Retired:
 		return retiredFiler(c.filer)
 	case s.Retired:
-		return fmt.Errorf("shard %s of filer %s is retired (bctl shard add %[2]s %[1]s brings it back): %[3]w", display(name), display(c.filer), backup.ErrNotFound)
+		return absent("shard %s of filer %s is retired (bctl shard add %[2]s %[1]s brings it back)", display(name), display(c.filer))
 	}
 	return usage("shard %s is named twice, or its filer has none of the labels", display(name))
 }

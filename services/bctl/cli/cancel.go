@@ -44,7 +44,7 @@ ends them.`,
 		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
 	}
 	cmd.Flags().StringVar(&c.which.filer, "filer", "", "all of this `FILER`")
-	cmd.Flags().StringVar(&c.which.shard, "shard", "", "that of this `SHARD`")
+	shardFlag(cmd.Flags(), &c.which.shard, "that of this `SHARD`")
 	cmd.Flags().BoolVar(&c.all, "all", false, "all that are running")
 	cmd.Flags().BoolVar(&c.detach, "detach", false, "do not wait until they have ended")
 	a.completeFlag(cmd, "filer", a.filerNames)
@@ -95,8 +95,8 @@ func (c *cancelCommand) wanted(ctx context.Context, i index.Catalog, given []str
 			return nil, err
 		}
 		if s.State != backup.Running {
-			return nil, fmt.Errorf("snapshot %s of %s %s is %s, and only what is running can be cancelled: %w",
-				s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.State, backup.ErrNotFound)
+			return nil, absent("snapshot %s of %s %s is %s, and only what is running can be cancelled",
+				s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.State)
 		}
 		wanted = append(wanted, s)
 	}

@@ -234,10 +234,34 @@ func flagError(cmd *cobra.Command, err error) error {
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {
-			return usage("%s (usage: %s)", err, cmd.UseLine())
+			return usage("%s takes %s; %s (usage: %s)", cmd.CommandPath(), argumentsOf(cmd), whatWasGiven(given), cmd.UseLine())
 		}
 		return nil
 	}
+}
+
+// argumentsOf says which arguments a command takes.
+func argumentsOf(cmd *cobra.Command) string {
+	_, names, _ := strings.Cut(cmd.Use, " ")
+	names, _, _ = strings.Cut(names, " --")
+	if names == "" {
+		return "no arguments"
+	}
+	return names
+}
+
+func whatWasGiven(given []string) string {
+	if len(given) == 0 {
+		return "nothing was given"
+	}
+	var names []string
+	for _, name := range given[:min(len(given), maxCandidates)] {
+		names = append(names, strconv.Quote(name))
+	}
+	if len(given) > maxCandidates {
+		names = append(names, "…")
+	}
+	return "given: " + strings.Join(names, " ")
 }
 
 // group is a command that only has subcommands.

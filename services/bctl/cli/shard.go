@@ -130,7 +130,7 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 }
 
 func retiredFiler(name string) error {
-	return fmt.Errorf("filer %s is retired (bctl filer add %[1]s brings it back): %w", display(name), backup.ErrNotFound)
+	return absent("filer %s is retired (bctl filer add %[1]s brings it back)", display(name))
 }
 
 // tellShard prints a shard after a change: an object, or one line of text.
