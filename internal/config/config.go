@@ -109,7 +109,7 @@ type Worker struct {
 // Log says what is logged, and how.
 type Log struct {
 	Level  string `yaml:"level" flag:"log-level" default:"info" doc:"Least level that is logged: debug, info, warn or error."`
-	Format string `yaml:"format" flag:"log-format" default:"auto" doc:"text, json, or auto: text on a terminal, json elsewhere."`
+	Format string `yaml:"format" flag:"log-format" default:"auto" doc:"text, json, or auto: text on a terminal, and of commands on one machine without --json; json elsewhere."`
 }
 
 // HTTP says where a service can be watched.

@@ -118,12 +118,18 @@ func (p *Plan) check() error {
 var (
 	installationName = regexp.MustCompile(`^[a-z][a-z0-9]{0,19}$`)
 	hostName         = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.:_-]{0,251}[A-Za-z0-9])?$`)
+	bucketName       = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 	bucketURL        = regexp.MustCompile(`^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*/?$`)
 )
 
 func (s *Store) check() error {
-	if !bucketURL.MatchString(s.URL) {
-		return fmt.Errorf("store %q is not s3://bucket/prefix: %w", s.URL, backup.ErrInvalid)
+	bucket, _, _ := strings.Cut(strings.TrimPrefix(s.URL, "s3://"), "/")
+	switch {
+	case bucketURL.MatchString(s.URL):
+	case strings.HasPrefix(s.URL, "s3://") && !bucketName.MatchString(bucket):
+		return fmt.Errorf("store %q: a bucket's name has 3 to 63 characters, of a to z, 0 to 9, dots and hyphens, and begins and ends with a letter or a digit: %w", s.URL, backup.ErrInvalid)
+	default:
+		return fmt.Errorf("store %q is not s3://BUCKET/PREFIX, with a prefix of letters, digits and ._- between slashes: %w", s.URL, backup.ErrInvalid)
 	}
 	switch s.Kind {
 	case AWS:

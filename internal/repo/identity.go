@@ -58,14 +58,14 @@ func FindIdentity(named string, id backup.RepositoryID) (*Identity, error) {
 		return nil, missingIdentity(named, path, id)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
+		return nil, unusable(fmt.Errorf("identity: %w", err))
 	}
 	i := &Identity{Path: path}
 	if i.Opener, err = seal.NewOpener(data); err != nil {
-		return nil, fmt.Errorf("identity file %s: %w", path, err)
+		return nil, unusable(fmt.Errorf("%s: %w", path, err))
 	}
 	if i.Signer, _, err = seal.SignerOf(data, id); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, unusable(fmt.Errorf("%s: %w", path, err))
 	}
 	return i, nil
 }
@@ -100,8 +100,15 @@ func writeIdentity(path string, id backup.RepositoryID, signer seal.Signer) (rec
 func readRecipient(path string, id backup.RepositoryID) (recipient string, signer seal.Signer, err error) {
 	data, err := readKeyFile(path, maxIdentityBytes)
 	if err != nil {
-		return "", signer, err
+		return "", signer, unusable(err)
 	}
+	if recipient, signer, err = parseRecipient(path, data, id); err != nil {
+		err = unusable(err)
+	}
+	return recipient, signer, err
+}
+
+func parseRecipient(path string, data []byte, id backup.RepositoryID) (recipient string, signer seal.Signer, err error) {
 	for line := range strings.Lines(string(data)) {
 		if r, ok := strings.CutPrefix(line, publicKeyLine); ok {
 			recipient = strings.TrimSpace(r)

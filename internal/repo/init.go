@@ -37,6 +37,32 @@ type Result struct {
 	SignerNote bool
 }
 
+// Check returns an error where Init would fail because of the recipients or the
+// identity file. It makes nothing, so that nothing is left half made.
+func (o *Options) Check() error {
+	recipient, err := o.ownRecipient()
+	if err != nil {
+		return err
+	}
+	if _, err := seal.NewSealer(append([]string{recipient}, o.Recipients...)); err != nil {
+		return fmt.Errorf("recipients, the identity's own first: %w", err)
+	}
+	return nil
+}
+
+// ownRecipient returns the recipient of the identity file, or where there is
+// none yet, one like that of the identity that Init makes.
+func (o *Options) ownRecipient() (recipient string, err error) {
+	if o.IdentityPath != "" {
+		recipient, _, err = readRecipient(o.IdentityPath, backup.RepositoryID{})
+		if !errors.Is(err, fs.ErrNotExist) {
+			return recipient, err
+		}
+	}
+	_, recipient, err = seal.GenerateIdentity()
+	return recipient, err
+}
+
 // Init makes a repository in an empty store and index. backup.ErrExists if
 // there is one; one that an interrupted Init has begun is finished.
 func Init(ctx context.Context, s store.Store, i Index, o Options) (Result, error) {
@@ -103,11 +129,12 @@ func (k *keys) makeCommitter(o Options, result *Result) error {
 	data, err := readKey("committer", "committer_key", o.CommitterKeyPath)
 	if err == nil {
 		if k.committer, err = seal.ParseCommitterKey(data); err != nil {
-			return fmt.Errorf("%s: %w", o.CommitterKeyPath, err)
+			return unusable(fmt.Errorf("%s: %w", o.CommitterKeyPath, err))
 		}
 		return nil
 	}
-	if !errors.Is(err, backup.ErrWrongKey) {
+	var none *keyError
+	if !errors.As(err, &none) {
 		return err
 	}
 	k.committer = seal.CommitterKey{Repository: backup.NewRepositoryID(), Signing: seal.NewSigningKey()}

@@ -19,7 +19,7 @@ func ReadWorkerKey(path string, id backup.RepositoryID) (key seal.WorkerKey, err
 		return key, err
 	}
 	if key, err = seal.ParseWorkerKey(data); err != nil {
-		return key, fmt.Errorf("%s: %w", path, err)
+		return key, unusable(fmt.Errorf("%s: %w", path, err))
 	}
 	if key.Repository != id {
 		return key, fmt.Errorf("worker key file %s is of repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
@@ -34,7 +34,7 @@ func ReadCommitterKey(path string, id backup.RepositoryID) (key seal.CommitterKe
 		return key, err
 	}
 	if key, err = seal.ParseCommitterKey(data); err != nil {
-		return key, fmt.Errorf("%s: %w", path, err)
+		return key, unusable(fmt.Errorf("%s: %w", path, err))
 	}
 	if key.Repository != id {
 		return key, fmt.Errorf("committer key file %s is of repository %v, not %v: %w", path, key.Repository, id, backup.ErrWrongKey)
@@ -49,10 +49,10 @@ func readKey(kind, setting, path string) ([]byte, error) {
 	}
 	data, err := readKeyFile(path, seal.MaxKeyFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &keyError{fmt.Sprintf("%s key file %s does not exist", kind, path)}
+		return nil, &keyError{fmt.Sprintf("%s key file %s does not exist (bctl init writes it again where the identity is)", kind, path)}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s key: %w", kind, err)
+		return nil, unusable(fmt.Errorf("%s key: %w", kind, err))
 	}
 	return data, nil
 }
@@ -62,6 +62,15 @@ type keyError struct{ text string }
 
 func (e *keyError) Error() string        { return e.text }
 func (e *keyError) Is(target error) bool { return target == backup.ErrWrongKey }
+
+// unusable makes err, of a file that holds no key that can be used, a
+// backup.ErrWrongKey that needs no such words.
+func unusable(err error) error { return &unusableError{err} }
+
+type unusableError struct{ error }
+
+func (e *unusableError) Unwrap() error        { return e.error }
+func (e *unusableError) Is(target error) bool { return target == backup.ErrWrongKey }
 
 func readKeyFile(path string, maxBytes int64) ([]byte, error) {
 	f, err := os.Open(path)

@@ -89,7 +89,7 @@ func probe(path string, code int) syscall.Errno {
 	directory := filepath.Dir(path)
 	var status unix.Statfs_t
 	for _, try := range []func() error{
-		func() error { _, err := os.Stat(path); return err },
+		func() error { return notDirectory(path) },
 		func() error { return unix.Access(path, unix.R_OK) },
 		func() error { return unix.Access(path, unix.W_OK) },
 		func() error { return unix.Access(directory, unix.W_OK|unix.X_OK) },
@@ -105,6 +105,15 @@ func probe(path string, code int) syscall.Errno {
 	return syscall.EIO
 }
 
+// notDirectory returns the error of looking at path, or EISDIR.
+func notDirectory(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && info.IsDir() {
+		return syscall.EISDIR
+	}
+	return err
+}
+
 // explainErrno is explain for an error of the system.
 func explainErrno(errno syscall.Errno) (text string, is []error) {
 	switch errno {
@@ -116,10 +125,17 @@ func explainErrno(errno syscall.Errno) (text string, is []error) {
 		return "read-only file system", []error{backup.ErrUnavailable, errno}
 	case syscall.EACCES, syscall.EPERM:
 		return fmt.Sprintf("permission denied to user %d; run bctl as the user who made the repository", os.Getuid()), []error{errno}
+	case syscall.ENOTDIR:
+		return "what is above it in the path is not a directory", []error{errno}
+	case syscall.EISDIR:
+		return "it is a directory, and not the file of an index", []error{errno}
 	case syscall.ENOENT:
 		return "it is not there, or was replaced while it was open", []error{backup.ErrNotFound, errno}
 	}
-	return fmt.Sprintf("%v (the system's log says more)", errno), []error{backup.ErrUnavailable, errno}
+	if errno == syscall.EIO {
+		return fmt.Sprintf("%v (the system's log says more)", errno), []error{backup.ErrUnavailable, errno}
+	}
+	return errno.Error(), []error{backup.ErrUnavailable, errno}
 }
 
 // fileFailure is the failure of an operation on the file itself.

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -39,22 +41,25 @@ func newBackup(a *app) *cobra.Command {
 		Use:   "backup [PATH…]",
 		Short: "Back trees up",
 		Long: `Makes a snapshot of each PATH, a directory of this machine. What has not changed
-since the last snapshot is not read again, and content that is stored already is not
-stored again. After a backup that was interrupted, the next looks at the whole tree
-again, and uses what the other has stored.
+since the last snapshot is not read again, and content that is stored already is
+not stored again. After a backup that was interrupted, the next looks at the
+whole tree again, and uses what the other has stored.
 
---filer, --label and --all name shards that bctl shard add has registered: all of a filer
-(with --shard: these), of the filers with a label, or of all filers.
+--filer, --label and --all name shards that bctl shard add has registered: all
+of a filer (with --shard: these), of the filers with a label, or of all filers.
 
-In a fleet (--nats or the setting nats.url) the services do the work, all shards at once
-within the limits of their filers, and bctl follows until all have ended. Interrupting bctl
-does not interrupt the snapshots then; bctl cancel does. Of several shards, one that is
-being backed up already is followed; if it is the only one, the status is 11.
+In a fleet (--nats or the setting nats.url) the services do the work, all shards
+at once within the limits of their filers, and bctl follows until all have
+ended. Interrupting bctl does not interrupt the snapshots then; bctl cancel
+does. Of several shards, one that is being backed up already is followed; if it
+is the only one, the status is 11.
 
---reread reads every file again, changed or not. Run it where the store has lost
-packs (bctl doctor names them): content that is not in the store is stored again.
+--reread reads every file again, changed or not. Run it where the store has
+lost packs (bctl doctor names them): content that is not in the store is stored
+again.
 
-What --exclude and its like leave out comes on top of what filer and shard leave out.`,
+What --exclude and its like leave out comes on top of what filer and shard leave
+out.`,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /
@@ -92,6 +97,8 @@ func (c *backupCommand) check(paths []string) error {
 	switch {
 	case c.reread && fleet:
 		return usage("--reread is for one machine: in a fleet, files are read again when their times change (touch)")
+	case slices.Contains(paths, ""):
+		return usage("a PATH is empty: name a directory (. is the current one)")
 	case c.detach && !fleet:
 		return usage("--detach is for a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
@@ -123,7 +130,7 @@ func directory(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("%s does not exist: %w", path, backup.ErrNotFound)
+		return "", absent("%s does not exist", display(path))
 	case err != nil:
 		return "", err
 	case !info.IsDir():
@@ -132,6 +139,10 @@ func directory(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
+	}
+	if !utf8.ValidString(abs) {
+		return "", fmt.Errorf("the path %s is not UTF-8, and cannot be the name of a shard: rename the directory, or register it by another name "+
+			"(bctl filer add FILER, bctl shard add FILER NAME --source PATH) and back that up (bctl backup --filer FILER --shard NAME): %w", display(abs), backup.ErrInvalid)
 	}
 	if named, err := os.Stat(abs); err == nil && os.SameFile(named, info) {
 		return abs, nil
@@ -250,11 +261,11 @@ func (c *backupCommand) registered(ctx context.Context, i index.Catalog) ([]targ
 		if f.Retired {
 			return nil, retiredFiler(c.filer)
 		}
-		return nil, fmt.Errorf("filer %s has no shards: %w (bctl shard add %[1]s PATH registers one)", display(c.filer), backup.ErrNotFound)
+		return nil, absent("filer %s has no shards (bctl shard add %[1]s PATH registers one)", display(c.filer))
 	case len(labels) > 0:
-		return nil, fmt.Errorf("no shard of a filer with %s: %w (bctl filer ls shows labels)", labelText(labels), backup.ErrNotFound)
+		return nil, absent("no shard of a filer with %s (bctl filer ls shows labels)", labelText(labels))
 	}
-	return nil, fmt.Errorf("no shard is registered: %w (bctl filer add NAME registers a filer, bctl shard add FILER PATH a shard of it)", backup.ErrNotFound)
+	return nil, absent("no shard is registered (bctl filer add NAME registers a filer, bctl shard add FILER PATH a shard of it)")
 }
 
 // named returns those of a filer's shards that --shard names.
@@ -286,7 +297,7 @@ func (c *backupCommand) notThere(ctx context.Context, i index.Catalog, name stri
 	case s.Filer.Retired:
 		return retiredFiler(c.filer)
 	case s.Retired:
-		return fmt.Errorf("shard %s of filer %s is retired (bctl shard add %[2]s %[1]s brings it back): %[3]w", display(name), display(c.filer), backup.ErrNotFound)
+		return absent("shard %s of filer %s is retired (bctl shard add %[2]s %[1]s brings it back)", display(name), display(c.filer))
 	}
 	return usage("shard %s is named twice, or its filer has none of the labels", display(name))
 }

@@ -27,12 +27,13 @@ func newCancel(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel SNAPSHOT…",
 		Short: "End running snapshots without committing them",
-		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a filer
-or of a shard, or all. They fail; what they added to the index is undone, and the last good
-snapshot of each shard stays the newest. Content that they stored already is not stored again
-by the next.
+		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a
+filer or of a shard, or all. They fail; what they added to the index is undone,
+and the last good snapshot of each shard stays the newest. Content that they
+stored already is not stored again by the next.
 
-It waits until they have ended, unless --detach is given. In a fleet a committer ends them.`,
+It waits until they have ended, unless --detach is given. In a fleet a committer
+ends them.`,
 		Example: `  bctl cancel 3f2a
   bctl cancel --filer nas1
   bctl cancel --filer nas1 --shard /export/home
@@ -43,7 +44,7 @@ It waits until they have ended, unless --detach is given. In a fleet a committer
 		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given) },
 	}
 	cmd.Flags().StringVar(&c.which.filer, "filer", "", "all of this `FILER`")
-	cmd.Flags().StringVar(&c.which.shard, "shard", "", "that of this `SHARD`")
+	shardFlag(cmd.Flags(), &c.which.shard, "that of this `SHARD`")
 	cmd.Flags().BoolVar(&c.all, "all", false, "all that are running")
 	cmd.Flags().BoolVar(&c.detach, "detach", false, "do not wait until they have ended")
 	a.completeFlag(cmd, "filer", a.filerNames)
@@ -94,8 +95,8 @@ func (c *cancelCommand) wanted(ctx context.Context, i index.Catalog, given []str
 			return nil, err
 		}
 		if s.State != backup.Running {
-			return nil, fmt.Errorf("snapshot %s of %s %s is %s, and only what is running can be cancelled: %w",
-				s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.State, backup.ErrNotFound)
+			return nil, absent("snapshot %s of %s %s is %s, and only what is running can be cancelled",
+				s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.State)
 		}
 		wanted = append(wanted, s)
 	}

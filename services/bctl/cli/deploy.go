@@ -22,10 +22,11 @@ import (
 func newDeploy(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "deploy", Short: "Make certificates and configurations of a fleet, and rotate them",
-		Long: `Makes a directory with all that a fleet's servers and services need to trust nobody but each
-other: an authority, a certificate and key for each server, role and site, the configurations of NATS,
-Postgres, the store and Prometheus, which say what each role may do, and a settings file for each role.
-The README in it says which folder goes where; docs/deploy.md goes through it.
+		Long: `Makes a directory with all that a fleet's servers and services need to trust
+nobody but each other: an authority, a certificate and key for each server, role
+and site, the configurations of NATS, Postgres, the store and Prometheus, which
+say what each role may do, and a settings file for each role. The README in it
+says which folder goes where; docs/deploy.md goes through it.
 
 It reaches no server: what it has made takes effect where it is copied to. The
 directory has keys of everything: keep it offline.`,
@@ -71,17 +72,21 @@ func newDeployInit(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init DIR",
 		Short: "Make an installation: certificates, keys and configurations",
-		Long: `Makes an installation in DIR, which must not be there, or be empty. With --if-missing, an
-installation that is there is kept as it is.
+		Long: `Makes an installation in DIR, which must not be there, or be empty. With
+--if-missing, an installation that is there is kept as it is.
 
---nats has one server, or all of a cluster; more than two keep three copies of each stream. Clients
-reach servers by the names that are given here: these are in their certificates. --store-kind says
-how the store is told of keys and policies: aws makes keys itself, and people put them into
-s3-credentials; for minio and versitygw they are made here, and --store-endpoint is needed.`,
-		Example: `  bctl deploy init fleet --nats nats1,nats2,nats3 --postgres db.example.com --store s3://backups/repo --site paris --site oslo
-  bctl deploy init fleet --nats nats1 --postgres db:5433/backups --store s3://bctl/repo \
+--nats has one server, or all of a cluster; more than two keep three copies of
+each stream. Clients reach servers by the names that are given here: these are
+in their certificates. --store-kind says how the store is told of keys and
+policies: aws makes keys itself, and people put them into s3-credentials; for
+minio and versitygw they are made here, and --store-endpoint is needed.`,
+		Example: `  bctl deploy init fleet --nats nats1,nats2,nats3 --site paris --site oslo \
+    --postgres db.example.com --store s3://backups/repo
+  bctl deploy init fleet --nats nats1 --postgres db:5433/backups \
+    --store s3://bctl/repo \
     --store-kind versitygw --store-endpoint https://s3.example.com:7070
-  bctl deploy init /tmp/trial --in-place --nats 127.0.0.1 --postgres 127.0.0.1 --store s3://bctl/repo \
+  bctl deploy init /tmp/trial --in-place \
+    --nats 127.0.0.1 --postgres 127.0.0.1 --store s3://bctl/repo \
     --store-kind minio --store-endpoint https://127.0.0.1:9000`,
 		Args: onlyDir(0),
 		RunE: func(_ *cobra.Command, args []string) error { return c.run(args[0]) },
@@ -125,7 +130,7 @@ func (c *deployInit) run(dir string) error {
 	case c.ifMissing && errors.Is(err, backup.ErrExists):
 		c.app.term.println("there is an installation in " + dir + ", which is kept as it is; bctl deploy refresh and rotate change it")
 	default:
-		return err
+		return wrongSetting(err)
 	}
 	return c.app.showInstallation(dir)
 }
@@ -152,8 +157,8 @@ func newDeployShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show DIR",
 		Short: "Show what an installation has certificates of, and when they end",
-		Long: `Shows the authority, each identity and each server: its folder, the generations that servers
-accept, and when the newest certificate ends.`,
+		Long: `Shows the authority, each identity and each server: its folder, the generations
+that servers accept, and when the newest certificate ends.`,
 		Example: "  bctl deploy show fleet\n  bctl deploy show fleet --json",
 		Args:    onlyDir(0),
 		RunE:    func(_ *cobra.Command, args []string) error { return a.showInstallation(args[0]) },

@@ -12,14 +12,16 @@ func newDeployRotate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate DIR [NAME…]",
 		Short: "Make the next generation of certificates and keys",
-		Long: `Makes new certificates and keys of the named identities and servers (bctl deploy show lists
-them), or of all but the authority. Servers accept an identity's old generation as well, until
-bctl deploy retire. In between: first the servers get their new folders and read them, then the
-machines of the identities get theirs. Services take a new certificate with their next connection;
-a new key of the store, with a restart.
+		Long: `Makes new certificates and keys of the named identities and servers (bctl deploy
+show lists them), or of all but the authority. Servers accept an identity's old
+generation as well, until bctl deploy retire. In between: first the servers get
+their new folders and read them, then the machines of the identities get theirs.
+Services take a new certificate with their next connection; a new key of the
+store, with a restart.
 
-ca is rotated alone. Then every machine gets its folder, which trusts both authorities, before
-anything else is rotated: that will be signed by the new one.`,
+ca is rotated alone. Then every machine gets its folder, which trusts both
+authorities, before anything else is rotated: that will be signed by the new
+one.`,
 		Example: "  bctl deploy rotate fleet\n  bctl deploy rotate fleet reader@paris nats/nats1\n  bctl deploy rotate fleet ca",
 		Args:    onlyDir(-1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -32,11 +34,13 @@ func newDeployRetire(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "retire DIR [NAME…]",
 		Short: "Let servers accept no generation but the newest",
-		Long: `Takes the old generations of the named identities, or of all, out of the configurations. NATS ends
-their connections when it reads its own again (nats-server --signal reload); Postgres refuses
-new ones, and roles.sql says how those that are open are ended.
+		Long: `Takes the old generations of the named identities, or of all, out of the
+configurations. NATS ends their connections when it reads its own again
+(nats-server --signal reload); Postgres refuses new ones, and roles.sql says how
+those that are open are ended.
 
-ca: the old authority is trusted no longer. That is refused while anything is signed by it.`,
+ca: the old authority is trusted no longer. That is refused while anything is
+signed by it.`,
 		Example: "  bctl deploy retire fleet\n  bctl deploy retire fleet reader@paris\n  bctl deploy retire fleet ca",
 		Args:    onlyDir(-1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -50,8 +54,8 @@ func newDeployRefresh(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "refresh DIR",
 		Short: "Write the configurations again, as this bctl makes them",
-		Long: `Writes all configurations and settings again: after an upgrade of bctl, or with a new site.
-Certificates and keys that exist stay.`,
+		Long: `Writes all configurations and settings again: after an upgrade of bctl, or with
+a new site. Certificates and keys that exist stay.`,
 		Example: "  bctl deploy refresh fleet\n  bctl deploy refresh fleet --site lima",
 		Args:    onlyDir(0),
 		RunE: func(_ *cobra.Command, args []string) error {

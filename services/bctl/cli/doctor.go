@@ -32,18 +32,21 @@ func newDoctor(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Test what bctl depends on, and say what to change",
-		Long: `Tests everything that bctl depends on, from this machine and with these settings: the
-settings themselves, NATS, the index, the store, directories that are to be backed
-up, and the machine. Each check is ok, a warning, a failure, or not tested, and says
-what it has seen and what to change. docs/doctor.md describes them.
+		Long: `Tests everything that bctl depends on, from this machine and with these
+settings: the settings themselves, NATS, the index, the store, directories that
+are to be backed up, and the machine. Each check is ok, a warning, a failure, or
+not tested, and says what it has seen and what to change. docs/doctor.md
+describes them.
 
-With --as it tests what one role needs and what it must not be allowed; without, what all
-of them need. Run it where the service runs, as its user and with its settings.
+With --as it tests what one role needs and what it must not be allowed; without,
+what all of them need. Run it where the service runs, as its user and with its
+settings.
 
-It changes nothing, but for small objects at the store, which it deletes again; it says
-what remains where it may not.
+It changes nothing, but for small objects at the store, which it deletes again;
+it says what remains where it may not.
 
-Exit status: 0 nothing fails; 1 something does (with --strict, also where there are warnings).`,
+Exit status: 0 nothing fails; 1 something does (with --strict, also where there
+are warnings).`,
 		Example: `  bctl doctor --repo /backup --source /home
   bctl doctor --config /etc/bctl/bctl.yaml --as walker --source /mnt/filer1
   bctl doctor --config /etc/bctl/bctl.yaml --as committer --strict
@@ -53,7 +56,8 @@ Exit status: 0 nothing fails; 1 something does (with --strict, also where there 
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			c.settings = a.configure(cmd)
 			var wrongUse *usageError
-			if errors.As(c.settings, &wrongUse) {
+			var misplaced *config.MisplacedError
+			if errors.As(c.settings, &wrongUse) && wrongUse.setting == nil || errors.As(c.settings, &misplaced) {
 				return c.settings
 			}
 			return nil

@@ -15,8 +15,9 @@ import (
 func newFiler(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "filer", Short: "Register file servers, and set their limits", Aliases: []string{"filers"},
-		Long: `A filer is a file server: the shards on it are what is backed up. Its limits hold for
-all workers together, and a change of them holds at once, for what is running as well.`,
+		Long: `A filer is a file server: the shards on it are what is backed up. Its limits
+hold for all workers together, and a change of them holds at once, for what is
+running as well.`,
 	})
 	cmd.AddCommand(newFilerAdd(a), newFilerLs(a), newFilerShow(a), newFilerSet(a), newFilerRm(a))
 	return cmd
@@ -84,15 +85,17 @@ func newFilerAdd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Register a filer",
-		Long: `Registers a filer. Nothing of it is backed up until bctl shard add says which trees.
-One that was retired is back, with the settings that are given now.
+		Long: `Registers a filer. Nothing of it is backed up until bctl shard add says which
+trees. One that was retired is back, with the settings that are given now.
 
---compare says what tells a changed file, beside its size: leave ctime out where a
-filer changes it without a reason, and inode where inode numbers do not last.
+--compare says what tells a changed file, beside its size: leave ctime out where
+a filer changes it without a reason, and inode where inode numbers do not last.
 Sites tell which workers can reach a filer: those with the setting worker.site.`,
 		Example: `  bctl filer add nas1
-  bctl filer add nas2 --site vienna --walk-tasks 8 --read-batches 16 --read-rate 200MB --label env=prod
-  bctl filer add nas3 --compare mtime,ctime --exclude '*.tmp' --exclude-if-present .nobackup`,
+  bctl filer add nas2 --site vienna --label env=prod \
+    --walk-tasks 8 --read-batches 16 --read-rate 200MB
+  bctl filer add nas3 --compare mtime,ctime \
+    --exclude '*.tmp' --exclude-if-present .nobackup`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if _, err := parseLabels(f.labels); err != nil {
@@ -116,7 +119,7 @@ func (a *app) addFiler(ctx context.Context, filer backup.Filer) error {
 		case errors.Is(err, backup.ErrExists):
 			return fmt.Errorf("filer %s is registered (bctl filer set %[1]s changes it): %[2]w", display(filer.Name), backup.ErrExists)
 		case err != nil:
-			return err
+			return wrongSetting(err)
 		}
 		return a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
 	})
@@ -155,8 +158,9 @@ func newFilerSet(a *app) *cobra.Command {
 		Long: `Changes what the flags name, and nothing else. Limits hold at once, for what is
 running as well; exclusions and --compare from the next snapshot on.
 
---label KEY- removes a label. A list of exclusions takes the place of the one that was
-there; --exclude '', --exclude-if-present '' and --exclude-larger-than 0 empty it.`,
+--label KEY- removes a label. A list of exclusions takes the place of the one
+that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
+0 empty it.`,
 		Example: `  bctl filer set nas1 --walk-tasks 4 --read-rate 50MB
   bctl filer set nas1 --label env=test --label rack-
   bctl filer set nas1 --exclude '' --one-file-system=false`,
@@ -187,8 +191,8 @@ func newFilerRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Retire a filer: it is not backed up any more",
-		Long: `Retires a filer with its shards. Its snapshots stay, and can be restored. A filer
-that never had one is forgotten.`,
+		Long: `Retires a filer with its shards. Its snapshots stay, and can be restored. A
+filer that never had one is forgotten.`,
 		Example:           `  bctl filer rm nas1`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.filerNames),

@@ -19,11 +19,12 @@ func newFilerLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List filers, and how they do",
-		Long: `Lists filers. WALK and READ are what is in hand of what may be: 3/32, or 3/8 of 32 where
-the governor lets the workers use 8 of a limit of 32, because the filer has become slow.
-STAT and OPEN are how long these take now, and when the filer is idle. LAST GOOD is the age of
-the newest snapshot of the shard that is furthest behind. DEADLINE is when the first of its shards should have
-a good snapshot by its policy, or how long ago that was: then it is OVERDUE.`,
+		Long: `Lists filers. WALK and READ are what is in hand of what may be: 3/32, or 3/8 of
+32 where the governor lets the workers use 8 of a limit of 32, because the filer
+has become slow. STAT and OPEN are how long these take now, and when the filer
+is idle. LAST GOOD is the age of the newest snapshot of the shard that is
+furthest behind. DEADLINE is when the first of its shards should have a good
+snapshot by its policy, or how long ago that was: then it is OVERDUE.`,
 		Example: `  bctl filer ls
   bctl filer ls --label env=prod
   bctl filer ls --retired --json`,

@@ -240,7 +240,7 @@ func (r *rebuild) report(ctx context.Context) error {
 	case written.IsZero():
 		_, err = fmt.Fprintf(a.out, "the index has %d snapshots, and backups go on from there\n", len(found))
 	default:
-		_, err = fmt.Fprintf(a.out, "the index has %d snapshots again; it is the copy of %s\n", len(found), localTime(written))
+		_, err = fmt.Fprintf(a.out, "the index has %s again; it is the copy of %s\n", counted(len(found), "snapshot"), localTime(written))
 	}
 	if err == nil && len(missing) > 0 {
 		err = errIncomplete

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
@@ -33,9 +34,9 @@ which backing up needs, and the identity, which restoring needs. It prints where
 the identity is. Whoever loses that file loses the backups; whoever has it can
 read them.
 
-An init that was interrupted is finished by running it again. Key files that were
-lost are written again where the identity is. With --if-missing, a repository that
-is there is no error: its index is brought up to this version.`,
+An init that was interrupted is finished by running it again. Key files that
+were lost are written again where the identity is. With --if-missing, a
+repository that is there is no error: its index is brought up to this version.`,
 		Example: `  bctl init --repo /backup
   bctl init --repo /backup --identity /media/usb/backup-key.txt
   bctl init --config fleet.yaml --recipient age1…`,
@@ -49,24 +50,25 @@ is there is no error: its index is brought up to this version.`,
 
 func (c *initCommand) run(ctx context.Context) error {
 	a := c.app
-	if err := c.lostIndex(ctx); err != nil {
+	o := repo.Options{
+		WorkerKeyPath: a.cfg.WorkerKey, CommitterKeyPath: a.cfg.CommitterKey, IdentityPath: a.cfg.Identity,
+		Recipients: append(a.cfg.Recipients, c.recipients...),
+		Chunker:    chunk.DefaultCutter, Codec: a.cfg.Codec, Now: time.Now(),
+	}
+	if err := c.check(ctx, &o); err != nil {
 		return err
 	}
 	i, err := wire.OpenIndex(ctx, a.cfg, true)
 	if err != nil {
-		return err
+		return wrongSetting(err)
 	}
 	defer i.Close()
 	s, err := wire.OpenStore(ctx, a.cfg, true, a.log)
 	if err != nil {
-		return err
+		return wrongSetting(err)
 	}
 	defer s.Close()
-	made, err := repo.Init(ctx, s, i, repo.Options{
-		WorkerKeyPath: a.cfg.WorkerKey, CommitterKeyPath: a.cfg.CommitterKey, IdentityPath: a.cfg.Identity,
-		Recipients: append(a.cfg.Recipients, c.recipients...),
-		Chunker:    chunk.DefaultCutter, Codec: a.cfg.Codec, Now: time.Now(),
-	})
+	made, err := repo.Init(ctx, s, i, o)
 	if c.ifMissing && errors.Is(err, backup.ErrExists) && isWhole(ctx, s, i) {
 		a.log.Info("the repository exists, and its index is of this version", "repository", made.Repository.ID.String())
 		return nil
@@ -77,14 +79,25 @@ func (c *initCommand) run(ctx context.Context) error {
 	return c.report(&made, s)
 }
 
-// lostIndex returns an error where the store holds backups that no index knows:
-// then an index that init makes would be in the way of the right one.
-func (c *initCommand) lostIndex(ctx context.Context) error {
+// check returns an error where something stands against making the repository,
+// before anything is made. Where the store holds backups that no index knows, an
+// index that init makes would be in the way of the right one.
+func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 	err := c.app.withIndex(ctx, toRead, func(index.Index) error { return nil })
-	if errors.Is(err, repo.ErrIndexLost) {
+	switch {
+	case err == nil: // it is there, and stays what it is
+		return nil
+	case errors.Is(err, repo.ErrIndexLost):
 		return err
 	}
-	return nil // whatever else is wrong shows when the index is opened to be made
+	// Whatever else is wrong with the index shows when it is opened to be made.
+	if _, err := pack.NewCompressor(o.Codec); err != nil {
+		return wrongSetting(err)
+	}
+	if err := o.Check(); err != nil {
+		return wrongSetting(err)
+	}
+	return nil
 }
 
 // report says what was made, and what to keep elsewhere.

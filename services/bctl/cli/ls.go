@@ -36,8 +36,8 @@ func newLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls SNAPSHOT[:PATH]",
 		Short: "List what is in a snapshot",
-		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that was
-backed up. With --json each entry is an object with all its attributes.`,
+		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that
+was backed up. With --json each entry is an object with all its attributes.`,
 		Example: `  bctl ls latest
   bctl ls -l latest:home/alice
   bctl ls -R 3f2a:etc --json`,
@@ -71,7 +71,7 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 	case c.recursive:
 		err = (&treeLister{lsCommand: c, index: i, snapshot: s.ID, top: path}).list(ctx)
 	default:
-		err = c.directory(ctx, i, s.ID, path)
+		err = c.directory(ctx, i, &s, path)
 	}
 	if err != nil {
 		return err
@@ -80,16 +80,19 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 }
 
 // directory lists one directory; its subdirectories' attributes are in pages of their own.
-func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.SnapshotID, dir string) error {
+func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Snapshot, dir string) error {
 	full := c.long || c.app.json
+	look := full || s.Counts.Errors > 0 // a directory that could not be read is one of them
 	show := func(entries []backup.Entry) error {
 		listing.Sort(entries)
 		for n := range entries {
 			e := &entries[n]
 			path := backup.Join(dir, e.Name)
-			if full && e.Kind == backup.Directory {
-				self, err := browse.Directory(ctx, i, id, path)
+			if look && e.Kind == backup.Directory {
+				self, err := browse.Directory(ctx, i, s.ID, path)
 				switch {
+				case !full && (errors.Is(err, backup.ErrCorrupt) || err == nil && self == nil):
+					self = e // its name is all that is shown
 				case errors.Is(err, backup.ErrCorrupt) || err == nil && self == nil:
 					c.flaws.lacks(path)
 					self = nameOnly(e)
@@ -105,7 +108,7 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, id backup.Sn
 		return nil
 	}
 	var entries []backup.Entry
-	for e, err := range browse.Entries(ctx, i, id, dir) {
+	for e, err := range browse.Entries(ctx, i, s.ID, dir) {
 		if errors.Is(err, backup.ErrCorrupt) {
 			c.flaws.lacks(dir)
 			break

@@ -45,7 +45,7 @@ func addHint(list []string, path string) []string {
 // path, of which self is known. It is an error if the list is not complete.
 func (f *flaws) conclude(ctx context.Context, a *app, i index.Catalog, id backup.SnapshotID, path string, self *backup.Entry) error {
 	if self.Kind == backup.Directory && f.listed == 0 && self.Flags&(backup.Unreadable|backup.AttributesUnknown) != 0 {
-		return fmt.Errorf("directory %q could not be read when it was backed up, and nothing is known of what was in it: %w", path, backup.ErrNotFound)
+		return absent("directory %q could not be read when it was backed up, and nothing is known of what was in it", path)
 	}
 	dir := path
 	if self.Kind != backup.Directory {

@@ -19,9 +19,9 @@ func newMigrate(a *app) *cobra.Command {
 		Long: `Brings the schema of the index up to this version of bctl. It may be run at any
 time, by several processes at once, and while services run.
 
-To upgrade a fleet, run this with the new bctl first, and then restart the services
-one after another. Until then those of the release before work with the new schema.
-A schema that is newer than this bctl is left as it is.`,
+To upgrade a fleet, run this with the new bctl first, and then restart the
+services one after another. Until then those of the release before work with the
+new schema. A schema that is newer than this bctl is left as it is.`,
 		Example: `  bctl migrate --config fleet.yaml`,
 		Args:    args(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return migrate(cmd.Context(), a) },

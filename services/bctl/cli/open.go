@@ -29,7 +29,7 @@ func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err erro
 		i, err = wire.OpenIndex(ctx, a.cfg, false)
 	}
 	if err != nil {
-		return nil, a.noIndex(ctx, err)
+		return nil, wrongSetting(a.noIndex(ctx, err))
 	}
 	err = i.CheckSchema(ctx)
 	if err == nil { // an index that holds nothing at all is not one of a repository without snapshots
@@ -105,7 +105,7 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	s, err := wire.OpenStore(ctx, a.cfg, false, a.log)
 	if err != nil {
 		i.Close()
-		return nil, err
+		return nil, wrongSetting(err)
 	}
 	r := &repository{index: i, store: s}
 	r.object, err = repo.Check(ctx, s, i)

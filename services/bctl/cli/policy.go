@@ -17,10 +17,10 @@ import (
 func newPolicy(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "policy", Short: "Say when filers are backed up", Aliases: []string{"policies"},
-		Long: `A policy says when the shards of some filers are backed up, what is left out, and how
-long snapshots are kept. Labels choose the filers. The committers of a fleet follow policies:
-a change holds within seconds. On one machine nothing follows them: a timer (systemd, cron) has
-to run bctl backup.`,
+		Long: `A policy says when the shards of some filers are backed up, what is left out,
+and how long snapshots are kept. Labels choose the filers. The committers of a
+fleet follow policies: a change holds within seconds. On one machine nothing
+follows them: a timer (systemd, cron) has to run bctl backup.`,
 	})
 	cmd.AddCommand(newPolicySet(a), newPolicyLs(a), newPolicyShow(a), newPolicyRm(a), newPolicyNext(a))
 	return cmd
@@ -123,20 +123,24 @@ func newPolicySet(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Make a policy, or change one",
-		Long: `Makes a policy, which needs a --schedule, or changes what the flags name of one that is
-there, and nothing else. It holds for filers that have all of its labels; of several such policies
-the one with the most labels holds, then the first by name.
+		Long: `Makes a policy, which needs a --schedule, or changes what the flags name of one
+that is there, and nothing else. It holds for filers that have all of its
+labels; of several such policies the one with the most labels holds, then the
+first by name.
 
-A shard is due when its last good snapshot was begun before the schedule's last occurrence, and
-begun as soon as a window and the limits of running snapshots (worker.max_running,
-worker.max_running_per_filer) allow: what has the nearest deadline comes first. A run that was
-missed is run once.
+A shard is due when its last good snapshot was begun before the schedule's last
+occurrence, and begun as soon as a window and the limits of running snapshots
+(worker.max_running, worker.max_running_per_filer) allow: what has the nearest
+deadline comes first. A run that was missed is run once.
 
---label KEY- removes a label. Windows and exclusions take the place of those that were there;
---window '', --exclude '', --exclude-if-present '' and --exclude-larger-than 0 empty them. How long
-snapshots are kept is noted; nothing is deleted yet.`,
-		Example: `  bctl policy set nightly --schedule '30 1 * * *' --time-zone Europe/Berlin --jitter 2h --recovery-point 30h
-  bctl policy set weekend --label tier=bronze --schedule '0 20 * * fri' --window 'fri-sun 20:00-20:00'
+--label KEY- removes a label. Windows and exclusions take the place of those
+that were there; --window '', --exclude '', --exclude-if-present '' and
+--exclude-larger-than 0 empty them. How long snapshots are kept is noted;
+nothing is deleted yet.`,
+		Example: `  bctl policy set nightly --schedule '30 1 * * *' \
+    --time-zone Europe/Berlin --jitter 2h --recovery-point 30h
+  bctl policy set weekend --label tier=bronze \
+    --schedule '0 20 * * fri' --window 'fri-sun 20:00-20:00'
   bctl policy set nightly --keep-daily 14 --keep-weekly 8 --exclude '*.tmp'
   bctl policy set nightly --pause`,
 		Args:              args(cobra.ExactArgs(1)),
@@ -240,8 +244,8 @@ func newPolicyRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Remove a policy",
-		Long: `Removes a policy. Its filers are not backed up by themselves any more, unless another
-policy holds for them. What runs goes on, and snapshots stay.`,
+		Long: `Removes a policy. Its filers are not backed up by themselves any more, unless
+another policy holds for them. What runs goes on, and snapshots stay.`,
 		Example:           `  bctl policy rm nightly`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeArgs(a.policyNames),

@@ -16,8 +16,8 @@ func newPolicyLs(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls",
 		Short: "List policies",
-		Long: `Lists policies, how many filers and shards each holds for, and how many of the shards are
-overdue: past their deadlines without a good snapshot.`,
+		Long: `Lists policies, how many filers and shards each holds for, and how many of the
+shards are overdue: past their deadlines without a good snapshot.`,
 		Example: `  bctl policy ls
   bctl policy ls --json`,
 		Args: args(cobra.NoArgs),

@@ -21,9 +21,10 @@ func newPolicyNext(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "next",
 		Short: "Tell what is due when, and what is overdue",
-		Long: `Tells when each shard that has a policy is due, the first that is due first, and its deadline:
-until then it should have a good snapshot. STATE is running; waiting (due, and begun as soon as the limits
-of running snapshots allow), window (due, and begun when the policy's next window opens), paused, or planned.`,
+		Long: `Tells when each shard that has a policy is due, the first that is due first, and
+its deadline: until then it should have a good snapshot. STATE is running;
+waiting (due, and begun as soon as the limits of running snapshots allow),
+window (due, and begun when the policy's next window opens), paused, or planned.`,
 		Example: `  bctl policy next
   bctl policy next --filer nas1 --limit 10
   bctl policy next --json`,

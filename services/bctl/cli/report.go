@@ -199,9 +199,29 @@ func (r *report) full(s *backup.Snapshot, elapsed time.Duration) error {
 	if from := takenFrom(s); from != "" {
 		row("source", "%s", display(from))
 	}
-	countRows(row, &s.Counts)
-	row("errors", "%s", humanize.Comma(s.Counts.Errors))
+	if s.State == backup.Committed {
+		countRows(row, &s.Counts)
+		row("errors", "%s", humanize.Comma(s.Counts.Errors))
+	} else {
+		failedRows(row, &s.Counts)
+	}
 	return t.Flush()
+}
+
+// failedRows are the rows of a snapshot that failed: what it came to, without what it did not come to.
+func failedRows(row rowFunc, n *backup.Counts) {
+	if n.Files+n.Directories > 0 {
+		row("found", "%s files in %s directories, %s", humanize.Comma(n.Files), humanize.Comma(n.Directories), size(n.Bytes))
+	}
+	if n.ReadBytes > 0 {
+		row("read", "%s", size(n.ReadBytes))
+	}
+	if n.StoredBytes > 0 {
+		row("stored", "%s, which the next backup uses", size(n.StoredBytes))
+	}
+	if n.Errors > 0 {
+		row("errors", "%s", humanize.Comma(n.Errors))
+	}
 }
 
 // backupSummary is what backup --json prints of each snapshot. The names are fixed.

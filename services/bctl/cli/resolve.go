@@ -2,15 +2,19 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/browse"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/source/posix"
 )
 
 // A which narrows the snapshots that a command is about.
@@ -20,10 +24,28 @@ type which struct {
 
 func (w *which) flags(a *app, cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.filer, "filer", "", "only snapshots of this `FILER`")
-	cmd.Flags().StringVar(&w.shard, "shard", "", "only snapshots of this `SHARD`")
+	shardFlag(cmd.Flags(), &w.shard, "only snapshots of this `SHARD`")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.completeFlag(cmd, "shard", a.shardNames)
 }
+
+// shardFlag adds a flag that names a shard, by its path as a user writes it.
+func shardFlag(flags *pflag.FlagSet, to *string, usage string) {
+	flags.Var(&parsed[string]{to, "", "string", func(text string) (string, error) {
+		if filepath.IsAbs(text) {
+			text = filepath.Clean(text)
+		}
+		return text, nil
+	}}, "shard", usage)
+}
+
+// absent returns a backup.ErrNotFound that needs no such words.
+func absent(format string, args ...any) error { return &absentError{fmt.Sprintf(format, args...)} }
+
+type absentError struct{ text string }
+
+func (e *absentError) Error() string        { return e.text }
+func (e *absentError) Is(target error) bool { return target == backup.ErrNotFound }
 
 // exists fails where no filer or shard has these names: that is not the same as one without snapshots.
 func (w *which) exists(ctx context.Context, c index.Catalog) error {
@@ -37,7 +59,7 @@ func (w *which) exists(ctx context.Context, c index.Catalog) error {
 	}
 	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Name: w.shard, Retired: true})
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("no shard%s is called %s: %w (bctl shard ls lists what is there)", (&which{filer: w.filer}).String(), display(w.shard), backup.ErrNotFound)
+		err = absent("no shard%s is called %s (bctl shard ls lists what is there)", (&which{filer: w.filer}).String(), display(w.shard))
 	}
 	return err
 }
@@ -63,7 +85,7 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 	case err != nil:
 		return backup.Snapshot{}, err
 	case len(found) == 0:
-		return backup.Snapshot{}, fmt.Errorf("no snapshot begins with %s%s: %w", arg, w, backup.ErrNotFound)
+		return backup.Snapshot{}, absent("no snapshot%s begins with %s (bctl snapshot ls lists what is there)", w, arg)
 	case len(found) > 1:
 		return backup.Snapshot{}, ambiguous(arg, found)
 	}
@@ -77,23 +99,48 @@ func (w *which) latest(ctx context.Context, c index.Catalog) (backup.Snapshot, e
 	if err != nil {
 		return backup.Snapshot{}, err
 	}
-	found = slices.DeleteFunc(found, func(s index.ShardStatus) bool { return s.LastGood == backup.SnapshotID{} })
+	found = withSnapshots(found)
 	switch len(found) {
 	case 0:
-		return backup.Snapshot{}, fmt.Errorf("no committed snapshot%s: %w", w, backup.ErrNotFound)
+		return backup.Snapshot{}, w.nothing(ctx, c)
 	case 1:
 		return c.Snapshot(ctx, found[0].LastGood)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d shards%s have snapshots: say which latest one is meant, with --shard and --filer or by its id", len(found), w)
+	candidates(&b, found)
+	return backup.Snapshot{}, usage("%s", b.String())
+}
+
+// candidates writes the first of the shards that have snapshots, as the flags that name them.
+func candidates(b *strings.Builder, found []index.ShardStatus) {
 	for i := range found[:min(len(found), maxCandidates)] {
 		s := &found[i]
-		fmt.Fprintf(&b, "\n  %s  %s  --filer %s --shard %s", s.LastGood.Short(), localTime(s.Time), display(s.Filer.Name), display(s.Name))
+		fmt.Fprintf(b, "\n  %s  %s  --filer %s --shard %s", s.LastGood.Short(), localTime(s.Time), display(s.Filer.Name), display(s.Name))
 	}
 	if len(found) > maxCandidates {
 		b.WriteString("\n  …")
 	}
-	return backup.Snapshot{}, usage("%s", b.String())
+}
+
+// nothing says that no snapshot is what is meant, and which shards have some.
+func (w *which) nothing(ctx context.Context, c index.Catalog) error {
+	found, err := c.ListShards(ctx, index.ShardFilter{Retired: true})
+	if err != nil {
+		return err
+	}
+	found = withSnapshots(found)
+	if len(found) == 0 {
+		return absent("there is no committed snapshot (bctl backup makes one)")
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "there is no committed snapshot%s; these shards have some:", w)
+	candidates(&b, found)
+	return absent("%s", b.String())
+}
+
+func withSnapshots(found []index.ShardStatus) []index.ShardStatus {
+	return slices.DeleteFunc(found, func(s index.ShardStatus) bool { return s.LastGood == backup.SnapshotID{} })
 }
 
 func (w *which) String() string {
@@ -120,29 +167,39 @@ func ambiguous(prefix string, found []backup.Snapshot) error {
 	return usage("%s", b.String())
 }
 
-// splitPath splits SNAPSHOT[:PATH].
-func splitPath(arg string) (snapshot, path string, err error) {
-	snapshot, path, _ = strings.Cut(arg, ":")
-	if path, err = browse.CleanPath(path); err != nil {
-		return "", "", usage("%v", err)
-	}
-	return snapshot, path, nil
-}
-
 // place finds a snapshot that can be read, and the entry at a path in it.
 func (w *which) place(ctx context.Context, c index.Catalog, arg string) (s backup.Snapshot, path string, e backup.Entry, err error) {
-	id, path, err := splitPath(arg)
-	if err != nil {
-		return s, "", e, err
+	id, given, _ := strings.Cut(arg, ":")
+	if path, err = browse.CleanPath(given); err != nil {
+		return s, "", e, usage("%v", err)
 	}
 	if s, err = w.snapshot(ctx, c, id); err != nil {
 		return s, "", e, err
 	}
 	if s.State != backup.Committed {
-		return s, "", e, fmt.Errorf("snapshot %s is %s, and only a committed one can be read: %w", s.ID.Short(), s.State, backup.ErrNotFound)
+		return s, "", e, absent("snapshot %s is %s, and only a committed one can be read", s.ID.Short(), s.State)
 	}
-	e, err = browse.Lookup(ctx, c, s.ID, path)
-	return s, path, e, err
+	if e, err = browse.Lookup(ctx, c, s.ID, path); err == nil || !filepath.IsAbs(given) || !errors.Is(err, backup.ErrNotFound) {
+		return s, path, e, err
+	}
+	// It is no path in the tree, but may be one as the file server had it.
+	root := rootOf(&s)
+	if below, ok := strings.CutPrefix("/"+path+"/", strings.TrimSuffix(root, "/")+"/"); ok {
+		path = strings.TrimSuffix(below, "/")
+		e, err = browse.Lookup(ctx, c, s.ID, path)
+		return s, path, e, err
+	}
+	return s, "", e, absent("no %q in snapshot %s, which is of %s: give a path below that, or relative to it", given, s.ID.Short(), display(root))
+}
+
+// rootOf is the path that a snapshot was read from, as its workers saw it.
+func rootOf(s *backup.Snapshot) string {
+	source, _, _ := strings.Cut(sourceOf(s), "?")
+	root, err := posix.Path(source)
+	if err != nil {
+		return s.Shard.Name
+	}
+	return root
 }
 
 func parseStates(names []string) (states []backup.State, err error) {

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -39,6 +40,7 @@ type app struct {
 	out      io.Writer // results
 	env      func(string) (string, bool)
 
+	args       []string
 	configFile string
 	json       bool
 	progress   string
@@ -55,7 +57,7 @@ type app struct {
 
 // Main runs bctl with the process's arguments and returns its exit status.
 func Main(services Services) int {
-	a := &app{services: services, env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
+	a := &app{services: services, args: os.Args[1:], env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
 	out := &results{to: a.term.stdout()}
 	a.out = out
 	ctx, stop := run.Context(context.Background(), func() {
@@ -65,7 +67,7 @@ func Main(services Services) int {
 	})
 	defer stop()
 	root := a.root()
-	root.SetArgs(os.Args[1:])
+	root.SetArgs(a.args)
 	err := root.ExecuteContext(ctx)
 	if failed := a.profiler.stop(); failed != nil {
 		a.term.println("bctl: " + failed.Error())
@@ -87,12 +89,13 @@ On one machine, --repo names a directory with everything in it:
   bctl backup /home
   bctl restore latest --target /tmp/home
 
-For a fleet, --config names a file with the addresses of NATS, Postgres and an S3
-store. docs/configuration.md lists all settings; each has an environment variable.
+For a fleet, --config names a file with the addresses of NATS, Postgres and an
+S3 store. docs/configuration.md lists all settings; each has an environment
+variable.
 
 Exit status: 0 done; 1 failed; 2 wrong use; 3 done, but some files could not be
-read or restored; 10 no repository; 11 another snapshot of the shard is running;
-12 wrong key; 130 interrupted.`,
+read or restored; 10 no repository; 11 another backup of the shard,
+or another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -105,7 +108,11 @@ read or restored; 10 no repository; 11 another snapshot of the shard is running;
 	}
 	root.SetOut(a.out)
 	root.SetErr(a.term)
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		a.json = a.json || asksForJSON(a.args) // what follows the flag that is wrong is not read
+		return flagError(cmd, err)
+	})
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
@@ -133,6 +140,9 @@ func (a *app) globalFlags(root *cobra.Command) {
 	flags.StringVar(&a.progress, "progress", "auto", "show progress: auto (on a terminal), always or never")
 }
 
+// helpWidth is how many columns the help may have, in characters.
+const helpWidth = 80
+
 // flagUsage is shorter than the documentation of the settings.
 var flagUsage = map[string]string{
 	"repo":          "`DIR` of a repository that is all on this machine",
@@ -158,7 +168,7 @@ func (a *app) configure(cmd *cobra.Command) error {
 	}
 	file, err := config.ExpandHome(a.configFile, a.env)
 	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
+		return usage("configuration: %v", err)
 	}
 	a.configFile = file
 	from := config.Sources{Env: a.env, File: a.configFile, Flags: map[string]string{}}
@@ -171,15 +181,45 @@ func (a *app) configure(cmd *cobra.Command) error {
 		return err
 	}
 	a.cfg, err = config.Load(from)
-	var misplaced *config.MisplacedError
-	switch {
-	case errors.As(err, &misplaced):
-		return usage("%s", strings.TrimSuffix(err.Error(), ": "+backup.ErrInvalid.Error()))
-	case err != nil:
+	if err != nil {
+		return wrongSetting(err)
+	}
+	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.logFormat())
+	return wrongSetting(err)
+}
+
+// logFormat is the format of the log. On one machine a person reads the log among
+// the notes of a command, also where the terminal is a pipe, or cron's mail.
+func (a *app) logFormat() string {
+	if a.cfg.Log.Format == "auto" && !a.cfg.Fleet() && !a.json {
+		return "text"
+	}
+	return a.cfg.Log.Format
+}
+
+// wrongSetting makes an error about a value that makes no sense a wrong use,
+// wherever the value is set. Other errors stay what they are.
+func wrongSetting(err error) error {
+	if !errors.Is(err, backup.ErrInvalid) || errors.Is(err, backup.ErrWrongKey) {
 		return err
 	}
-	a.log, err = telemetry.NewLogger(a.term, a.term.isTerminal, a.cfg.Log.Level, a.cfg.Log.Format)
-	return err
+	return &usageError{strings.TrimSuffix(err.Error(), ": "+backup.ErrInvalid.Error()), err}
+}
+
+// asksForJSON reports whether --json is among arguments that cannot be parsed.
+func asksForJSON(args []string) bool {
+	for _, arg := range args {
+		switch value, given := strings.CutPrefix(arg, "--json="); {
+		case arg == "--":
+			return false
+		case arg == "--json":
+			return true
+		case given:
+			on, err := strconv.ParseBool(value)
+			return on && err == nil
+		}
+	}
+	return false
 }
 
 // flagError makes what is wrong with a flag a usage error.
@@ -196,10 +236,34 @@ func flagError(cmd *cobra.Command, err error) error {
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {
-			return usage("%s (usage: %s)", err, cmd.UseLine())
+			return usage("%s takes %s; %s (usage: %s)", cmd.CommandPath(), argumentsOf(cmd), whatWasGiven(given), cmd.UseLine())
 		}
 		return nil
 	}
+}
+
+// argumentsOf says which arguments a command takes.
+func argumentsOf(cmd *cobra.Command) string {
+	_, names, _ := strings.Cut(cmd.Use, " ")
+	names, _, _ = strings.Cut(names, " --")
+	if names == "" {
+		return "no arguments"
+	}
+	return names
+}
+
+func whatWasGiven(given []string) string {
+	if len(given) == 0 {
+		return "nothing was given"
+	}
+	var names []string
+	for _, name := range given[:min(len(given), maxCandidates)] {
+		names = append(names, strconv.Quote(name))
+	}
+	if len(given) > maxCandidates {
+		names = append(names, "…")
+	}
+	return "given: " + strings.Join(names, " ")
 }
 
 // group is a command that only has subcommands.
@@ -215,10 +279,14 @@ func group(cmd *cobra.Command) *cobra.Command {
 }
 
 func usage(format string, args ...any) error {
-	return &usageError{fmt.Sprintf(format, args...)}
+	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
-// A usageError is a command line that makes no sense.
-type usageError struct{ text string }
+// A usageError is a command line, or a setting, that makes no sense.
+type usageError struct {
+	text    string
+	setting error // nil: it is about the command line
+}
 
 func (e *usageError) Error() string { return e.text }
+func (e *usageError) Unwrap() error { return e.setting }

@@ -10,12 +10,14 @@ func newService(a *app, name, short string, service Service) *cobra.Command {
 	return &cobra.Command{
 		Use:   name,
 		Short: short,
-		Long: short + `. It works until it is told to stop (SIGINT, SIGTERM), and then
-finishes or hands back what it has in hand. Any number of them may run.
+		Long: short + `.
+
+It works until it is told to stop (SIGINT, SIGTERM), and then finishes or hands
+back what it has in hand. Any number of them may run.
 
 With http.listen set it serves /metrics for Prometheus, /healthz (it works) and
-/readyz (what it depends on answers); with trace.url it sends traces. docs/observability.md
-lists what there is to see.`,
+/readyz (what it depends on answers); with trace.url it sends traces.
+docs/observability.md lists what there is to see.`,
 		Example: "  bctl " + name + " --config fleet.yaml",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

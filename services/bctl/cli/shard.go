@@ -17,8 +17,8 @@ import (
 func newShard(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "shard", Short: "Register the trees that are backed up", Aliases: []string{"shards"},
-		Long: `A shard is one tree on a filer, an NFS export or a part of one, that is backed up as a
-unit: a snapshot is of one shard.`,
+		Long: `A shard is one tree on a filer, an NFS export or a part of one, that is backed
+up as a unit: a snapshot is of one shard.`,
 	})
 	cmd.AddCommand(newShardAdd(a), newShardLs(a), newShardShow(a), newShardSet(a), newShardRm(a))
 	return cmd
@@ -74,13 +74,14 @@ func newShardAdd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add FILER NAME",
 		Short: "Register a tree of a filer",
-		Long: `Registers a shard. NAME is the absolute path of the tree as the filer's workers see it;
-with --source it can be any name, and the path may change without anything being read again.
-One that was retired is back, with the settings that are given now.
+		Long: `Registers a shard. NAME is the absolute path of the tree as the filer's workers
+see it; with --source it can be any name, and the path may change without
+anything being read again. One that was retired is back, with the settings that
+are given now.
 
-Where the filer makes snapshots of its own, --snapshots names them, relative to the source.
-Each backup takes the newest, so that the tree does not change under it; paths stay those of
-the tree.`,
+Where the filer makes snapshots of its own, --snapshots names them, relative to
+the source. Each backup takes the newest, so that the tree does not change under
+it; paths stay those of the tree.`,
 		Example: `  bctl shard add nas1 /export/home
   bctl shard add nas1 home --source /mnt/nas1/home --exclude /lost+found
   bctl shard add nas1 /export/db --snapshots '.snapshot/hourly.*'
@@ -122,14 +123,14 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 		case errors.Is(err, backup.ErrExists):
 			return fmt.Errorf("shard %s of filer %s is registered (bctl shard set %[2]s %[1]s changes it): %[3]w", display(shard.Name), display(filer), backup.ErrExists)
 		case err != nil:
-			return err
+			return wrongSetting(err)
 		}
 		return a.tellShard(ctx, i, filer, shard.Name, "shard %s is registered; bctl backup --filer %s --shard %[1]s backs it up\n")
 	})
 }
 
 func retiredFiler(name string) error {
-	return fmt.Errorf("filer %s is retired (bctl filer add %[1]s brings it back): %w", display(name), backup.ErrNotFound)
+	return absent("filer %s is retired (bctl filer add %[1]s brings it back)", display(name))
 }
 
 // tellShard prints a shard after a change: an object, or one line of text.
@@ -173,12 +174,13 @@ func newShardSet(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set FILER NAME",
 		Short: "Change a shard's settings",
-		Long: `Changes what the flags name, and nothing else, from the next snapshot on. Paths are
-relative to the shard, so nothing is read again because of another --source. If
-that is another tree, made anew, the next backup needs --new-root.
+		Long: `Changes what the flags name, and nothing else, from the next snapshot on. Paths
+are relative to the shard, so nothing is read again because of another --source.
+If that is another tree, made anew, the next backup needs --new-root.
 
---snapshots '' backs up the source itself again. A list of exclusions takes the place of the one
-that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than 0 empty it.`,
+--snapshots '' backs up the source itself again. A list of exclusions takes the
+place of the one that was there; --exclude '', --exclude-if-present '' and
+--exclude-larger-than 0 empty it.`,
 		Example: `  bctl shard set nas1 /export/home --exclude '*.iso' --exclude-larger-than 100GB
   bctl shard set nas1 /export/home --source /mnt/new/home
   bctl shard set nas1 /export/db --snapshots ''`,
@@ -210,9 +212,10 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than 
 
 func newShardRm(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:               "rm FILER NAME",
-		Short:             "Retire a shard: it is not backed up any more",
-		Long:              `Retires a shard. Its snapshots stay, and can be restored. A shard that never had one is forgotten.`,
+		Use:   "rm FILER NAME",
+		Short: "Retire a shard: it is not backed up any more",
+		Long: `Retires a shard. Its snapshots stay, and can be restored. A shard that never had
+one is forgotten.`,
 		Example:           `  bctl shard rm nas1 /export/home`,
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.completeArgs(a.filerNames, a.shardNames),

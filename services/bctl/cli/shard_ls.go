@@ -21,9 +21,9 @@ func newShardLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List shards, and their last good snapshots",
-		Long: `Lists shards. LAST GOOD is the age of the newest committed snapshot: what it holds is at
-least as new. DEADLINE is when the shard should have the next by its policy, or how long ago that
-was: then it is OVERDUE.`,
+		Long: `Lists shards. LAST GOOD is the age of the newest committed snapshot: what it
+holds is at least as new. DEADLINE is when the shard should have the next by its
+policy, or how long ago that was: then it is OVERDUE.`,
 		Example: `  bctl shard ls
   bctl shard ls --filer nas1
   bctl shard ls --label env=prod --json`,

@@ -131,8 +131,8 @@ func newSnapshotShow(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show SNAPSHOT",
 		Short: "Show all that is known of a snapshot",
-		Long: `Shows what a snapshot holds, what making it took, and every file that could not be
-backed up. SNAPSHOT is an id, the beginning of one, or latest.`,
+		Long: `Shows what a snapshot holds, what making it took, and every file that could not
+be backed up. SNAPSHOT is an id, the beginning of one, or latest.`,
 		Example: `  bctl snapshot show latest
   bctl snapshot show 3f2a --json`,
 		Args: args(cobra.ExactArgs(1)),

@@ -40,17 +40,20 @@ func newStatus(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what is running",
-		Long: `Shows every running snapshot: how long it has run; its walk tasks and read batches, as
-12/20+3 (12 of 20 announced are settled, and workers have 3 in hand); how many of these are
-stalled; what the walk has found, of what the last snapshot leads to expect; how fast that
-goes, and how fast the filer is read; and how long it will take.
+		Long: `Shows every running snapshot: how long it has run; its walk tasks and read
+batches, as 12/20+3 (12 of 20 announced are settled, and workers have 3 in
+hand); how many of these are stalled; what the walk has found, of what the last
+snapshot leads to expect; how fast that goes, and how fast the filer is read;
+and how long it will take.
 
-Then the work in hand, where few snapshots are running, or with --work: who does it, where, and
-how long it is theirs (LEASE). What has no answer from its filer is always shown. Then the filers
-that are spared: those that answer so slowly that workers do less than the filer's limit.
+Then the work in hand, where few snapshots are running, or with --work: who does
+it, where, and how long it is theirs (LEASE). What has no answer from its filer
+is always shown. Then the filers that are spared: those that answer so slowly
+that workers do less than the filer's limit.
 
-It asks the index only. --watch looks again every 2 seconds, until it is interrupted; rates are those
-of the last seconds then, and else the mean since the snapshot was begun.`,
+It asks the index only. --watch looks again every 2 seconds, until it is
+interrupted; rates are those of the last seconds then, and else the mean since
+the snapshot was begun.`,
 		Example: `  bctl status
   bctl status --watch
   bctl status --filer nas1 --work

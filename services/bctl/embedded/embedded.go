@@ -179,7 +179,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	if cause := context.Cause(working); !errors.Is(cause, errEnded) {
 		return cause
 	}
-	if err := committer.Record(ctx); err != nil {
+	if err := committer.Record(ctx); err != nil && ctx.Err() == nil {
 		// The next backup writes it.
 		o.Log.Warn("the store does not know yet what the index knows", "error", err)
 	}

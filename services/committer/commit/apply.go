@@ -142,7 +142,9 @@ func failure(r flow.Result) (backup.SnapshotID, string) {
 func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string, d *flow.Delivery) {
 	err := s.Index.Fail(ctx, id, reason, time.Now())
 	if err != nil && !errors.Is(err, backup.ErrNotFound) {
-		s.log.Warn("snapshot cannot be marked as failed yet", "snapshot", id.Short(), "error", err)
+		if ctx.Err() == nil {
+			s.log.Warn("snapshot cannot be marked as failed yet", "snapshot", id.Short(), "error", err)
+		}
 		if d != nil {
 			d.Retry(later)
 		}

@@ -285,8 +285,11 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 func (s *Service) tell(ctx context.Context, about string, send func() error) error {
 	for {
 		err := send()
-		if err == nil || !errors.Is(err, backup.ErrUnavailable) {
+		switch {
+		case err == nil || !errors.Is(err, backup.ErrUnavailable):
 			return err
+		case ctx.Err() != nil: // that is why
+			return ctx.Err()
 		}
 		s.opts.Log.Warn("the committer cannot be told yet", "about", about, "error", err)
 		select {

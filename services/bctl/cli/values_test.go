@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/bctl/bctl/internal/config"
+)
+
+// runHere runs a command in this process and returns its exit status, and what it wrote.
+func runHere(t *testing.T, env map[string]string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, messages bytes.Buffer
+	a := &app{
+		args: args, out: &out, term: &terminal{out: &out, err: &messages}, log: slog.New(slog.DiscardHandler),
+		env: func(name string) (string, bool) { value, ok := env[name]; return value, ok },
+	}
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	return a.exit(context.WithoutCancel(t.Context()), err), out.String(), messages.String()
+}
+
+// badSettings are values that make no sense, of settings that are texts; "" where any text makes sense, as far as can be
+// told without looking at what it names.
+var badSettings = map[string]string{
+	"repo": "~root/x", "worker_key": "~root/x", "committer_key": "~root/x", "identity": "~root/x",
+	"index.url": "gs://x", "store.url": "gs://x", "log.level": "loud", "log.format": "xml",
+	"index.password": "", "store.endpoint": "", "store.region": "", "store.access_key": "", "store.secret_key": "", "store.session_token": "",
+	"store.profile": "", "nats.url": "", "nats.user": "", "nats.password": "", "worker.name": "", "worker.site": "", "http.listen": "", "trace.url": "",
+	"codec": "", "store.addressing": "", "nats.inbox_prefix": "", // checked where they are used
+}
+
+// A value of a setting that makes no sense is status 2, wherever it is set.
+func TestSettingsThatMakeNoSense(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bctl.yaml")
+	for _, s := range config.Settings() {
+		bad, known := badSettings[s.Key]
+		switch {
+		case s.Type == "number", s.Type == "duration", s.Type == "boolean":
+			bad = "nonsense"
+		case strings.HasSuffix(s.Key, "_file"):
+			bad = "~root/x"
+		case s.Type == "list":
+			continue
+		case !known:
+			t.Errorf("%s: the table has no value that makes no sense", s.Key)
+		}
+		if bad == "" {
+			continue
+		}
+		want := func(where string, status int, stderr string) {
+			t.Helper()
+			if status != exitUsage || !strings.Contains(stderr, strings.TrimPrefix(bad, "gs://x")) {
+				t.Errorf("%s %s: status %d, %s", where, bad, status, stderr)
+			}
+		}
+		status, _, stderr := runHere(t, map[string]string{s.Env: bad}, "version")
+		want(s.Env, status, stderr)
+		if s.Flag != "" {
+			status, _, stderr = runHere(t, nil, "version", "--"+s.Flag, bad)
+			want("--"+s.Flag, status, stderr)
+		}
+		group, key, inGroup := strings.Cut(s.Key, ".")
+		text := group + ": " + bad + "\n"
+		if inGroup {
+			text = group + ": {" + key + ": " + bad + "}\n"
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		status, _, stderr = runHere(t, nil, "version", "--config", file)
+		want("in a file, "+s.Key, status, stderr)
+	}
+}
+
+// badFlags are values that make no sense, of the flags of commands; "" where any text makes sense, or is a name
+// that may exist.
+var badFlags = map[string]string{
+	"config": "~root/x", "progress": "maybe", "cpuprofile": "", "memprofile": "", "exectrace": "",
+	"exclude": "[", "include": "[", "exclude-file": "", "exclude-if-present": "a/b", "exclude-larger-than": "huge",
+	"filer": "", "shard": "", "tag": "", "label": "nolabel", "recipient": "foo", "source": "", "target": "",
+	"since": "yesterday", "state": "odd", "limit": "-1", "overwrite": "sometimes", "concurrency": "-1",
+	"compare": "taste", "site": "", "walk-tasks": "-1", "read-batches": "-1", "read-rate": "fast", "snapshots": "[",
+	"schedule": "now and then", "time-zone": "Middle/Earth", "jitter": "much", "window": "some day", "recovery-point": "soon",
+	"keep-last": "-1", "keep-hourly": "-1", "keep-daily": "-1", "keep-weekly": "-1", "keep-monthly": "-1", "keep-yearly": "-1", "keep-within": "long",
+	"as": "king", "timeout": "long", "nats": "a b", "postgres": "b c", "days": "0", "name": "A B", "store-kind": "tape", "store-endpoint": "ftp://x",
+	"stat-rate": "fast", "store-region": "", "signer": "me",
+}
+
+// requiredFlags are those without which a command looks at no other.
+var requiredFlags = map[string][]string{
+	"bctl restore": {"--target", "out"}, "bctl policy set": {"--schedule", "@daily"},
+	"bctl deploy init": {"--nats", "a", "--postgres", "b", "--store", "s3://bucket/x", "--store-kind", "minio", "--store-endpoint", "https://s3"},
+	"bctl backup":      {"--filer", "x"},
+}
+
+// A value of a flag that makes no sense is status 2, of every flag of every command.
+func TestFlagsThatMakeNoSense(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
+	for _, args := range [][]string{{"init"}, {"filer", "add", "/x"}, {"shard", "add", "/x", "/x"}} {
+		if status, _, stderr := runHere(t, env, args...); status != 0 {
+			t.Fatalf("%q: status %d, %s", args, status, stderr)
+		}
+	}
+	everyCommand((&app{out: &bytes.Buffer{}, term: &terminal{}}).root(), func(cmd *cobra.Command) {
+		if cmd.HasSubCommands() {
+			return
+		}
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			bad, known := badFlags[f.Name]
+			switch {
+			case f.Value.Type() == "bool":
+				bad = "perhaps"
+			case !known:
+				t.Errorf("%s --%s: the table has no value that makes no sense", cmd.CommandPath(), f.Name)
+			}
+			if bad == "" {
+				return
+			}
+			args := strings.Fields(cmd.CommandPath())[1:]
+			for _, word := range strings.Fields(cmd.Use)[1:] {
+				switch {
+				case word == "--target":
+				case strings.HasPrefix(word, "SNAPSHOT"):
+					args = append(args, "latest")
+				case strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" && word != "DIR" || word == "DIR" && args[0] == "deploy":
+					args = append(args, "/x")
+				}
+			}
+			args = append(append(args, requiredFlags[cmd.CommandPath()]...), "--"+f.Name+"="+bad)
+			if cmd.Name() == "init" {
+				args = append(args, "--repo", "another")
+			}
+			if status, _, stderr := runHere(t, env, args...); status != exitUsage {
+				t.Errorf("%q: status %d, %s", args, status, stderr)
+			}
+		})
+	})
+	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// What goes wrong is an object on stdout wherever --json is among the arguments.
+func TestErrorsAreObjectsWithJSON(t *testing.T) {
+	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo")}
+	for _, test := range []struct {
+		args []string
+		json bool
+	}{
+		{[]string{"backup", "--json", "--bogus"}, true},
+		{[]string{"backup", "--bogus", "--json"}, true},
+		{[]string{"backup", "--bogus", "--json=true"}, true},
+		{[]string{"snapshot", "ls", "--limit", "-1", "--json"}, true},
+		{[]string{"bogus", "--json"}, true},
+		{[]string{"ls", "--json"}, true},
+		{[]string{"ls", "latest", "--json", "--log-level", "loud"}, true},
+		{[]string{"backup", "--bogus", "--json=false"}, false},
+		{[]string{"backup", "--bogus", "--", "--json"}, false},
+		{[]string{"backup", "--bogus"}, false},
+	} {
+		status, stdout, stderr := runHere(t, env, test.args...)
+		if is := strings.HasPrefix(stdout, `{"type":"error","error":"`); status != exitUsage || is != test.json || stderr == "" {
+			t.Errorf("%q: status %d, stdout %q, stderr %q", test.args, status, stdout, stderr)
+		}
+	}
+}
