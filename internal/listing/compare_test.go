@@ -230,7 +230,7 @@ func TestContentKeepsItsCtime(t *testing.T) {
 		e.Ctime.Sec++
 		e.Content = backup.Content{}
 		now := []backup.Entry{e}
-		TakeOver(by, now, old)
+		TakeOver(by, false, now, old)
 		if wanted := now[0].Flags&backup.Wanted != 0; !wanted && now[0].Ctime != old[0].Ctime || wanted && now[0].Ctime != e.Ctime {
 			t.Errorf("%v: wanted %v, ctime %v of old %v, now %v", by, wanted, now[0].Ctime, old[0].Ctime, e.Ctime)
 		}
