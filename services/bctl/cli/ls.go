@@ -56,7 +56,7 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 		return err
 	}
 	defer i.Close()
-	s, path, e, err := c.which.place(ctx, i, arg)
+	s, path, e, err := c.which.place(ctx, c.app, i, arg)
 	if err != nil {
 		return err
 	}
