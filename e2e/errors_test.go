@@ -43,7 +43,7 @@ func TestWrongUse(t *testing.T) {
 	expect(t, client.Run("backup", tree), 10, "no repository", "--repo")
 	expect(t, client.Run("backup", "--repo", missing, tree), 10, missing, "bctl init")
 	expect(t, client.Run("restore", "latest", "--repo", missing, "--target", missing), 10, missing)
-	expect(t, client.Run("backup", "--config", bad, tree), 1, bad+":3", "index.colour")
+	expect(t, client.Run("backup", "--config", bad, tree), 2, bad+":3", "index.colour")
 	expect(t, client.Run("backup", "--config", missing, tree), 1, missing)
 	expect(t, repo.Run("backup"), 2, "at least one directory")
 	expect(t, repo.Run("backup", "--no-such-flag", tree), 2, "no-such-flag")

@@ -57,7 +57,7 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 	}
 	defer i.Close()
 	c.app.noteCurrent(ctx, i)
-	s, path, e, err := c.which.place(ctx, i, arg)
+	s, path, e, err := c.which.place(ctx, c.app, i, arg)
 	if err != nil {
 		return err
 	}

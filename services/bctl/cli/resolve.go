@@ -168,7 +168,7 @@ func ambiguous(prefix string, found []backup.Snapshot) error {
 }
 
 // place finds a snapshot that can be read, and the entry at a path in it.
-func (w *which) place(ctx context.Context, c index.Catalog, arg string) (s backup.Snapshot, path string, e backup.Entry, err error) {
+func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) (s backup.Snapshot, path string, e backup.Entry, err error) {
 	id, given, _ := strings.Cut(arg, ":")
 	if path, err = browse.CleanPath(given); err != nil {
 		return s, "", e, usage("%v", err)
@@ -177,7 +177,7 @@ func (w *which) place(ctx context.Context, c index.Catalog, arg string) (s backu
 		return s, "", e, err
 	}
 	if s.State != backup.Committed {
-		return s, "", e, absent("snapshot %s is %s, and only a committed one can be read", s.ID.Short(), s.State)
+		return s, "", e, absent("snapshot %s is %s, and only a committed one can be read", s.ID.Short(), a.shownState(ctx, c, s))
 	}
 	if e, err = browse.Lookup(ctx, c, s.ID, path); err == nil || !filepath.IsAbs(given) || !errors.Is(err, backup.ErrNotFound) {
 		return s, path, e, err
@@ -200,15 +200,4 @@ func rootOf(s *backup.Snapshot) string {
 		return s.Shard.Name
 	}
 	return root
-}
-
-func parseStates(names []string) (states []backup.State, err error) {
-	known := []backup.State{backup.Running, backup.Committed, backup.Failed, backup.Deleting}
-	for _, name := range names {
-		if !slices.Contains(known, backup.State(name)) {
-			return nil, usage("--state %s is not running, committed, failed or deleting", name)
-		}
-		states = append(states, backup.State(name))
-	}
-	return states, nil
 }

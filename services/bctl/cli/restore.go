@@ -143,7 +143,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 		return err
 	}
 	defer r.close()
-	s, path, entry, err := c.which.place(ctx, r.index, arg)
+	s, path, entry, err := c.which.place(ctx, c.app, r.index, arg)
 	if err != nil {
 		return err
 	}

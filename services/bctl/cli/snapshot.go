@@ -44,16 +44,20 @@ func newSnapshotLs(a *app) *cobra.Command {
 	}
 	c.which.flags(a, cmd)
 	sinceFlag(cmd.Flags(), &c.since, "since", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
-	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, committed, failed or deleting ones")
+	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, interrupted, committed, failed or deleting ones")
 	numberFlag(cmd.Flags(), &c.limit, "limit", 0, 0, most, "the newest `N`; 0: all")
 	return cmd
 }
 
 func (c *snapshotLs) run(ctx context.Context) error {
 	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Limit: c.limit, Since: c.since}
-	var err error
-	if f.States, err = parseStates(c.states); err != nil {
+	states, err := parseStates(c.states)
+	if err != nil {
 		return err
+	}
+	f.States = states.indexed()
+	if states.tellsApart() {
+		f.Limit = 0 // counted when it is known which are wanted
 	}
 	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
@@ -62,6 +66,12 @@ func (c *snapshotLs) run(ctx context.Context) error {
 	defer i.Close()
 	c.app.noteCurrent(ctx, i)
 	found, err := i.Snapshots(ctx, f)
+	if err == nil {
+		c.app.markInterrupted(ctx, i, found)
+	}
+	if states.tellsApart() {
+		found = states.newest(found, c.limit)
+	}
 	if err == nil && len(found) == 0 {
 		err = c.which.exists(ctx, i)
 	}
@@ -153,6 +163,7 @@ func (a *app) showSnapshot(ctx context.Context, w *which, arg string) error {
 	if err != nil {
 		return err
 	}
+	s.State = a.shownState(ctx, i, s)
 	if a.json {
 		err = a.print(newSnapshotDetail(&s))
 	} else {
@@ -248,7 +259,7 @@ func (a *app) describe(s *backup.Snapshot) error {
 		row("tags", "%s", display(strings.Join(s.Tags, ", ")))
 	}
 	exclusionRows(row, &s.Selection)
-	if s.State == backup.Running {
+	if s.State == backup.Running || s.State == interrupted {
 		row("walk tasks", "%d of %d", s.TasksSettled, s.TasksAnnounced)
 		row("read batches", "%d of %d", s.BatchesSettled, s.BatchesAnnounced)
 	}

@@ -105,7 +105,7 @@ func (c *statusCommand) run(ctx context.Context) error {
 
 // once looks at the index and shows what it says.
 func (c *statusCommand) once(ctx context.Context, i index.Catalog) error {
-	now, err := look(ctx, i, c.filer, time.Now())
+	now, err := look(ctx, i, c.filer, time.Now(), c.app)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (h *inHand) add(w *index.Work) {
 }
 
 // look asks the index. It is four questions, however much is running.
-func look(ctx context.Context, i index.Catalog, filer string, now time.Time) (*overview, error) {
+func look(ctx context.Context, i index.Catalog, filer string, now time.Time, a *app) (*overview, error) {
 	var running []backup.Snapshot
 	var work []index.Work
 	var filers []index.FilerStatus
@@ -191,6 +191,7 @@ func look(ctx context.Context, i index.Catalog, filer string, now time.Time) (*o
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	a.markInterrupted(ctx, i, running)
 	s := &overview{at: now, cut: len(work) == maxWork}
 	ids := make([]backup.SnapshotID, len(running))
 	byID := make(map[backup.SnapshotID]*inProgress, len(running))
@@ -207,7 +208,7 @@ func look(ctx context.Context, i index.Catalog, filer string, now time.Time) (*o
 		byID[id].base, byID[id].known = counts, true
 	}
 	for _, w := range work {
-		if p := byID[w.Snapshot]; p != nil {
+		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // nobody has it in hand
 			p.hold(w)
 		}
 	}
@@ -243,6 +244,9 @@ func (s *overview) rates(last *overview) {
 		}
 	}
 	for _, p := range s.running {
+		if p.State == interrupted {
+			continue
+		}
 		since, files, read := p.Started, int64(0), int64(0)
 		if b := before[p.ID]; b != nil {
 			since, files, read = b.at, b.Counts.Files, b.Counts.ReadBytes
@@ -257,6 +261,9 @@ func (s *overview) rates(last *overview) {
 // left estimates how long a snapshot will take. What is walked, of what the
 // last snapshot leads to expect, has its share of the batches; so both shares count.
 func (p *inProgress) left() (time.Duration, bool) {
+	if p.State == interrupted {
+		return 0, false
+	}
 	walked := share(p.Counts.Files, p.base.Files)
 	switch {
 	case p.TasksSettled == p.TasksAnnounced:

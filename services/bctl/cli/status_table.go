@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -20,6 +21,9 @@ func (s *overview) write(w io.Writer, work bool) error {
 	}
 	if err := s.inHand(w, work); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(s.running, func(p *inProgress) bool { return p.State == interrupted }) {
+		fmt.Fprintln(w, "\nNo process makes what is interrupted. The next bctl backup of the shard uses what\nis stored of it; bctl cancel ends it now.")
 	}
 	if len(s.spared) == 0 {
 		return nil
@@ -45,7 +49,10 @@ func (s *overview) table(w io.Writer) error {
 		if d, ok := p.left(); ok {
 			left = clock(d)
 		}
-		if p.Cancel != "" {
+		switch {
+		case p.State == interrupted:
+			left = string(interrupted)
+		case p.Cancel != "":
 			left = "cancelling"
 		}
 		files, bytes := humanize.Comma(p.Counts.Files), size(p.Counts.Bytes)
@@ -121,6 +128,7 @@ type statusJSON struct {
 	Filer          string         `json:"filer"`
 	Shard          string         `json:"shard"`
 	Number         int64          `json:"number"`
+	State          string         `json:"state"` // running, or interrupted: no process makes it
 	Started        *string        `json:"started"`
 	AgeSeconds     float64        `json:"age_seconds"`
 	Source         string         `json:"source"`
@@ -165,7 +173,7 @@ type statusInHand struct {
 func (p *inProgress) json() statusJSON {
 	row := newSnapshotJSON(&p.Snapshot)
 	j := statusJSON{
-		Time: jsonTime(p.at), Snapshot: row.ID, Filer: row.Filer, Shard: row.Shard, Number: row.Number, Started: row.Started,
+		Time: jsonTime(p.at), Snapshot: row.ID, Filer: row.Filer, Shard: row.Shard, Number: row.Number, State: row.State, Started: row.Started,
 		AgeSeconds: p.at.Sub(p.Started).Seconds(), Source: sourceOf(&p.Snapshot), SourceSnapshot: row.SourceSnapshot, Tags: row.Tags, Cancel: p.Cancel,
 		Tasks:   statusWork{p.TasksSettled, p.TasksAnnounced, p.tasks.working, p.tasks.stalled, p.tasks.queued},
 		Batches: statusWork{p.BatchesSettled, p.BatchesAnnounced, p.read.working, p.read.stalled, p.read.queued},

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
@@ -220,7 +222,7 @@ func lockShard(dir string, shard backup.Shard) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, fmt.Sprintf("shard-%d.lock", shard.ID))
+	path := lockPath(dir, shard)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -232,5 +234,30 @@ func lockShard(dir string, shard backup.Shard) (unlock func(), err error) {
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	// The file is locked in the other way as well, since that lock can be looked at without being taken. Where the file
+	// system makes the two of one kind (NFS), this one is refused, and the other is seen in its place.
+	_ = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	return func() { _ = f.Close() }, nil
+}
+
+// IsBackingUp reports whether a process on this machine backs the shard up, or
+// ends a snapshot of it. It takes no lock, so that it is in nobody's way.
+func IsBackingUp(lockDir string, shard backup.Shard) (bool, error) {
+	f, err := os.Open(lockPath(lockDir, shard))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	held := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &held); err != nil {
+		return false, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return held.Type != unix.F_UNLCK, nil
+}
+
+func lockPath(dir string, shard backup.Shard) string {
+	return filepath.Join(dir, fmt.Sprintf("shard-%d.lock", shard.ID))
 }
