@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -96,12 +97,17 @@ func (b *batch) oldKeys(ctx context.Context, at *place, p *page) (path string, k
 	return from, keys, err
 }
 
-// oldListing returns a page of the last snapshot; the zero Page where it is not there.
+// oldListing returns a page of the last snapshot; the zero Page where it is not
+// there, or is damaged.
 func (b *batch) oldListing(ctx context.Context, path string, key backup.PageKey) (backup.Page, error) {
 	job := &b.msg.Job
 	listings, err := b.svc.Index.Listings(ctx, job.Shard, job.Base, []backup.PageName{{Path: path, Key: key}})
 	if err != nil || len(listings) == 0 || listings[0] == nil {
 		return backup.Page{}, err
 	}
-	return listing.DecodePage(backup.PageVersion{Path: path, Key: key, Listing: listings[0]})
+	page, err := listing.DecodePage(backup.PageVersion{Path: path, Key: key, Listing: listings[0]})
+	if errors.Is(err, backup.ErrCorrupt) {
+		return backup.Page{}, nil
+	}
+	return page, err
 }
