@@ -53,6 +53,7 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 	if err != nil {
 		return err
 	}
+	c.app.noteUnmappedIDs()
 	for n := range targets {
 		t := &targets[n]
 		started := time.Now()
