@@ -207,7 +207,7 @@ func (w *visit) eachOld(ctx context.Context, pages []backup.PageName, fn func(pa
 			return err
 		}
 		for i, data := range listings {
-			if data == nil && !(names[i].Path == w.path && w.marked(names[i].Key)) {
+			if data == nil && (names[i].Path != w.path || !w.marked(names[i].Key)) {
 				continue
 			}
 			p, err := listing.DecodePage(backup.PageVersion{Path: names[i].Path, Key: names[i].Key, Listing: data})
