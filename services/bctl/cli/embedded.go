@@ -57,6 +57,7 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 	o.OnLost = func(packs int) {
 		c.app.note("packs that the store has lost, or has a part of: %d; of their content, only what was read again is stored again; run bctl doctor", packs)
 	}
+	c.app.noteUnmappedIDs()
 	for n := range targets {
 		t := &targets[n]
 		started := time.Now()

@@ -88,6 +88,8 @@ func params(dir string, setup func(*testscript.Env)) testscript.Params {
 			switch c {
 			case "mount":
 				return testenv.MayMount(), nil
+			case "userns":
+				return exec.Command("unshare", "--user", "--map-root-user", "true").Run() == nil, nil
 			case "long":
 				return testtarget.Runs(testtarget.Long), nil
 			case "capless":

@@ -245,10 +245,13 @@ func (m *faultyMachine) try(c *cell) {
 	m.wantTree(m.backup()) // it has healed
 }
 
+// byReader reports whether it is the reader that cannot open the directory, for
+// the files that are to be read.
+func (c *cell) byReader() bool { return c.fault.Call == faultsource.OpenDirectory && c.kept == content }
+
 // affected reports whether what is at a path shares the fate of the cell.
 func (c *cell) affected(path string) bool {
-	if c.fault.Call == faultsource.OpenDirectory && c.kept == content {
-		// The reader opens the directory for the files that are to be read.
+	if c.byReader() {
 		return path == aFile || !c.later && filepath.Dir(path) == aDirectory && strings.HasSuffix(path, "file")
 	}
 	return path == c.fault.Path || c.below && strings.HasPrefix(path, c.fault.Path+"/")
@@ -268,6 +271,11 @@ func (m *faultyMachine) wantGone(c *cell, now state, snap backup.Snapshot, err e
 	}
 	if c.below { // its parent lists the directory, of which nothing is known
 		want[c.fault.Path] = entry{kind: backup.Directory, flags: backup.AttributesUnknown}
+	}
+	if c.byReader() {
+		dir := want[aDirectory] // says that something in it is missing
+		dir.flags |= backup.ChangedWhileRead
+		want[aDirectory] = dir
 	}
 	m.wantState(got, want)
 	if n := snap.Counts; n.Vanished != vanished || n.Errors != 0 || n.Carried != 0 {

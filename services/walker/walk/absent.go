@@ -134,6 +134,12 @@ func (s *slice) carry(ctx context.Context, path, from string, cause error, op st
 func (s *slice) carryPage(v *backup.PageVersion, path, from string) (contribution, error) {
 	add := contribution{path: path}
 	p, err := listing.DecodePage(*v)
+	if errors.Is(err, backup.ErrCorrupt) {
+		// The row stays as it is, or, where the directory has moved, is missing: a restore names the directory.
+		add.counts.Errors++
+		add.problems = []backup.Problem{{Path: strings.TrimPrefix(path+strings.TrimPrefix(v.Path, from), "/"), Op: "compare", Err: errDamagedCopy.Error()}}
+		return add, nil
+	}
 	if err != nil {
 		return add, fmt.Errorf("index: shard %d, snapshot %d: %w", s.task.Job.Shard, s.task.Job.Base, err)
 	}

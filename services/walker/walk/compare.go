@@ -79,6 +79,14 @@ func (w *visit) oldState(ctx context.Context, gone []backup.PageKey) (old oldSta
 		}
 		return nil
 	})
+	if err == nil && len(w.marks) > 0 {
+		err = w.eachUnlisted(ctx, func(name string) {
+			at, is := w.find(name)
+			if (!is || w.entries[at].Kind != backup.Directory) && !slices.Contains(old.removed, name) {
+				old.removed = append(old.removed, name)
+			}
+		})
+	}
 	if err == nil && len(keys) > 1 {
 		old.entries = listing.Sort(old.entries)
 	}
@@ -190,6 +198,7 @@ func (w *visit) oldMount(ctx context.Context, path string) (deepest string, born
 const fetchPages = 16
 
 // eachOld calls fn with those of the pages that the last snapshot has, in order.
+// It leaves out those that are damaged, and notes them.
 func (w *visit) eachOld(ctx context.Context, pages []backup.PageName, fn func(path string, p *backup.Page) error) error {
 	job := &w.slice.task.Job
 	for names := range slices.Chunk(pages, fetchPages) {
@@ -198,10 +207,14 @@ func (w *visit) eachOld(ctx context.Context, pages []backup.PageName, fn func(pa
 			return err
 		}
 		for i, data := range listings {
-			if data == nil {
+			if data == nil && (names[i].Path != w.path || !w.marked(names[i].Key)) {
 				continue
 			}
 			p, err := listing.DecodePage(backup.PageVersion{Path: names[i].Path, Key: names[i].Key, Listing: data})
+			if errors.Is(err, backup.ErrCorrupt) {
+				w.damaged(names[i], err)
+				continue
+			}
 			if err != nil {
 				return fmt.Errorf("index: shard %d, snapshot %d: %w", job.Shard, job.Base, err)
 			}
@@ -351,6 +364,9 @@ func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
 		return err
 	}
 	left, err := listing.DecodePage(backup.PageVersion{Path: w.path, Key: p.key, Listing: listings[0]})
+	if errors.Is(err, backup.ErrCorrupt) {
+		return nil // what it has is read again
+	}
 	if err != nil {
 		return fmt.Errorf("index: interrupted snapshot of shard %d: %w", job.Shard, err)
 	}

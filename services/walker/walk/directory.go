@@ -60,15 +60,16 @@ type visit struct {
 
 	counts   backup.Counts
 	problems []backup.Problem
-	failed   []string      // entries that are there, but could not be looked at
-	blamed   error         // of one of those: may be more than one entry is to blame
-	carried  []string      // subdirectories among those, of which all is carried forward already
-	total    int           // entries listed
-	excluded bool          // one of them says that the directory is kept empty
-	spilled  *spill        // the runs of a directory too large for memory
-	held     int           // entries that svc.held counts
-	answers  time.Duration // that the source took for counts.StatCalls
-	latency  time.Duration // of a stat, in the mean
+	failed   []string          // entries that are there, but could not be looked at
+	blamed   error             // of one of those: may be more than one entry is to blame
+	broken   []backup.PageName // of the last snapshot: damaged
+	carried  []string          // subdirectories among those, of which all is carried forward already
+	total    int               // entries listed
+	excluded bool              // one of them says that the directory is kept empty
+	spilled  *spill            // the runs of a directory too large for memory
+	held     int               // entries that svc.held counts
+	answers  time.Duration     // that the source took for counts.StatCalls
+	latency  time.Duration     // of a stat, in the mean
 }
 
 // visit lists one directory, compares its pages with the last snapshot, and
@@ -387,7 +388,7 @@ func (w *visit) cut() {
 func (w *visit) compare(p page) {
 	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries, p.next)
 	flagged := isProvisional(&p)
-	if !flagged && w.unchanged(&p) {
+	if !flagged && w.unchanged(&p) && !w.isBroken(p.key) {
 		w.countUnchanged(p.entries)
 		return
 	}

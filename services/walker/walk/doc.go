@@ -67,6 +67,8 @@
 //	                       has been sent, as another attempt, when the lease runs out
 //	an entry cannot be     it is a problem; the last snapshot's entry is carried forward, flagged.
 //	looked at              Where there is none, its name is listed alone, as of a file without copy
+//	a page of the last     it is a problem; its files are read again, and the page is made anew. What is
+//	snapshot is damaged    gone of its subdirectories is found among all that the index has below it
 //	a directory is gone    it is left out, and what the last snapshot has of it is ended
 //	a directory cannot     it is a problem; what the last snapshot has of it is carried forward
 //	be read

@@ -176,7 +176,7 @@ func (w *visit) missingFromPages(ctx context.Context, old *oldState) (missing ma
 			self = &w.self
 		}
 		p := page{key: key, fingerprint: w.fingerprint.Of(w.slice.task.Job.Compare, self, entries, next)}
-		if !w.marked(key) || w.unchanged(&p) {
+		if !w.marked(key) || w.unchanged(&p) && !w.isBroken(key) {
 			return nil
 		}
 		return w.eachOld(ctx, pageNames(w.path, []backup.PageKey{key}), func(_ string, p *backup.Page) error { note(p, entries); return nil })
@@ -184,7 +184,11 @@ func (w *visit) missingFromPages(ctx context.Context, old *oldState) (missing ma
 	if err != nil {
 		return nil, err
 	}
-	return missing, w.eachOld(ctx, pageNames(w.path, w.marksWithout(keys)), func(_ string, p *backup.Page) error { note(p, nil); return nil })
+	err = w.eachOld(ctx, pageNames(w.path, w.marksWithout(keys)), func(_ string, p *backup.Page) error { note(p, nil); return nil })
+	if err != nil {
+		return nil, err
+	}
+	return missing, w.eachUnlisted(ctx, func(name string) { missing[name] = backup.Entry{Name: name, Kind: backup.Directory} })
 }
 
 // marksWithout returns the keys of the last snapshot's pages that are not among these.
