@@ -341,7 +341,7 @@ func TestOnThisMachine(t *testing.T) {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		examine(t, s, "", "index").want(t, "index.integrity", doctor.Failure, "restore the index")
+		examine(t, s, "", "index").want(t, "index.integrity", doctor.Failure, "bctl index rebuild")
 	})
 	t.Run("no repository", func(t *testing.T) {
 		found := examine(t, settings{"BCTL_REPO": t.TempDir()}, "", "index", "store")

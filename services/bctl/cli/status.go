@@ -51,9 +51,9 @@ it, where, and how long it is theirs (LEASE). What has no answer from its filer
 is always shown. Then the filers that are spared: those that answer so slowly
 that workers do less than the filer's limit.
 
-It asks the index only. --watch looks again every 2 seconds, until it is
-interrupted; rates are those of the last seconds then, and else the mean since
-the snapshot was begun.`,
+It asks the index only. On one machine, a note says so if that is older than the
+store. --watch looks again every 2 seconds, until it is interrupted; rates are
+those of the last seconds then, and else the mean since the snapshot was begun.`,
 		Example: `  bctl status
   bctl status --watch
   bctl status --filer nas1 --work

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,6 +181,36 @@ func TestDamagedIndexCopies(t *testing.T) {
 		if name < store.IndexName(3, 0) {
 			t.Errorf("%s is left", name)
 		}
+	}
+}
+
+// A copy that another index has written is neither deleted nor taken for one of this.
+func TestCopiesOfAnotherIndexStay(t *testing.T) {
+	m := newMachine(t)
+	m.backupAndCopy(0)
+	path, _, err := m.rebuild()
+	m.must(err)
+	m.backupAndCopy(1)
+	theirs := m.copies()
+	m.index, err = sqliteindex.Open(t.Context(), path) // as it was before the second backup
+	m.must(err)
+	defer m.index.Close()
+	m.Index = m.index
+	for n := range 4 {
+		m.backupAndCopy(2 + n)
+	}
+	left := m.copies()
+	if !slices.Contains(left, theirs[1]) || slices.Contains(left, theirs[0]) || len(left) != 3 {
+		t.Errorf("copies %q, of another index %q", left, theirs)
+	}
+	// One of another index that is newer than the last change does not stand for one of this.
+	own, err := m.index.Copies(t.Context())
+	m.must(err)
+	last := slices.Max(slices.Collect(maps.Keys(own)))
+	m.must(m.Store.Put(t.Context(), store.IndexName(last+1, 0), []byte("another's")))
+	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, time.UnixMilli(last)))
+	if got := m.copies(); len(got) != 4 || got[3] <= store.IndexName(last+1, 0) {
+		t.Errorf("copies %q after %q", got, left)
 	}
 }
 
