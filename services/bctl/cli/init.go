@@ -57,6 +57,9 @@ func (c *initCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer i.Close()
+	if err := c.lostStore(ctx, i); err != nil {
+		return err
+	}
 	s, err := wire.OpenStore(ctx, a.cfg, true, a.log)
 	if err != nil {
 		return err
@@ -85,6 +88,19 @@ func (c *initCommand) lostIndex(ctx context.Context) error {
 		return err
 	}
 	return nil // whatever else is wrong shows when the index is opened to be made
+}
+
+// lostStore returns an error where the index is of a repository whose store is not
+// there: one that init makes would be in its way, once it is mounted.
+func (c *initCommand) lostStore(ctx context.Context, i index.Index) error {
+	s, err := wire.OpenStore(ctx, c.app.cfg, false, c.app.log)
+	if err == nil {
+		return s.Close()
+	}
+	if gone := c.app.storeGone(ctx, i, err); gone != err { //nolint:errorlint // it is that very error, or not
+		return gone
+	}
+	return nil // to be made
 }
 
 // report says what was made, and what to keep elsewhere.
