@@ -101,7 +101,7 @@ func scanPageAfter(rows *sql.Rows, listing bool, before ...any) (entindex.PageRo
 	var p entindex.PageRow
 	var directory, fingerprint, digest []byte
 	var inode int64
-	targets := append(before, &p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &digest, &inode)
+	targets := slices.Concat(before, []any{&p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &digest, &inode})
 	if listing {
 		targets = append(targets, &p.Listing)
 	}
