@@ -76,21 +76,25 @@ func sqliteGroup(p *Parts) Group {
 		}
 		g.Checks = append(g.Checks, c)
 	}
-	add("index.file", 0, func(context.Context) Result { return indexFile(path) })
+	add("index.file", 0, func(ctx context.Context) Result { return indexFile(ctx, p, path) })
 	add("index.place", 0, func(context.Context) Result {
 		return place(filepath.Dir(path), "put the index on a disk of this machine: SQLite's locks are not safe over a network")
 	})
 	add("index.schema", 0, func(ctx context.Context) Result { return schema(ctx, p) })
 	add("index.integrity", 10*time.Minute, func(ctx context.Context) Result { return integrity(ctx, p) })
 	add("index.current", 0, func(ctx context.Context) Result { return current(ctx, p) })
+	add("index.pages", 10*time.Minute, func(ctx context.Context) Result { return pages(ctx, p) })
 	add("index.worker_key", 0, func(ctx context.Context) Result { return workerKey(ctx, p) })
 	add("index.committer_key", 0, func(ctx context.Context) Result { return committerKey(ctx, p) })
 	return g
 }
 
-func indexFile(path string) Result {
+func indexFile(ctx context.Context, p *Parts, path string) Result {
 	info, err := os.Stat(path)
 	if err != nil {
+		if p.indexIsLost(ctx) {
+			return fail(rebuildAdvice, "%s: the index of the backups in the store is lost", oneLine(err))
+		}
 		return fail("bctl init makes a repository; or correct --repo or index.url", "%s", oneLine(err))
 	}
 	if err := unix.Access(path, unix.R_OK); err != nil {
@@ -123,7 +127,7 @@ func integrity(ctx context.Context, p *Parts) Result {
 	case err != nil:
 		return indexFailure(err)
 	case len(f.Damage) > 0:
-		return fail("bctl index rebuild", "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
+		return fail(damagedAdvice, "it is damaged: %s", oneLine(errors.New(strings.Join(f.Damage, "; "))))
 	case f.Journal != "wal":
 		return warn("let nothing else but bctl change it", "its journal is %s, not wal", f.Journal)
 	}
@@ -162,6 +166,32 @@ func current(ctx context.Context, p *Parts) Result {
 		return skip("it cannot be compared with the store: %s", oneLine(err))
 	}
 	return ok("it knows all snapshots that the store has")
+}
+
+// pages compares each page of the index with its digest.
+func pages(ctx context.Context, p *Parts) Result {
+	i, err := p.OpenIndex(ctx)
+	if err != nil {
+		return indexFailure(err)
+	}
+	defer i.Close()
+	x, is := i.(*sqliteindex.Index)
+	if !is {
+		return skip("the index is not a SQLite file")
+	}
+	if i.CheckSchema(ctx) != nil {
+		return skip("the index cannot be read: see index.schema")
+	}
+	read, damaged, directories, err := x.CheckPages(ctx)
+	switch {
+	case damaged > 0:
+		return fail("restore finds what other pages have. "+damagedAdvice, "%d of %s do not agree with their digests, of %s", damaged, plural(read, "page"), some(directories))
+	case ctx.Err() != nil:
+		return skip("there are so many that reading them takes longer than this check may; %s are as they were committed", plural(read, "page"))
+	case err != nil:
+		return indexFailure(err)
+	}
+	return ok("all (%d) are as they were committed", read)
 }
 
 // workerKey looks whether the worker key is this repository's.
@@ -225,6 +255,9 @@ func directoryGroup(p *Parts) Group {
 func (d *directoryDoctor) directory(ctx context.Context) Result {
 	var err error
 	if d.s, err = d.p.OpenStore(ctx); err != nil {
+		if id, known := d.p.indexed(ctx); known {
+			return fail("mount the store, or correct --repo or store.url", "%s, and the index is of repository %v: it is not mounted, or elsewhere", oneLine(err), id)
+		}
 		return fail("bctl init makes a repository; or correct --repo or store.url", "%s", oneLine(err))
 	}
 	return ok("%s is there", d.path)
@@ -233,12 +266,16 @@ func (d *directoryDoctor) directory(ctx context.Context) Result {
 func (d *directoryDoctor) repository(ctx context.Context) Result {
 	object, err := repo.ReadObject(ctx, d.s)
 	if errors.Is(err, backup.ErrNoRepository) {
+		if id, known := d.p.indexed(ctx); known {
+			return fail("mount the store, or correct --repo or store.url: nothing can be backed up or restored until then",
+				"there is no repository in it, and the index is of repository %v: it is not mounted, or another store", id)
+		}
 		return warn("bctl init", "there is no repository in it")
 	}
 	if err != nil {
 		return storeFailure(err)
 	}
-	return ok("it holds repository %v", object.ID)
+	return d.p.sameRepository(ctx, object.ID, fmt.Sprintf("it holds repository %v", object.ID))
 }
 
 func (d *directoryDoctor) overwrite(ctx context.Context) Result {

@@ -272,6 +272,9 @@ func schema(ctx context.Context, p *Parts) Result {
 	defer i.Close()
 	if err := i.CheckSchema(ctx); err != nil {
 		advice := "bctl migrate"
+		if _, local := p.Config.IndexPath(); local && errors.Is(err, backup.ErrNoRepository) && p.indexIsLost(ctx) {
+			return fail(rebuildAdvice, "it is empty: the index of the backups in the store is lost")
+		}
 		if reason, forbidden := pgindex.Forbidden(err); forbidden {
 			return fail("let bctl init or bctl migrate give the privileges again, as the admin", "%s", reason)
 		} else if !errors.Is(err, index.ErrSchema) {
@@ -298,7 +301,7 @@ func indexFailure(err error) Result {
 	case errors.Is(err, sqliteindex.ErrDamaged):
 		return fail("bctl index rebuild", "%s", oneLine(err))
 	case errors.Is(err, backup.ErrCorrupt):
-		return fail("restore the index from its last good copy", "%s", oneLine(err))
+		return fail("restore the index from its last good copy; on one machine, move the file away and run bctl index rebuild", "%s", oneLine(err))
 	case errors.Is(err, backup.ErrUnavailable), errors.Is(err, fs.ErrPermission):
 		return fail("find out why it cannot be read", "%s", oneLine(err))
 	}

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,12 +88,27 @@ const (
 
 // A sample is the packs of the shards' last snapshots, those of the newest snapshot first.
 type sample struct {
-	names     []string
+	store     store.Store
 	snapshots int
 	homeless  int  // chunks that are in no pack
 	cut       bool // there are more
-	known     map[string]bool
+	looked    int
+	packs     map[string]*seenPack // by name
+	missing   []string             // packs that have the only copy of something, and are not in the store
+	short     []string             // the same, and not all of the pack is there
 }
+
+// A seenPack is what the store has of a pack.
+type seenPack struct {
+	needBytes, bytes int64
+	missing, told    bool
+}
+
+func (p *seenPack) good() bool { return !p.missing && p.bytes >= p.needBytes }
+
+// lostAdvice is how to get what lost packs had.
+const lostAdvice = "find out what changes the store. Then, on one machine, bctl backup --reread stores again what the trees still have; " +
+	"in a fleet, touch the files. bctl restore names the files that cannot be restored"
 
 func (d *restoreDoctor) packs(ctx context.Context) Result {
 	i, err := d.p.OpenIndex(ctx)
@@ -102,40 +116,65 @@ func (d *restoreDoctor) packs(ctx context.Context) Result {
 		return skip("the index cannot be opened")
 	}
 	defer i.Close()
+	if i.CheckSchema(ctx) != nil {
+		return skip("the index cannot be read: see index.schema")
+	}
 	st, err := d.p.OpenStore(ctx)
 	if err != nil {
 		return skip("the store cannot be opened")
 	}
 	defer st.Close()
+	if _, err := repo.Check(ctx, st, i); errors.Is(err, backup.ErrWrongKey) {
+		return skip("index and store belong to different repositories")
+	}
 	ctx, cancel := context.WithTimeout(ctx, packsWithin)
 	defer cancel()
-	s := &sample{known: map[string]bool{}}
-	if err := s.collect(ctx, i); err != nil && ctx.Err() == nil {
+	s := &sample{store: st, packs: map[string]*seenPack{}}
+	if err := s.collect(ctx, i); err != nil && (ctx.Err() == nil || s.looked == 0) {
+		if errors.Is(err, fs.ErrPermission) {
+			return skip("this user may not look at packs")
+		}
+		var failed *store.Error
+		switch {
+		case errors.As(err, &failed):
+			return storeFailure(err)
+		case errors.Is(err, backup.ErrCorrupt):
+			return skip("the index has damaged pages: see index.pages")
+		}
 		return indexFailure(err)
 	}
-	missing, looked, err := s.missing(ctx, st)
+	return s.verdict(ctx.Err() != nil, d.p.lostRowsAdvice())
+}
+
+// lostRowsAdvice is how to get rows back that the index has lost.
+func (p *Parts) lostRowsAdvice() string {
+	if path, local := p.Config.IndexPath(); local {
+		return "move " + path + " away and run bctl index rebuild: the copy in the store may be whole"
+	}
+	return "restore the database from its last good dump"
+}
+
+// verdict says what was seen of the packs.
+func (s *sample) verdict(interrupted bool, lostRowsAdvice string) Result {
 	need := fmt.Sprintf("that the last snapshots of %s need", plural(s.snapshots, "shard"))
 	var v verdict
+	if len(s.missing) > 0 {
+		v.add(fail(lostAdvice, "%d of %d packs %s are not in the store: %s", len(s.missing), s.looked, need, some(s.missing)))
+	}
+	if len(s.short) > 0 {
+		v.add(fail(lostAdvice, "%d of %d packs %s are shorter in the store than they were stored: %s", len(s.short), s.looked, need, some(s.short)))
+	}
 	switch {
-	case len(missing) > 0:
-		v.add(fail("find out what deletes there; bctl restore names the files that are lost with them", "%d of %d packs %s are not in the store: %s", len(missing), looked, need, some(missing)))
-	case errors.Is(err, fs.ErrPermission):
-		return skip("this user may not look at packs")
-	case err != nil && (ctx.Err() == nil || looked == 0):
-		return storeFailure(err)
+	case len(s.missing)+len(s.short) > 0:
 	case s.snapshots == 0:
 		return skip("there is no snapshot yet")
-	case s.cut || ctx.Err() != nil:
-		v.ok("%s %s are in the store; there are more, which were not looked for", plural(looked, "pack"), need)
+	case s.cut || interrupted:
+		v.ok("%s %s are in the store; there are more, which were not looked for", plural(s.looked, "pack"), need)
 	default:
-		v.ok("all packs (%d) %s are in the store", looked, need)
+		v.ok("all packs (%d) %s are in the store", s.looked, need)
 	}
 	if s.homeless > 0 {
-		advice := "restore the database from its last good dump"
-		if path, local := d.p.Config.IndexPath(); local {
-			advice = "move " + path + " away and run bctl index rebuild: the copy in the store may be whole"
-		}
-		v.add(fail(advice, "the index has no pack for %s %s", plural(s.homeless, "chunk"), need))
+		v.add(fail(lostRowsAdvice, "the index has no pack for %s %s", plural(s.homeless, "chunk"), need))
 	}
 	return v.result()
 }
@@ -170,7 +209,7 @@ func (s *sample) collect(ctx context.Context, i index.Index) error {
 				}
 				chunks = chunks[:0]
 			}
-			if pages++; pages >= maxSampledPages || len(s.names) >= maxSampled {
+			if pages++; pages >= maxSampledPages || len(s.packs) >= maxSampled {
 				s.cut = true
 				break
 			}
@@ -196,46 +235,99 @@ func appendChunks(chunks []backup.ChunkID, page *backup.Page) []backup.ChunkID {
 	return chunks
 }
 
+// locate looks at the packs that chunks are in. A pack that is lost counts where no
+// other pack has the chunk.
 func (s *sample) locate(ctx context.Context, i index.Index, chunks []backup.ChunkID) error {
 	for group := range slices.Chunk(chunks, locateAtATime) {
 		locations, err := i.LocateAll(ctx, group)
 		if err != nil {
 			return err
 		}
-		for _, l := range locations {
-			if l == (index.Location{}) {
+		if err := s.look(ctx, locations); err != nil {
+			return err
+		}
+		var again []backup.ChunkID
+		for n, l := range locations {
+			switch pack := s.packs[objectOf(l)]; {
+			case l == index.Location{}:
 				s.homeless++
-				continue
+			case pack != nil && !pack.good():
+				again = append(again, group[n])
 			}
-			if name := store.PackName(l.Snapshot, l.Object); !s.known[name] {
-				s.known[name] = true
-				s.names = append(s.names, name)
+		}
+		if err := s.elsewhere(ctx, i, again); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elsewhere looks for other packs that have the chunks.
+func (s *sample) elsewhere(ctx context.Context, i index.Index, chunks []backup.ChunkID) error {
+	if len(chunks) == 0 {
+		return nil
+	}
+	places, err := i.LocateAllCopies(ctx, chunks)
+	if err != nil {
+		return err
+	}
+	if err := s.look(ctx, slices.Concat(places...)); err != nil {
+		return err
+	}
+	for _, places := range places {
+		if !slices.ContainsFunc(places, func(l index.Location) bool { p := s.packs[objectOf(l)]; return p == nil || p.good() }) {
+			for _, l := range places {
+				s.tell(objectOf(l))
 			}
 		}
 	}
 	return nil
 }
 
-// missing returns the packs that the store does not have, and how many it was asked for.
-func (s *sample) missing(ctx context.Context, st store.Store) (names []string, looked int, err error) {
+func (s *sample) tell(name string) {
+	switch p := s.packs[name]; {
+	case p.told:
+	case p.missing:
+		s.missing = append(s.missing, name)
+	default:
+		s.short = append(s.short, name)
+	}
+	s.packs[name].told = true
+}
+
+func objectOf(l index.Location) string { return store.PackName(l.Snapshot, l.Object) }
+
+// look asks the store for packs that it was not asked for yet, until there are enough.
+func (s *sample) look(ctx context.Context, at []index.Location) error {
+	asked := map[string]*seenPack{}
+	for _, l := range at {
+		name := objectOf(l)
+		if l == (index.Location{}) || s.packs[name] != nil || asked[name] != nil {
+			continue
+		}
+		if len(s.packs)+len(asked) >= maxSampled {
+			s.cut = true
+			break
+		}
+		asked[name] = &seenPack{needBytes: l.Offset + l.Bytes}
+	}
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(statsAtATime)
-	for _, name := range s.names[:min(len(s.names), maxSampled)] {
-		g.Go(func() error {
-			_, err := st.Stat(ctx, name)
-			mu.Lock()
-			defer mu.Unlock()
+	for name, p := range asked {
+		g.Go(func() (err error) {
+			p.bytes, err = s.store.Stat(ctx, name)
 			if errors.Is(err, backup.ErrNotFound) {
-				names, err = append(names, name), nil
+				p.missing, err = true, nil
 			}
 			if err == nil {
-				looked++
+				mu.Lock()
+				defer mu.Unlock()
+				s.packs[name] = p
+				s.looked++
 			}
 			return err
 		})
 	}
-	err = g.Wait()
-	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(slices.Index(s.names, a), slices.Index(s.names, b)) })
-	return names, looked, err
+	return g.Wait()
 }

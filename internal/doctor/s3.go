@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/url"
@@ -112,7 +113,7 @@ func (d *s3Doctor) credentials(ctx context.Context) Result {
 	refusal, refused := s3store.Refused(err)
 	switch {
 	case err == nil:
-		return ok("known, and %v holds repository %v", d.s3, object.ID)
+		return d.p.sameRepository(ctx, object.ID, fmt.Sprintf("known, and %v holds repository %v", d.s3, object.ID))
 	case refused && refusal.Known && !d.p.is(installation.Operator, installation.Committer):
 		return ok("known; reading the repository object is not allowed, nor needed by %s", d.p.whom())
 	case refused && refusal.Known:
@@ -120,6 +121,10 @@ func (d *s3Doctor) credentials(ctx context.Context) Result {
 	case refused:
 		return fail("correct the credentials in the settings of store, and the clock", "%s", refusal.Reason)
 	case errors.Is(err, backup.ErrNoRepository) && d.bucket(ctx):
+		if id, known := d.p.indexed(ctx); known {
+			return fail("correct store.url: nothing can be backed up or restored until then",
+				"known, and the bucket is there, but holds no repository there, and the index is of repository %v", id)
+		}
 		return warn("bctl init", "known, and the bucket is there, but holds no repository")
 	case errors.Is(err, backup.ErrNoRepository):
 		return fail("make the bucket, or correct store.url", "%s", oneLine(err))

@@ -25,6 +25,11 @@ type Index interface {
 // names the signer that has signed the store's object.
 func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	o, err := ReadObject(ctx, s)
+	if errors.Is(err, backup.ErrNoRepository) {
+		if r, indexErr := i.Repository(ctx); indexErr == nil {
+			return o, StoreGone(s.String(), r.ID)
+		}
+	}
 	if err != nil {
 		return o, err
 	}
@@ -43,6 +48,11 @@ func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	}
 	err = o.CheckSigner(seal.Signer(r.Signer), "the index")
 	return o, err
+}
+
+// StoreGone is the error where the index knows a repository that is not where the store should be.
+func StoreGone(at string, indexed backup.RepositoryID) error {
+	return fmt.Errorf("%w in %v, and the index is of repository %v: the store is not mounted, or is elsewhere (--repo, store.url)", backup.ErrNoRepository, at, indexed)
 }
 
 // LostIndex returns an error that wraps ErrIndexLost where the store holds

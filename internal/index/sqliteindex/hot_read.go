@@ -93,10 +93,15 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 }
 
 func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
+	return scanPageAfter(rows, listing)
+}
+
+// scanPageAfter is scanPage where other columns come first.
+func scanPageAfter(rows *sql.Rows, listing bool, before ...any) (entindex.PageRow, error) {
 	var p entindex.PageRow
 	var directory, fingerprint, digest []byte
 	var inode int64
-	targets := []any{&p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &digest, &inode}
+	targets := slices.Concat(before, []any{&p.Shard, &directory, &p.Key, &p.PathKey, &fingerprint, &digest, &inode})
 	if listing {
 		targets = append(targets, &p.Listing)
 	}

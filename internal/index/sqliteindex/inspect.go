@@ -2,8 +2,13 @@ package sqliteindex
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/listing"
 )
 
 // Facts are what there is to know of the file.
@@ -12,13 +17,14 @@ type Facts struct {
 	Version   string // of SQLite
 	SizeBytes int64  // with what is not checkpointed
 	Journal   string
-	Damage    []string // what PRAGMA quick_check has to say, at most a few lines; empty: it is whole
+	Damage    []string // what PRAGMA integrity_check has to say, at most a few lines; empty: it is whole
 }
 
 // maxDamage is how many lines of damage are read.
 const maxDamage = 5
 
-// Inspect reads all of the file, to see whether it is whole.
+// Inspect reads all of the file, to see whether it is whole: tables, and that their
+// indexes have the same rows (quick_check would not look at that).
 func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 	b := x.backend
 	f := Facts{Path: b.path}
@@ -34,7 +40,7 @@ func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 	if f.Journal, err = b.journal(ctx); err != nil {
 		return f, b.Wrap(err)
 	}
-	rows, err := b.readers.QueryContext(ctx, fmt.Sprintf("PRAGMA quick_check(%d)", maxDamage))
+	rows, err := b.readers.QueryContext(ctx, fmt.Sprintf("PRAGMA integrity_check(%d)", maxDamage))
 	if err != nil {
 		return f, b.Wrap(err)
 	}
@@ -49,6 +55,35 @@ func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 		}
 	}
 	return f, b.Wrap(rows.Err())
+}
+
+// CheckPages reads all versions of pages, one at a time, and returns how many there are, how many of these
+// do not agree with their digests, and the directories of the first few of those.
+func (x *Index) CheckPages(ctx context.Context) (pages, damaged int, directories []string, err error) {
+	b := x.backend
+	rows, err := b.readers.QueryContext(ctx, "SELECT (SELECT name FROM shards WHERE id = shard), "+pageColumns+", listing FROM pages NOT INDEXED")
+	if err != nil {
+		return 0, 0, nil, b.Wrap(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var shard sql.NullString
+		p, err := scanPageAfter(rows, true, &shard)
+		if err != nil {
+			return pages, damaged, directories, b.Wrap(err)
+		}
+		pages++
+		path, err := backup.PathOfKey(p.PathKey)
+		v := backup.PageVersion{Path: path, Key: p.Key, Fingerprint: p.Fingerprint, Inode: p.Inode, Listing: p.Listing}
+		if err == nil && p.Directory == listing.DirectoryID(path) && listing.Digest(&v) == p.Digest {
+			continue
+		}
+		damaged++
+		if name := shard.String + "/" + path; len(directories) < maxDamage && !slices.Contains(directories, name) {
+			directories = append(directories, name)
+		}
+	}
+	return pages, damaged, directories, b.Wrap(rows.Err())
 }
 
 // journal returns the mode that the database is in.

@@ -107,6 +107,9 @@ func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error
 	if err != nil {
 		return 0, false, err
 	}
+	if _, damaged, _, err := i.CheckPages(ctx); err != nil || damaged > 0 {
+		return 0, false, err
+	}
 	unknown, err := repo.Unknown(ctx, r.store, i)
 	return len(unknown), true, err
 }
@@ -127,6 +130,12 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	defer i.Close()
 	if _, _, err := i.Migrate(ctx); err != nil {
 		return err
+	}
+	switch _, damaged, directories, err := i.CheckPages(ctx); {
+	case err != nil:
+		return err
+	case damaged > 0:
+		r.app.note("%s has %s that do not agree with their digests, of %s; a restore names these directories", path, counted(damaged, "page"), some(directories, ", "))
 	}
 	unknown, err := repo.Unknown(ctx, r.store, i)
 	if err != nil {

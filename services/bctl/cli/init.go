@@ -63,6 +63,9 @@ func (c *initCommand) run(ctx context.Context) error {
 		return wrongSetting(err)
 	}
 	defer i.Close()
+	if err := c.lostStore(ctx, i); err != nil {
+		return err
+	}
 	s, err := wire.OpenStore(ctx, a.cfg, true, a.log)
 	if err != nil {
 		return wrongSetting(err)
@@ -98,6 +101,19 @@ func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 		return wrongSetting(err)
 	}
 	return nil
+}
+
+// lostStore returns an error where the index is of a repository whose store is not
+// there: one that init makes would be in its way, once it is mounted.
+func (c *initCommand) lostStore(ctx context.Context, i index.Index) error {
+	s, err := wire.OpenStore(ctx, c.app.cfg, false, c.app.log)
+	if err == nil {
+		return s.Close()
+	}
+	if gone := c.app.storeGone(ctx, i, err); gone != err { //nolint:errorlint // it is that very error, or not
+		return gone
+	}
+	return nil // to be made
 }
 
 // report says what was made, and what to keep elsewhere.

@@ -85,6 +85,19 @@ func (a *app) withIndex(ctx context.Context, to access, do func(index.Index) err
 	return do(i)
 }
 
+// storeGone returns err, or, where that says that there is no store and the index knows of one, that it is gone.
+func (a *app) storeGone(ctx context.Context, i index.Index, err error) error {
+	path, local := a.cfg.StorePath()
+	if !local || !errors.Is(err, backup.ErrNoRepository) {
+		return err
+	}
+	r, indexErr := i.Repository(ctx)
+	if indexErr != nil {
+		return err
+	}
+	return repo.StoreGone("directory "+path, r.ID)
+}
+
 // A repository is an index and a store that belong together.
 type repository struct {
 	index  index.Index
@@ -104,6 +117,7 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	}
 	s, err := wire.OpenStore(ctx, a.cfg, false, a.log)
 	if err != nil {
+		err = a.storeGone(ctx, i, err)
 		i.Close()
 		return nil, wrongSetting(err)
 	}

@@ -70,7 +70,7 @@ func (s *Service) dedup(ctx context.Context, w *window) (fresh []windowChunk, er
 		if found, err = s.Index.Locate(ctx, ask); err != nil {
 			return nil, err
 		}
-		if err = s.believe(ctx, ask, found); err != nil {
+		if err := s.believe(ctx, ask, found); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,52 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/repo"
+)
+
+// Whether index and store are there together, and belong to each other.
+
+const (
+	rebuildAdvice = "put the file back, or run bctl index rebuild: it makes the index again from the copy in the store"
+	damagedAdvice = "bctl index rebuild makes it again from the copy in the store"
+)
+
+// indexed returns the repository that the index is of; false where it is not known.
+func (p *Parts) indexed(ctx context.Context) (backup.RepositoryID, bool) {
+	if p.Config.Index.URL == "" {
+		return backup.RepositoryID{}, false
+	}
+	i, err := p.OpenIndex(ctx)
+	if err != nil {
+		return backup.RepositoryID{}, false
+	}
+	defer i.Close()
+	r, err := i.Repository(ctx)
+	return r.ID, err == nil
+}
+
+// sameRepository compares the repository that the store holds with that of the index, where it is known.
+func (p *Parts) sameRepository(ctx context.Context, stored backup.RepositoryID, good string) Result {
+	if id, known := p.indexed(ctx); known && id != stored {
+		return fail("name the index and the store of one repository (--repo, or index.url and store.url)",
+			"index and store belong to different repositories: the store holds %v, and the index is of %v", stored, id)
+	}
+	return ok("%s", good)
+}
+
+// indexIsLost reports whether the store holds backups, so that an index that is not there is lost.
+func (p *Parts) indexIsLost(ctx context.Context) bool {
+	if p.Config.Store.URL == "" {
+		return false
+	}
+	s, err := p.OpenStore(ctx)
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	return errors.Is(repo.LostIndex(ctx, s), repo.ErrIndexLost)
+}
