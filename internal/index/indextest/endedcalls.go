@@ -24,12 +24,12 @@ func testEndedCalls(t *testing.T, fresh func(testing.TB) Database) {
 	started := time.Now()
 	f.must(begin(f.ctx))
 	step := time.Since(started) / 25
-	for n := range time.Duration(50) {
-		ctx, cancel := context.WithTimeout(f.ctx, n*step)
+	for after := time.Duration(0); after < 50*step; after += step {
+		ctx, cancel := context.WithTimeout(f.ctx, after)
 		err := begin(ctx)
 		cancel()
 		if err != nil && !errors.Is(err, backup.ErrRunning) && !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("ended after %v: %v", n*step, err)
+			t.Fatalf("ended after %v: %v", after, err)
 		}
 	}
 }
