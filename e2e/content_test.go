@@ -69,7 +69,7 @@ func TestNothingShowsWithoutAnIdentity(t *testing.T) {
 	}
 	restored := filepath.Join(t.TempDir(), "restored")
 	expect(t, repo.Run("restore", "latest", "--target", restored), 12, "identity", identities[0])
-	expect(t, repo.Run("restore", "latest", "--target", restored, "--identity", filepath.Join(repo.Dir, "worker.key")), 1, "worker.key", "identity file")
+	expect(t, repo.Run("restore", "latest", "--target", restored, "--identity", filepath.Join(repo.Dir, "worker.key")), 12, "worker.key", "identity file")
 	if _, err := os.Lstat(restored); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something was restored: %v", err)
 	}

@@ -297,7 +297,8 @@ func TestFileVanishesBeforeItIsRead(t *testing.T) {
 	f.Service("reader")
 	out := backup.Wait()
 	expect(t, out, 0)
-	restored := f.Restore("latest")
+	restored := filepath.Join(t.TempDir(), "restored")
+	expect(t, f.Run("restore", "latest", "--target", restored), 3, "moved: backup: it was renamed")
 	for name, want := range map[string]string{"stays": "stays", "grown": "longer than it was"} {
 		if got, err := os.ReadFile(filepath.Join(restored, name)); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v", name, got, err)

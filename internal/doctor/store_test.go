@@ -98,8 +98,8 @@ func TestS3Broken(t *testing.T) {
 	s := inS3(t, server)
 	t.Run("no repository", func(t *testing.T) {
 		found := examine(t, s.with(settings{"BCTL_STORE": s["BCTL_STORE"] + "-other"}), "", "store")
-		found.want(t, "store.credentials", doctor.Warning, "holds no repository", "bctl init")
-		found.onlyFails(t)
+		found.want(t, "store.credentials", doctor.Failure, "holds no repository", "correct store.url")
+		found.onlyFails(t, "store.credentials")
 	})
 	t.Run("no bucket", func(t *testing.T) {
 		found := examine(t, s.with(settings{"BCTL_STORE": "s3://there-is-none"}), "", "store")
@@ -355,7 +355,7 @@ func TestOnThisMachine(t *testing.T) {
 	})
 	t.Run("an empty store", func(t *testing.T) {
 		s := repository(t).with(settings{"BCTL_STORE": t.TempDir()})
-		examine(t, s, "", "store").want(t, "store.repository", doctor.Warning, "bctl init")
+		examine(t, s, "", "store").want(t, "store.repository", doctor.Failure, "not mounted, or another store", "correct --repo or store.url")
 	})
 	t.Run("index for all to read", func(t *testing.T) {
 		s := repository(t)

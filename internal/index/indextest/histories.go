@@ -207,7 +207,7 @@ func (f *fixture) check(name string, m *shardModel, committed []committedModel) 
 		got := model{}
 		for p, err := range f.x.Pages(f.ctx, c.ID, "") {
 			f.must(err)
-			got[backup.PageName{Path: p.Path, Key: p.Key}] = p
+			got[backup.PageName{Path: p.Path, Key: p.Key}] = asPut(f, p)
 		}
 		if !reflect.DeepEqual(got, c.pages) {
 			f.Fatalf("%s: snapshot %d has %v, want %v", name, c.Number, got, c.pages)

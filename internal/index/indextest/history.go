@@ -13,6 +13,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
@@ -161,7 +162,7 @@ func (h *history) check() {
 		want := slices.SortedFunc(maps.Values(c.pages), comparePages)
 		got := h.fixture.pages(c.Snapshot, "")
 		for i := range got {
-			got[i].Listing = append([]byte{}, got[i].Listing...)
+			got[i] = asPut(h.r, got[i])
 		}
 		if len(got) != len(want) {
 			h.r.Fatalf("snapshot %d has %d pages %q, want %d %q", c.Number, len(got), paths(got), len(want), paths(want))
@@ -179,6 +180,17 @@ func (h *history) check() {
 	}
 }
 
+// asPut returns a page that the index has given as it was put: without the digest,
+// which must agree with it.
+func asPut(r rapid.TB, p backup.PageVersion) backup.PageVersion {
+	r.Helper()
+	if p.Digest != listing.Digest(&p) {
+		r.Fatalf("page %+v has not the digest that it should have", p)
+	}
+	p.Digest, p.Listing = backup.PageDigest{}, append([]byte{}, p.Listing...)
+	return p
+}
+
 // checkChanges compares a snapshot's changes with the difference of the models.
 func (h *history) checkChanges(s backup.Snapshot, before, next model) {
 	var ended int
@@ -194,8 +206,7 @@ func (h *history) checkChanges(s backup.Snapshot, before, next model) {
 		if ended > 0 {
 			h.r.Fatal("a change that begins after one that ends")
 		}
-		c.Listing = append([]byte{}, c.Listing...)
-		began[name] = c.PageVersion
+		began[name] = asPut(h.r, c.PageVersion)
 	}
 	maps.Copy(state, began)
 	if !reflect.DeepEqual(state, next) {
