@@ -41,7 +41,11 @@ func TestOneStatAnEntry(t *testing.T) {
 	if n := more("statx"); n != all-1+looks {
 		t.Errorf("%d stat calls for %d entries and %d looks at the root; %v, without entries %v", n, all-1, looks, calls, own)
 	}
-	slack := 20 + 20*tasks // SQLite's own look at its files differs a little
+	// How often SQLite looks at its own files depends on how long the backup takes. One look per directory would show.
+	slack := 100 + 20*tasks
+	if slack >= directories+20*tasks {
+		t.Fatalf("%d directories are too few to tell from SQLite's calls", directories)
+	}
 	if n := more("stat", "lstat", "fstat", "newfstatat"); n > slack {
 		t.Errorf("%d stat calls of other kinds; %v, without entries %v", n, calls, own)
 	}
