@@ -52,8 +52,8 @@ type Unplanned struct {
 // where the term has ended. A shard's plan is dropped, which makes it Unplanned, when its binding changes and
 // when a snapshot of it ends, whoever began that.
 type Scheduling interface {
-	// Labels returns the labels of all filers that are not retired.
-	Labels(ctx context.Context) (map[backup.FilerID]map[string]string, error)
+	// FilersToSchedule returns all filers that are not retired, with their labels and sites; other fields are not set.
+	FilersToSchedule(ctx context.Context) ([]backup.Filer, error)
 	// Bind gives the shards of filers their policies; filers that are not named keep theirs. It returns how many
 	// shards have another policy, or another revision of it, than before.
 	Bind(ctx context.Context, t Term, bound map[backup.FilerID]Binding) (int, error)

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -194,7 +195,7 @@ func TestPick(t *testing.T) {
 		return Candidate{Shard: shard, Filer: filer, Due: now, Deadline: now.Add(time.Duration(minutes) * time.Minute)}
 	}
 	all := []Candidate{candidate(1, 1, 30), candidate(2, 1, 10), candidate(3, 1, 20), candidate(4, 2, 40), candidate(5, 3, 50)}
-	picked := Pick(all, map[backup.FilerID]int{1: 1, 9: 1}, Limits{Running: 5, RunningPerFiler: 2})
+	picked := Pick(all, []Running{{Filer: 1, Snapshots: 1}, {Filer: 9, Snapshots: 1}}, Limits{Running: 5, RunningPerFiler: 2})
 	var shards []backup.ShardID
 	for _, c := range picked {
 		shards = append(shards, c.Shard)
@@ -204,5 +205,22 @@ func TestPick(t *testing.T) {
 	}
 	if len(Pick(all, nil, Limits{})) != len(all) {
 		t.Error("no limits: all")
+	}
+}
+
+// A site has its own places: one that is full keeps no other waiting.
+func TestPickPerSite(t *testing.T) {
+	now := at(t, "2026-01-10T02:00:00Z")
+	candidate := func(shard backup.ShardID, site string) Candidate {
+		return Candidate{Shard: shard, Filer: backup.FilerID(shard), Site: site, Due: now, Deadline: now.Add(time.Duration(shard) * time.Minute)}
+	}
+	all := []Candidate{candidate(1, "dead"), candidate(2, "dead"), candidate(3, "oslo"), candidate(4, "paris"), candidate(5, "oslo"), candidate(6, "oslo")}
+	running := []Running{{Filer: 90, Site: "dead", Snapshots: 2}, {Filer: 91, Site: "dead", Snapshots: 1}, {Filer: 92, Site: "paris", Snapshots: 1}}
+	var shards []backup.ShardID
+	for _, c := range Pick(all, running, Limits{Running: 2}) {
+		shards = append(shards, c.Shard)
+	}
+	if !slices.Equal(shards, []backup.ShardID{3, 4, 5}) {
+		t.Errorf("picked %v, want 3 and 5, for which oslo has places, and 4", shards)
 	}
 }

@@ -36,17 +36,17 @@ func toPlan(row *ent.Shard) index.Plan {
 	}
 }
 
-// Labels implements index.Scheduling.
-func (x *Index) Labels(ctx context.Context) (map[backup.FilerID]map[string]string, error) {
-	rows, err := x.Backend.Client().Filer.Query().Where(filer.Retired(false)).Select(filer.FieldID, filer.FieldLabels).All(ctx)
+// FilersToSchedule implements index.Scheduling.
+func (x *Index) FilersToSchedule(ctx context.Context) ([]backup.Filer, error) {
+	rows, err := x.Backend.Client().Filer.Query().Where(filer.Retired(false)).Select(filer.FieldID, filer.FieldLabels, filer.FieldSite).All(ctx)
 	if err != nil {
 		return nil, x.Backend.Wrap(err)
 	}
-	labels := make(map[backup.FilerID]map[string]string, len(rows))
-	for _, row := range rows {
-		labels[backup.FilerID(row.ID)] = row.Labels
+	filers := make([]backup.Filer, len(rows))
+	for i, row := range rows {
+		filers[i] = backup.Filer{ID: backup.FilerID(row.ID), Labels: row.Labels, Site: row.Site}
 	}
-	return labels, nil
+	return filers, nil
 }
 
 // bindingRow is a filer's Binding as Bind sends it to the database.

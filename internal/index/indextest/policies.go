@@ -2,6 +2,7 @@ package indextest
 
 import (
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -102,10 +103,11 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	f.addFiler(backup.Filer{Name: "nas", Labels: map[string]string{"tier": "gold"}})
 	second, err := f.x.AddShard(f.ctx, backup.Shard{Filer: f.shard.Filer, Name: "second", Source: "posix:///second"})
 	f.must(err)
-	labels, err := f.x.Labels(f.ctx)
+	filers, err := f.x.FilersToSchedule(f.ctx)
 	f.must(err)
-	if len(labels) != 2 || labels[f.shard.Filer]["tier"] != "gold" {
-		t.Fatalf("labels %v, want those of two filers", labels)
+	of := slices.IndexFunc(filers, func(filer backup.Filer) bool { return filer.ID == f.shard.Filer })
+	if len(filers) != 2 || filers[of].Labels["tier"] != "gold" || filers[of].Site != backup.DefaultSite {
+		t.Fatalf("filers %+v, want two with their labels and sites", filers)
 	}
 	term := f.lead("scheduler", "a", time.Hour, true)
 	p := f.setPolicy(backup.Policy{Name: "nightly", Schedule: "@daily", Selection: backup.Selection{Exclude: []string{"*.bak"}}})

@@ -11,7 +11,7 @@
 //	plan    shards without a plan get one: when they are due, and until when they want a
 //	        good snapshot
 //	choose  of the shards that are due, whose policies are not paused and have a window now, those with
-//	        the nearest deadlines, within the limits of running snapshots
+//	        the nearest deadlines, within the limits of running snapshots, which each site has to itself
 //	begin   each, in a transaction of its own
 //
 // Nothing is remembered from tick to tick, but for schedules that were parsed: what a policy, a filer or a shard

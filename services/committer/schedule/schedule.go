@@ -30,7 +30,7 @@ type Options struct {
 	Tick   time.Duration
 	// Term is how long nobody leads after the leader has died; several times Tick.
 	Term   time.Duration
-	Limits policy.Limits    // of the snapshots that run at a time, whoever began them
+	Limits policy.Limits    // per site and per filer, of the snapshots that run at a time, whoever began them
 	Now    func() time.Time // time.Now where nil
 	Log    *slog.Logger
 
@@ -165,13 +165,17 @@ func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
 		return err
 	}
 	s.parse(policies)
-	if err := s.bind(ctx, term, policies); err != nil {
+	filers, err := s.index.FilersToSchedule(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.bind(ctx, term, filers, policies); err != nil {
 		return err
 	}
 	if err := s.plan(ctx, term); err != nil {
 		return err
 	}
-	if err := s.begin(ctx, term); err != nil {
+	if err := s.begin(ctx, term, filers); err != nil {
 		return err
 	}
 	s.opts.Metrics.Passed(s.opts.Now())
@@ -198,15 +202,11 @@ func (s *Scheduler) parse(policies []backup.Policy) {
 	s.opts.Metrics.Policies(len(parsed), len(policies)-len(parsed))
 }
 
-func (s *Scheduler) bind(ctx context.Context, term index.Term, policies []backup.Policy) error {
-	labels, err := s.index.Labels(ctx)
-	if err != nil {
-		return err
-	}
-	bound := make(map[backup.FilerID]index.Binding, len(labels))
-	for filer, of := range labels {
-		p, _ := policy.For(of, policies)
-		bound[filer] = index.Binding{Policy: p.ID, Revision: p.Revision}
+func (s *Scheduler) bind(ctx context.Context, term index.Term, filers []backup.Filer, policies []backup.Policy) error {
+	bound := make(map[backup.FilerID]index.Binding, len(filers))
+	for i := range filers {
+		p, _ := policy.For(filers[i].Labels, policies)
+		bound[filers[i].ID] = index.Binding{Policy: p.ID, Revision: p.Revision}
 	}
 	changed, err := s.index.Bind(ctx, term, bound)
 	if changed > 0 {
@@ -256,7 +256,7 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 }
 
 // begin begins what is due and may be begun.
-func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
+func (s *Scheduler) begin(ctx context.Context, term index.Term, filers []backup.Filer) error {
 	now := s.opts.Now()
 	open := s.ids(func(t timetable) bool { return !t.Paused && t.Allowed(now) })
 	if len(open) == 0 {
@@ -267,13 +267,21 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
 	if err != nil {
 		return err
 	}
+	sites := make(map[backup.FilerID]string, len(filers))
+	for i := range filers {
+		sites[filers[i].ID] = filers[i].Site
+	}
 	candidates := make([]policy.Candidate, len(due))
 	plans := make(map[backup.ShardID]index.Plan, len(due))
 	for i, p := range due {
-		candidates[i] = policy.Candidate{Shard: p.Shard, Filer: p.Filer, Due: p.Due, Deadline: p.Deadline}
+		candidates[i] = policy.Candidate{Shard: p.Shard, Filer: p.Filer, Site: sites[p.Filer], Due: p.Due, Deadline: p.Deadline}
 		plans[p.Shard] = p
 	}
-	picked := policy.Pick(candidates, running, s.opts.Limits)
+	busy := make([]policy.Running, 0, len(running))
+	for filer, n := range running {
+		busy = append(busy, policy.Running{Filer: filer, Site: sites[filer], Snapshots: n})
+	}
+	picked := policy.Pick(candidates, busy, s.opts.Limits)
 	s.opts.Metrics.Waiting(len(candidates) - len(picked))
 	for _, c := range picked {
 		s.beat.Moved()

@@ -172,6 +172,46 @@ func TestScheduler(t *testing.T) {
 	f.tick(s)
 }
 
+// A site whose workers have died keeps its places, with snapshots that nobody has taken and with
+// one that is half done. The shards of other sites are begun as if it were not there.
+func TestDeadSite(t *testing.T) {
+	f := newFixture(t)
+	for _, name := range []string{"a", "b", "c"} {
+		filer, err := f.idx.AddFiler(f.ctx, backup.Filer{Name: "oslo " + name, Site: "oslo"})
+		f.must(err)
+		_, err = f.idx.AddShard(f.ctx, backup.Shard{Filer: filer.ID, Name: name, Source: "posix:///" + name})
+		f.must(err)
+	}
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	s := f.scheduler(f.idx, policy.Limits{Running: 2, RunningPerFiler: 1})
+	f.tick(s, "a", "b")
+	half := f.shard("a").Running
+	tasks, err := f.idx.ClaimTasks(f.ctx, index.Claim{Snapshots: []backup.SnapshotID{half}, Lease: time.Hour, Limit: 1, Now: f.now})
+	f.must(err)
+	_, err = f.idx.Apply(f.ctx, []index.Result{{Slice: &backup.SliceWalked{
+		Snapshot: half, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true, Children: []backup.Child{{Directories: []string{"sub"}}},
+	}}})
+	f.must(err)
+	if snap, err := f.idx.Snapshot(f.ctx, half); err != nil || snap.TasksSettled != 1 || snap.Complete() {
+		t.Fatalf("%+v, %v: want it half done", snap, err)
+	}
+
+	f.filer("x1", nil, "d")
+	f.filer("x2", nil, "e")
+	f.filer("x3", nil, "f")
+	f.tick(s, "a", "b", "d", "e")
+	f.finish("d")
+	f.tick(s, "a", "b", "e", "f")
+	f.finish("e", "f")
+	for range 10 {
+		f.now = f.now.Add(24 * time.Hour)
+		f.tick(s, "a", "b", "d", "e")
+		f.finish("d")
+		f.tick(s, "a", "b", "e", "f")
+		f.finish("e", "f")
+	}
+}
+
 func TestWindowsAndPauses(t *testing.T) {
 	f := newFixture(t)
 	f.filer("nas", nil, "a", "b")

@@ -133,8 +133,11 @@ func (w *world) Sites(context.Context) ([]string, error) { return nil, nil }
 
 func (w *world) ListPolicies(context.Context) ([]backup.Policy, error) { return w.policies, nil }
 
-func (w *world) Labels(context.Context) (map[backup.FilerID]map[string]string, error) {
-	return w.filers, nil
+func (w *world) FilersToSchedule(context.Context) (filers []backup.Filer, err error) {
+	for id, labels := range w.filers {
+		filers = append(filers, backup.Filer{ID: id, Labels: labels})
+	}
+	return filers, nil
 }
 
 func (w *world) Bind(_ context.Context, t index.Term, bound map[backup.FilerID]index.Binding) (changed int, err error) {
