@@ -96,7 +96,7 @@ type Service struct {
 	mu       sync.Mutex
 	leads    bool // it is the keeper
 	governor *governor
-	stalled  map[backup.FilerID]telemetry.Stalled // as workers last reported
+	held     map[backup.FilerID]telemetry.Held // as workers last reported
 
 	times times
 
