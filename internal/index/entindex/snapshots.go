@@ -59,7 +59,11 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 		if !ent.IsNotFound(err) {
 			return err
 		}
-		if err := tx.insertSnapshot(ctx, shard, s, stamp(now)); err != nil {
+		started, err := tx.at(ctx, now)
+		if err != nil {
+			return err
+		}
+		if err := tx.insertSnapshot(ctx, shard, s, started); err != nil {
 			return err
 		}
 		if tx.TellBegun != "" {
@@ -207,6 +211,10 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if row.State != string(backup.Running) || !s.complete() {
 			return fmt.Errorf("snapshot %s, running and complete: %w", id, backup.ErrNotFound)
 		}
+		ended, err := tx.at(ctx, now)
+		if err != nil {
+			return err
+		}
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
 			return err
 		}
@@ -223,7 +231,7 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err := shard.Exec(ctx); err != nil {
 			return err
 		}
-		end := tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(stamp(now)).SetEnded(stamp(now)).
+		end := tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(ended).SetEnded(ended).
 			SetSegmentParts(segment.Parts).SetCheckpoint(segment.Checkpoint).SetPages(pages.Pages).SetPagesSum(pages.Sum[:])
 		if segment.Parts > 0 {
 			end.SetSegment(uuid.UUID(segment.Attempt))
@@ -255,6 +263,10 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 		default:
 			return fmt.Errorf("running snapshot %s: %w", id, backup.ErrNotFound)
 		}
+		ended, err := tx.at(ctx, now)
+		if err != nil {
+			return err
+		}
 		left, err := tx.Hot.SetAside(ctx, backup.ShardID(row.ShardID), backup.SnapshotNumber(row.Number))
 		if err != nil {
 			return err
@@ -270,7 +282,7 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 		if err := shard.Exec(ctx); err != nil {
 			return err
 		}
-		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).SetEnded(stamp(now)).Exec(ctx)
+		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).SetEnded(ended).Exec(ctx)
 	})
 }
 

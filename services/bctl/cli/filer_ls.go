@@ -50,7 +50,11 @@ func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
 			return err
 		}
 		if !a.json {
-			return filerTable(a.out, found, time.Now())
+			now, err := i.Clock(ctx)
+			if err != nil {
+				return err
+			}
+			return filerTable(a.out, found, now)
 		}
 		for n := range found {
 			if err := a.print(newFilerJSON(&found[n])); err != nil {
@@ -202,16 +206,20 @@ func newFilerShow(a *app) *cobra.Command {
 				if a.json {
 					return a.print(newFilerJSON(&f))
 				}
-				return a.describeFiler(&f)
+				now, err := i.Clock(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return a.describeFiler(&f, now)
 			})
 		},
 	}
 }
 
-func (a *app) describeFiler(f *index.FilerStatus) error {
+func (a *app) describeFiler(f *index.FilerStatus, now time.Time) error {
 	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	limits, now := f.Limits.WithDefaults(), time.Now()
+	limits := f.Limits.WithDefaults()
 	row("filer", "%s", display(f.Name))
 	if f.Retired {
 		row("retired", "yes: nothing of it is backed up; bctl filer add brings it back")

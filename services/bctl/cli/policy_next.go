@@ -36,7 +36,10 @@ window (due, and begun when the policy's next window opens), paused, or planned.
 						return err
 					}
 				}
-				now := time.Now()
+				now, err := i.Clock(cmd.Context())
+				if err != nil {
+					return err
+				}
 				runs, err := nextRuns(cmd.Context(), i, filer, now)
 				if err != nil {
 					return err

@@ -67,7 +67,7 @@ func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
 	if len(held) == 0 {
 		return
 	}
-	err := s.Index.Extend(ctx, held, now.Add(s.opts.Lease))
+	err := s.Index.Extend(ctx, held, s.opts.Lease, time.Time{})
 	if err == nil {
 		work.written(held, now)
 	} else if ctx.Err() == nil {

@@ -24,6 +24,7 @@ type Index interface {
 	index.Committing
 	index.Leading
 
+	Clock(ctx context.Context) (time.Time, error)
 	Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error]

@@ -19,6 +19,9 @@
 //
 // # One leader
 //
+// All times are of the database's clock: no machine's own clock moves a plan. A committer whose clock is
+// far from the database's does not lead (package clock).
+//
 // Each transaction checks the term by its epoch and the database's clock. A scheduler that was paused, for
 // however long and between whichever two statements, finds its term over and changes nothing. Nor does what it has read by then
 // do harm in a term that goes on: a plan is stored only where there is none, and a snapshot begun only for

@@ -22,6 +22,7 @@ type Index interface {
 	index.Leading
 	index.Scheduling
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
+	Clock(ctx context.Context) (time.Time, error)
 }
 
 // Options tune a scheduler.
@@ -30,8 +31,7 @@ type Options struct {
 	Tick   time.Duration
 	// Term is how long nobody leads after the leader has died; several times Tick.
 	Term   time.Duration
-	Limits policy.Limits    // per site and per filer, of the snapshots that run at a time, whoever began them
-	Now    func() time.Time // time.Now where nil
+	Limits policy.Limits // per site and per filer, of the snapshots that run at a time, whoever began them
 	Log    *slog.Logger
 
 	Metrics *telemetry.Scheduler // nil: nothing is measured
@@ -85,9 +85,6 @@ func New(idx Index, o Options) *Scheduler {
 	}
 	if o.Limits.RunningPerFiler <= 0 {
 		o.Limits.RunningPerFiler = DefaultRunningPerFiler
-	}
-	if o.Now == nil {
-		o.Now = time.Now
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -178,7 +175,11 @@ func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
 	if err := s.begin(ctx, term, filers); err != nil {
 		return err
 	}
-	s.opts.Metrics.Passed(s.opts.Now())
+	now, err := s.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	s.opts.Metrics.Passed(now)
 	return nil
 }
 
@@ -234,6 +235,10 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 	}
 	for after := backup.ShardID(0); ; {
 		s.beat.Moved()
+		now, err := s.index.Clock(ctx)
+		if err != nil {
+			return err
+		}
 		found, err := s.index.Unplanned(ctx, all, after, planAtOnce)
 		if err != nil || len(found) == 0 {
 			return err
@@ -245,7 +250,7 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 				continue // changed since it was bound
 			}
 			past := policy.Past{Good: u.LastGood, Failed: u.Failed, Deadline: u.Deadline}
-			u.Due, u.Deadline = t.Plan(u.Shard, past, s.opts.Now())
+			u.Due, u.Deadline = t.Plan(u.Shard, past, now)
 			plans = append(plans, u.Plan)
 		}
 		if err := s.index.PlanShards(ctx, term, plans); err != nil {
@@ -257,7 +262,10 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 
 // begin begins what is due and may be begun.
 func (s *Scheduler) begin(ctx context.Context, term index.Term, filers []backup.Filer) error {
-	now := s.opts.Now()
+	now, err := s.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
 	open := s.ids(func(t timetable) bool { return !t.Paused && t.Allowed(now) })
 	if len(open) == 0 {
 		s.opts.Metrics.Waiting(0)
@@ -286,7 +294,11 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term, filers []backup.
 	for _, c := range picked {
 		s.beat.Moved()
 		// A tick may last until after the end of a window.
-		p, now := plans[c.Shard], s.opts.Now()
+		now, err := s.index.Clock(ctx)
+		if err != nil {
+			return err
+		}
+		p := plans[c.Shard]
 		t := s.parsed[p.Policy]
 		if !t.Allowed(now) {
 			continue

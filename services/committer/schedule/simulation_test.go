@@ -125,6 +125,8 @@ func (w *world) Lead(_ context.Context, role, holder string, ttl time.Duration) 
 	return w.term, true, nil
 }
 
+func (w *world) Clock(context.Context) (time.Time, error) { return w.now, nil }
+
 func (w *world) Resign(context.Context, index.Term) error { return nil }
 func (w *world) SetLoads(context.Context, index.Term, map[backup.FilerID]backup.Load) error {
 	return nil
@@ -277,7 +279,7 @@ func newWorld(t *testing.T, filers, shardsPerFiler int, limits policy.Limits) *w
 }
 
 func (w *world) scheduler(name string) *Scheduler {
-	return New(w, Options{Worker: name, Tick: simulatedTick, Term: simulatedTerm, Limits: w.limits, Now: func() time.Time { return w.now }})
+	return New(w, Options{Worker: name, Tick: simulatedTick, Term: simulatedTerm, Limits: w.limits})
 }
 
 // A fleet for a month: two schedulers, each of which is paused now and then in the middle of what it does, for
