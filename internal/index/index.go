@@ -350,6 +350,8 @@ type Committing interface {
 	// tells of it for the first time the lease ends then in any case: what waits in a queue may have a longer one. Work
 	// whose lease has run out, but that nobody else has claimed yet, is the worker's again. Work that is not Held.Snapshot's is left alone.
 	Extend(ctx context.Context, held []Held, lease time.Duration, now time.Time) error
+	// ExpireFuture ends the leases that end later than after from now: a clock has given them that was ahead. It returns how many.
+	ExpireFuture(ctx context.Context, after time.Duration, now time.Time) (int, error)
 	// GiveBack ends the leases of work that could not be sent: it can be claimed at once.
 	GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error
 
@@ -421,7 +423,7 @@ type Term struct {
 // Leading elects leaders, by the database's clock.
 type Leading interface {
 	// Lead makes holder, a name that no other process has, the leader of a role, or renews its term, for ttl. ok is
-	// false where another leads. Whose term has run out gets a new one, if it is free.
+	// false where another leads. A term lasts a day at most: one that ends later is of a clock that was ahead, and is over. Whose term has run out gets a new one, if it is free.
 	Lead(ctx context.Context, role, holder string, ttl time.Duration) (t Term, ok bool, err error)
 	// Resign ends a term at once; one that has ended is nothing.
 	Resign(ctx context.Context, t Term) error

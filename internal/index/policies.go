@@ -59,6 +59,9 @@ type Scheduling interface {
 	Bind(ctx context.Context, t Term, bound map[backup.FilerID]Binding) (int, error)
 	// Unplanned returns shards of these policies that have to be planned, by id: those after one, no more than limit.
 	Unplanned(ctx context.Context, policies []backup.PolicyID, after backup.ShardID, limit int) ([]Unplanned, error)
+	// Unplan drops the plans of the shards of each policy that are due after a time: no clock that is right has made them.
+	// It returns how many.
+	Unplan(ctx context.Context, t Term, after map[backup.PolicyID]time.Time) (int, error)
 	// PlanShards stores plans; those that are old by now, or made already, are passed over.
 	PlanShards(ctx context.Context, t Term, plans []Plan) error
 	// DueShards returns the shards of these policies that are due at now, are not retired, and of which no snapshot runs;

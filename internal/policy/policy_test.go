@@ -179,14 +179,42 @@ func TestPlan(t *testing.T) {
 		"failed": {
 			Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: true, Deadline: at(t, "2026-01-10T04:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T04:00:00Z",
 		},
-		"failed, and not due so soon":      {Past{Good: at(t, "2026-01-10T03:00:00Z"), Failed: true}, "2026-01-11T02:00:00Z", "2026-01-11T05:00:00Z"},
-		"failed before there was any good": {Past{Failed: true, Deadline: at(t, "2026-01-10T13:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T13:00:00Z"},
+		"failed, and not due so soon":       {Past{Good: at(t, "2026-01-10T03:00:00Z"), Failed: true}, "2026-01-11T02:00:00Z", "2026-01-11T05:00:00Z"},
+		"the last good one is of next year": {Past{Good: at(t, "2027-01-10T12:00:00Z")}, "2026-01-10T12:00:00Z", "2026-01-11T14:00:00Z"},
+		"failed after one of next year":     {Past{Good: at(t, "2027-01-10T12:00:00Z"), Failed: true, Deadline: at(t, "2027-01-11T14:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-11T14:00:00Z"},
+		"the clock went back by seconds":    {Past{Good: at(t, "2026-01-10T12:00:03Z")}, "2026-01-11T02:00:00Z", "2026-01-11T14:00:03Z"},
+		"failed before there was any good":  {Past{Failed: true, Deadline: at(t, "2026-01-10T13:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T13:00:00Z"},
 	} {
 		due, deadline := s.Plan(1, test.past, now)
 		if !due.Equal(at(t, test.due)) || !deadline.Equal(at(t, test.deadline)) {
 			t.Errorf("%s: due %v, deadline %v", name, due, deadline)
 		}
 	}
+}
+
+// No plan is later than Latest says, whatever the past was.
+func TestLatest(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s, err := Parse(backup.Policy{
+			Schedule: rapid.SampledFrom([]string{"30 2 * * *", "@every 7m", "@hourly", "0 20 * * fri", "@yearly"}).Draw(rt, "schedule"),
+			TimeZone: rapid.SampledFrom([]string{"", "Europe/Berlin", "America/New_York"}).Draw(rt, "zone"),
+			Jitter:   time.Duration(rapid.IntRange(0, 7200).Draw(rt, "jitter")) * time.Second,
+		})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rapid.IntRange(0, 400*24*3600).Draw(rt, "now")) * time.Second)
+		past := Past{Failed: rapid.Bool().Draw(rt, "failed")}
+		if rapid.Bool().Draw(rt, "good") {
+			past.Good = now.Add(time.Duration(rapid.IntRange(-400*24*3600, 400*24*3600).Draw(rt, "ago")) * time.Second)
+		}
+		shard := backup.ShardID(rapid.Int64Range(1, 1<<40).Draw(rt, "shard"))
+		due, _ := s.Plan(shard, past, now)
+		latest := s.Latest(now)
+		if due.After(latest) {
+			rt.Fatalf("%+v at %v: due %v, after %v", past, now, due, latest)
+		}
+	})
 }
 
 func TestPick(t *testing.T) {

@@ -92,6 +92,31 @@ func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time
 	return nil
 }
 
+// ExpireFuture implements index.Committing.
+func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.Time) (ended int, err error) {
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		ended = 0
+		now, err := tx.at(ctx, now)
+		if err != nil {
+			return err
+		}
+		for _, table := range []string{walktask.Table, readbatch.Table} {
+			result, err := tx.ExecContext(ctx, "UPDATE "+table+" SET lease_until = $1, worker = '', path = NULL, stalled = NULL WHERE id IN ("+
+				"SELECT id FROM "+table+" WHERE lease_until > $2"+tx.SkipLocked+")", schema.NoLease, stamp(now.Add(after)))
+			if err != nil {
+				return err
+			}
+			n, err := result.RowsAffected()
+			if err != nil {
+				return err
+			}
+			ended += int(n)
+		}
+		return nil
+	})
+	return ended, err
+}
+
 // GiveBack implements index.Committing.
 func (x *Index) GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error {
 	if len(tasks)+len(batches) == 0 {

@@ -149,6 +149,39 @@ func (x *Index) PlanShards(ctx context.Context, t index.Term, plans []index.Plan
 	})
 }
 
+// latestRow is until when shards of a policy may be due, as Unplan sends it to the database.
+type latestRow struct {
+	Policy int64 `json:"policy"`
+	Due    int64 `json:"due"`
+}
+
+// Unplan implements index.Scheduling.
+func (x *Index) Unplan(ctx context.Context, t index.Term, after map[backup.PolicyID]time.Time) (dropped int, err error) {
+	list := make([]latestRow, 0, len(after))
+	for id, due := range after {
+		list = append(list, latestRow{int64(id), micros(due)})
+	}
+	slices.SortFunc(list, func(a, b latestRow) int { return int(a.Policy - b.Policy) })
+	rows, err := json.Marshal(list)
+	if err != nil {
+		return 0, err
+	}
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
+			return err
+		}
+		result, err := tx.ExecContext(ctx, "UPDATE shards AS h SET due = 0, deadline = 0 FROM "+
+			tx.Rows(1, "l", "policy bigint", "due bigint")+" WHERE h.policy_id = l.policy AND h.due > l.due AND NOT h.retired", string(rows))
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		dropped = int(n)
+		return err
+	})
+	return dropped, err
+}
+
 // DueShards implements index.Scheduling.
 func (x *Index) DueShards(ctx context.Context, now time.Time, policies []backup.PolicyID) ([]index.Plan, map[backup.FilerID]int, error) {
 	rows, err := x.Backend.Client().Shard.Query().

@@ -175,13 +175,13 @@ func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID)
 
 // ClaimCommit implements index.Committing. One statement: the row is its lock.
 func (x *Index) ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (ok bool, err error) {
-	if !isName(holder, maxHolderBytes) || ttl < 0 {
+	if !isName(holder, maxHolderBytes) || ttl < 0 || ttl > maxTerm {
 		return false, invalid("commit of snapshot %s by %q, for %s", id.Short(), holder, ttl)
 	}
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		result, err := tx.ExecContext(ctx, "UPDATE snapshots SET committer = $2, commit_until = "+tx.Now+" + $3"+
 			" WHERE id = $1 AND "+isRunning+" AND tasks_settled = tasks_announced AND batches_settled = batches_announced"+
-			" AND (committer = $2 OR commit_until <= "+tx.Now+")", uuid.UUID(id), holder, ttl.Microseconds())
+			" AND (committer = $2 OR commit_until <= "+tx.Now+" OR commit_until > "+tx.Now+" + $4)", uuid.UUID(id), holder, ttl.Microseconds(), maxTerm.Microseconds())
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
 )
 
 func newFilerLs(a *app) *cobra.Command {
@@ -108,9 +109,11 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 	case f.Newest.IsZero():
 		return "never"
 	case f.Oldest.IsZero():
-		return "never (one " + age(now.Sub(f.Newest)) + ")"
+		return "never (one " + ago(f.Newest, now) + ")"
+	case policy.InFuture(f.Newest, now):
+		return ago(f.Newest, now)
 	}
-	return age(now.Sub(f.Oldest))
+	return ago(f.Oldest, now)
 }
 
 // filerDeadline is the first deadline of a filer's shards.
@@ -120,6 +123,22 @@ func filerDeadline(f *index.FilerStatus, now time.Time) string {
 		text += fmt.Sprintf(" (%d shards)", f.Overdue)
 	}
 	return text
+}
+
+// ago is the age of something that has happened, or how far in the future it lies, because a clock was ahead.
+func ago(happened, now time.Time) string {
+	if policy.InFuture(happened, now) {
+		return "FUTURE " + age(happened.Sub(now))
+	}
+	return age(now.Sub(happened))
+}
+
+// agoText is ago in a sentence.
+func agoText(happened, now time.Time) string {
+	if policy.InFuture(happened, now) {
+		return "in the FUTURE, by " + age(happened.Sub(now)) + ": a clock was ahead"
+	}
+	return ago(happened, now) + " ago"
 }
 
 // age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.

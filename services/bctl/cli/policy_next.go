@@ -91,6 +91,9 @@ func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time)
 			continue
 		}
 		run := nextRun{ShardStatus: s, policy: p.Name, due: s.Plan.Due, deadline: s.Plan.Deadline}
+		if latest := times[p.ID].Latest(now); !latest.IsZero() && run.due.After(latest) { // a clock was ahead
+			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
+		}
 		if s.Plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
 			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
 		}
@@ -134,7 +137,7 @@ func (a *app) printRuns(runs []nextRun, now time.Time) error {
 		r := &runs[n]
 		last := "never"
 		if r.LastGood != (backup.SnapshotID{}) {
-			last = age(now.Sub(r.Time))
+			last = ago(r.Time, now)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", localTime(r.due), r.state, deadlineText(r.deadline, now), last,
 			display(r.Filer.Name), display(r.Name), display(r.policy))

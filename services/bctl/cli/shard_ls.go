@@ -77,7 +77,7 @@ func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
 		s := &found[n]
 		last, snapshot, number, files, bytes, running := "never", "-", "-", "-", "-", "-"
 		if s.LastGood != (backup.SnapshotID{}) {
-			last, snapshot, number = age(now.Sub(s.Time)), s.LastGood.Short(), fmt.Sprint(s.Number)
+			last, snapshot, number = ago(s.Time, now), s.LastGood.Short(), fmt.Sprint(s.Number)
 			files, bytes = humanize.Comma(s.Files), size(s.Bytes)
 		}
 		if s.Running != (backup.SnapshotID{}) {
@@ -207,8 +207,8 @@ func (a *app) describeShard(s *index.ShardStatus, now time.Time) error {
 	if s.LastGood == (backup.SnapshotID{}) {
 		row("last good snapshot", "none")
 	} else {
-		row("last good snapshot", "%s, number %d, of %s (%s ago): %s, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
-			age(now.Sub(s.Time)), counted(s.Files, "file"), size(s.Bytes))
+		row("last good snapshot", "%s, number %d, of %s (%s): %s, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
+			agoText(s.Time, now), counted(s.Files, "file"), size(s.Bytes))
 	}
 	if s.Policy != "" {
 		row("policy", "%s", display(s.Policy))

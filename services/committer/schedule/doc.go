@@ -4,10 +4,11 @@
 // # A tick
 //
 // Every ten seconds a scheduler asks for the term of the role "scheduler", or renews
-// it. Who has it then does four things, each of which starts from what the index says at that moment:
+// it. Who has it then does five things, each of which starts from what the index says at that moment:
 //
 //	bind    each filer gets the policy that its labels choose; shards whose policy, or
 //	        revision of it, is another than before lose their plans
+//	unplan  plans that lie further in the future than any that is made now are dropped: a clock was ahead
 //	plan    shards without a plan get one: when they are due, and until when they want a
 //	        good snapshot
 //	choose  of the shards that are due, whose policies are not paused and have a window now, those with

@@ -169,6 +169,9 @@ func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
 	if err := s.bind(ctx, term, filers, policies); err != nil {
 		return err
 	}
+	if err := s.unplan(ctx, term); err != nil {
+		return err
+	}
 	if err := s.plan(ctx, term); err != nil {
 		return err
 	}
@@ -225,6 +228,25 @@ func (s *Scheduler) ids(holds func(timetable) bool) []backup.PolicyID {
 		}
 	}
 	return ids
+}
+
+// unplan drops plans that a clock has made which was ahead: their shards would not be backed up until that time comes.
+func (s *Scheduler) unplan(ctx context.Context, term index.Term) error {
+	now, err := s.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	latest := make(map[backup.PolicyID]time.Time, len(s.parsed))
+	for id, t := range s.parsed {
+		if after := t.Latest(now); !after.IsZero() {
+			latest[id] = after
+		}
+	}
+	dropped, err := s.index.Unplan(ctx, term, latest)
+	if dropped > 0 {
+		s.log.Warn("shards were due later than any plan of now is: a clock was ahead; they are planned again", "shards", dropped)
+	}
+	return err
 }
 
 // plan plans all shards that have to be.

@@ -220,6 +220,42 @@ func TestDeadSite(t *testing.T) {
 	}
 }
 
+// The clock is a year ahead for a while. When it is right again the shards are due at once, whether they were
+// backed up, or failed, or never were, or were running meanwhile; and then all goes on as before.
+func TestClockThatWasAhead(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "fails", "good", "runs", "waits")
+	f.policy(backup.Policy{Name: "daily", Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	s := f.scheduler(f.idx, policy.Limits{})
+	right := f.now
+	f.now = right.AddDate(1, 0, 0)
+	f.tick(s, "fails", "good", "runs", "waits")
+	f.fail("fails")
+	f.finish("good", "waits")
+	f.tick(s, "runs")
+	if good := f.shard("good"); good.Plan.Due.Before(right.AddDate(1, 0, 0)) {
+		t.Fatalf("planned %+v, want it next year", good.Plan)
+	}
+
+	f.now = right.Add(time.Hour)
+	f.tick(s, "good", "runs", "waits")
+	for _, shard := range f.shards() {
+		if in := shard.Plan.Deadline.Sub(f.now); shard.Name != "runs" && in > 27*time.Hour {
+			t.Errorf("%s: the deadline is in %v", shard.Name, in)
+		}
+	}
+	f.finish("good", "runs", "waits")
+	f.tick(s, "runs") // what it has began next year, as far as anybody knows
+	f.finish("runs")
+	f.tick(s)
+	f.now = f.now.Add(policy.RetryAfter)
+	f.tick(s, "fails")
+	f.finish("fails")
+	f.tick(s)
+	f.now = time.Date(2026, 3, 3, 2, 0, 0, 0, time.UTC)
+	f.tick(s, "fails", "good", "runs", "waits")
+}
+
 func TestWindowsAndPauses(t *testing.T) {
 	f := newFixture(t)
 	f.filer("nas", nil, "a", "b")
@@ -241,7 +277,7 @@ func TestWindowsAndPauses(t *testing.T) {
 	f.now = time.Date(2026, 3, 2, 22, 0, 0, 0, time.UTC)
 	f.tick(s)
 	// The window ends while a tick goes on.
-	f.now = time.Date(2026, 3, 9, 21, 59, 58, 0, time.UTC)
+	f.now = time.Date(2026, 3, 9, 21, 59, 57, 500_000_000, time.UTC)
 	f.gap = 500 * time.Millisecond
 	f.tick(s, "a")
 	f.gap = 0

@@ -170,6 +170,19 @@ func (w *world) Unplanned(_ context.Context, _ []backup.PolicyID, after backup.S
 	return list, nil
 }
 
+// Unplan finds nothing to drop: no clock has been ahead.
+func (w *world) Unplan(_ context.Context, t index.Term, after map[backup.PolicyID]time.Time) (int, error) {
+	if err := w.fence(t); err != nil {
+		return 0, err
+	}
+	for i := range w.shards {
+		if s := &w.shards[i]; s.Due.After(after[s.Policy]) && s.Policy != 0 {
+			w.Fatalf("at %v shard %d is due at %v, after %v", w.now, s.Shard, s.Due, after[s.Policy])
+		}
+	}
+	return 0, nil
+}
+
 func (w *world) PlanShards(_ context.Context, t index.Term, plans []index.Plan) error {
 	if err := w.fence(t); err != nil {
 		return err
