@@ -139,6 +139,24 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// The window opens at the first minute at which Allowed says so, also on days on which the clocks change.
+func TestOpens(t *testing.T) {
+	for _, test := range []struct{ zone, window, at, want string }{
+		{"", "20:00-22:00", "2026-11-22T16:00:10Z", "2026-11-22T20:00:00Z"},
+		{"", "20:00-22:00", "2026-11-22T21:00:10Z", "2026-11-22T21:00:10Z"}, // it is open
+		{"", "20:00-22:00", "2026-11-22T22:00:00Z", "2026-11-23T20:00:00Z"},
+		{"Europe/Berlin", "mon-fri 20:00-06:00", "2026-11-21T12:00:00Z", "2026-11-23T19:00:00Z"},
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-10-24T12:00:00Z", "2026-10-25T00:15:00Z"}, // the hour comes twice
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-10-25T00:50:00Z", "2026-10-25T01:15:00Z"},
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-03-28T12:00:00Z", "2026-04-05T00:15:00Z"}, // it is left out
+	} {
+		s := parse(t, backup.Policy{Schedule: "@daily", TimeZone: test.zone, Windows: []string{test.window}})
+		if got := s.Opens(at(t, test.at)); !got.Equal(at(t, test.want)) {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}
+
 func TestFor(t *testing.T) {
 	policies := []backup.Policy{
 		{Name: "z"}, {Name: "y"}, {Name: "gold", Labels: map[string]string{"tier": "gold"}},
