@@ -59,11 +59,7 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 		if !ent.IsNotFound(err) {
 			return err
 		}
-		started, err := tx.at(ctx, now)
-		if err != nil {
-			return err
-		}
-		if err := tx.insertSnapshot(ctx, shard, s, started); err != nil {
+		if err := tx.insertSnapshot(ctx, shard, s, now); err != nil {
 			return err
 		}
 		if tx.TellBegun != "" {
@@ -108,6 +104,10 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed))).
 		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
 		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldRoot).All(ctx)
+	if err != nil {
+		return err
+	}
+	now, err = tx.at(ctx, now)
 	if err != nil {
 		return err
 	}
