@@ -34,6 +34,24 @@ func Postgres(t testing.TB) string {
 	return newDatabase(t, dsn, "template1")
 }
 
+// ShiftClock shifts the clock that a database has for the connections that are made from now on: it is as if
+// the machines that use it were ahead by as much, where by is negative.
+func ShiftClock(t testing.TB, dsn string, by time.Duration) {
+	t.Helper()
+	for _, statement := range []string{
+		"CREATE SCHEMA IF NOT EXISTS shifted",
+		fmt.Sprintf("CREATE OR REPLACE FUNCTION shifted.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "+
+			"$$ SELECT pg_catalog.clock_timestamp() + interval '%d microseconds' $$", by.Microseconds()),
+		"GRANT USAGE ON SCHEMA shifted TO PUBLIC",
+		// What comes before pg_catalog is found before it.
+		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = shifted, public, pg_catalog', current_database()); END $$",
+	} {
+		if err := executeOn(dsn, statement); err != nil {
+			t.Fatalf("shift the clock of the database: %v", err)
+		}
+	}
+}
+
 // PostgresCopy is Postgres with what a database that Postgres returned has. Nobody may be connected to that.
 func PostgresCopy(t testing.TB, dsn string) string {
 	t.Helper()

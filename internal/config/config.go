@@ -102,7 +102,7 @@ type Worker struct {
 	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" doc:"Committer: after how long work that no worker has reported on is handed out again."`
 	Poll        time.Duration `yaml:"poll" default:"0s" doc:"Committer: how often open work is looked for."`
 	Queued      int           `yaml:"queued" default:"0" doc:"Committer: tasks, and batches, that may be handed out at a time."`
-	MaxRunning  int           `yaml:"max_running" default:"0" doc:"Committer: snapshots that run at a time, before policies begin no more; 0: 64."`
+	MaxRunning  int           `yaml:"max_running" default:"0" doc:"Committer: snapshots of a site that run at a time, before policies begin no more there; 0: 64."`
 	MaxPerFiler int           `yaml:"max_running_per_filer" default:"0" doc:"Committer: the same of one filer; 0: 4."`
 }
 

@@ -25,6 +25,12 @@
 // lease runs out it can be claimed again. A result for work that is not open is refused,
 // and changes nothing (I3).
 //
+// # Time
+//
+// What the index stores is of its database's clock, which all processes share, and
+// of no other. A method that has a parameter now takes it from that clock where now is zero,
+// and that is what services and commands give. Tests give times of their own.
+//
 // # Chunks
 //
 // Two packs may have the same chunk: readers do not wait for each other. The
@@ -116,6 +122,9 @@ type SnapshotFilter struct {
 type Catalog interface {
 	Filers
 	Policies
+
+	// Clock returns what the database's clock says.
+	Clock(ctx context.Context) (time.Time, error)
 
 	// EnsureFiler and EnsureShard return the row of that name, made if need be; one that was retired is back then.
 	EnsureFiler(ctx context.Context, name string) (backup.Filer, error)
@@ -310,8 +319,8 @@ type Claim struct {
 	// does not. Sites that have work share it evenly, among themselves and with one that has none yet, so that one
 	// without workers cannot take it all.
 	Queued int
-	Limit  int // at most so many at once
-	Now    time.Time
+	Limit  int       // at most so many at once
+	Now    time.Time // zero: by the database's clock
 }
 
 // Held says that a worker has a task or batch in hand.
@@ -337,10 +346,12 @@ type Committing interface {
 	// ListenBegun calls told once at first and after each snapshot that anybody has begun, until ctx is done or the
 	// index is not heard any more. An index that one process has to itself tells nothing.
 	ListenBegun(ctx context.Context, told func()) error
-	// Extend renews the leases of work that is in hand, where they end before until, and notes who has it. When a worker
-	// tells of it for the first time the lease ends at until in any case: what waits in a queue may have a longer one. Work
+	// Extend renews the leases of work that is in hand, where they end sooner than in lease, and notes who has it. When a worker
+	// tells of it for the first time the lease ends then in any case: what waits in a queue may have a longer one. Work
 	// whose lease has run out, but that nobody else has claimed yet, is the worker's again. Work that is not Held.Snapshot's is left alone.
-	Extend(ctx context.Context, held []Held, until time.Time) error
+	Extend(ctx context.Context, held []Held, lease time.Duration, now time.Time) error
+	// ExpireFuture ends the leases that end later than after from now: a clock has given them that was ahead. It returns how many.
+	ExpireFuture(ctx context.Context, after time.Duration, now time.Time) (int, error)
 	// GiveBack ends the leases of work that could not be sent: it can be claimed at once.
 	GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error
 
@@ -412,7 +423,7 @@ type Term struct {
 // Leading elects leaders, by the database's clock.
 type Leading interface {
 	// Lead makes holder, a name that no other process has, the leader of a role, or renews its term, for ttl. ok is
-	// false where another leads. Whose term has run out gets a new one, if it is free.
+	// false where another leads. A term lasts a day at most: one that ends later is of a clock that was ahead, and is over. Whose term has run out gets a new one, if it is free.
 	Lead(ctx context.Context, role, holder string, ttl time.Duration) (t Term, ok bool, err error)
 	// Resign ends a term at once; one that has ended is nothing.
 	Resign(ctx context.Context, t Term) error

@@ -52,13 +52,16 @@ type Unplanned struct {
 // where the term has ended. A shard's plan is dropped, which makes it Unplanned, when its binding changes and
 // when a snapshot of it ends, whoever began that.
 type Scheduling interface {
-	// Labels returns the labels of all filers that are not retired.
-	Labels(ctx context.Context) (map[backup.FilerID]map[string]string, error)
+	// FilersToSchedule returns all filers that are not retired, with their labels and sites; other fields are not set.
+	FilersToSchedule(ctx context.Context) ([]backup.Filer, error)
 	// Bind gives the shards of filers their policies; filers that are not named keep theirs. It returns how many
 	// shards have another policy, or another revision of it, than before.
 	Bind(ctx context.Context, t Term, bound map[backup.FilerID]Binding) (int, error)
 	// Unplanned returns shards of these policies that have to be planned, by id: those after one, no more than limit.
 	Unplanned(ctx context.Context, policies []backup.PolicyID, after backup.ShardID, limit int) ([]Unplanned, error)
+	// Unplan drops the plans of the shards of each policy that are due after a time: no clock that is right has made them.
+	// It returns how many.
+	Unplan(ctx context.Context, t Term, after map[backup.PolicyID]time.Time) (int, error)
 	// PlanShards stores plans; those that are old by now, or made already, are passed over.
 	PlanShards(ctx context.Context, t Term, plans []Plan) error
 	// DueShards returns the shards of these policies that are due at now, are not retired, and of which no snapshot runs;

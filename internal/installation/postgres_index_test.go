@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
@@ -169,7 +170,16 @@ func (x *byRoles) Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[
 	return x.Catalog.Problems(ctx, id)
 }
 
-// Repository and CheckSchema are what everybody asks.
+// Clock, Repository and CheckSchema are what everybody asks.
+func (x *byRoles) Clock(ctx context.Context) (now time.Time, err error) {
+	for _, each := range x.all {
+		if now, err = each.Clock(ctx); err != nil {
+			return now, err
+		}
+	}
+	return now, nil
+}
+
 func (x *byRoles) Repository(ctx context.Context) (r backup.Repository, err error) {
 	for _, each := range x.all {
 		if r, err = each.Repository(ctx); err != nil {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -138,6 +139,24 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// The window opens at the first minute at which Allowed says so, also on days on which the clocks change.
+func TestOpens(t *testing.T) {
+	for _, test := range []struct{ zone, window, at, want string }{
+		{"", "20:00-22:00", "2026-11-22T16:00:10Z", "2026-11-22T20:00:00Z"},
+		{"", "20:00-22:00", "2026-11-22T21:00:10Z", "2026-11-22T21:00:10Z"}, // it is open
+		{"", "20:00-22:00", "2026-11-22T22:00:00Z", "2026-11-23T20:00:00Z"},
+		{"Europe/Berlin", "mon-fri 20:00-06:00", "2026-11-21T12:00:00Z", "2026-11-23T19:00:00Z"},
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-10-24T12:00:00Z", "2026-10-25T00:15:00Z"}, // the hour comes twice
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-10-25T00:50:00Z", "2026-10-25T01:15:00Z"},
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-03-28T12:00:00Z", "2026-04-05T00:15:00Z"}, // it is left out
+	} {
+		s := parse(t, backup.Policy{Schedule: "@daily", TimeZone: test.zone, Windows: []string{test.window}})
+		if got := s.Opens(at(t, test.at)); !got.Equal(at(t, test.want)) {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}
+
 func TestFor(t *testing.T) {
 	policies := []backup.Policy{
 		{Name: "z"}, {Name: "y"}, {Name: "gold", Labels: map[string]string{"tier": "gold"}},
@@ -178,8 +197,11 @@ func TestPlan(t *testing.T) {
 		"failed": {
 			Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: true, Deadline: at(t, "2026-01-10T04:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T04:00:00Z",
 		},
-		"failed, and not due so soon":      {Past{Good: at(t, "2026-01-10T03:00:00Z"), Failed: true}, "2026-01-11T02:00:00Z", "2026-01-11T05:00:00Z"},
-		"failed before there was any good": {Past{Failed: true, Deadline: at(t, "2026-01-10T13:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T13:00:00Z"},
+		"failed, and not due so soon":       {Past{Good: at(t, "2026-01-10T03:00:00Z"), Failed: true}, "2026-01-11T02:00:00Z", "2026-01-11T05:00:00Z"},
+		"the last good one is of next year": {Past{Good: at(t, "2027-01-10T12:00:00Z")}, "2026-01-10T12:00:00Z", "2026-01-11T14:00:00Z"},
+		"failed after one of next year":     {Past{Good: at(t, "2027-01-10T12:00:00Z"), Failed: true, Deadline: at(t, "2027-01-11T14:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-11T14:00:00Z"},
+		"the clock went back by seconds":    {Past{Good: at(t, "2026-01-10T12:00:03Z")}, "2026-01-11T02:00:00Z", "2026-01-11T14:00:03Z"},
+		"failed before there was any good":  {Past{Failed: true, Deadline: at(t, "2026-01-10T13:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T13:00:00Z"},
 	} {
 		due, deadline := s.Plan(1, test.past, now)
 		if !due.Equal(at(t, test.due)) || !deadline.Equal(at(t, test.deadline)) {
@@ -188,13 +210,38 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// No plan is later than Latest says, whatever the past was.
+func TestLatest(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s, err := Parse(backup.Policy{
+			Schedule: rapid.SampledFrom([]string{"30 2 * * *", "@every 7m", "@hourly", "0 20 * * fri", "@yearly"}).Draw(rt, "schedule"),
+			TimeZone: rapid.SampledFrom([]string{"", "Europe/Berlin", "America/New_York"}).Draw(rt, "zone"),
+			Jitter:   time.Duration(rapid.IntRange(0, 7200).Draw(rt, "jitter")) * time.Second,
+		})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rapid.IntRange(0, 400*24*3600).Draw(rt, "now")) * time.Second)
+		past := Past{Failed: rapid.Bool().Draw(rt, "failed")}
+		if rapid.Bool().Draw(rt, "good") {
+			past.Good = now.Add(time.Duration(rapid.IntRange(-400*24*3600, 400*24*3600).Draw(rt, "ago")) * time.Second)
+		}
+		shard := backup.ShardID(rapid.Int64Range(1, 1<<40).Draw(rt, "shard"))
+		due, _ := s.Plan(shard, past, now)
+		latest := s.Latest(now)
+		if due.After(latest) {
+			rt.Fatalf("%+v at %v: due %v, after %v", past, now, due, latest)
+		}
+	})
+}
+
 func TestPick(t *testing.T) {
 	now := at(t, "2026-01-10T02:00:00Z")
 	candidate := func(shard backup.ShardID, filer backup.FilerID, minutes int) Candidate {
 		return Candidate{Shard: shard, Filer: filer, Due: now, Deadline: now.Add(time.Duration(minutes) * time.Minute)}
 	}
 	all := []Candidate{candidate(1, 1, 30), candidate(2, 1, 10), candidate(3, 1, 20), candidate(4, 2, 40), candidate(5, 3, 50)}
-	picked := Pick(all, map[backup.FilerID]int{1: 1, 9: 1}, Limits{Running: 5, RunningPerFiler: 2})
+	picked := Pick(all, []Running{{Filer: 1, Snapshots: 1}, {Filer: 9, Snapshots: 1}}, Limits{Running: 5, RunningPerFiler: 2})
 	var shards []backup.ShardID
 	for _, c := range picked {
 		shards = append(shards, c.Shard)
@@ -204,5 +251,22 @@ func TestPick(t *testing.T) {
 	}
 	if len(Pick(all, nil, Limits{})) != len(all) {
 		t.Error("no limits: all")
+	}
+}
+
+// A site has its own places: one that is full keeps no other waiting.
+func TestPickPerSite(t *testing.T) {
+	now := at(t, "2026-01-10T02:00:00Z")
+	candidate := func(shard backup.ShardID, site string) Candidate {
+		return Candidate{Shard: shard, Filer: backup.FilerID(shard), Site: site, Due: now, Deadline: now.Add(time.Duration(shard) * time.Minute)}
+	}
+	all := []Candidate{candidate(1, "dead"), candidate(2, "dead"), candidate(3, "oslo"), candidate(4, "paris"), candidate(5, "oslo"), candidate(6, "oslo")}
+	running := []Running{{Filer: 90, Site: "dead", Snapshots: 2}, {Filer: 91, Site: "dead", Snapshots: 1}, {Filer: 92, Site: "paris", Snapshots: 1}}
+	var shards []backup.ShardID
+	for _, c := range Pick(all, running, Limits{Running: 2}) {
+		shards = append(shards, c.Shard)
+	}
+	if !slices.Equal(shards, []backup.ShardID{3, 4, 5}) {
+		t.Errorf("picked %v, want 3 and 5, for which oslo has places, and 4", shards)
 	}
 }

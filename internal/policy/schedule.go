@@ -124,6 +124,24 @@ func (s *Schedule) Allowed(t time.Time) bool {
 	return false
 }
 
+// searchOpen is how far Opens looks: each window comes every week, unless the clocks leave its hour out.
+const searchOpen = 15 * 24 * time.Hour
+
+// Opens returns the first time from t on, to the minute, at which a snapshot may be begun. It goes from minute to
+// minute, so that days on which the clocks change are as Allowed says.
+func (s *Schedule) Opens(t time.Time) time.Time {
+	if s.Allowed(t) {
+		return t
+	}
+	end := t.Add(searchOpen)
+	for t = t.Truncate(time.Minute).Add(time.Minute); t.Before(end); t = t.Add(time.Minute) {
+		if s.Allowed(t) {
+			return t.UTC()
+		}
+	}
+	return time.Time{} // its only minutes are in an hour that the clocks leave out
+}
+
 // Deadline returns until when a shard that is due wants a good snapshot. good is the
 // time of the last good one; zero: there is none, and it counts as made when the shard was due.
 func (s *Schedule) Deadline(shard backup.ShardID, due, good time.Time) time.Time {

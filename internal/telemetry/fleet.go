@@ -16,7 +16,7 @@ type Fleet struct {
 	Shards  []index.ShardStatus
 	Running []backup.Snapshot
 	Queues  []Queue
-	Stalled map[backup.FilerID]Stalled
+	Held    map[backup.FilerID]Held
 }
 
 // A Queue is one consumer of the message system.
@@ -26,8 +26,8 @@ type Queue struct {
 	Waiting, Unacknowledged uint64
 }
 
-// Stalled is how much of a filer's work waits for it.
-type Stalled struct{ Tasks, Batches int }
+// Held is how much of a filer's work workers report to have in hand, and how much of that waits for the filer.
+type Held struct{ Tasks, Batches, StalledTasks, StalledBatches int }
 
 // fleetAge is for how long an answer of the index is good enough.
 const fleetAge = 5 * time.Second
@@ -36,7 +36,7 @@ const fleetAge = 5 * time.Second
 // has no labels but names of sites, filers and shards.
 type fleet struct {
 	descs struct {
-		work, running, queue                              *prometheus.Desc
+		work, held, running, queue                        *prometheus.Desc
 		limit, slots, inHand, latency, idle               *prometheus.Desc
 		files, stats, statSeconds, opens, openSeconds, up *prometheus.Desc
 		lastGood, deadline                                *prometheus.Desc
@@ -66,6 +66,7 @@ func newFleet() *fleet {
 	d := &f.descs
 	d.up = desc("bctl_fleet_up", "1 where the index and the queues have answered the keeper's last question, else 0.")
 	d.work = desc("bctl_fleet_work", "Tasks and batches of running snapshots: open, leased (handed out) or stalled.", "work", "site", "state")
+	d.held = desc("bctl_fleet_held", "Tasks and batches that workers report to have in hand: the rest of the leased ones wait for a worker to take them.", "work", "site")
 	d.running = desc("bctl_fleet_snapshots_running", "Snapshots that run.", "site")
 	d.queue = desc("bctl_queue_messages", "Messages in a queue: waiting, or unacknowledged by who has taken them.", "queue", "site", "state")
 	d.limit = desc("bctl_filer_limit", "Most leases of a filer that may run.", "filer", "work")
@@ -111,7 +112,7 @@ func (f *fleet) heard(p *backup.Progress) {
 func (f *fleet) Describe(to chan<- *prometheus.Desc) {
 	d := &f.descs
 	for _, desc := range []*prometheus.Desc{
-		d.up, d.work, d.running, d.queue, d.limit, d.slots, d.inHand, d.latency, d.idle,
+		d.up, d.work, d.held, d.running, d.queue, d.limit, d.slots, d.inHand, d.latency, d.idle,
 		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline,
 	} {
 		to <- desc
@@ -172,8 +173,8 @@ type gauger func(desc *prometheus.Desc, v float64, labels ...string)
 
 // work of one site: tasks, then batches.
 type siteWork struct {
-	all, leased, stalled [2]int64
-	running              int
+	all, leased, stalled, held [2]int64
+	running                    int
 }
 
 var works = [2]string{"task", "batch"}
@@ -192,11 +193,14 @@ func (f *fleet) collectWork(gauge gauger, now *Fleet) {
 	}
 	for i := range now.Filers {
 		filer := &now.Filers[i]
-		s, stalled := site(&filer.Filer), now.Stalled[filer.ID]
-		for w, n := range [2][2]int{{filer.Tasks, stalled.Tasks}, {filer.Batches, stalled.Batches}} {
-			waiting := min(n[0], n[1])
-			s.leased[w] += int64(n[0] - waiting)
+		s, held := site(&filer.Filer), now.Held[filer.ID]
+		for w, n := range [2]struct{ leased, held, stalled int }{
+			{filer.Tasks, held.Tasks, held.StalledTasks}, {filer.Batches, held.Batches, held.StalledBatches},
+		} {
+			waiting := min(n.leased, n.stalled)
+			s.leased[w] += int64(n.leased - waiting)
 			s.stalled[w] += int64(waiting)
+			s.held[w] += int64(n.held)
 		}
 	}
 	for i := range now.Running {
@@ -213,6 +217,7 @@ func (f *fleet) collectWork(gauge gauger, now *Fleet) {
 			gauge(f.descs.work, float64(max(s.all[w]-s.leased[w]-s.stalled[w], 0)), work, name, "open")
 			gauge(f.descs.work, float64(s.leased[w]), work, name, "leased")
 			gauge(f.descs.work, float64(s.stalled[w]), work, name, "stalled")
+			gauge(f.descs.held, float64(s.held[w]), work, name)
 		}
 	}
 	for _, q := range now.Queues {

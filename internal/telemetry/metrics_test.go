@@ -93,7 +93,7 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 			Running: []backup.Snapshot{{
 				Filer: backup.Filer{Site: "berlin"}, TasksAnnounced: 10, TasksSettled: 2, BatchesAnnounced: 1, BatchesSettled: 1,
 			}},
-			Stalled: map[backup.FilerID]Stalled{1: {Tasks: 1, Batches: 5}},
+			Held: map[backup.FilerID]Held{1: {Tasks: 2, StalledTasks: 1, Batches: 6, StalledBatches: 5}},
 		}, fail
 	}
 	c.Leads(ask)
@@ -104,6 +104,7 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		`bctl_fleet_up 1`, `bctl_keeper 1`,
 		`bctl_fleet_work{site="berlin",state="open",work="task"} 5`, `bctl_fleet_work{site="berlin",state="leased",work="task"} 2`,
 		`bctl_fleet_work{site="berlin",state="stalled",work="task"} 1`,
+		`bctl_fleet_held{site="berlin",work="task"} 2`, `bctl_fleet_held{site="berlin",work="batch"} 6`,
 		`bctl_fleet_work{site="berlin",state="open",work="batch"} 0`, `bctl_fleet_work{site="berlin",state="stalled",work="batch"} 1`,
 		`bctl_filer_slots{filer="nas1",work="task"} 7`, `bctl_filer_slots{filer="nas1",work="batch"} 64`,
 		`bctl_filer_stat_seconds_total{filer="nas1"} 0.5`, `bctl_shard_last_good_timestamp_seconds{filer="nas1",shard="home"} 1000`,

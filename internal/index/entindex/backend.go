@@ -3,6 +3,7 @@ package entindex
 import (
 	"context"
 	"iter"
+	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -35,6 +36,9 @@ type Backend interface {
 	HotReader
 	// ListenBegun is as in index.Committing.
 	ListenBegun(ctx context.Context, told func()) error
+
+	// Clock is as in index.Index.
+	Clock(ctx context.Context) (time.Time, error)
 
 	// Migrate is as in index.Admin, of a schema that is not newer than this binary's.
 	Migrate(ctx context.Context) (from, to int64, err error)

@@ -126,6 +126,11 @@ func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset f
 	}
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		reset(0)
+		c := c // do may run again, later
+		var err error
+		if c.Now, err = tx.at(ctx, c.Now); err != nil {
+			return err
+		}
 		chosen, scarce, err := tx.choose(ctx, c, kind)
 		if err != nil || len(chosen) == 0 {
 			return err

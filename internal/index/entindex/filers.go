@@ -217,10 +217,13 @@ func (x *Index) ListFilers(ctx context.Context, f index.FilerFilter) ([]index.Fi
 		list[i] = index.FilerStatus{Filer: toFiler(row), Load: toLoad(row)}
 		of[row.ID] = &list[i]
 	}
-	if err := x.addShards(ctx, of); err != nil {
+	now, err := x.at(ctx, time.Time{})
+	if err != nil {
 		return nil, err
 	}
-	now := stamp(time.Now())
+	if err := x.addShards(ctx, of, now); err != nil {
+		return nil, err
+	}
 	for _, count := range []struct {
 		query string
 		args  []any
@@ -253,13 +256,12 @@ func countHeld(table string) string {
 }
 
 // addShards counts the shards of filers, and finds their oldest and newest last good snapshots, and their first deadlines.
-func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus) error {
+func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus, now time.Time) error {
 	rows, err := x.Backend.Client().Shard.Query().Where(shard.Retired(false)).
 		Select(shard.FieldID, shard.FieldFilerID, shard.FieldLastGoodStarted, shard.FieldDeadline).All(ctx)
 	if err != nil {
 		return x.Backend.Wrap(err)
 	}
-	now := time.Now()
 	for _, row := range rows {
 		status := of[row.FilerID]
 		if status == nil {

@@ -3,6 +3,7 @@ package entindex
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -24,6 +25,30 @@ func New(b Backend) *Index { return &Index{b} }
 
 // Close implements index.Index.
 func (x *Index) Close() error { return x.Backend.Close() }
+
+// Clock implements index.Index.
+func (x *Index) Clock(ctx context.Context) (time.Time, error) { return x.Backend.Clock(ctx) }
+
+// at is now as the index stores it; by the database's clock where it is zero.
+func (x *Index) at(ctx context.Context, now time.Time) (time.Time, error) {
+	if now.IsZero() {
+		var err error
+		if now, err = x.Backend.Clock(ctx); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return stamp(now), nil
+}
+
+// at is Index.at within a transaction.
+func (tx *Tx) at(ctx context.Context, now time.Time) (time.Time, error) {
+	if !now.IsZero() {
+		return stamp(now), nil
+	}
+	var clock int64
+	err := tx.each(ctx, "SELECT "+tx.Now, nil, func(scan func(...any) error) error { return scan(&clock) })
+	return fromMicros(clock), err
+}
 
 // Migrate implements index.Admin.
 func (x *Index) Migrate(ctx context.Context) (from, to int64, err error) {

@@ -14,13 +14,15 @@ import (
 const (
 	maxRoleBytes   = 256
 	maxHolderBytes = 256
+	// maxTerm is the longest term, and lease of a commit. One that ends later was given by a clock that was ahead, and counts as run out.
+	maxTerm = 24 * time.Hour
 )
 
 // Lead implements index.Leading. One statement, over the row of the role: it is
 // its lock. A term that has run out is over, even if nobody else led since: its holder may have been
 // paused, and others may have acted on that.
 func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration) (t index.Term, ok bool, err error) {
-	if !isName(role, maxRoleBytes) || !isName(holder, maxHolderBytes) || ttl <= 0 {
+	if !isName(role, maxRoleBytes) || !isName(holder, maxHolderBytes) || ttl <= 0 || ttl > maxTerm {
 		return index.Term{}, false, invalid("role %q, holder %q, for %s", role, holder, ttl)
 	}
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
@@ -28,8 +30,8 @@ func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration
 		rows, err := tx.QueryContext(ctx, "INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, $2, 1, "+tx.Now+" + $3)"+
 			" ON CONFLICT (role) DO UPDATE SET holder = excluded.holder, until = excluded.until,"+
 			" epoch = leaders.epoch + CASE WHEN leaders.holder = excluded.holder AND leaders.until > "+tx.Now+" THEN 0 ELSE 1 END"+
-			" WHERE leaders.holder = excluded.holder OR leaders.until <= "+tx.Now+" RETURNING epoch",
-			role, holder, ttl.Microseconds())
+			" WHERE leaders.holder = excluded.holder OR leaders.until <= "+tx.Now+" OR leaders.until > "+tx.Now+" + $4 RETURNING epoch",
+			role, holder, ttl.Microseconds(), maxTerm.Microseconds())
 		if err != nil {
 			return err
 		}

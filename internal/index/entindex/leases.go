@@ -31,7 +31,7 @@ type heldRow struct {
 
 // Extend implements index.Committing. Work that is being settled or claimed at
 // this moment is passed over.
-func (x *Index) Extend(ctx context.Context, held []index.Held, until time.Time) error {
+func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Duration, now time.Time) error {
 	var tasks, batches []heldRow
 	for _, h := range held {
 		row := heldRow{
@@ -49,17 +49,21 @@ func (x *Index) Extend(ctx context.Context, held []index.Held, until time.Time) 
 		return nil
 	}
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.extend(ctx, walktask.Table, tasks, until); err != nil {
+		now, err := tx.at(ctx, now)
+		if err != nil {
 			return err
 		}
-		return tx.extend(ctx, readbatch.Table, batches, until)
+		if err := tx.extend(ctx, walktask.Table, tasks, now, lease); err != nil {
+			return err
+		}
+		return tx.extend(ctx, readbatch.Table, batches, now, lease)
 	})
 }
 
-// extend ends a lease at until where that is later; and also where it is
+// extend ends a lease when lease has passed, where that is later; and also where it is
 // earlier, when a worker tells of the work for the first time: what waits in a queue has a longer lease than what a
 // worker has, who may die.
-func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, until time.Time) error {
+func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time.Time, lease time.Duration) error {
 	// Of one that two tell of, one counts: a row is updated once.
 	slices.SortFunc(held, func(a, b heldRow) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), slices.Compare(a.Snapshot[:], b.Snapshot[:]))
@@ -80,12 +84,37 @@ func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, until ti
 			" stalled = CASE WHEN h.stalled THEN coalesce(w.stalled, $2) END"+
 			" FROM "+tx.Rows(3, "h", "id bigint", "snapshot uuid", "worker text", "path text", "stalled boolean")+
 			" WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.id IN (SELECT id FROM mine)",
-			stamp(until), stamp(time.Now()), string(list), tx.List(ids))
+			stamp(now.Add(lease)), now, string(list), tx.List(ids))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ExpireFuture implements index.Committing.
+func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.Time) (ended int, err error) {
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		ended = 0
+		now, err := tx.at(ctx, now)
+		if err != nil {
+			return err
+		}
+		for _, table := range []string{walktask.Table, readbatch.Table} {
+			result, err := tx.ExecContext(ctx, "UPDATE "+table+" SET lease_until = $1, worker = '', path = NULL, stalled = NULL WHERE id IN ("+
+				"SELECT id FROM "+table+" WHERE lease_until > $2"+tx.SkipLocked+")", schema.NoLease, stamp(now.Add(after)))
+			if err != nil {
+				return err
+			}
+			n, err := result.RowsAffected()
+			if err != nil {
+				return err
+			}
+			ended += int(n)
+		}
+		return nil
+	})
+	return ended, err
 }
 
 // GiveBack implements index.Committing.
@@ -131,12 +160,16 @@ func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
 
 // InHand implements index.Catalog.
 func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.Work, error) {
+	now, err := x.at(ctx, now)
+	if err != nil {
+		return nil, err
+	}
 	var list []index.Work
 	for _, table := range []string{walktask.Table, readbatch.Table} {
 		// The leases that run are few. They are found first, and then sorted: all open work is in the other order already.
 		query := "WITH held AS MATERIALIZED (SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled FROM " + table +
 			" WHERE lease_until > $1) SELECT * FROM held ORDER BY snapshot_id, id LIMIT $2"
-		err := x.query(ctx, query, []any{stamp(now), limit}, func(scan func(...any) error) error {
+		err := x.query(ctx, query, []any{now, limit}, func(scan func(...any) error) error {
 			var w index.Work
 			var of uuid.UUID
 			var id int64

@@ -36,17 +36,17 @@ func toPlan(row *ent.Shard) index.Plan {
 	}
 }
 
-// Labels implements index.Scheduling.
-func (x *Index) Labels(ctx context.Context) (map[backup.FilerID]map[string]string, error) {
-	rows, err := x.Backend.Client().Filer.Query().Where(filer.Retired(false)).Select(filer.FieldID, filer.FieldLabels).All(ctx)
+// FilersToSchedule implements index.Scheduling.
+func (x *Index) FilersToSchedule(ctx context.Context) ([]backup.Filer, error) {
+	rows, err := x.Backend.Client().Filer.Query().Where(filer.Retired(false)).Select(filer.FieldID, filer.FieldLabels, filer.FieldSite).All(ctx)
 	if err != nil {
 		return nil, x.Backend.Wrap(err)
 	}
-	labels := make(map[backup.FilerID]map[string]string, len(rows))
-	for _, row := range rows {
-		labels[backup.FilerID(row.ID)] = row.Labels
+	filers := make([]backup.Filer, len(rows))
+	for i, row := range rows {
+		filers[i] = backup.Filer{ID: backup.FilerID(row.ID), Labels: row.Labels, Site: row.Site}
 	}
-	return labels, nil
+	return filers, nil
 }
 
 // bindingRow is a filer's Binding as Bind sends it to the database.
@@ -147,6 +147,39 @@ func (x *Index) PlanShards(ctx context.Context, t index.Term, plans []index.Plan
 			" WHERE h.id = p.id AND h.due = 0 AND h.policy_id = p.policy AND h.policy_revision = p.revision AND h.last_good_number = p.good", string(rows))
 		return err
 	})
+}
+
+// latestRow is until when shards of a policy may be due, as Unplan sends it to the database.
+type latestRow struct {
+	Policy int64 `json:"policy"`
+	Due    int64 `json:"due"`
+}
+
+// Unplan implements index.Scheduling.
+func (x *Index) Unplan(ctx context.Context, t index.Term, after map[backup.PolicyID]time.Time) (dropped int, err error) {
+	list := make([]latestRow, 0, len(after))
+	for id, due := range after {
+		list = append(list, latestRow{int64(id), micros(due)})
+	}
+	slices.SortFunc(list, func(a, b latestRow) int { return int(a.Policy - b.Policy) })
+	rows, err := json.Marshal(list)
+	if err != nil {
+		return 0, err
+	}
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
+			return err
+		}
+		result, err := tx.ExecContext(ctx, "UPDATE shards AS h SET due = 0, deadline = 0 FROM "+
+			tx.Rows(1, "l", "policy bigint", "due bigint")+" WHERE h.policy_id = l.policy AND h.due > l.due AND NOT h.retired", string(rows))
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		dropped = int(n)
+		return err
+	})
+	return dropped, err
 }
 
 // DueShards implements index.Scheduling.

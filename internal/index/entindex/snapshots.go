@@ -59,7 +59,7 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 		if !ent.IsNotFound(err) {
 			return err
 		}
-		if err := tx.insertSnapshot(ctx, shard, s, stamp(now)); err != nil {
+		if err := tx.insertSnapshot(ctx, shard, s, now); err != nil {
 			return err
 		}
 		if tx.TellBegun != "" {
@@ -104,6 +104,10 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed))).
 		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
 		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldRoot).All(ctx)
+	if err != nil {
+		return err
+	}
+	now, err = tx.at(ctx, now)
 	if err != nil {
 		return err
 	}
@@ -171,13 +175,13 @@ func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID)
 
 // ClaimCommit implements index.Committing. One statement: the row is its lock.
 func (x *Index) ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (ok bool, err error) {
-	if !isName(holder, maxHolderBytes) || ttl < 0 {
+	if !isName(holder, maxHolderBytes) || ttl < 0 || ttl > maxTerm {
 		return false, invalid("commit of snapshot %s by %q, for %s", id.Short(), holder, ttl)
 	}
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		result, err := tx.ExecContext(ctx, "UPDATE snapshots SET committer = $2, commit_until = "+tx.Now+" + $3"+
 			" WHERE id = $1 AND "+isRunning+" AND tasks_settled = tasks_announced AND batches_settled = batches_announced"+
-			" AND (committer = $2 OR commit_until <= "+tx.Now+")", uuid.UUID(id), holder, ttl.Microseconds())
+			" AND (committer = $2 OR commit_until <= "+tx.Now+" OR commit_until > "+tx.Now+" + $4)", uuid.UUID(id), holder, ttl.Microseconds(), maxTerm.Microseconds())
 		if err != nil {
 			return err
 		}
@@ -207,6 +211,10 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if row.State != string(backup.Running) || !s.complete() {
 			return fmt.Errorf("snapshot %s, running and complete: %w", id, backup.ErrNotFound)
 		}
+		ended, err := tx.at(ctx, now)
+		if err != nil {
+			return err
+		}
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
 			return err
 		}
@@ -223,7 +231,7 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err := shard.Exec(ctx); err != nil {
 			return err
 		}
-		end := tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(stamp(now)).SetEnded(stamp(now)).
+		end := tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(ended).SetEnded(ended).
 			SetSegmentParts(segment.Parts).SetCheckpoint(segment.Checkpoint).SetPages(pages.Pages).SetPagesSum(pages.Sum[:])
 		if segment.Parts > 0 {
 			end.SetSegment(uuid.UUID(segment.Attempt))
@@ -255,6 +263,10 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 		default:
 			return fmt.Errorf("running snapshot %s: %w", id, backup.ErrNotFound)
 		}
+		ended, err := tx.at(ctx, now)
+		if err != nil {
+			return err
+		}
 		left, err := tx.Hot.SetAside(ctx, backup.ShardID(row.ShardID), backup.SnapshotNumber(row.Number))
 		if err != nil {
 			return err
@@ -270,7 +282,7 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 		if err := shard.Exec(ctx); err != nil {
 			return err
 		}
-		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).SetEnded(stamp(now)).Exec(ctx)
+		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).SetEnded(ended).Exec(ctx)
 	})
 }
 

@@ -23,6 +23,43 @@ func (f *fixture) lead(role, holder string, ttl time.Duration, want bool) index.
 	return term
 }
 
+// Terms and leases that end further in the future than any is given are of a clock that was ahead. They are over.
+func testClockWasAhead(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	first := f.lead("keeper", "a", time.Hour, true)
+	f.exec("UPDATE leaders SET until = until + 31536000000000")
+	second := f.lead("keeper", "b", time.Hour, true)
+	if second.Epoch <= first.Epoch {
+		t.Fatalf("epoch %d after %d", second.Epoch, first.Epoch)
+	}
+	f.wants(f.x.SetLoads(f.ctx, first, nil), index.ErrNotLeading)
+	f.lead("keeper", "a", time.Hour, false)
+
+	s := f.open(2, 1)
+	c := f.claim(s)
+	claim := func(now time.Time) (n int) {
+		c.Now, c.Limit = now, 10
+		tasks, err := f.x.ClaimTasks(f.ctx, c)
+		f.must(err)
+		batches, err := f.x.ClaimBatches(f.ctx, c)
+		f.must(err)
+		return len(tasks) + len(batches)
+	}
+	work := claim(f.now.AddDate(1, 0, 0))
+	if work == 0 || claim(f.now) != 0 {
+		t.Fatalf("%d claimed next year, want all of the work", work)
+	}
+	if n, err := f.x.ExpireFuture(f.ctx, 400*24*time.Hour, f.now); err != nil || n != 0 || claim(f.now) != 0 {
+		t.Errorf("%d leases ended, %v; want none: there is none so late", n, err)
+	}
+	if n, err := f.x.ExpireFuture(f.ctx, 24*time.Hour, f.now); err != nil || n != work {
+		t.Errorf("%d leases ended, %v; want all %d", n, err, work)
+	}
+	if n := claim(f.now); n != work {
+		t.Errorf("%d claimed, want all %d", n, work)
+	}
+}
+
 func testLeading(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	first := f.lead("keeper", "a", time.Hour, true)

@@ -71,7 +71,7 @@ func testLimits(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("claimed %d more", len(more))
 	}
 	// Stalled work counts for the filer, and so does work that is done until it is accepted.
-	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Task: tasks[0].ID, Worker: "w", Stalled: true}}, f.now.Add(time.Minute)))
+	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Task: tasks[0].ID, Worker: "w", Stalled: true}}, time.Minute, f.now))
 	f.accept(index.Result{Slice: sliceOf(tasks[1])})
 	if more := f.claimTasks(s); len(more) != 1 {
 		t.Fatalf("claimed %d more, want one in the place of the settled one", len(more))
@@ -181,7 +181,7 @@ func testQueued(t *testing.T, fresh func(testing.TB) Database) {
 			held = append(held, index.Held{Snapshot: task.Job.Snapshot, Task: task.ID, Worker: "w", Stalled: true})
 		}
 	}
-	f.must(f.x.Extend(f.ctx, held, f.now.Add(time.Minute)))
+	f.must(f.x.Extend(f.ctx, held, time.Minute, f.now))
 	// Four stall: there is room for four, of which the slow filer may have two.
 	if n := perFiler(f.claimAny(c)); n[fine.ID] != 2 || n[slow.ID] != 2 {
 		t.Fatalf("claimed %v, want two of each", n)
@@ -193,7 +193,7 @@ func testQueued(t *testing.T, fresh func(testing.TB) Database) {
 	for i := range held {
 		held[i].Stalled = false
 	}
-	f.must(f.x.Extend(f.ctx, held, f.now.Add(time.Minute)))
+	f.must(f.x.Extend(f.ctx, held, time.Minute, f.now))
 	if more := f.claimAny(index.Claim{Queued: 20}); len(more) != 0 {
 		t.Fatalf("claimed %d more", len(more))
 	}
@@ -319,7 +319,7 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(f.x.Extend(f.ctx, []index.Held{
 		{Snapshot: s.ID, Task: first, Worker: "w1\x00\xff", Path: "a\x00\xff/b"}, {Snapshot: s.ID, Task: first, Worker: "w1"},
 		{Snapshot: s.ID, Batch: batch.ID, Worker: "w2", Stalled: true},
-	}, minute))
+	}, time.Minute, f.now))
 	work := inHand()
 	if w := work[first]; w.Worker == "" || !w.Until.Equal(minute) || !w.Stalled.IsZero() {
 		t.Fatalf("%+v, want a lease of a minute", w)
@@ -330,7 +330,7 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	since := work[0].Stalled
 	f.must(f.x.Extend(f.ctx, []index.Held{
 		{Snapshot: s.ID, Task: first, Worker: "w1", Path: "a\x00\xff/b"}, {Snapshot: s.ID, Batch: batch.ID, Worker: "w2", Stalled: true},
-	}, f.now.Add(time.Second))) // an old report, that comes late
+	}, time.Second, f.now)) // an old report, that comes late
 	work = inHand()
 	if w := work[first]; !w.Until.Equal(minute) || w.Path != "a\x00\xff/b" {
 		t.Fatalf("%+v, want the later end, and the path", w)
@@ -338,7 +338,7 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	if !work[0].Stalled.Equal(since) {
 		t.Fatalf("%+v, want it stalled since %s", work[0], since)
 	}
-	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Batch: batch.ID, Worker: "w2"}}, minute))
+	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Batch: batch.ID, Worker: "w2"}}, time.Minute, f.now))
 	if w := inHand()[0]; !w.Stalled.IsZero() {
 		t.Fatalf("%+v, want it to go on", w)
 	}

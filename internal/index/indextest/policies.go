@@ -2,6 +2,7 @@ package indextest
 
 import (
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -102,10 +103,11 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	f.addFiler(backup.Filer{Name: "nas", Labels: map[string]string{"tier": "gold"}})
 	second, err := f.x.AddShard(f.ctx, backup.Shard{Filer: f.shard.Filer, Name: "second", Source: "posix:///second"})
 	f.must(err)
-	labels, err := f.x.Labels(f.ctx)
+	filers, err := f.x.FilersToSchedule(f.ctx)
 	f.must(err)
-	if len(labels) != 2 || labels[f.shard.Filer]["tier"] != "gold" {
-		t.Fatalf("labels %v, want those of two filers", labels)
+	of := slices.IndexFunc(filers, func(filer backup.Filer) bool { return filer.ID == f.shard.Filer })
+	if len(filers) != 2 || filers[of].Labels["tier"] != "gold" || filers[of].Site != backup.DefaultSite {
+		t.Fatalf("filers %+v, want two with their labels and sites", filers)
 	}
 	term := f.lead("scheduler", "a", time.Hour, true)
 	p := f.setPolicy(backup.Policy{Name: "nightly", Schedule: "@daily", Selection: backup.Selection{Exclude: []string{"*.bak"}}})
@@ -212,6 +214,8 @@ func testSchedulerFenced(t *testing.T, fresh func(testing.TB) Database) {
 		_, err := f.x.Bind(f.ctx, term, map[backup.FilerID]index.Binding{f.shard.Filer: {}})
 		f.wants(err, index.ErrNotLeading)
 		f.wants(f.x.PlanShards(f.ctx, term, []index.Plan{plan}), index.ErrNotLeading)
+		_, err = f.x.Unplan(f.ctx, term, map[backup.PolicyID]time.Time{p.ID: f.now.Add(-time.Hour)})
+		f.wants(err, index.ErrNotLeading)
 		_, err = f.x.BeginDue(f.ctx, term, plan, f.now)
 		f.wants(err, index.ErrNotLeading)
 		f.wantRows("snapshots", 0)
@@ -227,6 +231,28 @@ func testSchedulerFenced(t *testing.T, fresh func(testing.TB) Database) {
 	refused(index.Term{Role: "another", Epoch: second.Epoch})
 	_, err := f.x.BeginDue(f.ctx, second, plan, f.now)
 	f.must(err)
+}
+
+// Plans that are later than any clock can have made them are dropped, and those of other policies are not.
+func testUnplan(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	term := f.lead("scheduler", "a", time.Hour, true)
+	p := f.setPolicy(backup.Policy{Name: "nightly", Schedule: "@daily"})
+	f.bind(term, p, 1)
+	plan := f.unplanned(p, 0, 1)[0].Plan
+	plan.Due, plan.Deadline = f.now.AddDate(1, 0, 0), f.now.AddDate(1, 0, 1)
+	f.must(f.x.PlanShards(f.ctx, term, []index.Plan{plan}))
+	for _, after := range []map[backup.PolicyID]time.Time{nil, {p.ID + 1: f.now}, {p.ID: plan.Due}} {
+		if n, err := f.x.Unplan(f.ctx, term, after); err != nil || n != 0 || len(f.unplanned(p, 0, 10)) != 0 {
+			t.Fatalf("dropped %d plans, %v: none is later than %v", n, err, after)
+		}
+	}
+	if n, err := f.x.Unplan(f.ctx, term, map[backup.PolicyID]time.Time{p.ID: plan.Due.Add(-time.Second), p.ID + 1: f.now}); err != nil || n != 1 {
+		t.Fatalf("dropped %d plans, %v; want one", n, err)
+	}
+	if again := f.unplanned(p, 0, 10); len(again) != 1 || !again[0].Due.IsZero() || !again[0].Deadline.IsZero() {
+		t.Fatalf("%+v, want the shard without plan and deadline", again)
+	}
 }
 
 // Of many that begin the same plan at once one does.

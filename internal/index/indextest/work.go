@@ -49,7 +49,7 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 		{Snapshot: s.ID, Task: third.ID}, {Snapshot: s.ID, Task: 4711}, {Snapshot: s.ID, Batch: batches[0].ID},
 		// Somebody who has guessed the numbers does not know the snapshot.
 		{Task: first[0].ID}, {Snapshot: backup.NewSnapshotID(), Task: first[1].ID}, {Snapshot: backup.NewSnapshotID(), Batch: batches[1].ID}, {Snapshot: backup.NewSnapshotID(), Task: third.ID},
-	}, f.now.Add(time.Hour)))
+	}, time.Hour, f.now))
 	f.now = f.now.Add(time.Minute)
 	f.wantLeased(f.now, 1, 1)
 	again := f.claimTasks(s)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"entgo.io/ent/dialect"
 	"github.com/jackc/pgx/v5"
@@ -134,6 +135,12 @@ type backend struct {
 	client  *ent.Client
 	address string
 	closing sync.Once
+}
+
+// Clock implements entindex.Backend.
+func (b *backend) Clock(ctx context.Context) (now time.Time, err error) {
+	err = b.pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	return now.UTC(), b.Wrap(err)
 }
 
 func (b *backend) Client() *ent.Client { return b.client }

@@ -92,7 +92,7 @@ func TestScalersCountWhatCanBeInHand(t *testing.T) {
 	want("paris", 4+backup.DefaultWalkTasks, 3+backup.DefaultReadBatches) // leased or open, it is work
 
 	// A stalled task keeps its slot of the filer, and nobody busy.
-	must(x.Extend(ctx, []index.Held{{Snapshot: tasks[0].Job.Snapshot, Task: tasks[0].ID, Worker: "w", Stalled: true}, {Snapshot: batches[0].Job.Snapshot, Batch: batches[0].ID, Worker: "w", Stalled: true}}, now.Add(time.Minute)))
+	must(x.Extend(ctx, []index.Held{{Snapshot: tasks[0].Job.Snapshot, Task: tasks[0].ID, Worker: "w", Stalled: true}, {Snapshot: batches[0].Job.Snapshot, Batch: batches[0].ID, Worker: "w", Stalled: true}}, time.Minute, now))
 	want("paris", 3+backup.DefaultWalkTasks, 2+backup.DefaultReadBatches)
 
 	// The governor and a limit of bytes a second let fewer go on.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"entgo.io/ent/dialect"
 	_ "modernc.org/sqlite" // the driver
@@ -156,6 +157,9 @@ type backend struct {
 }
 
 func (b *backend) Client() *ent.Client { return b.client }
+
+// Clock implements entindex.Backend. SQLite has the clock of the machine.
+func (b *backend) Clock(context.Context) (time.Time, error) { return time.Now().UTC(), nil }
 
 func (b *backend) Close() error {
 	var err error

@@ -11,6 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
 )
 
 func newFilerLs(a *app) *cobra.Command {
@@ -50,7 +51,11 @@ func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
 			return err
 		}
 		if !a.json {
-			return filerTable(a.out, found, time.Now())
+			now, err := i.Clock(ctx)
+			if err != nil {
+				return err
+			}
+			return filerTable(a.out, found, now)
 		}
 		for n := range found {
 			if err := a.print(newFilerJSON(&found[n])); err != nil {
@@ -104,9 +109,11 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 	case f.Newest.IsZero():
 		return "never"
 	case f.Oldest.IsZero():
-		return "never (one " + age(now.Sub(f.Newest)) + ")"
+		return "never (one " + ago(f.Newest, now) + ")"
+	case policy.InFuture(f.Newest, now):
+		return ago(f.Newest, now)
 	}
-	return age(now.Sub(f.Oldest))
+	return ago(f.Oldest, now)
 }
 
 // filerDeadline is the first deadline of a filer's shards.
@@ -116,6 +123,22 @@ func filerDeadline(f *index.FilerStatus, now time.Time) string {
 		text += fmt.Sprintf(" (%d shards)", f.Overdue)
 	}
 	return text
+}
+
+// ago is the age of something that has happened, or how far in the future it lies, because a clock was ahead.
+func ago(happened, now time.Time) string {
+	if policy.InFuture(happened, now) {
+		return "FUTURE " + age(happened.Sub(now))
+	}
+	return age(now.Sub(happened))
+}
+
+// agoText is ago in a sentence.
+func agoText(happened, now time.Time) string {
+	if policy.InFuture(happened, now) {
+		return "in the FUTURE, by " + age(happened.Sub(now)) + ": a clock was ahead"
+	}
+	return ago(happened, now) + " ago"
 }
 
 // age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.
@@ -202,16 +225,20 @@ func newFilerShow(a *app) *cobra.Command {
 				if a.json {
 					return a.print(newFilerJSON(&f))
 				}
-				return a.describeFiler(&f)
+				now, err := i.Clock(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return a.describeFiler(&f, now)
 			})
 		},
 	}
 }
 
-func (a *app) describeFiler(f *index.FilerStatus) error {
+func (a *app) describeFiler(f *index.FilerStatus, now time.Time) error {
 	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
-	limits, now := f.Limits.WithDefaults(), time.Now()
+	limits := f.Limits.WithDefaults()
 	row("filer", "%s", display(f.Name))
 	if f.Retired {
 		row("retired", "yes: nothing of it is backed up; bctl filer add brings it back")

@@ -81,7 +81,7 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 				return context.Cause(ctx)
 			}
 			// Whether it was begun has to be known, also when we are interrupted just now.
-			s, err := i.BeginSnapshot(context.WithoutCancel(ctx), t.shard.ID, c.request(), time.Now())
+			s, err := i.BeginSnapshot(context.WithoutCancel(ctx), t.shard.ID, c.request(), time.Time{})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -102,10 +102,7 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 
 // lasted is how long a snapshot that has ended has run.
 func lasted(s *backup.Snapshot) time.Duration {
-	if s.Committed.IsZero() {
-		return time.Since(s.Started)
-	}
-	return s.Committed.Sub(s.Started)
+	return s.Ended.Sub(s.Started)
 }
 
 // expect tells the progress line what is to come, and what was done before. It

@@ -130,8 +130,8 @@ first by name.
 
 A shard is due when its last good snapshot was begun before the schedule's last
 occurrence, and begun as soon as a window and the limits of running snapshots
-(worker.max_running, worker.max_running_per_filer) allow: what has the nearest
-deadline comes first. A run that was missed is run once.
+(worker.max_running per site, worker.max_running_per_filer) allow: what has the
+nearest deadline comes first. A run that was missed is run once.
 
 --label KEY- removes a label. Windows and exclusions take the place of those
 that were there; --window '', --exclude '', --exclude-if-present '' and

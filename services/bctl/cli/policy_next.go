@@ -24,7 +24,11 @@ func newPolicyNext(a *app) *cobra.Command {
 		Long: `Tells when each shard that has a policy is due, the first that is due first, and
 its deadline: until then it should have a good snapshot. STATE is running;
 waiting (due, and begun as soon as the limits of running snapshots allow),
-window (due, and begun when the policy's next window opens), paused, or planned.`,
+window (due, and begun when the policy's next window opens), paused, or planned.
+
+WINDOW is when the window opens in which the shard can be begun, and - where one
+is open when the shard is due. Times have their time zone, and how far away they
+are.`,
 		Example: `  bctl policy next
   bctl policy next --filer nas1 --limit 10
   bctl policy next --json`,
@@ -36,7 +40,10 @@ window (due, and begun when the policy's next window opens), paused, or planned.
 						return err
 					}
 				}
-				now := time.Now()
+				now, err := i.Clock(cmd.Context())
+				if err != nil {
+					return err
+				}
 				runs, err := nextRuns(cmd.Context(), i, filer, now)
 				if err != nil {
 					return err
@@ -62,6 +69,7 @@ type nextRun struct {
 	policy        string
 	state         string
 	due, deadline time.Time
+	opens         time.Time // the window in which it can be begun; zero: one is open when it is due
 }
 
 // nextRuns plans as the scheduler does, from the labels and policies that are there now; what it has planned
@@ -81,6 +89,7 @@ func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time)
 	if err != nil {
 		return nil, err
 	}
+	opens := openings{}
 	var runs []nextRun
 	for _, s := range shards {
 		p, ok := policy.For(s.Filer.Labels, policies)
@@ -88,6 +97,9 @@ func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time)
 			continue
 		}
 		run := nextRun{ShardStatus: s, policy: p.Name, due: s.Plan.Due, deadline: s.Plan.Deadline}
+		if latest := times[p.ID].Latest(now); !latest.IsZero() && run.due.After(latest) { // a clock was ahead
+			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
+		}
 		if s.Plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
 			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
 		}
@@ -95,11 +107,35 @@ func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time)
 			past := policy.Past{Good: s.Time, Failed: s.Failed, Deadline: s.Plan.Deadline}
 			run.due, run.deadline = times[p.ID].Plan(s.ID, past, now)
 		}
+		run.opens = opens.next(p.ID, times[p.ID], run.due, now)
 		run.state = stateOf(&run, p.Paused, times[p.ID].Allowed(now), now)
 		runs = append(runs, run)
 	}
 	slices.SortStableFunc(runs, func(a, b nextRun) int { return cmp.Or(a.due.Compare(b.due), a.deadline.Compare(b.deadline)) })
 	return runs, nil
+}
+
+// openings are when the windows of policies open, by the minute that is asked for: many shards have the same.
+type openings map[opening]time.Time
+
+type opening struct {
+	policy backup.PolicyID
+	minute int64
+}
+
+// next returns when the window opens in which a shard can be begun that is due; zero where one is open then.
+func (o openings) next(id backup.PolicyID, times *policy.Schedule, due, now time.Time) time.Time {
+	if due.Before(now) {
+		due = now
+	}
+	if times.Allowed(due) {
+		return time.Time{}
+	}
+	key := opening{id, due.Unix() / 60}
+	if _, ok := o[key]; !ok {
+		o[key] = times.Opens(due)
+	}
+	return o[key]
 }
 
 func stateOf(r *nextRun, paused, allowed bool, now time.Time) string {
@@ -126,18 +162,36 @@ func (a *app) printRuns(runs []nextRun, now time.Time) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "DUE\tSTATE\tDEADLINE\tLAST GOOD\tFILER\tSHARD\tPOLICY")
+	fmt.Fprintln(t, "DUE\tSTATE\tWINDOW\tDEADLINE\tLAST GOOD\tFILER\tSHARD\tPOLICY")
 	for n := range runs {
 		r := &runs[n]
 		last := "never"
 		if r.LastGood != (backup.SnapshotID{}) {
-			last = age(now.Sub(r.Time))
+			last = zoned(r.Time) + " (" + agoText(r.Time, now) + ")"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", localTime(r.due), r.state, deadlineText(r.deadline, now), last,
+		window, deadline := "-", "-"
+		if !r.opens.IsZero() {
+			window = "opens " + dueText(r.opens, now)
+		}
+		if !r.deadline.IsZero() {
+			deadline = zoned(r.deadline) + " (" + deadlineText(r.deadline, now) + ")"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dueText(r.due, now), r.state, window, deadline, last,
 			display(r.Filer.Name), display(r.Name), display(r.policy))
 	}
 	return t.Flush()
 }
+
+// dueText is "2026-11-23 01:30 CET (in 9h)", or "(3h ago)".
+func dueText(t, now time.Time) string {
+	if t.After(now) {
+		return zoned(t) + " (in " + age(t.Sub(now)) + ")"
+	}
+	return zoned(t) + " (" + age(now.Sub(t)) + " ago)"
+}
+
+// zoned is a time to the minute, in this machine's time zone, which it names.
+func zoned(t time.Time) string { return t.Local().Format("2006-01-02 15:04 MST") }
 
 // runJSON is a line of policy next. The names are fixed.
 type runJSON struct {
@@ -146,6 +200,7 @@ type runJSON struct {
 	Policy   string  `json:"policy"`
 	State    string  `json:"state"`
 	Due      *string `json:"due"`
+	Opens    *string `json:"window_opens"` // null: a window is open when it is due
 	Deadline *string `json:"deadline"`
 	Overdue  bool    `json:"overdue"`
 	LastGood *string `json:"last_good"` // when it was begun; null: there is none
@@ -153,7 +208,7 @@ type runJSON struct {
 
 func newRunJSON(r *nextRun, now time.Time) runJSON {
 	return runJSON{
-		Filer: r.Filer.Name, Shard: r.Name, Policy: r.policy, State: r.state, Due: jsonTime(r.due), Deadline: jsonTime(r.deadline),
+		Filer: r.Filer.Name, Shard: r.Name, Policy: r.policy, State: r.state, Due: jsonTime(r.due), Opens: jsonTime(r.opens), Deadline: jsonTime(r.deadline),
 		Overdue: r.deadline.Before(now), LastGood: jsonTime(r.Time),
 	}
 }

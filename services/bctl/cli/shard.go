@@ -140,7 +140,11 @@ func (a *app) tellShard(ctx context.Context, i index.Catalog, filer, name, forma
 		return err
 	}
 	if a.json {
-		return a.print(newShardJSON(&s))
+		now, err := i.Clock(ctx)
+		if err != nil {
+			return err
+		}
+		return a.print(newShardJSON(&s, now))
 	}
 	_, err = fmt.Fprintf(a.out, format, display(name), display(filer))
 	return err

@@ -54,11 +54,15 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 		if err != nil {
 			return err
 		}
+		now, err := i.Clock(ctx)
+		if err != nil {
+			return err
+		}
 		if !a.json {
-			return shardTable(a.out, found, time.Now())
+			return shardTable(a.out, found, now)
 		}
 		for n := range found {
-			if err := a.print(newShardJSON(&found[n])); err != nil {
+			if err := a.print(newShardJSON(&found[n], now)); err != nil {
 				return err
 			}
 		}
@@ -73,7 +77,7 @@ func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
 		s := &found[n]
 		last, snapshot, number, files, bytes, running := "never", "-", "-", "-", "-", "-"
 		if s.LastGood != (backup.SnapshotID{}) {
-			last, snapshot, number = age(now.Sub(s.Time)), s.LastGood.Short(), fmt.Sprint(s.Number)
+			last, snapshot, number = ago(s.Time, now), s.LastGood.Short(), fmt.Sprint(s.Number)
 			files, bytes = humanize.Comma(s.Files), size(s.Bytes)
 		}
 		if s.Running != (backup.SnapshotID{}) {
@@ -131,10 +135,10 @@ type lastGoodJSON struct {
 	Bytes    int64   `json:"bytes"`
 }
 
-func newShardJSON(s *index.ShardStatus) shardJSON {
+func newShardJSON(s *index.ShardStatus, now time.Time) shardJSON {
 	j := shardJSON{
 		Filer: s.Filer.Name, Shard: s.Name, Source: s.Source, Snapshots: s.Snapshots, Selection: s.Selection, Retired: s.Retired,
-		Due: jsonTime(s.Plan.Due), Deadline: jsonTime(s.Plan.Deadline), Overdue: s.Overdue(time.Now()),
+		Due: jsonTime(s.Plan.Due), Deadline: jsonTime(s.Plan.Deadline), Overdue: s.Overdue(now),
 	}
 	if s.Policy != "" {
 		j.Policy = &s.Policy
@@ -163,28 +167,32 @@ func newShardShow(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.print(newShardJSON(&s))
+				now, err := i.Clock(cmd.Context())
+				if err != nil {
+					return err
 				}
-				return a.describeShard(&s)
+				if a.json {
+					return a.print(newShardJSON(&s, now))
+				}
+				return a.describeShard(&s, now)
 			})
 		},
 	}
 }
 
 // planRows are the rows that show when a shard is due.
-func planRows(row rowFunc, p *index.Plan) {
+func planRows(row rowFunc, p *index.Plan, now time.Time) {
 	if p.Due.IsZero() {
 		row("due", "not planned yet: a committer does that within seconds")
 	} else {
 		row("due", "%s", localTime(p.Due))
 	}
 	if !p.Deadline.IsZero() {
-		row("deadline", "%s (%s)", localTime(p.Deadline), deadlineText(p.Deadline, time.Now()))
+		row("deadline", "%s (%s)", localTime(p.Deadline), deadlineText(p.Deadline, now))
 	}
 }
 
-func (a *app) describeShard(s *index.ShardStatus) error {
+func (a *app) describeShard(s *index.ShardStatus, now time.Time) error {
 	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
 	row("filer", "%s", display(s.Filer.Name))
@@ -199,12 +207,12 @@ func (a *app) describeShard(s *index.ShardStatus) error {
 	if s.LastGood == (backup.SnapshotID{}) {
 		row("last good snapshot", "none")
 	} else {
-		row("last good snapshot", "%s, number %d, of %s (%s ago): %s, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
-			age(time.Since(s.Time)), counted(s.Files, "file"), size(s.Bytes))
+		row("last good snapshot", "%s, number %d, of %s (%s): %s, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
+			agoText(s.Time, now), counted(s.Files, "file"), size(s.Bytes))
 	}
 	if s.Policy != "" {
 		row("policy", "%s", display(s.Policy))
-		planRows(row, &s.Plan)
+		planRows(row, &s.Plan, now)
 	}
 	if s.Running != (backup.SnapshotID{}) {
 		row("running", "%s (bctl status shows how far it is)", s.Running.Short())

@@ -105,7 +105,11 @@ func (c *statusCommand) run(ctx context.Context) error {
 
 // once looks at the index and shows what it says.
 func (c *statusCommand) once(ctx context.Context, i index.Catalog) error {
-	now, err := look(ctx, i, c.filer, time.Now(), c.app)
+	clock, err := i.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	now, err := look(ctx, i, c.filer, clock, c.app)
 	if err != nil {
 		return err
 	}

@@ -21,5 +21,5 @@ func Cancel(ctx context.Context, idx index.Index, lockDir string, s *backup.Snap
 		return false, err
 	}
 	defer unlock()
-	return true, idx.Fail(ctx, s.ID, reason, time.Now())
+	return true, idx.Fail(ctx, s.ID, reason, time.Time{})
 }

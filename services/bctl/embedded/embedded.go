@@ -81,11 +81,11 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 		return backup.Snapshot{}, err
 	}
 	defer unlock()
-	snap, err := o.Index.BeginSnapshot(ctx, shard.ID, s, time.Now())
+	snap, err := o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
 	if errors.Is(err, backup.ErrRunning) {
 		o.Log.Info("a backup of this shard was interrupted; what it has stored is used", "snapshot", snap.ID.Short(), "started", snap.Started)
-		if err = o.Index.Fail(ctx, snap.ID, "interrupted", time.Now()); err == nil {
-			snap, err = o.Index.BeginSnapshot(ctx, shard.ID, s, time.Now())
+		if err = o.Index.Fail(ctx, snap.ID, "interrupted", time.Time{}); err == nil {
+			snap, err = o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
 		}
 	}
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/committer/clock"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
 	"github.com/bctl/bctl/services/reader/read"
@@ -143,13 +144,16 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	defer conn.Close()
 	w.dependOn(conn, idx, s)
 	log.Info("committer started", "store", s.String())
-	scheduler := schedule.New(idx, schedule.Options{
+	watch := clock.New(idx, time.Now, log, w.metrics.Clock())
+	w.health.Depends("clock", watch.Check)
+	leading := watch.Index()
+	scheduler := schedule.New(leading, schedule.Options{
 		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
 		Metrics: w.metrics.Scheduler(), Health: w.health,
 	})
 	var scheduling sync.WaitGroup
 	scheduling.Go(func() { scheduler.Run(ctx) })
-	commit.New(commit.Parts{Conn: conn, Index: idx, Store: s, Keys: keys}, commit.Options{
+	commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
 		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,

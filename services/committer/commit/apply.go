@@ -140,7 +140,7 @@ func failure(r flow.Result) (backup.SnapshotID, string) {
 
 // fail ends a snapshot that cannot be made.
 func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string, d *flow.Delivery) {
-	err := s.Index.Fail(ctx, id, reason, time.Now())
+	err := s.Index.Fail(ctx, id, reason, time.Time{})
 	if err != nil && !errors.Is(err, backup.ErrNotFound) {
 		if ctx.Err() == nil {
 			s.log.Warn("snapshot cannot be marked as failed yet", "snapshot", id.Short(), "error", err)

@@ -87,7 +87,7 @@ const tellEvery = 10 * time.Second
 // dispatch hands out what the queues and the filers have room for.
 func (s *Service) dispatch(ctx context.Context) error {
 	for {
-		claim := index.Claim{Snapshots: s.opts.Snapshots, Lease: s.opts.QueueLease, Queued: s.opts.Queued, Limit: claimAtOnce, Now: time.Now()}
+		claim := index.Claim{Snapshots: s.opts.Snapshots, Lease: s.opts.QueueLease, Queued: s.opts.Queued, Limit: claimAtOnce}
 		moreTasks, err := s.handOutTasks(ctx, claim)
 		if err != nil {
 			return err

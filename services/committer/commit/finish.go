@@ -99,7 +99,7 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 	// after it everything that it names is durable (I1).
 	err = s.Index.Commit(ctx, id, backup.Segment{
 		Attempt: segment.Attempt, Parts: segment.Parts, Checkpoint: segment.Checkpoint, Bytes: segment.Bytes,
-	}, segment.Content, time.Now())
+	}, segment.Content, time.Time{})
 	if errors.Is(err, backup.ErrNotFound) {
 		return nil // another committer was first; our segment is an orphan
 	}

@@ -140,6 +140,9 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.expireFuture(ctx); err != nil {
+		return err
+	}
 	err = s.Conn.HaveStreams(ctx)
 	missing := errors.Is(err, flow.ErrNoStream)
 	if missing {
@@ -158,6 +161,19 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 	}
 	return err
 }
+
+// expireFuture ends the leases that a clock has given which was ahead: nobody would take the work until then.
+func (s *Service) expireFuture(ctx context.Context) error {
+	ended, err := s.Index.ExpireFuture(ctx, max(2*s.opts.Lease, 2*s.opts.QueueLease, longLease), time.Time{})
+	if ended > 0 {
+		s.log.Warn("leases ended far in the future: a clock was ahead; their work is handed out again", "leases", ended)
+		signal(s.wake)
+	}
+	return err
+}
+
+// longLease is longer than any committer of the fleet gives, whatever its settings are.
+const longLease = 24 * time.Hour
 
 // expireLeases ends the leases of all work.
 func (s *Service) expireLeases(ctx context.Context) error {

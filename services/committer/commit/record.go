@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -93,10 +92,14 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 	if next.Digest == written.Digest {
 		return nil
 	}
+	now, err := s.Index.Clock(ctx)
+	if err != nil {
+		return err
+	}
 	err = backup.ErrExists
 	for errors.Is(err, backup.ErrExists) { // an index that was older has written it
 		next.Sequence++
-		data, encodeErr := journal.EncodeCatalog(s.Keys, next.Sequence, time.Now(), catalog)
+		data, encodeErr := journal.EncodeCatalog(s.Keys, next.Sequence, now, catalog)
 		if encodeErr != nil {
 			return encodeErr
 		}

@@ -39,7 +39,7 @@ func (s *Service) reportLoop(ctx context.Context) {
 		case now := <-tick.C:
 			beat.Moved()
 			work.forget(now)
-			s.noteStalled(work)
+			s.noteHeld(work)
 			if s.leading() {
 				s.renew(ctx, work, now)
 			} else {
@@ -49,15 +49,15 @@ func (s *Service) reportLoop(ctx context.Context) {
 	}
 }
 
-// noteStalled keeps what metrics tell of stalled work.
-func (s *Service) noteStalled(work *reported) {
+// noteHeld keeps what metrics tell of work that workers have.
+func (s *Service) noteHeld(work *reported) {
 	if s.opts.Metrics == nil {
 		return
 	}
-	by := work.stalledBy()
+	by := work.heldBy()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stalled = by
+	s.held = by
 }
 
 // renew writes what is due.
@@ -67,7 +67,7 @@ func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
 	if len(held) == 0 {
 		return
 	}
-	err := s.Index.Extend(ctx, held, now.Add(s.opts.Lease))
+	err := s.Index.Extend(ctx, held, s.opts.Lease, time.Time{})
 	if err == nil {
 		work.written(held, now)
 	} else if ctx.Err() == nil {

@@ -2,12 +2,14 @@ package commit
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // What is new, has moved or has stalled is written at once, the rest every third of the lease.
@@ -106,5 +108,19 @@ func TestReportsOfAnotherSnapshot(t *testing.T) {
 	held := r.due(now, true)
 	if len(held) != 2 || !slices.Contains(held, index.Held{Snapshot: mine, Task: 7, Worker: "honest"}) {
 		t.Errorf("%+v", held)
+	}
+}
+
+// Metrics know per filer what workers have in hand, stalled or not, and nothing of what waits in a queue.
+func TestHeldByFiler(t *testing.T) {
+	r := newReported(time.Minute)
+	now := time.Unix(1000, 0)
+	r.hear(&backup.Progress{
+		Worker: "w", Filer: 1, Tasks: []backup.TaskID{1, 2}, Batches: []backup.BatchID{2, 3}, StalledTasks: []backup.TaskID{2}, StalledBatches: []backup.BatchID{3},
+	}, now)
+	r.hear(&backup.Progress{Worker: "v", Filer: 2, Batches: []backup.BatchID{7}}, now)
+	want := map[backup.FilerID]telemetry.Held{1: {Tasks: 2, Batches: 2, StalledTasks: 1, StalledBatches: 1}, 2: {Batches: 1}}
+	if got := r.heldBy(); !maps.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

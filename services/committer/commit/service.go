@@ -24,6 +24,7 @@ type Index interface {
 	index.Committing
 	index.Leading
 
+	Clock(ctx context.Context) (time.Time, error)
 	Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error)
 	Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup.Snapshot, error)
 	Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error]
@@ -96,7 +97,7 @@ type Service struct {
 	mu       sync.Mutex
 	leads    bool // it is the keeper
 	governor *governor
-	stalled  map[backup.FilerID]telemetry.Stalled // as workers last reported
+	held     map[backup.FilerID]telemetry.Held // as workers last reported
 
 	times times
 

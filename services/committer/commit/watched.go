@@ -169,22 +169,22 @@ func (s *Service) fleet(ctx context.Context) (*telemetry.Fleet, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f.Stalled = s.stalled
+	f.Held = s.held
 	return f, nil
 }
 
-// stalledBy counts what workers report as stalled, by filer.
-func (r *reported) stalledBy() map[backup.FilerID]telemetry.Stalled {
-	by := map[backup.FilerID]telemetry.Stalled{}
+// heldBy counts what workers report to have in hand, by filer.
+func (r *reported) heldBy() map[backup.FilerID]telemetry.Held {
+	by := map[backup.FilerID]telemetry.Held{}
 	for id, w := range r.work {
-		if !w.Stalled {
-			continue
-		}
 		n := by[w.filer]
-		if id.task != 0 {
-			n.Tasks++
-		} else {
-			n.Batches++
+		all, stalled := &n.Tasks, &n.StalledTasks
+		if id.task == 0 {
+			all, stalled = &n.Batches, &n.StalledBatches
+		}
+		*all++
+		if w.Stalled {
+			*stalled++
 		}
 		by[w.filer] = n
 	}

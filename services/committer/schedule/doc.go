@@ -4,20 +4,24 @@
 // # A tick
 //
 // Every ten seconds a scheduler asks for the term of the role "scheduler", or renews
-// it. Who has it then does four things, each of which starts from what the index says at that moment:
+// it. Who has it then does five things, each of which starts from what the index says at that moment:
 //
 //	bind    each filer gets the policy that its labels choose; shards whose policy, or
 //	        revision of it, is another than before lose their plans
+//	unplan  plans that lie further in the future than any that is made now are dropped: a clock was ahead
 //	plan    shards without a plan get one: when they are due, and until when they want a
 //	        good snapshot
 //	choose  of the shards that are due, whose policies are not paused and have a window now, those with
-//	        the nearest deadlines, within the limits of running snapshots
+//	        the nearest deadlines, within the limits of running snapshots, which each site has to itself
 //	begin   each, in a transaction of its own
 //
 // Nothing is remembered from tick to tick, but for schedules that were parsed: what a policy, a filer or a shard
 // is changed to holds from the next tick on.
 //
 // # One leader
+//
+// All times are of the database's clock: no machine's own clock moves a plan. A committer whose clock is
+// far from the database's does not lead (package clock).
 //
 // Each transaction checks the term by its epoch and the database's clock. A scheduler that was paused, for
 // however long and between whichever two statements, finds its term over and changes nothing. Nor does what it has read by then

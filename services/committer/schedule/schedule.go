@@ -22,6 +22,7 @@ type Index interface {
 	index.Leading
 	index.Scheduling
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
+	Clock(ctx context.Context) (time.Time, error)
 }
 
 // Options tune a scheduler.
@@ -30,8 +31,7 @@ type Options struct {
 	Tick   time.Duration
 	// Term is how long nobody leads after the leader has died; several times Tick.
 	Term   time.Duration
-	Limits policy.Limits    // of the snapshots that run at a time, whoever began them
-	Now    func() time.Time // time.Now where nil
+	Limits policy.Limits // per site and per filer, of the snapshots that run at a time, whoever began them
 	Log    *slog.Logger
 
 	Metrics *telemetry.Scheduler // nil: nothing is measured
@@ -85,9 +85,6 @@ func New(idx Index, o Options) *Scheduler {
 	}
 	if o.Limits.RunningPerFiler <= 0 {
 		o.Limits.RunningPerFiler = DefaultRunningPerFiler
-	}
-	if o.Now == nil {
-		o.Now = time.Now
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -165,16 +162,27 @@ func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
 		return err
 	}
 	s.parse(policies)
-	if err := s.bind(ctx, term, policies); err != nil {
+	filers, err := s.index.FilersToSchedule(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.bind(ctx, term, filers, policies); err != nil {
+		return err
+	}
+	if err := s.unplan(ctx, term); err != nil {
 		return err
 	}
 	if err := s.plan(ctx, term); err != nil {
 		return err
 	}
-	if err := s.begin(ctx, term); err != nil {
+	if err := s.begin(ctx, term, filers); err != nil {
 		return err
 	}
-	s.opts.Metrics.Passed(s.opts.Now())
+	now, err := s.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	s.opts.Metrics.Passed(now)
 	return nil
 }
 
@@ -198,15 +206,11 @@ func (s *Scheduler) parse(policies []backup.Policy) {
 	s.opts.Metrics.Policies(len(parsed), len(policies)-len(parsed))
 }
 
-func (s *Scheduler) bind(ctx context.Context, term index.Term, policies []backup.Policy) error {
-	labels, err := s.index.Labels(ctx)
-	if err != nil {
-		return err
-	}
-	bound := make(map[backup.FilerID]index.Binding, len(labels))
-	for filer, of := range labels {
-		p, _ := policy.For(of, policies)
-		bound[filer] = index.Binding{Policy: p.ID, Revision: p.Revision}
+func (s *Scheduler) bind(ctx context.Context, term index.Term, filers []backup.Filer, policies []backup.Policy) error {
+	bound := make(map[backup.FilerID]index.Binding, len(filers))
+	for i := range filers {
+		p, _ := policy.For(filers[i].Labels, policies)
+		bound[filers[i].ID] = index.Binding{Policy: p.ID, Revision: p.Revision}
 	}
 	changed, err := s.index.Bind(ctx, term, bound)
 	if changed > 0 {
@@ -226,6 +230,25 @@ func (s *Scheduler) ids(holds func(timetable) bool) []backup.PolicyID {
 	return ids
 }
 
+// unplan drops plans that a clock has made which was ahead: their shards would not be backed up until that time comes.
+func (s *Scheduler) unplan(ctx context.Context, term index.Term) error {
+	now, err := s.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	latest := make(map[backup.PolicyID]time.Time, len(s.parsed))
+	for id, t := range s.parsed {
+		if after := t.Latest(now); !after.IsZero() {
+			latest[id] = after
+		}
+	}
+	dropped, err := s.index.Unplan(ctx, term, latest)
+	if dropped > 0 {
+		s.log.Warn("shards were due later than any plan of now is: a clock was ahead; they are planned again", "shards", dropped)
+	}
+	return err
+}
+
 // plan plans all shards that have to be.
 func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 	all := s.ids(func(timetable) bool { return true })
@@ -234,6 +257,10 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 	}
 	for after := backup.ShardID(0); ; {
 		s.beat.Moved()
+		now, err := s.index.Clock(ctx)
+		if err != nil {
+			return err
+		}
 		found, err := s.index.Unplanned(ctx, all, after, planAtOnce)
 		if err != nil || len(found) == 0 {
 			return err
@@ -245,7 +272,7 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 				continue // changed since it was bound
 			}
 			past := policy.Past{Good: u.LastGood, Failed: u.Failed, Deadline: u.Deadline}
-			u.Due, u.Deadline = t.Plan(u.Shard, past, s.opts.Now())
+			u.Due, u.Deadline = t.Plan(u.Shard, past, now)
 			plans = append(plans, u.Plan)
 		}
 		if err := s.index.PlanShards(ctx, term, plans); err != nil {
@@ -256,8 +283,11 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 }
 
 // begin begins what is due and may be begun.
-func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
-	now := s.opts.Now()
+func (s *Scheduler) begin(ctx context.Context, term index.Term, filers []backup.Filer) error {
+	now, err := s.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
 	open := s.ids(func(t timetable) bool { return !t.Paused && t.Allowed(now) })
 	if len(open) == 0 {
 		s.opts.Metrics.Waiting(0)
@@ -267,18 +297,30 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term) error {
 	if err != nil {
 		return err
 	}
+	sites := make(map[backup.FilerID]string, len(filers))
+	for i := range filers {
+		sites[filers[i].ID] = filers[i].Site
+	}
 	candidates := make([]policy.Candidate, len(due))
 	plans := make(map[backup.ShardID]index.Plan, len(due))
 	for i, p := range due {
-		candidates[i] = policy.Candidate{Shard: p.Shard, Filer: p.Filer, Due: p.Due, Deadline: p.Deadline}
+		candidates[i] = policy.Candidate{Shard: p.Shard, Filer: p.Filer, Site: sites[p.Filer], Due: p.Due, Deadline: p.Deadline}
 		plans[p.Shard] = p
 	}
-	picked := policy.Pick(candidates, running, s.opts.Limits)
+	busy := make([]policy.Running, 0, len(running))
+	for filer, n := range running {
+		busy = append(busy, policy.Running{Filer: filer, Site: sites[filer], Snapshots: n})
+	}
+	picked := policy.Pick(candidates, busy, s.opts.Limits)
 	s.opts.Metrics.Waiting(len(candidates) - len(picked))
 	for _, c := range picked {
 		s.beat.Moved()
 		// A tick may last until after the end of a window.
-		p, now := plans[c.Shard], s.opts.Now()
+		now, err := s.index.Clock(ctx)
+		if err != nil {
+			return err
+		}
+		p := plans[c.Shard]
 		t := s.parsed[p.Policy]
 		if !t.Allowed(now) {
 			continue

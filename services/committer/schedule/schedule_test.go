@@ -62,10 +62,18 @@ func (f *fixture) policy(p backup.Policy) {
 }
 
 func (f *fixture) scheduler(idx Index, limits policy.Limits) *Scheduler {
-	return New(idx, Options{Worker: "test", Term: time.Hour, Limits: limits, Metrics: f.metrics.Scheduler(), Now: func() time.Time {
-		f.now = f.now.Add(f.gap)
-		return f.now
-	}})
+	return New(&clockIndex{idx, f}, Options{Worker: "test", Term: time.Hour, Limits: limits, Metrics: f.metrics.Scheduler()})
+}
+
+// A clockIndex has the test's clock as its own.
+type clockIndex struct {
+	Index
+	f *fixture
+}
+
+func (x *clockIndex) Clock(context.Context) (time.Time, error) {
+	x.f.now = x.f.now.Add(x.f.gap)
+	return x.f.now, nil
 }
 
 // tick ticks and wants these shards to run then.
@@ -172,6 +180,82 @@ func TestScheduler(t *testing.T) {
 	f.tick(s)
 }
 
+// A site whose workers have died keeps its places, with snapshots that nobody has taken and with
+// one that is half done. The shards of other sites are begun as if it were not there.
+func TestDeadSite(t *testing.T) {
+	f := newFixture(t)
+	for _, name := range []string{"a", "b", "c"} {
+		filer, err := f.idx.AddFiler(f.ctx, backup.Filer{Name: "oslo " + name, Site: "oslo"})
+		f.must(err)
+		_, err = f.idx.AddShard(f.ctx, backup.Shard{Filer: filer.ID, Name: name, Source: "posix:///" + name})
+		f.must(err)
+	}
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	s := f.scheduler(f.idx, policy.Limits{Running: 2, RunningPerFiler: 1})
+	f.tick(s, "a", "b")
+	half := f.shard("a").Running
+	tasks, err := f.idx.ClaimTasks(f.ctx, index.Claim{Snapshots: []backup.SnapshotID{half}, Lease: time.Hour, Limit: 1, Now: f.now})
+	f.must(err)
+	_, err = f.idx.Apply(f.ctx, []index.Result{{Slice: &backup.SliceWalked{
+		Snapshot: half, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true, Children: []backup.Child{{Directories: []string{"sub"}}},
+	}}})
+	f.must(err)
+	if snap, err := f.idx.Snapshot(f.ctx, half); err != nil || snap.TasksSettled != 1 || snap.Complete() {
+		t.Fatalf("%+v, %v: want it half done", snap, err)
+	}
+
+	f.filer("x1", nil, "d")
+	f.filer("x2", nil, "e")
+	f.filer("x3", nil, "f")
+	f.tick(s, "a", "b", "d", "e")
+	f.finish("d")
+	f.tick(s, "a", "b", "e", "f")
+	f.finish("e", "f")
+	for range 10 {
+		f.now = f.now.Add(24 * time.Hour)
+		f.tick(s, "a", "b", "d", "e")
+		f.finish("d")
+		f.tick(s, "a", "b", "e", "f")
+		f.finish("e", "f")
+	}
+}
+
+// The clock is a year ahead for a while. When it is right again the shards are due at once, whether they were
+// backed up, or failed, or never were, or were running meanwhile; and then all goes on as before.
+func TestClockThatWasAhead(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "fails", "good", "runs", "waits")
+	f.policy(backup.Policy{Name: "daily", Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	s := f.scheduler(f.idx, policy.Limits{})
+	right := f.now
+	f.now = right.AddDate(1, 0, 0)
+	f.tick(s, "fails", "good", "runs", "waits")
+	f.fail("fails")
+	f.finish("good", "waits")
+	f.tick(s, "runs")
+	if good := f.shard("good"); good.Plan.Due.Before(right.AddDate(1, 0, 0)) {
+		t.Fatalf("planned %+v, want it next year", good.Plan)
+	}
+
+	f.now = right.Add(time.Hour)
+	f.tick(s, "good", "runs", "waits")
+	for _, shard := range f.shards() {
+		if in := shard.Plan.Deadline.Sub(f.now); shard.Name != "runs" && in > 27*time.Hour {
+			t.Errorf("%s: the deadline is in %v", shard.Name, in)
+		}
+	}
+	f.finish("good", "runs", "waits")
+	f.tick(s, "runs") // what it has began next year, as far as anybody knows
+	f.finish("runs")
+	f.tick(s)
+	f.now = f.now.Add(policy.RetryAfter)
+	f.tick(s, "fails")
+	f.finish("fails")
+	f.tick(s)
+	f.now = time.Date(2026, 3, 3, 2, 0, 0, 0, time.UTC)
+	f.tick(s, "fails", "good", "runs", "waits")
+}
+
 func TestWindowsAndPauses(t *testing.T) {
 	f := newFixture(t)
 	f.filer("nas", nil, "a", "b")
@@ -193,7 +277,7 @@ func TestWindowsAndPauses(t *testing.T) {
 	f.now = time.Date(2026, 3, 2, 22, 0, 0, 0, time.UTC)
 	f.tick(s)
 	// The window ends while a tick goes on.
-	f.now = time.Date(2026, 3, 9, 21, 59, 58, 500_000_000, time.UTC)
+	f.now = time.Date(2026, 3, 9, 21, 59, 57, 500_000_000, time.UTC)
 	f.gap = 500 * time.Millisecond
 	f.tick(s, "a")
 	f.gap = 0

@@ -125,6 +125,8 @@ func (w *world) Lead(_ context.Context, role, holder string, ttl time.Duration) 
 	return w.term, true, nil
 }
 
+func (w *world) Clock(context.Context) (time.Time, error) { return w.now, nil }
+
 func (w *world) Resign(context.Context, index.Term) error { return nil }
 func (w *world) SetLoads(context.Context, index.Term, map[backup.FilerID]backup.Load) error {
 	return nil
@@ -133,8 +135,11 @@ func (w *world) Sites(context.Context) ([]string, error) { return nil, nil }
 
 func (w *world) ListPolicies(context.Context) ([]backup.Policy, error) { return w.policies, nil }
 
-func (w *world) Labels(context.Context) (map[backup.FilerID]map[string]string, error) {
-	return w.filers, nil
+func (w *world) FilersToSchedule(context.Context) (filers []backup.Filer, err error) {
+	for id, labels := range w.filers {
+		filers = append(filers, backup.Filer{ID: id, Labels: labels})
+	}
+	return filers, nil
 }
 
 func (w *world) Bind(_ context.Context, t index.Term, bound map[backup.FilerID]index.Binding) (changed int, err error) {
@@ -163,6 +168,19 @@ func (w *world) Unplanned(_ context.Context, _ []backup.PolicyID, after backup.S
 		}
 	}
 	return list, nil
+}
+
+// Unplan finds nothing to drop: no clock has been ahead.
+func (w *world) Unplan(_ context.Context, t index.Term, after map[backup.PolicyID]time.Time) (int, error) {
+	if err := w.fence(t); err != nil {
+		return 0, err
+	}
+	for i := range w.shards {
+		if s := &w.shards[i]; s.Due.After(after[s.Policy]) && s.Policy != 0 {
+			w.Fatalf("at %v shard %d is due at %v, after %v", w.now, s.Shard, s.Due, after[s.Policy])
+		}
+	}
+	return 0, nil
 }
 
 func (w *world) PlanShards(_ context.Context, t index.Term, plans []index.Plan) error {
@@ -274,7 +292,7 @@ func newWorld(t *testing.T, filers, shardsPerFiler int, limits policy.Limits) *w
 }
 
 func (w *world) scheduler(name string) *Scheduler {
-	return New(w, Options{Worker: name, Tick: simulatedTick, Term: simulatedTerm, Limits: w.limits, Now: func() time.Time { return w.now }})
+	return New(w, Options{Worker: name, Tick: simulatedTick, Term: simulatedTerm, Limits: w.limits})
 }
 
 // A fleet for a month: two schedulers, each of which is paused now and then in the middle of what it does, for

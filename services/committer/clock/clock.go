@@ -1,0 +1,99 @@
+// Package clock keeps a committer from leading whose clock is not that of the
+// index. Times in the index are the database's own, so such a committer harms
+// nobody by what it stores; but its certificates, logs and metrics are wrong, and a
+// fleet in which another committer can lead is better led by that one.
+package clock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// MaxDifference is how far a committer's clock may be from that of the index, and the committer still leads. Clocks
+// that NTP keeps differ by milliseconds.
+const MaxDifference = 30 * time.Second
+
+// ErrOff says that this machine's clock and that of the index differ by more than MaxDifference.
+var ErrOff = errors.New("the clocks differ: let NTP keep those of both machines (chrony, systemd-timesyncd)")
+
+// A Watch compares this machine's clock with that of an index. It may be used concurrently.
+type Watch struct {
+	index   index.Index
+	now     func() time.Time
+	log     *slog.Logger
+	metrics *telemetry.Clock
+
+	mu  sync.Mutex
+	off bool
+}
+
+// New returns a Watch; now is this machine's clock.
+func New(idx index.Index, now func() time.Time, log *slog.Logger, metrics *telemetry.Clock) *Watch {
+	return &Watch{index: idx, now: now, log: log, metrics: metrics}
+}
+
+// Check asks the index, and fails with ErrOff where the clocks differ too much.
+func (w *Watch) Check(ctx context.Context) error {
+	sent := w.now()
+	there, err := w.index.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	took := w.now().Sub(sent)
+	ahead := sent.Add(took / 2).Round(0).Sub(there)
+	w.metrics.Ahead(ahead)
+	// The index may have read its clock at any time in between.
+	off := ahead.Abs()-took/2 > MaxDifference
+	w.tell(off, ahead)
+	if !off {
+		return nil
+	}
+	return fmt.Errorf("this machine's clock is %s, and this committer does not lead: %w", text(ahead), ErrOff)
+}
+
+// tell logs when the clock goes off, and when it is right again.
+func (w *Watch) tell(off bool, ahead time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case off && !w.off:
+		w.log.Error("this committer does not lead: its clock differs from that of the index", "ahead_seconds", ahead.Seconds(), "most_seconds", MaxDifference.Seconds())
+	case !off && w.off:
+		w.log.Info("the clock of this committer is right again", "ahead_seconds", ahead.Seconds())
+	}
+	w.off = off
+}
+
+func text(ahead time.Duration) string {
+	if ahead < 0 {
+		return fmt.Sprintf("%v behind that of the index", ahead.Abs().Round(time.Millisecond))
+	}
+	return fmt.Sprintf("%v ahead of that of the index", ahead.Round(time.Millisecond))
+}
+
+// Index returns the index as a committer is to use it: Lead is refused, as if another led, while the clocks differ too much.
+func (w *Watch) Index() index.Index { return checked{w.index, w} }
+
+type checked struct {
+	index.Index
+	watch *Watch
+}
+
+// Lead implements index.Leading.
+func (x checked) Lead(ctx context.Context, role, holder string, ttl time.Duration) (index.Term, bool, error) {
+	err := x.watch.Check(ctx)
+	if errors.Is(err, ErrOff) {
+		return index.Term{}, false, nil
+	}
+	if err != nil {
+		return index.Term{}, false, err
+	}
+	return x.Index.Lead(ctx, role, holder, ttl)
+}
