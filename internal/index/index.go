@@ -341,8 +341,9 @@ type Committing interface {
 	// tells of it for the first time the lease ends at until in any case: what waits in a queue may have a longer one. Work
 	// whose lease has run out, but that nobody else has claimed yet, is the worker's again. Work that is not Held.Snapshot's is left alone.
 	Extend(ctx context.Context, held []Held, until time.Time) error
-	// GiveBack ends the leases of work that could not be sent: it can be claimed at once.
-	GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error
+	// GiveBack ends the leases of work that could not be sent, or whose worker is gone: it can be claimed at once. Work that another
+	// worker than Held.Worker was last noted to have is left alone, and so is work that is not Held.Snapshot's.
+	GiveBack(ctx context.Context, held []Held) error
 
 	// Apply accepts results, in order, in one transaction that is durable when
 	// it returns. What a result finds is told in its Outcome; the error is for
