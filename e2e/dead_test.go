@@ -103,7 +103,7 @@ func TestKilledWorkersWorkIsHandedOutSoon(t *testing.T) {
 			t.Errorf("task %d of the worker that is paused was handed out again: attempt %d", task, then)
 		}
 	}
-	paused.Process.Resume()
+	paused.Resume()
 	reader := f.Service("reader")
 	killed, had = killWithWork(t, f, "read_batches", reader)
 	awaitAgain(t, f, "read_batches", killed, had)

@@ -236,7 +236,7 @@ func (r *regulator) grown(slots, used int) int {
 // try begins a trial at a filer that is slow: with fewer slots than are in use, or, at the floor, with more.
 func (r *regulator) try(slots, used, limit int, latency time.Duration) int {
 	floor := floorOf(limit)
-	next := slots
+	var next int
 	switch from := min(slots, used); {
 	case from > floor:
 		slots, next = from, max(int(float64(from)*decrease), floor)
