@@ -18,6 +18,7 @@ type Options struct {
 	S3                           bool   // the store is an S3 server; else it is a directory, unless Proxy or Links need one
 	Proxy                        bool   // S3 requests go through a FaultProxy
 	Links                        bool   // each service reaches its servers over Links of its own
+	DefaultLeases                bool   // the services' own, not LeaseSeconds
 	Worker                       string // more settings of worker, as YAML: "stall_after: 1s"
 	Program                      string // what services and commands run, until Fleet.Program is changed; "": Binary
 }
@@ -93,16 +94,20 @@ func (f *Fleet) NATSURL() string {
 
 func (f *Fleet) writeConfig() {
 	f.t.Helper()
+	leases := fmt.Sprintf("lease: %ds, queue_lease: %ds,", LeaseSeconds, LeaseSeconds)
+	if f.options.DefaultLeases {
+		leases = ""
+	}
 	text := fmt.Sprintf(`index: {url: %q, max_connections: 8}
 store: {%s, retry: 60s}
 nats: {url: %q, replicas: %d}
 worker_key: %q
 committer_key: %q
 identity: %q
-worker: {lease: %ds, queue_lease: %ds, poll: 50ms, %s}
+worker: {%s poll: 50ms, %s}
 log: {level: debug, format: text}
 `, f.dsn, f.storeSettings(), f.NATSURL(), max(f.options.NATSNodes, 1),
-		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), LeaseSeconds, LeaseSeconds, f.options.Worker)
+		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), leases, f.options.Worker)
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}

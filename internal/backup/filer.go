@@ -45,7 +45,7 @@ func (l Limits) WithDefaults() Limits {
 }
 
 // A Load is how a filer does, and how much of its limits the governor lets the
-// workers use: WalkSlots and ReadSlots, from 1 to the limit; 0: the limit, for
+// workers use: WalkSlots and ReadSlots, from an eighth of the limit to the limit; 0: the limit, for
 // nothing is known yet. Latencies are of one stat, and of one open and first
 // read; idle is the least that was seen lately.
 type Load struct {
@@ -55,6 +55,9 @@ type Load struct {
 	ReadLatency          time.Duration
 	ReadIdle             time.Duration
 }
+
+// FastLatency is so little that no filer is slow that answers within it: what is measured is caches and schedulers.
+const FastLatency = time.Millisecond
 
 // A Shard is one tree on a filer, snapshotted as a unit.
 type Shard struct {

@@ -207,4 +207,8 @@ type Progress struct {
 	StatSeconds float64
 	Opens       int64
 	OpenSeconds float64
+
+	// Instance names the worker's process, and no other ever: as long as it is connected
+	// to NATS, somebody is present under that name. Empty: an older worker, which cannot be looked for.
+	Instance string
 }

@@ -5,20 +5,22 @@ package flow
 // do its work; replies come to subjects below its Options.InboxPrefix.
 type Access struct{ Publish, Subscribe []string }
 
-// WalkerAccess is what a walker of a site does: it takes the site's walk tasks, and tells what it found.
+// WalkerAccess is what a walker of a site does: it takes the site's walk tasks, reports
+// what it found, and is present.
 func WalkerAccess(site, inbox string) Access {
-	return Access{append(accessTo(walkQueue(site)), Slices.Subject, progressSubject), replies(inbox)}
+	return Access{append(accessTo(walkQueue(site)), Slices.Subject, progressSubject), append(replies(inbox), presentSubject+".*")}
 }
 
-// ReaderAccess is what a reader of a site does: it takes the site's read batches, and tells what it stored.
+// ReaderAccess is what a reader of a site does: it takes the site's read batches, reports
+// what it stored, and is present.
 func ReaderAccess(site, inbox string) Access {
-	return Access{append(accessTo(readQueue(site)), Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), replies(inbox)}
+	return Access{append(accessTo(readQueue(site)), Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), append(replies(inbox), presentSubject+".*")}
 }
 
 // CommitterAccess is what a committer does: it hands work out, takes results, listens to
-// reports, and keeps the streams and consumers of all sites.
+// reports, looks for workers, and keeps the streams and consumers of all sites.
 func CommitterAccess(inbox string) Access {
-	publish := append(accessTo(commitQueue), Walk.Subject+".*", Read.Subject+".*")
+	publish := append(accessTo(commitQueue), Walk.Subject+".*", Read.Subject+".*", presentSubject+".*")
 	for _, q := range []queue{walkQueue(""), readQueue(""), commitQueue} {
 		publish = append(publish,
 			jsAPI+"STREAM.INFO."+q.stream, jsAPI+"STREAM.CREATE."+q.stream, jsAPI+"STREAM.UPDATE."+q.stream,

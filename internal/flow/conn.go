@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,6 +53,9 @@ type Conn struct {
 	log  *slog.Logger
 
 	ackWait time.Duration // shorter in tests
+
+	instance string // of this process: see presence.go
+	steady   steady
 }
 
 // Connect connects to NATS. Where the server does not answer at once it
@@ -84,7 +88,7 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("nats %s: %w", o.URL, err)
 	}
-	return &Conn{nc: nc, js: js, opts: o, log: o.Log, ackWait: ackWait}, nil
+	return &Conn{nc: nc, js: js, opts: o, log: o.Log, ackWait: ackWait, instance: rand.Text(), steady: steady{wait: steadyFor}}, nil
 }
 
 const notURL = "(not a URL)"

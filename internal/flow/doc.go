@@ -8,6 +8,7 @@
 //	reader ───── ListsStored ───► committer  Lists    bctl.v1.commit.list
 //	reader ───── BatchStored ───► committer  Batches  bctl.v1.commit.batch
 //	workers ──── Progress ──────► everyone            bctl.v1.progress (not kept)
+//	workers ◄─── (presence) ───── committer           bctl.v1.present.<instance> (nobody answers)
 //
 // To follow one file: services/walker/walk finds it, services/reader/read
 // stores its content, services/committer/commit makes both part of the index.

@@ -89,6 +89,8 @@ func goldenMessages() []goldenMessage {
 			FilesDone: 6, BytesDone: 7, Errors: 8, Path: "caf\xe9", StalledTasks: []backup.TaskID{2}, StalledBatches: []backup.BatchID{3},
 			Filer: 3, Stats: 9, StatSeconds: 1.25, Opens: 10, OpenSeconds: 2.25,
 		}, encodeProgress, decodeProgress, &bctlv1.Progress{}),
+		golden("ProgressOfAnInstance", &backup.Progress{Worker: "walker-1", Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Snapshot: snapshot, Tasks: []backup.TaskID{1}},
+			encodeProgress, decodeProgress, &bctlv1.Progress{}),
 	}
 }
 

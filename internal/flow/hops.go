@@ -45,7 +45,10 @@ var (
 	Batches = Hop[backup.BatchStored]{"bctl.v1.commit.batch", encodeBatchStored, decodeBatchStored, nil}
 )
 
-const progressSubject = "bctl.v1.progress"
+const (
+	progressSubject = "bctl.v1.progress"
+	presentSubject  = "bctl.v1.present" // of a worker's process: with a dot and its instance
+)
 
 // A queue is a consumer of a stream: the inbox of a stage, at a site where
 // the stage has several.

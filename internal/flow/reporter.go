@@ -15,13 +15,13 @@ type Reporter struct {
 	// Moved, if not nil, is called with each report; it is set before Run.
 	Moved func()
 
-	conn   *Conn
-	worker string
+	conn             *Conn
+	worker, instance string
 
 	mu   sync.Mutex
 	jobs map[backup.SnapshotID]*inProgress
 
-	taken chan struct{} // something was taken in hand
+	taken chan *backup.Progress // what was taken in hand, and nobody has heard of
 }
 
 // inProgress is what is in hand for one snapshot.
@@ -41,34 +41,42 @@ type held struct {
 
 // NewReporter returns a Reporter for the worker of this name.
 func NewReporter(c *Conn, worker string) *Reporter {
-	return &Reporter{conn: c, worker: worker, jobs: map[backup.SnapshotID]*inProgress{}, taken: make(chan struct{}, 1)}
+	r := &Reporter{conn: c, worker: worker, jobs: map[backup.SnapshotID]*inProgress{}, taken: make(chan *backup.Progress, maxTaken)}
+	if c != nil { // which it is in tests
+		r.instance = c.instance
+	}
+	return r
 }
 
-// Run reports until ctx is done: at every interval, and soon after something was
-// taken in hand. What nobody has told of is waited for much longer when its worker dies.
+// Run reports until ctx is done: at every interval all that is in hand, what is taken in hand at
+// once, and at the end that nothing is. Nobody knows whose work is in hand that was never reported: when
+// its worker dies it waits much longer.
 func (r *Reporter) Run(ctx context.Context, interval time.Duration) {
+	defer r.conn.bePresent()()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			r.report()
 			return
+		case p := <-r.taken:
+			_ = r.conn.PublishProgress(p) // it may be lost
 		case <-tick.C:
-		case <-r.taken:
-			pause(ctx, interval/takenPart) // what comes together is told together
+			r.report()
 		}
-		r.report()
 	}
 }
 
-// takenPart is the part of the interval after which new work is told of.
-const takenPart = 10
+// maxTaken is how much may be taken in hand before the Reporter comes to report it. What is beyond it, the
+// next report of everything has.
+const maxTaken = 1024
 
 // Task notes that a walk task is in hand until done is called.
 func (r *Reporter) Task(job *backup.Job, id backup.TaskID) (done func()) {
 	snapshot := job.Snapshot
 	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.tasks, id) })
-	r.tell()
+	r.tell(&backup.Progress{Snapshot: snapshot, Filer: job.Filer, Tasks: []backup.TaskID{id}})
 	return func() { r.update(snapshot, func(p *inProgress) { drop(p.tasks, id) }) }
 }
 
@@ -76,14 +84,15 @@ func (r *Reporter) Task(job *backup.Job, id backup.TaskID) (done func()) {
 func (r *Reporter) Batch(job *backup.Job, id backup.BatchID) (done func()) {
 	snapshot := job.Snapshot
 	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.batches, id) })
-	r.tell()
+	r.tell(&backup.Progress{Snapshot: snapshot, Filer: job.Filer, Batches: []backup.BatchID{id}})
 	return func() { r.update(snapshot, func(p *inProgress) { drop(p.batches, id) }) }
 }
 
-func (r *Reporter) tell() {
+func (r *Reporter) tell(p *backup.Progress) {
+	p.Worker, p.Instance = r.worker, r.instance
 	select {
-	case r.taken <- struct{}{}:
-	default: // it is known
+	case r.taken <- p:
+	default:
 	}
 }
 
@@ -176,7 +185,7 @@ func (r *Reporter) take() (reports []*backup.Progress) {
 	for id, p := range r.jobs {
 		report := p.delta
 		p.delta = backup.Progress{}
-		report.Worker, report.Snapshot, report.Filer = r.worker, id, p.filer
+		report.Worker, report.Instance, report.Snapshot, report.Filer = r.worker, r.instance, id, p.filer
 		report.Tasks, report.StalledTasks = list(p.tasks)
 		report.Batches, report.StalledBatches = list(p.batches)
 		if len(report.Tasks)+len(report.Batches) == 0 {

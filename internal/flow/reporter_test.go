@@ -30,6 +30,11 @@ func TestReporterTellsWhatIsInHand(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { r.Run(ctx, time.Millisecond); close(ended) }()
 
+	for range 2 { // at once, before any number is known
+		if p := receive(t, "report of what was taken in hand", heard); len(p.Tasks)+len(p.Batches) != 1 || p.FilesFound != 0 || p.Filer != 7 || p.Instance != c.instance {
+			t.Errorf("taken in hand: %+v", p)
+		}
+	}
 	first := receive(t, "report", heard)
 	if first.Worker != "worker-1" || first.Snapshot != snapshot || len(first.Tasks) != 1 || first.Tasks[0] != 11 || len(first.Batches) != 1 || first.Batches[0] != 22 {
 		t.Errorf("in hand: %+v", first)
@@ -54,6 +59,35 @@ func TestReporterTellsWhatIsInHand(t *testing.T) {
 	receive(t, "end of the reporter", ended)
 	if reports := r.take(); len(reports) > 0 || len(r.jobs) > 0 {
 		t.Errorf("what is done with is remembered: %+v", reports)
+	}
+}
+
+// What is taken in hand is reported at once: who waited for the interval would not be known to have it.
+func TestReporterReportsAtOnce(t *testing.T) {
+	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
+	heard := make(chan *backup.Progress, 1000)
+	stop, err := c.SubscribeProgress(func(p *backup.Progress) { heard <- p })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	r := NewReporter(c, "worker-1")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { r.Run(ctx, time.Hour); close(ended) }()
+	job := &backup.Job{Snapshot: backup.SnapshotID{1}, Filer: 7}
+	for id := range backup.TaskID(3) {
+		done := r.Task(job, id)
+		if p := receive(t, "report of a task", heard); len(p.Tasks) != 1 || p.Tasks[0] != id {
+			t.Errorf("%+v, want task %d", p, id)
+		}
+		done()
+	}
+	// And at the end, that nothing is in hand: it need not be looked for.
+	cancel()
+	receive(t, "end of the reporter", ended)
+	if p := receive(t, "last report", heard); p.Snapshot != job.Snapshot || len(p.Tasks)+len(p.Batches) != 0 {
+		t.Errorf("the last report: %+v", p)
 	}
 }
 

@@ -175,7 +175,8 @@ func drawProgress(t *rapid.T) *backup.Progress {
 	batch := func(t *rapid.T) backup.BatchID { return backup.BatchID(rapid.Int64().Draw(t, "batch")) }
 	return &backup.Progress{
 		Worker: rapid.StringMatching(`[a-z0-9-]*`).Draw(t, "worker"), Snapshot: drawID(t),
-		Tasks: listOf(t, "tasks", 3, task), StalledTasks: listOf(t, "stalled tasks", 2, task),
+		Instance: rapid.StringMatching(`[A-Za-z0-9]{0,64}`).Draw(t, "instance"),
+		Tasks:    listOf(t, "tasks", 3, task), StalledTasks: listOf(t, "stalled tasks", 2, task),
 		Batches: listOf(t, "batches", 3, batch), StalledBatches: listOf(t, "stalled batches", 2, batch),
 		FilesFound: rapid.Int64().Draw(t, "found"), BytesFound: rapid.Int64().Draw(t, "bytes found"),
 		FilesDone: rapid.Int64().Draw(t, "done"), BytesDone: rapid.Int64().Draw(t, "bytes done"), Errors: rapid.Int64().Draw(t, "errors"),
@@ -442,6 +443,10 @@ func TestReportsAreBounded(t *testing.T) {
 		"stalled tasks":   {StalledTasks: make([]backup.TaskID, maxReported+1)},
 		"stalled batches": {StalledBatches: make([]backup.BatchID, maxReported+1)},
 		"worker":          {Worker: strings.Repeat("w", maxWorkerBytes+1)},
+		"instance":        {Instance: strings.Repeat("i", maxInstanceBytes+1)},
+		"other subjects":  {Instance: "a.b"},
+		"all subjects":    {Instance: "*"},
+		"a second line":   {Instance: "a\r\nPUB"},
 		"path":            {Path: strings.Repeat("p", backup.MaxPathBytes+1)},
 	} {
 		data, err := encodeProgress(p)

@@ -293,7 +293,7 @@ func decodeBatchStored(data []byte) (*backup.BatchStored, error) {
 
 func encodeProgress(p *backup.Progress) ([]byte, error) {
 	m := &bctlv1.Progress{
-		Worker: text(p.Worker), SnapshotId: p.Snapshot[:], Path: []byte(p.Path), Errors: p.Errors,
+		Worker: text(p.Worker), Instance: p.Instance, SnapshotId: p.Snapshot[:], Path: []byte(p.Path), Errors: p.Errors,
 		FilesFound: p.FilesFound, BytesFound: p.BytesFound, FilesDone: p.FilesDone, BytesDone: p.BytesDone,
 		FilerId: int64(p.Filer), Stats: p.Stats, StatSeconds: p.StatSeconds, Opens: p.Opens, OpenSeconds: p.OpenSeconds,
 		Tasks: int64s(p.Tasks), Batches: int64s(p.Batches), StalledTasks: int64s(p.StalledTasks), StalledBatches: int64s(p.StalledBatches),
@@ -335,6 +335,9 @@ func decodeProgress(data []byte) (*backup.Progress, error) {
 	if most > maxReported || len(m.GetWorker()) > maxWorkerBytes || len(m.GetPath()) > backup.MaxPathBytes {
 		return nil, fmt.Errorf("progress: %d in hand, a worker's name of %d bytes, at a path of %d: %w", most, len(m.GetWorker()), len(m.GetPath()), backup.ErrInvalid)
 	}
+	if !isInstance(m.GetInstance()) {
+		return nil, fmt.Errorf("progress: instance %.100q: %w", m.GetInstance(), backup.ErrInvalid)
+	}
 	id, err := id16("snapshot id", m.GetSnapshotId())
 	if err != nil {
 		return nil, err
@@ -343,7 +346,7 @@ func decodeProgress(data []byte) (*backup.Progress, error) {
 		return nil, fmt.Errorf("progress: %d stats in %v s, %d opens in %v s: %w", m.GetStats(), m.GetStatSeconds(), m.GetOpens(), m.GetOpenSeconds(), backup.ErrInvalid)
 	}
 	return &backup.Progress{
-		Worker: m.GetWorker(), Snapshot: id, Path: string(m.GetPath()), Errors: m.GetErrors(),
+		Worker: m.GetWorker(), Instance: m.GetInstance(), Snapshot: id, Path: string(m.GetPath()), Errors: m.GetErrors(),
 		FilesFound: m.GetFilesFound(), BytesFound: m.GetBytesFound(), FilesDone: m.GetFilesDone(), BytesDone: m.GetBytesDone(),
 		Tasks: idsOf[backup.TaskID](m.GetTasks()), Batches: idsOf[backup.BatchID](m.GetBatches()),
 		StalledTasks: idsOf[backup.TaskID](m.GetStalledTasks()), StalledBatches: idsOf[backup.BatchID](m.GetStalledBatches()),

@@ -352,8 +352,9 @@ type Committing interface {
 	Extend(ctx context.Context, held []Held, lease time.Duration, now time.Time) error
 	// ExpireFuture ends the leases that end later than after from now: a clock has given them that was ahead. It returns how many.
 	ExpireFuture(ctx context.Context, after time.Duration, now time.Time) (int, error)
-	// GiveBack ends the leases of work that could not be sent: it can be claimed at once.
-	GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error
+	// GiveBack ends the leases of work that could not be sent, or whose worker is gone: it can be claimed at once. Work that another
+	// worker than Held.Worker was last noted to have is left alone, and so is work that is not Held.Snapshot's.
+	GiveBack(ctx context.Context, held []Held) error
 
 	// Apply accepts results, in order, in one transaction that is durable when
 	// it returns. What a result finds is told in its Outcome; the error is for

@@ -211,7 +211,7 @@ func (c *client) may(t *testing.T, what string) bool {
 var attempts = []string{
 	"publish bctl.v1.walk.paris", "publish bctl.v1.walk.oslo", "publish bctl.v1.read.paris", "publish bctl.v1.read.oslo",
 	"publish bctl.v1.commit.slice", "publish bctl.v1.commit.pack", "publish bctl.v1.commit.batch", "publish bctl.v1.commit.other",
-	"publish bctl.v1.progress", "publish bctl.v1.other", "publish anything",
+	"publish bctl.v1.progress", "publish bctl.v1.present.x", "publish bctl.v1.other", "publish anything",
 	"publish _INBOX_committer.x.y", "publish _INBOX_walker@paris.x.y", "publish _INBOX_operator.x.y",
 	"publish $JS.API.CONSUMER.MSG.NEXT.BCTL_WALK.walkers-paris", "publish $JS.API.CONSUMER.MSG.NEXT.BCTL_WALK.walkers-oslo",
 	"publish $JS.API.CONSUMER.MSG.NEXT.BCTL_READ.readers-paris", "publish $JS.API.CONSUMER.MSG.NEXT.BCTL_READ.readers-oslo",
@@ -231,7 +231,7 @@ var attempts = []string{
 	"publish $JS.API.STREAM.MSG.GET.BCTL_COMMIT", "publish $JS.API.STREAM.MSG.DELETE.BCTL_COMMIT", "publish $JS.API.DIRECT.GET.BCTL_READ",
 	"publish $JS.API.STREAM.NAMES", "publish $JS.API.STREAM.LIST", "publish $JS.API.STREAM.SNAPSHOT.BCTL_WALK", "publish $JS.API.STREAM.LEADER.STEPDOWN.BCTL_WALK",
 	"publish $JS.API.INFO", "publish $KV.mine.x", "publish $SYS.REQ.SERVER.PING", "publish $SYS.REQ.SERVER.PING.CONNZ",
-	"subscribe >", "subscribe bctl.>", "subscribe bctl.v1.progress", "subscribe bctl.v1.commit.>", "subscribe bctl.v1.walk.paris",
+	"subscribe >", "subscribe bctl.>", "subscribe bctl.v1.progress", "subscribe bctl.v1.present.x", "subscribe bctl.v1.commit.>", "subscribe bctl.v1.walk.paris",
 	"subscribe _INBOX.>", "subscribe _INBOX_committer.>", "subscribe _INBOX_walker@paris.>", "subscribe _INBOX_walker@oslo.>",
 	"subscribe _INBOX_reader@paris.>", "subscribe _INBOX_operator.>", "subscribe $JS.>", "subscribe $SYS.>", "subscribe $JS.EVENT.ADVISORY.>",
 }
@@ -244,17 +244,17 @@ var allowed = map[string][]string{
 		"publish $JS.API.CONSUMER.LIST.BCTL_WALK", "publish $JS.API.CONSUMER.LIST.BCTL_COMMIT",
 		"publish $JS.API.CONSUMER.CREATE.BCTL_WALK.walkers-lima.bctl.v1.walk.lima", "publish $JS.API.CONSUMER.DELETE.BCTL_READ.readers-paris",
 		"publish $JS.API.STREAM.INFO.BCTL_READ", "publish $JS.API.STREAM.CREATE.BCTL_READ", "publish $JS.API.STREAM.UPDATE.BCTL_COMMIT",
-		"subscribe bctl.v1.progress", "subscribe _INBOX_committer.>",
+		"publish bctl.v1.present.x", "subscribe bctl.v1.progress", "subscribe _INBOX_committer.>",
 	},
 	"walker@paris": {
 		"publish bctl.v1.commit.slice", "publish bctl.v1.progress", "publish $JS.API.CONSUMER.MSG.NEXT.BCTL_WALK.walkers-paris",
 		"publish $JS.ACK.BCTL_WALK.walkers-paris.1.1.1.1.1", "publish $JS.API.CONSUMER.INFO.BCTL_WALK.walkers-paris",
-		"subscribe _INBOX_walker@paris.>",
+		"subscribe _INBOX_walker@paris.>", "subscribe bctl.v1.present.x",
 	},
 	"reader@paris": {
 		"publish bctl.v1.commit.pack", "publish bctl.v1.commit.batch", "publish bctl.v1.progress",
 		"publish $JS.API.CONSUMER.MSG.NEXT.BCTL_READ.readers-paris", "publish $JS.ACK.BCTL_READ.readers-paris.1.1.1.1.1",
-		"publish $JS.API.CONSUMER.INFO.BCTL_READ.readers-paris", "subscribe _INBOX_reader@paris.>",
+		"publish $JS.API.CONSUMER.INFO.BCTL_READ.readers-paris", "subscribe _INBOX_reader@paris.>", "subscribe bctl.v1.present.x",
 	},
 	"operator": {
 		"publish $JS.API.CONSUMER.LIST.BCTL_WALK", "publish $JS.API.CONSUMER.LIST.BCTL_COMMIT", "publish $JS.API.STREAM.INFO.BCTL_READ",

@@ -32,22 +32,10 @@ type heldRow struct {
 // Extend implements index.Committing. Work that is being settled or claimed at
 // this moment is passed over.
 func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Duration, now time.Time) error {
-	var tasks, batches []heldRow
-	for _, h := range held {
-		row := heldRow{
-			ID: int64(h.Batch), Snapshot: uuid.UUID(h.Snapshot), Worker: text(h.Worker, maxWorkerBytes),
-			Path: hex.EncodeToString([]byte(h.Path[:min(len(h.Path), backup.MaxPathBytes)])), Stalled: h.Stalled,
-		}
-		if h.Task != 0 {
-			row.ID = int64(h.Task)
-			tasks = append(tasks, row)
-		} else {
-			batches = append(batches, row)
-		}
-	}
 	if len(held) == 0 {
 		return nil
 	}
+	tasks, batches := heldRows(held)
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		now, err := tx.at(ctx, now)
 		if err != nil {
@@ -60,17 +48,34 @@ func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Durati
 	})
 }
 
-// extend ends a lease when lease has passed, where that is later; and also where it is
-// earlier, when a worker tells of the work for the first time: what waits in a queue has a longer lease than what a
-// worker has, who may die.
-func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time.Time, lease time.Duration) error {
-	// Of one that two tell of, one counts: a row is updated once.
+// heldRows returns the rows of tasks and those of batches. Of work that two report, one counts: a row is updated once.
+func heldRows(held []index.Held) (tasks, batches []heldRow) {
+	for _, h := range held {
+		row := heldRow{
+			ID: int64(h.Batch), Snapshot: uuid.UUID(h.Snapshot), Worker: text(h.Worker, maxWorkerBytes),
+			Path: hex.EncodeToString([]byte(h.Path[:min(len(h.Path), backup.MaxPathBytes)])), Stalled: h.Stalled,
+		}
+		if h.Task != 0 {
+			row.ID = int64(h.Task)
+			tasks = append(tasks, row)
+		} else {
+			batches = append(batches, row)
+		}
+	}
+	return once(tasks), once(batches)
+}
+
+func once(held []heldRow) []heldRow {
 	slices.SortFunc(held, func(a, b heldRow) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), slices.Compare(a.Snapshot[:], b.Snapshot[:]))
 	})
-	held = slices.CompactFunc(held, func(a, b heldRow) bool { return a.ID == b.ID && a.Snapshot == b.Snapshot })
+	return slices.CompactFunc(held, func(a, b heldRow) bool { return a.ID == b.ID && a.Snapshot == b.Snapshot })
+}
+
+// inGroups calls do with as many rows at a time as a statement takes: as JSON, and their ids.
+func inGroups(held []heldRow, do func(rows string, ids []int64) error) error {
 	for group := range slices.Chunk(held, listLength) {
-		list, err := json.Marshal(group)
+		rows, err := json.Marshal(group)
 		if err != nil {
 			return err
 		}
@@ -78,18 +83,27 @@ func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time
 		for i := range group {
 			ids[i] = group[i].ID
 		}
-		_, err = tx.ExecContext(ctx, "WITH mine AS MATERIALIZED (SELECT id FROM "+table+" WHERE "+tx.In("id", 4)+tx.SkipLocked+")"+
+		if err := do(string(rows), ids); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// extend ends a lease when lease has passed, where that is later; and also where it is
+// earlier, when a worker tells of the work for the first time: what waits in a queue has a longer lease than what a
+// worker has, who may die.
+func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time.Time, lease time.Duration) error {
+	return inGroups(held, func(rows string, ids []int64) error {
+		_, err := tx.ExecContext(ctx, "WITH mine AS MATERIALIZED (SELECT id FROM "+table+" WHERE "+tx.In("id", 4)+tx.SkipLocked+")"+
 			" UPDATE "+table+" AS w SET worker = h.worker, path = "+tx.Unhex("h.path")+","+
 			" lease_until = CASE WHEN w.worker = '' OR w.lease_until < $1 THEN $1 ELSE w.lease_until END,"+
 			" stalled = CASE WHEN h.stalled THEN coalesce(w.stalled, $2) END"+
 			" FROM "+tx.Rows(3, "h", "id bigint", "snapshot uuid", "worker text", "path text", "stalled boolean")+
 			" WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.id IN (SELECT id FROM mine)",
-			stamp(now.Add(lease)), now, string(list), tx.List(ids))
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+			stamp(now.Add(lease)), now, rows, tx.List(ids))
+		return err
+	})
 }
 
 // ExpireFuture implements index.Committing.
@@ -117,32 +131,29 @@ func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.
 	return ended, err
 }
 
-// GiveBack implements index.Committing.
-func (x *Index) GiveBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID) error {
-	if len(tasks)+len(batches) == 0 {
+// GiveBack implements index.Committing. Work that is being settled or claimed at this moment is passed over.
+func (x *Index) GiveBack(ctx context.Context, held []index.Held) error {
+	if len(held) == 0 {
 		return nil
 	}
+	tasks, batches := heldRows(held)
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := giveBack(ctx, tx, walktask.Table, tasks); err != nil {
+		if err := tx.giveBack(ctx, walktask.Table, tasks); err != nil {
 			return err
 		}
-		return giveBack(ctx, tx, readbatch.Table, batches)
+		return tx.giveBack(ctx, readbatch.Table, batches)
 	})
 }
 
-func giveBack[ID ~int64](ctx context.Context, tx *Tx, table string, ids []ID) error {
-	for group := range slices.Chunk(ids, listLength) {
-		raw := make([]int64, len(group))
-		for i, id := range group {
-			raw[i] = int64(id)
-		}
-		_, err := tx.ExecContext(ctx, "UPDATE "+table+" SET lease_until = $1, worker = '', path = NULL, stalled = NULL WHERE id IN ("+
-			"SELECT id FROM "+table+" WHERE "+tx.In("id", 2)+tx.SkipLocked+")", schema.NoLease, tx.List(raw))
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+func (tx *Tx) giveBack(ctx context.Context, table string, held []heldRow) error {
+	return inGroups(held, func(rows string, ids []int64) error {
+		_, err := tx.ExecContext(ctx, "WITH mine AS MATERIALIZED (SELECT id FROM "+table+" WHERE "+tx.In("id", 3)+tx.SkipLocked+")"+
+			" UPDATE "+table+" AS w SET lease_until = $1, worker = '', path = NULL, stalled = NULL"+
+			" FROM "+tx.Rows(2, "h", "id bigint", "snapshot uuid", "worker text")+
+			" WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.worker IN ('', h.worker) AND w.id IN (SELECT id FROM mine)",
+			schema.NoLease, rows, tx.List(ids))
+		return err
+	})
 }
 
 // ExpireLeases implements index.Catalog.

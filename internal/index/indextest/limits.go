@@ -2,6 +2,7 @@ package indextest
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -348,8 +349,19 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, want the tasks", work1)
 	}
 
-	// What could not be sent is claimable at once.
-	f.must(f.x.GiveBack(f.ctx, []backup.TaskID{first, 4711}, []backup.BatchID{batch.ID}))
+	// What could not be sent, or whose worker is gone, is claimable at once; and nobody else's.
+	before := inHand()
+	of := func(task backup.TaskID, batch backup.BatchID, worker string) index.Held {
+		return index.Held{Snapshot: s.ID, Task: task, Batch: batch, Worker: worker}
+	}
+	f.must(f.x.GiveBack(f.ctx, nil))
+	f.must(f.x.GiveBack(f.ctx, []index.Held{
+		of(4711, 0, ""), of(first, 0, "another"), of(0, batch.ID, "another"), of(0, batch.ID, ""), {Snapshot: backup.SnapshotID{1}, Task: tasks[1].ID},
+	}))
+	if !maps.Equal(inHand(), before) {
+		t.Fatalf("%+v, want as before: %+v", inHand(), before)
+	}
+	f.must(f.x.GiveBack(f.ctx, []index.Held{of(first, 0, "w1"), of(first, 0, "w1"), of(0, batch.ID, "w2")}))
 	if len(inHand()) != 1 {
 		t.Fatalf("%+v, want the other task alone", inHand())
 	}

@@ -461,6 +461,7 @@ type Progress struct {
 	StatSeconds    float64                `protobuf:"fixed64,15,opt,name=stat_seconds,json=statSeconds,proto3" json:"stat_seconds,omitempty"`
 	Opens          int64                  `protobuf:"varint,16,opt,name=opens,proto3" json:"opens,omitempty"` // with a first read each
 	OpenSeconds    float64                `protobuf:"fixed64,17,opt,name=open_seconds,json=openSeconds,proto3" json:"open_seconds,omitempty"`
+	Instance       string                 `protobuf:"bytes,18,opt,name=instance,proto3" json:"instance,omitempty"` // of the process: it is connected as long as somebody listens on bctl.v1.present.<instance>; empty: not known
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -612,6 +613,13 @@ func (x *Progress) GetOpenSeconds() float64 {
 		return x.OpenSeconds
 	}
 	return 0
+}
+
+func (x *Progress) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
 }
 
 // Batch is the pages of one ReadBatch to be made.
@@ -839,7 +847,7 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\trelies_on\x18\x05 \x03(\fR\breliesOn\x12'\n" +
 	"\x06counts\x18\x06 \x01(\v2\x0f.bctl.v1.CountsR\x06counts\x12,\n" +
 	"\bproblems\x18\a \x03(\v2\x10.bctl.v1.ProblemR\bproblems\x12\x16\n" +
-	"\x06failed\x18\b \x01(\tR\x06failed\"\xfa\x03\n" +
+	"\x06failed\x18\b \x01(\tR\x06failed\"\x96\x04\n" +
 	"\bProgress\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1f\n" +
 	"\vsnapshot_id\x18\x02 \x01(\fR\n" +
@@ -863,7 +871,8 @@ const file_bctl_v1_commit_proto_rawDesc = "" +
 	"\x05stats\x18\x0e \x01(\x03R\x05stats\x12!\n" +
 	"\fstat_seconds\x18\x0f \x01(\x01R\vstatSeconds\x12\x14\n" +
 	"\x05opens\x18\x10 \x01(\x03R\x05opens\x12!\n" +
-	"\fopen_seconds\x18\x11 \x01(\x01R\vopenSecondsB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
+	"\fopen_seconds\x18\x11 \x01(\x01R\vopenSeconds\x12\x1a\n" +
+	"\binstance\x18\x12 \x01(\tR\binstanceB+Z)github.com/bctl/bctl/proto/bctl/v1;bctlv1b\x06proto3"
 
 var (
 	file_bctl_v1_commit_proto_rawDescOnce sync.Once

@@ -224,10 +224,13 @@ func look(ctx context.Context, i index.Catalog, filer string, now time.Time, a *
 	return s, nil
 }
 
-// isSpared reports whether the governor allows less than the filer's limits.
+// isSpared reports whether the governor allows less than the filer's limits, because it is slow.
 func isSpared(f *index.FilerStatus) bool {
 	limits := f.Limits.WithDefaults()
-	return f.Load.WalkSlots > 0 && f.Load.WalkSlots < limits.WalkTasks || f.Load.ReadSlots > 0 && f.Load.ReadSlots < limits.ReadBatches
+	spared := func(slots, limit int, latency time.Duration) bool {
+		return slots > 0 && slots < limit && latency > backup.FastLatency
+	}
+	return spared(f.Load.WalkSlots, limits.WalkTasks, f.Load.WalkLatency) || spared(f.Load.ReadSlots, limits.ReadBatches, f.Load.ReadLatency)
 }
 
 func (p *inProgress) hold(w index.Work) {

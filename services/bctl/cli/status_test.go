@@ -116,3 +116,17 @@ func TestProgressLineOfSeveral(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// 6 µs is not slow, though it was 1 µs once, and though the governor has not given everything back yet.
+func TestFastFilerIsNotSpared(t *testing.T) {
+	for latency, want := range map[time.Duration]bool{6 * time.Microsecond: false, 6 * time.Millisecond: true} {
+		f := index.FilerStatus{Load: backup.Load{WalkSlots: 9, WalkLatency: latency, WalkIdle: time.Microsecond}}
+		if isSpared(&f) != want {
+			t.Errorf("spared at %v: %v", latency, !want)
+		}
+		f = index.FilerStatus{Load: backup.Load{ReadSlots: 9, ReadLatency: latency, ReadIdle: time.Microsecond}}
+		if isSpared(&f) != want {
+			t.Errorf("spared at %v an open: %v", latency, !want)
+		}
+	}
+}

@@ -112,11 +112,11 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 		return t.Attempt <= maxAttempts
 	})
 	if err != nil {
-		ids := make([]backup.TaskID, 0, len(left))
+		held := make([]index.Held, 0, len(left))
 		for _, t := range left {
-			ids = append(ids, t.ID)
+			held = append(held, index.Held{Snapshot: t.Job.Snapshot, Task: t.ID})
 		}
-		return false, s.takeBack(ctx, ids, nil, err)
+		return false, s.takeBack(ctx, held, err)
 	}
 	s.opts.Metrics.HandedOut("task", len(tasks))
 	return len(tasks) == claim.Limit, nil
@@ -134,11 +134,11 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 		return b.Attempt <= maxAttempts
 	})
 	if err != nil {
-		ids := make([]backup.BatchID, 0, len(left))
+		held := make([]index.Held, 0, len(left))
 		for _, b := range left {
-			ids = append(ids, b.ID)
+			held = append(held, index.Held{Snapshot: b.Job.Snapshot, Batch: b.ID})
 		}
-		return false, s.takeBack(ctx, nil, ids, err)
+		return false, s.takeBack(ctx, held, err)
 	}
 	s.opts.Metrics.HandedOut("batch", len(batches))
 	return len(batches) == claim.Limit, nil
@@ -176,10 +176,10 @@ func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], wo
 
 // takeBack ends the leases of work that could not be sent: it need not wait
 // for them to run out.
-func (s *Service) takeBack(ctx context.Context, tasks []backup.TaskID, batches []backup.BatchID, cause error) error {
+func (s *Service) takeBack(ctx context.Context, held []index.Held, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), later) // also when this process is told to stop
 	defer cancel()
-	if err := s.Index.GiveBack(ctx, tasks, batches); err != nil {
+	if err := s.Index.GiveBack(ctx, held); err != nil {
 		s.log.Debug("leases run out by themselves", "error", err)
 	}
 	return cause

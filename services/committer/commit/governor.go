@@ -17,14 +17,26 @@ import (
 // algorithms for congestion avoidance in computer networks", 1989). The signal is latency
 // against the least that was seen, as in TCP Vegas (Brakmo and Peterson, 1995): a queue at the filer shows in it
 // before anything fails.
+//
+// Fewer slots are a trial: the latency with them is compared with that before. Where it is not lower by at least half of
+// what it would be if it were in proportion to the slots, the filer is slow for another reason. It gets its slots
+// back, and what it takes now counts as idle, until the question is asked again. Below a floor, which follows from the filer's
+// limit, slots never fall; there the trial is the other way round, with more of them.
 
 const (
-	// targetFactor times the idle latency is the target, but not less than leastTarget:
-	// below it, what is measured is caches and schedulers.
+	// targetFactor times the idle latency is the target, but not less than leastTarget.
 	targetFactor = 3
-	leastTarget  = time.Millisecond
+	leastTarget  = backup.FastLatency
 	// decrease is what is left of the slots where the target is missed.
 	decrease = 0.7
+	// floorShare is the part of a filer's limit that is left to it in any case, rounded up.
+	floorShare = 8
+	// trialIntervals are compared with what was before a trial.
+	trialIntervals = 3
+	// askAgain is after how many intervals a filer that was found to be slow for another reason is tried again.
+	askAgain = 300
+	// restIntervals is for how long a filer stays at the floor before more slots are tried.
+	restIntervals = 30
 	// settleIntervals is how long, at most, a decrease is given to show: until more leases than slots have run out,
 	// latency is still that of before.
 	settleIntervals = 10
@@ -33,10 +45,8 @@ const (
 	leastSamples   = 20
 	staleIntervals = 10
 	// driftUp is by how much, each interval, the idle latency is taken to have risen, so that one
-	// measured in a lucky moment is forgotten: it doubles in an hour. With one slot left it is
-	// lastDrift: what is seen then is the filer without us, or as near as one comes.
-	driftUp   = 1.0002
-	lastDrift = 1.05
+	// measured in a lucky moment is forgotten: it doubles in an hour.
+	driftUp = 1.0002
 	// grownUp: slots grow only while half of them are used, for latency says nothing about
 	// slots that nobody uses (the congestion window validation of RFC 7661).
 	grownUp = 2
@@ -130,8 +140,24 @@ type regulator struct {
 	seconds  float64
 	least    time.Duration // of the reports among them that had enough; 0: none had
 	waiting  int           // steps without enough
-	settling int           // steps that a decrease is still given to show
+	settling int           // steps that a trial is still given to show
+
+	trial  trial
+	rest   int           // steps until more slots are tried at the floor
+	was    time.Duration // idle latency before the filer was found to be slow for another reason
+	asking int           // steps until that is asked again; 0: it was not found
 }
+
+// A trial is a change of slots that is still to prove itself. The zero trial: there is none.
+type trial struct {
+	slots   int           // before
+	latency time.Duration // with these
+	sum     time.Duration // of the latencies since
+	n       int
+}
+
+// floorOf is how many slots a filer of a limit has in any case.
+func floorOf(limit int) int { return max((limit+floorShare-1)/floorShare, 1) }
 
 // resume takes over what the index knows, once: from then on the regulator
 // knows better.
@@ -158,7 +184,7 @@ func meanOf(n int64, seconds float64) time.Duration {
 	return max(time.Duration(min(seconds/float64(n), longest.Seconds())*float64(time.Second)), 1)
 }
 
-// step moves the slots, of which used are in use now, between 1 and limit. At
+// step moves the slots, of which used are in use now, between the floor and limit. At
 // the limit they are 0, which stands for it: a limit that is raised holds at once.
 func (r *regulator) step(limit, used int) {
 	if r.slots >= limit {
@@ -184,30 +210,95 @@ func (r *regulator) step(limit, used int) {
 	}
 	switch {
 	case r.latency <= max(targetFactor*r.idle, leastTarget):
-		r.settling = 0
-		if used*grownUp >= slots {
-			slots++
-		}
-	case r.settling > 0 && used > slots:
-		r.settling--
+		r.trial = trial{}
+		slots = r.grown(slots, used)
+	case r.trial.n > 0 || r.trial.slots > 0:
+		slots = r.judge(slots, used, limit)
 	default:
-		r.settling = settleIntervals
-		slots = max(int(float64(slots)*decrease), 1)
+		slots = r.try(slots, used, limit, r.latency)
 	}
 	if r.slots = slots; slots >= limit {
 		r.slots = 0
 	}
 }
 
-// drift moves the idle latency: down at once, up slowly.
+// grown returns the slots of a filer that is not slow: one more, where they are used; and several where it is as fast as a cache.
+func (r *regulator) grown(slots, used int) int {
+	switch {
+	case r.latency <= leastTarget:
+		return slots + max(slots/4, 1)
+	case used*grownUp >= slots:
+		return slots + 1
+	}
+	return slots
+}
+
+// try begins a trial at a filer that is slow: with fewer slots than are in use, or, at the floor, with more.
+func (r *regulator) try(slots, used, limit int, latency time.Duration) int {
+	floor := floorOf(limit)
+	var next int
+	switch from := min(slots, used); {
+	case from > floor:
+		slots, next = from, max(int(float64(from)*decrease), floor)
+		r.rest = restIntervals
+	case slots > floor || used < slots || r.rest > 0:
+		r.rest = max(r.rest-1, 0)
+		return slots
+	default:
+		next = max(int(float64(slots)/decrease), slots+1)
+	}
+	r.trial, r.settling = trial{slots: slots, latency: latency}, settleIntervals
+	return min(next, limit)
+}
+
+// judge looks what a trial has changed, once it has had the time to, and returns the slots to go on with.
+func (r *regulator) judge(slots, used, limit int) int {
+	fewer := slots < r.trial.slots
+	if unsettled := fewer && used > slots || !fewer && used < slots; unsettled && r.settling > 0 {
+		r.settling--
+		return slots
+	}
+	r.trial.sum += r.latency
+	if r.trial.n++; r.trial.n < trialIntervals {
+		return slots
+	}
+	before := r.trial
+	r.trial = trial{}
+	after := before.sum / trialIntervals
+	switch {
+	case fewer && !depends(slots, before.slots, after, before.latency), !fewer && !depends(before.slots, slots, before.latency, after):
+		r.otherReason(after)
+		return max(slots, before.slots)
+	case fewer:
+		return r.try(slots, used, limit, after)
+	}
+	r.rest = restIntervals
+	return before.slots
+}
+
+// depends reports whether latency grows with the slots, from few to many: by half of what it would in proportion.
+func depends(few, many int, withFew, withMany time.Duration) bool {
+	return float64(withMany)/float64(withFew)-1 >= (float64(many)/float64(few)-1)/2
+}
+
+// otherReason notes that the filer is slow whatever is asked of it.
+func (r *regulator) otherReason(latency time.Duration) {
+	if r.asking == 0 {
+		r.was = r.idle
+	}
+	r.idle, r.asking = max(latency, r.idle), askAgain
+}
+
+// drift moves the idle latency: down at once, up slowly; and back to what it was when it is time to ask again why the filer is slow.
 func (r *regulator) drift(least time.Duration) {
 	if r.idle == 0 {
 		r.idle = least
 		return
 	}
-	up := driftUp
-	if r.slots == 1 {
-		up = lastDrift
+	if r.asking > 0 {
+		if r.asking--; r.asking == 0 {
+			r.idle = min(r.was, r.idle)
+		}
 	}
-	r.idle = min(time.Duration(float64(r.idle)*up)+1, least)
+	r.idle = min(time.Duration(float64(r.idle)*driftUp)+1, least)
 }

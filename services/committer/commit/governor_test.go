@@ -1,6 +1,8 @@
 package commit
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +15,8 @@ import (
 type simulated struct {
 	base     time.Duration
 	capacity int
+	noise    float64    // each interval's latency is wrong by up to this part
+	random   *rand.Rand // of the noise
 }
 
 func (s simulated) latency(inFlight int) time.Duration {
@@ -24,7 +28,11 @@ func (s simulated) latency(inFlight int) time.Duration {
 func (s simulated) run(r *regulator, limit, demand, intervals, settle int) (used []int) {
 	inFlight := 1 // a snapshot begins with its root task
 	for range intervals {
-		r.observe(100, 100*s.latency(inFlight).Seconds())
+		seconds := s.latency(inFlight).Seconds()
+		if s.noise > 0 {
+			seconds *= 1 + s.noise*(2*s.random.Float64()-1)
+		}
+		r.observe(100, 100*seconds)
 		r.step(limit, inFlight)
 		want := min(demand, limit)
 		if r.slots > 0 {
@@ -81,20 +89,61 @@ func TestGovernorRecovers(t *testing.T) {
 	}
 }
 
-func TestGovernorKeepsBetweenOneAndTheLimit(t *testing.T) {
-	var r regulator
-	r.observe(100, 0.2)
-	r.step(16, 1)
-	for range 100 {
-		r.observe(100, 100)
-		r.step(16, r.slots)
-		if r.slots < 0 || r.slots >= 16 {
-			t.Fatalf("%d slots", r.slots)
+// A filer that has become slower whatever is asked of it keeps its slots: it would only be slower with fewer.
+func TestGovernorFindsThatFewerDoNotHelp(t *testing.T) {
+	for _, noise := range []float64{0, 0.1} {
+		for _, settle := range []int{1, 5} {
+			var r regulator
+			random := rand.New(rand.NewPCG(1, 2))
+			simulated{2 * time.Millisecond, 1000, noise, random}.run(&r, 64, 1000, 100, settle)
+			if r.slots != 0 {
+				t.Fatalf("noise %v: %d slots of a filer that is not slow", noise, r.slots)
+			}
+			used := simulated{100 * time.Millisecond, 1000, noise, random}.run(&r, 64, 1000, 1000, settle)
+			if m := mean(used[30:]); m < 60 || slices.Min(used) < 40 {
+				t.Errorf("noise %v, settle %d: %v in use on average, %d at least, where fewer do not help", noise, settle, m, slices.Min(used))
+			}
+			used = simulated{2 * time.Millisecond, 1000, noise, random}.run(&r, 64, 1000, 100, settle)
+			if used[len(used)-1] != 64 || r.slots != 0 || r.idle > 3*time.Millisecond {
+				t.Errorf("noise %v: fast again, and %d in use, %d slots, idle %v", noise, used[len(used)-1], r.slots, r.idle)
+			}
 		}
 	}
-	if r.slots == 0 {
-		t.Error("a filer that is slower than ever has all slots")
+}
+
+// A filer whose latency is in proportion to what is asked of it is spared, noise or not, and also one that was first slow for another reason.
+func TestGovernorFindsThatFewerHelp(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		var r regulator
+		simulated{2 * time.Millisecond, 1000, 0.1, random}.run(&r, 64, 1000, 20, 1)
+		simulated{20 * time.Millisecond, 1000, 0.1, random}.run(&r, 64, 1000, 100, 1)
+		if r.slots != 0 {
+			t.Errorf("seed %d: %d slots where fewer do not help", seed, r.slots)
+		}
+		used := simulated{2 * time.Millisecond, 4, 0.1, random}.run(&r, 64, 1000, 1000, 3)
+		if m := mean(used[500:]); m > 20 {
+			t.Errorf("seed %d: %v in use on average, of a filer that takes 12", seed, m)
+		}
 	}
+}
+
+// However slow a filer is, it has its floor; and never more than its limit.
+func TestGovernorKeepsBetweenTheFloorAndTheLimit(t *testing.T) {
+	for limit, floor := range map[int]int{1: 1, 2: 1, 8: 1, 9: 2, 32: 4, 64: 8} {
+		var r regulator
+		idle := simulated{base: 2 * time.Millisecond, capacity: 1}
+		r.observe(100, 100*idle.base.Seconds())
+		r.step(limit, 1)
+		used := simulated{base: 500 * time.Millisecond, capacity: 1}.run(&r, limit, 1000, 300, 1)
+		if low := slices.Min(used[1:]); low < floor || low > floor {
+			t.Errorf("limit %d: %d slots, want no fewer than %d, and so many", limit, low, floor)
+		}
+		if m := mean(used[50:]); m > 1.5*float64(floor)+0.5 {
+			t.Errorf("limit %d: %v in use on average, of a filer that each more makes slower", limit, m)
+		}
+	}
+	r := regulator{resumed: true}
 	r.slots = 9
 	r.step(4, 9) // the limit was lowered
 	if r.slots != 0 {
@@ -109,8 +158,16 @@ func TestGovernorKeepsBetweenOneAndTheLimit(t *testing.T) {
 	}
 }
 
-// A filer that got slower by itself is not kept at one slot for ever: what
-// is seen with one slot is what it is like without us.
+// A filer at its floor that is slow for another reason is found out: more slots do not make it slower.
+func TestGovernorLeavesTheFloor(t *testing.T) {
+	r := regulator{slots: 8, idle: 2 * time.Millisecond, resumed: true}
+	used := simulated{base: 100 * time.Millisecond, capacity: 1000}.run(&r, 64, 1000, 200, 1)
+	if m := mean(used[150:]); m < 60 {
+		t.Errorf("%v in use on average, where more do no harm", m)
+	}
+}
+
+// A filer that got slower by itself is not kept at few slots for ever.
 func TestGovernorLearnsThatTheFilerIsSlowerNow(t *testing.T) {
 	var r regulator
 	simulated{base: time.Millisecond, capacity: 8}.run(&r, 8, 1000, 20, 1)
@@ -183,6 +240,21 @@ func TestGovernorLeavesFastFilersAlone(t *testing.T) {
 	}
 	if r.slots != 0 {
 		t.Errorf("%d slots", r.slots)
+	}
+	// One slow second, and then 6 µs against 1 µs: it has all its slots soon, though they are not used.
+	r.observe(1000, 1000*1e-6)
+	r.step(32, 32)
+	r.observe(1000, 1000*5e-3)
+	r.step(32, 32)
+	if r.slots == 0 {
+		t.Error("a slow second is not seen")
+	}
+	for range 5 {
+		r.observe(1000, 1000*6e-6)
+		r.step(32, 1)
+	}
+	if r.slots != 0 {
+		t.Errorf("%d slots, of a filer that answers in 6 µs", r.slots)
 	}
 }
 

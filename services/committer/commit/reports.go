@@ -29,6 +29,12 @@ func (s *Service) reportLoop(ctx context.Context) {
 	beat := s.opts.Health.Loop("reports", loopWithin)
 	defer beat.Done()
 	work := newReported(s.opts.Lease)
+	var look <-chan time.Time // in one process there is nobody to look for
+	if !s.opts.Alone {
+		looks := time.NewTicker(lookEvery)
+		defer looks.Stop()
+		look = looks.C
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -36,6 +42,8 @@ func (s *Service) reportLoop(ctx context.Context) {
 		case p := <-reports:
 			work.hear(p, time.Now())
 			s.measured(p)
+		case <-look:
+			s.look(ctx, work)
 		case now := <-tick.C:
 			beat.Moved()
 			work.forget(now)
@@ -81,8 +89,9 @@ const maxReported = 1 << 18
 // reported is the work that workers have in hand, as they last told: of all
 // workers together, so no more than they may have, and no more than maxReported if one of them lies.
 type reported struct {
-	lease time.Duration
-	work  map[workID]*report
+	lease     time.Duration
+	work      map[workID]*report
+	instances map[string]*instance
 }
 
 // workID names work as a worker does: who guesses the number of another snapshot's does not know that.
@@ -95,21 +104,23 @@ type workID struct {
 type report struct {
 	index.Held
 	filer backup.FilerID
+	of    *instance // that was the last to report it; nil: not known
 	heard time.Time
 	at    time.Time  // when it was written; zero: never
 	wrote index.Held // then
 }
 
 func newReported(lease time.Duration) *reported {
-	return &reported{lease: lease, work: map[workID]*report{}}
+	return &reported{lease: lease, work: map[workID]*report{}, instances: map[string]*instance{}}
 }
 
 func (r *reported) hear(p *backup.Progress, now time.Time) {
+	from := r.hearFrom(p, now)
 	for _, id := range p.Tasks {
-		r.note(index.Held{Snapshot: p.Snapshot, Task: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
+		r.note(index.Held{Snapshot: p.Snapshot, Task: id, Worker: p.Worker, Path: p.Path}, p.Filer, from, now)
 	}
 	for _, id := range p.Batches {
-		r.note(index.Held{Snapshot: p.Snapshot, Batch: id, Worker: p.Worker, Path: p.Path}, p.Filer, now)
+		r.note(index.Held{Snapshot: p.Snapshot, Batch: id, Worker: p.Worker, Path: p.Path}, p.Filer, from, now)
 	}
 	for _, id := range p.StalledTasks {
 		if w := r.work[workID{snapshot: p.Snapshot, task: id}]; w != nil {
@@ -123,7 +134,7 @@ func (r *reported) hear(p *backup.Progress, now time.Time) {
 	}
 }
 
-func (r *reported) note(h index.Held, filer backup.FilerID, now time.Time) {
+func (r *reported) note(h index.Held, filer backup.FilerID, from *instance, now time.Time) {
 	id := workID{h.Snapshot, h.Task, h.Batch}
 	w := r.work[id]
 	if w == nil {
@@ -136,18 +147,34 @@ func (r *reported) note(h index.Held, filer backup.FilerID, now time.Time) {
 	if h.Path == "" && h.Worker == w.Worker {
 		h.Path = w.Path // it is where it was
 	}
-	w.Held, w.filer, w.heard = h, filer, now
+	if w.of != nil {
+		delete(w.of.work, id)
+	}
+	if from != nil {
+		from.work[id] = struct{}{}
+	}
+	w.Held, w.filer, w.of, w.heard = h, filer, from, now
 }
 
 // quietFor is how long work is taken to be in hand after it was last reported.
 // It is not counted in reports: a process that was paused has missed some.
 func (r *reported) quietFor() time.Duration { return min(r.lease/3, 5*time.Second) }
 
-// forget drops what is not reported any more.
+// forget drops what is not reported any more: what its instance leaves out of its reports, and what no instance is known of. What
+// an instance had that is silent is kept for as long as its lease, for it may turn out to be gone.
 func (r *reported) forget(now time.Time) {
 	for id, w := range r.work {
-		if now.Sub(w.heard) > r.quietFor() {
-			delete(r.work, id)
+		last := now
+		if w.of != nil && now.Sub(w.heard) <= r.lease {
+			last = w.of.heard
+		}
+		if last.Sub(w.heard) > r.quietFor() {
+			r.drop(id)
+		}
+	}
+	for name, i := range r.instances {
+		if len(i.work) == 0 && now.Sub(i.heard) > r.lease {
+			delete(r.instances, name)
 		}
 	}
 }
@@ -156,6 +183,9 @@ func (r *reported) forget(now time.Time) {
 // set also what is new, or has moved to another worker, has stalled or goes on again.
 func (r *reported) due(now time.Time, fresh bool) (held []index.Held) {
 	for _, w := range r.work {
+		if now.Sub(w.heard) > r.quietFor() {
+			continue
+		}
 		if w.at.IsZero() && !fresh {
 			w.at = now // its first lease is as long
 		}

@@ -1,0 +1,81 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// absent asks until the connection has been there for long enough.
+func absent(t *testing.T, c *Conn, instances ...string) (found map[string]bool) {
+	t.Helper()
+	until(t, "it can be known who is there", func(ctx context.Context) bool {
+		var err error
+		found, err = c.Absent(ctx, instances)
+		if err != nil && !errors.Is(err, backup.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return found
+}
+
+// quickly is a connection that need not be there for long.
+func quickly(t *testing.T, o Options) *Conn {
+	c := connect(t, o, ackWait)
+	c.steady.wait = time.Millisecond
+	return c
+}
+
+func TestWhoIsConnectedIsPresent(t *testing.T) {
+	s := inProcess(t)
+	keeper := quickly(t, listen(Options{}, s))
+	var workers []*Conn
+	var instances []string
+	for range 20 {
+		w := connect(t, listen(Options{}, s), ackWait)
+		w.bePresent()
+		if err := w.nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		workers, instances = append(workers, w), append(instances, w.instance)
+	}
+	never := connect(t, listen(Options{}, s), ackWait)
+	if got := absent(t, keeper, append(instances, never.instance)...); len(got) != 1 || !got[never.instance] {
+		t.Errorf("absent: %v, want the one that was never present", got)
+	}
+	workers[3].nc.Close() // the same to the server as a process that dies: the connection ends
+	workers[7].nc.Close()
+	until(t, "two are absent", func(context.Context) bool { return len(absent(t, keeper, instances...)) == 2 })
+	if got := absent(t, keeper, instances...); !got[instances[3]] || !got[instances[7]] {
+		t.Errorf("absent: %v, want %s and %s", got, instances[3], instances[7])
+	}
+}
+
+// A process that was cut off itself does not take others for gone, who are still on their way back.
+func TestNobodyIsAbsentWhileTheServerIs(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	keeper := connect(t, Options{URL: s.URL()}, ackWait)
+	until(t, "the connection is there", func(context.Context) bool { return keeper.Ready() == nil })
+	keeper.steady.wait = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	ask := func() (map[string]bool, error) { return keeper.Absent(ctx, []string{"nobody"}) }
+	if got, err := ask(); !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("just connected: %v, %v", got, err)
+	}
+	keeper.steady.since = time.Now().Add(-2 * time.Hour)
+	if got, err := ask(); err != nil || !got["nobody"] {
+		t.Errorf("connected for long: %v, %v", got, err)
+	}
+	s.Restart()
+	until(t, "the connection is there again", func(context.Context) bool { return keeper.nc.Stats().Reconnects > 0 && keeper.Ready() == nil })
+	if got, err := ask(); !errors.Is(err, backup.ErrUnavailable) {
+		t.Errorf("just connected again: %v, %v", got, err)
+	}
+}
