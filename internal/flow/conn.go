@@ -50,6 +50,7 @@ type Conn struct {
 	js   jetstream.JetStream
 	opts Options
 	log  *slog.Logger
+	out  *outage
 
 	ackWait time.Duration // shorter in tests
 }
@@ -68,7 +69,8 @@ func Connect(o Options) (*Conn, error) {
 	}
 	address := o.URL
 	o.URL = redacted(o.URL) // from here on it is only for messages
-	options, err := o.natsOptions()
+	out := &outage{Options: o}
+	options, err := o.natsOptions(out)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("nats %s: %w", o.URL, err)
 	}
-	return &Conn{nc: nc, js: js, opts: o, log: o.Log, ackWait: ackWait}, nil
+	return &Conn{nc: nc, js: js, opts: o, log: o.Log, out: out, ackWait: ackWait}, nil
 }
 
 const notURL = "(not a URL)"
@@ -125,6 +127,7 @@ type outage struct {
 	Options
 	mu   sync.Mutex
 	told time.Time // zero: there is none
+	why  error     // of the last attempt to connect that failed; nil: none has
 }
 
 const tellEvery = 30 * time.Second
@@ -132,7 +135,11 @@ const tellEvery = 30 * time.Second
 func (o *outage) goesOn(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err == nil || time.Since(o.told) < tellEvery {
+	if err == nil {
+		return
+	}
+	o.why = err
+	if time.Since(o.told) < tellEvery {
 		return
 	}
 	o.told = time.Now()
@@ -145,15 +152,26 @@ func (o *outage) ended() {
 	if !o.told.IsZero() {
 		o.Log.Info("connected to NATS again", "url", o.URL)
 	}
-	o.told = time.Time{}
+	o.told, o.why = time.Time{}, nil
 }
+
+// cause is why NATS does not answer.
+func (o *outage) cause() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.why == nil {
+		return errNotConnected
+	}
+	return o.why
+}
+
+var errNotConnected = errors.New("not connected")
 
 // pingEvery is how often the server is asked for a sign of life; two that do not
 // come end the connection.
 const pingEvery = 10 * time.Second
 
-func (o Options) natsOptions() ([]nats.Option, error) {
-	out := &outage{Options: o}
+func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 	options := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
@@ -201,7 +219,7 @@ func (c *Conn) Ready() error {
 	if c.nc.IsConnected() {
 		return nil
 	}
-	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, errors.Join(c.nc.LastError()), backup.ErrUnavailable)
+	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.ErrUnavailable)
 }
 
 // Close sends what is buffered and disconnects.

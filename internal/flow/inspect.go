@@ -55,7 +55,7 @@ type Inspection struct {
 func Inspect(ctx context.Context, o Options, at Server) (*Inspection, error) {
 	o.Log = slog.New(slog.DiscardHandler)
 	o.URL = at.Name
-	options, err := o.natsOptions()
+	options, err := o.natsOptions(&outage{Options: o})
 	if err != nil {
 		return nil, err
 	}
