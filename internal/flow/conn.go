@@ -30,6 +30,9 @@ type Options struct {
 	KeyFile     string
 	InboxPrefix string // the replies' subjects, where permissions want one; empty: _INBOX
 
+	// Repository is whose queues and messages these are to be; zero: it is not looked at.
+	Repository backup.RepositoryID
+
 	Replicas int  // of the streams: 1, or 3 on a cluster
 	Memory   bool // keep streams in the server's memory
 
@@ -51,6 +54,8 @@ type Conn struct {
 	opts Options
 	log  *slog.Logger
 	out  *outage
+
+	others others
 
 	ackWait time.Duration // shorter in tests
 }
@@ -213,11 +218,11 @@ func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 	return options, nil
 }
 
-// Ready returns nil when the server answers now, else an error that wraps
-// backup.ErrUnavailable.
+// Ready returns nil when the server answers now and the queues are this client's. Else its error wraps
+// backup.ErrUnavailable, or ErrOtherRepository.
 func (c *Conn) Ready() error {
 	if c.nc.IsConnected() {
-		return nil
+		return c.others.inTheWay()
 	}
 	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.ErrUnavailable)
 }

@@ -31,7 +31,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	c.app.interruptible.Store(true)
 	progress := newTracker()
 	if !c.detach {
-		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", c.app.log)
+		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", r.object.ID, c.app.log)
 		if err != nil {
 			return err
 		}

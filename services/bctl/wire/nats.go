@@ -3,19 +3,20 @@ package wire
 import (
 	"log/slog"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 )
 
-// ConnectNATS connects to the fleet's NATS; name is for its monitoring.
-func ConnectNATS(c *config.Config, name string, log *slog.Logger) (*flow.Conn, error) {
-	return connectNATS(c, name, log, nil, nil)
+// ConnectNATS connects to the NATS of a repository's fleet; name is for its monitoring.
+func ConnectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger) (*flow.Conn, error) {
+	return connectNATS(c, name, repository, log, nil, nil)
 }
 
 // connectNATS is ConnectNATS for a service, whose consumers say that they move, and what they drop.
-func connectNATS(c *config.Config, name string, log *slog.Logger, moved, dropped func()) (*flow.Conn, error) {
+func connectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func()) (*flow.Conn, error) {
 	o := natsOptions(c, name)
-	o.Log, o.Moved, o.Dropped = log, moved, dropped
+	o.Repository, o.Log, o.Moved, o.Dropped = repository, log, moved, dropped
 	return flow.Connect(o)
 }
 

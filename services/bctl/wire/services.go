@@ -44,12 +44,12 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, err := waitForIndex(ctx, c, log)
+	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	conn, report, err := connect(c, w)
+	conn, report, err := connect(c, w, repository)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, err := waitForIndex(ctx, c, log)
+	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	conn, report, err := connect(c, w)
+	conn, report, err := connect(c, w, repository)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	}
 	defer w.close()
 	log = w.log
-	idx, err := waitForIndex(ctx, c, log)
+	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	conn, _, err := connect(c, w)
+	conn, _, err := connect(c, w, repository)
 	if err != nil {
 		return err
 	}
@@ -180,11 +180,11 @@ func runWithReports(ctx context.Context, h *health.Process, report *flow.Reporte
 	reports.Wait()
 }
 
-func connect(c *config.Config, w *watched) (*flow.Conn, *flow.Reporter, error) {
+func connect(c *config.Config, w *watched, repository backup.RepositoryID) (*flow.Conn, *flow.Reporter, error) {
 	if !c.Fleet() {
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
-	conn, err := connectNATS(c, workerName(c), w.log, w.health.Loop("consumers", consumersWithin).Moved, w.metrics.Dropped())
+	conn, err := connectNATS(c, workerName(c), repository, w.log, w.health.Loop("consumers", consumersWithin).Moved, w.metrics.Dropped())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -204,21 +204,21 @@ func workerName(c *config.Config) string {
 
 // waitForIndex waits for the index, and for somebody to have made the
 // repository in it.
-func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, error) {
+func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, backup.RepositoryID, error) {
 	idx, err := waitFor(ctx, log, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
 	if err != nil {
-		return nil, err
+		return nil, backup.RepositoryID{}, err
 	}
-	_, err = waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
+	repository, err := waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
 		if err := idx.CheckSchema(ctx); err != nil {
 			return backup.Repository{}, err
 		}
 		return idx.Repository(ctx)
 	})
 	if err != nil {
-		return nil, errors.Join(err, idx.Close())
+		return nil, backup.RepositoryID{}, errors.Join(err, idx.Close())
 	}
-	return idx, nil
+	return idx, repository.ID, nil
 }
 
 // waitForStore waits for the store.
