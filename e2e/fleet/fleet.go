@@ -122,6 +122,13 @@ func (f *Fleet) storeSettings() string {
 		f.S3.Bucket, f.endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey)
 }
 
+// ProxyOf starts a service whose S3 requests go through a FaultProxy of its own, with settings as Service has them.
+func (f *Fleet) ProxyOf(kind string, env ...string) (*Service, *FaultProxy) {
+	f.t.Helper()
+	p := newFaultProxy(f.t, f.endpoint)
+	return f.Service(kind, append(env, "BCTL_STORE_ENDPOINT="+p.URL)...), p
+}
+
 func (f *Fleet) services(kind string, n int) []*Service {
 	f.t.Helper()
 	if n == 0 {

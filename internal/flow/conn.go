@@ -42,6 +42,8 @@ type Options struct {
 	// Moved, if not nil, is called whenever a consumer asks for messages, or looks whether it may: it
 	// does so every few seconds, also while NATS is away.
 	Moved func()
+	// MayTake, if not nil, is asked before each request for a message: while it returns an error, none is taken.
+	MayTake func(context.Context) error
 	// Dropped, if not nil, is called for each message that cannot be decoded, and is dropped.
 	Dropped func()
 }
@@ -68,6 +70,9 @@ func Connect(o Options) (*Conn, error) {
 	}
 	if o.Moved == nil {
 		o.Moved = func() {}
+	}
+	if o.MayTake == nil {
+		o.MayTake = func(context.Context) error { return nil }
 	}
 	if o.Dropped == nil {
 		o.Dropped = func() {}

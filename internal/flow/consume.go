@@ -143,6 +143,10 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 		if !c.room(ctx, hand) {
 			return nil
 		}
+		if err := c.opts.MayTake(ctx); err != nil {
+			<-hand.free
+			return err
+		}
 		if h.wait > 0 && c.opts.InProcess == nil {
 			hand.letOthersAsk(ctx, h.wait)
 		}

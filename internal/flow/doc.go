@@ -34,6 +34,7 @@
 //	handler's connection is lost      the same; the client reconnects for ever, and asks again
 //	acknowledgement is lost           delivered again; the index refuses the second result (I3)
 //	filer does not answer             acknowledged once it has stalled: the lease holds the work
+//	handler is not ready           it asks for none (Options.MayTake)
 //	handler fails again and again     delivered five times, then acknowledged: the lease runs out
 //	server restarts                   kept, unless power fails with it: then as a stream that is deleted
 //	stream is deleted                 lost: EnsureStreams makes it again and says so; the leases bring the work back

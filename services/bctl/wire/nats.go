@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -10,13 +11,13 @@ import (
 
 // ConnectNATS connects to the NATS of a repository's fleet; name is for its monitoring.
 func ConnectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger) (*flow.Conn, error) {
-	return connectNATS(c, name, repository, log, nil, nil)
+	return connectNATS(c, name, repository, log, nil, nil, nil)
 }
 
 // connectNATS is ConnectNATS for a service, whose consumers say that they move, and what they drop.
-func connectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func()) (*flow.Conn, error) {
+func connectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func(), mayTake func(context.Context) error) (*flow.Conn, error) {
 	o := natsOptions(c, name)
-	o.Repository, o.Log, o.Moved, o.Dropped = repository, log, moved, dropped
+	o.Repository, o.Log, o.Moved, o.Dropped, o.MayTake = repository, log, moved, dropped, mayTake
 	return flow.Connect(o)
 }
 
