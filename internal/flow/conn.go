@@ -35,6 +35,9 @@ type Options struct {
 
 	Replicas int  // of the streams: 1, or 3 on a cluster
 	Memory   bool // keep streams in the server's memory
+	// WorkAge is how long streams keep messages to workers; 0: until they are taken. It is no less than the lease that such a message
+	// has: then another attempt has taken its place, or its snapshot has ended.
+	WorkAge time.Duration
 
 	// InProcess connects to a server in this process instead of URL.
 	InProcess nats.InProcessConnProvider

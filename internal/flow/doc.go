@@ -40,6 +40,7 @@
 //	stream is deleted                 lost: EnsureStreams makes it again and says so; the leases bring the work back
 //	queue is another repository's     nothing is taken and nothing handed out; Ready says so (owner.go)
 //	message is another repository's   handed back, as one for newer services
+//	nobody takes it                dropped by the server after WorkAge: its lease has run out
 //	stream is full (maxQueued)        Publish fails with backup.ErrUnavailable; the sender tries again
 //	consumer's ctx is done            what still comes is handed back; what is in hand is still the handler's to end
 //

@@ -195,6 +195,7 @@ func (i *Inspection) Stream(ctx context.Context, name string) (StreamState, erro
 	s.Storage, s.Replicas, s.Messages, s.Clock = strings.ToLower(info.Config.Storage.String()), info.Config.Replicas, info.State.Msgs, info.TimeStamp
 	s.Leader, s.Behind = replicas(info.Cluster)
 	want := queueOf(name, backup.DefaultSite).streamConfig(max(i.opts.Replicas, 1), jetstream.FileStorage)
+	want.MaxAge, want.Duplicates = info.Config.MaxAge, info.Config.Duplicates // what the committers' leases make of them is not known here
 	_, s.Wrong = repairedStream(info.Config, want)
 	if info.Config.Retention != want.Retention {
 		s.Fixed = append(s.Fixed, fmt.Sprintf("it keeps messages by %v instead of %v", info.Config.Retention, want.Retention))

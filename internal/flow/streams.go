@@ -73,6 +73,9 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 	q := queues[0]
 	want := q.streamConfig(max(c.opts.Replicas, 1), c.storage())
 	want.Metadata = c.opts.owned()
+	if q.stream != commitStream && c.opts.WorkAge > 0 {
+		want.MaxAge, want.Duplicates = c.opts.WorkAge, min(want.Duplicates, c.opts.WorkAge) // more the server refuses
+	}
 	stream, err := c.js.Stream(ctx, q.stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -139,7 +142,7 @@ func repairedStream(have, want jetstream.StreamConfig) (next jetstream.StreamCon
 	set(&changed, "maximum messages a subject", &next.MaxMsgsPerSubject, -1)
 	set(&changed, "maximum bytes", &next.MaxBytes, -1)
 	set(&changed, "maximum message size", &next.MaxMsgSize, want.MaxMsgSize)
-	set(&changed, "maximum age", &next.MaxAge, 0)
+	set(&changed, "maximum age", &next.MaxAge, want.MaxAge)
 	set(&changed, "duplicate window", &next.Duplicates, want.Duplicates)
 	set(&changed, "no acknowledgements", &next.NoAck, false)
 	own(&changed, &next.Metadata, want.Metadata)

@@ -1,12 +1,14 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/services/committer/commit"
 )
 
 // ConnectNATS connects to the NATS of a repository's fleet; name is for its monitoring.
@@ -18,6 +20,7 @@ func ConnectNATS(c *config.Config, name string, repository backup.RepositoryID, 
 func connectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func(), mayTake func(context.Context) error) (*flow.Conn, error) {
 	o := natsOptions(c, name)
 	o.Repository, o.Log, o.Moved, o.Dropped, o.MayTake = repository, log, moved, dropped, mayTake
+	o.WorkAge = cmp.Or(c.Worker.QueueLease, commit.DefaultQueueLease)
 	return flow.Connect(o)
 }
 
