@@ -33,6 +33,9 @@ func TestTwoFleetsOnOneNATS(t *testing.T) {
 	second := fleet.New(t, fleet.Options{NATSURL: as("one"), Walkers: -1, Readers: -1, Committers: -1})
 	second.Register(otherTree)
 	second.Must(append([]string{"backup", "--detach"}, fleet.BackupArgs(otherTree)...)...)
+	if out := second.Run(append([]string{"backup"}, fleet.BackupArgs(otherTree)...)...); out.Status == 0 || !strings.Contains(out.Stderr, "another repository's") {
+		t.Errorf("a backup by way of another fleet's queues: %s", out)
+	}
 	var services []*fleet.Service
 	for _, kind := range []string{"walker", "reader", "committer"} {
 		address := fmt.Sprintf("127.0.0.1:%d", mustPort(t))
@@ -71,6 +74,23 @@ func TestTwoFleetsOnOneNATS(t *testing.T) {
 	running, _ = first.StartBackup(tree)
 	check(t, first, running.Wait(), tree)
 	fleet.CheckStore(t, second.StoreDir(), second.Index)
+}
+
+// A command that waits for a server which is not there says so, and that the snapshot is begun all the same.
+func TestBackupWithoutNATS(t *testing.T) {
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})
+	tree := filepath.Join(t.TempDir(), "tree")
+	generate(t, tree, 24, shape{directories: 3, files: 3, meanBytes: 1000})
+	settle(t)
+	f.Register(tree)
+	out := f.Run(append([]string{"backup", "--json", "--nats", fmt.Sprintf("nats://127.0.0.1:%d", mustPort(t))}, fleet.BackupArgs(tree)...)...)
+	check(t, f, out, tree)
+	for _, want := range []string{"does not answer", "Is nats.url right?", "bctl doctor"} {
+		if !strings.Contains(out.Stderr, want) {
+			t.Errorf("it does not say %q: %s", want, out)
+		}
+	}
 }
 
 // readiness is what a service's /readyz says; status 0: it does not answer yet.

@@ -235,6 +235,29 @@ func (c *Conn) Ready() error {
 	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.ErrUnavailable)
 }
 
+// Reach waits until the server answers, for at most as long as within. Then, and where the queues are another
+// repository's, it returns the error of Ready.
+func (c *Conn) Reach(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	look := time.NewTicker(within / 100)
+	defer look.Stop()
+	for {
+		err := c.Ready()
+		if err == nil && errors.Is(c.HaveStreams(ctx), ErrOtherRepository) {
+			err = c.Ready() // which knows now
+		}
+		if err == nil || errors.Is(err, ErrOtherRepository) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-look.C:
+		}
+	}
+}
+
 // Close sends what is buffered and disconnects.
 func (c *Conn) Close() {
 	if c.nc.IsConnected() {
