@@ -14,6 +14,7 @@ import (
 type Options struct {
 	Walkers, Readers, Committers int    // 0: two; negative: none
 	OwnPostgres                  bool   // a server that the test may kill, and that loses nothing then
+	NATSURL                      string // of a server that is there already, for several fleets; "": one of its own
 	NATSNodes                    int    // 0: one server; else a cluster of so many, and streams with as many replicas
 	S3                           bool   // the store is an S3 server; else it is a directory, unless Proxy or Links need one
 	Proxy                        bool   // S3 requests go through a FaultProxy
@@ -27,7 +28,7 @@ type Options struct {
 // the same settings.
 type Fleet struct {
 	*Client
-	NATS     *testenv.NATSServer    // nil with NATSNodes
+	NATS     *testenv.NATSServer    // nil with NATSNodes and NATSURL
 	Nodes    testenv.NATSNodes      // nil without
 	Postgres *testenv.ClusterServer // nil unless OwnPostgres
 	S3       *testenv.S3Server      // nil without Options.S3, Proxy and Links
@@ -58,9 +59,11 @@ func New(t testing.TB, o Options) *Fleet {
 		f.S3 = testenv.VersityGW(t)
 		f.endpoint = "http://" + f.S3.Endpoint
 	}
-	if o.NATSNodes > 0 {
+	switch {
+	case o.NATSURL != "":
+	case o.NATSNodes > 0:
 		f.Nodes = testenv.NATSCluster(t, o.NATSNodes)
-	} else {
+	default:
 		f.NATS = testenv.NATS(t)
 	}
 	if o.OwnPostgres {
@@ -86,6 +89,9 @@ func New(t testing.TB, o Options) *Fleet {
 
 // NATSURL returns where clients connect.
 func (f *Fleet) NATSURL() string {
+	if f.options.NATSURL != "" {
+		return f.options.NATSURL
+	}
 	if f.Nodes != nil {
 		return f.Nodes.URL()
 	}
@@ -119,6 +125,13 @@ func (f *Fleet) storeSettings() string {
 	}
 	return fmt.Sprintf(`url: "s3://%s/repo", endpoint: %q, region: %s, access_key: %q, secret_key: %q`,
 		f.S3.Bucket, f.endpoint, f.S3.Region, f.S3.AccessKey, f.S3.SecretKey)
+}
+
+// ProxyOf starts a service whose S3 requests go through a FaultProxy of its own, with settings as Service has them.
+func (f *Fleet) ProxyOf(kind string, env ...string) (*Service, *FaultProxy) {
+	f.t.Helper()
+	p := newFaultProxy(f.t, f.endpoint)
+	return f.Service(kind, append(env, "BCTL_STORE_ENDPOINT="+p.URL)...), p
 }
 
 func (f *Fleet) services(kind string, n int) []*Service {

@@ -18,10 +18,10 @@ type FaultProxy struct {
 	// server has them, and two are carried out; of either, one ends with an error, and one with the connection.
 	Fail          atomic.Bool
 	Lost, Applied atomic.Int64 // how many failed
-	// While Refuse is set every request is answered with 503; while Full is, those that write with 507.
-	Refuse, Full atomic.Bool
-	Refused      atomic.Int64 // how many were
-	delay        atomic.Int64
+	// While Refuse is set every request is answered with 503, while Deny is with 403; while Full is, those that write with 507.
+	Refuse, Deny, Full atomic.Bool
+	Refused            atomic.Int64 // how many were
+	delay              atomic.Int64
 
 	writes  atomic.Int64
 	forward http.Handler
@@ -33,7 +33,7 @@ func (p *FaultProxy) Slow(delay time.Duration) { p.delay.Store(int64(delay)) }
 // Heal ends all faults.
 func (p *FaultProxy) Heal() {
 	p.Slow(0)
-	for _, fault := range []*atomic.Bool{&p.Fail, &p.Refuse, &p.Full} {
+	for _, fault := range []*atomic.Bool{&p.Fail, &p.Refuse, &p.Deny, &p.Full} {
 		fault.Store(false)
 	}
 }
@@ -71,6 +71,8 @@ func (p *FaultProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case p.Refuse.Load():
 		p.refuse(w, http.StatusServiceUnavailable)
+	case p.Deny.Load():
+		p.refuse(w, http.StatusForbidden)
 	case r.Method == http.MethodPut && p.Full.Load():
 		p.refuse(w, http.StatusInsufficientStorage)
 	case r.Method == http.MethodPut && p.Fail.Load():

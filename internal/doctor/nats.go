@@ -20,6 +20,9 @@ type natsDoctor struct {
 	i       *flow.Inspection
 	servers []flow.ServerFacts
 	asked   asked // a clock
+
+	// mine is the repository that is tested for; "" where that cannot be found out. It is nil until somebody asks.
+	mine *string
 }
 
 // An asked clock is one of another machine, with when it was asked here.
@@ -182,8 +185,25 @@ func roundTrip(took, slow time.Duration) Result {
 	return ok("a round trip takes %s (median)", duration(took))
 }
 
-// mine reports whether the role makes streams and queues that are not there.
-func (d *natsDoctor) mine() bool { return d.p.is(installation.Committer) }
+// owner finds out whether a stream or queue belongs to another repository.
+func (d *natsDoctor) owner(ctx context.Context, v *verdict, owner string) {
+	if owner == "" {
+		return
+	}
+	if d.mine == nil {
+		d.mine = new(string)
+		if id, known := d.p.indexed(ctx); known {
+			*d.mine = id.String()
+		}
+	}
+	if *d.mine != "" && *d.mine != owner {
+		v.add(fail("give each fleet a NATS account of its own; if that repository is no more, delete the streams (docs/operations.md, One NATS, several fleets)",
+			"it belongs to another repository, %s, and this is %s: neither works for the other", owner, *d.mine))
+	}
+}
+
+// makes reports whether the role makes streams and queues that are not there.
+func (d *natsDoctor) makes() bool { return d.p.is(installation.Committer) }
 
 func (d *natsDoctor) stream(ctx context.Context, name string) Result {
 	s, err := d.i.Stream(ctx, name)
@@ -192,6 +212,7 @@ func (d *natsDoctor) stream(ctx context.Context, name string) Result {
 	}
 	d.asked = asked{s.Clock, s.Sent, s.Received}
 	var v verdict
+	d.owner(ctx, &v, s.Owner)
 	if s.Storage != "file" {
 		v.add(warn("delete the stream while nothing runs: the keeper makes it again, in files", "it is kept in memory, and lost when its servers restart"))
 	}
@@ -224,11 +245,11 @@ func (d *natsDoctor) missing(err error) Result {
 		return fail("enable JetStream at the servers (jetstream { store_dir: … }), and for this client's account", "JetStream is not enabled")
 	case errors.Is(err, flow.ErrDenied):
 		return skip("this client may not look at it")
-	case errors.Is(err, flow.ErrNoStream) && d.mine():
+	case errors.Is(err, flow.ErrNoStream) && d.makes():
 		return warn(start, "there is no such stream yet")
 	case errors.Is(err, flow.ErrNoStream):
 		return fail(start, "there is no such stream")
-	case errors.Is(err, flow.ErrNoQueue) && d.mine():
+	case errors.Is(err, flow.ErrNoQueue) && d.makes():
 		return warn(start+" of sites that have filers", "there is no such queue yet")
 	case errors.Is(err, flow.ErrNoQueue):
 		return fail(start+"; and is there a filer at this site (worker.site)?", "there is no such queue")
@@ -255,6 +276,7 @@ func (d *natsDoctor) queue(ctx context.Context, stream string) Result {
 	}
 	d.asked = asked{q.Clock, q.Sent, q.Received}
 	var v verdict
+	d.owner(ctx, &v, q.Owner)
 	if q.Paused > 0 {
 		v.add(warn("resume it (nats consumer resume), unless somebody holds the site's work on purpose", "%s is paused for another %s", q.Name, duration(q.Paused)))
 	}

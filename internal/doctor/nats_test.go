@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -334,4 +335,26 @@ func TestNATSCluster(t *testing.T) {
 	found.want(t, "nats.server.3", doctor.Failure, "connection refused")
 	found.want(t, "nats.connection", doctor.Warning, "2 of 3 servers")
 	found.onlyFails(t, "nats.server.3")
+}
+
+// Queues of another repository are a failure, of streams and of the role's own queue; those of nobody are not.
+func TestNATSOfAnotherRepository(t *testing.T) {
+	t.Parallel()
+	url := natsServer(t, nil)
+	dir := t.TempDir()
+	s := settings{
+		"BCTL_NATS": url, "BCTL_REPO": filepath.Join(dir, "repo"), "BCTL_IDENTITY": filepath.Join(dir, "identity"),
+		"BCTL_WORKER_KEY": filepath.Join(dir, "worker.key"), "BCTL_COMMITTER_KEY": filepath.Join(dir, "committer.key"),
+	}
+	initialize(t, s)
+	makeStreams(t, flow.Options{URL: url})
+	const stream, queue = "nats.stream.BCTL_COMMIT", "nats.queue.BCTL_WALK"
+	nobody := examine(t, s, installation.Walker, "nats")
+	nobody.want(t, stream, doctor.OK)
+	nobody.want(t, queue, doctor.OK)
+	makeStreams(t, flow.Options{URL: url, Repository: backup.RepositoryID{1}})
+	other := examine(t, s, installation.Walker, "nats")
+	for _, id := range []string{stream, queue} {
+		other.want(t, id, doctor.Failure, "another repository, 01000000000000000000000000000000", "a NATS account of its own")
+	}
 }

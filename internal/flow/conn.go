@@ -31,8 +31,14 @@ type Options struct {
 	KeyFile     string
 	InboxPrefix string // the replies' subjects, where permissions want one; empty: _INBOX
 
+	// Repository is whose queues and messages these are to be; zero: it is not looked at.
+	Repository backup.RepositoryID
+
 	Replicas int  // of the streams: 1, or 3 on a cluster
 	Memory   bool // keep streams in the server's memory
+	// WorkAge is how long streams keep messages to workers; 0: until they are taken. It is no less than the lease that such a message
+	// has: then another attempt has taken its place, or its snapshot has ended.
+	WorkAge time.Duration
 
 	// InProcess connects to a server in this process instead of URL.
 	InProcess nats.InProcessConnProvider
@@ -40,6 +46,8 @@ type Options struct {
 	// Moved, if not nil, is called whenever a consumer asks for messages, or looks whether it may: it
 	// does so every few seconds, also while NATS is away.
 	Moved func()
+	// MayTake, if not nil, is asked before each request for a message: while it returns an error, none is taken.
+	MayTake func(context.Context) error
 	// Dropped, if not nil, is called for each message that cannot be decoded, and is dropped.
 	Dropped func()
 }
@@ -51,6 +59,9 @@ type Conn struct {
 	js   jetstream.JetStream
 	opts Options
 	log  *slog.Logger
+	out  *outage
+
+	others others
 
 	ackWait time.Duration // shorter in tests
 
@@ -67,12 +78,16 @@ func Connect(o Options) (*Conn, error) {
 	if o.Moved == nil {
 		o.Moved = func() {}
 	}
+	if o.MayTake == nil {
+		o.MayTake = func(context.Context) error { return nil }
+	}
 	if o.Dropped == nil {
 		o.Dropped = func() {}
 	}
 	address := o.URL
 	o.URL = redacted(o.URL) // from here on it is only for messages
-	options, err := o.natsOptions()
+	out := &outage{Options: o}
+	options, err := o.natsOptions(out)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +103,7 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("nats %s: %w", o.URL, err)
 	}
-	return &Conn{nc: nc, js: js, opts: o, log: o.Log, ackWait: ackWait, instance: rand.Text(), steady: steady{wait: steadyFor}}, nil
+	return &Conn{nc: nc, js: js, opts: o, log: o.Log, out: out, ackWait: ackWait, instance: rand.Text(), steady: steady{wait: steadyFor}}, nil
 }
 
 const notURL = "(not a URL)"
@@ -129,6 +144,7 @@ type outage struct {
 	Options
 	mu   sync.Mutex
 	told time.Time // zero: there is none
+	why  error     // of the last attempt to connect that failed; nil: none has
 }
 
 const tellEvery = 30 * time.Second
@@ -136,7 +152,11 @@ const tellEvery = 30 * time.Second
 func (o *outage) goesOn(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err == nil || time.Since(o.told) < tellEvery {
+	if err == nil {
+		return
+	}
+	o.why = err
+	if time.Since(o.told) < tellEvery {
 		return
 	}
 	o.told = time.Now()
@@ -149,15 +169,26 @@ func (o *outage) ended() {
 	if !o.told.IsZero() {
 		o.Log.Info("connected to NATS again", "url", o.URL)
 	}
-	o.told = time.Time{}
+	o.told, o.why = time.Time{}, nil
 }
+
+// cause is why NATS does not answer.
+func (o *outage) cause() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.why == nil {
+		return errNotConnected
+	}
+	return o.why
+}
+
+var errNotConnected = errors.New("not connected")
 
 // pingEvery is how often the server is asked for a sign of life; two that do not
 // come end the connection.
 const pingEvery = 10 * time.Second
 
-func (o Options) natsOptions() ([]nats.Option, error) {
-	out := &outage{Options: o}
+func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 	options := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
@@ -199,13 +230,36 @@ func (o Options) natsOptions() ([]nats.Option, error) {
 	return options, nil
 }
 
-// Ready returns nil when the server answers now, else an error that wraps
-// backup.ErrUnavailable.
+// Ready returns nil when the server answers now and the queues are this client's. Else its error wraps
+// backup.ErrUnavailable, or ErrOtherRepository.
 func (c *Conn) Ready() error {
 	if c.nc.IsConnected() {
-		return nil
+		return c.others.inTheWay()
 	}
-	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, errors.Join(c.nc.LastError()), backup.ErrUnavailable)
+	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.ErrUnavailable)
+}
+
+// Reach waits until the server answers, for at most as long as within. Then, and where the queues are another
+// repository's, it returns the error of Ready.
+func (c *Conn) Reach(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	look := time.NewTicker(within / 100)
+	defer look.Stop()
+	for {
+		err := c.Ready()
+		if err == nil && errors.Is(c.HaveStreams(ctx), ErrOtherRepository) {
+			err = c.Ready() // which knows now
+		}
+		if err == nil || errors.Is(err, ErrOtherRepository) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-look.C:
+		}
+	}
 }
 
 // Close sends what is buffered and disconnects.

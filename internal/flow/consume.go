@@ -133,12 +133,19 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 	asking, cancel := context.WithTimeout(ctx, nextWait)
 	consumer, err := c.js.Consumer(asking, q.stream, q.consumer)
 	cancel()
+	if err == nil {
+		err = c.others.saw(c.opts.checkOwner("queue "+q.consumer, consumer.CachedInfo().Config.Metadata))
+	}
 	if err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
 		if !c.room(ctx, hand) {
 			return nil
+		}
+		if err := c.opts.MayTake(ctx); err != nil {
+			<-hand.free
+			return err
 		}
 		if h.wait > 0 && c.opts.InProcess == nil {
 			hand.letOthersAsk(ctx, h.wait)
@@ -198,7 +205,10 @@ func (c *Conn) nextMessage(ctx context.Context, consumer jetstream.Consumer) (je
 
 func (c *Conn) deliver(msg jetstream.Msg, hand *inHand, decode func(jetstream.Msg) (func(*Delivery), error)) {
 	d := hand.add(msg)
-	err := checkNeeds(msg)
+	err := c.opts.checkRepository(msg.Headers())
+	if err == nil {
+		err = checkNeeds(msg)
+	}
 	var handle func(*Delivery)
 	if err == nil {
 		handle, err = decode(msg)
@@ -206,6 +216,8 @@ func (c *Conn) deliver(msg jetstream.Msg, hand *inHand, decode func(jetstream.Ms
 	switch {
 	case err == nil:
 		handle(d)
+	case errors.Is(err, ErrOtherRepository):
+		c.others.refuse(c.log, msg, d, err)
 	case errors.Is(err, errNewer):
 		c.log.Warn("message handed back", "subject", msg.Subject(), "delivery", d.Attempts(), "error", err)
 		d.RetryLater()

@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -346,6 +347,14 @@ func TestReadySaysWhetherTheServerAnswers(t *testing.T) {
 	if err := c.Ready(); !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("without a server: %v", err)
 	}
+	// It says why from the first moment on; the reason is known once the first attempt has failed.
+	until(t, "the reason is known", func(context.Context) bool {
+		text := c.Ready().Error()
+		if strings.Contains(text, "%!") || strings.Contains(text, "nil") {
+			t.Fatalf("without a server: %s", text)
+		}
+		return strings.Contains(text, "connection refused")
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := Publish(ctx, c, Walk, walkTask(1)); !errors.Is(err, backup.ErrUnavailable) {
@@ -353,6 +362,15 @@ func TestReadySaysWhetherTheServerAnswers(t *testing.T) {
 	}
 	if err := ready(t, listen(Options{}, inProcess(t)), ackWait).Ready(); err != nil {
 		t.Errorf("with a server: %v", err)
+	}
+}
+
+// A connection that ended without an error has a reason all the same.
+func TestReadyHasAReason(t *testing.T) {
+	out := &outage{Options: Options{Log: slog.New(slog.DiscardHandler)}}
+	out.goesOn(nil)
+	if err := out.cause(); !errors.Is(err, errNotConnected) {
+		t.Errorf("the cause is %v", err)
 	}
 }
 

@@ -35,9 +35,13 @@
 //	handler's connection is lost      the same; the client reconnects for ever, and asks again
 //	acknowledgement is lost           delivered again; the index refuses the second result (I3)
 //	filer does not answer             acknowledged once it has stalled: the lease holds the work
+//	handler is not ready           it asks for none (Options.MayTake)
 //	handler fails again and again     delivered five times, then acknowledged: the lease runs out
 //	server restarts                   kept, unless power fails with it: then as a stream that is deleted
 //	stream is deleted                 lost: EnsureStreams makes it again and says so; the leases bring the work back
+//	queue is another repository's     nothing is taken and nothing handed out; Ready says so (owner.go)
+//	message is another repository's   handed back, as one for newer services
+//	nobody takes it                dropped by the server after WorkAge: its lease has run out
 //	stream is full (maxQueued)        Publish fails with backup.ErrUnavailable; the sender tries again
 //	consumer's ctx is done            what still comes is handed back; what is in hand is still the handler's to end
 //

@@ -55,7 +55,7 @@ type Inspection struct {
 func Inspect(ctx context.Context, o Options, at Server) (*Inspection, error) {
 	o.Log = slog.New(slog.DiscardHandler)
 	o.URL = at.Name
-	options, err := o.natsOptions()
+	options, err := o.natsOptions(&outage{Options: o})
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +157,7 @@ func (i *Inspection) RoundTrip(n int) (time.Duration, error) {
 // A StreamState is how one of the streams is.
 type StreamState struct {
 	Name     string
+	Owner    string // the repository; empty: nobody yet
 	Storage  string // file or memory
 	Replicas int
 	Leader   string // empty where the server is not of a cluster
@@ -190,9 +191,11 @@ func (i *Inspection) Stream(ctx context.Context, name string) (StreamState, erro
 		return s, i.failed("stream "+name, err)
 	}
 	info := stream.CachedInfo()
+	s.Owner = info.Config.Metadata[repositoryKey]
 	s.Storage, s.Replicas, s.Messages, s.Clock = strings.ToLower(info.Config.Storage.String()), info.Config.Replicas, info.State.Msgs, info.TimeStamp
 	s.Leader, s.Behind = replicas(info.Cluster)
 	want := queueOf(name, backup.DefaultSite).streamConfig(max(i.opts.Replicas, 1), jetstream.FileStorage)
+	want.MaxAge, want.Duplicates = info.Config.MaxAge, info.Config.Duplicates // what the committers' leases make of them is not known here
 	_, s.Wrong = repairedStream(info.Config, want)
 	if info.Config.Retention != want.Retention {
 		s.Fixed = append(s.Fixed, fmt.Sprintf("it keeps messages by %v instead of %v", info.Config.Retention, want.Retention))
@@ -246,6 +249,7 @@ func replicas(c *jetstream.ClusterInfo) (leader string, behind []string) {
 // A QueueState is how a site's queue is.
 type QueueState struct {
 	Name    string
+	Owner   string // the repository; empty: nobody yet
 	Leader  string
 	Behind  []string
 	Pending uint64 // messages that wait
@@ -277,7 +281,7 @@ func (i *Inspection) Queue(ctx context.Context, stream, site string) (QueueState
 		return s, i.failed("queue "+q.consumer, err)
 	}
 	info := consumer.CachedInfo()
-	s.Clock = info.TimeStamp
+	s.Clock, s.Owner = info.TimeStamp, info.Config.Metadata[repositoryKey]
 	s.Pending, s.InHand, s.Waiting = info.NumPending, info.NumAckPending, info.NumWaiting
 	if info.Paused {
 		s.Paused = info.PauseRemaining

@@ -25,7 +25,7 @@ func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error 
 	if len(data) > MaxMessageBytes {
 		return fmt.Errorf("%s: %d bytes: %w", subject, len(data), ErrTooLarge)
 	}
-	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data, Header: traceHeader(ctx)}); err != nil {
+	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data, Header: c.opts.addRepository(traceHeader(ctx))}); err != nil {
 		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, subject, err, backup.ErrUnavailable)
 	}
 	return nil
@@ -43,13 +43,16 @@ func (c *Conn) PublishProgress(p *backup.Progress) error {
 	if err != nil {
 		return err
 	}
-	return c.nc.Publish(progressSubject, data)
+	return c.nc.PublishMsg(&nats.Msg{Subject: progressSubject, Data: data, Header: c.opts.addRepository(nil)})
 }
 
 // SubscribeProgress calls fn, from one goroutine, with what workers tell until
 // stop is called.
 func (c *Conn) SubscribeProgress(fn func(*backup.Progress)) (stop func(), err error) {
 	sub, err := c.nc.Subscribe(progressSubject, func(m *nats.Msg) {
+		if c.opts.checkRepository(m.Header) != nil {
+			return
+		}
 		if p, err := decodeProgress(m.Data); err == nil {
 			fn(p)
 		}

@@ -17,33 +17,39 @@ import (
 var ErrNoStream = errors.New("a stream is missing")
 
 // HaveStreams returns nil where all streams are there, ErrNoStream where one is
-// not, or an error that wraps backup.ErrUnavailable where that cannot be told.
+// not, ErrOtherRepository where one belongs to another repository, or an error that wraps backup.ErrUnavailable where that cannot be told.
 func (c *Conn) HaveStreams(ctx context.Context) error {
+	var missing error
 	for _, name := range []string{walkStream, readStream, commitStream} {
-		_, err := c.js.Stream(ctx, name)
+		stream, err := c.js.Stream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("nats %s: stream %s: %w", c.opts.URL, name, ErrNoStream)
+			missing = fmt.Errorf("nats %s: stream %s: %w", c.opts.URL, name, ErrNoStream)
+			continue // for the others may be another repository's
 		}
 		if err != nil {
 			return c.unavailable("stream "+name, err)
 		}
+		if err := c.others.saw(c.opts.checkOwner("stream "+name, stream.CachedInfo().Config.Metadata)); err != nil {
+			return err
+		}
 	}
-	return nil
+	return missing
 }
 
 // EnsureStreams makes the streams and consumers that are missing, with queues for the
 // workers of each site, and repairs those that are not as they should be; what is right
 // is left alone. Queues of sites that are gone are deleted once they are empty. It reports
 // whether a stream was missing: then all that was in it is lost. Only one
-// process at a time may call it. It mends what it can, and the error says what it could not.
+// process of a repository at a time may call it. It mends what it can, and the error says what it could not.
+// Nothing is touched where the stream of results belongs to another repository: whoever has made that one has all.
 func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, err error) {
 	var failed []error
-	for _, queues := range streams(sites) {
+	for _, queues := range slices.Backward(streams(sites)) {
 		made, err := c.ensureStream(ctx, queues)
 		lost = lost || made
 		failed = append(failed, err)
-		if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			break // nobody answers: the others would only wait as long
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrOtherRepository) || ctx.Err() != nil {
+			break // nobody answers, and the others would only wait as long; or all is another's
 		}
 	}
 	return lost, errors.Join(failed...)
@@ -66,6 +72,10 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 	}
 	q := queues[0]
 	want := q.streamConfig(max(c.opts.Replicas, 1), c.storage())
+	want.Metadata = c.opts.owned()
+	if q.stream != commitStream && c.opts.WorkAge > 0 {
+		want.MaxAge, want.Duplicates = c.opts.WorkAge, min(want.Duplicates, c.opts.WorkAge) // more the server refuses
+	}
 	stream, err := c.js.Stream(ctx, q.stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -76,6 +86,9 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 		return true, c.ensureConsumers(ctx, stream, queues, nil)
 	case err != nil:
 		return false, c.unavailable("stream "+q.stream, err)
+	}
+	if err := c.others.saw(c.opts.checkOwner("stream "+q.stream, stream.CachedInfo().Config.Metadata)); err != nil {
+		return false, err
 	}
 	broken := c.repairStream(ctx, stream.CachedInfo().Config, want)
 	have := map[string]*jetstream.ConsumerInfo{}
@@ -129,9 +142,10 @@ func repairedStream(have, want jetstream.StreamConfig) (next jetstream.StreamCon
 	set(&changed, "maximum messages a subject", &next.MaxMsgsPerSubject, -1)
 	set(&changed, "maximum bytes", &next.MaxBytes, -1)
 	set(&changed, "maximum message size", &next.MaxMsgSize, want.MaxMsgSize)
-	set(&changed, "maximum age", &next.MaxAge, 0)
+	set(&changed, "maximum age", &next.MaxAge, want.MaxAge)
 	set(&changed, "duplicate window", &next.Duplicates, want.Duplicates)
 	set(&changed, "no acknowledgements", &next.NoAck, false)
+	own(&changed, &next.Metadata, want.Metadata)
 	return next, changed
 }
 
@@ -147,6 +161,7 @@ func (c *Conn) ensureConsumers(ctx context.Context, stream jetstream.Stream, que
 	var failed []error
 	for _, q := range queues {
 		want := q.consumerConfig(c.ackWait)
+		want.Metadata = c.opts.owned()
 		if info := have[q.consumer]; info != nil {
 			failed = append(failed, c.repairConsumer(ctx, stream, info.Config, want))
 		} else {
@@ -212,6 +227,7 @@ func repairedConsumer(have, want jetstream.ConsumerConfig) (next jetstream.Consu
 	set(&changed, "maximum request", &next.MaxRequestBatch, 0)
 	set(&changed, "maximum request time", &next.MaxRequestExpires, 0)
 	set(&changed, "maximum request bytes", &next.MaxRequestMaxBytes, 0)
+	own(&changed, &next.Metadata, want.Metadata)
 	return next, changed
 }
 

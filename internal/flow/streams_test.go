@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 )
 
@@ -173,4 +174,24 @@ func consumerOf(t *testing.T, c *Conn, stream, name string) *jetstream.ConsumerI
 		t.Fatalf("consumer %s: %v", name, err)
 	}
 	return consumer.CachedInfo()
+}
+
+// What no worker takes goes once its lease has run out: work of a snapshot that was cancelled does not
+// stay for ever at a site that has no workers. Results stay until they are taken.
+func TestWorkThatNobodyTakesGoes(t *testing.T) {
+	t.Parallel()
+	s := testenv.NATS(t)
+	before := ready(t, Options{URL: s.URL()}, ackWait) // an older keeper
+	publish(t, before, 1)
+	c := connect(t, Options{URL: s.URL(), WorkAge: time.Second}, ackWait)
+	ensure(t, c, backup.DefaultSite)
+	if err := Publish(t.Context(), c, Slices, &backup.SliceWalked{Snapshot: backup.SnapshotID{1}, Task: 1, Attempt: 1, Last: true}); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, c, 2)
+	until(t, "the tasks are gone", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
+	results, err := c.js.Stream(t.Context(), commitStream)
+	if err != nil || results.CachedInfo().State.Msgs != 1 || results.CachedInfo().Config.MaxAge != 0 {
+		t.Errorf("results: %+v, %v", results.CachedInfo(), err)
+	}
 }

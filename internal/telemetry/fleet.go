@@ -39,7 +39,7 @@ type fleet struct {
 		work, held, running, queue                        *prometheus.Desc
 		limit, slots, inHand, latency, idle               *prometheus.Desc
 		files, stats, statSeconds, opens, openSeconds, up *prometheus.Desc
-		lastGood, deadline                                *prometheus.Desc
+		lastGood, deadline, known                         *prometheus.Desc
 	}
 
 	mu     sync.Mutex
@@ -48,8 +48,9 @@ type fleet struct {
 	asking sync.Mutex // one scrape at a time asks
 	ask    func() (*Fleet, error)
 	asked  time.Time
-	last   *Fleet
-	failed bool
+	last   *Fleet    // the last answer; nil: there was none, or it is another's to tell
+	at     time.Time // of the last answer
+	failed bool      // the last question
 }
 
 // filerTotals is what workers have reported of a filer.
@@ -65,6 +66,7 @@ func newFleet() *fleet {
 	}
 	d := &f.descs
 	d.up = desc("bctl_fleet_up", "1 where the index and the queues have answered the keeper's last question, else 0.")
+	d.known = desc("bctl_fleet_known_timestamp_seconds", "When the index and the queues last answered the keeper, in seconds since 1970: so old is what is known of shards.")
 	d.work = desc("bctl_fleet_work", "Tasks and batches of running snapshots: open, leased (handed out) or stalled.", "work", "site", "state")
 	d.held = desc("bctl_fleet_held", "Tasks and batches that workers report to have in hand: the rest of the leased ones wait for a worker to take them.", "work", "site")
 	d.running = desc("bctl_fleet_snapshots_running", "Snapshots that run.", "site")
@@ -84,10 +86,20 @@ func newFleet() *fleet {
 	return f
 }
 
+// lead has ask asked from now on; nil: nothing is asked any more. What is known stays known until another leads.
 func (f *fleet) lead(ask func() (*Fleet, error)) {
 	f.asking.Lock()
 	defer f.asking.Unlock()
-	f.ask, f.asked, f.last, f.failed = ask, time.Time{}, nil, false
+	f.ask, f.asked, f.failed = ask, time.Time{}, false
+}
+
+// follow leaves it to another to tell of the fleet.
+func (f *fleet) follow() {
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	if f.ask == nil {
+		f.last = nil
+	}
 }
 
 func (f *fleet) heard(p *backup.Progress) {
@@ -113,7 +125,7 @@ func (f *fleet) Describe(to chan<- *prometheus.Desc) {
 	d := &f.descs
 	for _, desc := range []*prometheus.Desc{
 		d.up, d.work, d.held, d.running, d.queue, d.limit, d.slots, d.inHand, d.latency, d.idle,
-		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline,
+		d.files, d.stats, d.statSeconds, d.opens, d.openSeconds, d.lastGood, d.deadline, d.known,
 	} {
 		to <- desc
 	}
@@ -121,8 +133,8 @@ func (f *fleet) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (f *fleet) Collect(to chan<- prometheus.Metric) {
-	now, up, leads := f.now()
-	if !leads {
+	now, at, up, tells := f.now()
+	if !tells {
 		return
 	}
 	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
@@ -132,11 +144,15 @@ func (f *fleet) Collect(to chan<- prometheus.Metric) {
 	if now == nil {
 		return
 	}
-	f.collectWork(gauge, now)
-	for i := range now.Filers {
-		f.collectFiler(gauge, &now.Filers[i])
+	gauge(f.descs.known, unixSeconds(at))
+	if up == 1 {
+		f.collectWork(gauge, now)
+		for i := range now.Filers {
+			f.collectFiler(gauge, &now.Filers[i])
+		}
+		f.collectTotals(to, now.Filers)
 	}
-	f.collectTotals(to, now.Filers)
+	// In an outage shards are as old as they are, or older: an alert about one must not end because nobody can ask.
 	for i := range now.Shards {
 		s := &now.Shards[i]
 		gauge(f.descs.lastGood, unixSeconds(s.Time), s.Filer.Name, s.Name)
@@ -152,21 +168,25 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.Unix())
 }
 
-// now returns what is known; nil where the fleet does not answer.
-func (f *fleet) now() (now *Fleet, up float64, leads bool) {
+// now returns what is known, and since when; nil where nothing is. up is 0 where the fleet does not answer. tells is
+// false where that is another's to tell.
+func (f *fleet) now() (now *Fleet, at time.Time, up float64, tells bool) {
 	f.asking.Lock()
 	defer f.asking.Unlock()
 	if f.ask == nil {
-		return nil, 0, false
+		return f.last, f.at, 0, f.last != nil
 	}
 	if time.Since(f.asked) >= fleetAge {
 		answer, err := f.ask()
-		f.asked, f.failed, f.last = time.Now(), err != nil, answer
+		f.asked, f.failed = time.Now(), err != nil
+		if err == nil {
+			f.last, f.at = answer, f.asked
+		}
 	}
 	if f.failed {
-		return nil, 0, true
+		return f.last, f.at, 0, true
 	}
-	return f.last, 1, true
+	return f.last, f.at, 1, true
 }
 
 type gauger func(desc *prometheus.Desc, v float64, labels ...string)

@@ -113,11 +113,19 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		t.Errorf("asked %d times", asked)
 	}
 	fail = backup.ErrUnavailable
-	c.Leads(ask)
-	if text = scrape(t, m); strings.Contains(text, "bctl_filer_") || !strings.Contains(text, "\nbctl_fleet_up 0\n") {
-		t.Error("a fleet that does not answer does not show")
+	// In an outage what is known of shards stays, with its age, so that alerts about them do not end: while this
+	// committer leads, and when nobody can lead.
+	for _, ask := range []func() (*Fleet, error){ask, nil} {
+		c.Leads(ask)
+		if text = scrape(t, m); strings.Contains(text, "bctl_filer_") || strings.Contains(text, "bctl_fleet_work") {
+			t.Errorf("tells what it does not know:\n%s", text)
+		}
+		wants(t, text, `bctl_fleet_up 0`, `bctl_shard_last_good_timestamp_seconds{filer="nas1",shard="home"} 1000`)
+		if !strings.Contains(text, "\nbctl_fleet_known_timestamp_seconds 1") {
+			t.Error("how old it is does not show")
+		}
 	}
-	c.Leads(nil)
+	c.Follows()
 	if text = scrape(t, m); strings.Contains(text, "bctl_fleet_") || !strings.Contains(text, "\nbctl_keeper 0\n") {
 		t.Error("tells of the fleet although another leads")
 	}

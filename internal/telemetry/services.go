@@ -242,6 +242,13 @@ func (c *Committer) Leads(ask func() (*Fleet, error)) {
 	}
 }
 
+// Follows says that another committer leads, which tells of the fleet.
+func (c *Committer) Follows() {
+	if c != nil {
+		c.fleet.follow()
+	}
+}
+
 // Heard counts what a worker reports of a filer, where this committer leads.
 func (c *Committer) Heard(p *backup.Progress) {
 	if c != nil {

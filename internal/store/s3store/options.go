@@ -73,6 +73,7 @@ type Retry struct {
 	Name      string // of the object
 	Attempt   int    // that has failed: 1, 2 …
 	Err       error
+	Kind      error         // which of the port's errors Err is; nil: its chain says it
 	Pause     time.Duration // until the next attempt
 	Remaining time.Duration // until it is given up
 }

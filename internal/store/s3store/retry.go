@@ -67,7 +67,7 @@ func (s *Store) pauses(op, name string, made *int, last *error) retry.Backoff {
 		if !stop && s.options.OnRetry != nil {
 			s.options.OnRetry(Retry{
 				Store: s.String(), Op: op, Name: name,
-				Attempt: *made, Err: describe(*last), Pause: pause, Remaining: max(0, time.Until(end)),
+				Attempt: *made, Err: describe(*last), Kind: kindOf(*last), Pause: pause, Remaining: max(0, time.Until(end)),
 			})
 		}
 		return pause, stop

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/services/bctl/wire"
@@ -21,6 +22,8 @@ const (
 	followEvery = time.Second
 	// beginning is how many snapshots are begun at a time.
 	beginning = 8
+	// reachWithin is how long NATS is waited for before that is said.
+	reachWithin = 5 * time.Second
 	// maxHints is how many ids a hint to the user names.
 	maxHints = 3
 )
@@ -31,11 +34,14 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	c.app.interruptible.Store(true)
 	progress := newTracker()
 	if !c.detach {
-		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", c.app.log)
+		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", r.object.ID, c.app.log)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
+		if err := c.reach(ctx, conn); err != nil {
+			return err
+		}
 		unsubscribe, err := conn.SubscribeProgress(progress.addKnown)
 		if err != nil {
 			return err
@@ -65,6 +71,18 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 		return err
 	}
 	return report.result()
+}
+
+// reach waits a moment for NATS. Without it a snapshot is begun all the same: the services may reach NATS, and go on by themselves
+// once they do; only whoever waits here has to know what for. Queues of another repository are a mistake in the settings.
+func (c *backupCommand) reach(ctx context.Context, conn *flow.Conn) error {
+	err := conn.Reach(ctx, reachWithin)
+	if err == nil || ctx.Err() != nil || errors.Is(err, flow.ErrOtherRepository) {
+		return err
+	}
+	c.app.term.println(fmt.Sprintf("%v\nIs nats.url right? Nothing shows how far the backup is until NATS answers, and the services may wait for it, too.\n"+
+		"Ctrl-C ends the waiting, and leaves the snapshot to the services; bctl doctor tests NATS.", err))
+	return nil
 }
 
 // begin begins a snapshot of each shard. Of several, one that is running

@@ -24,7 +24,7 @@ func Examine(c *config.Config) doctor.Parts {
 			return dsn, pgindex.Options{ApplicationName: "bctl doctor", MaxConns: 2}, err
 		},
 		S3: func() (s3store.Options, error) {
-			return s3Options(c, slog.New(slog.DiscardHandler), func(error) {})
+			return s3Options(c, slog.New(slog.DiscardHandler), func(s3store.Retry) {})
 		},
 		OpenIndex: func(ctx context.Context) (index.Index, error) { return OpenIndexReadOnly(ctx, c) },
 		OpenStore: func(ctx context.Context) (store.Store, error) {

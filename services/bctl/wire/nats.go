@@ -1,21 +1,26 @@
 package wire
 
 import (
+	"cmp"
+	"context"
 	"log/slog"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/services/committer/commit"
 )
 
-// ConnectNATS connects to the fleet's NATS; name is for its monitoring.
-func ConnectNATS(c *config.Config, name string, log *slog.Logger) (*flow.Conn, error) {
-	return connectNATS(c, name, log, nil, nil)
+// ConnectNATS connects to the NATS of a repository's fleet; name is for its monitoring.
+func ConnectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger) (*flow.Conn, error) {
+	return connectNATS(c, name, repository, log, nil, nil, nil)
 }
 
 // connectNATS is ConnectNATS for a service, whose consumers say that they move, and what they drop.
-func connectNATS(c *config.Config, name string, log *slog.Logger, moved, dropped func()) (*flow.Conn, error) {
+func connectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func(), mayTake func(context.Context) error) (*flow.Conn, error) {
 	o := natsOptions(c, name)
-	o.Log, o.Moved, o.Dropped = log, moved, dropped
+	o.Repository, o.Log, o.Moved, o.Dropped, o.MayTake = repository, log, moved, dropped, mayTake
+	o.WorkAge = cmp.Or(c.Worker.QueueLease, commit.DefaultQueueLease)
 	return flow.Connect(o)
 }
 

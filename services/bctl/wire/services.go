@@ -16,9 +16,9 @@ import (
 	"github.com/bctl/bctl/internal/journal"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/repo"
-	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/store/s3store"
 	"github.com/bctl/bctl/services/committer/clock"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
@@ -45,12 +45,13 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, err := waitForIndex(ctx, c, log)
+	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	conn, report, err := connect(c, w)
+	var ready readiness
+	conn, report, err := connect(c, w, repository, func(context.Context) error { return ready.mayTake() })
 	if err != nil {
 		return err
 	}
@@ -62,7 +63,7 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		Metrics: w.metrics.Walker(), Trace: w.trace, Health: w.health,
 	})
 	log.Info("walker started")
-	runWithReports(ctx, w.health, report, service.Run)
+	runWithReports(ctx, w, &ready, report, service.Run)
 	log.Info("walker stopped")
 	return nil
 }
@@ -75,7 +76,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, err := waitForIndex(ctx, c, log)
+	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,13 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	conn, report, err := connect(c, w)
+	var ready readiness
+	conn, report, err := connect(c, w, repository, func(ctx context.Context) error {
+		if trial, err := s.admits(ctx); trial || err != nil {
+			return err
+		}
+		return ready.mayTake()
+	})
 	if err != nil {
 		return err
 	}
@@ -100,13 +107,13 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}, read.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
 		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
-		Metrics: w.metrics.Reader(), Trace: w.trace, Health: w.health,
+		Metrics: w.metrics.Reader(), Trace: w.trace, Health: w.health, Refused: s.refused,
 	})
 	if err != nil {
 		return err
 	}
 	log.Info("reader started", "store", s.String())
-	runWithReports(ctx, w.health, report, r.Run)
+	runWithReports(ctx, w, &ready, report, r.Run)
 	log.Info("reader stopped")
 	return nil
 }
@@ -119,7 +126,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	}
 	defer w.close()
 	log = w.log
-	idx, err := waitForIndex(ctx, c, log)
+	idx, repository, err := waitForIndex(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -137,7 +144,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	conn, _, err := connect(c, w)
+	conn, _, err := connect(c, w, repository, nil)
 	if err != nil {
 		return err
 	}
@@ -170,25 +177,26 @@ func JournalKeys(object *repo.Object, key seal.CommitterKey) (journal.Keys, erro
 	return journal.Keys{Repository: object.ID, Sealer: sealer, Signing: key.Signing}, err
 }
 
-// runWithReports runs a service together with its reports, which go on until
-// the service has handed back what it had in hand.
-func runWithReports(ctx context.Context, h *health.Process, report *flow.Reporter, run func(context.Context)) {
-	beat := h.Loop("reports", reportsWithin)
+// runWithReports runs a worker together with its reports, which go on until
+// the worker has handed back what it had in hand.
+func runWithReports(ctx context.Context, w *watched, ready *readiness, report *flow.Reporter, run func(context.Context)) {
+	beat := w.health.Loop("reports", reportsWithin)
 	defer beat.Done()
 	report.Moved = beat.Moved
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var reports sync.WaitGroup
 	reports.Go(func() { report.Run(reporting, progressEvery) })
+	reports.Go(func() { ready.look(reporting, w) })
 	run(ctx)
 	stop()
 	reports.Wait()
 }
 
-func connect(c *config.Config, w *watched) (*flow.Conn, *flow.Reporter, error) {
+func connect(c *config.Config, w *watched, repository backup.RepositoryID, mayTake func(context.Context) error) (*flow.Conn, *flow.Reporter, error) {
 	if !c.Fleet() {
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
-	conn, err := connectNATS(c, workerName(c), w.log, w.health.Loop("consumers", consumersWithin).Moved, w.metrics.Dropped())
+	conn, err := connectNATS(c, workerName(c), repository, w.log, w.health.Loop("consumers", consumersWithin).Moved, w.metrics.Dropped(), mayTake)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -208,27 +216,31 @@ func workerName(c *config.Config) string {
 
 // waitForIndex waits for the index, and for somebody to have made the
 // repository in it.
-func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, error) {
+func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, backup.RepositoryID, error) {
 	idx, err := waitFor(ctx, log, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
 	if err != nil {
-		return nil, err
+		return nil, backup.RepositoryID{}, err
 	}
-	_, err = waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
+	repository, err := waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
 		if err := idx.CheckSchema(ctx); err != nil {
 			return backup.Repository{}, err
 		}
 		return idx.Repository(ctx)
 	})
 	if err != nil {
-		return nil, errors.Join(err, idx.Close())
+		return nil, backup.RepositoryID{}, errors.Join(err, idx.Close())
 	}
-	return idx, nil
+	return idx, repository.ID, nil
 }
 
 // waitForStore waits for the store.
-func waitForStore(ctx context.Context, c *config.Config, w *watched) (store.Store, error) {
-	retries := w.metrics.Retries("store")
-	return waitFor(ctx, w.log, "the store", func() (store.Store, error) { return openStore(ctx, c, false, w.log, retries.Add) })
+func waitForStore(ctx context.Context, c *config.Config, w *watched) (*guard, error) {
+	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
+	s, err := waitFor(ctx, w.log, "the store", func() (store.Store, error) {
+		return openStore(ctx, c, false, w.log, func(r s3store.Retry) { retries.Add(r.Err); g.retries(r) })
+	})
+	g.Store = s
+	return g, err
 }
 
 // waitFor tries until it works, ctx is done, or the error is one that will stay.

@@ -14,7 +14,6 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/run/health"
-	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -37,7 +36,7 @@ const (
 )
 
 // A watched service has what it is watched by: logs, and, where the settings
-// say so, a listener for metrics and health, and traces. Without them metrics, health and trace are nil.
+// say so, a listener for metrics and health, and traces. Without them metrics and trace are nil.
 type watched struct {
 	log     *slog.Logger
 	metrics *telemetry.Metrics
@@ -52,7 +51,7 @@ type watched struct {
 // watch begins to watch a service, before it has any of its needs. close ends it.
 func watch(ctx context.Context, c *config.Config, service string, log *slog.Logger, needs ...string) (*watched, error) {
 	worker := workerName(c)
-	w := &watched{log: log.With("service", service, "worker", worker)}
+	w := &watched{log: log.With("service", service, "worker", worker), health: health.New(needs...)}
 	var err error
 	if w.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
 		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,
@@ -60,7 +59,7 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 		return nil, err
 	}
 	if c.HTTP.Listen == "" {
-		w.dog = startWatchdog(ctx, os.Getenv, func() error { return nil }, w.log) // its loops are not watched
+		w.dog = startWatchdog(ctx, os.Getenv, w.health.Alive, w.log)
 		return w, nil
 	}
 	listener, err := listen(ctx, &c.HTTP)
@@ -69,7 +68,6 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 	}
 	w.metrics = telemetry.NewMetrics(service, version())
 	w.metrics.Certificates(map[string]string{"nats": c.NATS.CertFile, "index": c.Index.CertFile, "store": c.Store.CertFile, "http": c.HTTP.CertFile})
-	w.health = health.New(needs...)
 	w.unhook = context.AfterFunc(ctx, w.health.Stopping)
 	w.dog = startWatchdog(ctx, os.Getenv, w.health.Alive, w.log)
 	w.server = &http.Server{Handler: w.routes(&c.HTTP), ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug)}
@@ -119,7 +117,7 @@ func (w *watched) close() {
 }
 
 // dependOn lets /readyz ask what the service has got; nil is none of its needs.
-func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s store.Store) {
+func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
 	if conn != nil {
 		w.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
 	}
@@ -133,11 +131,7 @@ func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s store.Store) {
 		})
 	}
 	if s != nil {
-		// The name of the repository's configuration is all that every role may look at.
-		w.health.Depends(needStore, func(ctx context.Context) error {
-			_, err := s.Stat(ctx, store.ConfigName)
-			return err
-		})
+		w.health.Depends(needStore, s.ready)
 	}
 }
 

@@ -62,11 +62,11 @@ func openIndex(ctx context.Context, c *config.Config, create bool, open func(con
 // OpenStore opens the store. A directory store that is not there is
 // backup.ErrNoRepository, unless create says to make it.
 func OpenStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger) (store.Store, error) {
-	return openStore(ctx, c, create, log, func(error) {})
+	return openStore(ctx, c, create, log, func(s3store.Retry) {})
 }
 
 // openStore is OpenStore that tells what the store's client tries again.
-func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(error)) (store.Store, error) {
+func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(s3store.Retry)) (store.Store, error) {
 	if c.Store.URL == "" {
 		return nil, errNotNamed
 	}
@@ -93,7 +93,7 @@ func OpenSource(c *config.Config) source.Source {
 	return posix.New(posix.Options{Grain: c.Worker.Grain, Skew: c.Worker.Skew})
 }
 
-func s3Options(c *config.Config, log *slog.Logger, onRetry func(error)) (s3store.Options, error) {
+func s3Options(c *config.Config, log *slog.Logger, onRetry func(s3store.Retry)) (s3store.Options, error) {
 	o, err := s3store.ParseURL(c.Store.URL)
 	if err != nil {
 		return o, err
@@ -121,7 +121,7 @@ func s3Options(c *config.Config, log *slog.Logger, onRetry func(error)) (s3store
 		return o, fmt.Errorf("store.addressing %q is not path, host or auto: %w", c.Store.Addressing, backup.ErrInvalid)
 	}
 	o.OnRetry = func(r s3store.Retry) {
-		onRetry(r.Err)
+		onRetry(r)
 		log.Warn("the store does not answer; trying again", "store", r.Store, "op", r.Op, "object", r.Name, "attempt", r.Attempt,
 			"error", r.Err, "pause", r.Pause, "remaining", r.Remaining)
 	}

@@ -41,8 +41,8 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	for {
 		beat.Moved()
 		// Without streams nothing is claimed: attempts would be spent on nothing.
-		var err error
-		if !open {
+		err := s.Conn.Ready()
+		if err == nil && !open {
 			err = s.Conn.HaveStreams(ctx)
 		}
 		if err == nil {

@@ -48,8 +48,11 @@ func (s *Service) keeperLoop(ctx context.Context) {
 		}
 		asked := time.Now()
 		term, ok, err := s.Index.Lead(ctx, keeperRole, s.holder, s.times.term)
-		if err == nil && ok {
+		switch {
+		case err == nil && ok:
 			err = s.lead(ctx, term, asked)
+		case err == nil:
+			s.opts.Metrics.Follows()
 		}
 		if err != nil && ctx.Err() == nil && !s.retry(err) {
 			s.log.Warn("cannot lead", "error", err)

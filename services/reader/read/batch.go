@@ -172,6 +172,9 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 	}
 	kept := p.Entries[:0]
 	for i := range p.Entries {
+		if err := b.svc.opts.Refused(); err != nil {
+			return err
+		}
 		e := &p.Entries[i]
 		keep := true
 		var err error

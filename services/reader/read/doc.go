@@ -70,4 +70,5 @@
 //	memory or descriptors
 //	the store lacks a pack      what is read of its content is stored again; a warning names the pack
 //	the store is away           the store tries for minutes; then the batch is handed back
+//	the store takes no writes   all that is in hand is handed back, to another reader (Options.Refused)
 package read

@@ -47,6 +47,8 @@ type Options struct {
 	StopTimeout time.Duration
 	// Alone: there is no other reader that might see what this one does not.
 	Alone bool
+	// Refused, if not nil, says why the store takes no writes now: then all that is in hand is handed back. nil: it does.
+	Refused func() error
 	// OnRetry, if not nil, is told why a batch is handed back, in place of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
@@ -134,6 +136,9 @@ func New(p Parts, o Options) (*Service, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Refused == nil {
+		o.Refused = func() error { return nil }
 	}
 	compress, err := pack.NewCompressor(p.Repository.Codec)
 	if err != nil {
@@ -258,6 +263,9 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 		b.delivery.Ack()
 	case ctx.Err() != nil:
 		b.delivery.Retry(0)
+	case s.opts.Refused() != nil: // it was said why
+		s.opts.Metrics.Retry(err)
+		b.delivery.Retry(0) // to another: this one takes none
 	default:
 		s.retrying(b, err)
 		if source.IsOtherTree(err) {
@@ -280,6 +288,10 @@ func (s *Service) retrying(b *batch, err error) {
 // attempt makes one attempt at a batch.
 func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	if err := s.reading.take(ctx, b.filer()); err != nil {
+		return err
+	}
+	if err := s.opts.Refused(); err != nil {
+		s.reading.give(b.filer())
 		return err
 	}
 	s.packer.begin()

@@ -1,0 +1,65 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/bctl/bctl/e2e/fleet"
+)
+
+// A reader whose credentials the store refuses, and one whose store is full, says so, takes no work, and hands back what it has: the
+// other reader does all. When its store takes writes again, it takes part again.
+func TestReaderWithoutAStore(t *testing.T) {
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{S3: true, Walkers: 1, Readers: 1, Committers: 1})
+	address := fmt.Sprintf("127.0.0.1:%d", mustPort(t))
+	reader, store := f.ProxyOf("reader", "BCTL_HTTP_LISTEN="+address)
+	tree := filepath.Join(t.TempDir(), "tree")
+	metrics, round := "http://"+address+"/metrics", uint64(30)
+	backUp := func() {
+		t.Helper()
+		round++
+		generate(t, filepath.Join(tree, fmt.Sprint(round)), round, shape{directories: 60, files: 5, meanBytes: 6000})
+		settle(t)
+		running, _ := f.StartBackup(tree)
+		check(t, f, running.Wait(), tree)
+	}
+	ready := func(want int, says string) func() bool {
+		return func() bool {
+			status, body := readiness(t, address)
+			return status == want && strings.Contains(body, says)
+		}
+	}
+	for _, fault := range []struct {
+		name  string
+		begin func()
+		says  string
+	}{
+		{"refuses the credentials", func() { store.Deny.Store(true) }, "store: "},
+		{"is full", func() { store.Full.Store(true) }, "disk full"},
+	} {
+		fleet.Await(t, "the reader is ready", ready(http.StatusOK, "ok"))
+		fault.begin()
+		said := strings.Count(reader.Output(), "no work is taken")
+		for !ready(http.StatusServiceUnavailable, fault.says)() || strings.Count(reader.Output(), "no work is taken") == said {
+			backUp() // it may have a part in this one
+		}
+		backUp() // then it has nothing in hand any more
+		done, failed := count(t, metrics, "bctl_read_batch_seconds_count"), count(t, metrics, "bctl_retries_total", `work="batch"`)
+		backUp()
+		if n := count(t, metrics, "bctl_read_batch_seconds_count") - done; n != 0 {
+			t.Errorf("with a store that %s it did %v batches", fault.name, n)
+		}
+		// A full store is tried with a batch now and then; one that refuses the credentials tells without.
+		if n := count(t, metrics, "bctl_retries_total", `work="batch"`) - failed; n != 0 && !store.Full.Load() {
+			t.Errorf("with a store that %s it took %v batches", fault.name, n)
+		}
+		store.Heal()
+		for !ready(http.StatusOK, "ok")() {
+			backUp()
+		}
+	}
+}

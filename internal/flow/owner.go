@@ -1,0 +1,132 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Streams and consumers belong to one repository, whose id the keeper writes into their metadata. A keeper leaves
+// those of another repository alone, and services neither take from them nor send to them. Every message names its repository in a header, for
+// streams that are older than this rule, and those that change hands while a service is connected.
+//
+// Streams, consumers and messages that name no repository are from an older bctl. They are everybody's, so that
+// a fleet can be upgraded service by service; the first keeper of this version makes streams and consumers its own.
+
+// ErrOtherRepository: the queues, or a message, belong to another repository.
+var ErrOtherRepository = errors.New("another repository's")
+
+const (
+	repositoryKey    = "bctl.repository" // in the metadata of streams and consumers
+	repositoryHeader = "Bctl-Repository"
+)
+
+// repository returns the id as NATS has it; "" where the client belongs to none.
+func (o *Options) repository() string {
+	if o.Repository == (backup.RepositoryID{}) {
+		return ""
+	}
+	return o.Repository.String()
+}
+
+// checkOwner returns ErrOtherRepository where a stream or consumer with this metadata is not this client's to use.
+func (o *Options) checkOwner(what string, metadata map[string]string) error {
+	owner, mine := metadata[repositoryKey], o.repository()
+	if owner == "" || mine == "" || owner == mine {
+		return nil
+	}
+	return fmt.Errorf("nats %s: %s is %w: it belongs to %s, and this is %s; each fleet needs a NATS account of its own (docs/operations.md, One NATS, several fleets)",
+		o.URL, what, ErrOtherRepository, owner, mine)
+}
+
+// owned returns the metadata of what this client makes.
+func (o *Options) owned() map[string]string {
+	if mine := o.repository(); mine != "" {
+		return map[string]string{repositoryKey: mine}
+	}
+	return nil
+}
+
+// own changes the metadata of what has no owner yet.
+func own(changed *[]string, have *map[string]string, want map[string]string) {
+	owner := want[repositoryKey]
+	if owner == "" || (*have)[repositoryKey] == owner {
+		return
+	}
+	next := map[string]string{repositoryKey: owner}
+	for key, value := range *have {
+		if key != repositoryKey {
+			next[key] = value
+		}
+	}
+	*changed = append(*changed, "repository to "+owner)
+	*have = next
+}
+
+// addRepository adds the repository to a message's header, which may be nil.
+func (o *Options) addRepository(h nats.Header) nats.Header {
+	mine := o.repository()
+	if mine == "" {
+		return h
+	}
+	if h == nil {
+		h = nats.Header{}
+	}
+	h.Set(repositoryHeader, mine)
+	return h
+}
+
+// checkRepository returns ErrOtherRepository for a message of another repository.
+func (o *Options) checkRepository(h nats.Header) error {
+	from, mine := h.Get(repositoryHeader), o.repository()
+	if from == "" || mine == "" || from == mine {
+		return nil
+	}
+	return fmt.Errorf("it is %w: of %s, and this is %s", ErrOtherRepository, from, mine)
+}
+
+// others is what a connection has seen of other repositories.
+type others struct {
+	mu      sync.Mutex
+	queues  error // why its queue is not to be used; nil: it is
+	told    time.Time
+	refused int // messages since then
+}
+
+// saw notes whether the queues are this client's, as they were just found, and returns err.
+func (o *others) saw(err error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.queues = nil
+	if errors.Is(err, ErrOtherRepository) {
+		o.queues = err
+	}
+	return err
+}
+
+// inTheWay returns why the queues are not to be used.
+func (o *others) inTheWay() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.queues
+}
+
+// refuse hands a message of another repository back, and says so every now and then.
+func (o *others) refuse(log *slog.Logger, msg jetstream.Msg, d *Delivery, why error) {
+	d.RetryLater()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refused++
+	if time.Since(o.told) < tellEvery {
+		return
+	}
+	log.Warn("message handed back", "subject", msg.Subject(), "messages", o.refused, "error", why)
+	o.told, o.refused = time.Now(), 0
+}
