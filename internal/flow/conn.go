@@ -148,6 +148,15 @@ func (o *outage) ended() {
 	o.told = time.Time{}
 }
 
+// sayError logs what NATS refuses, and what the client has to drop.
+func (o Options) sayError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	o.Log.Warn("NATS reports an error", "url", o.URL, "subject", subject, "error", err)
+}
+
 // pingEvery is how often the server is asked for a sign of life; two that do not
 // come end the connection.
 const pingEvery = 10 * time.Second
@@ -165,6 +174,7 @@ func (o Options) natsOptions() ([]nats.Option, error) {
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { out.ended() }),
 		nats.ConnectHandler(func(*nats.Conn) { out.ended() }),
+		nats.ErrorHandler(o.sayError), // else nats.go prints to standard error
 	}
 	if o.InProcess != nil {
 		options = append(options, nats.InProcessServer(o.InProcess))
@@ -201,7 +211,7 @@ func (c *Conn) Ready() error {
 	if c.nc.IsConnected() {
 		return nil
 	}
-	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, errors.Join(c.nc.LastError()), backup.ErrUnavailable)
+	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, errors.Join(c.nc.LastError()), backup.NATSAway)
 }
 
 // Close sends what is buffered and disconnects.

@@ -64,6 +64,14 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return status
 	}
 	text := message(err)
+	if a.serves.Load() {
+		if status == exitInterrupted {
+			a.log.Info("stopped before it had what it needs")
+		} else {
+			a.log.Error("service failed", "error", text)
+		}
+		return status
+	}
 	if a.json {
 		a.print(errorJSON{Type: "error", Error: text})
 	}
