@@ -64,11 +64,11 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return status
 	}
 	text := message(err)
-	if a.serves.Load() {
+	if service := a.serves.Load(); service != nil {
 		if status == exitInterrupted {
-			a.log.Info("stopped before it had what it needs")
+			a.log.Info("stopped before it had what it needs", "service", *service)
 		} else {
-			a.log.Error("service failed", "error", text)
+			a.log.Error("service failed", "service", *service, "error", text)
 		}
 		return status
 	}

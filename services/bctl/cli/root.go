@@ -51,8 +51,8 @@ type app struct {
 
 	indexLock *os.File // held until the process ends, by whoever writes to a SQLite index
 
-	// serves: the command is a service, which says all in its log.
-	serves atomic.Bool
+	// serves is the name of the service that the command is; nil: it is none. A service says all in its log.
+	serves atomic.Pointer[string]
 	// interruptible: the command only looks, and there is nothing to stop.
 	interruptible atomic.Bool
 }
@@ -63,9 +63,9 @@ func Main(services Services) int {
 	out := &results{to: a.term.stdout()}
 	a.out = out
 	ctx, stop := run.Context(context.Background(), func() {
-		switch {
-		case a.serves.Load():
-			a.log.Info("stopping")
+		switch service := a.serves.Load(); {
+		case service != nil:
+			a.log.Info("stopping", "service", *service)
 		case !a.interruptible.Load():
 			a.term.println("stopping; once more to stop at once")
 		}

@@ -29,7 +29,7 @@ docs/observability.md lists what there is to see.`,
 			if service == nil {
 				return errors.New("this build has no " + name)
 			}
-			a.serves.Store(true)
+			a.serves.Store(&name)
 			telemetry.TakeOver(a.log)
 			return service(cmd.Context(), a.cfg, a.log)
 		},

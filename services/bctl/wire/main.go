@@ -41,7 +41,7 @@ func Main(name string, service Runner) int {
 		return 2
 	}
 	telemetry.TakeOver(log)
-	ctx, stop := run.Context(context.Background(), func() { log.Info("stopping") })
+	ctx, stop := run.Context(context.Background(), func() { log.Info("stopping", "service", name) })
 	defer stop()
 	if err := service(ctx, c, log); err != nil && !errors.Is(err, run.ErrInterrupted) {
 		log.Error("service failed", "service", name, "error", err)
