@@ -26,3 +26,19 @@ var (
 	// ErrOutside: a name would have led outside its shard or target.
 	ErrOutside = errors.New("leads outside")
 )
+
+// An Away is ErrUnavailable of one dependency, which the string names. All that
+// fails because of it fails for one reason, and the log says that reason once.
+type Away string
+
+// The dependencies of a process that can be away.
+const (
+	IndexAway Away = "index"
+	NATSAway  Away = "nats"
+	StoreAway Away = "store"
+)
+
+func (Away) Error() string { return ErrUnavailable.Error() }
+
+// Unwrap makes every Away an ErrUnavailable.
+func (Away) Unwrap() error { return ErrUnavailable }

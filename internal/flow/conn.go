@@ -184,6 +184,15 @@ func (o *outage) cause() error {
 
 var errNotConnected = errors.New("not connected")
 
+// sayError logs what NATS refuses, and what the client has to drop.
+func (o Options) sayError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	o.Log.Warn("NATS reports an error", "url", o.URL, "subject", subject, "error", err)
+}
+
 // pingEvery is how often the server is asked for a sign of life; two that do not
 // come end the connection.
 const pingEvery = 10 * time.Second
@@ -200,6 +209,7 @@ func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { out.ended() }),
 		nats.ConnectHandler(func(*nats.Conn) { out.ended() }),
+		nats.ErrorHandler(o.sayError), // else nats.go prints to standard error
 	}
 	if o.InProcess != nil {
 		options = append(options, nats.InProcessServer(o.InProcess))
@@ -236,7 +246,7 @@ func (c *Conn) Ready() error {
 	if c.nc.IsConnected() {
 		return c.others.inTheWay()
 	}
-	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.ErrUnavailable)
+	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.NATSAway)
 }
 
 // Reach waits until the server answers, for at most as long as within. Then, and where the queues are another

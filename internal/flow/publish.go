@@ -26,7 +26,7 @@ func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error 
 		return fmt.Errorf("%s: %d bytes: %w", subject, len(data), ErrTooLarge)
 	}
 	if _, err := c.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data, Header: c.opts.addRepository(traceHeader(ctx))}); err != nil {
-		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, subject, err, backup.ErrUnavailable)
+		return fmt.Errorf("nats %s: publish to %s: %w: %w", c.opts.URL, subject, err, backup.NATSAway)
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ func (c *Conn) SubscribeProgress(fn func(*backup.Progress)) (stop func(), err er
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("nats %s: subscribe to progress: %w: %w", c.opts.URL, err, backup.ErrUnavailable)
+		return nil, fmt.Errorf("nats %s: subscribe to progress: %w: %w", c.opts.URL, err, backup.NATSAway)
 	}
 	return func() { _ = sub.Unsubscribe() }, nil
 }

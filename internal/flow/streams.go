@@ -82,7 +82,7 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 		if stream, err = c.js.CreateStream(ctx, want); err != nil {
 			return false, c.unavailable("make stream "+q.stream, err)
 		}
-		c.log.Log(ctx, c.madeLevel(), "stream made", "stream", q.stream, "replicas", want.Replicas)
+		c.log.Log(ctx, c.level(slog.LevelInfo), "stream made", "stream", q.stream, "replicas", want.Replicas)
 		return true, c.ensureConsumers(ctx, stream, queues, nil)
 	case err != nil:
 		return false, c.unavailable("stream "+q.stream, err)
@@ -179,17 +179,17 @@ func (c *Conn) makeConsumer(ctx context.Context, stream jetstream.Stream, want j
 	if _, err := stream.CreateOrUpdateConsumer(ctx, want); err != nil {
 		return c.unavailable("make consumer "+want.Durable, err)
 	}
-	c.log.Log(ctx, c.madeLevel(), "consumer made", "consumer", want.Durable)
+	c.log.Log(ctx, c.level(slog.LevelInfo), "consumer made", "consumer", want.Durable)
 	return nil
 }
 
-// madeLevel is how worth telling it is that a stream was made: streams in
-// memory are made for each backup, on one machine, and are no news to its user.
-func (c *Conn) madeLevel() slog.Level {
+// level is how worth telling it is that a stream was made: streams in memory are
+// made for each backup, on one machine, and are no news to its user.
+func (c *Conn) level(l slog.Level) slog.Level {
 	if c.opts.Memory {
 		return slog.LevelDebug
 	}
-	return slog.LevelInfo
+	return l
 }
 
 func (c *Conn) repairConsumer(ctx context.Context, stream jetstream.Stream, have, want jetstream.ConsumerConfig) error {
@@ -247,5 +247,5 @@ func (c *Conn) deleteIfEmpty(ctx context.Context, stream jetstream.Stream, info 
 }
 
 func (c *Conn) unavailable(what string, err error) error {
-	return fmt.Errorf("nats %s: %s: %w: %w", c.opts.URL, what, err, backup.ErrUnavailable)
+	return fmt.Errorf("nats %s: %s: %w: %w", c.opts.URL, what, err, backup.NATSAway)
 }

@@ -380,7 +380,8 @@ type Committing interface {
 	// not checked. It fails with ErrNotFound unless the snapshot is running and complete.
 	Commit(ctx context.Context, id backup.SnapshotID, segment backup.Segment, pages backup.PageSet, now time.Time) error
 	// Fail ends a running snapshot that shall not be committed, and undoes what it did to pages. Their listings are left for
-	// the snapshots that follow, until one is committed; where several fail, those of the last one that had the page.
+	// the snapshots that follow, until one is committed; where several fail, those of the last one that had the page. It fails with
+	// ErrNotFound unless the snapshot is running: of several callers, one has ended it.
 	Fail(ctx context.Context, id backup.SnapshotID, reason string, now time.Time) error
 	// Unrecorded returns snapshots that have ended and whose record the store does not have yet, the oldest first, in the
 	// order of Snapshots: those of one shard by number.

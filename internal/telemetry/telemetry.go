@@ -7,7 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
+	"time"
 
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
 	"golang.org/x/term"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -15,22 +19,47 @@ import (
 
 // NewLogger returns a logger to w. level is debug, info, warn or error; format
 // is text, json, or auto: text where w is a terminal (as terminal says), JSON elsewhere.
+// It limits how often a failure repeats.
 func NewLogger(w io.Writer, terminal bool, level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("log level %q is not debug, info, warn or error: %w", level, backup.ErrInvalid)
 	}
-	o := &slog.HandlerOptions{Level: l}
+	o := &slog.HandlerOptions{Level: l, ReplaceAttr: readable}
 	switch {
 	case format == "text" || format == "auto" && terminal:
 		if terminal {
-			o.ReplaceAttr = shortTime
+			o.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr { return shortTime(groups, readable(groups, a)) }
 		}
-		return slog.New(slog.NewTextHandler(w, o)), nil
+		return slog.New(newLimited(slog.NewTextHandler(w, o))), nil
 	case format == "json" || format == "auto":
-		return slog.New(slog.NewJSONHandler(w, o)), nil
+		return slog.New(newLimited(slog.NewJSONHandler(w, o))), nil
 	}
 	return nil, fmt.Errorf("log format %q is not text, json or auto: %w", format, backup.ErrInvalid)
+}
+
+// readable writes durations as seconds, with the unit in the key, and ids as
+// text. JSON would have nanoseconds and arrays of bytes.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	switch v := a.Value.Any().(type) {
+	case time.Duration:
+		if a.Key != "seconds" && !strings.HasSuffix(a.Key, "_seconds") {
+			a.Key += "_seconds"
+		}
+		return slog.Float64(a.Key, v.Seconds())
+	case slog.Level, time.Time, error:
+		return a
+	case fmt.Stringer:
+		return slog.String(a.Key, v.String())
+	}
+	return a
+}
+
+// TakeOver has this process log with log alone: what libraries would print to
+// standard error goes through it as well.
+func TakeOver(log *slog.Logger) {
+	slog.SetDefault(log) // and with it the standard library's package log
+	otel.SetLogger(logr.FromSlogHandler(log.Handler()))
 }
 
 // shortTime leaves the date away for people, who know what day it is.

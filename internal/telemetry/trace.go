@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -122,17 +121,10 @@ func authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// tellTracesEvery is how often a collector that does not take traces is told of.
-const tellTracesEvery = time.Minute
-
 // tellErrors logs what the exporter could not do: spans are dropped then, and nothing waits.
 func tellErrors(log *slog.Logger) {
-	var told atomic.Int64
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		last, now := told.Load(), time.Now().UnixNano()
-		if now-last > int64(tellTracesEvery) && told.CompareAndSwap(last, now) {
-			log.Warn("traces are lost: the collector does not take them", "error", err)
-		}
+		log.Warn("traces are lost: the collector does not take them", "error", err)
 	}))
 }
 

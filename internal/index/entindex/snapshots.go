@@ -256,11 +256,7 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 		if err != nil {
 			return err
 		}
-		switch backup.State(row.State) {
-		case backup.Failed:
-			return nil
-		case backup.Running:
-		default:
+		if backup.State(row.State) != backup.Running {
 			return fmt.Errorf("running snapshot %s: %w", id, backup.ErrNotFound)
 		}
 		ended, err := tx.at(ctx, now)

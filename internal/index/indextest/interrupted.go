@@ -78,7 +78,7 @@ func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantInterrupted("-", "-", "-", "-", "-") // it runs
 	f.fail(s.ID, "")
 	f.wantInterrupted("a of 3", "-", "b of 3", "-", "-")
-	f.fail(s.ID, "again")
+	f.wants(f.x.Fail(f.ctx, s.ID, "again", f.now), backup.ErrNotFound)
 	f.wantInterrupted("a of 3", "-", "b of 3", "-", "-")
 
 	// The next one is told, works with its own pages, and leaves what it has over what was there. Its number-1 is the failed one's.

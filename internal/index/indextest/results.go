@@ -244,6 +244,12 @@ func testCommit(t *testing.T, fresh func(testing.TB) Database) {
 	f.wants(f.x.Fail(f.ctx, s.ID, "", f.now), backup.ErrNotFound)
 	f.wants(f.x.Commit(f.ctx, backup.NewSnapshotID(), backup.Segment{}, backup.PageSet{}, f.now), backup.ErrNotFound)
 	f.wants(f.x.Fail(f.ctx, backup.NewSnapshotID(), "", f.now), backup.ErrNotFound)
+	failed := f.begin()
+	f.must(f.x.Fail(f.ctx, failed.ID, "first", f.now))
+	f.wants(f.x.Fail(f.ctx, failed.ID, "second", f.now), backup.ErrNotFound)
+	if got := f.snapshot(failed.ID); got.Reason != "first" {
+		t.Errorf("reason %q", got.Reason)
+	}
 }
 
 // A failed snapshot leaves pages exactly as they were, and its counts.
@@ -267,7 +273,7 @@ func testFail(t *testing.T, fresh func(testing.TB) Database) {
 			r.Problems = []backup.Problem{{Path: "p"}}
 		})
 		f.fail(s.ID, "the power went")
-		f.fail(s.ID, "again") // the first was not heard of
+		f.wants(f.x.Fail(f.ctx, s.ID, "again", f.now), backup.ErrNotFound) // the first was not heard of
 		got := f.snapshot(s.ID)
 		if got.State != backup.Failed || got.Reason != "the power went" || got.Counts.Files != 3 || got.Counts.Errors != 1 {
 			t.Fatalf("snapshot %+v", got)

@@ -197,7 +197,7 @@ func (b *backend) Wrap(err error) error {
 	if err == nil || errors.Is(err, backup.ErrUnavailable) || !unavailable(err) {
 		return err
 	}
-	return fmt.Errorf("index at %s: %w: %w", b.address, backup.ErrUnavailable, err)
+	return fmt.Errorf("index at %s: %w: %w", b.address, backup.IndexAway, err)
 }
 
 // unavailable reports errors of the connection, and of a server that starts,

@@ -98,17 +98,17 @@ var codes = map[string]struct {
 	"InsufficientStorage":            {store.ErrFull, true},
 	"QuotaExceeded":                  {store.ErrFull, true},
 	"XMinioAdminBucketQuotaExceeded": {store.ErrFull, true},
-	"RequestTimeout":                 {backup.ErrUnavailable, true},
+	"RequestTimeout":                 {backup.StoreAway, true},
 	"ExpiredToken":                   {fs.ErrPermission, true}, // the next attempt fetches another
 	"ExpiredTokenException":          {fs.ErrPermission, true},
-	"BadDigest":                      {backup.ErrUnavailable, true},
-	"InvalidDigest":                  {backup.ErrUnavailable, true},
-	"XAmzContentChecksumMismatch":    {backup.ErrUnavailable, true},
-	"XAmzContentSHA256Mismatch":      {backup.ErrUnavailable, true},
-	"IncompleteBody":                 {backup.ErrUnavailable, true},
-	"InternalError":                  {backup.ErrUnavailable, true},
-	"ConditionalRequestConflict":     {backup.ErrUnavailable, true},
-	"OperationAborted":               {backup.ErrUnavailable, true},
+	"BadDigest":                      {backup.StoreAway, true},
+	"InvalidDigest":                  {backup.StoreAway, true},
+	"XAmzContentChecksumMismatch":    {backup.StoreAway, true},
+	"XAmzContentSHA256Mismatch":      {backup.StoreAway, true},
+	"IncompleteBody":                 {backup.StoreAway, true},
+	"InternalError":                  {backup.StoreAway, true},
+	"ConditionalRequestConflict":     {backup.StoreAway, true},
+	"OperationAborted":               {backup.StoreAway, true},
 	"InvalidAccessKeyId":             {fs.ErrPermission, false},
 	"XAdminUserNotFound":             {fs.ErrPermission, false}, // versitygw's InvalidAccessKeyId, with a 404
 	"SignatureDoesNotMatch":          {fs.ErrPermission, false},
@@ -147,7 +147,7 @@ func kindOf(err error) error {
 		if misconfigured(err) {
 			return backup.ErrInvalid
 		}
-		return backup.ErrUnavailable
+		return backup.StoreAway
 	}
 	if meaning, known := codes[response.Code]; known {
 		return meaning.kind
@@ -158,7 +158,7 @@ func kindOf(err error) error {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return fs.ErrPermission
 	case transient(err):
-		return backup.ErrUnavailable
+		return backup.StoreAway
 	}
 	return backup.ErrInvalid
 }

@@ -64,6 +64,14 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return status
 	}
 	text := message(err)
+	if service := a.serves.Load(); service != nil {
+		if status == exitInterrupted {
+			a.log.Info("stopped before it had what it needs", "service", *service)
+		} else {
+			a.log.Error("service failed", "service", *service, "error", text)
+		}
+		return status
+	}
 	if a.json {
 		a.print(errorJSON{Type: "error", Error: text})
 	}

@@ -63,6 +63,7 @@ type snapshotJSON struct {
 	StoredBytes int64    `json:"stored_bytes"`
 	Errors      int64    `json:"errors"`
 	Tags        []string `json:"tags"`
+	Reason      string   `json:"reason,omitempty"` // why it failed
 	// Where one of the filer's own snapshots was read in the shard's place: its path.
 	SourceSnapshot string `json:"source_snapshot,omitempty"`
 }
@@ -76,7 +77,7 @@ func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
 		ID: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, Number: int64(s.Number), State: string(s.State),
 		Started: jsonTime(s.Started), Committed: jsonTime(s.Committed),
 		Files: s.Counts.Files, Directories: s.Counts.Directories, Bytes: s.Counts.Bytes,
-		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: tags,
+		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: tags, Reason: s.Reason,
 		SourceSnapshot: takenFrom(s),
 	}
 }

@@ -51,6 +51,8 @@ type app struct {
 
 	indexLock *os.File // held until the process ends, by whoever writes to a SQLite index
 
+	// serves is the name of the service that the command is; nil: it is none. A service says all in its log.
+	serves atomic.Pointer[string]
 	// interruptible: the command only looks, and there is nothing to stop.
 	interruptible atomic.Bool
 }
@@ -61,7 +63,10 @@ func Main(services Services) int {
 	out := &results{to: a.term.stdout()}
 	a.out = out
 	ctx, stop := run.Context(context.Background(), func() {
-		if !a.interruptible.Load() {
+		switch service := a.serves.Load(); {
+		case service != nil:
+			a.log.Info("stopping", "service", *service)
+		case !a.interruptible.Load():
 			a.term.println("stopping; once more to stop at once")
 		}
 	})

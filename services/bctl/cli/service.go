@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 func newService(a *app, name, short string, service Service) *cobra.Command {
@@ -27,6 +29,8 @@ docs/observability.md lists what there is to see.`,
 			if service == nil {
 				return errors.New("this build has no " + name)
 			}
+			a.serves.Store(&name)
+			telemetry.TakeOver(a.log)
 			return service(cmd.Context(), a.cfg, a.log)
 		},
 	}

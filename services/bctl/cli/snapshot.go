@@ -92,9 +92,13 @@ func (c *snapshotLs) run(ctx context.Context) error {
 func snapshotTable(w io.Writer, found []backup.Snapshot) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	other := slices.ContainsFunc(found, func(s backup.Snapshot) bool { return takenFrom(&s) != "" })
+	failed := slices.ContainsFunc(found, func(s backup.Snapshot) bool { return s.Reason != "" })
 	fmt.Fprint(t, "ID\tSTARTED\tFILER\tSHARD\tNUMBER\tSTATE\tFILES\tSIZE\tSTORED\tERRORS\tTAGS")
 	if other {
 		fmt.Fprint(t, "\tSOURCE")
+	}
+	if failed {
+		fmt.Fprint(t, "\tREASON")
 	}
 	fmt.Fprintln(t)
 	for i := range found {
@@ -104,6 +108,9 @@ func snapshotTable(w io.Writer, found []backup.Snapshot) error {
 			s.Counts.Errors, display(strings.Join(s.Tags, ",")))
 		if other {
 			fmt.Fprint(t, "\t"+display(takenFrom(s)))
+		}
+		if failed {
+			fmt.Fprint(t, "\t"+display(s.Reason))
 		}
 		fmt.Fprintln(t)
 	}
@@ -201,7 +208,6 @@ type snapshotDetail struct {
 	Type string `json:"type"` // snapshot
 	snapshotJSON
 	Base           int64        `json:"base"`
-	Reason         string       `json:"reason,omitempty"`
 	Source         string       `json:"source"`
 	Root           string       `json:"root,omitempty"` // what identifies the tree that was read
 	Pages          int64        `json:"pages"`          // of listings, that the snapshot consists of
@@ -223,7 +229,7 @@ type snapshotDetail struct {
 func newSnapshotDetail(s *backup.Snapshot) snapshotDetail {
 	c := &s.Counts
 	return snapshotDetail{
-		Type: "snapshot", snapshotJSON: newSnapshotJSON(s), Base: int64(s.Base), Reason: s.Reason, Source: sourceOf(s),
+		Type: "snapshot", snapshotJSON: newSnapshotJSON(s), Base: int64(s.Base), Source: sourceOf(s),
 		FilesNew: c.FilesNew, FilesChanged: c.FilesChanged, FilesUnchanged: c.FilesUnchanged,
 		Carried: c.Carried, Torn: c.Torn, Vanished: c.Vanished,
 		ReadBytes: c.ReadBytes, StatCalls: c.StatCalls, Root: s.Root.String(), Pages: s.Pages.Pages,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // within is how long a test waits for what must happen.
@@ -59,12 +61,19 @@ func (l *lines) String() string {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
+	return newFleetWith(t, nil)
+}
+
+// newFleetWith is newFleet with more settings.
+func newFleetWith(t *testing.T, more map[string]string) *fleet {
+	t.Helper()
 	f := &fleet{T: t, nats: testenv.NATS(t), log: &lines{}, urls: map[string]string{}}
 	dir, tree := t.TempDir(), filepath.Join(t.TempDir(), "tree")
 	f.settings = map[string]string{
 		"BCTL_REPO": filepath.Join(dir, "repo"), "BCTL_IDENTITY": filepath.Join(dir, "identity"), "BCTL_NATS": f.nats.URL(),
 		"BCTL_WORKER_STALL_AFTER": "1s", // and so what is in hand is looked at often
 	}
+	maps.Copy(f.settings, more)
 	c := f.config(nil)
 	f.idx = value(OpenIndex(t.Context(), c, true))(t)
 	t.Cleanup(func() { _ = f.idx.Close() })
@@ -117,7 +126,7 @@ func (f *fleet) start(service string, run Runner, more map[string]string) (stop 
 		env[name] = v
 	}
 	c := f.config(env)
-	log := slog.New(slog.NewJSONHandler(f.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := value(telemetry.NewLogger(f.log, false, "debug", "json"))(f)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {

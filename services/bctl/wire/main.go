@@ -40,10 +40,11 @@ func Main(name string, service Runner) int {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2
 	}
-	ctx, stop := run.Context(context.Background(), func() { log.Info("stopping") })
+	telemetry.TakeOver(log)
+	ctx, stop := run.Context(context.Background(), func() { log.Info("stopping", "service", name) })
 	defer stop()
 	if err := service(ctx, c, log); err != nil && !errors.Is(err, run.ErrInterrupted) {
-		log.Error(name+" failed", "error", err)
+		log.Error("service failed", "service", name, "error", err)
 		return 1
 	}
 	return 0

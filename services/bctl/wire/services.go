@@ -250,7 +250,7 @@ func waitFor[T any](ctx context.Context, log *slog.Logger, what string, open fun
 		if err == nil || !mayPass(err) {
 			return v, err
 		}
-		log.Warn("waiting for "+what, "error", err)
+		log.Warn("this service waits for what it needs", "for", what, "error", err)
 		select {
 		case <-ctx.Done():
 			return v, context.Cause(ctx)

@@ -122,8 +122,20 @@ func s3Options(c *config.Config, log *slog.Logger, onRetry func(s3store.Retry)) 
 	}
 	o.OnRetry = func(r s3store.Retry) {
 		onRetry(r)
-		log.Warn("the store does not answer; trying again", "store", r.Store, "op", r.Op, "object", r.Name, "attempt", r.Attempt,
-			"error", r.Err, "pause", r.Pause, "remaining", r.Remaining)
+		sayRetry(log, r, &store.Error{Store: r.Store, Op: r.Op, Name: r.Name, Kind: r.Kind, Err: r.Err})
 	}
 	return o, nil
+}
+
+// sayRetry says what is wrong with the store, as far as its answer says so.
+func sayRetry(log *slog.Logger, r s3store.Retry, err error) {
+	pause, left := r.Pause.Seconds(), r.Remaining.Seconds()
+	switch {
+	case errors.Is(err, store.ErrFull):
+		log.Warn("the store is full; trying again", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
+	case errors.Is(err, fs.ErrPermission):
+		log.Warn("the store refuses these credentials; trying again", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
+	default:
+		log.Warn("the store does not answer; trying again", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
+	}
 }

@@ -49,7 +49,8 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 		default:
 			r.Delivery.Retry(later)
 			if hand.Err() == nil && !s.retry(err) {
-				s.log.Warn("a pack will be registered later", append(describe(r).log(), "error", err)...)
+				about := describe(r)
+				s.about(&about).Warn("a pack will be registered later", "error", err)
 			}
 		}
 	})

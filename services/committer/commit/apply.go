@@ -3,7 +3,6 @@ package commit
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -107,17 +106,17 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 	case isEarly(o.Err):
 		r.Delivery.Retry(soonAfter(r.Delivery.Attempts()))
 	case errors.Is(o.Err, index.ErrCondemned):
-		s.log.Info("read batch relies on a condemned pack, and is read again", about.log("error", o.Err)...)
+		s.about(&about).Info("read batch relies on a condemned pack, and is read again", "error", o.Err)
 		r.Delivery.Ack()
 		signal(s.wake)
 	default:
 		r.Delivery.Drop() // its lease brings the work back
 		if !s.retry(o.Err) {
-			s.log.Error("result refused", about.log("error", o.Err)...)
+			s.about(&about).Error("result refused", "error", o.Err)
 		}
 	}
 	if o.Late {
-		s.log.Debug("result came late, and changed nothing", about.log()...)
+		s.about(&about).Debug("result came late, and changed nothing")
 	}
 	if o.Announced {
 		signal(s.wake)
@@ -138,7 +137,7 @@ func failure(r flow.Result) (backup.SnapshotID, string) {
 	return r.Slice.Snapshot, r.Slice.Failed
 }
 
-// fail ends a snapshot that cannot be made.
+// fail ends a snapshot that cannot be made, or that an operator has cancelled.
 func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string, d *flow.Delivery) {
 	err := s.Index.Fail(ctx, id, reason, time.Time{})
 	if err != nil && !errors.Is(err, backup.ErrNotFound) {
@@ -151,12 +150,7 @@ func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string,
 		return
 	}
 	if err == nil {
-		level := slog.LevelError
-		if s.opts.Alone { // whoever runs the backup reports what became of it
-			level = slog.LevelDebug
-		}
-		s.log.Log(ctx, level, "snapshot failed", "snapshot", id.Short(), "reason", reason)
-		s.ended(ctx, id, reason)
+		s.ended(ctx, &backup.Snapshot{ID: id}, reason)
 	}
 	if d != nil {
 		d.Ack()

@@ -51,7 +51,9 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 		}
 		open = err == nil
 		if err != nil && ctx.Err() == nil {
-			s.tellWaiting(err)
+			if !s.retry(err) {
+				s.log.Warn("work will be handed out later", "error", err)
+			}
 			signal(s.unpublished)
 		}
 		select {
@@ -74,16 +76,6 @@ func (s *Service) listenLoop(ctx context.Context) {
 	}
 }
 
-// tellWaiting tells of an outage once in a while, not with every look.
-func (s *Service) tellWaiting(err error) {
-	if !s.retry(err) && time.Since(s.told) > tellEvery {
-		s.told = time.Now()
-		s.log.Warn("work will be handed out later", "error", err)
-	}
-}
-
-const tellEvery = 10 * time.Second
-
 // dispatch hands out what the queues and the filers have room for.
 func (s *Service) dispatch(ctx context.Context) error {
 	for {
@@ -104,6 +96,9 @@ func (s *Service) handOutTasks(ctx context.Context, claim index.Claim) (more boo
 	tasks, err := s.Index.ClaimTasks(ctx, claim)
 	if err != nil {
 		return false, err
+	}
+	for i := range tasks {
+		s.sayBegun(ctx, &tasks[i])
 	}
 	left, err := publishAll(ctx, s.Conn, flow.Walk, tasks, s.handOutTask, func(t *backup.WalkTask) bool {
 		if t.Attempt > maxAttempts {

@@ -104,21 +104,29 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 		return nil // another committer was first; our segment is an orphan
 	}
 	if err == nil {
-		s.log.Debug("snapshot committed", "snapshot", id.Short())
-		s.ended(ctx, id, "")
+		s.ended(ctx, snap, "")
 	}
 	return err
 }
 
-// ended does what follows the end of a snapshot; reason is why it failed. A
+// ended does what follows the end of a snapshot; reason is why it failed. Of the
+// snapshot it needs the id, and the rest only where the index does not answer. A
 // record that cannot be written now is written later.
-func (s *Service) ended(ctx context.Context, id backup.SnapshotID, reason string) {
-	if err := s.record(ctx, id); err != nil && ctx.Err() == nil {
-		s.log.Warn("the commit record will be written later", "snapshot", id.Short(), "error", err)
+func (s *Service) ended(ctx context.Context, snap *backup.Snapshot, reason string) {
+	now, err := s.Index.Snapshot(ctx, snap.ID)
+	if err == nil {
+		snap = &now
+	}
+	s.sayEnd(ctx, snap, reason)
+	if err == nil {
+		err = s.writeRecord(ctx, snap)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("the commit record will be written later", "snapshot", snap.ID.Short(), "error", err)
 		s.retry(err)
 	}
-	s.tellEnd(ctx, id, reason)
-	s.opts.OnEnd(id)
+	s.tellEnd(ctx, snap, reason)
+	s.opts.OnEnd(snap.ID)
 }
 
 // Snapshots of few files, or of few bytes, may lose most of them without a question.

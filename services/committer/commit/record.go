@@ -39,15 +39,7 @@ func (s *Service) Record(ctx context.Context) error {
 	return errors.Join(err, s.writeCatalog(ctx))
 }
 
-// record writes the record of a snapshot that has ended.
-func (s *Service) record(ctx context.Context, id backup.SnapshotID) error {
-	snap, err := s.Index.Snapshot(ctx, id)
-	if err != nil {
-		return err
-	}
-	return s.writeRecord(ctx, &snap)
-}
-
+// writeRecord writes the record of a snapshot that has ended.
 func (s *Service) writeRecord(ctx context.Context, snap *backup.Snapshot) error {
 	record := journal.NewCommit(snap, snap.Ended)
 	data, err := journal.EncodeCommit(s.Keys, snap.ID, record, s.Index.Problems(ctx, snap.ID))

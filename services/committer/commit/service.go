@@ -92,7 +92,6 @@ type Service struct {
 	freed       chan struct{} // work was settled: there may be room for more
 	settled     chan struct{} // there may be a snapshot to commit
 	unpublished chan struct{} // something could not be published: the streams may be gone
-	told        time.Time     // when dispatchLoop last told that it waits
 
 	mu       sync.Mutex
 	leads    bool // it is the keeper
@@ -158,7 +157,7 @@ func (s *Service) Run(ctx context.Context) {
 	select {
 	case <-done:
 	case <-late.C:
-		s.log.Warn("stopped with work in hand that does not end; it comes again elsewhere", "waited", s.opts.StopTimeout)
+		s.log.Warn("stopped with work in hand that does not end; it comes again elsewhere", "seconds", s.opts.StopTimeout.Seconds())
 	}
 }
 

@@ -42,13 +42,13 @@ func describe(r flow.Result) about {
 	return about{"batch", r.Batch.Snapshot, []slog.Attr{slog.Int64("batch", int64(r.Batch.Batch)), slog.Int("attempt", int(r.Batch.Attempt))}}
 }
 
-// log returns the arguments of a log line: the ids, and then more.
-func (a about) log(more ...any) []any {
+// about returns a log of which each line has the ids of a result.
+func (s *Service) about(a *about) *slog.Logger {
 	args := []any{slog.String("snapshot", a.snapshot.Short())}
 	for _, id := range a.ids {
 		args = append(args, id)
 	}
-	return append(args, more...)
+	return s.log.With(args...)
 }
 
 // outcomeOf names what became of a result.
@@ -128,21 +128,58 @@ func (s *Service) retry(err error) (told bool) {
 }
 
 // tellEnd tells of a snapshot that this committer has ended; reason is why it failed.
-func (s *Service) tellEnd(ctx context.Context, id backup.SnapshotID, reason string) {
+func (s *Service) tellEnd(ctx context.Context, snap *backup.Snapshot, reason string) {
 	state := backup.Committed
 	if reason != "" {
 		state = backup.Failed
 	}
 	s.opts.Metrics.Ended(state)
-	if s.opts.Trace == nil {
+	if snap.Ended.IsZero() { // the index did not answer
+		s.log.Debug("the trace of a snapshot has no end", "snapshot", snap.ID.Short())
 		return
 	}
-	snap, err := s.Index.Snapshot(ctx, id)
+	s.opts.Trace.Ended(ctx, snap, reason)
+}
+
+// level is the level at which something is logged. Where this process is all
+// there is, it is for who debugs: whoever runs the backup reports what became of it.
+func (s *Service) level(l slog.Level) slog.Level {
+	if s.opts.Alone {
+		return slog.LevelDebug
+	}
+	return l
+}
+
+// sayBegun logs that the first work of a snapshot is handed out: that is once,
+// whoever began it.
+func (s *Service) sayBegun(ctx context.Context, t *backup.WalkTask) {
+	if t.Generation > 0 || t.Attempt > 1 || s.opts.Alone {
+		return
+	}
+	snap, err := s.Index.Snapshot(ctx, t.Job.Snapshot)
 	if err != nil {
-		s.log.Debug("the trace of a snapshot has no end", "snapshot", id.Short(), "error", err)
-		return
+		snap = backup.Snapshot{ID: t.Job.Snapshot, Number: t.Job.Number}
 	}
-	s.opts.Trace.Ended(ctx, &snap, reason)
+	s.log.Info("snapshot begun", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name, "number", snap.Number)
+}
+
+// sayEnd logs how a snapshot has ended, once: by the committer that has ended it.
+func (s *Service) sayEnd(ctx context.Context, snap *backup.Snapshot, reason string) {
+	seconds := 0.0
+	if !snap.Ended.IsZero() {
+		seconds = snap.Ended.Sub(snap.Started).Seconds()
+	}
+	switch {
+	case reason == "":
+		s.log.Log(ctx, s.level(slog.LevelInfo), "snapshot committed", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name,
+			"number", snap.Number, "files", snap.Counts.Files, "new_bytes", snap.Counts.NewBytes, "errors", snap.Counts.Errors, "seconds", seconds)
+	case reason == snap.Cancel:
+		s.log.Log(ctx, s.level(slog.LevelInfo), "snapshot cancelled", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name,
+			"number", snap.Number, "reason", reason, "seconds", seconds)
+	default:
+		s.log.Log(ctx, s.level(slog.LevelError), "snapshot failed", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name,
+			"number", snap.Number, "reason", reason, "seconds", seconds)
+	}
 }
 
 // fleet asks for what metrics tell of the fleet.

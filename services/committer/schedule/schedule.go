@@ -337,15 +337,15 @@ func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan,
 	begun, err := s.index.BeginDue(ctx, term, p, now)
 	switch {
 	case err == nil:
-		s.log.Info("snapshot begun", "snapshot", begun.ID, "filer", begun.Filer.Name, "shard", begun.Shard.Name,
+		s.log.Info("snapshot scheduled", "snapshot", begun.ID.Short(), "filer", begun.Filer.Name, "shard", begun.Shard.Name, "number", begun.Number,
 			"policy", t.Name, "due", p.Due, "deadline", p.Deadline)
 		s.opts.Metrics.Begun(now.Sub(p.Due), t.missed(p.Shard, p.Due, now))
 	case errors.Is(err, backup.ErrRunning), errors.Is(err, index.ErrNotDue), errors.Is(err, backup.ErrNotFound):
-		s.log.Debug("a shard was due and is not any more", "shard", p.Shard, "error", err)
+		s.log.Debug("a shard was due and is not any more", "shard_id", p.Shard, "error", err)
 	case errors.Is(err, index.ErrNotLeading), errors.Is(err, backup.ErrUnavailable), ctx.Err() != nil:
 		return err
 	default:
-		s.log.Error("a snapshot cannot be begun", "shard", p.Shard, "policy", t.Name, "error", err)
+		s.log.Error("a snapshot cannot be begun", "shard_id", p.Shard, "policy", t.Name, "error", err)
 		s.opts.Metrics.Retry(err)
 	}
 	return nil

@@ -282,7 +282,8 @@ func (s *Service) retrying(b *batch, err error) {
 		s.opts.OnRetry(err)
 		return
 	}
-	s.opts.Log.Warn("read batch will be tried again", "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID, "attempt", b.msg.Attempt, "error", err)
+	s.opts.Log.Warn("read batch will be tried again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID,
+		"attempt", b.msg.Attempt, "error", err)
 }
 
 // attempt makes one attempt at a batch.

@@ -193,12 +193,13 @@ func (s *Service) noteStalls() {
 		}
 		h.stalled = stalled
 		s.report.StalledTask(h.task.Job.Snapshot, h.task.ID, stalled)
-		log := s.opts.Log.With("snapshot", h.task.Job.Snapshot.Short(), "task", h.task.ID, "source", h.task.Job.Source)
+		job := &h.task.Job
 		if !stalled {
-			log.Info("the filer answers again")
+			s.opts.Log.Info("the filer answers again", "source", job.Source, "snapshot", job.Snapshot.Short(), "task", h.task.ID)
 			continue
 		}
-		log.Warn("the filer does not answer: the task waits for it, and others go on", "seconds", time.Duration(now-h.answered.Load()).Seconds())
+		s.opts.Log.Warn("the filer does not answer; the walk task waits apart", "source", job.Source, "snapshot", job.Snapshot.Short(), "task", h.task.ID,
+			"seconds", time.Duration(now-h.answered.Load()).Seconds())
 		h.delivery.Stalled()
 	}
 }

@@ -196,7 +196,8 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 		s.opts.OnRetry(err)
 		return
 	}
-	s.opts.Log.Warn("walk task will be tried again", "snapshot", task.Job.Snapshot.Short(), "task", task.ID, "attempt", task.Attempt, "error", err)
+	s.opts.Log.Warn("walk task will be tried again", "source", task.Job.Source, "snapshot", task.Job.Snapshot.Short(), "task", task.ID,
+		"attempt", task.Attempt, "error", err)
 }
 
 // walk makes one attempt at a task and sends what it found.

@@ -1,0 +1,157 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// What fails again and again is in the log at once when it first fails, then
+// ever more rarely with the number of times, and once more when it is over.
+const (
+	// sayAgain is the time until a failure that goes on is logged again. It
+	// doubles each time, up to sayRarely.
+	sayAgain  = time.Minute
+	sayRarely = 16 * time.Minute
+	// overAfter is the time without a failure after which it is over. It is longer
+	// than the longest pause of a loop that tries again.
+	overAfter = time.Minute
+	// maxRepeats bounds the failures that are told apart.
+	maxRepeats = 1000
+)
+
+// repeatKeys are the keys of what a failure is about. Failures that differ in
+// other keys (the batch, the attempt) are the same failure again.
+var repeatKeys = map[string]bool{
+	"snapshot": true, "filer": true, "shard": true, "source": true, "policy": true, "directory": true, "pack": true, "stream": true, "consumer": true,
+}
+
+// A limited handler is a slog.Handler that limits how often a warning or an
+// error repeats. While a dependency is away, all that fails because of it is one failure.
+type limited struct {
+	slog.Handler
+	about   string // what With has said of repeatKeys
+	repeats *repeats
+}
+
+func newLimited(h slog.Handler) slog.Handler {
+	return &limited{Handler: h, repeats: &repeats{failing: map[string]*failing{}}}
+}
+
+// repeats are the failures of a process that are not over.
+type repeats struct {
+	mu      sync.Mutex
+	failing map[string]*failing
+}
+
+// A failing is one of them.
+type failing struct {
+	handler     slog.Handler
+	event       string
+	first, last time.Time
+	next        time.Time // when it is logged again
+	pause       time.Duration
+	failures    int
+	unsaid      int
+	over        *time.Timer
+}
+
+func (l *limited) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level < slog.LevelWarn {
+		return l.Handler.Handle(ctx, r)
+	}
+	failures := l.repeats.note(l, &r)
+	if failures == 0 {
+		return nil
+	}
+	if failures > 1 {
+		r = r.Clone()
+		r.AddAttrs(slog.Int("failures", failures))
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+// note counts a failure. It returns how many there have been, or 0 where this
+// one is not to be logged.
+func (p *repeats) note(l *limited, r *slog.Record) int {
+	key := l.key(r)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.failing[key]
+	if f == nil {
+		if len(p.failing) >= maxRepeats {
+			return 1
+		}
+		f = &failing{handler: l.Handler, event: r.Message, first: r.Time, next: r.Time, pause: sayAgain}
+		f.over = time.AfterFunc(overAfter, func() { p.end(key, f) })
+		p.failing[key] = f
+	}
+	f.over.Reset(overAfter)
+	f.failures++
+	f.last = r.Time
+	if r.Time.Before(f.next) {
+		f.unsaid++
+		return 0
+	}
+	f.next = r.Time.Add(f.pause)
+	f.pause = min(2*f.pause, sayRarely)
+	return f.failures
+}
+
+// end forgets a failure that is over, and says so where it was not logged each time.
+func (p *repeats) end(key string, f *failing) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failing[key] != f || time.Since(f.last) < overAfter { // it has failed once more in this moment
+		return
+	}
+	delete(p.failing, key)
+	if f.unsaid > 0 {
+		slog.New(f.handler).Info("no failure any more", "event", f.event, "failures", f.failures, "seconds", f.last.Sub(f.first).Seconds())
+	}
+}
+
+// key tells failures apart.
+func (l *limited) key(r *slog.Record) string {
+	var about strings.Builder
+	about.WriteString(r.Message)
+	about.WriteString(l.about)
+	var away backup.Away
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok && errors.As(err, &away) {
+			return false
+		}
+		say(&about, a)
+		return true
+	})
+	if away != "" {
+		return string(away)
+	}
+	return about.String()
+}
+
+func say(to *strings.Builder, a slog.Attr) {
+	if repeatKeys[a.Key] {
+		to.WriteString("\x00" + a.Key + "\x00" + a.Value.String())
+	}
+}
+
+// WithAttrs implements slog.Handler.
+func (l *limited) WithAttrs(attrs []slog.Attr) slog.Handler {
+	var about strings.Builder
+	about.WriteString(l.about)
+	for _, a := range attrs {
+		say(&about, a)
+	}
+	return &limited{Handler: l.Handler.WithAttrs(attrs), about: about.String(), repeats: l.repeats}
+}
+
+// WithGroup implements slog.Handler.
+func (l *limited) WithGroup(name string) slog.Handler {
+	return &limited{Handler: l.Handler.WithGroup(name), about: l.about, repeats: l.repeats}
+}

@@ -1,0 +1,136 @@
+package telemetry
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// logged returns a JSON log, and what gives its lines.
+func logged(t *testing.T) (*slog.Logger, func() []map[string]any) {
+	t.Helper()
+	var out bytes.Buffer
+	l, err := NewLogger(&out, false, "debug", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, func() (all []map[string]any) {
+		for line := range strings.Lines(out.String()) {
+			var m map[string]any
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
+				t.Fatalf("%v: %q", err, line)
+			}
+			all = append(all, m)
+		}
+		return all
+	}
+}
+
+// after lets time pass in a test's bubble.
+func after(d time.Duration) { <-time.After(d) }
+
+// All that fails because the index is away is one failure: it is logged at once, after a minute and two and four with the
+// number of times, and when it is over.
+func TestOutageIsLoggedRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, lines := logged(t)
+		away := fmt.Errorf("index at db1: %w: connection refused", backup.IndexAway)
+		for range 5 * 60 {
+			l.Warn("results will be applied later", "results", 3, "error", away)
+			l.With("snapshot", "0102").Error("snapshots will be committed later", "error", fmt.Errorf("snapshot: %w", away))
+			after(time.Second)
+		}
+		after(2 * overAfter)
+		got := lines()
+		var said []string
+		for _, m := range got {
+			said = append(said, fmt.Sprint(m["level"], " ", m["msg"], " ", m["failures"]))
+		}
+		want := "WARN results will be applied later <nil>|WARN results will be applied later 121|WARN results will be applied later 361|INFO no failure any more 600"
+		if strings.Join(said, "|") != want {
+			t.Errorf("%q", said)
+		}
+		if last := got[len(got)-1]; last["event"] != "results will be applied later" || last["seconds"] != 299.0 {
+			t.Errorf("%v", last)
+		}
+		l.Warn("results will be applied later", "error", away)
+		if len(lines()) != len(got)+1 {
+			t.Error("what fails again after it was over is not logged at once")
+		}
+	})
+}
+
+// Failures of different things are told apart, and those of different attempts at one thing are not.
+func TestOtherFailuresAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, lines := logged(t)
+		err := errors.New("permission denied")
+		for n := range 10 {
+			l.Warn("read batch will be tried again", "source", "posix:///a", "batch", n, "error", err)
+			l.Warn("read batch will be tried again", "source", "posix:///b", "batch", n, "error", err)
+			l.Error("snapshot failed", "snapshot", fmt.Sprint(n), "reason", "no such directory")
+			l.Info("snapshot committed", "snapshot", "same")
+			l.Warn("filers are governed as before", "error", fmt.Errorf("%w", backup.NATSAway))
+			l.Warn("filers are governed as before", "error", fmt.Errorf("%w", backup.StoreAway))
+		}
+		count := map[any]int{}
+		for _, m := range lines() {
+			count[m["msg"]]++
+		}
+		for msg, want := range map[string]int{"read batch will be tried again": 2, "snapshot failed": 10, "snapshot committed": 10, "filers are governed as before": 2} {
+			if count[msg] != want {
+				t.Errorf("%s: %d times, want %d", msg, count[msg], want)
+			}
+		}
+		after(2 * overAfter)
+	})
+}
+
+// A failure that did not repeat needs no end.
+func TestOneFailureHasNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, lines := logged(t)
+		l.Warn("a pack will be registered later", "error", errors.New("x"))
+		after(2 * overAfter)
+		if got := lines(); len(got) != 1 {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// Durations are seconds, with the unit in the key, and ids are text.
+func TestValuesAreReadable(t *testing.T) {
+	l, lines := logged(t)
+	id := backup.SnapshotID{1, 2, 3}
+	l.Info("x", "pause", 1500*time.Millisecond, "seconds", time.Second, "walk_seconds", time.Minute, "id", id, "pack", backup.PackID{4}, "error", errors.New("why"), "when", time.Unix(0, 0).UTC())
+	m := lines()[0]
+	for key, want := range map[string]any{
+		"pause_seconds": 1.5, "seconds": 1.0, "walk_seconds": 60.0, "id": id.String(), "pack": backup.PackID{4}.String(), "error": "why", "when": "1970-01-01T00:00:00Z", "level": "INFO",
+	} {
+		if m[key] != want {
+			t.Errorf("%s is %v, want %v", key, m[key], want)
+		}
+	}
+}
+
+// What libraries print is in the log.
+func TestLibrariesUseTheLog(t *testing.T) {
+	before, flags, to := slog.Default(), log.Flags(), log.Writer()
+	t.Cleanup(func() { slog.SetDefault(before); log.SetFlags(flags); log.SetOutput(to) })
+	l, lines := logged(t)
+	TakeOver(l)
+	log.Print("http: a library says something")
+	got := lines()
+	if len(got) != 1 || got[0]["msg"] != "http: a library says something" {
+		t.Errorf("%v", got)
+	}
+}

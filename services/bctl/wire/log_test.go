@@ -1,0 +1,180 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// A logLine is one line of a JSON log.
+type logLine map[string]any
+
+// logged returns the lines so far. Each is an object, and no value is an array of bytes.
+func (f *fleet) logged() (all []logLine) {
+	f.Helper()
+	for line := range strings.Lines(f.log.String()) {
+		var l logLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			f.Fatalf("%v: %q", err, line)
+		}
+		for key, v := range l {
+			if _, array := v.([]any); array {
+				f.Errorf("%s is an array: %s", key, line)
+			}
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// events returns the lines with this message about a snapshot.
+func (f *fleet) events(message string, of backup.SnapshotID) (found []logLine) {
+	f.Helper()
+	for _, l := range f.logged() {
+		if l["msg"] == message && l["snapshot"] == of.Short() {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// wantEvent fails unless an event was logged once, with these values.
+func (f *fleet) wantEvent(message string, of backup.SnapshotID, want logLine) {
+	f.Helper()
+	f.until(message+" is logged", func() bool { return len(f.events(message, of)) > 0 })
+	found := f.events(message, of)
+	if len(found) != 1 {
+		f.Errorf("%s: %d times", message, len(found))
+	}
+	for key, v := range want {
+		if got := found[0][key]; fmt.Sprint(got) != fmt.Sprint(v) {
+			f.Errorf("%s: %s is %v, want %v", message, key, got, v)
+		}
+	}
+}
+
+// ends waits until a snapshot is in this state.
+func (f *fleet) ends(state backup.State, id backup.SnapshotID) backup.Snapshot {
+	f.Helper()
+	f.until("the snapshot is "+string(state), func() bool { return value(f.idx.Snapshot(f.Context(), id))(f).State == state })
+	return value(f.idx.Snapshot(f.Context(), id))(f)
+}
+
+// Whoever begins a snapshot, and however it ends, is in the log once, though there are two committers.
+func TestSnapshotsAreInTheLog(t *testing.T) {
+	f := newFleet(t)
+	f.start("committer", RunCommitter, nil)
+	f.start("committer", RunCommitter, map[string]string{"BCTL_WORKER_NAME": "committer-2"})
+
+	cancelled := value(f.idx.BeginSnapshot(t.Context(), f.shard.ID, backup.Snapshot{}, time.Now()))(t)
+	names := logLine{"filer": "nas1", "shard": "home", "level": "INFO"}
+	f.wantEvent("snapshot begun", cancelled.ID, names)
+	if err := f.idx.RequestCancel(t.Context(), cancelled.ID, "cancelled by me"); err != nil {
+		t.Fatal(err)
+	}
+	f.ends(backup.Failed, cancelled.ID)
+	f.wantEvent("snapshot cancelled", cancelled.ID, logLine{"filer": "nas1", "shard": "home", "number": 1, "level": "INFO", "reason": "cancelled by me"})
+
+	f.start("walker", RunWalker, nil)
+	f.start("reader", RunReader, nil)
+	made := f.backUp()
+	f.wantEvent("snapshot begun", made.ID, logLine{"filer": "nas1", "shard": "home", "number": 2, "level": "INFO"})
+	f.wantEvent("snapshot committed", made.ID, logLine{
+		"filer": "nas1", "shard": "home", "number": 2, "level": "INFO", "files": 3, "new_bytes": made.Counts.NewBytes, "seconds": made.Ended.Sub(made.Started).Seconds(),
+	})
+	for _, l := range f.logged() {
+		if l["level"] == "ERROR" {
+			t.Errorf("nothing has failed: %v", l)
+		}
+	}
+
+	gone := value(f.idx.AddShard(t.Context(), backup.Shard{Filer: f.shard.Filer, Name: "gone", Source: posix.URL("/no/such/directory")}))(t)
+	failed := value(f.idx.BeginSnapshot(t.Context(), gone.ID, backup.Snapshot{}, time.Now()))(t)
+	failed = f.ends(backup.Failed, failed.ID)
+	f.wantEvent("snapshot failed", failed.ID, logLine{"filer": "nas1", "shard": "gone", "number": 1, "level": "ERROR", "reason": failed.Reason})
+}
+
+// While Postgres is away, a fleet fails hundreds of times, and its log has a handful of lines.
+func TestPostgresAwayIsLoggedRarely(t *testing.T) {
+	postgres := testenv.PostgresServer(t)
+	f := newFleetWith(t, map[string]string{"BCTL_INDEX": postgres.DSN(), "BCTL_INDEX_MAX_CONNECTIONS": "8"})
+	f.startAll(nil)
+	f.backUp()
+	before := len(f.logged())
+	retries := func() (n float64) {
+		_, body := f.get("committer", "/metrics")
+		for line := range strings.Lines(body) {
+			if strings.HasPrefix(line, "bctl_retries_total{") {
+				var v float64
+				_, _ = fmt.Sscan(line[strings.LastIndexByte(line, ' '):], &v)
+				n += v
+			}
+		}
+		return n
+	}
+	had := retries()
+	postgres.Kill()
+	f.until("much has failed", func() bool { return retries() > had+100 })
+	var said []string
+	for _, l := range f.logged()[before:] {
+		if l["level"] == "WARN" || l["level"] == "ERROR" {
+			said = append(said, fmt.Sprint(l["service"], ": ", l["msg"], ": ", l["error"]))
+		}
+	}
+	if len(said) > 12 || !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "index at ") }) {
+		t.Errorf("%d lines:\n%s", len(said), strings.Join(said, "\n"))
+	}
+	postgres.Restart()
+	f.backUp()
+}
+
+// A store that is full, or that refuses, is not one that does not answer.
+func TestWhatIsWrongWithTheStoreIsLogged(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		code   string
+		want   string
+	}{
+		{http.StatusInsufficientStorage, "XMinioStorageFull", "the store is full; trying again"},
+		{http.StatusInsufficientStorage, "", "the store is full; trying again"},
+		{http.StatusBadRequest, "ExpiredToken", "the store refuses these credentials; trying again"},
+		{http.StatusServiceUnavailable, "SlowDown", "the store does not answer; trying again"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPut {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			w.WriteHeader(c.status)
+			if c.code != "" {
+				fmt.Fprintf(w, "<Error><Code>%s</Code><Message>no</Message></Error>", c.code)
+			}
+		}))
+		f := &fleet{T: t, log: &lines{}, settings: map[string]string{
+			"BCTL_STORE": "s3://bucket", "BCTL_STORE_ENDPOINT": server.URL, "BCTL_STORE_REGION": "us-east-1", "BCTL_STORE_ACCESS_KEY": "a", "BCTL_STORE_SECRET_KEY": "secret",
+			"BCTL_STORE_ADDRESSING": "path", "BCTL_STORE_RETRY": "1s",
+		}}
+		log := value(telemetry.NewLogger(f.log, false, "info", "json"))(t)
+		s := value(OpenStore(t.Context(), f.config(nil), false, log))(t)
+		if err := s.Put(t.Context(), "packs/a/b", []byte("x")); err == nil {
+			t.Errorf("%d %s: it was put", c.status, c.code)
+		}
+		all := f.logged()
+		if len(all) != 1 || all[0]["msg"] != c.want || all[0]["level"] != slog.LevelWarn.String() {
+			t.Errorf("%d %s: %v", c.status, c.code, all)
+		}
+		_ = s.Close()
+		server.Close()
+	}
+}
