@@ -301,7 +301,7 @@ func (p *project) rotation(t *testing.T) {
 // upAgain runs docker compose up over what is there: nothing fails, nothing is lost, and the fleet goes on.
 func (p *project) upAgain(t *testing.T) {
 	t.Run("up again", func(t *testing.T) {
-		p.compose(t, "down", "--timeout", "30")
+		p.takeDown(t, "--timeout", "30")
 		p.compose(t, "up", "--detach", "--wait", "--wait-timeout", upSeconds)
 		p.awaitWhole(t)
 		if n := len(p.client(t).Snapshots()); n == 0 {

@@ -81,9 +81,11 @@ func sqliteGroup(p *Parts) Group {
 		return place(filepath.Dir(path), "put the index on a disk of this machine: SQLite's locks are not safe over a network")
 	})
 	add("index.schema", 0, func(ctx context.Context) Result { return schema(ctx, p) })
-	add("index.integrity", 10*time.Minute, func(ctx context.Context) Result { return integrity(ctx, p) })
-	add("index.current", 0, func(ctx context.Context) Result { return current(ctx, p) })
-	add("index.pages", 10*time.Minute, func(ctx context.Context) Result { return pages(ctx, p) })
+	add("index.integrity", 10*time.Minute, func(ctx context.Context) Result { return withSQLite(ctx, p, indexFailure, integrity) })
+	add("index.current", 0, func(ctx context.Context) Result {
+		return withSQLite(ctx, p, func(error) Result { return skip("the index cannot be opened") }, current)
+	})
+	add("index.pages", 10*time.Minute, func(ctx context.Context) Result { return withSQLite(ctx, p, indexFailure, pages) })
 	add("index.worker_key", 0, func(ctx context.Context) Result { return workerKey(ctx, p) })
 	add("index.committer_key", 0, func(ctx context.Context) Result { return committerKey(ctx, p) })
 	return g
@@ -109,17 +111,23 @@ func indexFile(ctx context.Context, p *Parts, path string) Result {
 	return ok("%s has %s", path, size(uint64(info.Size())))
 }
 
-// integrity reads all of the index.
-func integrity(ctx context.Context, p *Parts) Result {
+// withSQLite runs a check of the index's file, or returns what notOpened makes
+// of the error if the index cannot be opened.
+func withSQLite(ctx context.Context, p *Parts, notOpened func(error) Result, check func(context.Context, *Parts, *sqliteindex.Index) Result) Result {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
-		return indexFailure(err)
+		return notOpened(err)
 	}
 	defer i.Close()
 	x, is := i.(*sqliteindex.Index)
 	if !is {
 		return skip("the index is not a SQLite file")
 	}
+	return check(ctx, p, x)
+}
+
+// integrity reads all of the index.
+func integrity(ctx context.Context, _ *Parts, x *sqliteindex.Index) Result {
 	f, err := x.Inspect(ctx)
 	switch {
 	case ctx.Err() != nil:
@@ -135,16 +143,7 @@ func integrity(ctx context.Context, p *Parts) Result {
 }
 
 // current looks whether the index knows all snapshots that the store has.
-func current(ctx context.Context, p *Parts) Result {
-	i, err := p.OpenIndex(ctx)
-	if err != nil {
-		return skip("the index cannot be opened")
-	}
-	defer i.Close()
-	x, is := i.(*sqliteindex.Index)
-	if !is {
-		return skip("the index is not a SQLite file")
-	}
+func current(ctx context.Context, p *Parts, x *sqliteindex.Index) Result {
 	r, err := x.Repository(ctx)
 	if err != nil {
 		return skip("the repository's identity is not known: %s", oneLine(err))
@@ -169,17 +168,8 @@ func current(ctx context.Context, p *Parts) Result {
 }
 
 // pages compares each page of the index with its digest.
-func pages(ctx context.Context, p *Parts) Result {
-	i, err := p.OpenIndex(ctx)
-	if err != nil {
-		return indexFailure(err)
-	}
-	defer i.Close()
-	x, is := i.(*sqliteindex.Index)
-	if !is {
-		return skip("the index is not a SQLite file")
-	}
-	if i.CheckSchema(ctx) != nil {
+func pages(ctx context.Context, _ *Parts, x *sqliteindex.Index) Result {
+	if x.CheckSchema(ctx) != nil {
 		return skip("the index cannot be read: see index.schema")
 	}
 	read, damaged, directories, err := x.CheckPages(ctx)

@@ -100,8 +100,8 @@ type sample struct {
 
 // A seenPack is what the store has of a pack.
 type seenPack struct {
-	needBytes, bytes int64
-	missing, told    bool
+	needBytes, bytes  int64
+	missing, reported bool
 }
 
 func (p *seenPack) good() bool { return !p.missing && p.bytes >= p.needBytes }
@@ -277,22 +277,22 @@ func (s *sample) elsewhere(ctx context.Context, i index.Index, chunks []backup.C
 	for _, places := range places {
 		if !slices.ContainsFunc(places, func(l index.Location) bool { p := s.packs[objectOf(l)]; return p == nil || p.good() }) {
 			for _, l := range places {
-				s.tell(objectOf(l))
+				s.report(objectOf(l))
 			}
 		}
 	}
 	return nil
 }
 
-func (s *sample) tell(name string) {
+func (s *sample) report(name string) {
 	switch p := s.packs[name]; {
-	case p.told:
+	case p.reported:
 	case p.missing:
 		s.missing = append(s.missing, name)
 	default:
 		s.short = append(s.short, name)
 	}
-	s.packs[name].told = true
+	s.packs[name].reported = true
 }
 
 func objectOf(l index.Location) string { return store.PackName(l.Snapshot, l.Object) }

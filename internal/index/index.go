@@ -306,8 +306,8 @@ type Dedup interface {
 	// that is in no pack, or in condemned ones alone. A batch that relies on what
 	// it returns is not refused for that, unless the pack is condemned meanwhile.
 	Locate(ctx context.Context, ids []backup.ChunkID) ([]Location, error)
-	// LocateCopies returns all places of the chunks, in the order of ids, but for those in condemned packs. It is
-	// for whoever has found that the store lacks a pack, and costs more than Locate.
+	// LocateCopies returns all places of the chunks, in the order of ids, but for those in condemned packs. It costs
+	// more than Locate: call it if the store lacks a pack that Locate has returned.
 	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
 }
 

@@ -22,16 +22,16 @@ type file struct {
 	size   int64
 	device uint64
 	solid  bool // no holes that matter, or nobody can tell
-	maybe  bool // solid, as far as its blocks tell
+	unsure bool // its blocks cover the size, which does not prove that it is solid
 
 	uncached bool // reads carry RWF_DONTCACHE; else guard looks after the page cache
 	guard    guard
 	iov      unix.Iovec
 }
 
-// trustedBytes: of a file up to this size the number of its blocks tells whether
-// it has holes. Of a larger one it does not: blocks may be behind the end of the
-// file, or allocated and not written; a call of lseek costs nothing beside reading it.
+// trustedBytes is the largest size of a file whose number of blocks is believed to
+// show whether it has holes. Blocks may be behind the end of the file, or allocated and
+// never written; lseek(2) finds that out, and takes no time beside reading a larger file.
 const trustedBytes = 1 << 20
 
 // init is called once st holds the attributes that the file has when opened.
@@ -40,7 +40,7 @@ func (f *file) init() {
 	f.size = int64(f.st.Size)
 	f.device = unix.Mkdev(f.st.Dev_major, f.st.Dev_minor)
 	covered := f.st.Blocks >= (f.st.Size+511)/512
-	f.solid, f.maybe = covered && f.size <= trustedBytes, covered && f.size > trustedBytes
+	f.solid, f.unsure = covered && f.size <= trustedBytes, covered && f.size > trustedBytes
 	f.uncached = !f.tree.cached.has(f.device)
 	f.guard = guard{tree: f.tree, fd: f.fd, size: f.size}
 }
@@ -68,8 +68,8 @@ func (f *file) NextExtent(offset, size int64) (start, length int64, err error) {
 		return offset, size - offset, nil
 	}
 	f.fresh = false
-	if f.maybe {
-		f.maybe = false
+	if f.unsure {
+		f.unsure = false
 		if hole, err := unix.Seek(f.fd, offset, unix.SEEK_HOLE); err == nil && hole >= size {
 			f.solid = true
 			return offset, size - offset, nil

@@ -55,7 +55,7 @@ func (a *app) lookCurrent(ctx context.Context, i index.Index) (known bool, err e
 	return err == nil || errors.Is(err, repo.ErrIndexOld), err
 }
 
-// noteCurrent tells whoever reads an index that it is older than its store.
+// noteCurrent prints a note if the index is older than its store, or if the store does not answer.
 func (a *app) noteCurrent(ctx context.Context, i index.Index) {
 	switch known, err := a.lookCurrent(ctx, i); {
 	case err == nil:

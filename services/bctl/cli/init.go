@@ -110,10 +110,7 @@ func (c *initCommand) lostStore(ctx context.Context, i index.Index) error {
 	if err == nil {
 		return s.Close()
 	}
-	if gone := c.app.storeGone(ctx, i, err); gone != err { //nolint:errorlint // it is that very error, or not
-		return gone
-	}
-	return nil // to be made
+	return c.app.storeGone(ctx, i, err) // nil: it is to be made
 }
 
 // report says what was made, and what to keep elsewhere.

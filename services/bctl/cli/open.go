@@ -85,17 +85,17 @@ func (a *app) withIndex(ctx context.Context, to access, do func(index.Index) err
 	return do(i)
 }
 
-// storeGone returns err, or, where that says that there is no store and the index knows of one, that it is gone.
+// storeGone returns an error if err, of opening the store, says that there is
+// none and the index knows of one: that store is gone. Otherwise it returns nil.
 func (a *app) storeGone(ctx context.Context, i index.Index, err error) error {
 	path, local := a.cfg.StorePath()
 	if !local || !errors.Is(err, backup.ErrNoRepository) {
-		return err
+		return nil
 	}
-	r, indexErr := i.Repository(ctx)
-	if indexErr != nil {
-		return err
+	if r, unknown := i.Repository(ctx); unknown == nil {
+		return repo.StoreGone("directory "+path, r.ID)
 	}
-	return repo.StoreGone("directory "+path, r.ID)
+	return nil
 }
 
 // A repository is an index and a store that belong together.
@@ -117,7 +117,9 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	}
 	s, err := wire.OpenStore(ctx, a.cfg, false, a.log)
 	if err != nil {
-		err = a.storeGone(ctx, i, err)
+		if gone := a.storeGone(ctx, i, err); gone != nil {
+			err = gone
+		}
 		i.Close()
 		return nil, wrongSetting(err)
 	}
