@@ -114,6 +114,9 @@ Sites tell which workers can reach a filer: those with the setting worker.site.`
 
 func (a *app) addFiler(ctx context.Context, filer backup.Filer) error {
 	return a.withIndex(ctx, toWrite, func(i index.Index) error {
+		if err := checkFilerName(ctx, i, filer.Name); err != nil {
+			return err
+		}
 		_, err := i.AddFiler(ctx, filer)
 		switch {
 		case errors.Is(err, backup.ErrExists):
@@ -121,8 +124,23 @@ func (a *app) addFiler(ctx context.Context, filer backup.Filer) error {
 		case err != nil:
 			return wrongSetting(err)
 		}
-		return a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
+		err = a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
+		a.noteSite(ctx, filer.Site)
+		return err
 	})
+}
+
+// checkFilerName refuses a name that a new filer cannot have. One that an earlier version has registered may come back.
+func checkFilerName(ctx context.Context, i index.Filers, name string) error {
+	wrong := backup.CheckPlainName("filer", name)
+	if wrong == nil {
+		return nil
+	}
+	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
+	if err == nil && len(found) == 0 {
+		err = wrongSetting(wrong)
+	}
+	return err
 }
 
 // tellFiler prints a filer after a change: an object, or one line of text.
@@ -179,7 +197,11 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 				if err := i.SetFiler(cmd.Context(), filer); err != nil {
 					return err
 				}
-				return a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
+				err = a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
+				if filer.Site != found.Site {
+					a.noteSite(cmd.Context(), filer.Site)
+				}
+				return err
 			})
 		},
 	}

@@ -154,7 +154,8 @@ nothing is deleted yet.`,
 }
 
 func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name string) error {
-	p, err := findPolicy(cmd.Context(), i, name)
+	was, err := findPolicy(cmd.Context(), i, name)
+	p := was
 	if errors.Is(err, backup.ErrNotFound) {
 		if f.schedule == "" {
 			return usage("policy %s is not there, and a new one needs a --schedule", display(name))
@@ -167,8 +168,8 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	if p, err = f.apply(cmd, p); err != nil {
 		return err
 	}
-	if _, err := policy.Parse(p); err != nil {
-		return usage("%v", err)
+	if err := a.checkPolicy(p, was); err != nil {
+		return err
 	}
 	if p, err = i.SetPolicy(cmd.Context(), p); err != nil {
 		return err

@@ -108,7 +108,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
-	for _, args := range [][]string{{"init"}, {"filer", "add", "/x"}, {"shard", "add", "/x", "/x"}} {
+	for _, args := range [][]string{{"init"}, {"filer", "add", "x"}, {"shard", "add", "x", "x", "--source", "/x"}} {
 		if status, _, stderr := runHere(t, env, args...); status != 0 {
 			t.Fatalf("%q: status %d, %s", args, status, stderr)
 		}
@@ -134,8 +134,10 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 				case word == "--target":
 				case strings.HasPrefix(word, "SNAPSHOT"):
 					args = append(args, "latest")
-				case strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" && word != "DIR" || word == "DIR" && args[0] == "deploy":
+				case word == "DIR" && args[0] == "deploy":
 					args = append(args, "/x")
+				case strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" && word != "DIR":
+					args = append(args, "x")
 				}
 			}
 			args = append(append(args, requiredFlags[cmd.CommandPath()]...), "--"+f.Name+"="+bad)
