@@ -63,6 +63,8 @@ type snapshotJSON struct {
 	StoredBytes int64    `json:"stored_bytes"`
 	Errors      int64    `json:"errors"`
 	Tags        []string `json:"tags"`
+	// Why an operator does not want it to count as good.
+	Bad string `json:"bad,omitempty"`
 	// Where one of the filer's own snapshots was read in the shard's place: its path.
 	SourceSnapshot string `json:"source_snapshot,omitempty"`
 }
@@ -77,7 +79,7 @@ func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
 		Started: jsonTime(s.Started), Committed: jsonTime(s.Committed),
 		Files: s.Counts.Files, Directories: s.Counts.Directories, Bytes: s.Counts.Bytes,
 		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: tags,
-		SourceSnapshot: takenFrom(s),
+		SourceSnapshot: takenFrom(s), Bad: s.Bad,
 	}
 }
 
