@@ -57,7 +57,9 @@ var Privileges = []Privilege{
 	{"operator", may("DELETE"), in("shards"), nil}, // those without a snapshot: others are referred to
 	// A trigger sees to it that these rows are those of a begin.
 	{"operator", may("INSERT"), in("snapshots", "walk_tasks"), nil},
-	{"operator", may("UPDATE"), in("snapshots"), of("cancel")},
+	{"operator", may("UPDATE"), in("snapshots"), of("cancel", "bad")},
+	// A trigger sees to it that these are what the newest good snapshot has.
+	{"operator", may("UPDATE"), in("shards"), of("last_good", "last_good_number", "last_good_started", "last_good_files", "last_good_bytes")},
 
 	// What scales the services counts open work (deploy/kubernetes).
 	{"monitor", may("SELECT"), in("filers"), of("id", "site", "walk_tasks", "walk_slots", "read_batches", "read_slots", "read_bytes")},

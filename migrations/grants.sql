@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION bctl_check_begin() RETURNS trigger LANGUAGE plpgsql S
 BEGIN
     IF NEW.state <> 'running' OR NEW.committed IS NOT NULL OR NEW.ended IS NOT NULL OR NEW.recorded OR NEW.committer <> '' OR NEW.commit_until <> 0
         OR NEW.segment IS NOT NULL OR NEW.segment_parts <> 0 OR NEW.checkpoint OR NEW.pages <> 0 OR NEW.pages_sum IS NOT NULL OR NEW.tasks_announced <> 1
-        OR NEW.tasks_settled <> 0 OR NEW.batches_announced <> 0 OR NEW.batches_settled <> 0 OR NEW.files <> 0 OR NEW.problems_stored <> 0
+        OR NEW.tasks_settled <> 0 OR NEW.batches_announced <> 0 OR NEW.batches_settled <> 0 OR NEW.files <> 0 OR NEW.problems_stored <> 0 OR NEW.bad <> ''
         OR NEW.number IS DISTINCT FROM (SELECT last_number + 1 FROM public.shards WHERE id = NEW.shard_id AND filer_id = NEW.filer_id)
         OR NEW.base <> coalesce((SELECT number FROM public.snapshots
             WHERE shard_id = NEW.shard_id AND state = 'committed' ORDER BY number DESC LIMIT 1), 0)
@@ -47,6 +47,21 @@ CREATE OR REPLACE TRIGGER bctl_check_begin BEFORE INSERT ON snapshots FOR EACH R
     WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))) EXECUTE FUNCTION bctl_check_begin();
 CREATE OR REPLACE TRIGGER bctl_check_root BEFORE INSERT ON walk_tasks FOR EACH ROW
     WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))) EXECUTE FUNCTION bctl_check_root();
+
+-- Whoever marks a snapshot as bad has the shard's last good one be another: the newest that is left, and none that they would like.
+CREATE OR REPLACE FUNCTION bctl_check_good() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
+DECLARE good public.snapshots;
+BEGIN
+    SELECT * INTO good FROM public.snapshots WHERE shard_id = NEW.id AND state = 'committed' AND bad = '' ORDER BY number DESC LIMIT 1;
+    IF NEW.last_good IS DISTINCT FROM good.id OR NEW.last_good_started IS DISTINCT FROM good.started
+        OR NEW.last_good_number <> coalesce(good.number, 0) OR NEW.last_good_files <> coalesce(good.files, 0) OR NEW.last_good_bytes <> coalesce(good.bytes, 0)
+    THEN
+        RAISE insufficient_privilege USING MESSAGE = format('%I may not choose the last good snapshot of a shard', current_user);
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER bctl_check_good BEFORE UPDATE OF last_good, last_good_number, last_good_started, last_good_files, last_good_bytes ON shards FOR EACH ROW
+    WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))) EXECUTE FUNCTION bctl_check_good();
 
 -- Versions of pages go by numbers: one that came again would take another snapshot's pages for its own. So nobody takes one back.
 CREATE OR REPLACE FUNCTION bctl_keep_numbers() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -26,12 +26,13 @@ func TestEachMigrationSaysWhatWorksWithIt(t *testing.T) {
 		if err != nil || len(names) == 0 {
 			t.Fatalf("%s: %q, %v", dialect, names, err)
 		}
-		before := int64(0)
-		for i, name := range names {
+		before, last := int64(0), int64(0)
+		for _, name := range names {
 			version := number(t, name[:5])
-			if version != int64(i+1) {
-				t.Errorf("%s/%s is the migration after %d", dialect, name, i)
+			if version <= last { // one dialect may leave out what only the other needs
+				t.Errorf("%s/%s is the migration after %d", dialect, name, last)
 			}
+			last = version
 			text, err := fs.ReadFile(files, name)
 			if err != nil {
 				t.Fatal(err)

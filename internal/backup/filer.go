@@ -87,6 +87,20 @@ func CheckSite(name string) error {
 	return fmt.Errorf("site %q: up to 32 small letters, digits and hyphens: %w", name, ErrInvalid)
 }
 
+// MaxNameBytes is the most that the name of a filer or of a policy may have.
+const MaxNameBytes = 255
+
+var plainName = regexp.MustCompile(`^[\pL\pN][\pL\pM\pN._:@+-]*$`)
+
+// CheckPlainName fails with ErrInvalid unless name can be that of a new filer or policy, which what says: people type it, and
+// scripts, metrics and logs have it. The index takes any text, which filers of earlier versions may have.
+func CheckPlainName(what, name string) error {
+	if len(name) <= MaxNameBytes && plainName.MatchString(name) {
+		return nil
+	}
+	return fmt.Errorf("%s name %q: want letters, digits and . _ - : @ +, a letter or digit first, at most %d bytes: %w", what, name, MaxNameBytes, ErrInvalid)
+}
+
 // Compare says what must be equal for a file to count as unchanged, beside its
 // kind and size. The zero Compare stands for all of it: mtime,ctime,inode.
 type Compare uint8

@@ -124,3 +124,17 @@ func TestSnapshotIsCompleteWhenAllIsSettled(t *testing.T) {
 		}
 	}
 }
+
+// What a new filer may be called.
+func TestPlainNames(t *testing.T) {
+	for _, name := range []string{"nas1", "nas-1.example.com", "10.0.0.7", "fd00::1", "büro_2", "rack7@oslo", strings.Repeat("x", MaxNameBytes)} {
+		if err := CheckPlainName("filer", name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"", "bad name/x", "a b", "a/b", "-v", ".hidden", "a\n", "a\x00", "\xff", `a"b`, "a,b", "a=b", "$HOME", "*", strings.Repeat("x", MaxNameBytes+1)} {
+		if err := CheckPlainName("filer", name); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}

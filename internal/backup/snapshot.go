@@ -96,6 +96,8 @@ type Snapshot struct {
 	BaseID SnapshotID     // its id; zero: none
 	State  State
 	Reason string // why it failed
+	// Bad, where it is not empty, is why an operator does not want a committed snapshot to count as good.
+	Bad string
 
 	Started   time.Time
 	Ended     time.Time // zero while State is Running

@@ -142,6 +142,10 @@ type Catalog interface {
 	BeginSnapshot(ctx context.Context, shard backup.ShardID, s backup.Snapshot, now time.Time) (backup.Snapshot, error)
 	// RequestCancel notes that a running snapshot shall end; a committer fails it then. backup.ErrNotFound where it is not running.
 	RequestCancel(ctx context.Context, id backup.SnapshotID, reason string) error
+	// SetBad marks a committed snapshot as bad, and says why; an empty reason takes that back. The last good snapshot of a shard is its newest
+	// committed one that is not bad, and the shard is planned again where that is another one now. A bad snapshot stays what the next is
+	// based on, and can be read. backup.ErrNotFound where it is not committed.
+	SetBad(ctx context.Context, id backup.SnapshotID, reason string) error
 	// InHand returns the work whose leases run at now, by snapshot, kind and id, no more than limit of it.
 	InHand(ctx context.Context, now time.Time, limit int) ([]Work, error)
 	// BaseCounts returns the counts of the snapshots that these are based on: what is to be expected. One without a base is left out.

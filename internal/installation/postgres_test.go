@@ -359,7 +359,7 @@ func (d *database) testForbidden(t *testing.T) {
 		"operator": {
 			"UPDATE snapshots SET state = 'committed' WHERE id = " + running, "UPDATE snapshots SET committed = now()", "UPDATE snapshots SET tasks_settled = 1",
 			"UPDATE snapshots SET segment = NULL WHERE id = " + committed, "UPDATE snapshots SET pages = 7", "UPDATE snapshots SET recorded = true", "UPDATE snapshots SET commit_until = 7", "DELETE FROM snapshots", "UPDATE shards SET last_good = NULL",
-			"UPDATE shards SET last_good_started = now()", "UPDATE shards SET name = 'another'", "UPDATE filers SET name = 'another'",
+			"UPDATE shards SET last_good_started = now()", "UPDATE shards SET last_good_files = 7", "UPDATE shards SET last_good_bytes = 7, last_good_number = 0", "UPDATE shards SET name = 'another'", "UPDATE filers SET name = 'another'",
 			"INSERT INTO shards (shard_key, filer_id, name, source, last_good_started) VALUES (gen_random_uuid(), 1, 'new', 's', now())",
 			"UPDATE shards SET shard_key = gen_random_uuid()", "UPDATE shards SET interrupted = true", "UPDATE shards SET checkpoint_bytes = 7",
 			"SELECT * FROM interrupted_pages", "SELECT * FROM chunk_lists", "SELECT * FROM catalogs", "INSERT INTO catalogs VALUES (7, '', 0)",
@@ -368,7 +368,7 @@ func (d *database) testForbidden(t *testing.T) {
 			"DELETE FROM problems", "UPDATE leaders SET epoch = 7", "UPDATE repositories SET recipients = '[]'", "INSERT INTO packs SELECT * FROM packs",
 			begin("state", "'committed'"), begin("tasks_settled", "1"), begin("tasks_announced", "0"), begin("batches_announced", "1"), begin("batches_settled", "1"),
 			begin("number", "4"), begin("base", "2"), begin("base", "0"), begin("base_id", running), begin("base_id", "NULL"),
-			begin("committed", "now()"), begin("ended", "now()"), begin("recorded", "true"), begin("committer", "'x'"), begin("commit_until", "7"), begin("files", "1"), begin("problems_stored", "1"),
+			begin("committed", "now()"), begin("ended", "now()"), begin("recorded", "true"), begin("committer", "'x'"), begin("commit_until", "7"), begin("files", "1"), begin("problems_stored", "1"), begin("bad", "'x'"),
 			begin("segment", "gen_random_uuid()"), begin("segment_parts", "1"), begin("checkpoint", "true"), begin("pages", "1"), begin("pages_sum", "''"),
 			begin("root", "'inode=3'"), begin("root", "''"), begin("new_root", "true"), // a new root is asked for, and not named
 			begin("sort_time", "'2026-01-04'"), begin("sort_time", "'2026-01-02'"), begin("started", "'2026-01-01'", "sort_time", "'2026-01-01'"),

@@ -8750,6 +8750,7 @@ type SnapshotMutation struct {
 	base_id              *uuid.UUID
 	state                *string
 	reason               *string
+	bad                  *string
 	started              *time.Time
 	sort_time            *time.Time
 	committed            *time.Time
@@ -9271,6 +9272,42 @@ func (m *SnapshotMutation) OldReason(ctx context.Context) (v string, err error) 
 // ResetReason resets all changes to the "reason" field.
 func (m *SnapshotMutation) ResetReason() {
 	m.reason = nil
+}
+
+// SetBad sets the "bad" field.
+func (m *SnapshotMutation) SetBad(s string) {
+	m.bad = &s
+}
+
+// Bad returns the value of the "bad" field in the mutation.
+func (m *SnapshotMutation) Bad() (r string, exists bool) {
+	v := m.bad
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldBad returns the old "bad" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldBad(ctx context.Context) (v string, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldBad is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldBad requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldBad: %w", err)
+	}
+	return oldValue.Bad, nil
+}
+
+// ResetBad resets all changes to the "bad" field.
+func (m *SnapshotMutation) ResetBad() {
+	m.bad = nil
 }
 
 // SetStarted sets the "started" field.
@@ -11833,7 +11870,7 @@ func (m *SnapshotMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *SnapshotMutation) Fields() []string {
-	fields := make([]string, 0, 53)
+	fields := make([]string, 0, 54)
 	if m.shard != nil {
 		fields = append(fields, snapshot.FieldShardID)
 	}
@@ -11854,6 +11891,9 @@ func (m *SnapshotMutation) Fields() []string {
 	}
 	if m.reason != nil {
 		fields = append(fields, snapshot.FieldReason)
+	}
+	if m.bad != nil {
+		fields = append(fields, snapshot.FieldBad)
 	}
 	if m.started != nil {
 		fields = append(fields, snapshot.FieldStarted)
@@ -12015,6 +12055,8 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.State()
 	case snapshot.FieldReason:
 		return m.Reason()
+	case snapshot.FieldBad:
+		return m.Bad()
 	case snapshot.FieldStarted:
 		return m.Started()
 	case snapshot.FieldSortTime:
@@ -12130,6 +12172,8 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldState(ctx)
 	case snapshot.FieldReason:
 		return m.OldReason(ctx)
+	case snapshot.FieldBad:
+		return m.OldBad(ctx)
 	case snapshot.FieldStarted:
 		return m.OldStarted(ctx)
 	case snapshot.FieldSortTime:
@@ -12279,6 +12323,13 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetReason(v)
+		return nil
+	case snapshot.FieldBad:
+		v, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetBad(v)
 		return nil
 	case snapshot.FieldStarted:
 		v, ok := value.(time.Time)
@@ -13109,6 +13160,9 @@ func (m *SnapshotMutation) ResetField(name string) error {
 		return nil
 	case snapshot.FieldReason:
 		m.ResetReason()
+		return nil
+	case snapshot.FieldBad:
+		m.ResetBad()
 		return nil
 	case snapshot.FieldStarted:
 		m.ResetStarted()

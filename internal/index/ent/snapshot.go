@@ -35,6 +35,8 @@ type Snapshot struct {
 	State string `json:"state,omitempty"`
 	// Reason holds the value of the "reason" field.
 	Reason string `json:"reason,omitempty"`
+	// Bad holds the value of the "bad" field.
+	Bad string `json:"bad,omitempty"`
 	// Started holds the value of the "started" field.
 	Started time.Time `json:"started,omitempty"`
 	// SortTime holds the value of the "sort_time" field.
@@ -201,7 +203,7 @@ func (*Snapshot) scanValues(columns []string) ([]any, error) {
 			values[i] = new(sql.NullFloat64)
 		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldVanished, snapshot.FieldCarried, snapshot.FieldTorn, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled:
 			values[i] = new(sql.NullInt64)
-		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
+		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
 			values[i] = new(sql.NullString)
 		case snapshot.FieldStarted, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded:
 			values[i] = new(sql.NullTime)
@@ -270,6 +272,12 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field reason", values[i])
 			} else if value.Valid {
 				_m.Reason = value.String
+			}
+		case snapshot.FieldBad:
+			if value, ok := values[i].(*sql.NullString); !ok {
+				return fmt.Errorf("unexpected type %T for field bad", values[i])
+			} else if value.Valid {
+				_m.Bad = value.String
 			}
 		case snapshot.FieldStarted:
 			if value, ok := values[i].(*sql.NullTime); !ok {
@@ -632,6 +640,9 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("reason=")
 	builder.WriteString(_m.Reason)
+	builder.WriteString(", ")
+	builder.WriteString("bad=")
+	builder.WriteString(_m.Bad)
 	builder.WriteString(", ")
 	builder.WriteString("started=")
 	builder.WriteString(_m.Started.Format(time.ANSIC))

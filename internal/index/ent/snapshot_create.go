@@ -103,6 +103,20 @@ func (_c *SnapshotCreate) SetNillableReason(v *string) *SnapshotCreate {
 	return _c
 }
 
+// SetBad sets the "bad" field.
+func (_c *SnapshotCreate) SetBad(v string) *SnapshotCreate {
+	_c.mutation.SetBad(v)
+	return _c
+}
+
+// SetNillableBad sets the "bad" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableBad(v *string) *SnapshotCreate {
+	if v != nil {
+		_c.SetBad(*v)
+	}
+	return _c
+}
+
 // SetStarted sets the "started" field.
 func (_c *SnapshotCreate) SetStarted(v time.Time) *SnapshotCreate {
 	_c.mutation.SetStarted(v)
@@ -810,6 +824,10 @@ func (_c *SnapshotCreate) defaults() {
 		v := snapshot.DefaultReason
 		_c.mutation.SetReason(v)
 	}
+	if _, ok := _c.mutation.Bad(); !ok {
+		v := snapshot.DefaultBad
+		_c.mutation.SetBad(v)
+	}
 	if _, ok := _c.mutation.Source(); !ok {
 		v := snapshot.DefaultSource
 		_c.mutation.SetSource(v)
@@ -983,6 +1001,9 @@ func (_c *SnapshotCreate) check() error {
 	}
 	if _, ok := _c.mutation.Reason(); !ok {
 		return &ValidationError{Name: "reason", err: errors.New(`ent: missing required field "Snapshot.reason"`)}
+	}
+	if _, ok := _c.mutation.Bad(); !ok {
+		return &ValidationError{Name: "bad", err: errors.New(`ent: missing required field "Snapshot.bad"`)}
 	}
 	if _, ok := _c.mutation.Started(); !ok {
 		return &ValidationError{Name: "started", err: errors.New(`ent: missing required field "Snapshot.started"`)}
@@ -1169,6 +1190,10 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.Reason(); ok {
 		_spec.SetField(snapshot.FieldReason, field.TypeString, value)
 		_node.Reason = value
+	}
+	if value, ok := _c.mutation.Bad(); ok {
+		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
+		_node.Bad = value
 	}
 	if value, ok := _c.mutation.Started(); ok {
 		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)
@@ -1576,6 +1601,18 @@ func (u *SnapshotUpsert) SetReason(v string) *SnapshotUpsert {
 // UpdateReason sets the "reason" field to the value that was provided on create.
 func (u *SnapshotUpsert) UpdateReason() *SnapshotUpsert {
 	u.SetExcluded(snapshot.FieldReason)
+	return u
+}
+
+// SetBad sets the "bad" field.
+func (u *SnapshotUpsert) SetBad(v string) *SnapshotUpsert {
+	u.Set(snapshot.FieldBad, v)
+	return u
+}
+
+// UpdateBad sets the "bad" field to the value that was provided on create.
+func (u *SnapshotUpsert) UpdateBad() *SnapshotUpsert {
+	u.SetExcluded(snapshot.FieldBad)
 	return u
 }
 
@@ -2512,6 +2549,20 @@ func (u *SnapshotUpsertOne) SetReason(v string) *SnapshotUpsertOne {
 func (u *SnapshotUpsertOne) UpdateReason() *SnapshotUpsertOne {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.UpdateReason()
+	})
+}
+
+// SetBad sets the "bad" field.
+func (u *SnapshotUpsertOne) SetBad(v string) *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetBad(v)
+	})
+}
+
+// UpdateBad sets the "bad" field to the value that was provided on create.
+func (u *SnapshotUpsertOne) UpdateBad() *SnapshotUpsertOne {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateBad()
 	})
 }
 
@@ -3742,6 +3793,20 @@ func (u *SnapshotUpsertBulk) SetReason(v string) *SnapshotUpsertBulk {
 func (u *SnapshotUpsertBulk) UpdateReason() *SnapshotUpsertBulk {
 	return u.Update(func(s *SnapshotUpsert) {
 		s.UpdateReason()
+	})
+}
+
+// SetBad sets the "bad" field.
+func (u *SnapshotUpsertBulk) SetBad(v string) *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.SetBad(v)
+	})
+}
+
+// UpdateBad sets the "bad" field to the value that was provided on create.
+func (u *SnapshotUpsertBulk) UpdateBad() *SnapshotUpsertBulk {
+	return u.Update(func(s *SnapshotUpsert) {
+		s.UpdateBad()
 	})
 }
 

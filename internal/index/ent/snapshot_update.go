@@ -161,6 +161,20 @@ func (_u *SnapshotUpdate) SetNillableReason(v *string) *SnapshotUpdate {
 	return _u
 }
 
+// SetBad sets the "bad" field.
+func (_u *SnapshotUpdate) SetBad(v string) *SnapshotUpdate {
+	_u.mutation.SetBad(v)
+	return _u
+}
+
+// SetNillableBad sets the "bad" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableBad(v *string) *SnapshotUpdate {
+	if v != nil {
+		_u.SetBad(*v)
+	}
+	return _u
+}
+
 // SetStarted sets the "started" field.
 func (_u *SnapshotUpdate) SetStarted(v time.Time) *SnapshotUpdate {
 	_u.mutation.SetStarted(v)
@@ -1242,6 +1256,9 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Reason(); ok {
 		_spec.SetField(snapshot.FieldReason, field.TypeString, value)
 	}
+	if value, ok := _u.mutation.Bad(); ok {
+		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
+	}
 	if value, ok := _u.mutation.Started(); ok {
 		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)
 	}
@@ -1797,6 +1814,20 @@ func (_u *SnapshotUpdateOne) SetReason(v string) *SnapshotUpdateOne {
 func (_u *SnapshotUpdateOne) SetNillableReason(v *string) *SnapshotUpdateOne {
 	if v != nil {
 		_u.SetReason(*v)
+	}
+	return _u
+}
+
+// SetBad sets the "bad" field.
+func (_u *SnapshotUpdateOne) SetBad(v string) *SnapshotUpdateOne {
+	_u.mutation.SetBad(v)
+	return _u
+}
+
+// SetNillableBad sets the "bad" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableBad(v *string) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetBad(*v)
 	}
 	return _u
 }
@@ -2911,6 +2942,9 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.Reason(); ok {
 		_spec.SetField(snapshot.FieldReason, field.TypeString, value)
+	}
+	if value, ok := _u.mutation.Bad(); ok {
+		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Started(); ok {
 		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)

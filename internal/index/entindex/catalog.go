@@ -31,7 +31,7 @@ func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 	s := backup.Snapshot{
 		ID: backup.SnapshotID(row.ID), Number: backup.SnapshotNumber(row.Number), Base: backup.SnapshotNumber(row.Base),
-		Shard: toShard(row.Edges.Shard), State: backup.State(row.State), Reason: row.Reason,
+		Shard: toShard(row.Edges.Shard), State: backup.State(row.State), Reason: row.Reason, Bad: row.Bad,
 		Started: row.Started.UTC(), Source: row.Source, Compare: backup.Compare(row.Compare), Cancel: row.Cancel, Selection: row.Selection,
 		AllowShrink: row.AllowShrink, NewRoot: row.NewRoot, Tags: row.Tags, Counts: countsOf(row),
 		Pages:          backup.PageSet{Pages: row.Pages},

@@ -78,7 +78,7 @@ func closeRows(rows *sql.Rows) error {
 // what was asked for, and what it has come to. Every result of a snapshot reads them.
 var lockedColumns = slices.DeleteFunc(slices.Clone(snapshot.Columns), func(column string) bool {
 	return slices.Contains([]string{
-		snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldReason, snapshot.FieldRoot, snapshot.FieldNewRoot, snapshot.FieldAllowShrink,
+		snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldRoot, snapshot.FieldNewRoot, snapshot.FieldAllowShrink,
 		snapshot.FieldCompare, snapshot.FieldBase, snapshot.FieldBaseID, snapshot.FieldSortTime, snapshot.FieldCommitted, snapshot.FieldEnded,
 		snapshot.FieldRecorded, snapshot.FieldSegment, snapshot.FieldSegmentParts, snapshot.FieldCheckpoint, snapshot.FieldPages, snapshot.FieldPagesSum,
 	}, column)

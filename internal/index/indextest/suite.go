@@ -25,6 +25,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"OneRunningSnapshot", testOneRunningSnapshot},
 		{"Snapshots", testSnapshots},
 		{"ClockGoesBack", testClockGoesBack},
+		{"Bad", testBad},
 		{"Roots", testRoots},
 		{"Compare", testCompare},
 		{"ShardKeys", testShardKeys},

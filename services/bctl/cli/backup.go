@@ -219,6 +219,11 @@ func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs 
 		}
 		return backup.Filer{}, fmt.Errorf("filer %s was removed (bctl filer rm), so nothing of it is backed up; this brings it back: %s", display(name), again)
 	}
+	if c.filer != "" {
+		if err := checkFilerName(ctx, i, name); err != nil {
+			return backup.Filer{}, err
+		}
+	}
 	return i.EnsureFiler(ctx, name)
 }
 

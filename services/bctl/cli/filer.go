@@ -82,6 +82,7 @@ func (f *filerFlags) apply(cmd *cobra.Command, filer backup.Filer) (_ backup.Fil
 
 func newFilerAdd(a *app) *cobra.Command {
 	f := &filerFlags{}
+	var ifAbsent bool
 	cmd := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Register a filer",
@@ -90,12 +91,16 @@ trees. One that was retired is back, with the settings that are given now.
 
 --compare says what tells a changed file, beside its size: leave ctime out where
 a filer changes it without a reason, and inode where inode numbers do not last.
-Sites tell which workers can reach a filer: those with the setting worker.site.`,
+Sites tell which workers can reach a filer: those with the setting worker.site.
+
+--if-absent leaves one that is registered as it is, and succeeds: for scripts.
+bctl apply makes settings what a file declares.`,
 		Example: `  bctl filer add nas1
   bctl filer add nas2 --site vienna --label env=prod \
     --walk-tasks 8 --read-batches 16 --read-rate 200MB
   bctl filer add nas3 --compare mtime,ctime \
-    --exclude '*.tmp' --exclude-if-present .nobackup`,
+    --exclude '*.tmp' --exclude-if-present .nobackup
+  bctl filer add nas4 --if-absent`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if _, err := parseLabels(f.labels); err != nil {
@@ -105,24 +110,45 @@ Sites tell which workers can reach a filer: those with the setting worker.site.`
 			if err != nil {
 				return err
 			}
-			return a.addFiler(cmd.Context(), filer)
+			return a.addFiler(cmd.Context(), filer, ifAbsent)
 		},
 	}
 	f.flags(cmd)
+	cmd.Flags().BoolVar(&ifAbsent, "if-absent", false, "leave a filer that is registered as it is")
 	return cmd
 }
 
-func (a *app) addFiler(ctx context.Context, filer backup.Filer) error {
+func (a *app) addFiler(ctx context.Context, filer backup.Filer, ifAbsent bool) error {
 	return a.withIndex(ctx, toWrite, func(i index.Index) error {
+		if err := checkFilerName(ctx, i, filer.Name); err != nil {
+			return err
+		}
 		_, err := i.AddFiler(ctx, filer)
 		switch {
+		case errors.Is(err, backup.ErrExists) && ifAbsent:
+			return a.tellFiler(ctx, i, filer.Name, "filer %s is registered already, and stays as it is (bctl filer set %[1]s changes it)\n")
 		case errors.Is(err, backup.ErrExists):
 			return fmt.Errorf("filer %s is registered (bctl filer set %[1]s changes it): %[2]w", display(filer.Name), backup.ErrExists)
 		case err != nil:
 			return wrongSetting(err)
 		}
-		return a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
+		err = a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
+		a.noteSite(ctx, filer.Site)
+		return err
 	})
+}
+
+// checkFilerName refuses a name that a new filer cannot have. One that an earlier version has registered may come back.
+func checkFilerName(ctx context.Context, i index.Filers, name string) error {
+	wrong := backup.CheckPlainName("filer", name)
+	if wrong == nil {
+		return nil
+	}
+	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
+	if err == nil && len(found) == 0 {
+		err = wrongSetting(wrong)
+	}
+	return err
 }
 
 // tellFiler prints a filer after a change: an object, or one line of text.
@@ -179,7 +205,11 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 				if err := i.SetFiler(cmd.Context(), filer); err != nil {
 					return err
 				}
-				return a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
+				err = a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
+				if filer.Site != found.Site {
+					a.noteSite(cmd.Context(), filer.Site)
+				}
+				return err
 			})
 		},
 	}

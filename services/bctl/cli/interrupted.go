@@ -76,11 +76,7 @@ func (f stateFilter) tellsApart() bool {
 	return slices.Contains(f, backup.Running) != slices.Contains(f, interrupted)
 }
 
-// newest returns the last of found that are wanted: at most limit, unless that is 0.
-func (f stateFilter) newest(found []backup.Snapshot, limit int) []backup.Snapshot {
-	found = slices.DeleteFunc(found, func(s backup.Snapshot) bool { return !slices.Contains(f, s.State) })
-	if limit > 0 && len(found) > limit {
-		found = found[len(found)-limit:]
-	}
-	return found
+// wanted returns those of found that are wanted.
+func (f stateFilter) wanted(found []backup.Snapshot) []backup.Snapshot {
+	return slices.DeleteFunc(found, func(s backup.Snapshot) bool { return !slices.Contains(f, s.State) })
 }

@@ -64,6 +64,8 @@ type snapshotJSON struct {
 	Errors      int64    `json:"errors"`
 	Tags        []string `json:"tags"`
 	Reason      string   `json:"reason,omitempty"` // why it failed
+	// Why an operator does not want it to count as good.
+	Bad string `json:"bad,omitempty"`
 	// Where one of the filer's own snapshots was read in the shard's place: its path.
 	SourceSnapshot string `json:"source_snapshot,omitempty"`
 }
@@ -78,7 +80,7 @@ func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
 		Started: jsonTime(s.Started), Committed: jsonTime(s.Committed),
 		Files: s.Counts.Files, Directories: s.Counts.Directories, Bytes: s.Counts.Bytes,
 		NewBytes: s.Counts.NewBytes, StoredBytes: s.Counts.StoredBytes, Errors: s.Counts.Errors, Tags: tags, Reason: s.Reason,
-		SourceSnapshot: takenFrom(s),
+		SourceSnapshot: takenFrom(s), Bad: s.Bad,
 	}
 }
 

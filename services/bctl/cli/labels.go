@@ -41,7 +41,7 @@ func changeLabels(labels map[string]string, given []string) (map[string]string, 
 				return nil, usage("--label %q is not KEY=VALUE, or KEY- to remove one", text)
 			}
 		}
-		if key == "" || strings.ContainsAny(key, " \t\n,") || strings.HasSuffix(key, "-") || strings.ContainsAny(value, "\n,") {
+		if !isLabel(key, value) {
 			return nil, usage("--label %q: a key has no spaces, commas or - at its end, a value no commas", text)
 		}
 		if set {
@@ -51,6 +51,11 @@ func changeLabels(labels map[string]string, given []string) (map[string]string, 
 		}
 	}
 	return changed, nil
+}
+
+// isLabel reports whether a label can be this one.
+func isLabel(key, value string) bool {
+	return key != "" && !strings.ContainsAny(key, " \t\n,") && !strings.HasSuffix(key, "-") && !strings.ContainsAny(value, "\n,")
 }
 
 // labelText is how labels are shown: "env=prod,rack=7".

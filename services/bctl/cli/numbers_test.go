@@ -80,3 +80,21 @@ func TestParseTimes(t *testing.T) {
 		}
 	}
 }
+
+// A duration is shown as it can be given.
+func TestTimeText(t *testing.T) {
+	for text, want := range map[string]string{
+		"0": "0", "20s": "20s", "90s": "1m30s", "10m": "10m", "90m": "1h30m", "2h": "2h", "26h": "1d2h", "1d10m": "1d10m", "1d20s": "1d20s", "8d12h": "8d12h", "8d": "8d",
+	} {
+		d, err := parseTime(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := timeText(d); got != want {
+			t.Errorf("%s is shown as %s, want %s", text, got, want)
+		}
+		if again, err := parseTime(timeText(d)); err != nil || again != d {
+			t.Errorf("%s is read as %v, %v", timeText(d), again, err)
+		}
+	}
+}

@@ -103,19 +103,25 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 	return p, err
 }
 
-// timeText is a duration as parseTime reads it.
+// timeText is a duration as parseTime reads it: "1d12h", "90s", "0".
 func timeText(d time.Duration) string {
 	days, rest := d/day, d%day
-	text := strings.TrimSuffix(strings.TrimSuffix(rest.String(), "0s"), "0m")
-	switch {
-	case rest != 0 && days > 0:
-		return fmt.Sprintf("%dd%s", days, text)
-	case days > 0:
-		return fmt.Sprintf("%dd", days)
-	case rest == 0:
-		return "0"
+	text := rest.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
 	}
-	return rest.String()
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	switch {
+	case d == 0:
+		return "0"
+	case days == 0:
+		return text
+	case rest == 0:
+		return fmt.Sprintf("%dd", days)
+	}
+	return fmt.Sprintf("%dd%s", days, text)
 }
 
 func newPolicySet(a *app) *cobra.Command {
@@ -154,7 +160,8 @@ nothing is deleted yet.`,
 }
 
 func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name string) error {
-	p, err := findPolicy(cmd.Context(), i, name)
+	was, err := findPolicy(cmd.Context(), i, name)
+	p := was
 	if errors.Is(err, backup.ErrNotFound) {
 		if f.schedule == "" {
 			return usage("policy %s is not there, and a new one needs a --schedule", display(name))
@@ -167,8 +174,8 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	if p, err = f.apply(cmd, p); err != nil {
 		return err
 	}
-	if _, err := policy.Parse(p); err != nil {
-		return usage("%v", err)
+	if err := a.checkPolicy(p, was); err != nil {
+		return err
 	}
 	if p, err = i.SetPolicy(cmd.Context(), p); err != nil {
 		return err

@@ -71,7 +71,7 @@ var onlyRunning = []backup.State{backup.Running}
 const maxCandidates = 10
 
 // snapshot finds the snapshot that arg names: an id, a unique prefix of one,
-// or "latest", the last that is committed of the one shard that has any.
+// or "latest", the last good one of the one shard that has any.
 func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (backup.Snapshot, error) {
 	if arg == "latest" {
 		return w.latest(ctx, c)
@@ -92,7 +92,7 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 	return found[0], nil
 }
 
-// latest finds the last committed snapshot of a shard: by its number, for a
+// latest finds the last committed snapshot of a shard that is not marked bad: by its number, for a
 // clock may have gone back.
 func (w *which) latest(ctx context.Context, c index.Catalog) (backup.Snapshot, error) {
 	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Name: w.shard, Retired: true})
@@ -125,6 +125,13 @@ func candidates(b *strings.Builder, found []index.ShardStatus) {
 
 // nothing says that no snapshot is what is meant, and which shards have some.
 func (w *which) nothing(ctx context.Context, c index.Catalog) error {
+	bad, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, States: []backup.State{backup.Committed}, Limit: 1})
+	if err == nil && len(bad) > 0 {
+		err = absent("all committed snapshots%s are marked bad (bctl snapshot ls lists them): name one by its id, or take the mark back (bctl snapshot mark-good)", w)
+	}
+	if err != nil {
+		return err
+	}
 	found, err := c.ListShards(ctx, index.ShardFilter{Retired: true})
 	if err != nil {
 		return err
@@ -179,6 +186,7 @@ func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) 
 	if s.State != backup.Committed {
 		return s, "", e, absent("snapshot %s is %s, and only a committed one can be read", s.ID.Short(), a.shownState(ctx, c, s))
 	}
+	a.noteBad(&s)
 	if e, err = browse.Lookup(ctx, c, s.ID, path); err == nil || !filepath.IsAbs(given) || !errors.Is(err, backup.ErrNotFound) {
 		return s, path, e, err
 	}

@@ -125,7 +125,10 @@ func (a *app) addShard(ctx context.Context, filer string, shard backup.Shard) er
 		case err != nil:
 			return wrongSetting(err)
 		}
-		return a.tellShard(ctx, i, filer, shard.Name, "shard %s is registered; bctl backup --filer %s --shard %[1]s backs it up\n")
+		if err := a.tellShard(ctx, i, filer, shard.Name, "shard %s is registered; bctl backup --filer %s --shard %[1]s backs it up\n"); err != nil {
+			return err
+		}
+		return a.noteNested(ctx, i, filer, shard.Name)
 	})
 }
 
@@ -206,7 +209,10 @@ place of the one that was there; --exclude '', --exclude-if-present '' and
 				if shard.Source != found.Source {
 					a.note("if another tree is there, the next backup of it fails; bctl backup --filer %s --shard %s --new-root takes it", display(given[0]), display(shard.Name))
 				}
-				return a.tellShard(cmd.Context(), i, given[0], shard.Name, "shard %s of %s is changed\n")
+				if err := a.tellShard(cmd.Context(), i, given[0], shard.Name, "shard %s of %s is changed\n"); err != nil {
+					return err
+				}
+				return a.noteNested(cmd.Context(), i, given[0], shard.Name)
 			})
 		},
 	}

@@ -18,8 +18,8 @@ import (
 )
 
 func newSnapshot(a *app) *cobra.Command {
-	cmd := group(&cobra.Command{Use: "snapshot", Short: "List and show snapshots", Aliases: []string{"snapshots"}})
-	cmd.AddCommand(newSnapshotLs(a), newSnapshotShow(a))
+	cmd := group(&cobra.Command{Use: "snapshot", Short: "List, show and mark snapshots", Aliases: []string{"snapshots"}})
+	cmd.AddCommand(newSnapshotLs(a), newSnapshotShow(a), newSnapshotMarkBad(a), newSnapshotMarkGood(a))
 	return cmd
 }
 
@@ -29,28 +29,47 @@ type snapshotLs struct {
 	since  time.Time
 	states []string
 	limit  int
+	all    bool
 }
+
+// listed is how many snapshots a list for people has, unless they ask for another number.
+const listed = 50
 
 func newSnapshotLs(a *app) *cobra.Command {
 	c := &snapshotLs{app: a}
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List snapshots, newest last",
+		Long: `Lists the newest 50 snapshots, or as many as --limit says; a note says so where
+there are more. With --json all are listed, unless --limit is given.`,
 		Example: `  bctl snapshot ls
-  bctl snapshot ls --filer nas1 --since 24h
+  bctl snapshot ls --filer nas1 --since 24h --all
   bctl snapshot ls --state failed --limit 10 --json`,
 		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			limited := cmd.Flags().Changed("limit")
+			if limited && c.all {
+				return usage("--limit and --all are given together")
+			}
+			if c.all || a.json && !limited {
+				c.limit = 0
+			}
+			return c.run(cmd.Context())
+		},
 	}
 	c.which.flags(a, cmd)
 	sinceFlag(cmd.Flags(), &c.since, "since", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
 	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, interrupted, committed, failed or deleting ones")
-	numberFlag(cmd.Flags(), &c.limit, "limit", 0, 0, most, "the newest `N`; 0: all")
+	numberFlag(cmd.Flags(), &c.limit, "limit", listed, 0, most, "the newest `N`; 0: all")
+	cmd.Flags().BoolVar(&c.all, "all", false, "all snapshots")
 	return cmd
 }
 
 func (c *snapshotLs) run(ctx context.Context) error {
-	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Limit: c.limit, Since: c.since}
+	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Since: c.since}
+	if c.limit > 0 {
+		f.Limit = c.limit + 1 // one more, to see whether there are more
+	}
 	states, err := parseStates(c.states)
 	if err != nil {
 		return err
@@ -70,7 +89,11 @@ func (c *snapshotLs) run(ctx context.Context) error {
 		c.app.markInterrupted(ctx, i, found)
 	}
 	if states.tellsApart() {
-		found = states.newest(found, c.limit)
+		found = states.wanted(found)
+	}
+	more := c.limit > 0 && len(found) > c.limit
+	if more {
+		found = found[len(found)-c.limit:]
 	}
 	if err == nil && len(found) == 0 {
 		err = c.which.exists(ctx, i)
@@ -85,6 +108,9 @@ func (c *snapshotLs) run(ctx context.Context) error {
 			}
 		}
 		return nil
+	}
+	if more {
+		defer c.app.note("these are the newest %d; --all lists all, --limit N more of them", c.limit)
 	}
 	return snapshotTable(c.app.out, found)
 }
@@ -104,7 +130,7 @@ func snapshotTable(w io.Writer, found []backup.Snapshot) error {
 	for i := range found {
 		s := &found[i]
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s", s.ID.Short(), localTime(s.Started), display(s.Filer.Name),
-			display(s.Shard.Name), s.Number, s.State, humanize.Comma(s.Counts.Files), size(s.Counts.Bytes), size(s.Counts.StoredBytes),
+			display(s.Shard.Name), s.Number, stateText(s), humanize.Comma(s.Counts.Files), size(s.Counts.Bytes), size(s.Counts.StoredBytes),
 			s.Counts.Errors, display(strings.Join(s.Tags, ",")))
 		if other {
 			fmt.Fprint(t, "\t"+display(takenFrom(s)))
@@ -255,7 +281,10 @@ func (a *app) describe(s *backup.Snapshot) error {
 		row("root", "%s", display(s.Root.String()))
 	}
 	row("number", "%d, compared with %d", s.Number, s.Base)
-	row("state", "%s", s.State)
+	row("state", "%s", stateText(s))
+	if s.Bad != "" {
+		row("bad", "%s", display(s.Bad))
+	}
 	if s.Reason != "" {
 		row("reason", "%s", display(s.Reason))
 	}

@@ -93,7 +93,7 @@ var badFlags = map[string]string{
 	"schedule": "now and then", "time-zone": "Middle/Earth", "jitter": "much", "window": "some day", "recovery-point": "soon",
 	"keep-last": "-1", "keep-hourly": "-1", "keep-daily": "-1", "keep-weekly": "-1", "keep-monthly": "-1", "keep-yearly": "-1", "keep-within": "long",
 	"as": "king", "timeout": "long", "nats": "a b", "postgres": "b c", "days": "0", "name": "A B", "store-kind": "tape", "store-endpoint": "ftp://x",
-	"stat-rate": "fast", "store-region": "", "signer": "me",
+	"stat-rate": "fast", "reason": "", "file": "", "store-region": "", "signer": "me",
 }
 
 // requiredFlags are those without which a command looks at no other.
@@ -108,7 +108,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
-	for _, args := range [][]string{{"init"}, {"filer", "add", "/x"}, {"shard", "add", "/x", "/x"}} {
+	for _, args := range [][]string{{"init"}, {"filer", "add", "x"}, {"shard", "add", "x", "x", "--source", "/x"}} {
 		if status, _, stderr := runHere(t, env, args...); status != 0 {
 			t.Fatalf("%q: status %d, %s", args, status, stderr)
 		}
@@ -134,8 +134,10 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 				case word == "--target":
 				case strings.HasPrefix(word, "SNAPSHOT"):
 					args = append(args, "latest")
-				case strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" && word != "DIR" || word == "DIR" && args[0] == "deploy":
+				case word == "DIR" && args[0] == "deploy":
 					args = append(args, "/x")
+				case strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" && word != "DIR":
+					args = append(args, "x")
 				}
 			}
 			args = append(append(args, requiredFlags[cmd.CommandPath()]...), "--"+f.Name+"="+bad)

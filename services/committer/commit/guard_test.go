@@ -101,3 +101,31 @@ func TestGuardGoesByTheLastGoodSnapshot(t *testing.T) {
 		}
 	}
 }
+
+// What an operator has marked as bad is not what the next snapshot is compared with either, so that a loss does not become what is usual.
+func TestGuardPassesOverBadSnapshots(t *testing.T) {
+	f := newFixture(t)
+	s := f.service(f.idx, Options{})
+	made := func(files int64, request backup.Snapshot) backup.Snapshot {
+		snap := value(f.idx.BeginSnapshot(f.ctx, f.shard.ID, request, time.Now()))(f)
+		task := f.claimTask()
+		slice := sliceOf(&task)
+		slice.Counts, slice.Pages = backup.Counts{Files: files}, []backup.PageVersion{pageOf("", fmt.Sprint(snap.Number))}
+		f.apply(index.Result{Slice: slice})
+		f.must(s.finish(f.ctx, snap.ID))
+		return f.snapshot(snap.ID)
+	}
+	made(1000, backup.Snapshot{})
+	shrunk := made(100, backup.Snapshot{AllowShrink: true})
+	f.must(f.idx.SetBad(f.ctx, shrunk.ID, "half of it was not mounted"))
+	if got := made(100, backup.Snapshot{}); got.State != backup.Failed || !strings.Contains(got.Reason, "100, after 1000 in number 1") {
+		t.Errorf("as small as the bad one: %s (%s), want failed, compared with number 1", got.State, got.Reason)
+	}
+	if got := made(990, backup.Snapshot{}); got.State != backup.Committed {
+		t.Errorf("as large as the good one: %s (%s)", got.State, got.Reason)
+	}
+	f.must(f.idx.SetBad(f.ctx, shrunk.ID, ""))
+	if got := made(900, backup.Snapshot{}); got.State != backup.Committed {
+		t.Errorf("the mark of an older one was taken back: %s (%s)", got.State, got.Reason)
+	}
+}

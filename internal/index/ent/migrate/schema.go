@@ -263,6 +263,7 @@ var (
 		{Name: "base_id", Type: field.TypeUUID, Nullable: true},
 		{Name: "state", Type: field.TypeString},
 		{Name: "reason", Type: field.TypeString, Default: ""},
+		{Name: "bad", Type: field.TypeString, Default: ""},
 		{Name: "started", Type: field.TypeTime},
 		{Name: "sort_time", Type: field.TypeTime},
 		{Name: "committed", Type: field.TypeTime, Nullable: true},
@@ -319,7 +320,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "snapshots_shards_snapshots",
-				Columns:    []*schema.Column{SnapshotsColumns[53]},
+				Columns:    []*schema.Column{SnapshotsColumns[54]},
 				RefColumns: []*schema.Column{ShardsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -328,12 +329,12 @@ var (
 			{
 				Name:    "snapshot_shard_id_number",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[53], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[54], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_running",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[53]},
+				Columns: []*schema.Column{SnapshotsColumns[54]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "state = 'running'",
 				},
@@ -349,7 +350,7 @@ var (
 			{
 				Name:    "snapshot_unrecorded",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "ended IS NOT NULL AND NOT recorded",
 				},
@@ -357,17 +358,17 @@ var (
 			{
 				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2], SnapshotsColumns[1]},
+				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2], SnapshotsColumns[1]},
 			},
 			{
 				Name:    "snapshot_filer_id_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_state_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[8], SnapshotsColumns[53], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
 			},
 		},
 	}

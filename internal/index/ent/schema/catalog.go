@@ -83,7 +83,7 @@ func (Shard) Fields() []ent.Field {
 		field.String("pattern").Default(""),
 		field.JSON("selection", backup.Selection{}).Optional(),
 		field.Bool("retired").Default(false),
-		// The newest committed snapshot, so that a list of shards does not look for it; Commit keeps it.
+		// The newest committed snapshot that is not bad, so that a list of shards does not look for it; Commit and SetBad keep it.
 		field.UUID("last_good", uuid.UUID{}).Optional().Nillable(),
 		field.Int64("last_good_number").Default(0),
 		field.Time("last_good_started").Optional().Nillable(),
@@ -157,6 +157,8 @@ func (Snapshot) Fields() []ent.Field {
 		field.UUID("base_id", uuid.UUID{}).Optional().Nillable(),
 		field.String("state"),
 		field.String("reason").Default(""),
+		// Why an operator does not want it to count as good; empty: it does.
+		field.String("bad").Default(""),
 		field.Time("started"),
 		// What lists go by: when it was started, or, where the clock went back, the sort_time of the shard's snapshot
 		// before it. So whatever has the larger number is never the older one.

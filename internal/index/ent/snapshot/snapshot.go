@@ -26,6 +26,8 @@ const (
 	FieldState = "state"
 	// FieldReason holds the string denoting the reason field in the database.
 	FieldReason = "reason"
+	// FieldBad holds the string denoting the bad field in the database.
+	FieldBad = "bad"
 	// FieldStarted holds the string denoting the started field in the database.
 	FieldStarted = "started"
 	// FieldSortTime holds the string denoting the sort_time field in the database.
@@ -168,6 +170,7 @@ var Columns = []string{
 	FieldBaseID,
 	FieldState,
 	FieldReason,
+	FieldBad,
 	FieldStarted,
 	FieldSortTime,
 	FieldCommitted,
@@ -233,6 +236,8 @@ var (
 	DefaultBase int64
 	// DefaultReason holds the default value on creation for the "reason" field.
 	DefaultReason string
+	// DefaultBad holds the default value on creation for the "bad" field.
+	DefaultBad string
 	// DefaultSource holds the default value on creation for the "source" field.
 	DefaultSource string
 	// DefaultRoot holds the default value on creation for the "root" field.
@@ -352,6 +357,11 @@ func ByState(opts ...sql.OrderTermOption) OrderOption {
 // ByReason orders the results by the reason field.
 func ByReason(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldReason, opts...).ToFunc()
+}
+
+// ByBad orders the results by the bad field.
+func ByBad(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldBad, opts...).ToFunc()
 }
 
 // ByStarted orders the results by the started field.

@@ -91,6 +91,11 @@ func Reason(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldReason, v))
 }
 
+// Bad applies equality check predicate on the "bad" field. It's identical to BadEQ.
+func Bad(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBad, v))
+}
+
 // Started applies equality check predicate on the "started" field. It's identical to StartedEQ.
 func Started(v time.Time) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldStarted, v))
@@ -629,6 +634,71 @@ func ReasonEqualFold(v string) predicate.Snapshot {
 // ReasonContainsFold applies the ContainsFold predicate on the "reason" field.
 func ReasonContainsFold(v string) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldContainsFold(FieldReason, v))
+}
+
+// BadEQ applies the EQ predicate on the "bad" field.
+func BadEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBad, v))
+}
+
+// BadNEQ applies the NEQ predicate on the "bad" field.
+func BadNEQ(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldBad, v))
+}
+
+// BadIn applies the In predicate on the "bad" field.
+func BadIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldBad, vs...))
+}
+
+// BadNotIn applies the NotIn predicate on the "bad" field.
+func BadNotIn(vs ...string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldBad, vs...))
+}
+
+// BadGT applies the GT predicate on the "bad" field.
+func BadGT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldBad, v))
+}
+
+// BadGTE applies the GTE predicate on the "bad" field.
+func BadGTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldBad, v))
+}
+
+// BadLT applies the LT predicate on the "bad" field.
+func BadLT(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldBad, v))
+}
+
+// BadLTE applies the LTE predicate on the "bad" field.
+func BadLTE(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldBad, v))
+}
+
+// BadContains applies the Contains predicate on the "bad" field.
+func BadContains(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContains(FieldBad, v))
+}
+
+// BadHasPrefix applies the HasPrefix predicate on the "bad" field.
+func BadHasPrefix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasPrefix(FieldBad, v))
+}
+
+// BadHasSuffix applies the HasSuffix predicate on the "bad" field.
+func BadHasSuffix(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldHasSuffix(FieldBad, v))
+}
+
+// BadEqualFold applies the EqualFold predicate on the "bad" field.
+func BadEqualFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEqualFold(FieldBad, v))
+}
+
+// BadContainsFold applies the ContainsFold predicate on the "bad" field.
+func BadContainsFold(v string) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldContainsFold(FieldBad, v))
 }
 
 // StartedEQ applies the EQ predicate on the "started" field.

@@ -1,0 +1,60 @@
+package entindex
+
+import (
+	"context"
+	"fmt"
+
+	entsql "entgo.io/ent/dialect/sql"
+	"github.com/google/uuid"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
+)
+
+// SetBad implements index.Catalog. The shard's row is the lock, which a commit of the shard waits for as well.
+func (x *Index) SetBad(ctx context.Context, id backup.SnapshotID, reason string) error {
+	if len(reason) > maxErrorBytes || !isText(reason) {
+		return invalid("reason of %d bytes, or not UTF-8", len(reason))
+	}
+	found, err := x.Snapshot(ctx, id)
+	if err != nil {
+		return err
+	}
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		of, err := tx.lockShard(ctx, found.Shard.ID)
+		if err != nil {
+			return err
+		}
+		n, err := tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(id)), snapshot.State(string(backup.Committed))).SetBad(reason).Save(ctx)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return fmt.Errorf("committed snapshot %s: %w", id, backup.ErrNotFound)
+		}
+		return tx.findLastGood(ctx, of)
+	})
+}
+
+// findLastGood makes the newest good snapshot of a shard its last good one. If that is another one now, the shard is
+// planned again: its deadline was that of a snapshot that does not count.
+func (tx *Tx) findLastGood(ctx context.Context, of *ent.Shard) error {
+	good, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed)), snapshot.Bad("")).
+		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
+		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldStarted, snapshot.FieldFiles, snapshot.FieldBytes).All(ctx)
+	if err != nil {
+		return err
+	}
+	update := tx.Shard.UpdateOneID(of.ID).SetDue(0).SetDeadline(0)
+	switch {
+	case len(good) == 0:
+		update.ClearLastGood().ClearLastGoodStarted().SetLastGoodNumber(0).SetLastGoodFiles(0).SetLastGoodBytes(0)
+	case of.LastGood != nil && *of.LastGood == good[0].ID:
+		return nil
+	default:
+		s := good[0]
+		update.SetLastGood(s.ID).SetLastGoodNumber(s.Number).SetLastGoodStarted(s.Started).SetLastGoodFiles(s.Files).SetLastGoodBytes(s.Bytes)
+	}
+	return update.Exec(ctx)
+}

@@ -1,0 +1,53 @@
+package policy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// minEvery is the least time between two occurrences of "@every": cron's grain.
+const minEvery = time.Minute
+
+// Check is Parse for a policy that an operator makes or changes: it also refuses what can be followed and makes no sense.
+// (Parse does not: a policy that an earlier version has accepted is still followed.) notes say what may not be meant.
+func Check(p backup.Policy) (notes []string, err error) {
+	s, err := Parse(p)
+	if err != nil {
+		return nil, err
+	}
+	shortest, longest := s.intervals()
+	if shortest < minEvery {
+		return nil, fmt.Errorf("schedule %q comes every %v: want one minute or more: %w", p.Schedule, shortest, backup.ErrInvalid)
+	}
+	switch point := p.RecoveryPoint; {
+	case point == 0:
+	case point < shortest:
+		return nil, fmt.Errorf("recovery point %v is shorter than the schedule's interval of %v, so that every shard would be overdue before it is due again: "+
+			"make the recovery point longer, or back up more often: %w", point, shortest, backup.ErrInvalid)
+	case point <= longest:
+		notes = append(notes, fmt.Sprintf("the schedule leaves up to %v between two backups, and the recovery point is %v: shards will be overdue until the next backup has ended", longest, point))
+	}
+	return notes, nil
+}
+
+// intervals returns the shortest and the longest time between two occurrences that follow one another: of the first
+// few thousand, or of some years where they are rare.
+func (s *Schedule) intervals() (shortest, longest time.Duration) {
+	const most, least, days = 5000, 3, 800
+	at := s.Next(0, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	end := at.AddDate(0, 0, days)
+	for n := 0; n < most && (n < least || at.Before(end)); n++ {
+		next := s.Next(0, at)
+		if next.IsZero() {
+			break
+		}
+		gap := next.Sub(at)
+		if shortest == 0 || gap < shortest {
+			shortest = gap
+		}
+		longest, at = max(longest, gap), next
+	}
+	return shortest, longest
+}

@@ -1,0 +1,10 @@
+-- Snapshots that an operator has marked as bad, and why. Binaries of version 2 can work with it: to them all snapshots are good.
+
+-- +goose Up
+SET LOCAL lock_timeout = '5s';
+INSERT INTO schema_versions (version, oldest) VALUES (5, 2);
+ALTER TABLE "snapshots" ADD COLUMN "bad" character varying NOT NULL DEFAULT '';
+
+-- +goose Down
+ALTER TABLE "snapshots" DROP COLUMN "bad";
+DELETE FROM schema_versions WHERE version = 5;

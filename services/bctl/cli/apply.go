@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/index"
+)
+
+type applyCommand struct {
+	app           *app
+	file          string
+	dryRun, prune bool
+}
+
+func newApply(a *app) *cobra.Command {
+	c := &applyCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Make filers, shards and policies what a file declares",
+		Long: `Reads a file that declares filers with their shards, and policies, and changes
+what differs: what is missing is registered, and every setting of what is there
+becomes that of the file. What the file leaves out of a filer, shard or policy
+has its default. Applied again, the file changes nothing.
+
+What the file does not name stays as it is, unless --prune is given: then other
+filers and shards are retired, and other policies removed. Snapshots stay.
+
+The whole file is checked before anything is changed. bctl export prints what
+is there as such a file.`,
+		Example: `  bctl apply -f fleet.yaml --dry-run
+  bctl apply -f fleet.yaml
+  bctl apply -f fleet.yaml --prune --dry-run
+  bctl export | bctl apply -f - --config other.yaml`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
+	}
+	cmd.Flags().StringVarP(&c.file, "file", "f", "", "`FILE` that declares the fleet, YAML; -: standard input")
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only say what would be changed")
+	cmd.Flags().BoolVar(&c.prune, "prune", false, "retire filers and shards, and remove policies, that are not in the file")
+	return cmd
+}
+
+func (c *applyCommand) run(cmd *cobra.Command) error {
+	file, err := c.read(cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	if c.prune && len(file.filers) == 0 {
+		return usage("%s declares no filer, and --prune would retire all: if that is meant, bctl filer rm does it", file.name)
+	}
+	to := toWrite
+	if c.dryRun {
+		to = toRead
+	}
+	ctx := cmd.Context()
+	return c.app.withIndex(ctx, to, func(i index.Index) error {
+		p := &applyPlan{app: c.app, file: file, prune: c.prune}
+		if err := p.compare(ctx, i); err != nil {
+			return err
+		}
+		if err := c.carryOut(ctx, i, p); err != nil || c.dryRun {
+			return err
+		}
+		for site := range p.sites {
+			c.app.noteSite(ctx, site)
+		}
+		for _, filer := range slices.Sorted(maps.Keys(p.looked)) {
+			if err := c.app.noteNested(ctx, i, filer, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (c *applyCommand) read(stdin io.Reader) (*fleetFile, error) {
+	name := c.file
+	var data []byte
+	var err error
+	switch name {
+	case "":
+		return nil, usage("say which file declares the fleet, with -f FILE (bctl export prints one)")
+	case "-":
+		name = "standard input"
+		data, err = io.ReadAll(stdin)
+	default:
+		data, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("declaration of the fleet: %w", err)
+	}
+	return readFleet(name, data)
+}
+
+// carryOut makes the changes, in their order, and prints each when it is made. The first that fails ends it: what was
+// made stays, and the same file brings the rest.
+func (c *applyCommand) carryOut(ctx context.Context, i index.Index, p *applyPlan) error {
+	done := appliedJSON{Type: "summary", DryRun: c.dryRun, Unchanged: p.unchanged}
+	for n := range p.changes {
+		change := &p.changes[n]
+		if !c.dryRun {
+			if err := change.do(ctx, i); err != nil {
+				return fmt.Errorf("%s: %w", change, wrongSetting(err))
+			}
+		}
+		switch change.action {
+		case "add":
+			done.Added++
+		case "change":
+			done.Changed++
+		default:
+			done.Retired++
+		}
+		if err := c.tell(change); err != nil {
+			return err
+		}
+	}
+	if c.app.json {
+		return c.app.print(done)
+	}
+	format := "%d added, %d changed, %d retired, %d already as declared\n"
+	if c.dryRun {
+		format = "%d to add, %d to change, %d to retire, %d already as declared; this was a dry run, and nothing was changed\n"
+	}
+	_, err := fmt.Fprintf(c.app.out, format, done.Added, done.Changed, done.Retired, done.Unchanged)
+	return err
+}
+
+// A fleetChange is one that makes what is registered what is declared.
+type fleetChange struct {
+	action               string // add, change, retire (a filer or shard) or remove (a policy)
+	filer, shard, policy string
+	shards               []string // that are retired with their filer
+	settings             []setting
+	do                   func(ctx context.Context, i index.Index) error
+}
+
+func (c *fleetChange) String() string {
+	switch {
+	case c.policy != "":
+		return "policy " + display(c.policy)
+	case c.shard != "":
+		return "shard " + display(c.shard) + " of " + display(c.filer)
+	}
+	return "filer " + display(c.filer)
+}
+
+// appliedJSON is the last line of apply.
+type appliedJSON struct {
+	Type      string `json:"type"` // summary
+	DryRun    bool   `json:"dry_run"`
+	Added     int    `json:"added"`
+	Changed   int    `json:"changed"`
+	Retired   int    `json:"retired"` // or removed
+	Unchanged int    `json:"unchanged"`
+}
+
+// changeJSON is a line of apply.
+type changeJSON struct {
+	Type     string                 `json:"type"` // change
+	DryRun   bool                   `json:"dry_run"`
+	Action   string                 `json:"action"`
+	Filer    string                 `json:"filer,omitempty"`
+	Shard    string                 `json:"shard,omitempty"`
+	Policy   string                 `json:"policy,omitempty"`
+	Shards   []string               `json:"shards,omitempty"`
+	Settings map[string]settingJSON `json:"settings,omitempty"`
+}
+
+type settingJSON struct {
+	From any `json:"from"` // null: the default
+	To   any `json:"to"`
+}
+
+func (c *applyCommand) tell(change *fleetChange) error {
+	if c.app.json {
+		j := changeJSON{
+			Type: "change", DryRun: c.dryRun, Action: change.action, Filer: change.filer, Shard: change.shard, Policy: change.policy, Shards: change.shards,
+		}
+		for _, s := range change.settings {
+			if j.Settings == nil {
+				j.Settings = map[string]settingJSON{}
+			}
+			j.Settings[s.name] = settingJSON{s.from, s.to}
+		}
+		return c.app.print(j)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %v", change.action, change)
+	if len(change.shards) > 0 {
+		fmt.Fprintf(&b, ", with %s", counted(len(change.shards), "shard"))
+		for _, name := range change.shards {
+			fmt.Fprintf(&b, "\n    %s", display(name))
+		}
+	}
+	for _, s := range change.settings {
+		if change.action == "add" {
+			fmt.Fprintf(&b, "\n    %s: %s", s.name, compact(s.to))
+		} else {
+			fmt.Fprintf(&b, "\n    %s: %s -> %s", s.name, compact(s.from), compact(s.to))
+		}
+	}
+	_, err := fmt.Fprintln(c.app.out, b.String())
+	return err
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// An applyPlan is what has to be changed for a file to be true.
+type applyPlan struct {
+	app       *app
+	file      *fleetFile
+	prune     bool
+	changes   []fleetChange
+	unchanged int
+	sites     map[string]bool // of filers that are new there
+	looked    map[string]bool // filers whose shards are to change
+}
+
+// compare compares what is declared with what there is. Filers come before their shards, and what is retired comes last.
+func (p *applyPlan) compare(ctx context.Context, i index.Catalog) error {
+	p.sites, p.looked = map[string]bool{}, map[string]bool{}
+	filers, err := i.ListFilers(ctx, index.FilerFilter{Retired: true})
+	if err != nil {
+		return err
+	}
+	list, err := i.ListShards(ctx, index.ShardFilter{})
+	if err != nil {
+		return err
+	}
+	policies, err := i.ListPolicies(ctx)
+	if err != nil {
+		return err
+	}
+	shards := map[string][]backup.Shard{}
+	for n := range list {
+		shards[list[n].Filer.Name] = append(shards[list[n].Filer.Name], list[n].Shard)
+	}
+	for n := range p.file.filers {
+		w := &p.file.filers[n]
+		if err := p.filer(w, filers); err != nil {
+			return err
+		}
+		for _, s := range w.shards {
+			if err := p.shard(w.Name, s, shards[w.Name]); err != nil {
+				return err
+			}
+		}
+	}
+	for n := range p.file.policies {
+		if err := p.policy(&p.file.policies[n], policies); err != nil {
+			return err
+		}
+	}
+	if p.prune {
+		p.retire(filers, shards, policies)
+	}
+	return nil
+}
+
+// add notes a change, unless nothing differs.
+func (p *applyPlan) add(c fleetChange, from, to any) error {
+	var err error
+	if c.settings, err = changed(from, to); err != nil {
+		return err
+	}
+	if c.action == "change" && len(c.settings) == 0 {
+		p.unchanged++
+		return nil
+	}
+	p.changes = append(p.changes, c)
+	return nil
+}
+
+func (p *applyPlan) filer(w *wantedFiler, filers []index.FilerStatus) error {
+	want := w.Filer
+	at := slices.IndexFunc(filers, func(f index.FilerStatus) bool { return f.Name == w.Name })
+	if at < 0 {
+		if err := backup.CheckPlainName("filer", w.Name); err != nil {
+			return p.file.wrong(w.line, "%v", wrongSetting(err))
+		}
+	}
+	if at < 0 || filers[at].Retired {
+		p.sites[want.Site] = true
+		return p.add(fleetChange{action: "add", filer: want.Name, do: func(ctx context.Context, i index.Index) error {
+			_, err := i.AddFiler(ctx, want)
+			return err
+		}}, declaredFiler{}, declareFiler(&want))
+	}
+	was := filers[at].Filer
+	want.ID = was.ID
+	if want.Site != was.Site {
+		p.sites[want.Site] = true
+	}
+	return p.add(fleetChange{action: "change", filer: want.Name, do: func(ctx context.Context, i index.Index) error {
+		return i.SetFiler(ctx, want)
+	}}, declareFiler(&was), declareFiler(&want))
+}
+
+func (p *applyPlan) shard(filer string, want backup.Shard, of []backup.Shard) error {
+	before := len(p.changes)
+	defer func() {
+		if len(p.changes) > before {
+			p.looked[filer] = true
+		}
+	}()
+	at := slices.IndexFunc(of, func(s backup.Shard) bool { return s.Name == want.Name })
+	if at < 0 {
+		return p.add(fleetChange{action: "add", filer: filer, shard: want.Name, do: func(ctx context.Context, i index.Index) error {
+			f, err := findFiler(ctx, i, filer) // which a change before this one may have made
+			if err != nil {
+				return err
+			}
+			want.Filer = f.ID
+			_, err = i.AddShard(ctx, want)
+			return err
+		}}, declaredShard{}, declareShard(&want))
+	}
+	want.ID = of[at].ID
+	return p.add(fleetChange{action: "change", filer: filer, shard: want.Name, do: func(ctx context.Context, i index.Index) error {
+		return i.SetShard(ctx, want)
+	}}, declareShard(&of[at]), declareShard(&want))
+}
+
+func (p *applyPlan) policy(w *wantedPolicy, policies []backup.Policy) error {
+	want, was, action := w.Policy, backup.Policy{}, "add"
+	if at := slices.IndexFunc(policies, func(x backup.Policy) bool { return x.Name == w.Name }); at >= 0 {
+		was, action = policies[at], "change"
+	}
+	if err := p.app.checkPolicy(want, was); err != nil {
+		return p.file.wrong(w.line, "policy %s: %v", display(w.Name), err)
+	}
+	var from declaredPolicy
+	if action == "change" {
+		from = declarePolicy(&was)
+	}
+	return p.add(fleetChange{action: action, policy: want.Name, do: func(ctx context.Context, i index.Index) error {
+		_, err := i.SetPolicy(ctx, want)
+		return err
+	}}, from, declarePolicy(&want))
+}
+
+// retire notes what the file does not have.
+func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]backup.Shard, policies []backup.Policy) {
+	for n := range policies {
+		name := policies[n].Name
+		if !slices.ContainsFunc(p.file.policies, func(w wantedPolicy) bool { return w.Name == name }) {
+			p.changes = append(p.changes, fleetChange{action: "remove", policy: name, do: func(ctx context.Context, i index.Index) error {
+				return i.RemovePolicy(ctx, name)
+			}})
+		}
+	}
+	for n := range filers {
+		f := &filers[n]
+		id := f.ID
+		if f.Retired {
+			continue
+		}
+		if !p.file.has(f.Name, "") {
+			c := fleetChange{action: "retire", filer: f.Name, do: func(ctx context.Context, i index.Index) error { return busy(i.RetireFiler(ctx, id)) }}
+			for _, s := range shards[f.Name] {
+				c.shards = append(c.shards, s.Name)
+			}
+			p.changes = append(p.changes, c)
+			continue
+		}
+		for _, s := range shards[f.Name] {
+			if !p.file.has(f.Name, s.Name) {
+				p.changes = append(p.changes, fleetChange{action: "retire", filer: f.Name, shard: s.Name, do: func(ctx context.Context, i index.Index) error {
+					return busy(i.RetireShard(ctx, s.ID))
+				}})
+			}
+		}
+	}
+}
+
+// busy says what to do where what is to be retired is being backed up.
+func busy(err error) error {
+	if errors.Is(err, backup.ErrRunning) {
+		return fmt.Errorf("it is being backed up (bctl cancel ends that, bctl status shows how far it is): %w", backup.ErrRunning)
+	}
+	return err
+}

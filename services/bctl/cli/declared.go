@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/source/posix"
+)
+
+// A declaredFleet is the file of bctl apply, and what bctl export prints. What it leaves out has its default.
+type declaredFleet struct {
+	Filers   []declaredFiler  `yaml:"filers"`
+	Policies []declaredPolicy `yaml:"policies"`
+}
+
+type declaredFiler struct {
+	Name        string             `yaml:"name"`
+	Site        string             `yaml:"site,omitempty"`
+	Labels      map[string]string  `yaml:"labels,omitempty"`
+	WalkTasks   int                `yaml:"walk_tasks,omitempty"`
+	ReadBatches int                `yaml:"read_batches,omitempty"`
+	ReadRate    declaredSize       `yaml:"read_rate,omitempty"`
+	Compare     string             `yaml:"compare,omitempty"`
+	Exclusions  declaredExclusions `yaml:",inline"`
+	Shards      []declaredShard    `yaml:"shards,omitempty"`
+}
+
+type declaredShard struct {
+	Name       string             `yaml:"name"`
+	Source     string             `yaml:"source,omitempty"`
+	Snapshots  string             `yaml:"snapshots,omitempty"`
+	Exclusions declaredExclusions `yaml:",inline"`
+}
+
+type declaredPolicy struct {
+	Name          string             `yaml:"name"`
+	Labels        map[string]string  `yaml:"labels,omitempty"`
+	Paused        bool               `yaml:"paused,omitempty"`
+	Schedule      string             `yaml:"schedule"`
+	TimeZone      string             `yaml:"time_zone,omitempty"`
+	Jitter        declaredTime       `yaml:"jitter,omitempty"`
+	Windows       []string           `yaml:"windows,omitempty"`
+	RecoveryPoint declaredTime       `yaml:"recovery_point,omitempty"`
+	Keep          declaredKeep       `yaml:"keep,omitempty"`
+	Exclusions    declaredExclusions `yaml:",inline"`
+}
+
+type declaredKeep struct {
+	Last    int          `yaml:"last,omitempty"`
+	Hourly  int          `yaml:"hourly,omitempty"`
+	Daily   int          `yaml:"daily,omitempty"`
+	Weekly  int          `yaml:"weekly,omitempty"`
+	Monthly int          `yaml:"monthly,omitempty"`
+	Yearly  int          `yaml:"yearly,omitempty"`
+	Within  declaredTime `yaml:"within,omitempty"`
+}
+
+type declaredExclusions struct {
+	Exclude           []string     `yaml:"exclude,omitempty"`
+	ExcludeIfPresent  []string     `yaml:"exclude_if_present,omitempty"`
+	OneFileSystem     bool         `yaml:"one_file_system,omitempty"`
+	ExcludeLargerThan declaredSize `yaml:"exclude_larger_than,omitempty"`
+}
+
+// A declaredSize is a number of bytes, written as on the command line: 200MB.
+type declaredSize int64
+
+func (s *declaredSize) UnmarshalYAML(n *yaml.Node) error {
+	bytes, err := parseSize(strings.TrimSuffix(n.Value, "/s"))
+	if err != nil || n.Kind != yaml.ScalarNode {
+		return &lineError{n.Line, strconv.Quote(n.Value) + " is not a size (500MB, 2GiB)"}
+	}
+	*s = declaredSize(bytes)
+	return nil
+}
+
+// MarshalYAML writes the size with the largest unit of which it is a whole number.
+func (s declaredSize) MarshalYAML() (any, error) {
+	for _, unit := range []struct {
+		bytes int64
+		name  string
+	}{{1e12, "TB"}, {1 << 40, "TiB"}, {1e9, "GB"}, {1 << 30, "GiB"}, {1e6, "MB"}, {1 << 20, "MiB"}, {1e3, "KB"}, {1 << 10, "KiB"}} {
+		if n := int64(s); n%unit.bytes == 0 {
+			return strconv.FormatInt(n/unit.bytes, 10) + unit.name, nil
+		}
+	}
+	return int64(s), nil
+}
+
+// A declaredTime is a duration, written as on the command line: 90m, 26h, 8d.
+type declaredTime time.Duration
+
+func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
+	d, err := parseTime(n.Value)
+	if err != nil || n.Kind != yaml.ScalarNode {
+		return &lineError{n.Line, strconv.Quote(n.Value) + " is not a time (90m, 26h, 8d)"}
+	}
+	*t = declaredTime(d)
+	return nil
+}
+
+// MarshalYAML writes what UnmarshalYAML reads.
+func (t declaredTime) MarshalYAML() (any, error) { return timeText(time.Duration(t)), nil }
+
+// A lineError is about one line of the file.
+type lineError struct {
+	line int
+	text string
+}
+
+func (e *lineError) Error() string { return e.text }
+
+func declareExclusions(s *backup.Selection) declaredExclusions {
+	return declaredExclusions{s.Exclude, s.ExcludeIfPresent, s.OneFileSystem, declaredSize(s.ExcludeLargerBytes)}
+}
+
+func (d *declaredExclusions) selection() backup.Selection {
+	return backup.Selection{
+		Exclude: d.Exclude, ExcludeIfPresent: d.ExcludeIfPresent, OneFileSystem: d.OneFileSystem, ExcludeLargerBytes: int64(d.ExcludeLargerThan),
+	}
+}
+
+// declareFiler is the declaration of a filer, without its shards; what is a default is left out.
+func declareFiler(f *backup.Filer) declaredFiler {
+	d := declaredFiler{
+		Name: f.Name, Site: f.Site, Labels: f.Labels, WalkTasks: f.Limits.WalkTasks, ReadBatches: f.Limits.ReadBatches,
+		ReadRate: declaredSize(f.Limits.ReadBytesPerSecond), Exclusions: declareExclusions(&f.Selection),
+	}
+	if d.Site == backup.DefaultSite {
+		d.Site = ""
+	}
+	if f.Compare.OrAll() != backup.CompareAll {
+		d.Compare = f.Compare.String()
+	}
+	return d
+}
+
+func declareShard(s *backup.Shard) declaredShard {
+	d := declaredShard{Name: s.Name, Source: s.Source, Snapshots: s.Snapshots, Exclusions: declareExclusions(&s.Selection)}
+	if path, err := posix.Path(s.Source); err == nil && sourceURL(path) == s.Source {
+		d.Source = path
+		if path == s.Name && filepath.Clean(path) == path {
+			d.Source = ""
+		}
+	}
+	return d
+}
+
+func declarePolicy(p *backup.Policy) declaredPolicy {
+	r := &p.Retention
+	d := declaredPolicy{
+		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, Jitter: declaredTime(p.Jitter),
+		Windows: p.Windows, RecoveryPoint: declaredTime(p.RecoveryPoint), Exclusions: declareExclusions(&p.Selection),
+		Keep: declaredKeep{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, declaredTime(r.Within)},
+	}
+	if d.TimeZone == "UTC" {
+		d.TimeZone = ""
+	}
+	return d
+}
+
+// policy is the policy that is declared; Parse and Check of package policy say whether it makes sense.
+func (d *declaredPolicy) policy() backup.Policy {
+	k := &d.Keep
+	return backup.Policy{
+		Name: d.Name, Labels: d.Labels, Paused: d.Paused, Schedule: d.Schedule, TimeZone: d.TimeZone, Jitter: time.Duration(d.Jitter),
+		Windows: notEmpty(d.Windows), RecoveryPoint: time.Duration(d.RecoveryPoint), Selection: d.Exclusions.selection(),
+		Retention: backup.Retention{
+			Last: k.Last, Hourly: k.Hourly, Daily: k.Daily, Weekly: k.Weekly, Monthly: k.Monthly, Yearly: k.Yearly, Within: time.Duration(k.Within),
+		},
+	}
+}
+
+// A setting is one of what is declared of a filer, shard or policy.
+type setting struct {
+	name string
+	from any // nil: the default
+	to   any
+}
+
+// settingsOf returns the settings of a declaration that are not defaults, by name, and the names in their order. Shards are no setting of a filer.
+func settingsOf(declared any) (of map[string]any, names []string, err error) {
+	var node yaml.Node
+	if err := node.Encode(declared); err != nil {
+		return nil, nil, err
+	}
+	of = map[string]any{}
+	for n := 0; n+1 < len(node.Content); n += 2 {
+		name := node.Content[n].Value
+		if name == "name" || name == "shards" {
+			continue
+		}
+		var value any
+		if err := node.Content[n+1].Decode(&value); err != nil {
+			return nil, nil, err
+		}
+		of[name], names = value, append(names, name)
+	}
+	return of, names, nil
+}
+
+// changed returns the settings in which two declarations differ.
+func changed(from, to any) ([]setting, error) {
+	was, wasNames, err := settingsOf(from)
+	if err != nil {
+		return nil, err
+	}
+	is, names, err := settingsOf(to)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range wasNames {
+		if _, ok := is[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	var list []setting
+	for _, name := range names {
+		if compact(was[name]) != compact(is[name]) {
+			list = append(list, setting{name, was[name], is[name]})
+		}
+	}
+	return list, nil
+}
+
+// compact is a value in one line; that of a default is "default".
+func compact(value any) string {
+	if value == nil {
+		return "default"
+	}
+	if text, ok := value.(string); ok {
+		return display(text)
+	}
+	text, _ := json.Marshal(value) // it is of texts, numbers, lists and maps of these
+	return string(text)
+}

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// wantSet fails for a field that is zero, and is not one that no file declares: whoever adds a field to a filer, shard or
+// policy finds here that bctl apply and bctl export have to know of it.
+func wantSet(t *testing.T, v any, not ...string) {
+	t.Helper()
+	for i := range reflect.TypeOf(v).NumField() {
+		name := reflect.TypeOf(v).Field(i).Name
+		if zero := reflect.ValueOf(v).Field(i).IsZero(); zero != slices.Contains(not, name) {
+			t.Errorf("%T.%s: not set %t", v, name, zero)
+		}
+	}
+}
+
+// What is declared is read as what it was, in all settings.
+func TestDeclarationsLoseNothing(t *testing.T) {
+	all := backup.Selection{Exclude: []string{"*.tmp", "!keep.tmp", "a: b", "yes"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 3 << 30}
+	filer := backup.Filer{
+		Name: "nas1", Site: "oslo", Limits: backup.Limits{WalkTasks: 1, ReadBatches: 2, ReadBytesPerSecond: 1234567}, Compare: backup.CompareMtime,
+		Selection: all, Labels: map[string]string{"env": "prod", "on": "true", "n": "007"},
+	}
+	shard := backup.Shard{Name: "ünïcode", Source: "posix:///srv/a%20b", Snapshots: ".snapshot/hourly.*", Selection: all}
+	policy := backup.Policy{
+		Name: "nightly", Labels: filer.Labels, Paused: true, Schedule: "30 1 * * *", TimeZone: "Europe/Berlin", Jitter: 90 * time.Minute,
+		Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 30 * time.Hour, Selection: all,
+		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: 36 * time.Hour},
+	}
+	wantSet(t, all)
+	wantSet(t, filer, "ID", "Retired")
+	wantSet(t, filer.Limits)
+	wantSet(t, shard, "ID", "Key", "Filer", "Retired")
+	wantSet(t, policy, "ID", "Revision")
+	wantSet(t, policy.Retention)
+
+	d := declareFiler(&filer)
+	d.Shards = []declaredShard{declareShard(&shard)}
+	text, err := yaml.Marshal(declaredFleet{[]declaredFiler{d}, []declaredPolicy{declarePolicy(&policy)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := readFleet("fleet.yaml", text)
+	if err != nil {
+		t.Fatalf("%v of\n%s", err, text)
+	}
+	if got := f.filers[0].Filer; !reflect.DeepEqual(got, filer) {
+		t.Errorf("%+v, want %+v", got, filer)
+	}
+	if got := f.filers[0].shards[0]; !reflect.DeepEqual(got, shard) {
+		t.Errorf("%+v, want %+v", got, shard)
+	}
+	if got := f.policies[0].Policy; !reflect.DeepEqual(got, policy) {
+		t.Errorf("%+v, want %+v", got, policy)
+	}
+}
+
+// A size is written as it can be read, and as short as it can be.
+func TestDeclaredSizes(t *testing.T) {
+	for size, want := range map[declaredSize]any{
+		1: int64(1), 1234567: int64(1234567), 1000: "1KB", 1024: "1KiB", 200e6: "200MB", 3 << 30: "3GiB", 5e12: "5TB",
+	} {
+		got, err := size.MarshalYAML()
+		if err != nil || got != want {
+			t.Errorf("%d: %v, %v, want %v", size, got, err, want)
+		}
+	}
+}
+
+// The file of the documentation can be applied, and the page names each setting.
+func TestFleetFileOfTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile(filepath.FromSlash("../../../docs/fleet-file.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ := strings.Cut(rest, "```")
+	f, err := readFleet("fleet-file.md", []byte(text))
+	if err != nil || len(f.filers) != 2 || len(f.filers[0].shards) != 2 || len(f.policies) != 1 {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	for _, declared := range []any{declaredFleet{}, declaredFiler{}, declaredShard{}, declaredPolicy{}, declaredExclusions{}, declaredKeep{}} {
+		for i := range reflect.TypeOf(declared).NumField() {
+			name, _, _ := strings.Cut(reflect.TypeOf(declared).Field(i).Tag.Get("yaml"), ",")
+			if !regexp.MustCompile(`\b` + name + `\b`).Match(page) {
+				t.Errorf("docs/fleet-file.md does not tell of %s", name)
+			}
+		}
+	}
+}
+
+func FuzzFleetFile(f *testing.F) {
+	f.Add([]byte("filers:\n  - name: a\n    shards: [{name: /x}]\npolicies: [{name: p, schedule: '@daily', keep: {daily: 1}}]\n"))
+	f.Add([]byte("filers: &a [*a]\n"))
+	f.Add([]byte("filers: [{? {a: b} : c}]\n"))
+	f.Add([]byte("filers: [{name: a, read_rate: [1]}]\n"))
+	f.Add([]byte("filers: [null, {<<: {name: x}}]\n---\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := readFleet("f", data)
+		var wrong *usageError
+		if err != nil && !errors.As(err, &wrong) {
+			t.Errorf("error of no kind: %v", err)
+		}
+		if err == nil && file.has("", "") {
+			t.Error("a filer without a name")
+		}
+	})
+}

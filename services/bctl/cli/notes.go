@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/selection"
+	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+// Notes on settings that are accepted, and that may not be what was meant.
+
+// askSiteFor is how long NATS may take to say who serves a site: the filer is registered by then.
+const askSiteFor = 5 * time.Second
+
+// noteSite says so where nobody takes the work of a site.
+func (a *app) noteSite(ctx context.Context, site string) {
+	if !a.cfg.Fleet() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askSiteFor)
+	defer cancel()
+	conn, err := wire.ConnectNATS(a.cfg, "bctl filer", a.log)
+	if err != nil {
+		a.note("nobody knows whether workers serve site %s: %v", site, err)
+		return
+	}
+	defer conn.Close()
+	walkers, readers, err := conn.Served(ctx, site)
+	if err != nil {
+		a.note("nobody knows whether workers serve site %s: %v", site, err)
+		return
+	}
+	missing := "walker and no reader"
+	switch {
+	case walkers && readers:
+		return
+	case walkers:
+		missing = "reader"
+	case readers:
+		missing = "walker"
+	}
+	a.note("no %s takes work of site %s: nothing there is backed up until one runs with the setting worker.site: %[2]s", missing, site)
+}
+
+// noteNested says so where a shard of a filer is inside another one, or the same tree, so that it is backed up twice. of, if it is not empty, is
+// the only shard that is looked at.
+func (a *app) noteNested(ctx context.Context, i index.Catalog, filer, of string) error {
+	shards, err := i.ListShards(ctx, index.ShardFilter{Filer: filer})
+	if err != nil {
+		return err
+	}
+	policies, err := i.ListPolicies(ctx)
+	if err != nil {
+		return err
+	}
+	for n := range shards {
+		for m := range shards {
+			inner, outer := &shards[n], &shards[m]
+			if n == m || of != "" && inner.Name != of && outer.Name != of {
+				continue
+			}
+			if text := nested(inner, outer, policies); text != "" {
+				a.note("%s", text)
+			}
+		}
+	}
+	return nil
+}
+
+// nested says how the tree of inner is backed up with that of outer as well; "" where it is not.
+func nested(inner, outer *index.ShardStatus, policies []backup.Policy) string {
+	in, err := posix.Path(inner.Source)
+	if err != nil {
+		return ""
+	}
+	out, err := posix.Path(outer.Source)
+	if err != nil {
+		return ""
+	}
+	if in == out {
+		if inner.Name < outer.Name { // once is enough
+			return ""
+		}
+		return fmt.Sprintf("shards %s and %s of %s are the same tree, %s, which is backed up twice", display(outer.Name), display(inner.Name), display(inner.Filer.Name), display(in))
+	}
+	below, ok := strings.CutPrefix(in, strings.TrimSuffix(out, "/")+"/")
+	if !ok || leavesOut(outer, policies, below) {
+		return ""
+	}
+	return fmt.Sprintf("shard %s of %s is inside shard %s, which backs it up as well: unless that is meant, exclude %s from %[3]s (bctl shard set %[2]s %[3]s --exclude)",
+		display(inner.Name), display(inner.Filer.Name), display(outer.Name), display("/"+below))
+}
+
+// leavesOut reports whether a shard leaves out what is at a path in it. One that stays on one file system may:
+// what is a shard of its own is often mounted there.
+func leavesOut(s *index.ShardStatus, policies []backup.Policy, below string) bool {
+	all := s.Filer.Selection.Merge(s.Selection)
+	if p, ok := policy.For(s.Filer.Labels, policies); ok {
+		all = s.Filer.Selection.Merge(p.Selection).Merge(s.Selection)
+	}
+	m, err := selection.Compile(all)
+	if err != nil || m.OneFileSystem() {
+		return err == nil
+	}
+	for ; below != "."; below = path.Dir(below) {
+		if m.Excluded(below, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkPolicy refuses a policy that makes no sense, and notes what may not be meant by it. was is the policy that it
+// changes: times that it had already are not looked at again.
+func (a *app) checkPolicy(p, was backup.Policy) error {
+	if was.Name == "" {
+		if err := backup.CheckPlainName("policy", p.Name); err != nil {
+			return wrongSetting(err)
+		}
+	}
+	if _, err := policy.Parse(p); err != nil {
+		return wrongSetting(err)
+	}
+	if p.Schedule != was.Schedule || p.TimeZone != was.TimeZone || p.RecoveryPoint != was.RecoveryPoint {
+		notes, err := policy.Check(p)
+		if err != nil {
+			return wrongSetting(err)
+		}
+		for _, text := range notes {
+			a.note("policy %s: %s", display(p.Name), text)
+		}
+	}
+	if p.Retention != was.Retention && p.Retention != (backup.Retention{}) {
+		a.note("policy %s: how long snapshots are kept is stored, and nothing follows it yet: this release deletes no snapshot", display(p.Name))
+	}
+	return nil
+}

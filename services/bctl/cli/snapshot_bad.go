@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
+)
+
+func newSnapshotMarkBad(a *app) *cobra.Command {
+	var w which
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "mark-bad SNAPSHOT",
+		Short: "Say that a snapshot does not count as good",
+		Long: `Marks a committed snapshot as bad, for instance because half of the tree was
+not mounted. It is never latest, and the next backup is not compared with it:
+what was lost in it makes that fail, as if the bad one had never been. Its shard
+has the last good snapshot before it, and is due again.
+
+The snapshot stays, and can be restored by its id. The next backup still finds
+by it which files have changed.`,
+		Example: `  bctl snapshot mark-bad 3f2a --reason 'half of the export was gone'
+  bctl snapshot mark-bad latest --filer nas1 --shard /export/home \
+    --reason 'encrypted by malware, ticket 4711'`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			if strings.TrimSpace(reason) == "" {
+				return usage("say why the snapshot is bad, with --reason TEXT: others will want to know")
+			}
+			return a.setBad(cmd.Context(), &w, given[0], reason)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why it is bad, a `TEXT` for people")
+	w.flags(a, cmd)
+	return cmd
+}
+
+func newSnapshotMarkGood(a *app) *cobra.Command {
+	var w which
+	cmd := &cobra.Command{
+		Use:   "mark-good SNAPSHOT",
+		Short: "Take back that a snapshot is bad",
+		Long: `Takes back what bctl snapshot mark-bad has said: the snapshot counts again. If
+no good one of its shard is newer, it is latest, and the next is compared with
+it.`,
+		Example: `  bctl snapshot mark-good 3f2a`,
+		Args:    args(cobra.ExactArgs(1)),
+		RunE:    func(cmd *cobra.Command, given []string) error { return a.setBad(cmd.Context(), &w, given[0], "") },
+	}
+	w.flags(a, cmd)
+	return cmd
+}
+
+// setBad marks a snapshot, or, where reason is empty, takes the mark away, and prints the snapshot.
+func (a *app) setBad(ctx context.Context, w *which, arg, reason string) error {
+	return a.withIndex(ctx, toWrite, func(i index.Index) error {
+		s, err := w.snapshot(ctx, i, arg)
+		if err != nil {
+			return err
+		}
+		err = i.SetBad(ctx, s.ID, reason)
+		if errors.Is(err, backup.ErrNotFound) {
+			return absent("snapshot %s is %s: only a committed one can be marked", s.ID.Short(), a.shownState(ctx, i, s))
+		}
+		if err != nil {
+			return wrongSetting(err)
+		}
+		if s, err = i.Snapshot(ctx, s.ID); err != nil {
+			return err
+		}
+		if a.json {
+			return a.print(newSnapshotJSON(&s))
+		}
+		return a.tellGood(ctx, i, &s)
+	})
+}
+
+// tellGood says which is the last good snapshot of a shard after a mark.
+func (a *app) tellGood(ctx context.Context, i index.Index, s *backup.Snapshot) error {
+	mark := "good again"
+	if s.Bad != "" {
+		mark = "marked bad"
+	}
+	shard, err := findShard(ctx, i, s.Filer.Name, s.Shard.Name)
+	if err != nil {
+		return err
+	}
+	last := "has no good snapshot now"
+	if shard.LastGood != (backup.SnapshotID{}) {
+		last = fmt.Sprintf("has %s, number %d of %s, as its last good snapshot", shard.LastGood.Short(), shard.Number, localTime(shard.Time))
+	}
+	_, err = fmt.Fprintf(a.out, "snapshot %s, number %d, is %s; shard %s of %s %s\n",
+		s.ID.Short(), s.Number, mark, display(s.Shard.Name), display(s.Filer.Name), last)
+	return err
+}
+
+// noteBad says so where a snapshot that is read is marked bad.
+func (a *app) noteBad(s *backup.Snapshot) {
+	if s.Bad != "" {
+		a.note("snapshot %s is marked bad: %s", s.ID.Short(), display(s.Bad))
+	}
+}
+
+// stateText is the state of a snapshot in tables.
+func stateText(s *backup.Snapshot) string {
+	if s.Bad != "" {
+		return string(s.State) + ", bad"
+	}
+	return string(s.State)
+}
