@@ -72,9 +72,8 @@ type Retry struct {
 	Op        string // put, get, stat, list, delete
 	Name      string // of the object
 	Attempt   int    // that has failed: 1, 2 …
-	Kind      error  // one of the errors that a store promises, store.ErrFull say; nil where Err says it
+	Kind      error  // which of the errors that a store promises Err is, store.ErrFull say; nil: its chain says it
 	Err       error
-	Kind      error         // which of the port's errors Err is; nil: its chain says it
 	Pause     time.Duration // until the next attempt
 	Remaining time.Duration // until it is given up
 }

@@ -70,7 +70,7 @@ func (c *applyCommand) run(cmd *cobra.Command) error {
 			return err
 		}
 		for site := range p.sites {
-			c.app.noteSite(ctx, site)
+			c.app.noteSite(ctx, i, site)
 		}
 		for _, filer := range slices.Sorted(maps.Keys(p.looked)) {
 			if err := c.app.noteNested(ctx, i, filer, ""); err != nil {

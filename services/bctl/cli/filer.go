@@ -133,7 +133,7 @@ func (a *app) addFiler(ctx context.Context, filer backup.Filer, ifAbsent bool) e
 			return wrongSetting(err)
 		}
 		err = a.tellFiler(ctx, i, filer.Name, "filer %s is registered; bctl shard add %[1]s PATH says what of it to back up\n")
-		a.noteSite(ctx, filer.Site)
+		a.noteSite(ctx, i, filer.Site)
 		return err
 	})
 }
@@ -207,7 +207,7 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 				}
 				err = a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
 				if filer.Site != found.Site {
-					a.noteSite(cmd.Context(), filer.Site)
+					a.noteSite(cmd.Context(), i, filer.Site)
 				}
 				return err
 			})

@@ -21,19 +21,11 @@ import (
 const askSiteFor = 5 * time.Second
 
 // noteSite says so where nobody takes the work of a site.
-func (a *app) noteSite(ctx context.Context, site string) {
+func (a *app) noteSite(ctx context.Context, i index.Index, site string) {
 	if !a.cfg.Fleet() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, askSiteFor)
-	defer cancel()
-	conn, err := wire.ConnectNATS(a.cfg, "bctl filer", a.log)
-	if err != nil {
-		a.note("nobody knows whether workers serve site %s: %v", site, err)
-		return
-	}
-	defer conn.Close()
-	walkers, readers, err := conn.Served(ctx, site)
+	walkers, readers, err := a.served(ctx, i, site)
 	if err != nil {
 		a.note("nobody knows whether workers serve site %s: %v", site, err)
 		return
@@ -48,6 +40,22 @@ func (a *app) noteSite(ctx context.Context, site string) {
 		missing = "walker"
 	}
 	a.note("no %s takes work of site %s: nothing there is backed up until one runs with the setting worker.site: %[2]s", missing, site)
+}
+
+// served asks NATS who takes the work of a site.
+func (a *app) served(ctx context.Context, i index.Index, site string) (walkers, readers bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askSiteFor)
+	defer cancel()
+	repository, err := i.Repository(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	conn, err := wire.ConnectNATS(a.cfg, "bctl filer", repository.ID, a.log)
+	if err != nil {
+		return false, false, err
+	}
+	defer conn.Close()
+	return conn.Served(ctx, site)
 }
 
 // noteNested says so where a shard of a filer is inside another one, or the same tree, so that it is backed up twice. of, if it is not empty, is

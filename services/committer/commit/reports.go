@@ -62,7 +62,7 @@ func (s *Service) noteHeld(work *reported) {
 	if s.opts.Metrics == nil {
 		return
 	}
-	by := work.heldBy()
+	by := work.heldByFiler()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held = by

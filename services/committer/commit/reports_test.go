@@ -120,7 +120,7 @@ func TestHeldByFiler(t *testing.T) {
 	}, now)
 	r.hear(&backup.Progress{Worker: "v", Filer: 2, Batches: []backup.BatchID{7}}, now)
 	want := map[backup.FilerID]telemetry.Held{1: {Tasks: 2, Batches: 2, StalledTasks: 1, StalledBatches: 1}, 2: {Batches: 1}}
-	if got := r.heldBy(); !maps.Equal(got, want) {
+	if got := r.heldByFiler(); !maps.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

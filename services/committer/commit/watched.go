@@ -210,8 +210,8 @@ func (s *Service) fleet(ctx context.Context) (*telemetry.Fleet, error) {
 	return f, nil
 }
 
-// heldBy counts what workers report to have in hand, by filer.
-func (r *reported) heldBy() map[backup.FilerID]telemetry.Held {
+// heldByFiler counts what workers report to have in hand, by filer.
+func (r *reported) heldByFiler() map[backup.FilerID]telemetry.Held {
 	by := map[backup.FilerID]telemetry.Held{}
 	for id, w := range r.work {
 		n := by[w.filer]
