@@ -2,9 +2,9 @@
 
 -- +goose Up
 SET LOCAL lock_timeout = '5s';
-INSERT INTO schema_versions (version, oldest) VALUES (5, 2);
+INSERT INTO schema_versions (version, oldest) VALUES (4, 2);
 ALTER TABLE "snapshots" ADD COLUMN "bad" character varying NOT NULL DEFAULT '';
 
 -- +goose Down
 ALTER TABLE "snapshots" DROP COLUMN "bad";
-DELETE FROM schema_versions WHERE version = 5;
+DELETE FROM schema_versions WHERE version = 4;

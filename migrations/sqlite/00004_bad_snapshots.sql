@@ -1,9 +1,9 @@
 -- Snapshots that an operator has marked as bad, and why. Binaries of version 2 can work with it: to them all snapshots are good.
 
 -- +goose Up
-INSERT INTO schema_versions (version, oldest) VALUES (5, 2);
+INSERT INTO schema_versions (version, oldest) VALUES (4, 2);
 ALTER TABLE `snapshots` ADD COLUMN `bad` text NOT NULL DEFAULT ('');
 
 -- +goose Down
 ALTER TABLE `snapshots` DROP COLUMN `bad`;
-DELETE FROM schema_versions WHERE version = 5;
+DELETE FROM schema_versions WHERE version = 4;
