@@ -75,8 +75,8 @@ func startFleet(ctx context.Context, dir, tree string, shape fleetShape, env ...
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("index: {url: %q}\nstore: %s\nnats: {url: %q}\nworker_key: %q\nidentity: %q\n",
-		f.cluster.DSN(), store, nats, filepath.Join(dir, "worker.key"), filepath.Join(dir, "identity.txt"))
+	text := fmt.Sprintf("index: {url: %q}\nstore: %s\nnats: {url: %q}\nworker_key: %q\ncommitter_key: %q\nidentity: %q\n",
+		f.cluster.DSN(), store, nats, filepath.Join(dir, "worker.key"), filepath.Join(dir, "committer.key"), filepath.Join(dir, "identity.txt"))
 	if err := os.WriteFile(f.config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -193,8 +193,14 @@ func (f *fleetHost) startServices(shape fleetShape, env []string) error {
 			for n := 2; slices.Contains(f.names, name); n++ {
 				name = fmt.Sprintf("%s-%d", kind.name, n)
 			}
+			port, err := testenv.FreePort()
+			if err != nil {
+				return err
+			}
+			address := fmt.Sprintf("127.0.0.1:%d", port)
 			p, err := f.launch(testenv.Command{
-				Name: name, Path: bctl, Args: []string{kind.name}, Env: append(append(f.env(), "BCTL_WORKER_NAME="+name), env...),
+				Name: name, Path: bctl, Args: []string{kind.name}, Ready: testenv.HTTPReady("http://" + address + "/readyz"),
+				Env: append(append(f.env(), "BCTL_WORKER_NAME="+name, "BCTL_HTTP_LISTEN="+address), env...),
 			})
 			if err != nil {
 				return err
