@@ -77,8 +77,11 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 // once they do; only whoever waits here has to know what for. Queues of another repository are a mistake in the settings.
 func (c *backupCommand) reach(ctx context.Context, conn *flow.Conn) error {
 	err := conn.Reach(ctx, reachWithin)
-	if err == nil || ctx.Err() != nil || errors.Is(err, flow.ErrOtherRepository) {
+	switch {
+	case err == nil || errors.Is(err, flow.ErrOtherRepository):
 		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
 	c.app.term.println(fmt.Sprintf("%v\nIs nats.url right? Nothing shows how far the backup is until NATS answers, and the services may wait for it, too.\n"+
 		"Ctrl-C ends the waiting, and leaves the snapshot to the services; bctl doctor tests NATS.", err))
