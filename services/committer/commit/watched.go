@@ -169,11 +169,11 @@ func (s *Service) sayEnd(ctx context.Context, snap *backup.Snapshot, reason stri
 	if !snap.Ended.IsZero() {
 		seconds = snap.Ended.Sub(snap.Started).Seconds()
 	}
-	switch {
-	case reason == "":
+	switch reason {
+	case "":
 		s.log.Log(ctx, s.level(slog.LevelInfo), "snapshot committed", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name,
 			"number", snap.Number, "files", snap.Counts.Files, "new_bytes", snap.Counts.NewBytes, "errors", snap.Counts.Errors, "seconds", seconds)
-	case reason == snap.Cancel:
+	case snap.Cancel:
 		s.log.Log(ctx, s.level(slog.LevelInfo), "snapshot cancelled", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name,
 			"number", snap.Number, "reason", reason, "seconds", seconds)
 	default:
