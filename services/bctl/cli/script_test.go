@@ -57,9 +57,8 @@ func TestScripts(t *testing.T) {
 
 // The scripts of a fleet have a Postgres database and a NATS server of their own, and start services themselves.
 func TestFleetScripts(t *testing.T) {
-	nats := testenv.NATS(t)
 	testscript.Run(t, params("fleet", func(e *testscript.Env) {
-		e.Setenv("BCTL_NATS", nats.URL())
+		e.Setenv("BCTL_NATS", testenv.NATS(t).URL())
 		e.Setenv("BCTL_INDEX", testenv.Postgres(t))
 		e.Setenv("BCTL_INDEX_MAX_CONNECTIONS", "8")
 		e.Setenv("BCTL_STORE", filepath.Join(e.WorkDir, "store"))
