@@ -81,24 +81,29 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 			return err
 		}
 	}
-	c.copyIndex(ctx, o)
+	if err := c.copyIndex(ctx, o); err != nil {
+		return err
+	}
 	return report.result()
 }
 
 // copyIndex puts a copy of the index into the store where the last one does not
 // have the last change. The backup is good without: the next one tries again.
-func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) {
+// An index that is found to be damaged is an error: the backup may be lost with it.
+func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error {
 	idx, ok := o.Index.(*sqliteindex.Index)
 	if !ok {
-		return
+		return nil
 	}
 	changed, err := lastChange(ctx, idx)
 	if err == nil && !changed.IsZero() {
-		err = embedded.CopyIndex(ctx, idx, o.Store, o.Keys, changed)
+		err = embedded.CopyIndex(ctx, idx, o.Store, o.Keys, changed, time.Now())
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, sqliteindex.ErrDamaged) {
 		c.app.note("the store has no copy of the index of this backup; the next backup tries again: %v", err)
+		err = nil
 	}
+	return err
 }
 
 // lastChange returns when the last of the newest snapshots that changed anything

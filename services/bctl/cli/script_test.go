@@ -81,7 +81,7 @@ func params(dir string, setup func(*testscript.Env)) testscript.Params {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold, "disk": disk, "bind": bind, "unbind": unbind, "sql": change,
+			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold, "disk": disk, "bind": bind, "unbind": unbind, "sql": change, "keeplog": keepLog,
 		},
 		Condition: func(c string) (bool, error) {
 			switch c {
@@ -174,6 +174,35 @@ func change(ts *testscript.TestScript, _ bool, args []string) {
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
 		ts.Fatalf("%s changes nothing: %v", args[1], err)
 	}
+}
+
+// keepLog runs a backup into REPO, and puts a copy of the log of its index, as it
+// was when the backup was committed, beside it: REPO/index.db-wal.left.
+func keepLog(ts *testscript.TestScript, _ bool, args []string) {
+	index, commits := filepath.Join(ts.MkAbs(args[0]), "index.db"), filepath.Join(ts.MkAbs(args[0]), "store", "commits")
+	before, err := os.ReadDir(commits)
+	ts.Check(err)
+	db, err := sql.Open("sqlite", index)
+	ts.Check(err)
+	defer db.Close()
+	tx, err := db.BeginTx(context.Background(), nil) // while somebody reads, the log stays
+	ts.Check(err)
+	defer tx.Rollback()
+	var n int
+	ts.Check(tx.QueryRowContext(context.Background(), "SELECT count(*) FROM sqlite_schema").Scan(&n))
+	kept := make(chan error, 1)
+	go func() {
+		for {
+			if now, err := os.ReadDir(commits); err != nil || len(now) > len(before) {
+				log, err := os.ReadFile(index + "-wal")
+				kept <- errors.Join(err, os.WriteFile(index+"-wal.left", log, 0o600), tx.Rollback())
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	ts.Check(ts.Exec("bctl", args[1:]...))
+	ts.Check(<-kept)
 }
 
 func disk(ts *testscript.TestScript, _ bool, args []string) {
