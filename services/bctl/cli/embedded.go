@@ -58,6 +58,19 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 		c.app.note("packs that the store has lost, or has a part of: %d; of their content, only what was read again is stored again; run bctl doctor", packs)
 	}
 	c.app.noteUnmappedIDs()
+	err = c.each(ctx, o, targets, report)
+	switch {
+	case err == nil:
+		c.copyIndex(ctx, o)
+		return report.result()
+	case report.committed > 0: // a first interrupt waits for the copy of these; a second one does not
+		c.copyIndex(context.WithoutCancel(ctx), o)
+	}
+	return err
+}
+
+// each backs the shards up until one fails in a way that ends the command.
+func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []target, report *report) error {
 	for n := range targets {
 		t := &targets[n]
 		started := time.Now()
@@ -81,8 +94,7 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 			return err
 		}
 	}
-	c.copyIndex(ctx, o)
-	return report.result()
+	return nil
 }
 
 // copyIndex puts a copy of the index into the store where the last one does not
