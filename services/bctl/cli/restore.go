@@ -170,19 +170,9 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 		if errors.Is(err, run.ErrInterrupted) {
 			c.app.term.println("Run the same command again to go on; finished files are not restored twice.")
 		}
-		return adviseSync(err)
-	}
-	return c.conclude(&s, path, entry.Kind, &sum, time.Since(started))
-}
-
-// adviseSync adds what to do where the target's disk has failed. --verify would not do: as long as the
-// file system is mounted, it may read from memory what the disk does not have.
-func adviseSync(err error) error {
-	var failed *restore.SyncError
-	if !errors.As(err, &failed) {
 		return err
 	}
-	return fmt.Errorf("%w. Make room or repair the disk, and run the same command again with --overwrite always", err)
+	return c.conclude(&s, path, entry.Kind, &sum, time.Since(started))
 }
 
 // protect has the restore leave alone what belongs to the repository, and says what that is.
