@@ -58,6 +58,18 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 		c.app.note("packs that the store has lost, or has a part of: %d; of their content, only what was read again is stored again; run bctl doctor", packs)
 	}
 	c.app.noteUnmappedIDs()
+	err = c.each(ctx, o, targets, report)
+	if err == nil || report.committed > 0 { // a first interrupt waits for the copy of these; a second one does not
+		err = errors.Join(err, c.copyIndex(context.WithoutCancel(ctx), o))
+	}
+	if err != nil {
+		return err
+	}
+	return report.result()
+}
+
+// each backs the shards up until one fails in a way that ends the command.
+func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []target, report *report) error {
 	for n := range targets {
 		t := &targets[n]
 		started := time.Now()
@@ -81,10 +93,7 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 			return err
 		}
 	}
-	if err := c.copyIndex(ctx, o); err != nil {
-		return err
-	}
-	return report.result()
+	return nil
 }
 
 // copyIndex puts a copy of the index into the store where the last one does not
