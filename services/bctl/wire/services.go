@@ -50,20 +50,21 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer idx.Close()
-	var ready readiness
+	ready := newReadiness(true)
 	conn, report, err := connect(c, w, repository, func(context.Context) error { return ready.mayTake() })
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	w.dependOn(conn, idx, nil)
-	service := walk.New(conn, idx, OpenSource(c), report, walk.Options{
+	o := walk.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Tasks: c.Worker.Tasks, Directories: c.Worker.Directories,
 		StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Walker(), Trace: w.trace, Health: w.health,
-	})
+	}
 	log.Info("walker started")
-	runWithReports(ctx, w, &ready, report, service.Run)
+	a := announce(c, w, conn, idx, ready, flow.RoleWalker)
+	a.runWorker(ctx, report, func(ctx context.Context) { walk.New(conn, idx, OpenSource(c), report, o).Run(ctx) })
 	log.Info("walker stopped")
 	return nil
 }
@@ -90,7 +91,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	var ready readiness
+	ready := newReadiness(true)
 	conn, report, err := connect(c, w, repository, func(ctx context.Context) error {
 		if trial, err := s.admits(ctx); trial || err != nil {
 			return err
@@ -102,18 +103,22 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer conn.Close()
 	w.dependOn(conn, idx, s)
-	r, err := read.New(read.Parts{
-		Conn: conn, Index: idx, Source: OpenSource(c), Store: s, Repository: object.Repository, Key: key, Report: report,
-	}, read.Options{
+	parts := read.Parts{Conn: conn, Index: idx, Source: OpenSource(c), Store: s, Repository: object.Repository, Key: key, Report: report}
+	o := read.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
 		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Reader(), Trace: w.trace, Health: w.health, Refused: s.refused,
-	})
-	if err != nil {
+	}
+	if _, err := read.New(parts, o); err != nil {
 		return err
 	}
 	log.Info("reader started", "store", s.String())
-	runWithReports(ctx, w, &ready, report, r.Run)
+	a := announce(c, w, conn, idx, ready, flow.RoleReader)
+	a.runWorker(ctx, report, func(ctx context.Context) {
+		if r, err := read.New(parts, o); err == nil { // as it was above
+			r.Run(ctx)
+		}
+	})
 	log.Info("reader stopped")
 	return nil
 }
@@ -158,14 +163,21 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
 		Metrics: w.metrics.Scheduler(), Health: w.health,
 	})
-	var scheduling sync.WaitGroup
-	scheduling.Go(func() { scheduler.Run(ctx) })
-	commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
+	var beside sync.WaitGroup
+	beside.Go(func() { scheduler.Run(ctx) })
+	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
 		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
-	}).Run(ctx)
-	scheduling.Wait()
+	})
+	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
+	a.also = func(i *flow.Instance) { i.Leads = committer.Leads() }
+	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	beside.Go(func() { a.run(announcing) })
+	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads) })
+	committer.Run(ctx)
+	stop()
+	beside.Wait()
 	log.Info("committer stopped")
 	return nil
 }
@@ -177,17 +189,23 @@ func JournalKeys(object *repo.Object, key seal.CommitterKey) (journal.Keys, erro
 	return journal.Keys{Repository: object.ID, Sealer: sealer, Signing: key.Signing}, err
 }
 
-// runWithReports runs a worker together with its reports, which go on until
+// runWorker runs a worker together with its reports, which go on until
 // the worker has handed back what it had in hand.
-func runWithReports(ctx context.Context, w *watched, ready *readiness, report *flow.Reporter, run func(context.Context)) {
-	beat := w.health.Loop("reports", reportsWithin)
+func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work func(context.Context)) {
+	beat := a.w.health.Loop("reports", reportsWithin)
 	defer beat.Done()
 	report.Moved = beat.Moved
+	d := newDraining(a.w.log, a.changed)
+	a.drain = d.drain
+	a.also = func(i *flow.Instance) {
+		report.InHand(i)
+		d.describe(i)
+	}
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var reports sync.WaitGroup
 	reports.Go(func() { report.Run(reporting, progressEvery) })
-	reports.Go(func() { ready.look(reporting, w) })
-	run(ctx)
+	reports.Go(func() { a.run(reporting) })
+	d.run(ctx, work, a.w.consumers.Moved)
 	stop()
 	reports.Wait()
 }
@@ -196,7 +214,8 @@ func connect(c *config.Config, w *watched, repository backup.RepositoryID, mayTa
 	if !c.Fleet() {
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
-	conn, err := connectNATS(c, workerName(c), repository, w.log, w.health.Loop("consumers", consumersWithin).Moved, w.metrics.Dropped(), mayTake)
+	w.consumers = w.health.Loop("consumers", consumersWithin)
+	conn, err := connectNATS(c, workerName(c), repository, w.log, w.consumers.Moved, w.metrics.Dropped(), mayTake)
 	if err != nil {
 		return nil, nil, err
 	}
