@@ -76,6 +76,30 @@ func TestServicesAnnounceThemselves(t *testing.T) {
 	}
 }
 
+// A service that waits for the store when it starts is there, and says what it waits for.
+func TestServiceThatWaitsIsThere(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	operator := f.operator()
+	store := filepath.Join(f.settings["BCTL_REPO"], "store")
+	if err := os.Rename(store, store+".away"); err != nil {
+		t.Fatal(err)
+	}
+	f.start("reader", RunReader, nil)
+	f.until("the reader says what it waits for", func() bool {
+		i := f.instances(operator)["reader-1"]
+		return i.Role == flow.RoleReader && !i.Ready && strings.Contains(i.Reason, "waits for the store: ")
+	})
+	if err := os.Rename(store+".away", store); err != nil {
+		t.Fatal(err)
+	}
+	f.start("committer", RunCommitter, nil)
+	f.until("it is there once, and ready", func() bool {
+		all := f.instances(operator)
+		return len(all) == 2 && all["reader-1"].Ready && all["committer-1"].Leads
+	})
+}
+
 // A drained worker takes nothing, and is there; others do the work.
 func TestDrainedWorkerTakesNoWork(t *testing.T) {
 	t.Parallel()
