@@ -139,3 +139,29 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 		t.Errorf("drained after a restart: %+v", l)
 	}
 }
+
+// With the permissions of an installation, over TLS, all services announce themselves, and only the operator may ask and drain.
+func TestOnlyOperatorsDrain(t *testing.T) {
+	t.Parallel()
+	f := fleet.NewLocked(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})
+	fleet.Await(t, "all services to be ready", func() bool {
+		all := listServices(t, f)
+		for _, l := range all {
+			if l.State != "ready" || l.Clock == nil {
+				return false
+			}
+		}
+		return len(all) == 3
+	})
+	walker := f.Walkers[0].Name
+	for _, identity := range []string{"walker@default", "reader@default", "committer"} {
+		for _, args := range [][]string{{"ls"}, {"drain", walker}} {
+			if out := f.As(identity).Run(append([]string{"worker"}, args...)...); out.Status != 1 || !strings.Contains(out.Stderr, "not allowed") {
+				t.Errorf("as %s: %s", identity, out)
+			}
+		}
+	}
+	printed(t, f.Run("worker", "drain", walker, "--wait"), "is drained")
+	f.Walkers[0].Kill()
+	awaitState(t, f, walker, "lost")
+}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,20 +153,20 @@ func TestDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDraining(slog.New(slog.DiscardHandler), make(chan struct{}, 1))
 		ctx, cancel := context.WithCancel(t.Context())
-		works, idles := 0, 0
+		var works, idles atomic.Int32
 		hang := make(chan struct{})
 		close(hang)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			d.run(ctx, func(ctx context.Context) { works++; <-ctx.Done(); <-hang }, func() { idles++ })
+			d.run(ctx, func(ctx context.Context) { works.Add(1); <-ctx.Done(); <-hang }, func() { idles.Add(1) })
 		}()
-		is := func(what string, worked int, draining, drained bool) {
+		is := func(what string, worked int32, draining, drained bool) {
 			t.Helper()
 			synctest.Wait()
 			var i flow.Instance
-			if d.describe(&i); works != worked || i.Draining != draining || i.Drained != drained {
-				t.Errorf("%s: worked %d times, draining %v, drained %v", what, works, i.Draining, i.Drained)
+			if d.describe(&i); works.Load() != worked || i.Draining != draining || i.Drained != drained {
+				t.Errorf("%s: worked %d times, draining %v, drained %v", what, works.Load(), i.Draining, i.Drained)
 			}
 		}
 		is("begun", 1, false, false)
@@ -174,10 +175,10 @@ func TestDraining(t *testing.T) {
 		d.drain(false, "")
 		d.drain(false, "")
 		is("drained", 1, true, true)
-		idles = 0
+		idles.Store(0)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
-		if idles < 10 {
-			t.Errorf("it showed %d times in a minute that it lives", idles)
+		if n := idles.Load(); n < 10 {
+			t.Errorf("it showed %d times in a minute that it lives", n)
 		}
 		d.drain(true, "")
 		is("undone", 2, false, false)
