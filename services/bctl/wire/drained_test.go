@@ -126,6 +126,9 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 		if status, body := f.get(service, "/healthz"); status != 200 {
 			t.Errorf("a drained %s is not well: %s", service, body)
 		}
+		if _, metrics := f.get(service, "/metrics"); !strings.Contains(metrics, "\nbctl_worker_draining 1\n") {
+			t.Errorf("the metrics of a drained %s do not have it", service)
+		}
 	}
 	var took sync.Map
 	stop := value(operator.SubscribeProgress(func(p *backup.Progress) { took.Store(p.Worker, true) }))(t)
@@ -151,7 +154,7 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 // While a worker is drained its process shows that it lives, and whatever order things come in, no work runs while a drain is wanted.
 func TestDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDraining(slog.New(slog.DiscardHandler), make(chan struct{}, 1))
+		d := newDraining(slog.New(slog.DiscardHandler), nil, make(chan struct{}, 1))
 		ctx, cancel := context.WithCancel(t.Context())
 		var works, idles atomic.Int32
 		hang := make(chan struct{})

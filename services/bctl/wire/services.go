@@ -204,7 +204,7 @@ func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work f
 	beat := a.w.health.Loop("reports", reportsWithin)
 	defer beat.Done()
 	report.Moved = beat.Moved
-	d := newDraining(a.w.log, a.changed)
+	d := newDraining(a.w.log, a.w.metrics.Draining(), a.changed)
 	a.drain = d.drain
 	a.also = func(i *flow.Instance) {
 		report.InHand(i)
