@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +88,14 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, line)
 		}
+	}
+
+	away := *f.Client // services can be seen while Postgres cannot
+	away.Env = append(slices.Clip(f.Env), "BCTL_INDEX=postgres://127.0.0.1:1/none?sslmode=disable")
+	if out := away.Run("worker", "ls", "--json"); strings.Count(out.Stdout, `"state":"ready"`) != 6 {
+		t.Errorf("without the index: %s", out)
+	} else {
+		expect(t, out, 0, "services say what they know without it")
 	}
 
 	generate(t, tree, 25, some)

@@ -121,9 +121,13 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	log.Info("reader started", "store", s.String())
 	a := announce(c, w, conn, idx, ready, flow.RoleReader)
 	a.runWorker(ctx, report, func(ctx context.Context) {
-		if r, err := read.New(parts, o); err == nil { // as it was above
-			r.Run(ctx)
+		r, err := read.New(parts, o)
+		if err != nil { // which it is not: it was above, with the same
+			log.Error("service failed", "service", "reader", "error", err)
+			<-ctx.Done()
+			return
 		}
+		r.Run(ctx)
 	})
 	log.Info("reader stopped")
 	return nil
