@@ -186,6 +186,7 @@ type inProgress struct {
 	work  []index.Work
 	tasks inHand
 	read  inHand
+	still bool // nobody works for it, because somebody is missing
 
 	at                            time.Time
 	filesPerSecond, readPerSecond float64
@@ -251,7 +252,7 @@ func (p *inProgress) left() (time.Duration, bool) {
 	case !p.known:
 		return 0, false
 	}
-	if p.isStalled() {
+	if p.isStalled() || p.still {
 		return 0, false
 	}
 	done := min(walked, 1) * share(p.BatchesSettled, p.BatchesAnnounced)

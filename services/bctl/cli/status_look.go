@@ -97,6 +97,9 @@ func newOverview(l *looked, now time.Time) *overview {
 		}
 	}
 	s.lacks = l.crew.lacks(sitesOf(l.filers))
+	for _, p := range s.running {
+		p.still = s.standsStill(p)
+	}
 	s.due = slices.DeleteFunc(l.due, func(r nextRun) bool { return r.state == "running" || r.due.After(now) })
 	s.failed = failures(l.failed, l.shards)
 	return s

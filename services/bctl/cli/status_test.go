@@ -20,7 +20,7 @@ func sample(now time.Time) *overview {
 		},
 		base: backup.Counts{Files: 1000, Bytes: 4 << 20}, known: true, at: now,
 	}
-	s := &overview{at: now, running: []*inProgress{p}, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}, spared: []index.FilerStatus{{
+	s := &overview{at: now, fleet: true, running: []*inProgress{p}, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}, spared: []index.FilerStatus{{
 		Filer: backup.Filer{Name: "nas1"}, Tasks: 2, Batches: 1,
 		Load: backup.Load{WalkSlots: 9, ReadSlots: 64, WalkLatency: 3100 * time.Microsecond, WalkIdle: 900 * time.Microsecond},
 	}}}

@@ -71,6 +71,9 @@ func (s *overview) waits() []*wait {
 	}
 	list := make([]*wait, 0, len(w.found))
 	for _, found := range w.found {
+		if found.cause == causeTurn && !s.fleet { // one process does one thing after the other
+			continue
+		}
 		slices.Sort(found.filers)
 		list = append(list, found)
 	}
@@ -150,6 +153,9 @@ func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 	if l := lacking(s.lacks, role, site); l != nil {
 		return reason{causeWorkers, l.Text, site}
 	}
+	if !s.fleet {
+		return reason{causeTurn, fmt.Sprintf("a free %s", role), ""}
+	}
 	return reason{causeTurn, fmt.Sprintf("a free %s at site %s", role, display(site)), site}
 }
 
@@ -166,6 +172,17 @@ func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 		return r
 	}
 	return reason{causeTurn, fmt.Sprintf("a turn in the queue of site %s", display(site)), site}
+}
+
+// standsStill reports whether nobody works for a snapshot, because what that takes is missing.
+func (s *overview) standsStill(p *inProgress) bool {
+	if p.tasks.working+p.read.working > 0 || p.State == interrupted {
+		return false
+	}
+	site := siteOf(&p.Filer)
+	return lacking(s.lacks, flow.RoleCommitter, "") != nil ||
+		p.TasksSettled < p.TasksAnnounced && lacking(s.lacks, flow.RoleWalker, site) != nil ||
+		p.BatchesSettled < p.BatchesAnnounced && lacking(s.lacks, flow.RoleReader, site) != nil
 }
 
 // filled says by what the places of a filer are taken, if they are.

@@ -133,6 +133,41 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+// One machine has no sites, and its one process does one thing after the other: that is no reason to wait.
+func TestWaitsOfOneMachine(t *testing.T) {
+	s := newScene()
+	s.l.crew = crew{}
+	s.snapshot("host", 40, 3)
+	s.hold(1, "", false, 0)
+	s.hold(2, "host", true, time.Second)
+	o := s.overview()
+	waits := o.waits()
+	if len(waits) != 1 || waits[0].line(o.at) != "host: 2 tasks stalled 0:01 (host 2)" {
+		t.Errorf("%+v", waits)
+	}
+	if why := o.snapshotJSON(o.running[0]).Work[0].Why; why != "a free reader" {
+		t.Errorf("%q", why)
+	}
+}
+
+// LEFT says what a snapshot is up to where nobody knows how long it takes.
+func TestLeftOfWhatStandsStill(t *testing.T) {
+	s := newScene(everybody[:2]...)
+	s.snapshot("stalled", 1, 0)
+	s.hold(1, "w1", true, time.Second)
+	s.snapshot("walked", 0, 3) // and there is no reader
+	s.hold(1, "", false, 0)
+	s.snapshot("walks", 2, 3)
+	s.hold(1, "w1", true, 0)
+	var left []string
+	for _, p := range s.overview().running {
+		left = append(left, p.leftText())
+	}
+	if got := strings.Join(left, " "); got != "stalled waiting -" {
+		t.Error(got)
+	}
+}
+
 // A shard that has a good snapshot since it failed is not shown, and one that failed often is shown once.
 func TestFailuresOfLate(t *testing.T) {
 	now := time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
