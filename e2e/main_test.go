@@ -7,6 +7,7 @@
 //	fleet_test.go      services over NATS, Postgres and a store; each killed in mid-run
 //	chaos_test.go      queues deleted; messages lost, late, twice (I2, I3)
 //	services_test.go   services hang, are cut off and replaced; NATS nodes die
+//	worker_test.go     services are listed, drained, and missed when they die
 //	filers_test.go     several filers: limits, sites, one that hangs, source snapshots, cancel
 //	faults_test.go     writes to the store and transactions that fail, or seem to
 //	rotation_test.go   all certificates and keys are rotated while a backup runs
