@@ -93,6 +93,36 @@ func TestBackupSaysWhatIsMissing(t *testing.T) {
 	fleet.Await(t, "nothing to be missing", func() bool { lacks, waits := missing(t, f); return len(lacks)+len(waits) == 0 })
 }
 
+// A backup that waits for a worker that an operator has drained says so, and so does status.
+func TestStatusSaysWhoIsDrained(t *testing.T) {
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})
+	tree := t.TempDir()
+	if err := os.WriteFile(filepath.Join(tree, "file"), []byte("content"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.Filer("nas1")
+	f.Shard("nas1", tree)
+	reader := f.Readers[0].Name
+	fleet.Await(t, "nothing to be missing", func() bool { lacks, _ := missing(t, f); return len(lacks) == 0 })
+	f.Must("worker", "drain", reader)
+	backup, _ := f.StartBackupOf("--filer", "nas1")
+	says := "no reader at site default takes work: " + reader + ": drained"
+	fleet.Await(t, "the backup to say so", func() bool { return backup.Ended() || strings.Contains(backup.Stderr(), "bctl: note: "+says+"\n") })
+	_, waits := missing(t, f)
+	if text := f.Must("status").Stdout; !strings.HasPrefix(text, "MISSING  "+says+"\n") || !slices.Contains(waits, "workers nas1: "+says) {
+		t.Errorf("%q\n%s", waits, text)
+	}
+	another := f.Service("reader")
+	expect(t, backup.Wait(), 0)
+	fleet.Await(t, "the drained reader to be named all the same", func() bool {
+		return strings.HasPrefix(f.Must("status").Stdout, "MISSING  readers at site default: "+reader+": drained\n")
+	})
+	f.Must("worker", "undrain", reader)
+	another.Retire()
+	fleet.Await(t, "nothing to be missing", func() bool { lacks, _ := missing(t, f); return len(lacks) == 0 })
+}
+
 // A cancel that nobody does says so, too.
 func TestCancelSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
