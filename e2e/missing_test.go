@@ -131,7 +131,9 @@ func TestCancelSaysWhatIsMissing(t *testing.T) {
 	f.Shard("nas1", t.TempDir())
 	f.Must("backup", "--filer", "nas1", "--detach")
 	cancel := f.Start("cancel", "--all")
-	fleet.Await(t, "what is missing", func() bool { return cancel.Ended() || strings.Contains(cancel.Stderr(), "bctl: note: no committer runs") })
+	fleet.Await(t, "what is missing", func() bool {
+		return cancel.Ended() || strings.Contains(cancel.Stderr(), "bctl: note: no committer runs")
+	})
 	if strings.Contains(cancel.Stderr(), "site") {
 		t.Errorf("it waits for no worker: %s", cancel.Stderr())
 	}
@@ -151,4 +153,16 @@ func TestStatusWithoutNATS(t *testing.T) {
 	if !strings.HasPrefix(out.Stdout, "MISSING  nobody knows which services run: nats ") || !strings.Contains(out.Stdout, " nas1 ") || out.Stderr != "" {
 		t.Errorf("%s", out)
 	}
+}
+
+// With no more rights than an operator's, over TLS, status knows who is there and who is not.
+func TestOperatorSeesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	f := fleet.NewLocked(t, fleet.Options{Walkers: 1, Readers: -1, Committers: 1})
+	tree := t.TempDir()
+	f.Filer("nas1")
+	f.Shard("nas1", tree)
+	fleet.Await(t, "the reader alone to be missing", func() bool { lacks, _ := missing(t, f); return slices.Equal(lacks, []string{"reader default"}) })
+	f.Service("reader")
+	fleet.Await(t, "nothing to be missing", func() bool { lacks, _ := missing(t, f); return len(lacks) == 0 })
 }

@@ -73,6 +73,36 @@ func TestWatchAFleetInTrouble(t *testing.T) {
 	f.Must("cancel", "--filer", "far")
 }
 
+// While the index is away, who watches sees so, above what was known last.
+func TestWatchWithoutTheIndex(t *testing.T) {
+	testtarget.Need(t, testtarget.Long)
+	t.Parallel()
+	f := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1, OwnPostgres: true})
+	f.Filer("far", "--site", "oslo")
+	f.Shard("far", t.TempDir())
+	f.Must("backup", "--filer", "far", "--detach")
+	f.Terminal = testenv.NewTerminal(t, 80, 24)
+	watch := f.Start("status", "--watch")
+	shows := func(parts ...string) {
+		t.Helper()
+		fleet.Await(t, fmt.Sprintf("%q", parts), func() bool {
+			return !watch.Ended() && fits(f.Terminal.Screen(), 80, 24) && inOrder(strings.Join(f.Terminal.Screen(), "\n"), parts)
+		})
+	}
+	const away = "MISSING  the index does not answer"
+	shows("MISSING  no walker and no reader at site oslo", "1 running", "far ")
+	f.Postgres.Kill()
+	shows(away, "MISSING  no walker and no reader at site oslo", "1 running", "far ")
+	t.Log(strings.Join(f.Terminal.Screen(), "\n"))
+	f.Postgres.Restart()
+	fleet.Await(t, "the index to be there again", func() bool {
+		text := strings.Join(f.Terminal.Screen(), "\n")
+		return !strings.Contains(text, away) && strings.Contains(text, "1 running")
+	})
+	watch.Signal(syscall.SIGINT)
+	expect(t, watch.Wait(), 0)
+}
+
 func fits(screen []string, columns, lines int) bool {
 	if len(screen) == 0 || len(screen) >= lines {
 		return false

@@ -44,10 +44,10 @@ type failureJSON struct {
 }
 
 // printJSON prints an overview, and then the snapshots that run.
-func (s *overview) printJSON(print func(any) error) error {
-	err := print(s.json())
+func (s *overview) printJSON(to func(any) error) error {
+	err := to(s.json())
 	for n := 0; n < len(s.running) && err == nil; n++ {
-		err = print(s.snapshotJSON(s.running[n]))
+		err = to(s.snapshotJSON(s.running[n]))
 	}
 	return err
 }

@@ -72,7 +72,10 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 	}
 	c.app.markInterrupted(ctx, i, l.running)
 	s := newOverview(&l, now)
-	return s, s.expect(ctx, i)
+	if err := s.expect(ctx, i); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // newOverview puts together what the answers say.

@@ -198,8 +198,7 @@ func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 	if role == flow.RoleReader {
 		held, places, limit, slots = status.Batches, read, limits.ReadBatches, status.Load.ReadSlots
 	}
-	text := ""
-	c := causeLimit
+	c, text := causeLimit, fmt.Sprintf("the filer's limit: %d at a time", limit)
 	switch {
 	case held < places:
 		return reason{}, false
@@ -209,8 +208,6 @@ func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 		c, text = causeGoverned, fmt.Sprintf("the filer, which has become slow: %d of %d at a time", slots, limit)
 	case places < limit:
 		text = fmt.Sprintf("the filer's limit of %s/s: %d at a time", size(limits.ReadBytesPerSecond), places)
-	default:
-		text = fmt.Sprintf("the filer's limit: %d at a time", limit)
 	}
 	return reason{c, text, f.Name}, true
 }
@@ -267,12 +264,9 @@ func (w *wait) line(now time.Time) string {
 	if w.pieces() == 1 {
 		verb = "waits"
 	}
-	text := ""
-	switch w.cause {
-	case causeWorkers, causeCommitter:
+	text := " for " + w.text
+	if w.cause == causeWorkers || w.cause == causeCommitter {
 		text = ": " + w.text
-	default:
-		text = " for " + w.text
 	}
 	if w.shards > 0 {
 		return fmt.Sprintf("%s: %s due %s%s", of, w.what(), verb, text)
