@@ -209,6 +209,9 @@ func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 	case places < limit:
 		text = fmt.Sprintf("the filer's limit of %s/s: %d at a time", size(limits.ReadBytesPerSecond), places)
 	}
+	if c == causeLimit { // most filers have the same
+		return reason{c, text, ""}, true
+	}
 	return reason{c, text, f.Name}, true
 }
 

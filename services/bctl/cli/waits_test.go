@@ -97,6 +97,12 @@ func TestWaits(t *testing.T) {
 			}
 		}, "4 filers: 40 tasks wait: no committer runs: nothing is handed out, committed or scheduled"},
 		{"the filer's limit", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(32, "w1", true, 0) }, "nas1: 8 tasks wait for the filer's limit: 32 at a time"},
+		{"the limit of many filers", everybody, func(s *scene) {
+			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4", "nas5"} {
+				s.snapshot(filer, 40, 0)
+				s.hold(32, "w1", true, 0)
+			}
+		}, "5 filers: 40 tasks wait for the filer's limit: 32 at a time"},
 		{"the governor", everybody, func(s *scene) { s.snapshot("nas1", 9, 0).Load.WalkSlots = 4; s.hold(4, "w1", true, 0) },
 			"nas1: 5 tasks wait for the filer, which has become slow: 4 of 32 at a time"},
 		{"the filer's rate", everybody, func(s *scene) {
