@@ -14,6 +14,7 @@
 //	soak_test.go       random changes and faults of all kinds
 //	upgrade_test.go    services of the release before this one beside new ones
 //	cost_test.go       what a snapshot costs NATS and Postgres
+//	missing_test.go    commands that wait say what for
 //	errors_test.go     what a user is told, and the exit status
 //	messages_test.go   messages replayed and forged
 //	lies_test.go       packs and listings that lie about their lengths

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ const (
 func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []target, report *report) error {
 	c.app.interruptible.Store(true)
 	progress := newTracker()
+	services := &muster{}
 	if !c.detach {
 		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", r.object.ID, c.app.log)
 		if err != nil {
@@ -47,6 +49,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 			return err
 		}
 		defer unsubscribe()
+		services.conn = conn
 	}
 	begun, err := c.begin(ctx, r.index, targets, report)
 	if err == nil && c.detach {
@@ -58,6 +61,8 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	}}
 	if err == nil {
 		c.expect(ctx, r.index, begun, progress)
+		quiet := c.app.lookOut(ctx, services, begun)
+		defer quiet()
 		stop := c.app.animate(progress.line)
 		defer stop()
 		err = f.follow(ctx, begun)
@@ -71,6 +76,20 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 		return err
 	}
 	return report.result()
+}
+
+// lookOut says, while these snapshots are waited for, what the fleet lacks to make them.
+func (a *app) lookOut(ctx context.Context, services *muster, begun []backup.Snapshot) (stop func()) {
+	l := &lookout{
+		app: a, ask: services.ask,
+		advice: "the backup goes on as soon as that is there; Ctrl-C leaves it to the services, bctl status shows what waits for what",
+	}
+	for n := range begun {
+		l.sites = append(l.sites, siteOf(&begun[n].Filer))
+	}
+	slices.Sort(l.sites)
+	l.sites = slices.Compact(l.sites)
+	return l.watch(ctx, lookoutEvery)
 }
 
 // reach waits a moment for NATS. Without it a snapshot is begun all the same: the services may reach NATS, and go on by themselves
