@@ -147,7 +147,7 @@ type Committer struct {
 	applies   prometheus.Histogram
 	results   map[string]map[string]prometheus.Counter
 	handedOut map[string]prometheus.Counter
-	ended     map[backup.State]prometheus.Counter
+	ended     map[string]prometheus.Counter
 	keeper    prometheus.Gauge
 	stages    stages
 	retries   *Retries
@@ -167,7 +167,7 @@ func (m *Metrics) Committer() *Committer {
 	}
 	c := &Committer{
 		applies: m.seconds("bctl_apply_seconds", "Time of one transaction that applies results."),
-		results: map[string]map[string]prometheus.Counter{}, handedOut: map[string]prometheus.Counter{}, ended: map[backup.State]prometheus.Counter{},
+		results: map[string]map[string]prometheus.Counter{}, handedOut: map[string]prometheus.Counter{}, ended: map[string]prometheus.Counter{},
 		stages: m.stages("commit"), retries: m.Retries("commit"),
 	}
 	counter := m.counter("bctl_results_total", "Results of workers, by what became of them.", "result", "outcome")
@@ -182,8 +182,8 @@ func (m *Metrics) Committer() *Committer {
 		c.handedOut[work] = out.WithLabelValues(work)
 	}
 	ended := m.counter("bctl_snapshots_ended_total", "Snapshots that this committer has ended, by how.", "state")
-	for _, state := range []backup.State{backup.Committed, backup.Failed} {
-		c.ended[state] = ended.WithLabelValues(string(state))
+	for _, state := range []string{string(backup.Committed), string(backup.Failed), Cancelled} {
+		c.ended[state] = ended.WithLabelValues(state)
 	}
 	c.keeper = m.gauge("bctl_keeper", "1 where this committer leads, else 0.").WithLabelValues()
 	c.fleet = newFleet()
@@ -214,8 +214,11 @@ func (c *Committer) HandedOut(work string, n int) {
 	}
 }
 
-// Ended counts a snapshot.
-func (c *Committer) Ended(state backup.State) {
+// Cancelled is the end of a snapshot that an operator wanted. Its state is backup.Failed, and it counts as no failure.
+const Cancelled = "cancelled"
+
+// Ended counts a snapshot; state is backup.Committed, backup.Failed or Cancelled.
+func (c *Committer) Ended(state string) {
 	if c != nil {
 		c.ended[state].Inc()
 	}
