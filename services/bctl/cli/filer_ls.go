@@ -169,6 +169,7 @@ type filerJSON struct {
 	Slots              workJSON          `json:"slots"` // what the governor allows
 	InHand             workJSON          `json:"in_hand"`
 	ReadBytesPerSecond int64             `json:"read_bytes_per_second"` // 0: no limit
+	FloorPercent       int               `json:"floor_percent"`         // 0: as the policy says
 	Compare            string            `json:"compare"`
 	Selection          backup.Selection  `json:"selection"`
 	Retired            bool              `json:"retired"`
@@ -189,7 +190,7 @@ func newFilerJSON(f *index.FilerStatus) filerJSON {
 	j := filerJSON{
 		Filer: f.Name, Site: f.Site, Labels: f.Labels, Limits: workJSON{limits.WalkTasks, limits.ReadBatches},
 		Slots: workJSON{limits.WalkTasks, limits.ReadBatches}, InHand: workJSON{f.Tasks, f.Batches},
-		ReadBytesPerSecond: limits.ReadBytesPerSecond, Compare: f.Compare.String(), Selection: f.Selection,
+		ReadBytesPerSecond: limits.ReadBytesPerSecond, FloorPercent: limits.Floor, Compare: f.Compare.String(), Selection: f.Selection,
 		Retired: f.Retired, Shards: f.Shards, Running: f.Running,
 		StatSeconds: f.Load.WalkLatency.Seconds(), StatIdleSeconds: f.Load.WalkIdle.Seconds(),
 		OpenSeconds: f.Load.ReadLatency.Seconds(), OpenIdleSeconds: f.Load.ReadIdle.Seconds(),
@@ -254,6 +255,9 @@ func (a *app) describeFiler(f *index.FilerStatus, now time.Time) error {
 	row("read batches", "%s in hand", slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches))
 	if limits.ReadBytesPerSecond > 0 {
 		row("read rate", "at most %s/s", size(limits.ReadBytesPerSecond))
+	}
+	if limits.Floor > 0 {
+		row("floor", "%d%% of the limits, or more near a deadline", limits.Floor)
 	}
 	row("stat", "%s (now/idle)", latency(f.Load.WalkLatency, f.Load.WalkIdle))
 	row("open", "%s (now/idle)", latency(f.Load.ReadLatency, f.Load.ReadIdle))
