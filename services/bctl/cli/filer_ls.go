@@ -101,7 +101,7 @@ func latency(now, idle time.Duration) string {
 	return fmt.Sprintf("%.3g/%.3g ms", ms(now), ms(idle))
 }
 
-// lastGood is the age of the oldest of its shards' last good snapshots.
+// lastGood is when the oldest was begun of its shards' last good snapshots.
 func lastGood(f *index.FilerStatus, now time.Time) string {
 	switch {
 	case f.Shards == 0:
@@ -109,11 +109,11 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 	case f.Newest.IsZero():
 		return "never"
 	case f.Oldest.IsZero():
-		return "never (one " + ago(f.Newest, now) + ")"
+		return "never (one " + agoText(f.Newest, now) + ")"
 	case policy.InFuture(f.Newest, now):
-		return ago(f.Newest, now)
+		return happened(f.Newest, now)
 	}
-	return ago(f.Oldest, now)
+	return happened(f.Oldest, now)
 }
 
 // filerDeadline is the first deadline of a filer's shards.
@@ -123,35 +123,6 @@ func filerDeadline(f *index.FilerStatus, now time.Time) string {
 		text += fmt.Sprintf(" (%d shards)", f.Overdue)
 	}
 	return text
-}
-
-// ago is the age of something that has happened, or how far in the future it lies, because a clock was ahead.
-func ago(happened, now time.Time) string {
-	if policy.InFuture(happened, now) {
-		return "FUTURE " + age(happened.Sub(now))
-	}
-	return age(now.Sub(happened))
-}
-
-// agoText is ago in a sentence.
-func agoText(happened, now time.Time) string {
-	if policy.InFuture(happened, now) {
-		return "in the FUTURE, by " + age(happened.Sub(now)) + ": a clock was ahead"
-	}
-	return ago(happened, now) + " ago"
-}
-
-// age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
 // workJSON is a number of each kind of work.

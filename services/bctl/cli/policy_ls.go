@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -224,15 +223,4 @@ func floorText(percent int) string {
 		part = fmt.Sprintf("%d%%", percent)
 	}
 	return part + " of a filer's limits, unless it has its own; more near a deadline"
-}
-
-// deadlineText is "in 3h", or "OVERDUE 2h"; "-" where there is no deadline.
-func deadlineText(deadline, now time.Time) string {
-	switch {
-	case deadline.IsZero():
-		return "-"
-	case deadline.Before(now):
-		return "OVERDUE " + age(now.Sub(deadline))
-	}
-	return "in " + age(deadline.Sub(now))
 }

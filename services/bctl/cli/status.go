@@ -131,7 +131,7 @@ func (c *statusCommand) once(ctx context.Context, i index.Catalog) error {
 	case !c.watch:
 		_, err = io.WriteString(c.app.out, text.String())
 	case c.app.term.outIs:
-		c.app.term.redraw(now.at.Format("2006-01-02 15:04:05") + "\n\n" + text.String())
+		c.app.term.redraw(zoned(now.at) + "\n\n" + text.String())
 	default:
 		_, err = fmt.Fprintf(c.app.out, "%s\n%s\n", now.at.Format(time.RFC3339), text.String())
 	}
