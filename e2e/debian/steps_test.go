@@ -172,18 +172,23 @@ func TestFleetsShareNATS(t *testing.T) {
 	}
 }
 
+// await tries until that works.
 func await(t *testing.T, what string, try func() error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
 	for {
 		err := try()
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-again.C:
+		case <-deadline.C:
 			t.Fatalf("%s: %v", what, err)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
