@@ -81,7 +81,8 @@ func awaitAgain(t *testing.T, f *fleet.Fleet, table string, killed time.Time, ha
 // that is only slow, or paused, keeps what it has.
 func TestKilledWorkersWorkIsHandedOutSoon(t *testing.T) {
 	t.Parallel()
-	f, tree := fleet.New(t, fleet.Options{Walkers: 2, Readers: -1, Committers: 1, DefaultLeases: true}), filepath.Join(t.TempDir(), "tree")
+	f, tree := fleet.New(t, fleet.Options{Walkers: 2, Readers: -1, Committers: -1, DefaultLeases: true}), filepath.Join(t.TempDir(), "tree")
+	_, metrics := watchedCommitter(t, f)
 	generate(t, tree, 22, some)
 	settle(t)
 	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slowfs.Latency{Stat: time.Second, Open: time.Second}})
@@ -107,6 +108,11 @@ func TestKilledWorkersWorkIsHandedOutSoon(t *testing.T) {
 	reader := f.Service("reader")
 	killed, had = killWithWork(t, f, "read_batches", reader)
 	awaitAgain(t, f, "read_batches", killed, had)
+	for _, work := range []string{"task", "batch"} {
+		fleet.Await(t, "the death of the worker to be counted", func() bool {
+			return count(t, metrics, "bctl_workers_died_total", `work="`+work+`"`) == 1
+		})
+	}
 
 	filer.SetLatency(slowfs.Latency{})
 	f.Service("reader")

@@ -214,6 +214,7 @@ func checkFiles(t *testing.T, file string) {
 		"/usr/share/doc/bctl/copyright", "/usr/share/doc/bctl/changelog.gz", "/usr/share/doc/bctl/docs/operations.md",
 		"/usr/share/bash-completion/completions/bctl", "/usr/share/bctl/prometheus/alerts.yaml", "/usr/share/bctl/grafana/bctl.json",
 		"/usr/share/bctl/systemd/nats-server.service", "/usr/share/bctl/systemd/versitygw.service",
+		"/usr/share/bctl/systemd/bctl-index-dump.service", "/usr/share/bctl/systemd/bctl-index-dump.timer",
 	} {
 		if !slices.Contains(names, name) {
 			t.Errorf("the package lacks %s", name)

@@ -9,7 +9,7 @@ import (
 // A block is what a page says to type, in one go.
 type block struct {
 	section string // the heading of the second level that it is below
-	kind    string // what stands after "sh": nothing, "download", "lost", "on NAME"
+	kind    string // what stands after "sh": nothing, "download", "lost", "on NAME", "shared"
 	text    string
 }
 

@@ -25,7 +25,7 @@ func TestUnitsAreValidAndSandboxed(t *testing.T) {
 	if err != nil {
 		missing(t, "no systemd-analyze")
 	}
-	for _, pattern := range []string{"*.service", "servers/*.service"} {
+	for _, pattern := range []string{"*.service", "servers/*.service"} { // the timer is TestIndexIsDumped's
 		units, err := filepath.Glob(filepath.Join(root(t), "deploy/systemd", pattern))
 		if err != nil || len(units) < 2 {
 			t.Fatalf("%d units fit %s (%v)", len(units), pattern, err)

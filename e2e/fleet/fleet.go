@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/bctl/bctl/e2e/testenv"
 )
@@ -117,6 +118,18 @@ log: {level: debug, format: text}
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+// ShiftClock shifts the clock of the index for services and commands that are started from now on.
+func (f *Fleet) ShiftClock(by time.Duration) {
+	f.t.Helper()
+	testenv.ShiftClock(f.t, f.dsn, by)
+}
+
+// ClockAhead is the setting of a service whose clock is ahead of that of the index, by as much: for it, the index's is behind.
+func (f *Fleet) ClockAhead(by time.Duration) string {
+	f.t.Helper()
+	return "BCTL_INDEX=" + testenv.ShiftedClock(f.t, f.dsn, -by)
 }
 
 func (f *Fleet) storeSettings() string {

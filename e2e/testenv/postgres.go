@@ -38,14 +38,35 @@ func Postgres(t testing.TB) string {
 // the machines that use it were ahead by as much, where by is negative.
 func ShiftClock(t testing.TB, dsn string, by time.Duration) {
 	t.Helper()
-	for _, statement := range []string{
+	shiftClock(t, dsn, by, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = "+shiftedPath+"', current_database()); END $$")
+}
+
+// ShiftedClock returns a DSN for the same database whose connections have a shifted clock, as ShiftClock has it: the machine that
+// uses it is ahead by as much of the others, where by is negative.
+func ShiftedClock(t testing.TB, dsn string, by time.Duration) string {
+	t.Helper()
+	shiftClock(t, dsn, by)
+	address, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := address.Query()
+	query.Set("search_path", shiftedPath)
+	address.RawQuery = query.Encode()
+	return address.String()
+}
+
+// shiftedPath finds what is shifted: what comes before pg_catalog is found before it.
+const shiftedPath = "shifted,public,pg_catalog"
+
+func shiftClock(t testing.TB, dsn string, by time.Duration, more ...string) {
+	t.Helper()
+	for _, statement := range append([]string{
 		"CREATE SCHEMA IF NOT EXISTS shifted",
 		fmt.Sprintf("CREATE OR REPLACE FUNCTION shifted.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "+
 			"$$ SELECT pg_catalog.clock_timestamp() + interval '%d microseconds' $$", by.Microseconds()),
 		"GRANT USAGE ON SCHEMA shifted TO PUBLIC",
-		// What comes before pg_catalog is found before it.
-		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = shifted, public, pg_catalog', current_database()); END $$",
-	} {
+	}, more...) {
 		if err := executeOn(dsn, statement); err != nil {
 			t.Fatalf("shift the clock of the database: %v", err)
 		}

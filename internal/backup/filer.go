@@ -25,6 +25,7 @@ type Limits struct {
 	WalkTasks          int   // in hand at a time
 	ReadBatches        int   // in hand at a time
 	ReadBytesPerSecond int64 // 0: no limit
+	Floor              int   // percent of WalkTasks and ReadBatches that the governor leaves in any case; 0: the policy's
 }
 
 // What the zero Limits stand for.
@@ -45,7 +46,7 @@ func (l Limits) WithDefaults() Limits {
 }
 
 // A Load is how a filer does, and how much of its limits the governor lets the
-// workers use: WalkSlots and ReadSlots, from an eighth of the limit to the limit; 0: the limit, for
+// workers use: WalkSlots and ReadSlots, from the floor to the limit; 0: the limit, for
 // nothing is known yet. Latencies are of one stat, and of one open and first
 // read; idle is the least that was seen lately.
 type Load struct {

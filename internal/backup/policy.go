@@ -20,6 +20,8 @@ type Policy struct {
 	Windows []string
 	// RecoveryPoint is how old a shard's last good snapshot may get; 0: until the shard is due again.
 	RecoveryPoint time.Duration
+	// Floor is the Limits.Floor of filers that have none of their own; 0: an eighth of their limits.
+	Floor int
 
 	Retention Retention
 	Selection Selection // added to what filer and shard leave out

@@ -36,6 +36,7 @@ type CatalogFiler struct {
 	WalkTasks          int               `json:"walk_tasks,omitempty"`
 	ReadBatches        int               `json:"read_batches,omitempty"`
 	ReadBytesPerSecond int64             `json:"read_bytes_per_second,omitempty"`
+	FloorPercent       int               `json:"floor_percent,omitempty"`
 	Compare            string            `json:"compare"`
 	Selection          backup.Selection  `json:"selection"`
 	Labels             map[string]string `json:"labels,omitempty"`
@@ -63,6 +64,7 @@ type CatalogPolicy struct {
 	JitterSeconds        float64           `json:"jitter_seconds,omitempty"`
 	Windows              []string          `json:"windows,omitempty"`
 	RecoveryPointSeconds float64           `json:"recovery_point_seconds,omitempty"`
+	FloorPercent         int               `json:"floor_percent,omitempty"`
 	Retention            CatalogRetention  `json:"retention"`
 	Selection            backup.Selection  `json:"selection"`
 }
@@ -82,7 +84,7 @@ type CatalogRetention struct {
 func FilerOf(f *backup.Filer) CatalogFiler {
 	return CatalogFiler{
 		Name: f.Name, Site: f.Site, WalkTasks: f.Limits.WalkTasks, ReadBatches: f.Limits.ReadBatches,
-		ReadBytesPerSecond: f.Limits.ReadBytesPerSecond, Compare: f.Compare.String(), Selection: f.Selection, Labels: f.Labels, Retired: f.Retired,
+		ReadBytesPerSecond: f.Limits.ReadBytesPerSecond, FloorPercent: f.Limits.Floor, Compare: f.Compare.String(), Selection: f.Selection, Labels: f.Labels, Retired: f.Retired,
 	}
 }
 
@@ -98,7 +100,7 @@ func PolicyOf(p *backup.Policy) CatalogPolicy {
 	r := p.Retention
 	return CatalogPolicy{
 		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, JitterSeconds: p.Jitter.Seconds(),
-		Windows: p.Windows, RecoveryPointSeconds: p.RecoveryPoint.Seconds(), Selection: p.Selection,
+		Windows: p.Windows, RecoveryPointSeconds: p.RecoveryPoint.Seconds(), FloorPercent: p.Floor, Selection: p.Selection,
 		Retention: CatalogRetention{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, r.Within.Seconds()},
 	}
 }

@@ -22,7 +22,7 @@ const sequence = 0x1234
 func exampleCatalog() *Catalog {
 	selection := backup.Selection{Exclude: []string{"*.o", "<&>"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 1 << 40}
 	filer := backup.Filer{
-		ID: 3, Name: "filer-1", Site: "berlin-2", Limits: backup.Limits{WalkTasks: 4, ReadBatches: 5, ReadBytesPerSecond: 6},
+		ID: 3, Name: "filer-1", Site: "berlin-2", Limits: backup.Limits{WalkTasks: 4, ReadBatches: 5, ReadBytesPerSecond: 6, Floor: 25},
 		Compare: backup.CompareMtime | backup.CompareInode, Selection: selection, Labels: map[string]string{"tier": "gold", "a": "b"}, Retired: true,
 	}
 	shard := backup.Shard{
@@ -31,7 +31,7 @@ func exampleCatalog() *Catalog {
 	}
 	policy := backup.Policy{
 		ID: 5, Revision: 6, Name: "nightly", Labels: map[string]string{"tier": "gold"}, Paused: true, Schedule: "0 2 * * *", TimeZone: "Europe/Berlin",
-		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 36 * time.Hour,
+		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 36 * time.Hour, Floor: 50,
 		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: 48 * time.Hour}, Selection: selection,
 	}
 	return &Catalog{
@@ -39,6 +39,13 @@ func exampleCatalog() *Catalog {
 		Shards:   []CatalogShard{ShardOf(&shard, "filer-1"), ShardOf(&backup.Shard{Key: backup.ShardKey{1}, Name: "s", Source: "posix:///s"}, "plain")},
 		Policies: []CatalogPolicy{PolicyOf(&policy), PolicyOf(&backup.Policy{Name: "none", Schedule: "@daily"})},
 	}
+}
+
+// goldenCatalog is the example as it was when the golden files were written: without what came later.
+func goldenCatalog() *Catalog {
+	c := exampleCatalog()
+	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent = 0, 0
+	return c
 }
 
 func encodeCatalog(t testing.TB, k keys, c *Catalog) []byte {
@@ -76,9 +83,9 @@ func TestCatalogHasEverything(t *testing.T) {
 		noun, line any
 		without    []string
 	}{
-		{backup.Filer{}, CatalogFiler{}, []string{"ID", "Limits"}}, // limits are three fields
+		{backup.Filer{}, CatalogFiler{}, []string{"ID", "Limits"}}, // limits are four fields
 		{backup.Shard{}, CatalogShard{}, []string{"ID"}},
-		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint"}}, // durations are seconds
+		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint", "Floor"}}, // durations are seconds, the floor is percent
 		{backup.Retention{}, CatalogRetention{}, []string{"Within"}},
 	} {
 		noun, line := reflect.TypeOf(test.noun), reflect.TypeOf(test.line)

@@ -78,7 +78,7 @@ func goldenObjects(t testing.TB, k keys) map[string]goldenObject {
 			return encodeCommit(t, k, failedCommit(), nil)
 		}},
 		"catalog": {pack.KindCatalog, catalogID(sequence), store.CatalogName(sequence), func() []byte {
-			return encodeCatalog(t, k, exampleCatalog())
+			return encodeCatalog(t, k, goldenCatalog())
 		}},
 	}
 }
@@ -169,7 +169,7 @@ func TestGoldenFilesAreRead(t *testing.T) {
 	if c, problems, err := openCommit(golden(t, "failed"), k.trust()); err != nil || !reflect.DeepEqual(c, failedCommit()) || problems != nil {
 		t.Errorf("failed: %+v, %q, %v", c, problems, err)
 	}
-	if _, c, err := OpenCatalog(golden(t, "catalog"), sequence, k.trust()); err != nil || !reflect.DeepEqual(c, exampleCatalog()) {
+	if _, c, err := OpenCatalog(golden(t, "catalog"), sequence, k.trust()); err != nil || !reflect.DeepEqual(c, goldenCatalog()) {
 		t.Errorf("catalog: %+v, %v", c, err)
 	}
 }

@@ -47,6 +47,9 @@ func Parse(p backup.Policy) (*Schedule, error) {
 	if p.RecoveryPoint < 0 || p.RecoveryPoint > maxRecoveryPoint {
 		return nil, fmt.Errorf("recovery point %v is not between 0 and %v: %w", p.RecoveryPoint, maxRecoveryPoint, backup.ErrInvalid)
 	}
+	if err := CheckFloor(p.Floor); err != nil {
+		return nil, err
+	}
 	for _, text := range p.Windows {
 		w, err := parseWindow(text)
 		if err != nil {

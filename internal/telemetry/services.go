@@ -78,7 +78,7 @@ func (h inHand) set(all, stalled int) {
 
 // A Reader measures a reader. All methods of a nil one do nothing.
 type Reader struct {
-	readBytes, newBytes, storedBytes, packBytes, vanished prometheus.Counter
+	readBytes, newBytes, storedBytes, packBytes, vanished, lost prometheus.Counter
 
 	batches, puts prometheus.Histogram
 	hand          inHand
@@ -97,6 +97,7 @@ func (m *Metrics) Reader() *Reader {
 		newBytes:    m.total("bctl_new_bytes_total", "Bytes read from filers that were not stored before."),
 		storedBytes: m.total("bctl_stored_bytes_total", "What packs grew by, for bytes that were new: compressed and sealed."),
 		vanished:    m.vanished(),
+		lost:        m.total("bctl_packs_lost_total", "Packs that this reader needed, and that the store lacks, or has a part of; content of theirs had no other copy."),
 		packBytes:   m.total("bctl_pack_put_bytes_total", "Bytes of packs that the store has taken."),
 		batches:     m.seconds("bctl_read_batch_seconds", "Time of one read batch, until its result was sent."),
 		puts:        m.seconds("bctl_pack_put_seconds", "Time that the store took to take one pack."),
@@ -118,6 +119,13 @@ func (r *Reader) Batch(m *backup.BatchStored, took time.Duration) {
 	r.stages.add(c.ReadSeconds, c.HashSeconds, c.CompressSeconds, c.SealSeconds, c.UploadSeconds)
 	r.problems.add(m.Problems)
 	observe(r.batches, took)
+}
+
+// LostPack notes that the store does not have a pack as it was stored.
+func (r *Reader) LostPack() {
+	if r != nil {
+		r.lost.Inc()
+	}
 }
 
 // Pack notes that the store has taken a pack.
@@ -147,7 +155,8 @@ type Committer struct {
 	applies   prometheus.Histogram
 	results   map[string]map[string]prometheus.Counter
 	handedOut map[string]prometheus.Counter
-	ended     map[backup.State]prometheus.Counter
+	ended     map[string]prometheus.Counter
+	died      map[string]prometheus.Counter
 	keeper    prometheus.Gauge
 	stages    stages
 	retries   *Retries
@@ -167,7 +176,7 @@ func (m *Metrics) Committer() *Committer {
 	}
 	c := &Committer{
 		applies: m.seconds("bctl_apply_seconds", "Time of one transaction that applies results."),
-		results: map[string]map[string]prometheus.Counter{}, handedOut: map[string]prometheus.Counter{}, ended: map[backup.State]prometheus.Counter{},
+		results: map[string]map[string]prometheus.Counter{}, handedOut: map[string]prometheus.Counter{}, ended: map[string]prometheus.Counter{}, died: map[string]prometheus.Counter{},
 		stages: m.stages("commit"), retries: m.Retries("commit"),
 	}
 	counter := m.counter("bctl_results_total", "Results of workers, by what became of them.", "result", "outcome")
@@ -181,9 +190,13 @@ func (m *Metrics) Committer() *Committer {
 	for _, work := range []string{"task", "batch"} {
 		c.handedOut[work] = out.WithLabelValues(work)
 	}
+	died := m.counter("bctl_workers_died_total", "Workers that died with work in hand, as this committer has found while it led, by what they had.", "work")
+	for _, work := range []string{"task", "batch"} {
+		c.died[work] = died.WithLabelValues(work)
+	}
 	ended := m.counter("bctl_snapshots_ended_total", "Snapshots that this committer has ended, by how.", "state")
-	for _, state := range []backup.State{backup.Committed, backup.Failed} {
-		c.ended[state] = ended.WithLabelValues(string(state))
+	for _, state := range []string{string(backup.Committed), string(backup.Failed), Cancelled} {
+		c.ended[state] = ended.WithLabelValues(state)
 	}
 	c.keeper = m.gauge("bctl_keeper", "1 where this committer leads, else 0.").WithLabelValues()
 	c.fleet = newFleet()
@@ -214,8 +227,18 @@ func (c *Committer) HandedOut(work string, n int) {
 	}
 }
 
-// Ended counts a snapshot.
-func (c *Committer) Ended(state backup.State) {
+// Died counts a worker that died with tasks or batches in hand.
+func (c *Committer) Died(work string) {
+	if c != nil {
+		c.died[work].Inc()
+	}
+}
+
+// Cancelled is the end of a snapshot that an operator wanted. Its state is backup.Failed, and it counts as no failure.
+const Cancelled = "cancelled"
+
+// Ended counts a snapshot; state is backup.Committed, backup.Failed or Cancelled.
+func (c *Committer) Ended(state string) {
 	if c != nil {
 		c.ended[state].Inc()
 	}

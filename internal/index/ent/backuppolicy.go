@@ -36,6 +36,8 @@ type BackupPolicy struct {
 	Windows []string `json:"windows,omitempty"`
 	// RecoveryPoint holds the value of the "recovery_point" field.
 	RecoveryPoint int64 `json:"recovery_point,omitempty"`
+	// Floor holds the value of the "floor" field.
+	Floor int `json:"floor,omitempty"`
 	// Retention holds the value of the "retention" field.
 	Retention backup.Retention `json:"retention,omitempty"`
 	// Selection holds the value of the "selection" field.
@@ -52,7 +54,7 @@ func (*BackupPolicy) scanValues(columns []string) ([]any, error) {
 			values[i] = new([]byte)
 		case backuppolicy.FieldPaused:
 			values[i] = new(sql.NullBool)
-		case backuppolicy.FieldID, backuppolicy.FieldRevision, backuppolicy.FieldJitter, backuppolicy.FieldRecoveryPoint:
+		case backuppolicy.FieldID, backuppolicy.FieldRevision, backuppolicy.FieldJitter, backuppolicy.FieldRecoveryPoint, backuppolicy.FieldFloor:
 			values[i] = new(sql.NullInt64)
 		case backuppolicy.FieldName, backuppolicy.FieldSchedule, backuppolicy.FieldTimeZone:
 			values[i] = new(sql.NullString)
@@ -135,6 +137,12 @@ func (_m *BackupPolicy) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.RecoveryPoint = value.Int64
 			}
+		case backuppolicy.FieldFloor:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field floor", values[i])
+			} else if value.Valid {
+				_m.Floor = int(value.Int64)
+			}
 		case backuppolicy.FieldRetention:
 			if value, ok := values[i].(*[]byte); !ok {
 				return fmt.Errorf("unexpected type %T for field retention", values[i])
@@ -213,6 +221,9 @@ func (_m *BackupPolicy) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("recovery_point=")
 	builder.WriteString(fmt.Sprintf("%v", _m.RecoveryPoint))
+	builder.WriteString(", ")
+	builder.WriteString("floor=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Floor))
 	builder.WriteString(", ")
 	builder.WriteString("retention=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Retention))

@@ -116,6 +116,20 @@ func (_c *BackupPolicyCreate) SetNillableRecoveryPoint(v *int64) *BackupPolicyCr
 	return _c
 }
 
+// SetFloor sets the "floor" field.
+func (_c *BackupPolicyCreate) SetFloor(v int) *BackupPolicyCreate {
+	_c.mutation.SetFloor(v)
+	return _c
+}
+
+// SetNillableFloor sets the "floor" field if the given value is not nil.
+func (_c *BackupPolicyCreate) SetNillableFloor(v *int) *BackupPolicyCreate {
+	if v != nil {
+		_c.SetFloor(*v)
+	}
+	return _c
+}
+
 // SetRetention sets the "retention" field.
 func (_c *BackupPolicyCreate) SetRetention(v backup.Retention) *BackupPolicyCreate {
 	_c.mutation.SetRetention(v)
@@ -189,6 +203,10 @@ func (_c *BackupPolicyCreate) defaults() {
 		v := backuppolicy.DefaultRecoveryPoint
 		_c.mutation.SetRecoveryPoint(v)
 	}
+	if _, ok := _c.mutation.Floor(); !ok {
+		v := backuppolicy.DefaultFloor
+		_c.mutation.SetFloor(v)
+	}
 }
 
 // check runs all checks and user-defined validators on the builder.
@@ -213,6 +231,9 @@ func (_c *BackupPolicyCreate) check() error {
 	}
 	if _, ok := _c.mutation.RecoveryPoint(); !ok {
 		return &ValidationError{Name: "recovery_point", err: errors.New(`ent: missing required field "BackupPolicy.recovery_point"`)}
+	}
+	if _, ok := _c.mutation.Floor(); !ok {
+		return &ValidationError{Name: "floor", err: errors.New(`ent: missing required field "BackupPolicy.floor"`)}
 	}
 	if _, ok := _c.mutation.Retention(); !ok {
 		return &ValidationError{Name: "retention", err: errors.New(`ent: missing required field "BackupPolicy.retention"`)}
@@ -288,6 +309,10 @@ func (_c *BackupPolicyCreate) createSpec() (*BackupPolicy, *sqlgraph.CreateSpec)
 	if value, ok := _c.mutation.RecoveryPoint(); ok {
 		_spec.SetField(backuppolicy.FieldRecoveryPoint, field.TypeInt64, value)
 		_node.RecoveryPoint = value
+	}
+	if value, ok := _c.mutation.Floor(); ok {
+		_spec.SetField(backuppolicy.FieldFloor, field.TypeInt, value)
+		_node.Floor = value
 	}
 	if value, ok := _c.mutation.Retention(); ok {
 		_spec.SetField(backuppolicy.FieldRetention, field.TypeJSON, value)
@@ -484,6 +509,24 @@ func (u *BackupPolicyUpsert) UpdateRecoveryPoint() *BackupPolicyUpsert {
 // AddRecoveryPoint adds v to the "recovery_point" field.
 func (u *BackupPolicyUpsert) AddRecoveryPoint(v int64) *BackupPolicyUpsert {
 	u.Add(backuppolicy.FieldRecoveryPoint, v)
+	return u
+}
+
+// SetFloor sets the "floor" field.
+func (u *BackupPolicyUpsert) SetFloor(v int) *BackupPolicyUpsert {
+	u.Set(backuppolicy.FieldFloor, v)
+	return u
+}
+
+// UpdateFloor sets the "floor" field to the value that was provided on create.
+func (u *BackupPolicyUpsert) UpdateFloor() *BackupPolicyUpsert {
+	u.SetExcluded(backuppolicy.FieldFloor)
+	return u
+}
+
+// AddFloor adds v to the "floor" field.
+func (u *BackupPolicyUpsert) AddFloor(v int) *BackupPolicyUpsert {
+	u.Add(backuppolicy.FieldFloor, v)
 	return u
 }
 
@@ -717,6 +760,27 @@ func (u *BackupPolicyUpsertOne) AddRecoveryPoint(v int64) *BackupPolicyUpsertOne
 func (u *BackupPolicyUpsertOne) UpdateRecoveryPoint() *BackupPolicyUpsertOne {
 	return u.Update(func(s *BackupPolicyUpsert) {
 		s.UpdateRecoveryPoint()
+	})
+}
+
+// SetFloor sets the "floor" field.
+func (u *BackupPolicyUpsertOne) SetFloor(v int) *BackupPolicyUpsertOne {
+	return u.Update(func(s *BackupPolicyUpsert) {
+		s.SetFloor(v)
+	})
+}
+
+// AddFloor adds v to the "floor" field.
+func (u *BackupPolicyUpsertOne) AddFloor(v int) *BackupPolicyUpsertOne {
+	return u.Update(func(s *BackupPolicyUpsert) {
+		s.AddFloor(v)
+	})
+}
+
+// UpdateFloor sets the "floor" field to the value that was provided on create.
+func (u *BackupPolicyUpsertOne) UpdateFloor() *BackupPolicyUpsertOne {
+	return u.Update(func(s *BackupPolicyUpsert) {
+		s.UpdateFloor()
 	})
 }
 
@@ -1120,6 +1184,27 @@ func (u *BackupPolicyUpsertBulk) AddRecoveryPoint(v int64) *BackupPolicyUpsertBu
 func (u *BackupPolicyUpsertBulk) UpdateRecoveryPoint() *BackupPolicyUpsertBulk {
 	return u.Update(func(s *BackupPolicyUpsert) {
 		s.UpdateRecoveryPoint()
+	})
+}
+
+// SetFloor sets the "floor" field.
+func (u *BackupPolicyUpsertBulk) SetFloor(v int) *BackupPolicyUpsertBulk {
+	return u.Update(func(s *BackupPolicyUpsert) {
+		s.SetFloor(v)
+	})
+}
+
+// AddFloor adds v to the "floor" field.
+func (u *BackupPolicyUpsertBulk) AddFloor(v int) *BackupPolicyUpsertBulk {
+	return u.Update(func(s *BackupPolicyUpsert) {
+		s.AddFloor(v)
+	})
+}
+
+// UpdateFloor sets the "floor" field to the value that was provided on create.
+func (u *BackupPolicyUpsertBulk) UpdateFloor() *BackupPolicyUpsertBulk {
+	return u.Update(func(s *BackupPolicyUpsert) {
+		s.UpdateFloor()
 	})
 }
 

@@ -179,6 +179,27 @@ func (_u *BackupPolicyUpdate) AddRecoveryPoint(v int64) *BackupPolicyUpdate {
 	return _u
 }
 
+// SetFloor sets the "floor" field.
+func (_u *BackupPolicyUpdate) SetFloor(v int) *BackupPolicyUpdate {
+	_u.mutation.ResetFloor()
+	_u.mutation.SetFloor(v)
+	return _u
+}
+
+// SetNillableFloor sets the "floor" field if the given value is not nil.
+func (_u *BackupPolicyUpdate) SetNillableFloor(v *int) *BackupPolicyUpdate {
+	if v != nil {
+		_u.SetFloor(*v)
+	}
+	return _u
+}
+
+// AddFloor adds value to the "floor" field.
+func (_u *BackupPolicyUpdate) AddFloor(v int) *BackupPolicyUpdate {
+	_u.mutation.AddFloor(v)
+	return _u
+}
+
 // SetRetention sets the "retention" field.
 func (_u *BackupPolicyUpdate) SetRetention(v backup.Retention) *BackupPolicyUpdate {
 	_u.mutation.SetRetention(v)
@@ -300,6 +321,12 @@ func (_u *BackupPolicyUpdate) sqlSave(ctx context.Context) (_node int, err error
 	}
 	if value, ok := _u.mutation.AddedRecoveryPoint(); ok {
 		_spec.AddField(backuppolicy.FieldRecoveryPoint, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Floor(); ok {
+		_spec.SetField(backuppolicy.FieldFloor, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedFloor(); ok {
+		_spec.AddField(backuppolicy.FieldFloor, field.TypeInt, value)
 	}
 	if value, ok := _u.mutation.Retention(); ok {
 		_spec.SetField(backuppolicy.FieldRetention, field.TypeJSON, value)
@@ -478,6 +505,27 @@ func (_u *BackupPolicyUpdateOne) AddRecoveryPoint(v int64) *BackupPolicyUpdateOn
 	return _u
 }
 
+// SetFloor sets the "floor" field.
+func (_u *BackupPolicyUpdateOne) SetFloor(v int) *BackupPolicyUpdateOne {
+	_u.mutation.ResetFloor()
+	_u.mutation.SetFloor(v)
+	return _u
+}
+
+// SetNillableFloor sets the "floor" field if the given value is not nil.
+func (_u *BackupPolicyUpdateOne) SetNillableFloor(v *int) *BackupPolicyUpdateOne {
+	if v != nil {
+		_u.SetFloor(*v)
+	}
+	return _u
+}
+
+// AddFloor adds value to the "floor" field.
+func (_u *BackupPolicyUpdateOne) AddFloor(v int) *BackupPolicyUpdateOne {
+	_u.mutation.AddFloor(v)
+	return _u
+}
+
 // SetRetention sets the "retention" field.
 func (_u *BackupPolicyUpdateOne) SetRetention(v backup.Retention) *BackupPolicyUpdateOne {
 	_u.mutation.SetRetention(v)
@@ -629,6 +677,12 @@ func (_u *BackupPolicyUpdateOne) sqlSave(ctx context.Context) (_node *BackupPoli
 	}
 	if value, ok := _u.mutation.AddedRecoveryPoint(); ok {
 		_spec.AddField(backuppolicy.FieldRecoveryPoint, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Floor(); ok {
+		_spec.SetField(backuppolicy.FieldFloor, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedFloor(); ok {
+		_spec.AddField(backuppolicy.FieldFloor, field.TypeInt, value)
 	}
 	if value, ok := _u.mutation.Retention(); ok {
 		_spec.SetField(backuppolicy.FieldRetention, field.TypeJSON, value)

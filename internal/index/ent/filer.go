@@ -28,6 +28,8 @@ type Filer struct {
 	ReadBatches int `json:"read_batches,omitempty"`
 	// ReadBytes holds the value of the "read_bytes" field.
 	ReadBytes int64 `json:"read_bytes,omitempty"`
+	// Floor holds the value of the "floor" field.
+	Floor int `json:"floor,omitempty"`
 	// Compare holds the value of the "compare" field.
 	Compare uint8 `json:"compare,omitempty"`
 	// Selection holds the value of the "selection" field.
@@ -81,7 +83,7 @@ func (*Filer) scanValues(columns []string) ([]any, error) {
 			values[i] = new([]byte)
 		case filer.FieldRetired:
 			values[i] = new(sql.NullBool)
-		case filer.FieldID, filer.FieldWalkTasks, filer.FieldReadBatches, filer.FieldReadBytes, filer.FieldCompare, filer.FieldWalkSlots, filer.FieldReadSlots, filer.FieldWalkLatency, filer.FieldWalkIdle, filer.FieldReadLatency, filer.FieldReadIdle:
+		case filer.FieldID, filer.FieldWalkTasks, filer.FieldReadBatches, filer.FieldReadBytes, filer.FieldFloor, filer.FieldCompare, filer.FieldWalkSlots, filer.FieldReadSlots, filer.FieldWalkLatency, filer.FieldWalkIdle, filer.FieldReadLatency, filer.FieldReadIdle:
 			values[i] = new(sql.NullInt64)
 		case filer.FieldName, filer.FieldSite:
 			values[i] = new(sql.NullString)
@@ -135,6 +137,12 @@ func (_m *Filer) assignValues(columns []string, values []any) error {
 				return fmt.Errorf("unexpected type %T for field read_bytes", values[i])
 			} else if value.Valid {
 				_m.ReadBytes = value.Int64
+			}
+		case filer.FieldFloor:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field floor", values[i])
+			} else if value.Valid {
+				_m.Floor = int(value.Int64)
 			}
 		case filer.FieldCompare:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
@@ -255,6 +263,9 @@ func (_m *Filer) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("read_bytes=")
 	builder.WriteString(fmt.Sprintf("%v", _m.ReadBytes))
+	builder.WriteString(", ")
+	builder.WriteString("floor=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Floor))
 	builder.WriteString(", ")
 	builder.WriteString("compare=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Compare))

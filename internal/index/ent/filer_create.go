@@ -85,6 +85,20 @@ func (_c *FilerCreate) SetNillableReadBytes(v *int64) *FilerCreate {
 	return _c
 }
 
+// SetFloor sets the "floor" field.
+func (_c *FilerCreate) SetFloor(v int) *FilerCreate {
+	_c.mutation.SetFloor(v)
+	return _c
+}
+
+// SetNillableFloor sets the "floor" field if the given value is not nil.
+func (_c *FilerCreate) SetNillableFloor(v *int) *FilerCreate {
+	if v != nil {
+		_c.SetFloor(*v)
+	}
+	return _c
+}
+
 // SetCompare sets the "compare" field.
 func (_c *FilerCreate) SetCompare(v uint8) *FilerCreate {
 	_c.mutation.SetCompare(v)
@@ -289,6 +303,10 @@ func (_c *FilerCreate) defaults() {
 		v := filer.DefaultReadBytes
 		_c.mutation.SetReadBytes(v)
 	}
+	if _, ok := _c.mutation.Floor(); !ok {
+		v := filer.DefaultFloor
+		_c.mutation.SetFloor(v)
+	}
 	if _, ok := _c.mutation.Compare(); !ok {
 		v := filer.DefaultCompare
 		_c.mutation.SetCompare(v)
@@ -339,6 +357,9 @@ func (_c *FilerCreate) check() error {
 	}
 	if _, ok := _c.mutation.ReadBytes(); !ok {
 		return &ValidationError{Name: "read_bytes", err: errors.New(`ent: missing required field "Filer.read_bytes"`)}
+	}
+	if _, ok := _c.mutation.Floor(); !ok {
+		return &ValidationError{Name: "floor", err: errors.New(`ent: missing required field "Filer.floor"`)}
 	}
 	if _, ok := _c.mutation.Compare(); !ok {
 		return &ValidationError{Name: "compare", err: errors.New(`ent: missing required field "Filer.compare"`)}
@@ -416,6 +437,10 @@ func (_c *FilerCreate) createSpec() (*Filer, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.ReadBytes(); ok {
 		_spec.SetField(filer.FieldReadBytes, field.TypeInt64, value)
 		_node.ReadBytes = value
+	}
+	if value, ok := _c.mutation.Floor(); ok {
+		_spec.SetField(filer.FieldFloor, field.TypeInt, value)
+		_node.Floor = value
 	}
 	if value, ok := _c.mutation.Compare(); ok {
 		_spec.SetField(filer.FieldCompare, field.TypeUint8, value)
@@ -600,6 +625,24 @@ func (u *FilerUpsert) UpdateReadBytes() *FilerUpsert {
 // AddReadBytes adds v to the "read_bytes" field.
 func (u *FilerUpsert) AddReadBytes(v int64) *FilerUpsert {
 	u.Add(filer.FieldReadBytes, v)
+	return u
+}
+
+// SetFloor sets the "floor" field.
+func (u *FilerUpsert) SetFloor(v int) *FilerUpsert {
+	u.Set(filer.FieldFloor, v)
+	return u
+}
+
+// UpdateFloor sets the "floor" field to the value that was provided on create.
+func (u *FilerUpsert) UpdateFloor() *FilerUpsert {
+	u.SetExcluded(filer.FieldFloor)
+	return u
+}
+
+// AddFloor adds v to the "floor" field.
+func (u *FilerUpsert) AddFloor(v int) *FilerUpsert {
+	u.Add(filer.FieldFloor, v)
 	return u
 }
 
@@ -913,6 +956,27 @@ func (u *FilerUpsertOne) AddReadBytes(v int64) *FilerUpsertOne {
 func (u *FilerUpsertOne) UpdateReadBytes() *FilerUpsertOne {
 	return u.Update(func(s *FilerUpsert) {
 		s.UpdateReadBytes()
+	})
+}
+
+// SetFloor sets the "floor" field.
+func (u *FilerUpsertOne) SetFloor(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetFloor(v)
+	})
+}
+
+// AddFloor adds v to the "floor" field.
+func (u *FilerUpsertOne) AddFloor(v int) *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddFloor(v)
+	})
+}
+
+// UpdateFloor sets the "floor" field to the value that was provided on create.
+func (u *FilerUpsertOne) UpdateFloor() *FilerUpsertOne {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateFloor()
 	})
 }
 
@@ -1421,6 +1485,27 @@ func (u *FilerUpsertBulk) AddReadBytes(v int64) *FilerUpsertBulk {
 func (u *FilerUpsertBulk) UpdateReadBytes() *FilerUpsertBulk {
 	return u.Update(func(s *FilerUpsert) {
 		s.UpdateReadBytes()
+	})
+}
+
+// SetFloor sets the "floor" field.
+func (u *FilerUpsertBulk) SetFloor(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.SetFloor(v)
+	})
+}
+
+// AddFloor adds v to the "floor" field.
+func (u *FilerUpsertBulk) AddFloor(v int) *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.AddFloor(v)
+	})
+}
+
+// UpdateFloor sets the "floor" field to the value that was provided on create.
+func (u *FilerUpsertBulk) UpdateFloor() *FilerUpsertBulk {
+	return u.Update(func(s *FilerUpsert) {
+		s.UpdateFloor()
 	})
 }
 

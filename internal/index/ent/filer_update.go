@@ -121,6 +121,27 @@ func (_u *FilerUpdate) AddReadBytes(v int64) *FilerUpdate {
 	return _u
 }
 
+// SetFloor sets the "floor" field.
+func (_u *FilerUpdate) SetFloor(v int) *FilerUpdate {
+	_u.mutation.ResetFloor()
+	_u.mutation.SetFloor(v)
+	return _u
+}
+
+// SetNillableFloor sets the "floor" field if the given value is not nil.
+func (_u *FilerUpdate) SetNillableFloor(v *int) *FilerUpdate {
+	if v != nil {
+		_u.SetFloor(*v)
+	}
+	return _u
+}
+
+// AddFloor adds value to the "floor" field.
+func (_u *FilerUpdate) AddFloor(v int) *FilerUpdate {
+	_u.mutation.AddFloor(v)
+	return _u
+}
+
 // SetCompare sets the "compare" field.
 func (_u *FilerUpdate) SetCompare(v uint8) *FilerUpdate {
 	_u.mutation.ResetCompare()
@@ -421,6 +442,12 @@ func (_u *FilerUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedReadBytes(); ok {
 		_spec.AddField(filer.FieldReadBytes, field.TypeInt64, value)
 	}
+	if value, ok := _u.mutation.Floor(); ok {
+		_spec.SetField(filer.FieldFloor, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedFloor(); ok {
+		_spec.AddField(filer.FieldFloor, field.TypeInt, value)
+	}
 	if value, ok := _u.mutation.Compare(); ok {
 		_spec.SetField(filer.FieldCompare, field.TypeUint8, value)
 	}
@@ -633,6 +660,27 @@ func (_u *FilerUpdateOne) SetNillableReadBytes(v *int64) *FilerUpdateOne {
 // AddReadBytes adds value to the "read_bytes" field.
 func (_u *FilerUpdateOne) AddReadBytes(v int64) *FilerUpdateOne {
 	_u.mutation.AddReadBytes(v)
+	return _u
+}
+
+// SetFloor sets the "floor" field.
+func (_u *FilerUpdateOne) SetFloor(v int) *FilerUpdateOne {
+	_u.mutation.ResetFloor()
+	_u.mutation.SetFloor(v)
+	return _u
+}
+
+// SetNillableFloor sets the "floor" field if the given value is not nil.
+func (_u *FilerUpdateOne) SetNillableFloor(v *int) *FilerUpdateOne {
+	if v != nil {
+		_u.SetFloor(*v)
+	}
+	return _u
+}
+
+// AddFloor adds value to the "floor" field.
+func (_u *FilerUpdateOne) AddFloor(v int) *FilerUpdateOne {
+	_u.mutation.AddFloor(v)
 	return _u
 }
 
@@ -965,6 +1013,12 @@ func (_u *FilerUpdateOne) sqlSave(ctx context.Context) (_node *Filer, err error)
 	}
 	if value, ok := _u.mutation.AddedReadBytes(); ok {
 		_spec.AddField(filer.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Floor(); ok {
+		_spec.SetField(filer.FieldFloor, field.TypeInt, value)
+	}
+	if value, ok := _u.mutation.AddedFloor(); ok {
+		_spec.AddField(filer.FieldFloor, field.TypeInt, value)
 	}
 	if value, ok := _u.mutation.Compare(); ok {
 		_spec.SetField(filer.FieldCompare, field.TypeUint8, value)

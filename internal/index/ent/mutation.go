@@ -68,6 +68,8 @@ type BackupPolicyMutation struct {
 	appendwindows     []string
 	recovery_point    *int64
 	addrecovery_point *int64
+	floor             *int
+	addfloor          *int
 	retention         *backup.Retention
 	selection         *backup.Selection
 	clearedFields     map[string]struct{}
@@ -606,6 +608,62 @@ func (m *BackupPolicyMutation) ResetRecoveryPoint() {
 	m.addrecovery_point = nil
 }
 
+// SetFloor sets the "floor" field.
+func (m *BackupPolicyMutation) SetFloor(i int) {
+	m.floor = &i
+	m.addfloor = nil
+}
+
+// Floor returns the value of the "floor" field in the mutation.
+func (m *BackupPolicyMutation) Floor() (r int, exists bool) {
+	v := m.floor
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFloor returns the old "floor" field's value of the BackupPolicy entity.
+// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *BackupPolicyMutation) OldFloor(ctx context.Context) (v int, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFloor is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFloor requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFloor: %w", err)
+	}
+	return oldValue.Floor, nil
+}
+
+// AddFloor adds i to the "floor" field.
+func (m *BackupPolicyMutation) AddFloor(i int) {
+	if m.addfloor != nil {
+		*m.addfloor += i
+	} else {
+		m.addfloor = &i
+	}
+}
+
+// AddedFloor returns the value that was added to the "floor" field in this mutation.
+func (m *BackupPolicyMutation) AddedFloor() (r int, exists bool) {
+	v := m.addfloor
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFloor resets all changes to the "floor" field.
+func (m *BackupPolicyMutation) ResetFloor() {
+	m.floor = nil
+	m.addfloor = nil
+}
+
 // SetRetention sets the "retention" field.
 func (m *BackupPolicyMutation) SetRetention(b backup.Retention) {
 	m.retention = &b
@@ -712,7 +770,7 @@ func (m *BackupPolicyMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *BackupPolicyMutation) Fields() []string {
-	fields := make([]string, 0, 11)
+	fields := make([]string, 0, 12)
 	if m.name != nil {
 		fields = append(fields, backuppolicy.FieldName)
 	}
@@ -739,6 +797,9 @@ func (m *BackupPolicyMutation) Fields() []string {
 	}
 	if m.recovery_point != nil {
 		fields = append(fields, backuppolicy.FieldRecoveryPoint)
+	}
+	if m.floor != nil {
+		fields = append(fields, backuppolicy.FieldFloor)
 	}
 	if m.retention != nil {
 		fields = append(fields, backuppolicy.FieldRetention)
@@ -772,6 +833,8 @@ func (m *BackupPolicyMutation) Field(name string) (ent.Value, bool) {
 		return m.Windows()
 	case backuppolicy.FieldRecoveryPoint:
 		return m.RecoveryPoint()
+	case backuppolicy.FieldFloor:
+		return m.Floor()
 	case backuppolicy.FieldRetention:
 		return m.Retention()
 	case backuppolicy.FieldSelection:
@@ -803,6 +866,8 @@ func (m *BackupPolicyMutation) OldField(ctx context.Context, name string) (ent.V
 		return m.OldWindows(ctx)
 	case backuppolicy.FieldRecoveryPoint:
 		return m.OldRecoveryPoint(ctx)
+	case backuppolicy.FieldFloor:
+		return m.OldFloor(ctx)
 	case backuppolicy.FieldRetention:
 		return m.OldRetention(ctx)
 	case backuppolicy.FieldSelection:
@@ -879,6 +944,13 @@ func (m *BackupPolicyMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetRecoveryPoint(v)
 		return nil
+	case backuppolicy.FieldFloor:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFloor(v)
+		return nil
 	case backuppolicy.FieldRetention:
 		v, ok := value.(backup.Retention)
 		if !ok {
@@ -910,6 +982,9 @@ func (m *BackupPolicyMutation) AddedFields() []string {
 	if m.addrecovery_point != nil {
 		fields = append(fields, backuppolicy.FieldRecoveryPoint)
 	}
+	if m.addfloor != nil {
+		fields = append(fields, backuppolicy.FieldFloor)
+	}
 	return fields
 }
 
@@ -924,6 +999,8 @@ func (m *BackupPolicyMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedJitter()
 	case backuppolicy.FieldRecoveryPoint:
 		return m.AddedRecoveryPoint()
+	case backuppolicy.FieldFloor:
+		return m.AddedFloor()
 	}
 	return nil, false
 }
@@ -953,6 +1030,13 @@ func (m *BackupPolicyMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddRecoveryPoint(v)
+		return nil
+	case backuppolicy.FieldFloor:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFloor(v)
 		return nil
 	}
 	return fmt.Errorf("unknown BackupPolicy numeric field %s", name)
@@ -1022,6 +1106,9 @@ func (m *BackupPolicyMutation) ResetField(name string) error {
 		return nil
 	case backuppolicy.FieldRecoveryPoint:
 		m.ResetRecoveryPoint()
+		return nil
+	case backuppolicy.FieldFloor:
+		m.ResetFloor()
 		return nil
 	case backuppolicy.FieldRetention:
 		m.ResetRetention()
@@ -1095,6 +1182,8 @@ type FilerMutation struct {
 	addread_batches *int
 	read_bytes      *int64
 	addread_bytes   *int64
+	floor           *int
+	addfloor        *int
 	compare         *uint8
 	addcompare      *int8
 	selection       *backup.Selection
@@ -1463,6 +1552,62 @@ func (m *FilerMutation) AddedReadBytes() (r int64, exists bool) {
 func (m *FilerMutation) ResetReadBytes() {
 	m.read_bytes = nil
 	m.addread_bytes = nil
+}
+
+// SetFloor sets the "floor" field.
+func (m *FilerMutation) SetFloor(i int) {
+	m.floor = &i
+	m.addfloor = nil
+}
+
+// Floor returns the value of the "floor" field in the mutation.
+func (m *FilerMutation) Floor() (r int, exists bool) {
+	v := m.floor
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFloor returns the old "floor" field's value of the Filer entity.
+// If the Filer object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *FilerMutation) OldFloor(ctx context.Context) (v int, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFloor is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFloor requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFloor: %w", err)
+	}
+	return oldValue.Floor, nil
+}
+
+// AddFloor adds i to the "floor" field.
+func (m *FilerMutation) AddFloor(i int) {
+	if m.addfloor != nil {
+		*m.addfloor += i
+	} else {
+		m.addfloor = &i
+	}
+}
+
+// AddedFloor returns the value that was added to the "floor" field in this mutation.
+func (m *FilerMutation) AddedFloor() (r int, exists bool) {
+	v := m.addfloor
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFloor resets all changes to the "floor" field.
+func (m *FilerMutation) ResetFloor() {
+	m.floor = nil
+	m.addfloor = nil
 }
 
 // SetCompare sets the "compare" field.
@@ -2079,7 +2224,7 @@ func (m *FilerMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *FilerMutation) Fields() []string {
-	fields := make([]string, 0, 15)
+	fields := make([]string, 0, 16)
 	if m.name != nil {
 		fields = append(fields, filer.FieldName)
 	}
@@ -2094,6 +2239,9 @@ func (m *FilerMutation) Fields() []string {
 	}
 	if m.read_bytes != nil {
 		fields = append(fields, filer.FieldReadBytes)
+	}
+	if m.floor != nil {
+		fields = append(fields, filer.FieldFloor)
 	}
 	if m.compare != nil {
 		fields = append(fields, filer.FieldCompare)
@@ -2143,6 +2291,8 @@ func (m *FilerMutation) Field(name string) (ent.Value, bool) {
 		return m.ReadBatches()
 	case filer.FieldReadBytes:
 		return m.ReadBytes()
+	case filer.FieldFloor:
+		return m.Floor()
 	case filer.FieldCompare:
 		return m.Compare()
 	case filer.FieldSelection:
@@ -2182,6 +2332,8 @@ func (m *FilerMutation) OldField(ctx context.Context, name string) (ent.Value, e
 		return m.OldReadBatches(ctx)
 	case filer.FieldReadBytes:
 		return m.OldReadBytes(ctx)
+	case filer.FieldFloor:
+		return m.OldFloor(ctx)
 	case filer.FieldCompare:
 		return m.OldCompare(ctx)
 	case filer.FieldSelection:
@@ -2245,6 +2397,13 @@ func (m *FilerMutation) SetField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.SetReadBytes(v)
+		return nil
+	case filer.FieldFloor:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFloor(v)
 		return nil
 	case filer.FieldCompare:
 		v, ok := value.(uint8)
@@ -2333,6 +2492,9 @@ func (m *FilerMutation) AddedFields() []string {
 	if m.addread_bytes != nil {
 		fields = append(fields, filer.FieldReadBytes)
 	}
+	if m.addfloor != nil {
+		fields = append(fields, filer.FieldFloor)
+	}
 	if m.addcompare != nil {
 		fields = append(fields, filer.FieldCompare)
 	}
@@ -2368,6 +2530,8 @@ func (m *FilerMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedReadBatches()
 	case filer.FieldReadBytes:
 		return m.AddedReadBytes()
+	case filer.FieldFloor:
+		return m.AddedFloor()
 	case filer.FieldCompare:
 		return m.AddedCompare()
 	case filer.FieldWalkSlots:
@@ -2411,6 +2575,13 @@ func (m *FilerMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddReadBytes(v)
+		return nil
+	case filer.FieldFloor:
+		v, ok := value.(int)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFloor(v)
 		return nil
 	case filer.FieldCompare:
 		v, ok := value.(int8)
@@ -2517,6 +2688,9 @@ func (m *FilerMutation) ResetField(name string) error {
 		return nil
 	case filer.FieldReadBytes:
 		m.ResetReadBytes()
+		return nil
+	case filer.FieldFloor:
+		m.ResetFloor()
 		return nil
 	case filer.FieldCompare:
 		m.ResetCompare()

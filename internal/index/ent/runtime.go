@@ -41,6 +41,10 @@ func init() {
 	backuppolicyDescRecoveryPoint := backuppolicyFields[9].Descriptor()
 	// backuppolicy.DefaultRecoveryPoint holds the default value on creation for the recovery_point field.
 	backuppolicy.DefaultRecoveryPoint = backuppolicyDescRecoveryPoint.Default.(int64)
+	// backuppolicyDescFloor is the schema descriptor for floor field.
+	backuppolicyDescFloor := backuppolicyFields[10].Descriptor()
+	// backuppolicy.DefaultFloor holds the default value on creation for the floor field.
+	backuppolicy.DefaultFloor = backuppolicyDescFloor.Default.(int)
 	filerFields := schema.Filer{}.Fields()
 	_ = filerFields
 	// filerDescSite is the schema descriptor for site field.
@@ -59,36 +63,40 @@ func init() {
 	filerDescReadBytes := filerFields[5].Descriptor()
 	// filer.DefaultReadBytes holds the default value on creation for the read_bytes field.
 	filer.DefaultReadBytes = filerDescReadBytes.Default.(int64)
+	// filerDescFloor is the schema descriptor for floor field.
+	filerDescFloor := filerFields[6].Descriptor()
+	// filer.DefaultFloor holds the default value on creation for the floor field.
+	filer.DefaultFloor = filerDescFloor.Default.(int)
 	// filerDescCompare is the schema descriptor for compare field.
-	filerDescCompare := filerFields[6].Descriptor()
+	filerDescCompare := filerFields[7].Descriptor()
 	// filer.DefaultCompare holds the default value on creation for the compare field.
 	filer.DefaultCompare = filerDescCompare.Default.(uint8)
 	// filerDescRetired is the schema descriptor for retired field.
-	filerDescRetired := filerFields[9].Descriptor()
+	filerDescRetired := filerFields[10].Descriptor()
 	// filer.DefaultRetired holds the default value on creation for the retired field.
 	filer.DefaultRetired = filerDescRetired.Default.(bool)
 	// filerDescWalkSlots is the schema descriptor for walk_slots field.
-	filerDescWalkSlots := filerFields[10].Descriptor()
+	filerDescWalkSlots := filerFields[11].Descriptor()
 	// filer.DefaultWalkSlots holds the default value on creation for the walk_slots field.
 	filer.DefaultWalkSlots = filerDescWalkSlots.Default.(int)
 	// filerDescReadSlots is the schema descriptor for read_slots field.
-	filerDescReadSlots := filerFields[11].Descriptor()
+	filerDescReadSlots := filerFields[12].Descriptor()
 	// filer.DefaultReadSlots holds the default value on creation for the read_slots field.
 	filer.DefaultReadSlots = filerDescReadSlots.Default.(int)
 	// filerDescWalkLatency is the schema descriptor for walk_latency field.
-	filerDescWalkLatency := filerFields[12].Descriptor()
+	filerDescWalkLatency := filerFields[13].Descriptor()
 	// filer.DefaultWalkLatency holds the default value on creation for the walk_latency field.
 	filer.DefaultWalkLatency = filerDescWalkLatency.Default.(int64)
 	// filerDescWalkIdle is the schema descriptor for walk_idle field.
-	filerDescWalkIdle := filerFields[13].Descriptor()
+	filerDescWalkIdle := filerFields[14].Descriptor()
 	// filer.DefaultWalkIdle holds the default value on creation for the walk_idle field.
 	filer.DefaultWalkIdle = filerDescWalkIdle.Default.(int64)
 	// filerDescReadLatency is the schema descriptor for read_latency field.
-	filerDescReadLatency := filerFields[14].Descriptor()
+	filerDescReadLatency := filerFields[15].Descriptor()
 	// filer.DefaultReadLatency holds the default value on creation for the read_latency field.
 	filer.DefaultReadLatency = filerDescReadLatency.Default.(int64)
 	// filerDescReadIdle is the schema descriptor for read_idle field.
-	filerDescReadIdle := filerFields[15].Descriptor()
+	filerDescReadIdle := filerFields[16].Descriptor()
 	// filer.DefaultReadIdle holds the default value on creation for the read_idle field.
 	filer.DefaultReadIdle = filerDescReadIdle.Default.(int64)
 	packFields := schema.Pack{}.Fields()

@@ -15,12 +15,13 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/internal/index/ent/walktask"
+	"github.com/bctl/bctl/internal/policy"
 )
 
 func toFiler(row *ent.Filer) backup.Filer {
 	return backup.Filer{
 		ID: backup.FilerID(row.ID), Name: row.Name, Site: row.Site,
-		Limits:  backup.Limits{WalkTasks: row.WalkTasks, ReadBatches: row.ReadBatches, ReadBytesPerSecond: row.ReadBytes},
+		Limits:  backup.Limits{WalkTasks: row.WalkTasks, ReadBatches: row.ReadBatches, ReadBytesPerSecond: row.ReadBytes, Floor: row.Floor},
 		Compare: backup.Compare(row.Compare), Selection: row.Selection, Labels: row.Labels, Retired: row.Retired,
 	}
 }
@@ -40,6 +41,7 @@ func setSettings(m *ent.FilerMutation, f backup.Filer) {
 	m.SetWalkTasks(f.Limits.WalkTasks)
 	m.SetReadBatches(f.Limits.ReadBatches)
 	m.SetReadBytes(f.Limits.ReadBytesPerSecond)
+	m.SetFloor(f.Limits.Floor)
 	m.SetCompare(uint8(f.Compare))
 	m.SetSelection(f.Selection)
 	if len(f.Labels) == 0 {
@@ -336,6 +338,9 @@ func validateSettings(f backup.Filer) error {
 	}
 	if l.ReadBytesPerSecond < 0 || l.ReadBytesPerSecond > maxBytesPerSecond {
 		return invalid("limit of %d bytes a second", l.ReadBytesPerSecond)
+	}
+	if err := policy.CheckFloor(l.Floor); err != nil {
+		return err
 	}
 	if f.Compare&^backup.CompareAll != 0 || f.Compare.OrAll()&(backup.CompareMtime|backup.CompareCtime) == 0 {
 		return invalid("compare %#x: without mtime or ctime a change of content would not show", uint8(f.Compare))

@@ -23,7 +23,7 @@ func toPolicy(row *ent.BackupPolicy) backup.Policy {
 	return backup.Policy{
 		ID: backup.PolicyID(row.ID), Revision: row.Revision, Name: row.Name, Labels: row.Labels, Paused: row.Paused,
 		Schedule: row.Schedule, TimeZone: row.TimeZone, Jitter: time.Duration(row.Jitter) * time.Microsecond, Windows: row.Windows,
-		RecoveryPoint: time.Duration(row.RecoveryPoint) * time.Microsecond, Retention: row.Retention, Selection: row.Selection,
+		RecoveryPoint: time.Duration(row.RecoveryPoint) * time.Microsecond, Retention: row.Retention, Selection: row.Selection, Floor: row.Floor,
 	}
 }
 
@@ -42,10 +42,10 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, 
 	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		err := tx.BackupPolicy.Create().SetName(p.Name).SetLabels(p.Labels).SetPaused(p.Paused).
 			SetSchedule(p.Schedule).SetTimeZone(p.TimeZone).SetJitter(p.Jitter.Microseconds()).SetWindows(p.Windows).
-			SetRecoveryPoint(p.RecoveryPoint.Microseconds()).SetRetention(p.Retention).SetSelection(p.Selection).
+			SetRecoveryPoint(p.RecoveryPoint.Microseconds()).SetRetention(p.Retention).SetSelection(p.Selection).SetFloor(p.Floor).
 			OnConflictColumns(backuppolicy.FieldName).Update(func(u *ent.BackupPolicyUpsert) {
 			u.UpdateLabels().UpdatePaused().UpdateSchedule().UpdateTimeZone().UpdateJitter().UpdateWindows().
-				UpdateRecoveryPoint().UpdateRetention().UpdateSelection().AddRevision(1)
+				UpdateRecoveryPoint().UpdateRetention().UpdateSelection().UpdateFloor().AddRevision(1)
 		}).Exec(ctx)
 		if err != nil {
 			return err

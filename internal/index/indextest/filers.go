@@ -40,7 +40,7 @@ func (f *fixture) addFiler(filer backup.Filer) backup.Filer {
 func testFilers(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	want := backup.Filer{
-		Name: "nas-1", Site: "berlin-2", Limits: backup.Limits{WalkTasks: 3, ReadBatches: 4, ReadBytesPerSecond: 5 << 20},
+		Name: "nas-1", Site: "berlin-2", Limits: backup.Limits{WalkTasks: 3, ReadBatches: 4, ReadBytesPerSecond: 5 << 20, Floor: 25},
 		Compare: backup.CompareMtime, Selection: backup.Selection{Exclude: []string{"*.tmp"}, OneFileSystem: true},
 		Labels: map[string]string{"tier": "gold", "ünï": ""},
 	}
@@ -86,6 +86,8 @@ func testFilers(t *testing.T, fresh func(testing.TB) Database) {
 		func(x *backup.Filer) { x.Limits.WalkTasks = -1 },
 		func(x *backup.Filer) { x.Limits.ReadBatches = 1 << 30 },
 		func(x *backup.Filer) { x.Limits.ReadBytesPerSecond = -1 },
+		func(x *backup.Filer) { x.Limits.Floor = -1 },
+		func(x *backup.Filer) { x.Limits.Floor = 101 },
 		func(x *backup.Filer) { x.Compare = 8 },
 		func(x *backup.Filer) { x.Compare = backup.CompareInode },
 		func(x *backup.Filer) { x.Selection.Exclude = []string{"\xff"} },

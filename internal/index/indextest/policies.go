@@ -51,7 +51,7 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	want := backup.Policy{
 		Name: "nightly", Labels: map[string]string{"tier": "gold"}, Paused: true, Schedule: "30 2 * * *", TimeZone: "Europe/Berlin",
-		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00", "sat,sun 00:00-24:00"}, RecoveryPoint: 26 * time.Hour,
+		Jitter: 90 * time.Minute, Windows: []string{"mon-fri 20:00-06:00", "sat,sun 00:00-24:00"}, RecoveryPoint: 26 * time.Hour, Floor: 50,
 		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: time.Hour},
 		Selection: backup.Selection{Exclude: []string{"*.tmp"}, OneFileSystem: true},
 	}

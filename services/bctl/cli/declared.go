@@ -26,6 +26,7 @@ type declaredFiler struct {
 	WalkTasks   int                `yaml:"walk_tasks,omitempty"`
 	ReadBatches int                `yaml:"read_batches,omitempty"`
 	ReadRate    declaredSize       `yaml:"read_rate,omitempty"`
+	Floor       int                `yaml:"floor,omitempty"`
 	Compare     string             `yaml:"compare,omitempty"`
 	Exclusions  declaredExclusions `yaml:",inline"`
 	Shards      []declaredShard    `yaml:"shards,omitempty"`
@@ -47,6 +48,7 @@ type declaredPolicy struct {
 	Jitter        declaredTime       `yaml:"jitter,omitempty"`
 	Windows       []string           `yaml:"windows,omitempty"`
 	RecoveryPoint declaredTime       `yaml:"recovery_point,omitempty"`
+	Floor         int                `yaml:"floor,omitempty"`
 	Keep          declaredKeep       `yaml:"keep,omitempty"`
 	Exclusions    declaredExclusions `yaml:",inline"`
 }
@@ -130,7 +132,7 @@ func (d *declaredExclusions) selection() backup.Selection {
 func declareFiler(f *backup.Filer) declaredFiler {
 	d := declaredFiler{
 		Name: f.Name, Site: f.Site, Labels: f.Labels, WalkTasks: f.Limits.WalkTasks, ReadBatches: f.Limits.ReadBatches,
-		ReadRate: declaredSize(f.Limits.ReadBytesPerSecond), Exclusions: declareExclusions(&f.Selection),
+		ReadRate: declaredSize(f.Limits.ReadBytesPerSecond), Floor: f.Limits.Floor, Exclusions: declareExclusions(&f.Selection),
 	}
 	if d.Site == backup.DefaultSite {
 		d.Site = ""
@@ -156,7 +158,7 @@ func declarePolicy(p *backup.Policy) declaredPolicy {
 	r := &p.Retention
 	d := declaredPolicy{
 		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, Jitter: declaredTime(p.Jitter),
-		Windows: p.Windows, RecoveryPoint: declaredTime(p.RecoveryPoint), Exclusions: declareExclusions(&p.Selection),
+		Windows: p.Windows, RecoveryPoint: declaredTime(p.RecoveryPoint), Floor: p.Floor, Exclusions: declareExclusions(&p.Selection),
 		Keep: declaredKeep{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, declaredTime(r.Within)},
 	}
 	if d.TimeZone == "UTC" {
@@ -170,7 +172,7 @@ func (d *declaredPolicy) policy() backup.Policy {
 	k := &d.Keep
 	return backup.Policy{
 		Name: d.Name, Labels: d.Labels, Paused: d.Paused, Schedule: d.Schedule, TimeZone: d.TimeZone, Jitter: time.Duration(d.Jitter),
-		Windows: notEmpty(d.Windows), RecoveryPoint: time.Duration(d.RecoveryPoint), Selection: d.Exclusions.selection(),
+		Windows: notEmpty(d.Windows), RecoveryPoint: time.Duration(d.RecoveryPoint), Floor: d.Floor, Selection: d.Exclusions.selection(),
 		Retention: backup.Retention{
 			Last: k.Last, Hourly: k.Hourly, Daily: k.Daily, Weekly: k.Weekly, Monthly: k.Monthly, Yearly: k.Yearly, Within: time.Duration(k.Within),
 		},

@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
 )
@@ -188,7 +189,7 @@ func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 	w.line = f.line("filers", at)
 	w.Filer = backup.Filer{
 		Name: d.Name, Site: d.Site, Labels: d.Labels, Selection: d.Exclusions.selection(),
-		Limits: backup.Limits{WalkTasks: d.WalkTasks, ReadBatches: d.ReadBatches, ReadBytesPerSecond: int64(d.ReadRate)},
+		Limits: backup.Limits{WalkTasks: d.WalkTasks, ReadBatches: d.ReadBatches, ReadBytesPerSecond: int64(d.ReadRate), Floor: d.Floor},
 	}
 	if w.Name == "" {
 		return w, f.wrong(w.line, "a filer without a name")
@@ -203,6 +204,9 @@ func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 		if n < 0 || n > maxInHand {
 			return w, f.wrong(w.line, "filer %s: %s is not a number from 0 to %d", display(w.Name), strconv.Itoa(n), maxInHand)
 		}
+	}
+	if err := policy.CheckFloor(d.Floor); err != nil {
+		return w, f.wrong(w.line, "filer %s: %v", display(w.Name), wrongSetting(err))
 	}
 	if d.Compare != "" {
 		if w.Compare, err = backup.ParseCompare(d.Compare); err != nil {

@@ -32,13 +32,13 @@ func wantSet(t *testing.T, v any, not ...string) {
 func TestDeclarationsLoseNothing(t *testing.T) {
 	all := backup.Selection{Exclude: []string{"*.tmp", "!keep.tmp", "a: b", "yes"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 3 << 30}
 	filer := backup.Filer{
-		Name: "nas1", Site: "oslo", Limits: backup.Limits{WalkTasks: 1, ReadBatches: 2, ReadBytesPerSecond: 1234567}, Compare: backup.CompareMtime,
+		Name: "nas1", Site: "oslo", Limits: backup.Limits{WalkTasks: 1, ReadBatches: 2, ReadBytesPerSecond: 1234567, Floor: 25}, Compare: backup.CompareMtime,
 		Selection: all, Labels: map[string]string{"env": "prod", "on": "true", "n": "007"},
 	}
 	shard := backup.Shard{Name: "ünïcode", Source: "posix:///srv/a%20b", Snapshots: ".snapshot/hourly.*", Selection: all}
 	policy := backup.Policy{
 		Name: "nightly", Labels: filer.Labels, Paused: true, Schedule: "30 1 * * *", TimeZone: "Europe/Berlin", Jitter: 90 * time.Minute,
-		Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 30 * time.Hour, Selection: all,
+		Windows: []string{"mon-fri 20:00-06:00"}, RecoveryPoint: 30 * time.Hour, Floor: 50, Selection: all,
 		Retention: backup.Retention{Last: 1, Hourly: 2, Daily: 3, Weekly: 4, Monthly: 5, Yearly: 6, Within: 36 * time.Hour},
 	}
 	wantSet(t, all)

@@ -182,6 +182,7 @@ func (a *app) showInstallation(dir string) error {
 	}); err != nil {
 		return err
 	}
+	now := time.Now()
 	table := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	if !a.json {
 		fmt.Fprintln(table, "NAME\tKIND\tFOLDER\tACCEPTED\tCERTIFICATE ENDS")
@@ -197,7 +198,7 @@ func (a *app) showInstallation(dir string) error {
 			}
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", e.Name, e.Kind, e.Folder, generations(e.Generations), e.Ends.UTC().Format(time.DateOnly))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", e.Name, e.Kind, e.Folder, generations(e.Generations), expected(e.Ends, now))
 	}
 	return table.Flush()
 }

@@ -28,6 +28,7 @@ type filerFlags struct {
 	site                   string
 	walkTasks, readBatches int
 	readRate               int64 // bytes a second
+	floor                  int   // percent
 	compare                string
 	labels                 []string
 	exclusions             exclusions
@@ -43,6 +44,7 @@ func (f *filerFlags) flags(cmd *cobra.Command) {
 	numberFlag(flags, &f.readBatches, "read-batches", 0, 0, maxInHand, fmt.Sprintf("read batches in hand at a time, most; 0: %d", backup.DefaultReadBatches))
 	flags.Var(&parsed[int64]{&f.readRate, "", "string", func(text string) (int64, error) { return parseSize(strings.TrimSuffix(text, "/s")) }},
 		"read-rate", "read no more than `SIZE` a second (50MB); 0: no limit")
+	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "`PERCENT` of these limits that the governor leaves in any case; 0: as its policy says")
 	flags.StringVar(&f.compare, "compare", backup.CompareAll.String(), "`ATTRIBUTES` that must be equal, beside the size, for a file to count as unchanged")
 	flags.StringArrayVar(&f.labels, "label", nil, "`KEY=VALUE` to find it by (may be repeated)")
 	f.exclusions.flags(cmd, "each shard")
@@ -65,6 +67,9 @@ func (f *filerFlags) apply(cmd *cobra.Command, filer backup.Filer) (_ backup.Fil
 	}
 	if given("read-rate") {
 		filer.Limits.ReadBytesPerSecond = f.readRate
+	}
+	if given("floor") {
+		filer.Limits.Floor = f.floor
 	}
 	if given("compare") {
 		if filer.Compare, err = backup.ParseCompare(f.compare); err != nil {

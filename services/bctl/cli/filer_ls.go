@@ -101,7 +101,7 @@ func latency(now, idle time.Duration) string {
 	return fmt.Sprintf("%.3g/%.3g ms", ms(now), ms(idle))
 }
 
-// lastGood is the age of the oldest of its shards' last good snapshots.
+// lastGood is when the oldest was begun of its shards' last good snapshots.
 func lastGood(f *index.FilerStatus, now time.Time) string {
 	switch {
 	case f.Shards == 0:
@@ -109,11 +109,11 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 	case f.Newest.IsZero():
 		return "never"
 	case f.Oldest.IsZero():
-		return "never (one " + ago(f.Newest, now) + ")"
+		return "never (one " + agoText(f.Newest, now) + ")"
 	case policy.InFuture(f.Newest, now):
-		return ago(f.Newest, now)
+		return happened(f.Newest, now)
 	}
-	return ago(f.Oldest, now)
+	return happened(f.Oldest, now)
 }
 
 // filerDeadline is the first deadline of a filer's shards.
@@ -123,35 +123,6 @@ func filerDeadline(f *index.FilerStatus, now time.Time) string {
 		text += fmt.Sprintf(" (%d shards)", f.Overdue)
 	}
 	return text
-}
-
-// ago is the age of something that has happened, or how far in the future it lies, because a clock was ahead.
-func ago(happened, now time.Time) string {
-	if policy.InFuture(happened, now) {
-		return "FUTURE " + age(happened.Sub(now))
-	}
-	return age(now.Sub(happened))
-}
-
-// agoText is ago in a sentence.
-func agoText(happened, now time.Time) string {
-	if policy.InFuture(happened, now) {
-		return "in the FUTURE, by " + age(happened.Sub(now)) + ": a clock was ahead"
-	}
-	return ago(happened, now) + " ago"
-}
-
-// age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
 // workJSON is a number of each kind of work.
@@ -169,6 +140,7 @@ type filerJSON struct {
 	Slots              workJSON          `json:"slots"` // what the governor allows
 	InHand             workJSON          `json:"in_hand"`
 	ReadBytesPerSecond int64             `json:"read_bytes_per_second"` // 0: no limit
+	FloorPercent       int               `json:"floor_percent"`         // 0: as the policy says
 	Compare            string            `json:"compare"`
 	Selection          backup.Selection  `json:"selection"`
 	Retired            bool              `json:"retired"`
@@ -189,7 +161,7 @@ func newFilerJSON(f *index.FilerStatus) filerJSON {
 	j := filerJSON{
 		Filer: f.Name, Site: f.Site, Labels: f.Labels, Limits: workJSON{limits.WalkTasks, limits.ReadBatches},
 		Slots: workJSON{limits.WalkTasks, limits.ReadBatches}, InHand: workJSON{f.Tasks, f.Batches},
-		ReadBytesPerSecond: limits.ReadBytesPerSecond, Compare: f.Compare.String(), Selection: f.Selection,
+		ReadBytesPerSecond: limits.ReadBytesPerSecond, FloorPercent: limits.Floor, Compare: f.Compare.String(), Selection: f.Selection,
 		Retired: f.Retired, Shards: f.Shards, Running: f.Running,
 		StatSeconds: f.Load.WalkLatency.Seconds(), StatIdleSeconds: f.Load.WalkIdle.Seconds(),
 		OpenSeconds: f.Load.ReadLatency.Seconds(), OpenIdleSeconds: f.Load.ReadIdle.Seconds(),
@@ -254,6 +226,9 @@ func (a *app) describeFiler(f *index.FilerStatus, now time.Time) error {
 	row("read batches", "%s in hand", slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches))
 	if limits.ReadBytesPerSecond > 0 {
 		row("read rate", "at most %s/s", size(limits.ReadBytesPerSecond))
+	}
+	if limits.Floor > 0 {
+		row("floor", "%d%% of the limits, or more near a deadline", limits.Floor)
 	}
 	row("stat", "%s (now/idle)", latency(f.Load.WalkLatency, f.Load.WalkIdle))
 	row("open", "%s (now/idle)", latency(f.Load.ReadLatency, f.Load.ReadIdle))

@@ -183,7 +183,7 @@ func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID) (l lostSna
 		return l, err
 	}
 	l.Number, l.committed = s.Number, record.State == backup.Committed
-	l.name = fmt.Sprintf("%s of %s %s, number %d, started %s", id.Short(), display(s.Filer), display(s.Shard), s.Number, localTime(s.Started))
+	l.name = fmt.Sprintf("%s of %s %s, number %d, started %s", id.Short(), display(s.Filer), display(s.Shard), s.Number, zoned(s.Started))
 	return l, nil
 }
 
@@ -252,7 +252,7 @@ func (r *rebuild) report(ctx context.Context) error {
 	case written.IsZero():
 		_, err = fmt.Fprintf(a.out, "the index has %d snapshots, and backups go on from there\n", len(found))
 	default:
-		_, err = fmt.Fprintf(a.out, "the index has %s again; it is the copy of %s\n", counted(len(found), "snapshot"), localTime(written))
+		_, err = fmt.Fprintf(a.out, "the index has %s again; it is the copy of %s\n", counted(len(found), "snapshot"), zoned(written))
 	}
 	if err == nil && (len(missing) > 0 || r.damaged > 0) {
 		err = errIncomplete

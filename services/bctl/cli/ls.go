@@ -161,7 +161,7 @@ func longLine(w io.Writer, name string, e *backup.Entry) error {
 	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {
 		bytes = fmt.Sprintf("%d,%d", major(e.Rdev), minor(e.Rdev))
 	}
-	_, err := fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", modeString(e), e.Nlink, e.UID, e.GID, bytes, localTime(e.Mtime.Time()), text)
+	_, err := fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", modeString(e), e.Nlink, e.UID, e.GID, bytes, zoned(e.Mtime.Time()), text)
 	return err
 }
 

@@ -32,6 +32,7 @@ type policyFlags struct {
 	jitter, recoveryPoint, within time.Duration
 	windows, labels               []string
 	keep                          backup.Retention
+	floor                         int // percent
 	pause, resume                 bool
 	exclusions                    exclusions
 }
@@ -43,6 +44,7 @@ func (f *policyFlags) flags(cmd *cobra.Command) {
 	timeFlag(flags, &f.jitter, "jitter", "spread the shards over this `TIME` (2h)")
 	flags.StringArrayVar(&f.windows, "window", nil, "begin snapshots only in this `WINDOW` (\"mon-fri 20:00-06:00\"; may be repeated)")
 	timeFlag(flags, &f.recoveryPoint, "recovery-point", "how old a last good snapshot may get, a `TIME` (26h, 8d); 0: until the shard is due again")
+	numberFlag(flags, &f.floor, "floor", 0, 0, 100, "`PERCENT` of a filer's limits that the governor leaves in any case; 0: an eighth")
 	numberFlag(flags, &f.keep.Last, "keep-last", 0, 0, most, "keep the newest `N` snapshots of each shard")
 	numberFlag(flags, &f.keep.Hourly, "keep-hourly", 0, 0, most, "keep the newest of each of the last `N` hours that have one")
 	numberFlag(flags, &f.keep.Daily, "keep-daily", 0, 0, most, "the same of `N` days")
@@ -82,6 +84,7 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 		value int
 		to    *int
 	}{
+		{"floor", f.floor, &p.Floor},
 		{"keep-last", f.keep.Last, &p.Retention.Last}, {"keep-hourly", f.keep.Hourly, &p.Retention.Hourly},
 		{"keep-daily", f.keep.Daily, &p.Retention.Daily}, {"keep-weekly", f.keep.Weekly, &p.Retention.Weekly},
 		{"keep-monthly", f.keep.Monthly, &p.Retention.Monthly}, {"keep-yearly", f.keep.Yearly, &p.Retention.Yearly},

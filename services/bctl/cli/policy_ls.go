@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -156,6 +155,7 @@ func (a *app) describePolicy(p *backup.Policy, filers []index.FilerStatus) error
 	}
 	row("windows", "%s", windowText(p))
 	row("recovery point", "%s", recoveryText(p))
+	row("floor", "%s", floorText(p.Floor))
 	row("keep", "%s", retentionText(&p.Retention))
 	exclusionRows(row, &p.Selection)
 	if len(p.Labels) > 0 {
@@ -179,6 +179,7 @@ type policyJSON struct {
 	JitterSeconds        float64           `json:"jitter_seconds"`
 	Windows              []string          `json:"windows"`
 	RecoveryPointSeconds float64           `json:"recovery_point_seconds"` // 0: until the shard is due again
+	FloorPercent         int               `json:"floor_percent"`          // 0: an eighth of the filers' limits
 	Keep                 keepJSON          `json:"keep"`
 	Selection            backup.Selection  `json:"selection"`
 	Labels               map[string]string `json:"labels"`
@@ -201,7 +202,7 @@ func newPolicyJSON(p *backup.Policy, filers []index.FilerStatus) policyJSON {
 	r := p.Retention
 	j := policyJSON{
 		Policy: p.Name, Revision: p.Revision, Paused: p.Paused, Schedule: p.Schedule, TimeZone: zoneText(p), JitterSeconds: p.Jitter.Seconds(),
-		Windows: append([]string{}, p.Windows...), RecoveryPointSeconds: p.RecoveryPoint.Seconds(),
+		Windows: append([]string{}, p.Windows...), RecoveryPointSeconds: p.RecoveryPoint.Seconds(), FloorPercent: p.Floor,
 		Keep:      keepJSON{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, r.Within.Seconds()},
 		Selection: p.Selection, Labels: p.Labels, Filers: make([]string, len(filers)),
 	}
@@ -215,13 +216,11 @@ func newPolicyJSON(p *backup.Policy, filers []index.FilerStatus) policyJSON {
 	return j
 }
 
-// deadlineText is "in 3h", or "OVERDUE 2h"; "-" where there is no deadline.
-func deadlineText(deadline, now time.Time) string {
-	switch {
-	case deadline.IsZero():
-		return "-"
-	case deadline.Before(now):
-		return "OVERDUE " + age(now.Sub(deadline))
+// floorText says what the governor leaves to the filers of a policy.
+func floorText(percent int) string {
+	part := "an eighth"
+	if percent > 0 {
+		part = fmt.Sprintf("%d%%", percent)
 	}
-	return "in " + age(deadline.Sub(now))
+	return part + " of a filer's limits, unless it has its own; more near a deadline"
 }

@@ -167,31 +167,17 @@ func (a *app) printRuns(runs []nextRun, now time.Time) error {
 		r := &runs[n]
 		last := "never"
 		if r.LastGood != (backup.SnapshotID{}) {
-			last = zoned(r.Time) + " (" + agoText(r.Time, now) + ")"
+			last = happened(r.Time, now)
 		}
-		window, deadline := "-", "-"
+		window := "-"
 		if !r.opens.IsZero() {
-			window = "opens " + dueText(r.opens, now)
+			window = "opens " + expected(r.opens, now)
 		}
-		if !r.deadline.IsZero() {
-			deadline = zoned(r.deadline) + " (" + deadlineText(r.deadline, now) + ")"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dueText(r.due, now), r.state, window, deadline, last,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", expected(r.due, now), r.state, window, deadlineText(r.deadline, now), last,
 			display(r.Filer.Name), display(r.Name), display(r.policy))
 	}
 	return t.Flush()
 }
-
-// dueText is "2026-11-23 01:30 CET (in 9h)", or "(3h ago)".
-func dueText(t, now time.Time) string {
-	if t.After(now) {
-		return zoned(t) + " (in " + age(t.Sub(now)) + ")"
-	}
-	return zoned(t) + " (" + age(now.Sub(t)) + " ago)"
-}
-
-// zoned is a time to the minute, in this machine's time zone, which it names.
-func zoned(t time.Time) string { return t.Local().Format("2006-01-02 15:04 MST") }
 
 // runJSON is a line of policy next. The names are fixed.
 type runJSON struct {

@@ -116,7 +116,7 @@ func (w *which) latest(ctx context.Context, c index.Catalog) (backup.Snapshot, e
 func candidates(b *strings.Builder, found []index.ShardStatus) {
 	for i := range found[:min(len(found), maxCandidates)] {
 		s := &found[i]
-		fmt.Fprintf(b, "\n  %s  %s  --filer %s --shard %s", s.LastGood.Short(), localTime(s.Time), display(s.Filer.Name), display(s.Name))
+		fmt.Fprintf(b, "\n  %s  %s  --filer %s --shard %s", s.LastGood.Short(), zoned(s.Time), display(s.Filer.Name), display(s.Name))
 	}
 	if len(found) > maxCandidates {
 		b.WriteString("\n  …")
@@ -166,7 +166,7 @@ func ambiguous(prefix string, found []backup.Snapshot) error {
 	fmt.Fprintf(&b, "%s is the beginning of several snapshots:", prefix)
 	for i := range found[:min(len(found), maxCandidates)] {
 		s := &found[i]
-		fmt.Fprintf(&b, "\n  %v  %s  %s %s", s.ID, localTime(s.Started), display(s.Filer.Name), display(s.Shard.Name))
+		fmt.Fprintf(&b, "\n  %v  %s  %s %s", s.ID, zoned(s.Started), display(s.Filer.Name), display(s.Shard.Name))
 	}
 	if len(found) > maxCandidates {
 		b.WriteString("\n  …")

@@ -77,7 +77,7 @@ func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
 		s := &found[n]
 		last, snapshot, number, files, bytes, running := "never", "-", "-", "-", "-", "-"
 		if s.LastGood != (backup.SnapshotID{}) {
-			last, snapshot, number = ago(s.Time, now), s.LastGood.Short(), fmt.Sprint(s.Number)
+			last, snapshot, number = happened(s.Time, now), s.LastGood.Short(), fmt.Sprint(s.Number)
 			files, bytes = humanize.Comma(s.Files), size(s.Bytes)
 		}
 		if s.Running != (backup.SnapshotID{}) {
@@ -185,10 +185,10 @@ func planRows(row rowFunc, p *index.Plan, now time.Time) {
 	if p.Due.IsZero() {
 		row("due", "not planned yet: a committer does that within seconds")
 	} else {
-		row("due", "%s", localTime(p.Due))
+		row("due", "%s", expected(p.Due, now))
 	}
 	if !p.Deadline.IsZero() {
-		row("deadline", "%s (%s)", localTime(p.Deadline), deadlineText(p.Deadline, now))
+		row("deadline", "%s", deadlineText(p.Deadline, now))
 	}
 }
 
@@ -207,8 +207,8 @@ func (a *app) describeShard(s *index.ShardStatus, now time.Time) error {
 	if s.LastGood == (backup.SnapshotID{}) {
 		row("last good snapshot", "none")
 	} else {
-		row("last good snapshot", "%s, number %d, of %s (%s): %s, %s", s.LastGood.Short(), s.Number, localTime(s.Time),
-			agoText(s.Time, now), counted(s.Files, "file"), size(s.Bytes))
+		row("last good snapshot", "%s, number %d, of %s: %s, %s", s.LastGood.Short(), s.Number, happened(s.Time, now),
+			counted(s.Files, "file"), size(s.Bytes))
 	}
 	if s.Policy != "" {
 		row("policy", "%s", display(s.Policy))

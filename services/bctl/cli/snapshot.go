@@ -112,10 +112,14 @@ func (c *snapshotLs) run(ctx context.Context) error {
 	if more {
 		defer c.app.note("these are the newest %d; --all lists all, --limit N more of them", c.limit)
 	}
-	return snapshotTable(c.app.out, found)
+	now, err := i.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	return snapshotTable(c.app.out, found, now)
 }
 
-func snapshotTable(w io.Writer, found []backup.Snapshot) error {
+func snapshotTable(w io.Writer, found []backup.Snapshot, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	other := slices.ContainsFunc(found, func(s backup.Snapshot) bool { return takenFrom(&s) != "" })
 	failed := slices.ContainsFunc(found, func(s backup.Snapshot) bool { return s.Reason != "" })
@@ -129,7 +133,7 @@ func snapshotTable(w io.Writer, found []backup.Snapshot) error {
 	fmt.Fprintln(t)
 	for i := range found {
 		s := &found[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s", s.ID.Short(), localTime(s.Started), display(s.Filer.Name),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s", s.ID.Short(), happened(s.Started, now), display(s.Filer.Name),
 			display(s.Shard.Name), s.Number, stateText(s), humanize.Comma(s.Counts.Files), size(s.Counts.Bytes), size(s.Counts.StoredBytes),
 			s.Counts.Errors, display(strings.Join(s.Tags, ",")))
 		if other {
@@ -160,13 +164,6 @@ func takenFrom(s *backup.Snapshot) string {
 		return ""
 	}
 	return values.Get("snapshot")
-}
-
-func localTime(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.Local().Format("2006-01-02 15:04:05")
 }
 
 func newSnapshotShow(a *app) *cobra.Command {
@@ -200,7 +197,7 @@ func (a *app) showSnapshot(ctx context.Context, w *which, arg string) error {
 	if a.json {
 		err = a.print(newSnapshotDetail(&s))
 	} else {
-		err = a.describe(&s)
+		err = a.describe(ctx, i, &s)
 	}
 	if err != nil {
 		return err
@@ -265,7 +262,11 @@ func newSnapshotDetail(s *backup.Snapshot) snapshotDetail {
 	}
 }
 
-func (a *app) describe(s *backup.Snapshot) error {
+func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot) error {
+	now, err := i.Clock(ctx)
+	if err != nil {
+		return err
+	}
 	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
 	c := &s.Counts
@@ -288,8 +289,8 @@ func (a *app) describe(s *backup.Snapshot) error {
 	if s.Reason != "" {
 		row("reason", "%s", display(s.Reason))
 	}
-	row("started", "%s", localTime(s.Started))
-	row("committed", "%s", localTime(s.Committed))
+	row("started", "%s", happened(s.Started, now))
+	row("committed", "%s", happened(s.Committed, now))
 	if len(s.Tags) > 0 {
 		row("tags", "%s", display(strings.Join(s.Tags, ", ")))
 	}

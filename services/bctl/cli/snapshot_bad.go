@@ -93,7 +93,7 @@ func (a *app) tellGood(ctx context.Context, i index.Index, s *backup.Snapshot) e
 	}
 	last := "has no good snapshot now"
 	if shard.LastGood != (backup.SnapshotID{}) {
-		last = fmt.Sprintf("has %s, number %d of %s, as its last good snapshot", shard.LastGood.Short(), shard.Number, localTime(shard.Time))
+		last = fmt.Sprintf("has %s, number %d of %s, as its last good snapshot", shard.LastGood.Short(), shard.Number, zoned(shard.Time))
 	}
 	_, err = fmt.Fprintf(a.out, "snapshot %s, number %d, is %s; shard %s of %s %s\n",
 		s.ID.Short(), s.Number, mark, display(s.Shard.Name), display(s.Filer.Name), last)

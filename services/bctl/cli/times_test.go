@@ -1,28 +1,66 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/bctl/bctl/internal/index"
 )
 
-// What has happened in the future is shown as such: it was "0s" old.
-func TestFuture(t *testing.T) {
+// Times have their zone and say how far away they are, and what has happened in the future is shown as such: it was "0s" old.
+func TestTimes(t *testing.T) {
+	zone := time.Local
+	time.Local = time.FixedZone("CET", 3600)
+	t.Cleanup(func() { time.Local = zone })
 	now := time.Date(2026, 11, 22, 16, 0, 0, 0, time.UTC)
-	for at, want := range map[time.Time]string{
-		now.Add(-3 * time.Hour): "3h", now.Add(5 * time.Second): "0s", now.AddDate(1, 0, 0): "FUTURE 365d",
+	for _, test := range []struct{ got, want string }{
+		{happened(now.Add(-3*time.Hour), now), "2026-11-22 14:00:00 CET (3h ago)"},
+		{happened(now.Add(5*time.Second), now), "2026-11-22 17:00:05 CET (0s ago)"},
+		{happened(now.AddDate(1, 0, 0), now), "2027-11-22 17:00:00 CET (in the FUTURE, by 365d: a clock was ahead)"},
+		{happened(time.Time{}, now), "-"},
+		{expected(now.Add(3*time.Minute), now), "2026-11-22 17:03:00 CET (in 3m)"},
+		{expected(now.Add(3*time.Hour), now), "2026-11-22 20:00:00 CET (in 3h)"},
+		{expected(now.Add(-time.Hour), now), "2026-11-22 16:00:00 CET (60m ago)"},
+		{expected(time.Time{}, now), "-"},
+		{deadlineText(now.Add(-50*time.Hour), now), "2026-11-20 15:00:00 CET (OVERDUE 2d)"},
+		{deadlineText(now.Add(50*time.Hour), now), "2026-11-24 19:00:00 CET (in 2d)"},
+		{deadlineText(time.Time{}, now), "-"},
 	} {
-		if got := ago(at, now); got != want {
-			t.Errorf("%v: %q, want %q", at, got, want)
+		if test.got != test.want {
+			t.Errorf("%q, want %q", test.got, test.want)
 		}
 	}
 	// One of its shards lies in the future: the oldest of the others does not hide that.
 	f := index.FilerStatus{Shards: 2, Oldest: now.Add(-time.Hour), Newest: now.AddDate(1, 0, 0)}
-	if got := lastGood(&f, now); got != "FUTURE 365d" {
+	if got := lastGood(&f, now); !strings.Contains(got, "(in the FUTURE, by 365d: ") {
 		t.Errorf("%q", got)
 	}
-	if got := agoText(now.AddDate(1, 0, 0), now); got != "in the FUTURE, by 365d: a clock was ahead" {
-		t.Errorf("%q", got)
+}
+
+// Nobody but times.go writes a time for people, so that none comes without its zone: the others write RFC 3339 for programs, and
+// read what people write.
+func TestTimesAreWrittenInOnePlace(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) < 10 {
+		t.Fatal(files, err)
+	}
+	layout := regexp.MustCompile(`\.Format\((?:"[^"]*"|time\.\w+)\)`)
+	for _, file := range files {
+		if file == "times.go" || strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range layout.FindAllString(string(text), -1) {
+			if !strings.Contains(found, "RFC3339") && !strings.Contains(found, `Z")`) {
+				t.Errorf("%s: %s", file, found)
+			}
+		}
 	}
 }

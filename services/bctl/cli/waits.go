@@ -222,7 +222,7 @@ func (w *waiting) shard(r *nextRun) {
 	found := reason{causePlace, "places: as many snapshots of the site or the filer run as may", ""}
 	switch {
 	case r.state == "window" && !r.opens.IsZero():
-		found = reason{causeWindow, "a window of policy " + display(r.policy) + ", which opens " + dueText(r.opens, w.overview.at), r.policy}
+		found = reason{causeWindow, "a window of policy " + display(r.policy) + ", which opens " + expected(r.opens, w.overview.at), r.policy}
 	case r.state == "window":
 		found = reason{causeWindow, "a window of policy " + display(r.policy), r.policy}
 	case r.state == "paused":

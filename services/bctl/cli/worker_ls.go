@@ -202,7 +202,7 @@ func upText(i *flow.Instance, now time.Time) string {
 	if i.Started.IsZero() {
 		return "?"
 	}
-	return ago(i.Started, now)
+	return age(now.Sub(i.Started))
 }
 
 // shortVersion is the last part of a version that was made up from a commit.

@@ -147,6 +147,7 @@ func TestMetricsOfABackup(t *testing.T) {
 		`committer bctl_results_total{outcome="accepted",result="batch"}`:            "1",
 		`committer bctl_snapshots_ended_total{state="committed"}`:                    "1",
 		`committer bctl_snapshots_ended_total{state="failed"}`:                       "0",
+		`committer bctl_snapshots_ended_total{state="cancelled"}`:                    "0",
 		`committer bctl_keeper`:                                                      "1",
 		`committer bctl_filer_limit{filer="nas1",work="task"}`:                       "32",
 		`committer bctl_filer_slots{filer="nas1",work="batch"}`:                      "64",

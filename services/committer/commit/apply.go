@@ -137,8 +137,14 @@ func failure(r flow.Result) (backup.SnapshotID, string) {
 	return r.Slice.Snapshot, r.Slice.Failed
 }
 
-// fail ends a snapshot that cannot be made, or that an operator has cancelled.
+// fail ends a snapshot that cannot be made.
 func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string, d *flow.Delivery) {
+	s.end(ctx, &backup.Snapshot{ID: id}, reason, d)
+}
+
+// end ends a snapshot that cannot be made, or that an operator has cancelled.
+func (s *Service) end(ctx context.Context, snap *backup.Snapshot, reason string, d *flow.Delivery) {
+	id := snap.ID
 	err := s.Index.Fail(ctx, id, reason, time.Time{})
 	if err != nil && !errors.Is(err, backup.ErrNotFound) {
 		if ctx.Err() == nil {
@@ -150,7 +156,7 @@ func (s *Service) fail(ctx context.Context, id backup.SnapshotID, reason string,
 		return
 	}
 	if err == nil {
-		s.ended(ctx, &backup.Snapshot{ID: id}, reason)
+		s.ended(ctx, snap, reason)
 	}
 	if d != nil {
 		d.Ack()

@@ -37,7 +37,7 @@ func (s *Service) finishLoop(ctx, hand context.Context) {
 func (s *Service) finishAll(ctx, hand context.Context) error {
 	cancelled, err := s.Index.Cancelled(ctx, s.opts.Snapshots)
 	for i := range cancelled {
-		s.fail(hand, cancelled[i].ID, cancelled[i].Cancel, nil)
+		s.end(hand, &cancelled[i], cancelled[i].Cancel, nil)
 	}
 	complete, completeErr := s.Index.CompleteSnapshots(ctx, s.opts.Snapshots)
 	err = errors.Join(err, completeErr)
@@ -110,7 +110,7 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 }
 
 // ended does what follows the end of a snapshot; reason is why it failed. Of the
-// snapshot it needs the id, and the rest only where the index does not answer. A
+// snapshot it needs the id, whether it was cancelled, and the rest only where the index does not answer. A
 // record that cannot be written now is written later.
 func (s *Service) ended(ctx context.Context, snap *backup.Snapshot, reason string) {
 	now, err := s.Index.Snapshot(ctx, snap.ID)

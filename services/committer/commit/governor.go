@@ -6,6 +6,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
 )
 
 // The governor holds each filer's work to what the filer can take without
@@ -20,8 +21,8 @@ import (
 //
 // Fewer slots are a trial: the latency with them is compared with that before. Where it is not lower by at least half of
 // what it would be if it were in proportion to the slots, the filer is slow for another reason. It gets its slots
-// back, and what it takes now counts as idle, until the question is asked again. Below a floor, which follows from the filer's
-// limit, slots never fall; there the trial is the other way round, with more of them.
+// back, and what it takes now counts as idle, until the question is asked again. Below a floor, which filer, policy and
+// deadline say (policy.FloorOf), slots never fall; there the trial is the other way round, with more of them.
 
 const (
 	// targetFactor times the idle latency is the target, but not less than leastTarget.
@@ -29,8 +30,6 @@ const (
 	leastTarget  = backup.FastLatency
 	// decrease is what is left of the slots where the target is missed.
 	decrease = 0.7
-	// floorShare is the part of a filer's limit that is left to it in any case, rounded up.
-	floorShare = 8
 	// trialIntervals are compared with what was before a trial.
 	trialIntervals = 3
 	// askAgain is after how many intervals a filer that was found to be slow for another reason is tried again.
@@ -85,7 +84,7 @@ func (g *governor) idle() bool { return len(g.filers) == 0 }
 
 // step ends an interval. It returns the loads that are worth storing, and
 // forgets filers that nothing comes of any more: what is known of them is in the index.
-func (g *governor) step(filers []index.FilerStatus) map[backup.FilerID]backup.Load {
+func (g *governor) step(filers []index.FilerStatus, policies []backup.Policy, now time.Time) map[backup.FilerID]backup.Load {
 	loads := map[backup.FilerID]backup.Load{}
 	known := map[backup.FilerID]bool{}
 	for i := range filers {
@@ -99,8 +98,9 @@ func (g *governor) step(filers []index.FilerStatus) map[backup.FilerID]backup.Lo
 		f.told = s.Load
 		f.stats.resume(s.Load.WalkSlots, s.Load.WalkIdle)
 		f.opens.resume(s.Load.ReadSlots, s.Load.ReadIdle)
-		f.stats.step(limits.WalkTasks, s.Tasks)
-		f.opens.step(limits.ReadBatches, s.Batches)
+		floor := policy.FloorOf(&s.Filer, policies, s.Deadline, now)
+		f.stats.step(bounds{floor.Of(limits.WalkTasks), limits.WalkTasks}, s.Tasks)
+		f.opens.step(bounds{floor.Of(limits.ReadBatches), limits.ReadBatches}, s.Batches)
 		if load := f.load(); worthStoring(f.told, load) {
 			loads[s.ID] = load
 		}
@@ -156,8 +156,8 @@ type trial struct {
 	n       int
 }
 
-// floorOf is how many slots a filer of a limit has in any case.
-func floorOf(limit int) int { return max((limit+floorShare-1)/floorShare, 1) }
+// bounds are between what slots are moved.
+type bounds struct{ floor, limit int }
 
 // resume takes over what the index knows, once: from then on the regulator
 // knows better.
@@ -184,9 +184,13 @@ func meanOf(n int64, seconds float64) time.Duration {
 	return max(time.Duration(min(seconds/float64(n), longest.Seconds())*float64(time.Second)), 1)
 }
 
-// step moves the slots, of which used are in use now, between the floor and limit. At
-// the limit they are 0, which stands for it: a limit that is raised holds at once.
-func (r *regulator) step(limit, used int) {
+// step moves the slots, of which used are in use now, between the floor and the limit. At
+// the limit they are 0, which stands for it: a limit that is raised holds at once. So does a floor.
+func (r *regulator) step(within bounds, used int) {
+	limit := within.limit
+	if r.slots > 0 && r.slots < within.floor {
+		r.slots, r.trial = within.floor, trial{}
+	}
 	if r.slots >= limit {
 		r.slots = 0
 	}
@@ -213,9 +217,9 @@ func (r *regulator) step(limit, used int) {
 		r.trial = trial{}
 		slots = r.grown(slots, used)
 	case r.trial.n > 0 || r.trial.slots > 0:
-		slots = r.judge(slots, used, limit)
+		slots = r.judge(slots, used, within)
 	default:
-		slots = r.try(slots, used, limit, r.latency)
+		slots = r.try(slots, used, within, r.latency)
 	}
 	if r.slots = slots; slots >= limit {
 		r.slots = 0
@@ -234,8 +238,8 @@ func (r *regulator) grown(slots, used int) int {
 }
 
 // try begins a trial at a filer that is slow: with fewer slots than are in use, or, at the floor, with more.
-func (r *regulator) try(slots, used, limit int, latency time.Duration) int {
-	floor := floorOf(limit)
+func (r *regulator) try(slots, used int, within bounds, latency time.Duration) int {
+	floor := within.floor
 	var next int
 	switch from := min(slots, used); {
 	case from > floor:
@@ -248,11 +252,11 @@ func (r *regulator) try(slots, used, limit int, latency time.Duration) int {
 		next = max(int(float64(slots)/decrease), slots+1)
 	}
 	r.trial, r.settling = trial{slots: slots, latency: latency}, settleIntervals
-	return min(next, limit)
+	return min(next, within.limit)
 }
 
 // judge looks what a trial has changed, once it has had the time to, and returns the slots to go on with.
-func (r *regulator) judge(slots, used, limit int) int {
+func (r *regulator) judge(slots, used int, within bounds) int {
 	fewer := slots < r.trial.slots
 	if unsettled := fewer && used > slots || !fewer && used < slots; unsettled && r.settling > 0 {
 		r.settling--
@@ -270,7 +274,7 @@ func (r *regulator) judge(slots, used, limit int) int {
 		r.otherReason(after)
 		return max(slots, before.slots)
 	case fewer:
-		return r.try(slots, used, limit, after)
+		return r.try(slots, used, within, after)
 	}
 	r.rest = restIntervals
 	return before.slots

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/policy"
 )
 
 // A simulated filer answers in base while no more than capacity are at work, and
@@ -33,7 +34,7 @@ func (s simulated) run(r *regulator, limit, demand, intervals, settle int) (used
 			seconds *= 1 + s.noise*(2*s.random.Float64()-1)
 		}
 		r.observe(100, 100*seconds)
-		r.step(limit, inFlight)
+		r.step(usual(limit), inFlight)
 		want := min(demand, limit)
 		if r.slots > 0 {
 			want = min(want, r.slots)
@@ -46,6 +47,11 @@ func (s simulated) run(r *regulator, limit, demand, intervals, settle int) (used
 		used = append(used, inFlight)
 	}
 	return used
+}
+
+// usual are the bounds of a filer of which nobody has said anything.
+func usual(limit int) bounds {
+	return bounds{policy.FloorOf(&backup.Filer{}, nil, time.Time{}, time.Time{}).Of(limit), limit}
 }
 
 func mean(list []int) float64 {
@@ -134,7 +140,7 @@ func TestGovernorKeepsBetweenTheFloorAndTheLimit(t *testing.T) {
 		var r regulator
 		idle := simulated{base: 2 * time.Millisecond, capacity: 1}
 		r.observe(100, 100*idle.base.Seconds())
-		r.step(limit, 1)
+		r.step(usual(limit), 1)
 		used := simulated{base: 500 * time.Millisecond, capacity: 1}.run(&r, limit, 1000, 300, 1)
 		if low := slices.Min(used[1:]); low < floor || low > floor {
 			t.Errorf("limit %d: %d slots, want no fewer than %d, and so many", limit, low, floor)
@@ -145,13 +151,13 @@ func TestGovernorKeepsBetweenTheFloorAndTheLimit(t *testing.T) {
 	}
 	r := regulator{resumed: true}
 	r.slots = 9
-	r.step(4, 9) // the limit was lowered
+	r.step(usual(4), 9) // the limit was lowered
 	if r.slots != 0 {
 		t.Errorf("%d slots, where the limit is 4", r.slots)
 	}
 	for range 20 {
 		r.observe(100, 0.1)
-		r.step(1, 1)
+		r.step(usual(1), 1)
 		if r.slots != 0 {
 			t.Fatalf("%d slots, where the limit is 1", r.slots)
 		}
@@ -180,10 +186,10 @@ func TestGovernorLearnsThatTheFilerIsSlowerNow(t *testing.T) {
 func TestGovernorIgnoresTooFewSamples(t *testing.T) {
 	var r regulator
 	r.observe(100, 0.2)
-	r.step(16, 1)
+	r.step(usual(16), 1)
 	for range 4 * staleIntervals {
 		r.observe(1, 5) // one directory that took seconds
-		r.step(16, 16)
+		r.step(usual(16), 16)
 		if r.slots != 0 || r.latency != 2*time.Millisecond {
 			t.Fatalf("%d slots, latency %v", r.slots, r.latency)
 		}
@@ -191,7 +197,7 @@ func TestGovernorIgnoresTooFewSamples(t *testing.T) {
 	// Enough of them within the time do count.
 	for range staleIntervals {
 		r.observe(leastSamples/4, 5)
-		r.step(16, 16)
+		r.step(usual(16), 16)
 	}
 	if r.slots == 0 {
 		t.Error("what came in several intervals does not count")
@@ -203,13 +209,13 @@ func TestGovernorGrowsOnlyWhatIsUsed(t *testing.T) {
 	r := regulator{slots: 6, idle: 2 * time.Millisecond, resumed: true}
 	for range 10 {
 		r.observe(100, 0.2)
-		r.step(32, 2)
+		r.step(usual(32), 2)
 	}
 	if r.slots != 6 {
 		t.Errorf("%d slots", r.slots)
 	}
 	r.observe(100, 0.2)
-	r.step(32, 3)
+	r.step(usual(32), 3)
 	if r.slots != 7 {
 		t.Errorf("%d slots, half of which are used", r.slots)
 	}
@@ -219,13 +225,13 @@ func TestIdleLatencyDrifts(t *testing.T) {
 	r := regulator{slots: 6, idle: 2 * time.Millisecond, resumed: true}
 	for range 3600 {
 		r.observe(100, 0.5)
-		r.step(32, 0)
+		r.step(usual(32), 0)
 	}
 	if r.idle < 3*time.Millisecond || r.idle > 5*time.Millisecond {
 		t.Errorf("after an hour at 5 ms the idle latency is %v, was 2 ms", r.idle)
 	}
 	r.observe(100, 0.3)
-	r.step(32, 0)
+	r.step(usual(32), 0)
 	if r.idle != 3*time.Millisecond {
 		t.Errorf("idle latency %v, seen were 3 ms", r.idle)
 	}
@@ -236,22 +242,22 @@ func TestGovernorLeavesFastFilersAlone(t *testing.T) {
 	var r regulator
 	for _, seconds := range []float64{5e-6, 200e-6, 900e-6} {
 		r.observe(1000, 1000*seconds)
-		r.step(32, 32)
+		r.step(usual(32), 32)
 	}
 	if r.slots != 0 {
 		t.Errorf("%d slots", r.slots)
 	}
 	// One slow second, and then 6 µs against 1 µs: it has all its slots soon, though they are not used.
 	r.observe(1000, 1000*1e-6)
-	r.step(32, 32)
+	r.step(usual(32), 32)
 	r.observe(1000, 1000*5e-3)
-	r.step(32, 32)
+	r.step(usual(32), 32)
 	if r.slots == 0 {
 		t.Error("a slow second is not seen")
 	}
 	for range 5 {
 		r.observe(1000, 1000*6e-6)
-		r.step(32, 1)
+		r.step(usual(32), 1)
 	}
 	if r.slots != 0 {
 		t.Errorf("%d slots, of a filer that answers in 6 µs", r.slots)
@@ -270,26 +276,60 @@ func TestGovernorOfFilers(t *testing.T) {
 	g.observe(&backup.Progress{Filer: 9, Stats: 100, StatSeconds: 1}) // of a filer that was deleted
 	have := backup.Load{WalkSlots: 4, WalkIdle: time.Millisecond}
 	g.observe(&backup.Progress{Filer: 1, Stats: 100, StatSeconds: 0.2, Opens: 100, OpenSeconds: 1})
-	loads := g.step(status(have))
+	loads := g.step(status(have), nil, time.Time{})
 	want := backup.Load{WalkSlots: 5, WalkIdle: r1(time.Millisecond), WalkLatency: 2 * time.Millisecond, ReadLatency: 10 * time.Millisecond, ReadIdle: 10 * time.Millisecond}
 	if len(loads) != 1 || loads[1] != want {
 		t.Fatalf("loads %+v, want of filer 1 %+v", loads, want)
 	}
 	g.observe(&backup.Progress{Filer: 1, Stats: 100, StatSeconds: 1, Opens: 100, OpenSeconds: 1})
-	if loads = g.step(status(loads[1])); loads[1].WalkSlots != 3 || loads[1].ReadSlots != 0 {
+	if loads = g.step(status(loads[1]), nil, time.Time{}); loads[1].WalkSlots != 3 || loads[1].ReadSlots != 0 {
 		t.Errorf("loads %+v", loads)
 	}
 	told := loads[1]
 	g.observe(&backup.Progress{Filer: 1, Stats: 10, StatSeconds: 0.02})
-	if loads = g.step(status(told)); len(loads) > 0 {
+	if loads = g.step(status(told), nil, time.Time{}); len(loads) > 0 {
 		t.Errorf("nothing has changed, and is stored: %+v", loads)
 	}
 	for range staleIntervals + 1 {
-		g.step(status(told))
+		g.step(status(told), nil, time.Time{})
 	}
 	if !g.idle() {
 		t.Error("a filer of which nothing comes is remembered")
 	}
+}
+
+// A filer whose backup is late gets more of its limits at once, however slow it is, and so does one whose floor is raised.
+func TestGovernorHoldsFloors(t *testing.T) {
+	g := newGovernor()
+	now := time.Now()
+	status := index.FilerStatus{
+		Filer: backup.Filer{ID: 1, Limits: backup.Limits{WalkTasks: 32, ReadBatches: 64}, Labels: map[string]string{"tier": "gold"}},
+		Load:  backup.Load{WalkSlots: 4, WalkIdle: 2 * time.Millisecond, ReadSlots: 8, ReadIdle: 2 * time.Millisecond},
+	}
+	policies := []backup.Policy{{Name: "nightly"}}
+	wants := func(what string, walk, read int) {
+		t.Helper()
+		g.observe(&backup.Progress{Filer: 1, Stats: 1, StatSeconds: 1}) // slow, and too little to go by
+		if load, ok := g.step([]index.FilerStatus{status}, policies, now)[1]; ok {
+			status.Load = load
+		}
+		if status.Load.WalkSlots != walk || status.Load.ReadSlots != read {
+			t.Errorf("%s: slots for %d tasks and %d batches, want %d and %d", what, status.Load.WalkSlots, status.Load.ReadSlots, walk, read)
+		}
+	}
+	wants("an eighth", 4, 8)
+	status.Deadline = now.Add(2 * policy.NearDeadline)
+	wants("a deadline that is far", 4, 8)
+	status.Deadline = now.Add(policy.NearDeadline / 2)
+	wants("a deadline that is near", 8, 16)
+	status.Deadline = now.Add(-time.Second)
+	wants("a deadline that has passed", 16, 32)
+	status.Deadline = time.Time{}
+	wants("what was given is kept", 16, 32)
+	policies[0].Floor = 75
+	wants("the floor of the policy", 24, 48)
+	status.Limits.Floor = 100
+	wants("no less than the limits", 0, 0)
 }
 
 // r1 is what an idle latency is after one interval.

@@ -202,9 +202,10 @@ func (s *Service) governLoop(ctx context.Context, term index.Term) {
 			return
 		}
 		filers, err := s.Index.ListFilers(ctx, index.FilerFilter{})
-		if err == nil {
+		policies, policiesErr := s.Index.ListPolicies(ctx)
+		if err = errors.Join(err, policiesErr); err == nil {
 			s.mu.Lock()
-			loads := s.governor.step(filers)
+			loads := s.governor.step(filers, policies, time.Now())
 			s.mu.Unlock()
 			if len(loads) > 0 {
 				err = s.Index.SetLoads(ctx, term, loads)

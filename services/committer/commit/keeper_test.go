@@ -113,6 +113,26 @@ func TestStreamsAreDeletedInMidRun(t *testing.T) {
 	f.wantDone(snap.ID, directories)
 }
 
+// Work that was handed out by a clock which was a year ahead is handed out again at once, and not in a year.
+func TestWorkOfTheFutureIsHandedOut(t *testing.T) {
+	f := newFixture(t)
+	conn, _ := f.queue()
+	snap := f.begin()
+	ahead := index.Claim{Lease: time.Minute, Limit: 10, Now: time.Now().AddDate(1, 0, 0)}
+	if n := len(value(f.idx.ClaimTasks(f.ctx, ahead))(f)); n != 1 {
+		t.Fatalf("claimed %d tasks, want the first", n)
+	}
+	ctx, stop := context.WithCancel(f.ctx)
+	wait := f.work(ctx, conn, "a")
+	f.start(f.idx, Options{})
+	if got := f.ended(snap.ID); got.State != backup.Committed {
+		t.Errorf("%s: %s", got.State, got.Reason)
+	}
+	stop()
+	wait()
+	f.wantDone(snap.ID, []string{"a"})
+}
+
 // A site that a filer is moved to has its queues, and the work goes there.
 func TestWorkOfAnotherSite(t *testing.T) {
 	f := newFixture(t)

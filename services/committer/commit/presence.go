@@ -159,6 +159,11 @@ func (s *Service) handOutAgain(ctx context.Context, work *reported, name string)
 	}
 	s.log.Warn("a worker is gone: what it had in hand is handed out again", "worker", gone.worker, "tasks", tasks, "batches", len(held)-tasks,
 		"seconds", time.Since(gone.heard).Seconds())
+	kind := "batch"
+	if tasks > 0 {
+		kind = "task"
+	}
+	s.opts.Metrics.Died(kind)
 	work.bury(name)
 	signal(s.freed)
 }

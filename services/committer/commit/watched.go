@@ -129,16 +129,23 @@ func (s *Service) retry(err error) (told bool) {
 
 // tellEnd tells of a snapshot that this committer has ended; reason is why it failed.
 func (s *Service) tellEnd(ctx context.Context, snap *backup.Snapshot, reason string) {
-	state := backup.Committed
-	if reason != "" {
-		state = backup.Failed
-	}
-	s.opts.Metrics.Ended(state)
+	s.opts.Metrics.Ended(howEnded(snap, reason))
 	if snap.Ended.IsZero() { // the index did not answer
 		s.log.Debug("the trace of a snapshot has no end", "snapshot", snap.ID.Short())
 		return
 	}
 	s.opts.Trace.Ended(ctx, snap, reason)
+}
+
+// howEnded is how a snapshot has ended, as metrics and logs have it.
+func howEnded(snap *backup.Snapshot, reason string) string {
+	switch reason {
+	case "":
+		return string(backup.Committed)
+	case snap.Cancel:
+		return telemetry.Cancelled
+	}
+	return string(backup.Failed)
 }
 
 // level is the level at which something is logged. Where this process is all
@@ -169,11 +176,11 @@ func (s *Service) sayEnd(ctx context.Context, snap *backup.Snapshot, reason stri
 	if !snap.Ended.IsZero() {
 		seconds = snap.Ended.Sub(snap.Started).Seconds()
 	}
-	switch reason {
-	case "":
+	switch howEnded(snap, reason) {
+	case string(backup.Committed):
 		s.log.Log(ctx, s.level(slog.LevelInfo), "snapshot committed", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name,
 			"number", snap.Number, "files", snap.Counts.Files, "new_bytes", snap.Counts.NewBytes, "errors", snap.Counts.Errors, "seconds", seconds)
-	case snap.Cancel:
+	case telemetry.Cancelled:
 		s.log.Log(ctx, s.level(slog.LevelInfo), "snapshot cancelled", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name,
 			"number", snap.Number, "reason", reason, "seconds", seconds)
 	default:

@@ -87,6 +87,7 @@ func (s *Service) missed(pack backup.PackID) {
 	}
 	s.looks.mu.Unlock()
 	if !known {
+		s.opts.Metrics.LostPack()
 		s.opts.Log.Warn("the store does not have a pack as it was stored; its content is stored again as far as it is read again (bctl doctor says more)",
 			"pack", pack.String(), "error", l.lost)
 	}

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // losses are what can become of an object without anybody's knowledge.
@@ -73,7 +76,8 @@ func TestLostPackIsNotReliedOn(t *testing.T) {
 			before := f.store.putsSoFar()
 
 			var log bytes.Buffer
-			f.reader = f.newReader(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			metrics := telemetry.NewMetrics("reader", "test")
+			f.reader = f.newReader(Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: metrics.Reader()})
 			f.read(f.batchOf(""))
 			f.commit()
 			f.wantTree()
@@ -82,6 +86,11 @@ func TestLostPackIsNotReliedOn(t *testing.T) {
 			}
 			if said := strings.Count(log.String(), "does not have a pack"); said != 1 {
 				t.Errorf("the loss of 1 pack was reported %d times:\n%s", said, log.String())
+			}
+			scrape := httptest.NewRecorder()
+			metrics.Handler().ServeHTTP(scrape, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+			if !strings.Contains(scrape.Body.String(), "\nbctl_packs_lost_total 1\n") {
+				t.Errorf("the loss of 1 pack is not counted:\n%s", scrape.Body.String())
 			}
 			if loss != "deleted" && lost != 1 {
 				t.Fatalf("%d packs", lost)

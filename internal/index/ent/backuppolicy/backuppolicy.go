@@ -29,6 +29,8 @@ const (
 	FieldWindows = "windows"
 	// FieldRecoveryPoint holds the string denoting the recovery_point field in the database.
 	FieldRecoveryPoint = "recovery_point"
+	// FieldFloor holds the string denoting the floor field in the database.
+	FieldFloor = "floor"
 	// FieldRetention holds the string denoting the retention field in the database.
 	FieldRetention = "retention"
 	// FieldSelection holds the string denoting the selection field in the database.
@@ -49,6 +51,7 @@ var Columns = []string{
 	FieldJitter,
 	FieldWindows,
 	FieldRecoveryPoint,
+	FieldFloor,
 	FieldRetention,
 	FieldSelection,
 }
@@ -74,6 +77,8 @@ var (
 	DefaultJitter int64
 	// DefaultRecoveryPoint holds the default value on creation for the "recovery_point" field.
 	DefaultRecoveryPoint int64
+	// DefaultFloor holds the default value on creation for the "floor" field.
+	DefaultFloor int
 )
 
 // OrderOption defines the ordering options for the BackupPolicy queries.
@@ -117,4 +122,9 @@ func ByJitter(opts ...sql.OrderTermOption) OrderOption {
 // ByRecoveryPoint orders the results by the recovery_point field.
 func ByRecoveryPoint(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldRecoveryPoint, opts...).ToFunc()
+}
+
+// ByFloor orders the results by the floor field.
+func ByFloor(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFloor, opts...).ToFunc()
 }

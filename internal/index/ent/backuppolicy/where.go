@@ -87,6 +87,11 @@ func RecoveryPoint(v int64) predicate.BackupPolicy {
 	return predicate.BackupPolicy(sql.FieldEQ(FieldRecoveryPoint, v))
 }
 
+// Floor applies equality check predicate on the "floor" field. It's identical to FloorEQ.
+func Floor(v int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldEQ(FieldFloor, v))
+}
+
 // NameEQ applies the EQ predicate on the "name" field.
 func NameEQ(v string) predicate.BackupPolicy {
 	return predicate.BackupPolicy(sql.FieldEQ(FieldName, v))
@@ -430,6 +435,46 @@ func RecoveryPointLT(v int64) predicate.BackupPolicy {
 // RecoveryPointLTE applies the LTE predicate on the "recovery_point" field.
 func RecoveryPointLTE(v int64) predicate.BackupPolicy {
 	return predicate.BackupPolicy(sql.FieldLTE(FieldRecoveryPoint, v))
+}
+
+// FloorEQ applies the EQ predicate on the "floor" field.
+func FloorEQ(v int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldEQ(FieldFloor, v))
+}
+
+// FloorNEQ applies the NEQ predicate on the "floor" field.
+func FloorNEQ(v int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldNEQ(FieldFloor, v))
+}
+
+// FloorIn applies the In predicate on the "floor" field.
+func FloorIn(vs ...int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldIn(FieldFloor, vs...))
+}
+
+// FloorNotIn applies the NotIn predicate on the "floor" field.
+func FloorNotIn(vs ...int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldNotIn(FieldFloor, vs...))
+}
+
+// FloorGT applies the GT predicate on the "floor" field.
+func FloorGT(v int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldGT(FieldFloor, v))
+}
+
+// FloorGTE applies the GTE predicate on the "floor" field.
+func FloorGTE(v int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldGTE(FieldFloor, v))
+}
+
+// FloorLT applies the LT predicate on the "floor" field.
+func FloorLT(v int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldLT(FieldFloor, v))
+}
+
+// FloorLTE applies the LTE predicate on the "floor" field.
+func FloorLTE(v int) predicate.BackupPolicy {
+	return predicate.BackupPolicy(sql.FieldLTE(FieldFloor, v))
 }
 
 // And groups predicates with the AND operator between them.

@@ -22,6 +22,8 @@ const (
 	FieldReadBatches = "read_batches"
 	// FieldReadBytes holds the string denoting the read_bytes field in the database.
 	FieldReadBytes = "read_bytes"
+	// FieldFloor holds the string denoting the floor field in the database.
+	FieldFloor = "floor"
 	// FieldCompare holds the string denoting the compare field in the database.
 	FieldCompare = "compare"
 	// FieldSelection holds the string denoting the selection field in the database.
@@ -63,6 +65,7 @@ var Columns = []string{
 	FieldWalkTasks,
 	FieldReadBatches,
 	FieldReadBytes,
+	FieldFloor,
 	FieldCompare,
 	FieldSelection,
 	FieldLabels,
@@ -94,6 +97,8 @@ var (
 	DefaultReadBatches int
 	// DefaultReadBytes holds the default value on creation for the "read_bytes" field.
 	DefaultReadBytes int64
+	// DefaultFloor holds the default value on creation for the "floor" field.
+	DefaultFloor int
 	// DefaultCompare holds the default value on creation for the "compare" field.
 	DefaultCompare uint8
 	// DefaultRetired holds the default value on creation for the "retired" field.
@@ -143,6 +148,11 @@ func ByReadBatches(opts ...sql.OrderTermOption) OrderOption {
 // ByReadBytes orders the results by the read_bytes field.
 func ByReadBytes(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldReadBytes, opts...).ToFunc()
+}
+
+// ByFloor orders the results by the floor field.
+func ByFloor(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFloor, opts...).ToFunc()
 }
 
 // ByCompare orders the results by the compare field.

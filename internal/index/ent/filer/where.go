@@ -78,6 +78,11 @@ func ReadBytes(v int64) predicate.Filer {
 	return predicate.Filer(sql.FieldEQ(FieldReadBytes, v))
 }
 
+// Floor applies equality check predicate on the "floor" field. It's identical to FloorEQ.
+func Floor(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldFloor, v))
+}
+
 // Compare applies equality check predicate on the "compare" field. It's identical to CompareEQ.
 func Compare(v uint8) predicate.Filer {
 	return predicate.Filer(sql.FieldEQ(FieldCompare, v))
@@ -366,6 +371,46 @@ func ReadBytesLT(v int64) predicate.Filer {
 // ReadBytesLTE applies the LTE predicate on the "read_bytes" field.
 func ReadBytesLTE(v int64) predicate.Filer {
 	return predicate.Filer(sql.FieldLTE(FieldReadBytes, v))
+}
+
+// FloorEQ applies the EQ predicate on the "floor" field.
+func FloorEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldEQ(FieldFloor, v))
+}
+
+// FloorNEQ applies the NEQ predicate on the "floor" field.
+func FloorNEQ(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldNEQ(FieldFloor, v))
+}
+
+// FloorIn applies the In predicate on the "floor" field.
+func FloorIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldIn(FieldFloor, vs...))
+}
+
+// FloorNotIn applies the NotIn predicate on the "floor" field.
+func FloorNotIn(vs ...int) predicate.Filer {
+	return predicate.Filer(sql.FieldNotIn(FieldFloor, vs...))
+}
+
+// FloorGT applies the GT predicate on the "floor" field.
+func FloorGT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGT(FieldFloor, v))
+}
+
+// FloorGTE applies the GTE predicate on the "floor" field.
+func FloorGTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldGTE(FieldFloor, v))
+}
+
+// FloorLT applies the LT predicate on the "floor" field.
+func FloorLT(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLT(FieldFloor, v))
+}
+
+// FloorLTE applies the LTE predicate on the "floor" field.
+func FloorLTE(v int) predicate.Filer {
+	return predicate.Filer(sql.FieldLTE(FieldFloor, v))
 }
 
 // CompareEQ applies the EQ predicate on the "compare" field.

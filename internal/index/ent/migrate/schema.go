@@ -21,6 +21,7 @@ var (
 		{Name: "jitter", Type: field.TypeInt64, Default: 0},
 		{Name: "windows", Type: field.TypeJSON, Nullable: true},
 		{Name: "recovery_point", Type: field.TypeInt64, Default: 0},
+		{Name: "floor", Type: field.TypeInt, Default: 0},
 		{Name: "retention", Type: field.TypeJSON},
 		{Name: "selection", Type: field.TypeJSON},
 	}
@@ -38,6 +39,7 @@ var (
 		{Name: "walk_tasks", Type: field.TypeInt, Default: 0},
 		{Name: "read_batches", Type: field.TypeInt, Default: 0},
 		{Name: "read_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "floor", Type: field.TypeInt, Default: 0},
 		{Name: "compare", Type: field.TypeUint8, Default: 0},
 		{Name: "selection", Type: field.TypeJSON, Nullable: true},
 		{Name: "labels", Type: field.TypeJSON, Nullable: true},

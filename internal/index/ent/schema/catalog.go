@@ -48,6 +48,8 @@ func (Filer) Fields() []ent.Field {
 		field.Int("walk_tasks").Default(0),
 		field.Int("read_batches").Default(0),
 		field.Int64("read_bytes").Default(0),
+		// Percent of the limits that the governor leaves in any case; 0: the policy's, or the default.
+		field.Int("floor").Default(0),
 		field.Uint8("compare").Default(0),
 		field.JSON("selection", backup.Selection{}).Optional(),
 		field.JSON("labels", map[string]string{}).Optional(),
@@ -137,6 +139,8 @@ func (BackupPolicy) Fields() []ent.Field {
 		field.Int64("jitter").Default(0),
 		field.Strings("windows").Optional(),
 		field.Int64("recovery_point").Default(0),
+		// Of filers that have none of their own.
+		field.Int("floor").Default(0),
 		field.JSON("retention", backup.Retention{}),
 		field.JSON("selection", backup.Selection{}),
 	}

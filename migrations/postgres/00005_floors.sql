@@ -1,0 +1,13 @@
+-- How much of a filer's limits the governor leaves to it in any case, by filer and by policy: percent, 0 is the default. Binaries of
+-- version 2 can work with it: they leave an eighth.
+
+-- +goose Up
+SET LOCAL lock_timeout = '5s';
+INSERT INTO schema_versions (version, oldest) VALUES (5, 2);
+ALTER TABLE "filers" ADD COLUMN "floor" bigint NOT NULL DEFAULT 0;
+ALTER TABLE "policies" ADD COLUMN "floor" bigint NOT NULL DEFAULT 0;
+
+-- +goose Down
+ALTER TABLE "policies" DROP COLUMN "floor";
+ALTER TABLE "filers" DROP COLUMN "floor";
+DELETE FROM schema_versions WHERE version = 5;

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/bctl/bctl/internal/policy"
+)
+
+// How people are shown times: in this machine's time zone, which is named, and, in lists, with how far away they are. Nothing else
+// in this package writes a time for people.
+
+// zoned is a time, or "-" where there is none.
+func zoned(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04:05 MST")
+}
+
+// happened is when something was, as "2026-11-23 01:30:00 CET (9h ago)".
+func happened(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return zoned(t) + " (" + agoText(t, now) + ")"
+}
+
+// expected is when something is to come: "2026-11-23 01:30:00 CET (in 9h)", or "(3h ago)".
+func expected(t, now time.Time) string {
+	switch {
+	case t.IsZero():
+		return "-"
+	case t.After(now):
+		return zoned(t) + " (in " + age(t.Sub(now)) + ")"
+	}
+	return zoned(t) + " (" + age(now.Sub(t)) + " ago)"
+}
+
+// deadlineText is a deadline: "2026-11-23 01:30:00 CET (in 3h)", or "(OVERDUE 2h)".
+func deadlineText(deadline, now time.Time) string {
+	if now.After(deadline) && !deadline.IsZero() {
+		return zoned(deadline) + " (OVERDUE " + age(now.Sub(deadline)) + ")"
+	}
+	return expected(deadline, now)
+}
+
+// agoText is how long ago something was, or how far in the future it lies, because a clock was ahead.
+func agoText(happened, now time.Time) string {
+	if policy.InFuture(happened, now) {
+		return "in the FUTURE, by " + age(happened.Sub(now)) + ": a clock was ahead"
+	}
+	return age(now.Sub(happened)) + " ago"
+}
+
+// age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.
+func age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
