@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,14 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 		}
 	}
 
+	away := *f.Client // services can be seen while Postgres cannot
+	away.Env = append(slices.Clip(f.Env), "BCTL_INDEX=postgres://127.0.0.1:1/none?sslmode=disable")
+	if out := away.Run("worker", "ls", "--json"); strings.Count(out.Stdout, `"state":"ready"`) != 6 {
+		t.Errorf("without the index: %s", out)
+	} else {
+		expect(t, out, 0, "services say what they know without it")
+	}
+
 	generate(t, tree, 25, some)
 	settle(t)
 	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slowfs.Latency{Stat: time.Second, Open: time.Second}})
@@ -138,4 +147,30 @@ func TestWorkersAreListedAndDrained(t *testing.T) {
 	if l := awaitState(t, f, f.Readers[0].Name, "ready"); l.Draining {
 		t.Errorf("drained after a restart: %+v", l)
 	}
+}
+
+// With the permissions of an installation, over TLS, all services announce themselves, and only the operator may ask and drain.
+func TestOnlyOperatorsDrain(t *testing.T) {
+	t.Parallel()
+	f := fleet.NewLocked(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1})
+	fleet.Await(t, "all services to be ready", func() bool {
+		all := listServices(t, f)
+		for _, l := range all {
+			if l.State != "ready" || l.Clock == nil {
+				return false
+			}
+		}
+		return len(all) == 3
+	})
+	walker := f.Walkers[0].Name
+	for _, identity := range []string{"walker@default", "reader@default", "committer"} {
+		for _, args := range [][]string{{"ls"}, {"drain", walker}} {
+			if out := f.As(identity).Run(append([]string{"worker"}, args...)...); out.Status != 1 || !strings.Contains(out.Stderr, "not allowed") {
+				t.Errorf("as %s: %s", identity, out)
+			}
+		}
+	}
+	printed(t, f.Run("worker", "drain", walker, "--wait"), "is drained")
+	f.Walkers[0].Kill()
+	awaitState(t, f, walker, "lost")
 }

@@ -109,6 +109,25 @@ func (c *Conn) listen(subject string, fn func(*nats.Msg)) (stop func()) {
 	return func() { _ = sub.Unsubscribe() }
 }
 
+// collect has the messages of several subjects sent to a channel until stop is called.
+func (c *Conn) collect(to chan *nats.Msg, subjects ...string) (stop func(), err error) {
+	var subs []*nats.Subscription
+	stop = func() {
+		for _, sub := range subs {
+			_ = sub.Unsubscribe()
+		}
+	}
+	for _, subject := range subjects {
+		sub, err := c.nc.ChanSubscribe(subject, to)
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("nats %s: listen to %s: %w: %w", c.opts.URL, subject, err, backup.NATSAway)
+		}
+		subs = append(subs, sub)
+	}
+	return stop, nil
+}
+
 // wake tells a loop, which may have been told already.
 func wake(c chan struct{}) {
 	select {
@@ -127,13 +146,11 @@ func (c *Conn) Drain(ctx context.Context, worker *Instance, undo bool, by string
 	defer cancel()
 	heard, inbox := make(chan *nats.Msg, 64), c.nc.NewInbox()
 	subject, answers := drainSubject+"."+worker.ID, serviceSubjectOf(worker.Role, worker.Site)
-	for _, from := range []string{answers, inbox} {
-		sub, err := c.nc.ChanSubscribe(from, heard)
-		if err != nil {
-			return Instance{}, fmt.Errorf("nats %s: %w: %w", c.opts.URL, err, backup.NATSAway)
-		}
-		defer func() { _ = sub.Unsubscribe() }()
+	stop, err := c.collect(heard, answers, inbox)
+	if err != nil {
+		return Instance{}, err
 	}
+	defer stop()
 	data, err := marshal(&bctlv1.Drain{Undo: undo, By: cut(text(by), maxWorkerBytes)})
 	if err != nil {
 		return Instance{}, err

@@ -26,13 +26,11 @@ func (c *Conn) Instances(ctx context.Context) ([]Instance, error) {
 	defer cancel()
 	g := &gathering{answered: map[who]Instance{}, missing: map[who]Instance{}}
 	heard := make(chan *nats.Msg, maxInstances)
-	for _, subject := range []string{serviceSubject + ".>", rosterSubject} {
-		sub, err := c.nc.ChanSubscribe(subject, heard)
-		if err != nil {
-			return nil, fmt.Errorf("nats %s: %w: %w", c.opts.URL, err, backup.NATSAway)
-		}
-		defer func() { _ = sub.Unsubscribe() }()
+	stop, err := c.collect(heard, serviceSubject+".>", rosterSubject)
+	if err != nil {
+		return nil, err
 	}
+	defer stop()
 	if err := c.nc.PublishMsg(c.message(askSubject, nil)); err != nil {
 		return nil, fmt.Errorf("nats %s: %w: %w", c.opts.URL, err, backup.NATSAway)
 	}

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/telemetry"
 )
 
 // A draining stops a worker that goes on as a process: it ends what it has in hand as if it were told to stop, and takes no more until
 // an operator undoes that. It ends with the process.
 type draining struct {
 	log     *slog.Logger
+	metrics *telemetry.Draining
 	told    chan struct{} // wanted has changed
 	changed chan struct{} // told when either has
 
@@ -22,8 +24,8 @@ type draining struct {
 	stop    context.CancelFunc // what runs; nil: nothing does
 }
 
-func newDraining(log *slog.Logger, changed chan struct{}) *draining {
-	return &draining{log: log, told: make(chan struct{}, 1), changed: changed}
+func newDraining(log *slog.Logger, metrics *telemetry.Draining, changed chan struct{}) *draining {
+	return &draining{log: log, metrics: metrics, told: make(chan struct{}, 1), changed: changed}
 }
 
 // drain is what an operator asks for.
@@ -34,6 +36,7 @@ func (d *draining) drain(undo bool, by string) {
 		return // it was asked for again
 	}
 	d.wanted = !undo
+	d.metrics.Set(d.wanted)
 	if d.wanted {
 		d.log.Info("drain: this worker takes no new work", "by", by)
 		if d.stop != nil {

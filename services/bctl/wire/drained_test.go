@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,6 +77,30 @@ func TestServicesAnnounceThemselves(t *testing.T) {
 	}
 }
 
+// A service that waits for the store when it starts is there, and says what it waits for.
+func TestServiceThatWaitsIsThere(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	operator := f.operator()
+	store := filepath.Join(f.settings["BCTL_REPO"], "store")
+	if err := os.Rename(store, store+".away"); err != nil {
+		t.Fatal(err)
+	}
+	f.start("reader", RunReader, nil)
+	f.until("the reader says what it waits for", func() bool {
+		i := f.instances(operator)["reader-1"]
+		return i.Role == flow.RoleReader && !i.Ready && strings.Contains(i.Reason, "waits for the store: ")
+	})
+	if err := os.Rename(store+".away", store); err != nil {
+		t.Fatal(err)
+	}
+	f.start("committer", RunCommitter, nil)
+	f.until("it is there once, and ready", func() bool {
+		all := f.instances(operator)
+		return len(all) == 2 && all["reader-1"].Ready && all["committer-1"].Leads
+	})
+}
+
 // A drained worker takes nothing, and is there; others do the work.
 func TestDrainedWorkerTakesNoWork(t *testing.T) {
 	t.Parallel()
@@ -100,6 +125,9 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 	for _, service := range []string{"walker", "reader"} {
 		if status, body := f.get(service, "/healthz"); status != 200 {
 			t.Errorf("a drained %s is not well: %s", service, body)
+		}
+		if _, metrics := f.get(service, "/metrics"); !strings.Contains(metrics, "\nbctl_worker_draining 1\n") {
+			t.Errorf("the metrics of a drained %s do not have it", service)
 		}
 	}
 	var took sync.Map
@@ -126,22 +154,22 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 // While a worker is drained its process shows that it lives, and whatever order things come in, no work runs while a drain is wanted.
 func TestDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDraining(slog.New(slog.DiscardHandler), make(chan struct{}, 1))
+		d := newDraining(slog.New(slog.DiscardHandler), nil, make(chan struct{}, 1))
 		ctx, cancel := context.WithCancel(t.Context())
-		works, idles := 0, 0
+		var works, idles atomic.Int32
 		hang := make(chan struct{})
 		close(hang)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			d.run(ctx, func(ctx context.Context) { works++; <-ctx.Done(); <-hang }, func() { idles++ })
+			d.run(ctx, func(ctx context.Context) { works.Add(1); <-ctx.Done(); <-hang }, func() { idles.Add(1) })
 		}()
-		is := func(what string, worked int, draining, drained bool) {
+		is := func(what string, worked int32, draining, drained bool) {
 			t.Helper()
 			synctest.Wait()
 			var i flow.Instance
-			if d.describe(&i); works != worked || i.Draining != draining || i.Drained != drained {
-				t.Errorf("%s: worked %d times, draining %v, drained %v", what, works, i.Draining, i.Drained)
+			if d.describe(&i); works.Load() != worked || i.Draining != draining || i.Drained != drained {
+				t.Errorf("%s: worked %d times, draining %v, drained %v", what, works.Load(), i.Draining, i.Drained)
 			}
 		}
 		is("begun", 1, false, false)
@@ -150,10 +178,10 @@ func TestDraining(t *testing.T) {
 		d.drain(false, "")
 		d.drain(false, "")
 		is("drained", 1, true, true)
-		idles = 0
+		idles.Store(0)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
-		if idles < 10 {
-			t.Errorf("it showed %d times in a minute that it lives", idles)
+		if n := idles.Load(); n < 10 {
+			t.Errorf("it showed %d times in a minute that it lives", n)
 		}
 		d.drain(true, "")
 		is("undone", 2, false, false)

@@ -45,11 +45,14 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	waits := &waiting{c: c, w: w, role: flow.RoleWalker}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
+	waits.end()
 	ready := newReadiness(true)
 	conn, report, err := connect(c, w, repository, func(context.Context) error { return ready.mayTake() })
 	if err != nil {
@@ -77,12 +80,14 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	waits := &waiting{c: c, w: w, role: flow.RoleReader}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	s, err := waitForStore(ctx, c, w)
+	s, err := waitForStore(ctx, c, waits)
 	if err != nil {
 		return err
 	}
@@ -91,6 +96,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	waits.end()
 	ready := newReadiness(true)
 	conn, report, err := connect(c, w, repository, func(ctx context.Context) error {
 		if trial, err := s.admits(ctx); trial || err != nil {
@@ -115,9 +121,13 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	log.Info("reader started", "store", s.String())
 	a := announce(c, w, conn, idx, ready, flow.RoleReader)
 	a.runWorker(ctx, report, func(ctx context.Context) {
-		if r, err := read.New(parts, o); err == nil { // as it was above
-			r.Run(ctx)
+		r, err := read.New(parts, o)
+		if err != nil { // which it is not: it was above, with the same
+			log.Error("service failed", "service", "reader", "error", err)
+			<-ctx.Done()
+			return
 		}
+		r.Run(ctx)
 	})
 	log.Info("reader stopped")
 	return nil
@@ -131,12 +141,14 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	waits := &waiting{c: c, w: w, role: flow.RoleCommitter}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	s, err := waitForStore(ctx, c, w)
+	s, err := waitForStore(ctx, c, waits)
 	if err != nil {
 		return err
 	}
@@ -149,6 +161,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
+	waits.end()
 	conn, _, err := connect(c, w, repository, nil)
 	if err != nil {
 		return err
@@ -195,7 +208,7 @@ func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work f
 	beat := a.w.health.Loop("reports", reportsWithin)
 	defer beat.Done()
 	report.Moved = beat.Moved
-	d := newDraining(a.w.log, a.changed)
+	d := newDraining(a.w.log, a.w.metrics.Draining(), a.changed)
 	a.drain = d.drain
 	a.also = func(i *flow.Instance) {
 		report.InHand(i)
@@ -235,12 +248,12 @@ func workerName(c *config.Config) string {
 
 // waitForIndex waits for the index, and for somebody to have made the
 // repository in it.
-func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, backup.RepositoryID, error) {
-	idx, err := waitFor(ctx, log, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
+func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.Index, backup.RepositoryID, error) {
+	idx, err := waitFor(ctx, waits, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
 	if err != nil {
 		return nil, backup.RepositoryID{}, err
 	}
-	repository, err := waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
+	repository, err := waitFor(ctx, waits, "the repository", func() (backup.Repository, error) {
 		if err := idx.CheckSchema(ctx); err != nil {
 			return backup.Repository{}, err
 		}
@@ -253,9 +266,10 @@ func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (inde
 }
 
 // waitForStore waits for the store.
-func waitForStore(ctx context.Context, c *config.Config, w *watched) (*guard, error) {
+func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard, error) {
+	w := waits.w
 	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
-	s, err := waitFor(ctx, w.log, "the store", func() (store.Store, error) {
+	s, err := waitFor(ctx, waits, "the store", func() (store.Store, error) {
 		return openStore(ctx, c, false, w.log, func(r s3store.Retry) { retries.Add(r.Err); g.retries(r) })
 	})
 	g.Store = s
@@ -263,13 +277,14 @@ func waitForStore(ctx context.Context, c *config.Config, w *watched) (*guard, er
 }
 
 // waitFor tries until it works, ctx is done, or the error is one that will stay.
-func waitFor[T any](ctx context.Context, log *slog.Logger, what string, open func() (T, error)) (T, error) {
+func waitFor[T any](ctx context.Context, waits *waiting, what string, open func() (T, error)) (T, error) {
 	for {
 		v, err := open()
 		if err == nil || !mayPass(err) {
 			return v, err
 		}
-		log.Warn("this service waits for what it needs", "for", what, "error", err)
+		waits.w.log.Warn("this service waits for what it needs", "for", what, "error", err)
+		waits.say(what, err)
 		select {
 		case <-ctx.Done():
 			return v, context.Cause(ctx)
