@@ -48,6 +48,10 @@ func TestReaderWithoutAStore(t *testing.T) {
 			backUp() // it may have a part in this one
 		}
 		backUp() // then it has nothing in hand any more
+		fleet.Await(t, "status to name the reader, and why", func() bool {
+			line, _, _ := strings.Cut(f.Must("status").Stdout, "\n")
+			return strings.HasPrefix(line, "MISSING  readers at site default: "+reader.Name+": not ready: ") && strings.Contains(line, fault.says)
+		})
 		done, failed := count(t, metrics, "bctl_read_batch_seconds_count"), count(t, metrics, "bctl_retries_total", `work="batch"`)
 		backUp()
 		if n := count(t, metrics, "bctl_read_batch_seconds_count") - done; n != 0 {

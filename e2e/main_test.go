@@ -7,12 +7,14 @@
 //	fleet_test.go      services over NATS, Postgres and a store; each killed in mid-run
 //	chaos_test.go      queues deleted; messages lost, late, twice (I2, I3)
 //	services_test.go   services hang, are cut off and replaced; NATS nodes die
+//	worker_test.go     services are listed, drained, and missed when they die
 //	filers_test.go     several filers: limits, sites, one that hangs, source snapshots, cancel
 //	faults_test.go     writes to the store and transactions that fail, or seem to
 //	rotation_test.go   all certificates and keys are rotated while a backup runs
 //	soak_test.go       random changes and faults of all kinds
 //	upgrade_test.go    services of the release before this one beside new ones
 //	cost_test.go       what a snapshot costs NATS and Postgres
+//	missing_test.go    commands that wait say what for
 //	errors_test.go     what a user is told, and the exit status
 //	messages_test.go   messages replayed and forged
 //	lies_test.go       packs and listings that lie about their lengths

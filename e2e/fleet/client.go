@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bctl/bctl/e2e/testenv"
 )
 
 // commandTimeout ends a command that hangs, with SIGQUIT: its output then says where.
@@ -33,6 +35,8 @@ type Client struct {
 	Memory bool
 	// Under is a program, with its arguments, that runs the command: strace.
 	Under []string
+	// Terminal, if not nil, is the stdout of commands.
+	Terminal *testenv.Terminal
 }
 
 // NewClient returns a Client with a home of its own.
@@ -165,6 +169,9 @@ func (c *Client) Start(args ...string) *Running {
 	r := &Running{t: c.t, args: args, cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
 	r.cmd.Env = c.environment()
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if c.Terminal != nil {
+		r.cmd.Stdout = c.Terminal.TTY
+	}
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.Credential}
 	if err := r.cmd.Start(); err != nil {
 		c.t.Fatalf("start bctl %v: %v", args, err)

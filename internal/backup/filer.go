@@ -57,6 +57,26 @@ type Load struct {
 	ReadIdle             time.Duration
 }
 
+// readBytesPerSlot is a rate below which one more batch at a time makes nothing faster.
+const readBytesPerSlot = 4 << 20
+
+// Slots returns how many walk tasks and read batches of a filer may be in hand. Under a limit of bytes the batches are no more
+// than it takes to use it, because each has its share of it.
+func (l Limits) Slots(load Load) (walk, read int) {
+	governed := func(limit, slots int) int {
+		if slots > 0 {
+			return min(limit, slots)
+		}
+		return limit
+	}
+	all := l.WithDefaults()
+	walk, read = governed(all.WalkTasks, load.WalkSlots), governed(all.ReadBatches, load.ReadSlots)
+	if l.ReadBytesPerSecond > 0 {
+		read = int(min(int64(read), (l.ReadBytesPerSecond+readBytesPerSlot-1)/readBytesPerSlot))
+	}
+	return walk, read
+}
+
 // FastLatency is so little that no filer is slow that answers within it: what is measured is caches and schedulers.
 const FastLatency = time.Millisecond
 

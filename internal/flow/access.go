@@ -6,21 +6,28 @@ package flow
 type Access struct{ Publish, Subscribe []string }
 
 // WalkerAccess is what a walker of a site does: it takes the site's walk tasks, reports
-// what it found, and is present.
+// what it found, is present, describes itself when it is asked to, and is drained.
 func WalkerAccess(site, inbox string) Access {
-	return Access{append(accessTo(walkQueue(site)), Slices.Subject, progressSubject), append(replies(inbox), presentSubject+".*")}
+	publish := append(accessTo(walkQueue(site)), serviceSubjectOf(RoleWalker, site))
+	return Access{append(publish, Slices.Subject, progressSubject), workerHears(inbox)}
 }
 
 // ReaderAccess is what a reader of a site does: it takes the site's read batches, reports
-// what it stored, and is present.
+// what it stored, is present, describes itself when it is asked to, and is drained.
 func ReaderAccess(site, inbox string) Access {
-	return Access{append(accessTo(readQueue(site)), Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), append(replies(inbox), presentSubject+".*")}
+	publish := append(accessTo(readQueue(site)), serviceSubjectOf(RoleReader, site))
+	return Access{append(publish, Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), workerHears(inbox)}
+}
+
+func workerHears(inbox string) []string {
+	return append(replies(inbox), presentSubject+".*", askSubject, drainSubject+".*")
 }
 
 // CommitterAccess is what a committer does: it hands work out, takes results, listens to
-// reports, looks for workers, and keeps the streams and consumers of all sites.
+// reports, looks for workers, keeps the streams and consumers of all sites, and knows which services there are.
 func CommitterAccess(inbox string) Access {
-	publish := append(accessTo(commitQueue), Walk.Subject+".*", Read.Subject+".*", presentSubject+".*")
+	publish := append(accessTo(commitQueue), Walk.Subject+".*", Read.Subject+".*", presentSubject+".*",
+		serviceSubjectOf(RoleCommitter, ""), rosterSubject, askSubject)
 	for _, q := range []queue{walkQueue(""), readQueue(""), commitQueue} {
 		publish = append(publish,
 			jsAPI+"STREAM.INFO."+q.stream, jsAPI+"STREAM.CREATE."+q.stream, jsAPI+"STREAM.UPDATE."+q.stream,
@@ -31,17 +38,17 @@ func CommitterAccess(inbox string) Access {
 		}
 		publish = append(publish, jsAPI+"CONSUMER.CREATE."+q.stream+".*."+q.subjects, jsAPI+"CONSUMER.DELETE."+q.stream+".*")
 	}
-	return Access{publish, append(replies(inbox), progressSubject)}
+	return Access{publish, append(replies(inbox), progressSubject, presentSubject+".*", askSubject, serviceSubject+".>")}
 }
 
-// FollowerAccess is what a command does that follows a backup: it listens to reports, and may
-// look at the streams.
+// FollowerAccess is what an operator's commands do: they listen to reports, may
+// look at the streams, ask who is there, and drain workers.
 func FollowerAccess(inbox string) Access {
-	var publish []string
+	publish := []string{askSubject, drainSubject + ".*"}
 	for _, stream := range []string{walkStream, readStream, commitStream} {
 		publish = append(publish, jsAPI+"STREAM.INFO."+stream, jsAPI+"CONSUMER.LIST."+stream)
 	}
-	return Access{publish, append(replies(inbox), progressSubject)}
+	return Access{publish, append(replies(inbox), progressSubject, serviceSubject+".>", rosterSubject)}
 }
 
 const (

@@ -8,7 +8,11 @@
 //	reader ───── ListsStored ───► committer  Lists    bctl.v1.commit.list
 //	reader ───── BatchStored ───► committer  Batches  bctl.v1.commit.batch
 //	workers ──── Progress ──────► everyone            bctl.v1.progress (not kept)
-//	workers ◄─── (presence) ───── committer           bctl.v1.present.<instance> (nobody answers)
+//	services ◄── (presence) ───── committer           bctl.v1.present.<instance> (nobody answers)
+//	services ◄── (ask) ────────── operator            bctl.v1.ask
+//	services ─── Service ───────► operator, committer bctl.v1.service.<role>.<site> (not kept)
+//	committer ── Roster ────────► operator            bctl.v1.roster (not kept)
+//	workers ◄─── Drain ────────── operator            bctl.v1.drain.<instance> (not kept)
 //
 // To follow one file: services/walker/walk finds it, services/reader/read
 // stores its content, services/committer/commit makes both part of the index.

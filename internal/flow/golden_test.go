@@ -91,6 +91,34 @@ func goldenMessages() []goldenMessage {
 		}, encodeProgress, decodeProgress, &bctlv1.Progress{}),
 		golden("ProgressOfAnInstance", &backup.Progress{Worker: "walker-1", Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Snapshot: snapshot, Tasks: []backup.TaskID{1}},
 			encodeProgress, decodeProgress, &bctlv1.Progress{}),
+		goldenWire("Service", &bctlv1.Service{
+			Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Name: "café-1", Version: "v1.2.0", StartedSeconds: 1_772_330_645, Ready: true, Reason: "index: away",
+			Leads: true, Draining: true, Drained: true, Tasks: 1, Batches: 2, Stalled: 3, EntriesPerSecond: 4.5, BytesPerSecond: 5.5,
+			ClockKnown: true, ClockAheadSeconds: -6.5, Stops: true,
+		}),
+		goldenWire("Roster", &bctlv1.Roster{Services: []*bctlv1.Service{
+			{Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Role: "walker", Site: "berlin-2", SilentSeconds: 7.5, Gone: true}, {Instance: "A", Role: "committer"},
+		}, Last: true}),
+		goldenWire("Drain", &bctlv1.Drain{Undo: true, By: "alice on admin1"}),
+	}
+}
+
+// goldenWire is a golden message that has no other form in this program.
+func goldenWire(file string, want proto.Message) goldenMessage {
+	empty := want.ProtoReflect().Type()
+	return goldenMessage{
+		file: file, want: want, wire: empty.New().Interface(),
+		encode: func() ([]byte, error) { return marshal(want) },
+		decode: func(data []byte) (any, error) {
+			m := empty.New().Interface()
+			if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, m); err != nil {
+				return nil, err
+			}
+			if proto.Equal(m, want) {
+				return want, nil
+			}
+			return m, nil
+		},
 	}
 }
 
@@ -174,6 +202,7 @@ func TestGoldenMessagesHaveAllFields(t *testing.T) {
 	}
 	for _, file := range []protoreflect.FileDescriptor{
 		bctlv1.File_bctl_v1_job_proto, bctlv1.File_bctl_v1_walk_proto, bctlv1.File_bctl_v1_read_proto, bctlv1.File_bctl_v1_commit_proto,
+		bctlv1.File_bctl_v1_service_proto,
 	} {
 		want(file.Messages())
 	}

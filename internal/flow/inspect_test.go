@@ -38,6 +38,9 @@ func TestOthers(t *testing.T) {
 		if !has("publish $JS.API.STREAM.DELETE.BCTL_COMMIT") || !has("publish $JS.API.CONSUMER.MSG.NEXT.BCTL_WALK.walkers-bctl-doctor") {
 			t.Errorf("%s: %v", name, others)
 		}
+		if has("publish bctl.v1.drain.*") != (name != "follower") {
+			t.Errorf("%s: who may drain is not looked at: %v", name, others)
+		}
 		for _, own := range access.Rights() {
 			if has(own.What) {
 				t.Errorf("%s: %s is its own", name, own.What)

@@ -20,6 +20,7 @@ type Reporter struct {
 
 	mu   sync.Mutex
 	jobs map[backup.SnapshotID]*inProgress
+	rate rate
 
 	taken chan *backup.Progress // what was taken in hand, and nobody has heard of
 }
@@ -155,6 +156,11 @@ func (r *Reporter) Add(job backup.SnapshotID, d backup.Progress) {
 		if d.Path != "" {
 			p.delta.Path = d.Path
 		}
+		if d.FilesFound > 0 { // a walker: what has not changed is done with that
+			r.rate.add(time.Now(), d.FilesFound, 0)
+		} else {
+			r.rate.add(time.Now(), d.FilesDone, d.BytesDone)
+		}
 	})
 }
 
@@ -194,4 +200,55 @@ func (r *Reporter) take() (reports []*backup.Progress) {
 		reports = append(reports, &report)
 	}
 	return reports
+}
+
+// InHand adds what is in hand, and how fast it goes, to what an instance says of itself.
+func (r *Reporter) InHand(i *Instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i.Tasks, i.Batches, i.Stalled = 0, 0, 0
+	for _, p := range r.jobs {
+		tasks, stalledTasks := list(p.tasks)
+		batches, stalledBatches := list(p.batches)
+		i.Tasks, i.Batches, i.Stalled = i.Tasks+len(tasks), i.Batches+len(batches), i.Stalled+len(stalledTasks)+len(stalledBatches)
+	}
+	i.EntriesPerSecond, i.BytesPerSecond = r.rate.perSecond(time.Now())
+}
+
+// rateSeconds is what "of late" means.
+const rateSeconds = 10
+
+// A rate counts what is done in each of the last seconds, of which the current one is not over.
+type rate struct {
+	second         int64 // the current one, in Unix time
+	entries, bytes [rateSeconds + 1]int64
+}
+
+func (r *rate) add(now time.Time, entries, bytes int64) {
+	r.advance(now)
+	at := r.second % int64(len(r.entries))
+	r.entries[at] += entries
+	r.bytes[at] += bytes
+}
+
+func (r *rate) perSecond(now time.Time) (entries, bytes float64) {
+	r.advance(now)
+	for at := range r.entries {
+		if int64(at) != r.second%int64(len(r.entries)) {
+			entries, bytes = entries+float64(r.entries[at]), bytes+float64(r.bytes[at])
+		}
+	}
+	return entries / rateSeconds, bytes / rateSeconds
+}
+
+// advance forgets what is too old. A clock that was put back counts on in the second that it was.
+func (r *rate) advance(now time.Time) {
+	to := now.Unix()
+	for ; r.second < to && to-r.second <= int64(len(r.entries)); r.second++ {
+		next := (r.second + 1) % int64(len(r.entries))
+		r.entries[next], r.bytes[next] = 0, 0
+	}
+	if r.second < to {
+		*r = rate{second: to}
+	}
 }

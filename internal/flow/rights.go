@@ -41,7 +41,7 @@ func (a Access) Rights() []Right {
 func (a Access) Others() []Right {
 	const elsewhere = "bctl-doctor" // a site that is not this client's
 	all := Access{Subscribe: []string{"bctl.v1.commit.>"}}
-	for _, other := range []Access{WalkerAccess(backup.DefaultSite, ""), ReaderAccess(backup.DefaultSite, ""), WalkerAccess(elsewhere, ""), ReaderAccess(elsewhere, ""), CommitterAccess("")} {
+	for _, other := range []Access{WalkerAccess(backup.DefaultSite, ""), ReaderAccess(backup.DefaultSite, ""), WalkerAccess(elsewhere, ""), ReaderAccess(elsewhere, ""), CommitterAccess(""), FollowerAccess("")} {
 		all.Publish = append(all.Publish, other.Publish...)
 	}
 	for _, stream := range Streams() {
@@ -51,7 +51,7 @@ func (a Access) Others() []Right {
 	all.Publish = slices.DeleteFunc(slices.Compact(all.Publish), func(subject string) bool {
 		looks := strings.Contains(subject, ".INFO.") || strings.Contains(subject, ".LIST.")
 		// Of acknowledgements one form is enough: they come with messages, which nobody gets who may not ask for them.
-		return looks || strings.HasPrefix(subject, jsACK) || subject == progressSubject || slices.Contains(a.Publish, subject)
+		return looks || strings.HasPrefix(subject, jsACK) || subject == progressSubject || subject == askSubject || slices.Contains(a.Publish, subject)
 	})
 	return all.Rights()
 }
@@ -60,7 +60,9 @@ func (a Access) Others() []Right {
 // reason, or that means nothing, once it is let in:
 //
 //	to a stream         it says that it is for another stream
-//	progress            it cannot be decoded, and whoever listens drops it
+//	progress, a service, a roster, a drain
+//	                    it cannot be decoded, and whoever listens drops it
+//	ask                 it is not empty, and whoever listens drops it
 //	request to the API  half a JSON object, where one must be a whole one, or be empty
 //	request for work    the same: it is answered with "bad request", and with no message
 //	acknowledgement     "in progress", of a message that does not exist
@@ -77,7 +79,8 @@ func publishing(subject string) Right {
 			r.subject += ".bctl-doctor"
 		}
 		r.data = []byte("{")
-	case subject == progressSubject:
+	case subject == progressSubject, subject == askSubject, subject == rosterSubject,
+		strings.HasPrefix(subject, serviceSubject+"."), strings.HasPrefix(subject, drainSubject+"."):
 		r.data = []byte{0xff}
 	default:
 		r.header = nats.Header{"Nats-Expected-Stream": []string{"bctl-doctor"}}

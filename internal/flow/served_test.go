@@ -30,4 +30,18 @@ func TestServed(t *testing.T) {
 	want("oslo", true, true)
 	want(backup.DefaultSite, false, false)
 	want("bergen", false, false) // no filer is there, and so no queue
+
+	committers := func(want bool) {
+		t.Helper()
+		until(t, "it is known whether committers take results", func(ctx context.Context) bool {
+			served, err := c.CommitsServed(ctx)
+			return err == nil && served == want
+		})
+	}
+	committers(false)
+	taking, stop := context.WithCancel(t.Context())
+	go c.ConsumeResults(taking, 1, func(Result) {})
+	committers(true)
+	stop()
+	committers(false)
 }

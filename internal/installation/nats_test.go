@@ -211,7 +211,11 @@ func (c *client) may(t *testing.T, what string) bool {
 var attempts = []string{
 	"publish bctl.v1.walk.paris", "publish bctl.v1.walk.oslo", "publish bctl.v1.read.paris", "publish bctl.v1.read.oslo",
 	"publish bctl.v1.commit.slice", "publish bctl.v1.commit.pack", "publish bctl.v1.commit.batch", "publish bctl.v1.commit.other",
-	"publish bctl.v1.progress", "publish bctl.v1.present.x", "publish bctl.v1.other", "publish anything",
+	"publish bctl.v1.progress", "publish bctl.v1.present.x", "publish bctl.v1.other",
+	"publish bctl.v1.ask", "publish bctl.v1.drain.x", "publish bctl.v1.roster", "publish bctl.v1.service.committer",
+	"publish bctl.v1.service.walker.paris", "publish bctl.v1.service.walker.oslo", "publish bctl.v1.service.reader.paris", "publish bctl.v1.service.reader.oslo",
+	"subscribe bctl.v1.ask", "subscribe bctl.v1.drain.x", "subscribe bctl.v1.roster", "subscribe bctl.v1.service.>",
+	"publish anything",
 	"publish _INBOX_committer.x.y", "publish _INBOX_walker@paris.x.y", "publish _INBOX_operator.x.y",
 	"publish $JS.API.CONSUMER.MSG.NEXT.BCTL_WALK.walkers-paris", "publish $JS.API.CONSUMER.MSG.NEXT.BCTL_WALK.walkers-oslo",
 	"publish $JS.API.CONSUMER.MSG.NEXT.BCTL_READ.readers-paris", "publish $JS.API.CONSUMER.MSG.NEXT.BCTL_READ.readers-oslo",
@@ -244,21 +248,25 @@ var allowed = map[string][]string{
 		"publish $JS.API.CONSUMER.LIST.BCTL_WALK", "publish $JS.API.CONSUMER.LIST.BCTL_COMMIT",
 		"publish $JS.API.CONSUMER.CREATE.BCTL_WALK.walkers-lima.bctl.v1.walk.lima", "publish $JS.API.CONSUMER.DELETE.BCTL_READ.readers-paris",
 		"publish $JS.API.STREAM.INFO.BCTL_READ", "publish $JS.API.STREAM.CREATE.BCTL_READ", "publish $JS.API.STREAM.UPDATE.BCTL_COMMIT",
-		"publish bctl.v1.present.x", "subscribe bctl.v1.progress", "subscribe _INBOX_committer.>",
+		"publish bctl.v1.present.x", "subscribe bctl.v1.progress", "subscribe _INBOX_committer.>", "subscribe bctl.v1.present.x",
+		"publish bctl.v1.service.committer", "publish bctl.v1.roster", "publish bctl.v1.ask", "subscribe bctl.v1.ask", "subscribe bctl.v1.service.>",
 	},
 	"walker@paris": {
 		"publish bctl.v1.commit.slice", "publish bctl.v1.progress", "publish $JS.API.CONSUMER.MSG.NEXT.BCTL_WALK.walkers-paris",
 		"publish $JS.ACK.BCTL_WALK.walkers-paris.1.1.1.1.1", "publish $JS.API.CONSUMER.INFO.BCTL_WALK.walkers-paris",
 		"subscribe _INBOX_walker@paris.>", "subscribe bctl.v1.present.x",
+		"publish bctl.v1.service.walker.paris", "subscribe bctl.v1.ask", "subscribe bctl.v1.drain.x",
 	},
 	"reader@paris": {
 		"publish bctl.v1.commit.pack", "publish bctl.v1.commit.batch", "publish bctl.v1.progress",
 		"publish $JS.API.CONSUMER.MSG.NEXT.BCTL_READ.readers-paris", "publish $JS.ACK.BCTL_READ.readers-paris.1.1.1.1.1",
 		"publish $JS.API.CONSUMER.INFO.BCTL_READ.readers-paris", "subscribe _INBOX_reader@paris.>", "subscribe bctl.v1.present.x",
+		"publish bctl.v1.service.reader.paris", "subscribe bctl.v1.ask", "subscribe bctl.v1.drain.x",
 	},
 	"operator": {
 		"publish $JS.API.CONSUMER.LIST.BCTL_WALK", "publish $JS.API.CONSUMER.LIST.BCTL_COMMIT", "publish $JS.API.STREAM.INFO.BCTL_READ",
 		"subscribe bctl.v1.progress", "subscribe _INBOX_operator.>",
+		"publish bctl.v1.ask", "publish bctl.v1.drain.x", "subscribe bctl.v1.roster", "subscribe bctl.v1.service.>",
 	},
 }
 

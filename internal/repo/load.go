@@ -66,11 +66,25 @@ func LostIndex(ctx context.Context, s store.Store) error {
 	if err != nil {
 		return err
 	}
-	holds, err := holdsBackups(ctx, s)
-	if err != nil || !holds {
+	first, err := firstOfBackups(ctx, s)
+	if err != nil || first == "" {
 		return err
 	}
 	return fmt.Errorf("%v holds the backups of repository %v, and there is no index of them: %w", s, o.ID, ErrIndexLost)
+}
+
+// LostObject returns an error where the store has backups, or a part of them, and
+// no repository object: nothing in it could be read with what Init would make.
+func LostObject(ctx context.Context, s store.Store) error {
+	if _, err := ReadObject(ctx, s); !errors.Is(err, backup.ErrNoRepository) {
+		return err
+	}
+	first, err := firstOfBackups(ctx, s)
+	if err != nil || first == "" {
+		return err
+	}
+	return fmt.Errorf("%w in %v: its object %q is lost, but it has backups (%s). Put that object back, or name an empty place for a new repository",
+		backup.ErrNoRepository, s, store.ConfigName, first)
 }
 
 // ErrIndexLost: the store holds backups that the index knows nothing of. It is
@@ -82,14 +96,14 @@ type indexLostError struct{}
 func (indexLostError) Error() string        { return "the index is lost" }
 func (indexLostError) Is(target error) bool { return target == backup.ErrNoRepository }
 
-// holdsBackups reports whether a store has a repository with anything backed up.
-func holdsBackups(ctx context.Context, s store.Store) (bool, error) {
+// firstOfBackups returns the name of an object that belongs to a backup; "" where there is none.
+func firstOfBackups(ctx context.Context, s store.Store) (string, error) {
 	for _, prefix := range []string{store.CommitsPrefix, store.SegmentsPrefix, store.PacksPrefix} {
-		for _, err := range s.List(ctx, prefix) {
-			return err == nil, err
+		for object, err := range s.List(ctx, prefix) {
+			return object.Name, err
 		}
 	}
-	return false, nil
+	return "", nil
 }
 
 // Load is Check, with the worker key as well.

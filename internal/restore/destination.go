@@ -2,6 +2,7 @@ package restore
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
@@ -30,6 +31,28 @@ func (r *restorer) abandonTarget() {
 	if err := r.root.Abandon(); err != nil {
 		r.attribute("", "remove target", err)
 	}
+}
+
+// A SyncError says that a file system of the target did not write all that it was
+// given. The kernel does not say which files lack something.
+type SyncError struct{ Err error }
+
+func (e *SyncError) Error() string {
+	return fmt.Sprintf("%v; what was restored there may have other content, or be gone", e.Err)
+}
+
+func (e *SyncError) Unwrap() error { return e.Err }
+
+// syncTarget waits until all that was restored is on the disk. It also waits where nothing was to be written: what is
+// right at the target may be from a restore that was interrupted.
+func (r *restorer) syncTarget() error {
+	if r.top == nil {
+		return nil // a dry run, or the target is protected
+	}
+	if err := r.root.Sync(); err != nil {
+		return &SyncError{err}
+	}
+	return nil
 }
 
 func (r *restorer) closeTarget() {

@@ -36,6 +36,11 @@
 // key and an ended context end the restore with an error. An attribute that
 // cannot be set never does.
 //
+// At the end, a restore waits until the file systems that it has written to have
+// their data on disk. Until then a disk that is full, over its quota or defective
+// may not show: the kernel writes later than it says. Where one of them fails, the
+// restore ends with a SyncError.
+//
 // # What is left where it stops
 //
 //	stopped or killed               at the target                          run again (if-changed)
@@ -48,7 +53,7 @@
 //	before a directory is finished  the directory, mode 0700 if it is new; finished
 //	                                one that was there is put back, but
 //	                                for a kill: it may have more rights
-//	loss of power                   files may lack data that their size    --verify finds and rewrites them
+//	loss of power before the end    files may lack data that their size    --verify finds and rewrites them
 //	                                and mtime promise
 //
 // # Memory

@@ -191,7 +191,7 @@ type restorer struct {
 
 // Restore restores what o says. The Summary is valid with an error, too:
 // backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable,
-// syscall.ENOSPC where the target is full, or the context's. Problems are not an error.
+// syscall.ENOSPC where the target is full, a SyncError, or the context's. Problems are not an error.
 func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, error) {
 	if o.Overwrite == "" {
 		o.Overwrite = IfChanged
@@ -228,6 +228,9 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	if err == nil {
 		r.reportOwners()
 		err = context.Cause(r.ctx) // what has come up in the end
+	}
+	if err == nil {
+		err = r.syncTarget()
 	}
 	return r.summary(), err
 }

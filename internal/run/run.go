@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 )
@@ -71,5 +72,6 @@ func TuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 		ballast = make([]byte, ballastBytes)
+		runtime.KeepAlive(ballast) // a variable that nobody reads looks like a mistake
 	}
 }

@@ -26,7 +26,8 @@ const (
 )
 
 // repeatKeys are the keys of what a failure is about. Failures that differ in
-// other keys (the batch, the attempt) are the same failure again.
+// other keys (the batch, the attempt), or in the names and numbers that their
+// error has, are the same failure again.
 var repeatKeys = map[string]bool{
 	"snapshot": true, "filer": true, "shard": true, "source": true, "policy": true, "directory": true, "pack": true, "stream": true, "consumer": true,
 }
@@ -123,8 +124,12 @@ func (l *limited) key(r *slog.Record) string {
 	about.WriteString(l.about)
 	var away backup.Away
 	r.Attrs(func(a slog.Attr) bool {
-		if err, ok := a.Value.Any().(error); ok && errors.As(err, &away) {
+		err, ok := a.Value.Any().(error)
+		if ok && errors.As(err, &away) {
 			return false
+		}
+		if ok {
+			about.WriteString("\x00" + a.Key + "\x00" + wording(err))
 		}
 		say(&about, a)
 		return true
@@ -133,6 +138,18 @@ func (l *limited) key(r *slog.Record) string {
 		return string(away)
 	}
 	return about.String()
+}
+
+// wording returns the text of an error without the words that differ from one
+// failure to the next: names, numbers and what is quoted.
+func wording(err error) string {
+	words := strings.Fields(err.Error())
+	for i, word := range words {
+		if strings.ContainsAny(word, "0123456789/\\\"`'") {
+			words[i] = "#"
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 func say(to *strings.Builder, a slog.Attr) {

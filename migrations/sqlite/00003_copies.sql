@@ -8,7 +8,7 @@ INSERT INTO schema_versions (version, oldest) VALUES (3, 2);
 -- has its own. Copies that have no row here belong to another index, and are not deleted.
 CREATE TABLE index_copies (
     sequence INTEGER NOT NULL PRIMARY KEY,
-    whole    INTEGER NOT NULL -- 1: all parts are in the store
+    state    INTEGER NOT NULL -- 1: all parts are in the store; 2: and the index was checked just before; 0: neither
 ) STRICT;
 
 -- Snapshots that the store has a record of and that this index lacks, because it was made again from an older copy.

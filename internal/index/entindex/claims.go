@@ -32,27 +32,14 @@ var (
 
 // walkSlots is how many walk tasks of a filer may be in hand.
 func walkSlots(row *ent.Filer) int {
-	return governed(toFiler(row).Limits.WithDefaults().WalkTasks, row.WalkSlots)
+	walk, _ := toFiler(row).Limits.Slots(toLoad(row))
+	return walk
 }
 
-// readBytesPerSlot is a rate below which one more batch at a time makes nothing faster.
-const readBytesPerSlot = 4 << 20
-
-// readSlots is how many read batches of a filer may be in hand. Under a limit of bytes
-// they are no more than it takes to use it, because each has its share of it.
+// readSlots is how many read batches of a filer may be in hand.
 func readSlots(row *ent.Filer) int {
-	slots := governed(toFiler(row).Limits.WithDefaults().ReadBatches, row.ReadSlots)
-	if row.ReadBytes > 0 {
-		slots = int(min(int64(slots), (row.ReadBytes+readBytesPerSlot-1)/readBytesPerSlot))
-	}
-	return slots
-}
-
-func governed(limit, slots int) int {
-	if slots > 0 {
-		return min(limit, slots)
-	}
-	return limit
+	_, read := toFiler(row).Limits.Slots(toLoad(row))
+	return read
 }
 
 // readShare is the part of the filer's limit of bytes a second that one batch has; 0: no limit.

@@ -36,7 +36,7 @@ func testBad(t *testing.T, fresh func(testing.TB) Database) {
 		}
 	}
 	one, two, three := f.commitFiles(1000), f.commitFiles(900), f.commitFiles(10)
-	term := f.lead("scheduler", "a", 100*time.Hour, true)
+	term := f.lead("scheduler", "a", 24*time.Hour, true)
 	p := f.setPolicy(backup.Policy{Name: "nightly", Schedule: "@daily"})
 	b := f.bind(term, p, 1)
 	plan := index.Plan{Shard: f.shard.ID, Filer: f.shard.Filer, Binding: b, Due: f.now.Add(time.Hour), Deadline: f.now.Add(2 * time.Hour), Good: three.Number}

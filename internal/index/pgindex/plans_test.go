@@ -130,6 +130,7 @@ func TestPlansOfCalls(t *testing.T) {
 		{"last good snapshot of a shard", false, snapshots(index.SnapshotFilter{Filer: "filer7", Shard: "shard3", States: []backup.State{backup.Committed}, Limit: 1})},
 		{"failed snapshots of a filer", true, snapshots(index.SnapshotFilter{Filer: "filer7", States: []backup.State{backup.Failed}, Limit: 50})},
 		{"snapshots since", false, snapshots(index.SnapshotFilter{Since: time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC), Limit: 50})},
+		{"failed snapshots since", false, snapshots(index.SnapshotFilter{States: []backup.State{backup.Failed}, Since: time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC), Limit: 50})},
 		{"running snapshots", true, snapshots(index.SnapshotFilter{States: []backup.State{backup.Running}})},
 		{"complete snapshots", true, func() error { _, err := x.CompleteSnapshots(ctx, nil); return err }},
 		{"claim of a commit", false, func() error { _, err := x.ClaimCommit(ctx, running[0].ID, "test", time.Hour); return err }},

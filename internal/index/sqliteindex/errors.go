@@ -28,6 +28,8 @@ func (f *failure) Unwrap() []error { return f.is }
 // errReadOnly: something wants to write to an index that was opened to be read.
 var errReadOnly = fmt.Errorf("the index is open for reading only: %w", backup.ErrInvalid)
 
+const rebuildAdvice = "bctl index rebuild makes it again from a copy in the store"
+
 // isBusy reports whether another process was in the way.
 func isBusy(err error) bool {
 	code := resultCode(err) & 0xff
@@ -62,7 +64,7 @@ func (b *backend) Wrap(err error) error {
 func explain(path string, code int) (text string, is []error) {
 	switch code & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return "it is damaged, or no index (bctl index rebuild makes it again from the copy in the store)", []error{ErrDamaged}
+		return "it is damaged, or no index (" + rebuildAdvice + ")", []error{ErrDamaged}
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
 		return explainErrno(syscall.EAGAIN)
 	case sqlite3.SQLITE_FULL:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
@@ -55,6 +56,16 @@ func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 		}
 	}
 	return f, b.Wrap(rows.Err())
+}
+
+// Check returns ErrDamaged where Inspect finds damage.
+func (x *Index) Check(ctx context.Context) error {
+	facts, err := x.Inspect(ctx)
+	if err != nil || len(facts.Damage) == 0 {
+		return err
+	}
+	text := "it is damaged: " + strings.Join(facts.Damage, "; ") + " (" + rebuildAdvice + ")"
+	return &failure{x.backend.path, text, []error{ErrDamaged}}
 }
 
 // CheckPages reads all versions of pages, one at a time, and returns how many there are, how many of these

@@ -58,22 +58,31 @@ func (x *Index) Lose(ctx context.Context, lost []LostSnapshot) error {
 	})
 }
 
-// Copies returns the sequences of the copies of this index; the value is whether
-// the copy was written to the end.
-func (x *Index) Copies(ctx context.Context) (map[int64]bool, error) {
-	rows, err := x.backend.readers.QueryContext(ctx, "SELECT sequence, whole FROM index_copies")
+// A CopyState is how far a copy of the index is.
+type CopyState int
+
+// The states of copies.
+const (
+	CopyBegun CopyState = iota // some parts may be in the store
+	CopyWhole                  // all are
+	CopySound                  // all are, and the index passed Check just before
+)
+
+// Copies returns the copies of this index, by their sequences.
+func (x *Index) Copies(ctx context.Context) (map[int64]CopyState, error) {
+	rows, err := x.backend.readers.QueryContext(ctx, "SELECT sequence, state FROM index_copies")
 	if err != nil {
 		return nil, x.backend.Wrap(err)
 	}
 	defer rows.Close()
-	copies := map[int64]bool{}
+	copies := map[int64]CopyState{}
 	for rows.Next() {
 		var sequence int64
-		var whole bool
-		if err := rows.Scan(&sequence, &whole); err != nil {
+		var state CopyState
+		if err := rows.Scan(&sequence, &state); err != nil {
 			return nil, err
 		}
-		copies[sequence] = whole
+		copies[sequence] = state
 	}
 	return copies, x.backend.Wrap(rows.Err())
 }
@@ -82,7 +91,7 @@ func (x *Index) Copies(ctx context.Context) (map[int64]bool, error) {
 // much, and greater than those of all copies before.
 func (x *Index) BeginCopy(ctx context.Context, atLeast int64) (sequence int64, err error) {
 	err = x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
-		rows, err := tx.QueryContext(ctx, `INSERT INTO index_copies (sequence, whole)
+		rows, err := tx.QueryContext(ctx, `INSERT INTO index_copies (sequence, state)
 			SELECT max($1, coalesce(max(sequence) + 1, 1)), 0 FROM index_copies RETURNING sequence`, atLeast)
 		if err != nil {
 			return err
@@ -98,19 +107,19 @@ func (x *Index) BeginCopy(ctx context.Context, atLeast int64) (sequence int64, e
 	return sequence, err
 }
 
-// EndCopy says that all parts of a copy are in the store.
-func (x *Index) EndCopy(ctx context.Context, sequence int64) error {
-	return x.setCopy(ctx, "INSERT INTO index_copies (sequence, whole) VALUES ($1, 1) ON CONFLICT (sequence) DO UPDATE SET whole = 1", sequence)
+// EndCopy records that all parts of a copy are in the store.
+func (x *Index) EndCopy(ctx context.Context, sequence int64, state CopyState) error {
+	return x.setCopy(ctx, "INSERT INTO index_copies (sequence, state) VALUES ($1, $2) ON CONFLICT (sequence) DO UPDATE SET state = $2", sequence, int(state))
 }
 
-// ForgetCopy says that no part of a copy is in the store any more.
+// ForgetCopy records that no part of a copy is in the store any more.
 func (x *Index) ForgetCopy(ctx context.Context, sequence int64) error {
 	return x.setCopy(ctx, "DELETE FROM index_copies WHERE sequence = $1", sequence)
 }
 
-func (x *Index) setCopy(ctx context.Context, statement string, sequence int64) error {
+func (x *Index) setCopy(ctx context.Context, statement string, args ...any) error {
 	return x.backend.Update(ctx, entindex.Relaxed, func(ctx context.Context, tx *entindex.Tx) error {
-		_, err := tx.ExecContext(ctx, statement, sequence)
+		_, err := tx.ExecContext(ctx, statement, args...)
 		return err
 	})
 }

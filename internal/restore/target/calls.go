@@ -38,6 +38,7 @@ const (
 	CallSetTime     Call = "utimes"
 	CallClose       Call = "close" // of a file that was written
 	CallUnlink      Call = "unlink"
+	CallSync        Call = "sync" // of a file system
 )
 
 // before returns the error that a test wants instead of the call.
@@ -122,6 +123,15 @@ func (r *Root) truncate(fd int, size int64) error {
 
 // close closes a file that was written. It is closed whatever close returns.
 func (r *Root) close(fd int) error { return r.after(CallClose, "", unix.Close(fd)) }
+
+// syncfs waits until what was written to a file system is on its disk, and says
+// what could not be written since fd was opened.
+func (r *Root) syncfs(fd int, path string) error {
+	if err := r.before(CallSync, path); err != nil {
+		return err
+	}
+	return r.after(CallSync, path, retryEINTR(func() error { return unix.Syncfs(fd) }))
+}
 
 // renameAt renames within a directory. replace: to may exist.
 func (r *Root) renameAt(dir int, from, to string, replace bool) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"github.com/zeebo/blake3"
@@ -111,7 +112,7 @@ func (d *Dir) Mkdir(name string, isNew bool) (Made, error) {
 		return Made{}, err
 	}
 	defer unix.Close(fd)
-	made, err := d.root.inspect(fd, existed)
+	made, err := d.root.inspect(fd, backup.Join(d.path, name), existed)
 	if before != nil {
 		made.Before = before
 	}
@@ -124,15 +125,18 @@ func (r *Root) MakeUsable() (made Made, now backup.Entry, err error) {
 	if err := unix.Fstat(r.fd, &st); err != nil {
 		return Made{}, now, err
 	}
-	made, err = r.inspect(r.fd, !r.created)
+	made, err = r.inspect(r.fd, "", !r.created)
 	return made, entryOf("", &st), err
 }
 
 // inspect makes an open directory usable for its owner and finds out what it
 // hands down. A new one loses what it was handed down itself.
-func (r *Root) inspect(fd int, existed bool) (Made, error) {
+func (r *Root) inspect(fd int, path string, existed bool) (Made, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
+		return Made{}, err
+	}
+	if err := r.fileSystems.meet(fd, st.Dev, filepath.Join(r.o.Path, path)); err != nil {
 		return Made{}, err
 	}
 	hasACL := hasXattrNow(fd, xattrDefaultACL)

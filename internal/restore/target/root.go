@@ -50,6 +50,7 @@ type Root struct {
 	marked        bool
 	openat2       bool // false: the kernel has none
 	noListxattrat atomic.Bool
+	fileSystems   fileSystems
 	mu            sync.Mutex
 	open          map[string]*Dir
 	idle          *list.List // of *Dir without users, most recently used first
@@ -178,6 +179,7 @@ func (r *Root) Close() error {
 		unix.Close(d.fd)
 	}
 	r.open = nil
+	r.fileSystems.close()
 	return unix.Close(r.fd)
 }
 

@@ -74,6 +74,11 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 			return err
 		}
 		c.app.interruptible.Store(true)
+		stop, err := c.lookOut(ctx, i)
+		if err != nil {
+			return err
+		}
+		defer stop()
 		f := &follower{index: i, log: c.app.log.Warn, ended: c.tell}
 		err = f.follow(ctx, waiting)
 		if errors.Is(err, run.ErrInterrupted) {
@@ -81,6 +86,18 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 		}
 		return err
 	})
+}
+
+// lookOut says, while committers are waited for, that none leads.
+func (c *cancelCommand) lookOut(ctx context.Context, i index.Index) (stop func(), err error) {
+	repository, err := i.Repository(ctx)
+	if err != nil {
+		return nil, err
+	}
+	services := newMuster(c.app.cfg, "bctl cancel", repository.ID)
+	l := &lookout{app: c.app, ask: services.ask, advice: "a committer ends the snapshots as soon as one leads; Ctrl-C ends the waiting only"}
+	quiet := l.watch(ctx, lookoutEvery)
+	return func() { quiet(); services.Close() }, nil
 }
 
 // wanted returns the running snapshots that are to end.

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/restore"
 	"github.com/bctl/bctl/internal/run"
 )
 
@@ -31,6 +33,23 @@ func TestExitStatus(t *testing.T) {
 	} {
 		if got := exitStatus(test.err); got != test.want {
 			t.Errorf("%v: status %d, want %d", test.err, got, test.want)
+		}
+	}
+}
+
+// A disk that failed after the last write needs more than the same command again.
+func TestAdvice(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{&restore.SyncError{Err: syscall.EIO}, "repair the disk or make space there, and run the command again with --overwrite always"},
+		{&restore.SyncError{Err: syscall.ENOSPC}, "repair the disk or make space there, and run the command again with --overwrite always"},
+		{fmt.Errorf("x: %w", syscall.ENOSPC), "make space there, and run the command again"},
+		{fmt.Errorf("x: %w", syscall.EIO), ""}, // unless a limit of files is set: TestScripts/init
+	} {
+		if got := strings.TrimPrefix(advice(test.err), "; "); got != test.want {
+			t.Errorf("%v: %q, want %q", test.err, got, test.want)
 		}
 	}
 }

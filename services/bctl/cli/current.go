@@ -97,6 +97,14 @@ func (a *app) lockIndex(alone bool) error {
 	return nil
 }
 
+// shareIndexLock lets others write to the index, too, after lockIndex alone.
+func (a *app) shareIndexLock() error {
+	if err := syscall.Flock(int(a.indexLock.Fd()), syscall.LOCK_SH); err != nil {
+		return fmt.Errorf("%s: %w", a.indexLock.Name(), err)
+	}
+	return nil
+}
+
 // A busyError is a backup.ErrRunning that is not about one shard.
 type busyError struct{ text string }
 
@@ -104,13 +112,44 @@ func (e *busyError) Error() string        { return e.text }
 func (e *busyError) Is(target error) bool { return target == backup.ErrRunning }
 
 // holdIndex takes the lock for a SQLite index that was opened to be written.
-func (a *app) holdIndex(i index.Index) error {
+// logged says that it had a log before it was opened: unless others have it open,
+// a process was killed. Its log belongs to the file that it wrote to. If that was
+// replaced, what the two make together is damaged.
+func (a *app) holdIndex(ctx context.Context, i index.Index, logged bool) error {
 	x, local := i.(*sqliteindex.Index)
 	if !local || a.indexLock != nil {
 		return nil
+	}
+	if logged {
+		if err := a.checkAlone(ctx, x); !errors.Is(err, backup.ErrRunning) {
+			return err
+		}
 	}
 	if err := a.lockIndex(false); err != nil {
 		return err
 	}
 	return x.InPlace() // it may have been replaced before it was locked
+}
+
+// checkAlone checks the index while nobody else writes to it, and then takes the
+// lock; backup.ErrRunning where somebody does.
+func (a *app) checkAlone(ctx context.Context, x *sqliteindex.Index) error {
+	if err := a.lockIndex(true); err != nil {
+		return err
+	}
+	err := x.InPlace()
+	if err == nil {
+		err = x.Check(ctx)
+	}
+	return errors.Join(err, a.shareIndexLock())
+}
+
+// indexLogged reports whether a SQLite index has a log, with changes that are not in the file.
+func (a *app) indexLogged() bool {
+	path, local := a.cfg.IndexPath()
+	if !local {
+		return false
+	}
+	info, err := os.Stat(path + "-wal")
+	return err == nil && info.Size() > 0
 }

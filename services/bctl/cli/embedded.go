@@ -58,6 +58,18 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 		c.app.note("packs that the store has lost, or has a part of: %d; of their content, only what was read again is stored again; run bctl doctor", packs)
 	}
 	c.app.noteUnmappedIDs()
+	err = c.each(ctx, o, targets, report)
+	if err == nil || report.committed > 0 { // a first interrupt waits for the copy of these; a second one does not
+		err = errors.Join(err, c.copyIndex(context.WithoutCancel(ctx), o))
+	}
+	if err != nil {
+		return err
+	}
+	return report.result()
+}
+
+// each backs the shards up until one fails in a way that ends the command.
+func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []target, report *report) error {
 	for n := range targets {
 		t := &targets[n]
 		started := time.Now()
@@ -81,24 +93,26 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 			return err
 		}
 	}
-	c.copyIndex(ctx, o)
-	return report.result()
+	return nil
 }
 
 // copyIndex puts a copy of the index into the store where the last one does not
 // have the last change. The backup is good without: the next one tries again.
-func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) {
+// An index that is found to be damaged is an error: the backup may be lost with it.
+func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error {
 	idx, ok := o.Index.(*sqliteindex.Index)
 	if !ok {
-		return
+		return nil
 	}
 	changed, err := lastChange(ctx, idx)
 	if err == nil && !changed.IsZero() {
-		err = embedded.CopyIndex(ctx, idx, o.Store, o.Keys, changed)
+		err = embedded.CopyIndex(ctx, idx, o.Store, o.Keys, changed, time.Now())
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, sqliteindex.ErrDamaged) {
 		c.app.note("the store has no copy of the index of this backup; the next backup tries again: %v", err)
+		err = nil
 	}
+	return err
 }
 
 // lastChange returns when the last of the newest snapshots that changed anything

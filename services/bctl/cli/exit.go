@@ -3,11 +3,14 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"syscall"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/restore"
 	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/store"
 )
@@ -89,11 +92,27 @@ func message(err error) string {
 
 // advice is what to do about what the system refuses, wherever it did: the errors name the place.
 func advice(err error) string {
+	var unwritten *restore.SyncError
 	switch {
+	case errors.As(err, &unwritten):
+		// --verify would not do: as long as the file system is mounted, it may read from memory what the disk does not have.
+		return "; repair the disk or make space there, and run the command again with --overwrite always"
 	case errors.Is(err, syscall.EROFS):
 		return "; mount it so that it can be written"
 	case errors.Is(err, store.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "; make space there, and run the command again"
+	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.EFBIG):
+		return fileLimit()
 	}
 	return ""
+}
+
+// fileLimit names the limit of a file's size, where this process has one. SQLite does not say that it has met it, but
+// reports an input/output error.
+func fileLimit() string {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit) != nil || limit.Cur > math.MaxInt64 {
+		return ""
+	}
+	return fmt.Sprintf("; this process may not write files of more than %s (ulimit -f): if that is why, raise the limit", size(int64(limit.Cur)))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ const (
 func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []target, report *report) error {
 	c.app.interruptible.Store(true)
 	progress := newTracker()
+	services := &muster{}
 	if !c.detach {
 		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", r.object.ID, c.app.log)
 		if err != nil {
@@ -47,6 +49,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 			return err
 		}
 		defer unsubscribe()
+		services.conn = conn
 	}
 	begun, err := c.begin(ctx, r.index, targets, report)
 	if err == nil && c.detach {
@@ -58,6 +61,8 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	}}
 	if err == nil {
 		c.expect(ctx, r.index, begun, progress)
+		quiet := c.app.lookOut(ctx, services, begun)
+		defer quiet()
 		stop := c.app.animate(progress.line)
 		defer stop()
 		err = f.follow(ctx, begun)
@@ -73,12 +78,29 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	return report.result()
 }
 
+// lookOut says, while these snapshots are waited for, what the fleet lacks to make them.
+func (a *app) lookOut(ctx context.Context, services *muster, begun []backup.Snapshot) (stop func()) {
+	l := &lookout{
+		app: a, ask: services.ask,
+		advice: "the backup goes on as soon as that is there; Ctrl-C leaves it to the services, bctl status shows what waits for what",
+	}
+	for n := range begun {
+		l.sites = append(l.sites, siteOf(&begun[n].Filer))
+	}
+	slices.Sort(l.sites)
+	l.sites = slices.Compact(l.sites)
+	return l.watch(ctx, lookoutEvery)
+}
+
 // reach waits a moment for NATS. Without it a snapshot is begun all the same: the services may reach NATS, and go on by themselves
 // once they do; only whoever waits here has to know what for. Queues of another repository are a mistake in the settings.
 func (c *backupCommand) reach(ctx context.Context, conn *flow.Conn) error {
 	err := conn.Reach(ctx, reachWithin)
-	if err == nil || ctx.Err() != nil || errors.Is(err, flow.ErrOtherRepository) {
+	switch {
+	case err == nil || errors.Is(err, flow.ErrOtherRepository):
 		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
 	c.app.term.println(fmt.Sprintf("%v\nIs nats.url right? Nothing shows how far the backup is until NATS answers, and the services may wait for it, too.\n"+
 		"Ctrl-C ends the waiting, and leaves the snapshot to the services; bctl doctor tests NATS.", err))

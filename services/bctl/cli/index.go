@@ -33,15 +33,16 @@ func newIndexRebuild(a *app) *cobra.Command {
 		Use:   "rebuild",
 		Short: "Make the index of this machine again, from the copy in the store",
 		Long: `Makes the index file again that was lost or damaged, from the newest copy in the
-store that is whole. Each backup on one machine that changes anything puts a
-copy there. The command needs the identity.
+store that is whole and not damaged. Each backup on one machine that changes
+anything puts a copy there. The command needs the identity.
 
 An index that is damaged, or older than the store, is moved aside. One that is
 whole and knows all snapshots that the store has stays as it is.
 
 Snapshots that were made after the copy are named, and the status is 3: their
-content is in the store, and this release cannot bring them back. Backups work
-afterwards.
+content is in the store, and this release cannot bring them back. The status is
+3, too, where pages of directories are damaged; the directories are named.
+Backups work afterwards.
 
 While a backup runs, or another command writes to the index, the status is 11.`,
 		Example: `  bctl index rebuild --repo /backup

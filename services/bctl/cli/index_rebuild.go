@@ -29,6 +29,8 @@ type rebuild struct {
 
 	made embedded.Rebuilt // zero where the index that was there stayed
 	lost []lostSnapshot
+	// Pages of the index that do not agree with their digests: a restore of their directories is incomplete.
+	damaged int
 }
 
 // A lostSnapshot is one that the store has a record of, and the index lacks.
@@ -135,6 +137,7 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	case err != nil:
 		return err
 	case damaged > 0:
+		r.damaged = damaged
 		r.app.note("%s has %s that do not agree with their digests, of %s; a restore names these directories", path, counted(damaged, "page"), some(directories, ", "))
 	}
 	unknown, err := repo.Unknown(ctx, r.store, i)
@@ -154,7 +157,7 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 		return err
 	}
 	if copied > 0 {
-		return i.EndCopy(ctx, copied) // it was being written when it was copied
+		return i.EndCopy(ctx, copied, sqliteindex.CopySound) // it was being written when it was copied
 	}
 	return nil
 }
@@ -251,7 +254,7 @@ func (r *rebuild) report(ctx context.Context) error {
 	default:
 		_, err = fmt.Fprintf(a.out, "the index has %s again; it is the copy of %s\n", counted(len(found), "snapshot"), zoned(written))
 	}
-	if err == nil && len(missing) > 0 {
+	if err == nil && (len(missing) > 0 || r.damaged > 0) {
 		err = errIncomplete
 	}
 	return err

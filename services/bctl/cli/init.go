@@ -93,6 +93,9 @@ func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 	case errors.Is(err, repo.ErrIndexLost):
 		return err
 	}
+	if err := c.lostObject(ctx); err != nil {
+		return err
+	}
 	// Whatever else is wrong with the index shows when it is opened to be made.
 	if _, err := pack.NewCompressor(o.Codec); err != nil {
 		return wrongSetting(err)
@@ -101,6 +104,17 @@ func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 		return wrongSetting(err)
 	}
 	return nil
+}
+
+// lostObject returns an error where the store has backups of a repository that nothing else is left of. A store that
+// cannot be opened is told by whoever makes it.
+func (c *initCommand) lostObject(ctx context.Context) error {
+	s, err := wire.OpenStore(ctx, c.app.cfg, false, c.app.log)
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	return repo.LostObject(ctx, s)
 }
 
 // lostStore returns an error where the index is of a repository whose store is not

@@ -16,7 +16,7 @@ import (
 // has to be looked at whether it is a number.
 var textFlags = strings.Fields(`config cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present include filer shard label tag recipient signer as source target overwrite site compare snapshots state
-	schedule time-zone window name postgres store-endpoint store-kind store-region help`)
+	schedule time-zone window name postgres store-endpoint store-kind store-region reason file help`)
 
 // numbers are what flags that are numbers, sizes or times must not be.
 var numbers = map[string][]string{

@@ -23,6 +23,7 @@ const (
 
 // openIndex opens the index.
 func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err error) {
+	logged := a.indexLogged()
 	if to == toRead {
 		i, err = wire.OpenIndexReadOnly(ctx, a.cfg)
 	} else {
@@ -42,7 +43,7 @@ func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err erro
 		return nil, errors.Join(a.noIndex(ctx, err), i.Close())
 	}
 	if to == toWrite {
-		if err := a.holdIndex(i); err != nil {
+		if err := a.holdIndex(ctx, i, logged); err != nil {
 			return nil, errors.Join(err, i.Close())
 		}
 	}

@@ -123,7 +123,7 @@ or another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
 	root.AddCommand(
 		newInit(a), newBackup(a), newStatus(a), newCancel(a), newSnapshot(a), newLs(a), newRestore(a),
-		newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newIndex(a), newMigrate(a), newDeploy(a), newDoctor(a),
+		newWorker(a), newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newIndex(a), newMigrate(a), newDeploy(a), newDoctor(a),
 		newService(a, "walker", "Run a walker: it lists directories and finds what has changed", a.services.Walker),
 		newService(a, "reader", "Run a reader: it reads files and stores their content", a.services.Reader),
 		newService(a, "committer", "Run a committer: it hands out work and writes the index", a.services.Committer),

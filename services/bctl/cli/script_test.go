@@ -57,9 +57,8 @@ func TestScripts(t *testing.T) {
 
 // The scripts of a fleet have a Postgres database and a NATS server of their own, and start services themselves.
 func TestFleetScripts(t *testing.T) {
-	nats := testenv.NATS(t)
 	testscript.Run(t, params("fleet", func(e *testscript.Env) {
-		e.Setenv("BCTL_NATS", nats.URL())
+		e.Setenv("BCTL_NATS", testenv.NATS(t).URL())
 		e.Setenv("BCTL_INDEX", testenv.Postgres(t))
 		e.Setenv("BCTL_INDEX_MAX_CONNECTIONS", "8")
 		e.Setenv("BCTL_STORE", filepath.Join(e.WorkDir, "store"))
@@ -82,7 +81,7 @@ func params(dir string, setup func(*testscript.Env)) testscript.Params {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold, "disk": disk, "bind": bind, "unbind": unbind, "sql": change,
+			"status": status, "treeequal": treeEqual, "maketree": makeTree, "await": await, "hold": hold, "disk": disk, "bind": bind, "unbind": unbind, "sql": change, "keeplog": keepLog,
 		},
 		Condition: func(c string) (bool, error) {
 			switch c {
@@ -175,6 +174,35 @@ func change(ts *testscript.TestScript, _ bool, args []string) {
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
 		ts.Fatalf("%s changes nothing: %v", args[1], err)
 	}
+}
+
+// keepLog runs a backup into REPO, and puts a copy of the log of its index, as it
+// was when the backup was committed, beside it: REPO/index.db-wal.left.
+func keepLog(ts *testscript.TestScript, _ bool, args []string) {
+	index, commits := filepath.Join(ts.MkAbs(args[0]), "index.db"), filepath.Join(ts.MkAbs(args[0]), "store", "commits")
+	before, err := os.ReadDir(commits)
+	ts.Check(err)
+	db, err := sql.Open("sqlite", index)
+	ts.Check(err)
+	defer db.Close()
+	tx, err := db.BeginTx(context.Background(), nil) // while somebody reads, the log stays
+	ts.Check(err)
+	defer tx.Rollback()
+	var n int
+	ts.Check(tx.QueryRowContext(context.Background(), "SELECT count(*) FROM sqlite_schema").Scan(&n))
+	kept := make(chan error, 1)
+	go func() {
+		for {
+			if now, err := os.ReadDir(commits); err != nil || len(now) > len(before) {
+				log, err := os.ReadFile(index + "-wal")
+				kept <- errors.Join(err, os.WriteFile(index+"-wal.left", log, 0o600), tx.Rollback())
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	ts.Check(ts.Exec("bctl", args[1:]...))
+	ts.Check(<-kept)
 }
 
 func disk(ts *testscript.TestScript, _ bool, args []string) {

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -32,28 +32,39 @@ type statusCommand struct {
 	watch bool
 	work  bool
 
-	last *overview // of watch: rates are differences
+	muster *muster
+	last   *overview // of watch: rates are differences
 }
 
 func newStatus(a *app) *cobra.Command {
 	c := &statusCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is running",
-		Long: `Shows every running snapshot: how long it has run; its walk tasks and read
+		Short: "Show what is running, what is missing, and what waits for what",
+		Long: `Shows first what is missing in a fleet: a committer that leads, walkers and
+readers at the site of each filer that has shards; and which services take no
+work, and why.
+
+Then every running snapshot: how long it has run; its walk tasks and read
 batches, as 12/20+3 (12 of 20 announced are settled, and workers have 3 in
 hand); how many of these are stalled; what the walk has found, of what the last
 snapshot leads to expect; how fast that goes, and how fast the filer is read;
-and how long it will take.
+and how long it will take. LEFT is "stalled" where all that workers have in hand
+waits for the filer.
 
-Then the work in hand, where few snapshots are running, or with --work: who does
-it, where, and how long it is theirs (LEASE). What has no answer from its filer
-is always shown. Then the filers that are spared: those that answer so slowly
-that workers do less than the filer's limit.
+Then what waits, one line for all that waits for the same: a filer that does not
+answer, workers, a limit, a window. Then the work in hand, where few snapshots
+are running, or with --work: who does it, where, and how long it is theirs
+(LEASE). Then the filers that are spared: those that answer so slowly that
+workers do less than the filer's limit; and the shards whose newest snapshot
+has failed within a day.
 
-It asks the index only. On one machine, a note says so if that is older than the
-store. --watch looks again every 2 seconds, until it is interrupted; rates are
-those of the last seconds then, and else the mean since the snapshot was begun.`,
+--watch looks again every 2 seconds, until it is interrupted, and fits the
+terminal: the most important comes first. Rates are those of the last seconds
+then, and else the mean since the snapshot was begun.
+
+It works without NATS, and says then that nobody knows which services run. On
+one machine, a note says so if the index is older than the store.`,
 		Example: `  bctl status
   bctl status --watch
   bctl status --filer nas1 --work
@@ -80,6 +91,12 @@ func (c *statusCommand) run(ctx context.Context) error {
 			return err
 		}
 	}
+	repository, err := i.Repository(ctx)
+	if err != nil {
+		return err
+	}
+	c.muster = newMuster(c.app.cfg, "bctl status", repository.ID)
+	defer c.muster.Close()
 	if !c.watch {
 		return c.once(ctx, i)
 	}
@@ -92,7 +109,9 @@ func (c *statusCommand) run(ctx context.Context) error {
 		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
 			return nil // that is how a watch ends
 		case errors.Is(err, backup.ErrUnavailable):
-			c.app.log.Warn("the index does not answer", "error", err)
+			if err := c.blind(err); err != nil {
+				return err
+			}
 		case err != nil:
 			return err
 		}
@@ -103,45 +122,58 @@ func (c *statusCommand) run(ctx context.Context) error {
 	}
 }
 
-// once looks at the index and shows what it says.
-func (c *statusCommand) once(ctx context.Context, i index.Catalog) error {
-	clock, err := i.Clock(ctx)
-	if err != nil {
-		return err
+// blind shows that the index does not answer, above what it said last.
+func (c *statusCommand) blind(err error) error {
+	if c.last == nil || c.app.json || !c.app.term.outIs {
+		c.app.log.Warn("the index does not answer", "error", err)
+		return nil
 	}
-	now, err := look(ctx, i, c.filer, clock, c.app)
+	c.last.lacks = append([]lack{{What: "index", Text: "the index does not answer; this is how it was: " + firstLine(err.Error()), Stops: true}},
+		slices.DeleteFunc(c.last.lacks, func(l lack) bool { return l.What == "index" })...)
+	return c.show(c.last)
+}
+
+// once looks, and shows what there is.
+func (c *statusCommand) once(ctx context.Context, i index.Catalog) error {
+	now, err := c.look(ctx, i)
 	if err != nil {
 		return err
 	}
 	now.rates(c.last)
-	defer func() { c.last = now }()
-	if c.app.json {
-		for n := range now.running {
-			if err := c.app.print(now.running[n].json()); err != nil {
-				return err
-			}
+	c.last = now
+	return c.show(now)
+}
+
+func (c *statusCommand) show(now *overview) error {
+	switch {
+	case c.app.json:
+		return now.printJSON(c.app.print)
+	case !c.watch:
+		var text strings.Builder
+		err := now.write(&text, c.work || len(now.running) <= fewRunning)
+		if err == nil {
+			_, err = io.WriteString(c.app.out, text.String())
 		}
+		return err
+	case c.app.term.outIs:
+		width, height := c.app.term.screen()
+		c.app.term.redraw(now.screen(width-1, height-1))
 		return nil
 	}
-	var text strings.Builder
-	if err := now.write(&text, c.work || len(now.running) <= fewRunning); err != nil {
-		return err
-	}
-	switch {
-	case !c.watch:
-		_, err = io.WriteString(c.app.out, text.String())
-	case c.app.term.outIs:
-		c.app.term.redraw(zoned(now.at) + "\n\n" + text.String())
-	default:
-		_, err = fmt.Fprintf(c.app.out, "%s\n%s\n", now.at.Format(time.RFC3339), text.String())
-	}
+	_, err := fmt.Fprintf(c.app.out, "%s\n", now.screen(0, 0))
 	return err
 }
 
-// An overview is what is running, at one time.
+// An overview is what there is, at one time.
 type overview struct {
 	at      time.Time
+	fleet   bool
+	lacks   []lack
 	running []*inProgress
+	filers  map[string]*index.FilerStatus
+	stalled map[filerWork]int
+	due     []nextRun           // that are not begun
+	failed  []failure           // of late
 	spared  []index.FilerStatus // governed below their limits
 	cut     bool                // there is more in hand than was asked for
 }
@@ -154,6 +186,7 @@ type inProgress struct {
 	work  []index.Work
 	tasks inHand
 	read  inHand
+	still bool // nobody works for it, because somebody is missing
 
 	at                            time.Time
 	filesPerSecond, readPerSecond float64
@@ -174,56 +207,6 @@ func (h *inHand) add(w *index.Work) {
 	}
 }
 
-// look asks the index. It is four questions, however much is running.
-func look(ctx context.Context, i index.Catalog, filer string, now time.Time, a *app) (*overview, error) {
-	var running []backup.Snapshot
-	var work []index.Work
-	var filers []index.FilerStatus
-	group, asking := errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		running, err = i.Snapshots(asking, index.SnapshotFilter{Filer: filer, States: onlyRunning})
-		return err
-	})
-	group.Go(func() (err error) {
-		work, err = i.InHand(asking, now, maxWork)
-		return err
-	})
-	group.Go(func() (err error) {
-		filers, err = i.ListFilers(asking, index.FilerFilter{Name: filer})
-		return err
-	})
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	a.markInterrupted(ctx, i, running)
-	s := &overview{at: now, cut: len(work) == maxWork}
-	ids := make([]backup.SnapshotID, len(running))
-	byID := make(map[backup.SnapshotID]*inProgress, len(running))
-	for n := range running {
-		p := &inProgress{Snapshot: running[n], at: now}
-		ids[n], byID[p.ID] = p.ID, p
-		s.running = append(s.running, p)
-	}
-	base, err := i.BaseCounts(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	for id, counts := range base {
-		byID[id].base, byID[id].known = counts, true
-	}
-	for _, w := range work {
-		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // nobody has it in hand
-			p.hold(w)
-		}
-	}
-	for n := range filers {
-		if f := &filers[n]; isSpared(f) {
-			s.spared = append(s.spared, *f)
-		}
-	}
-	return s, nil
-}
-
 // isSpared reports whether the governor allows less than the filer's limits, because it is slow.
 func isSpared(f *index.FilerStatus) bool {
 	limits := f.Limits.WithDefaults()
@@ -231,15 +214,6 @@ func isSpared(f *index.FilerStatus) bool {
 		return slots > 0 && slots < limit && latency > backup.FastLatency
 	}
 	return spared(f.Load.WalkSlots, limits.WalkTasks, f.Load.WalkLatency) || spared(f.Load.ReadSlots, limits.ReadBatches, f.Load.ReadLatency)
-}
-
-func (p *inProgress) hold(w index.Work) {
-	p.work = append(p.work, w)
-	if w.Task != 0 {
-		p.tasks.add(&w)
-	} else {
-		p.read.add(&w)
-	}
 }
 
 // rates computes how fast it goes: since last, or since each snapshot was begun.
@@ -276,6 +250,9 @@ func (p *inProgress) left() (time.Duration, bool) {
 	case p.TasksSettled == p.TasksAnnounced:
 		walked = 1
 	case !p.known:
+		return 0, false
+	}
+	if p.isStalled() || p.still {
 		return 0, false
 	}
 	done := min(walked, 1) * share(p.BatchesSettled, p.BatchesAnnounced)

@@ -4,20 +4,37 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 )
 
-// write writes an overview for people.
+// write writes an overview for people, however wide that is.
 func (s *overview) write(w io.Writer, work bool) error {
+	for _, text := range texts(s.lacks) {
+		fmt.Fprintln(w, "MISSING  "+text)
+	}
+	if len(s.lacks) > 0 {
+		fmt.Fprintln(w)
+	}
 	if len(s.running) == 0 {
 		fmt.Fprintln(w, "No snapshot is running.")
 	} else if err := s.table(w); err != nil {
 		return err
+	}
+	if len(s.running) > 1 {
+		fmt.Fprintln(w, "\nAll: "+strings.Join(s.totals(), ", "))
+	}
+	for n, wait := range s.waits() {
+		if n == 0 {
+			fmt.Fprintln(w, "\nWaiting:")
+		}
+		fmt.Fprintln(w, wait.line(s.at))
 	}
 	if err := s.inHand(w, work); err != nil {
 		return err
@@ -25,6 +42,19 @@ func (s *overview) write(w io.Writer, work bool) error {
 	if slices.ContainsFunc(s.running, func(p *inProgress) bool { return p.State == interrupted }) {
 		fmt.Fprintln(w, "\nNo process makes what is interrupted. The next bctl backup of the shard uses what\nis stored of it; bctl cancel ends it now.")
 	}
+	if err := s.sparedTable(w); err != nil {
+		return err
+	}
+	for n := range s.failed {
+		if n == 0 {
+			fmt.Fprintln(w, "\nFailed within a day, and not made since:")
+		}
+		fmt.Fprintln(w, s.failed[n].line(s.at))
+	}
+	return nil
+}
+
+func (s *overview) sparedTable(w io.Writer) error {
 	if len(s.spared) == 0 {
 		return nil
 	}
@@ -45,16 +75,6 @@ func (s *overview) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SNAPSHOT\tFILER\tSHARD\tNUMBER\tAGE\tTASKS\tBATCHES\tSTALLED\tFILES\tSIZE\tFILES/S\tREAD/S\tLEFT\tERRORS")
 	for _, p := range s.running {
-		left := "-"
-		if d, ok := p.left(); ok {
-			left = clock(d)
-		}
-		switch {
-		case p.State == interrupted:
-			left = string(interrupted)
-		case p.Cancel != "":
-			left = "cancelling"
-		}
 		files, bytes := humanize.Comma(p.Counts.Files), size(p.Counts.Bytes)
 		if p.known {
 			files += " of " + humanize.Comma(p.base.Files)
@@ -62,9 +82,73 @@ func (s *overview) table(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\n", p.ID.Short(), display(p.Filer.Name), display(p.Shard.Name),
 			p.Number, clock(p.at.Sub(p.Started)), work(p.TasksSettled, p.TasksAnnounced, p.tasks), work(p.BatchesSettled, p.BatchesAnnounced, p.read),
-			p.tasks.stalled+p.read.stalled, files, bytes, humanize.Comma(int64(p.filesPerSecond)), size(int64(p.readPerSecond)), left, p.Counts.Errors)
+			p.tasks.stalled+p.read.stalled, files, bytes, humanize.Comma(int64(p.filesPerSecond)), size(int64(p.readPerSecond)), p.leftText(), p.Counts.Errors)
 	}
 	return t.Flush()
+}
+
+// leftText says how long a snapshot will take, or why that cannot be said.
+func (p *inProgress) leftText() string {
+	switch d, ok := p.left(); {
+	case p.State == interrupted:
+		return string(interrupted)
+	case p.Cancel != "":
+		return "cancelling"
+	case p.isStalled():
+		return "stalled"
+	case p.still:
+		return "waiting"
+	case ok:
+		return clock(d)
+	}
+	return "-"
+}
+
+// isStalled reports whether all that workers have in hand of a snapshot waits for its filer.
+func (p *inProgress) isStalled() bool {
+	working, stalled := p.tasks.working+p.read.working, p.tasks.stalled+p.read.stalled
+	return stalled > 0 && working == stalled
+}
+
+// totals are of all that runs.
+func (s *overview) totals() []string {
+	var files, ofFiles, bytes, ofBytes int64
+	var filesPerSecond, readPerSecond float64
+	stalled, known, based := 0, true, true
+	var left time.Duration
+	for _, p := range s.running {
+		files, bytes = files+p.Counts.Files, bytes+p.Counts.Bytes
+		ofFiles, ofBytes = ofFiles+max(p.base.Files, p.Counts.Files), ofBytes+max(p.base.Bytes, p.Counts.Bytes)
+		filesPerSecond, readPerSecond = filesPerSecond+p.filesPerSecond, readPerSecond+p.readPerSecond
+		d, ok := p.left()
+		left, known, based = max(left, d), known && ok, based && p.known
+		if p.isStalled() {
+			stalled++
+		}
+	}
+	list := []string{humanize.Comma(int64(len(s.running))) + " running"}
+	if stalled > 0 {
+		list = append(list, fmt.Sprintf("%s of these stalled", humanize.Comma(int64(stalled))))
+	}
+	if based {
+		list = append(list, fmt.Sprintf("%s of %s files", humanize.Comma(files), humanize.Comma(ofFiles)), size(bytes)+" of "+size(ofBytes))
+	} else { // of some, nobody knows how much there is
+		list = append(list, counted(files, "file"), size(bytes))
+	}
+	list = append(list, fmt.Sprintf("%s files/s", humanize.Comma(int64(filesPerSecond))), size(int64(readPerSecond))+"/s read")
+	if known && left > 0 {
+		list = append(list, clock(left)+" left")
+	}
+	return list
+}
+
+// line is a failure for people.
+func (f *failure) line(now time.Time) string {
+	text := fmt.Sprintf("%s %s, %s ago", display(f.Filer.Name), display(f.Shard.Name), age(now.Sub(f.Ended)))
+	if f.times > 1 {
+		text += fmt.Sprintf(", %d times", f.times)
+	}
+	return text + ": " + display(firstLine(f.Reason))
 }
 
 // work is "12/20+3": settled of announced, and what workers have in hand.
@@ -76,16 +160,16 @@ func work(settled, announced int64, h inHand) string {
 	return text
 }
 
-// inHand writes what workers do: all of it, or what is stalled only.
+// inHand writes what workers do, and what is queued for them.
 func (s *overview) inHand(w io.Writer, all bool) error {
+	if !all {
+		return nil
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := func() { fmt.Fprintln(t, "\nSNAPSHOT\tWORK\tATTEMPT\tWORKER\tLEASE\tPATH") }
 	for _, p := range s.running {
 		for n := range p.work {
 			held := &p.work[n]
-			if !all && held.Stalled.IsZero() {
-				continue
-			}
 			if head != nil {
 				head()
 				head = nil
@@ -97,7 +181,7 @@ func (s *overview) inHand(w io.Writer, all bool) error {
 			case path == "":
 				path = "."
 			}
-			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.ID.Short(), kindOf(held), held.Attempt, display(worker), clock(max(held.Until.Sub(s.at), 0)), path+p.why(held))
+			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.ID.Short(), kindOf(held), held.Attempt, display(worker), clock(max(held.Until.Sub(s.at), 0)), strings.TrimSpace(path+s.whyText(p, held)))
 		}
 	}
 	if s.cut {
@@ -114,89 +198,31 @@ func kindOf(w *index.Work) string {
 }
 
 // why says why work stands still; "" where it does not.
-func (p *inProgress) why(w *index.Work) string {
-	if w.Stalled.IsZero() {
+func (s *overview) why(p *inProgress, w *index.Work) string {
+	switch {
+	case !w.Stalled.IsZero():
+		return stalledReason(p.Filer.Name).text
+	case w.Worker == "":
+		return s.whyQueued(&p.Filer, roleOf(w)).text
+	}
+	return ""
+}
+
+func roleOf(w *index.Work) flow.Role {
+	if w.Task != 0 {
+		return flow.RoleWalker
+	}
+	return flow.RoleReader
+}
+
+// whyText is why for people.
+func (s *overview) whyText(p *inProgress, w *index.Work) string {
+	switch why := s.why(p, w); {
+	case why == "":
 		return ""
+	case w.Stalled.IsZero():
+		return "  waits: " + why
+	default:
+		return fmt.Sprintf("  stalled: %s for %s", why, clock(p.at.Sub(w.Stalled)))
 	}
-	return fmt.Sprintf("  stalled: no answer from filer %s for %s", display(p.Filer.Name), clock(p.at.Sub(w.Stalled)))
-}
-
-// statusJSON is a line of status. The names are fixed.
-type statusJSON struct {
-	Time           *string        `json:"time"`
-	Snapshot       string         `json:"snapshot"`
-	Filer          string         `json:"filer"`
-	Shard          string         `json:"shard"`
-	Number         int64          `json:"number"`
-	State          string         `json:"state"` // running, or interrupted: no process makes it
-	Started        *string        `json:"started"`
-	AgeSeconds     float64        `json:"age_seconds"`
-	Source         string         `json:"source"`
-	SourceSnapshot string         `json:"source_snapshot,omitempty"`
-	Tags           []string       `json:"tags"`
-	Cancel         string         `json:"cancel,omitempty"` // why it shall end
-	Tasks          statusWork     `json:"tasks"`
-	Batches        statusWork     `json:"batches"`
-	Files          int64          `json:"files"`
-	Directories    int64          `json:"directories"`
-	Bytes          int64          `json:"bytes"`
-	ExpectedFiles  *int64         `json:"expected_files"` // null: there was no snapshot before
-	ExpectedBytes  *int64         `json:"expected_bytes"`
-	FilesPerSecond float64        `json:"files_per_second"`
-	ReadBytes      int64          `json:"read_bytes"`
-	ReadPerSecond  float64        `json:"read_bytes_per_second"`
-	LeftSeconds    *float64       `json:"left_seconds"` // null: not known yet
-	Errors         int64          `json:"errors"`
-	Work           []statusInHand `json:"work"`
-}
-
-type statusWork struct {
-	Settled   int64 `json:"settled"`
-	Announced int64 `json:"announced"`
-	InHand    int   `json:"in_hand"` // with a worker
-	Stalled   int   `json:"stalled"` // of these
-	Queued    int   `json:"queued"`
-}
-
-type statusInHand struct {
-	Kind    string  `json:"kind"` // walk or read
-	ID      int64   `json:"id"`
-	Attempt int32   `json:"attempt"`
-	Worker  string  `json:"worker"` // empty: it is queued
-	Path    string  `json:"path"`
-	Raw     string  `json:"path_b64,omitempty"`
-	Until   *string `json:"lease_until"`
-	Stalled *string `json:"stalled_since"` // null: it is not
-	Why     string  `json:"why,omitempty"`
-}
-
-func (p *inProgress) json() statusJSON {
-	row := newSnapshotJSON(&p.Snapshot)
-	j := statusJSON{
-		Time: jsonTime(p.at), Snapshot: row.ID, Filer: row.Filer, Shard: row.Shard, Number: row.Number, State: row.State, Started: row.Started,
-		AgeSeconds: p.at.Sub(p.Started).Seconds(), Source: sourceOf(&p.Snapshot), SourceSnapshot: row.SourceSnapshot, Tags: row.Tags, Cancel: p.Cancel,
-		Tasks:   statusWork{p.TasksSettled, p.TasksAnnounced, p.tasks.working, p.tasks.stalled, p.tasks.queued},
-		Batches: statusWork{p.BatchesSettled, p.BatchesAnnounced, p.read.working, p.read.stalled, p.read.queued},
-		Files:   row.Files, Directories: row.Directories, Bytes: row.Bytes,
-		FilesPerSecond: p.filesPerSecond, ReadBytes: p.Counts.ReadBytes, ReadPerSecond: p.readPerSecond, Errors: row.Errors, Work: []statusInHand{},
-	}
-	if p.known {
-		j.ExpectedFiles, j.ExpectedBytes = &p.base.Files, &p.base.Bytes
-	}
-	if d, ok := p.left(); ok {
-		seconds := d.Round(time.Millisecond).Seconds()
-		j.LeftSeconds = &seconds
-	}
-	for n := range p.work {
-		w := &p.work[n]
-		held := statusInHand{
-			Kind: kindOf(w), ID: int64(w.Task) + int64(w.Batch), Attempt: w.Attempt, Worker: w.Worker, Path: w.Path, Raw: rawBase64(w.Path),
-			Until: jsonTime(w.Until), Stalled: jsonTime(w.Stalled),
-		}
-		if !w.Stalled.IsZero() {
-			held.Why = "no answer from filer " + p.Filer.Name
-		}
-		j.Work = append(j.Work, held)
-	}
-	return j
 }

@@ -14,19 +14,21 @@ import (
 func sample(now time.Time) *overview {
 	p := &inProgress{
 		Snapshot: backup.Snapshot{
-			ID: backup.SnapshotID{0x3f, 0x2a}, Filer: backup.Filer{Name: "nas1"}, Shard: backup.Shard{Name: "/home", Source: "posix:///home"},
+			ID: backup.SnapshotID{0x3f, 0x2a}, State: backup.Running, Filer: backup.Filer{Name: "nas1", Site: "default"}, Shard: backup.Shard{Name: "/home", Source: "posix:///home"},
 			Number: 12, Started: now.Add(-100 * time.Second), Counts: backup.Counts{Files: 500, Bytes: 1 << 20, ReadBytes: 100 << 10},
 			TasksSettled: 4, TasksAnnounced: 8, BatchesSettled: 1, BatchesAnnounced: 2,
 		},
 		base: backup.Counts{Files: 1000, Bytes: 4 << 20}, known: true, at: now,
 	}
-	p.hold(index.Work{Task: 7, Attempt: 2, Worker: "walker-1", Path: "old", Until: now.Add(time.Minute), Stalled: now.Add(-42 * time.Second)})
-	p.hold(index.Work{Task: 8, Attempt: 1, Until: now.Add(5 * time.Minute)})
-	p.hold(index.Work{Batch: 9, Attempt: 1, Worker: "reader-1", Path: "new\x1b[31m", Until: now.Add(30 * time.Second)})
-	return &overview{at: now, running: []*inProgress{p}, spared: []index.FilerStatus{{
+	s := &overview{at: now, fleet: true, running: []*inProgress{p}, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}, spared: []index.FilerStatus{{
 		Filer: backup.Filer{Name: "nas1"}, Tasks: 2, Batches: 1,
 		Load: backup.Load{WalkSlots: 9, ReadSlots: 64, WalkLatency: 3100 * time.Microsecond, WalkIdle: 900 * time.Microsecond},
 	}}}
+	s.filers["nas1"] = &s.spared[0]
+	s.hold(p, index.Work{Task: 7, Attempt: 2, Worker: "walker-1", Path: "old", Until: now.Add(time.Minute), Stalled: now.Add(-42 * time.Second)})
+	s.hold(p, index.Work{Task: 8, Attempt: 1, Until: now.Add(5 * time.Minute)})
+	s.hold(p, index.Work{Batch: 9, Attempt: 1, Worker: "reader-1", Path: "new\x1b[31m", Until: now.Add(30 * time.Second)})
+	return s
 }
 
 func TestStatusTable(t *testing.T) {
@@ -39,16 +41,19 @@ func TestStatusTable(t *testing.T) {
 		{false, `SNAPSHOT  FILER  SHARD  NUMBER  AGE   TASKS  BATCHES  STALLED  FILES         SIZE                FILES/S  READ/S   LEFT  ERRORS
 3f2a0000  nas1   /home  12      1:40  4/8+1  1/2+1    1        500 of 1,000  1.0 MiB of 4.0 MiB  5        1.0 KiB  5:00  0
 
-SNAPSHOT  WORK  ATTEMPT  WORKER    LEASE  PATH
-3f2a0000  walk  2        walker-1  1:00   old  stalled: no answer from filer nas1 for 0:42
+Waiting:
+nas1: 1 task stalled 0:42 (walker-1 1)
+nas1: 2 tasks wait for a turn in the queue of site default
+nas1: 1 task waits for a free walker at site default
 
 Filers that are spared, since they have become slow:
 FILER  WALK       READ  STAT        OPEN
 nas1   2/9 of 32  1/64  3.1/0.9 ms  -
 `},
 		{true, `
+SNAPSHOT  WORK  ATTEMPT  WORKER    LEASE  PATH
 3f2a0000  walk  2        walker-1  1:00   old  stalled: no answer from filer nas1 for 0:42
-3f2a0000  walk  1        (queued)  5:00   ` + `
+3f2a0000  walk  1        (queued)  5:00   waits: a free walker at site default
 3f2a0000  read  1        reader-1  0:30   "new\x1b[31m"
 `},
 	} {
@@ -84,12 +89,12 @@ func TestStatusRatesAndEstimate(t *testing.T) {
 
 func TestStatusJSON(t *testing.T) {
 	s := sample(time.Unix(1_000_000, 0).UTC())
-	text, err := json.Marshal(s.running[0].json())
+	text, err := json.Marshal(s.snapshotJSON(s.running[0]))
 	for _, want := range []string{
 		`"tasks":{"settled":4,"announced":8,"in_hand":1,"stalled":1,"queued":1}`, `"batches":{"settled":1,"announced":2,"in_hand":1,"stalled":0,"queued":0}`,
 		`"expected_files":1000,"expected_bytes":4194304`, `"left_seconds":300`,
 		`{"kind":"walk","id":7,"attempt":2,"worker":"walker-1","path":"old","lease_until":"1970-01-12T13:47:40Z","stalled_since":"1970-01-12T13:45:58Z","why":"no answer from filer nas1"}`,
-		`{"kind":"walk","id":8,"attempt":1,"worker":"","path":"","lease_until":"1970-01-12T13:51:40Z","stalled_since":null}`,
+		`{"kind":"walk","id":8,"attempt":1,"worker":"","path":"","lease_until":"1970-01-12T13:51:40Z","stalled_since":null,"why":"a free walker at site default"}`,
 	} {
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s\nwant %s", text, want)

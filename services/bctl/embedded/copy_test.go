@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ func (m *machine) backupAndCopy(n int) backup.Snapshot {
 	m.grow(n)
 	s, err := m.backup(m.Context())
 	m.must(err)
-	m.must(embedded.CopyIndex(m.Context(), m.index, m.Store, m.Keys, time.Now()))
+	m.must(embedded.CopyIndex(m.Context(), m.index, m.Store, m.Keys, time.Now(), time.Now()))
 	return s
 }
 
@@ -81,8 +82,8 @@ func (m *machine) wantRebuilt(path string, snapshots ...backup.Snapshot) {
 	}
 }
 
-// The store has the last two copies of the index; from the newest, the index is
-// made again.
+// The store has the last two copies of the index and the last that is sound, or
+// the first; from the newest, the index is made again.
 func TestIndexCopies(t *testing.T) {
 	m := newMachine(t)
 	if _, _, err := m.rebuild(); !errors.Is(err, backup.ErrNotFound) {
@@ -92,10 +93,10 @@ func TestIndexCopies(t *testing.T) {
 	for n := range 4 {
 		made = append(made, m.backupAndCopy(n))
 		got := m.copies()
-		if len(got) != min(n+1, 2) {
+		if len(got) != min(n+1, 3) {
 			t.Errorf("after %d backups: copies %q", n+1, got)
 		}
-		m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, made[n].Committed)) // it is there
+		m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, made[n].Committed, time.Now())) // it is there
 		if again := m.copies(); !slices.Equal(again, got) {
 			t.Errorf("copied again: %q after %q", again, got)
 		}
@@ -184,6 +185,106 @@ func TestDamagedIndexCopies(t *testing.T) {
 	}
 }
 
+// The first copy stays until a later one is known to be sound, and that one then.
+func TestSoundCopyStays(t *testing.T) {
+	m := newMachine(t)
+	now := time.Now()
+	copied := func(after time.Duration) string {
+		t.Helper()
+		now = now.Add(after)
+		m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, now, now))
+		list := m.copies()
+		return list[len(list)-1]
+	}
+	wantKept := func(names ...string) {
+		t.Helper()
+		if got := m.copies(); !slices.Equal(got, names) {
+			t.Errorf("copies %q, want %q", got, names)
+		}
+	}
+	first, _, third, fourth := copied(0), copied(time.Hour), copied(time.Hour), copied(time.Hour)
+	wantKept(first, third, fourth)
+	sound := copied(22 * time.Hour) // a day after the first
+	wantKept(fourth, sound)
+	fifth, sixth := copied(time.Hour), copied(time.Hour)
+	wantKept(sound, fifth, sixth)
+	last := copied(-48 * time.Hour) // the clock went back
+	wantKept(sixth, last)
+	if own, err := m.index.Copies(t.Context()); err != nil || len(own) != 2 {
+		t.Errorf("the index has the copies %v: %v", own, err)
+	}
+}
+
+// Whichever page of the index is damaged: once that is known no copy of it is
+// made, and an index that is made again is of the last copy that lacks the damage.
+func TestDamagedIndexIsNotCopied(t *testing.T) {
+	m := newMachine(t)
+	first := m.backupAndCopy(0)
+	m.backupAndCopy(1)
+	m.must(m.index.Close())
+	file := filepath.Join(m.memory, "index.db")
+	whole, err := os.ReadFile(file)
+	m.must(err)
+	good := m.copies()
+	newest := time.Now().Add(time.Hour).UnixMilli()
+	found := 0
+	const page = 4096
+	for at := page; at < len(whole); at += page {
+		damaged := slices.Clone(whole)
+		clear(damaged[at : at+page])
+		m.must(journal.WriteIndexCopy(m.Keys, newest, time.Now(), bytes.NewReader(damaged), int64(len(damaged)), func(name string, data []byte) error {
+			return m.Store.Put(t.Context(), name, data)
+		}))
+		path, r, err := m.rebuild()
+		m.must(err)
+		if r.Sequence == newest { // a page that nothing uses, or that only digests tell of
+			m.must(m.Store.Delete(t.Context(), store.IndexName(newest, 0)))
+			continue
+		}
+		found++
+		if len(r.Damaged) != 1 || !errors.Is(r.Damaged[0], backup.ErrCorrupt) {
+			t.Errorf("page %d: %v", at/page+1, r.Damaged)
+		}
+		m.must(m.Store.Delete(t.Context(), store.IndexName(newest, 0)))
+		if found == 1 {
+			m.wantHas(path, first)
+		}
+		m.refusesToCopy(damaged, good)
+	}
+	if pages := len(whole)/page - 1; found < pages/2 {
+		t.Errorf("%d of %d pages matter", found, pages)
+	}
+}
+
+// wantHas checks that an index has a snapshot.
+func (m *machine) wantHas(path string, s backup.Snapshot) {
+	m.Helper()
+	idx, err := sqliteindex.Open(m.Context(), path)
+	m.must(err)
+	defer idx.Close()
+	if _, err := idx.Snapshot(m.Context(), s.ID); err != nil {
+		m.Error(err)
+	}
+}
+
+// refusesToCopy copies an index, whose last sound copy is old.
+func (m *machine) refusesToCopy(file []byte, want []string) {
+	m.Helper()
+	path := filepath.Join(m.TempDir(), "index.db")
+	m.must(os.WriteFile(path, file, 0o600))
+	idx, err := sqliteindex.Open(m.Context(), path)
+	if err == nil {
+		now := time.Now().Add(25 * time.Hour)
+		err = errors.Join(embedded.CopyIndex(m.Context(), idx, m.Store, m.Keys, now, now), idx.Close())
+	}
+	if !errors.Is(err, backup.ErrCorrupt) {
+		m.Errorf("copied with the error %v", err)
+	}
+	if got := m.copies(); !slices.Equal(got, want) {
+		m.Errorf("copies %q, want %q", got, want)
+	}
+}
+
 // A copy that another index has written is neither deleted nor taken for one of this.
 func TestCopiesOfAnotherIndexStay(t *testing.T) {
 	m := newMachine(t)
@@ -200,7 +301,7 @@ func TestCopiesOfAnotherIndexStay(t *testing.T) {
 		m.backupAndCopy(2 + n)
 	}
 	left := m.copies()
-	if !slices.Contains(left, theirs[1]) || slices.Contains(left, theirs[0]) || len(left) != 3 {
+	if !slices.Contains(left, theirs[1]) || slices.Contains(left, theirs[0]) || len(left) != 4 {
 		t.Errorf("copies %q, of another index %q", left, theirs)
 	}
 	// One of another index that is newer than the last change does not stand for one of this.
@@ -208,8 +309,8 @@ func TestCopiesOfAnotherIndexStay(t *testing.T) {
 	m.must(err)
 	last := slices.Max(slices.Collect(maps.Keys(own)))
 	m.must(m.Store.Put(t.Context(), store.IndexName(last+1, 0), []byte("another's")))
-	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, time.UnixMilli(last)))
-	if got := m.copies(); len(got) != 4 || got[3] <= store.IndexName(last+1, 0) {
+	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, time.UnixMilli(last), time.Now()))
+	if got := m.copies(); len(got) != 5 || got[4] <= store.IndexName(last+1, 0) {
 		t.Errorf("copies %q after %q", got, left)
 	}
 }
@@ -223,7 +324,7 @@ func TestForgedIndexCopy(t *testing.T) {
 	m.grow(1)
 	_, err := m.backup(t.Context())
 	m.must(err)
-	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, forger, time.Now()))
+	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, forger, time.Now(), time.Now()))
 	path, r, err := m.rebuild()
 	if err != nil || len(r.Damaged) != 1 {
 		t.Fatalf("damaged %v, error %v", r.Damaged, err)
@@ -266,7 +367,7 @@ func TestIndexCopyOfANewerSchema(t *testing.T) {
 	m.must(err)
 	_, err = db.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) SELECT max(version_id) + 1, true FROM goose_db_version")
 	m.must(errors.Join(err, db.Close()))
-	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, time.Now()))
+	m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, time.Now(), time.Now()))
 	path, _, err := m.rebuild()
 	m.must(err)
 	idx, err := sqliteindex.Open(t.Context(), path)

@@ -45,25 +45,29 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	waits := &waiting{c: c, w: w, role: flow.RoleWalker}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	var ready readiness
+	waits.end()
+	ready := newReadiness(true)
 	conn, report, err := connect(c, w, repository, func(context.Context) error { return ready.mayTake() })
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	w.dependOn(conn, idx, nil)
-	service := walk.New(conn, idx, OpenSource(c), report, walk.Options{
+	o := walk.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Tasks: c.Worker.Tasks, Directories: c.Worker.Directories,
 		StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Walker(), Trace: w.trace, Health: w.health,
-	})
+	}
 	log.Info("walker started")
-	runWithReports(ctx, w, &ready, report, service.Run)
+	a := announce(c, w, conn, idx, ready, flow.RoleWalker)
+	a.runWorker(ctx, report, func(ctx context.Context) { walk.New(conn, idx, OpenSource(c), report, o).Run(ctx) })
 	log.Info("walker stopped")
 	return nil
 }
@@ -76,12 +80,14 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	waits := &waiting{c: c, w: w, role: flow.RoleReader}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	s, err := waitForStore(ctx, c, w)
+	s, err := waitForStore(ctx, c, waits)
 	if err != nil {
 		return err
 	}
@@ -90,7 +96,8 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	var ready readiness
+	waits.end()
+	ready := newReadiness(true)
 	conn, report, err := connect(c, w, repository, func(ctx context.Context) error {
 		if trial, err := s.admits(ctx); trial || err != nil {
 			return err
@@ -102,18 +109,26 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer conn.Close()
 	w.dependOn(conn, idx, s)
-	r, err := read.New(read.Parts{
-		Conn: conn, Index: idx, Source: OpenSource(c), Store: s, Repository: object.Repository, Key: key, Report: report,
-	}, read.Options{
+	parts := read.Parts{Conn: conn, Index: idx, Source: OpenSource(c), Store: s, Repository: object.Repository, Key: key, Report: report}
+	o := read.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
 		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Reader(), Trace: w.trace, Health: w.health, Refused: s.refused,
-	})
-	if err != nil {
+	}
+	if _, err := read.New(parts, o); err != nil {
 		return err
 	}
 	log.Info("reader started", "store", s.String())
-	runWithReports(ctx, w, &ready, report, r.Run)
+	a := announce(c, w, conn, idx, ready, flow.RoleReader)
+	a.runWorker(ctx, report, func(ctx context.Context) {
+		r, err := read.New(parts, o)
+		if err != nil { // which it is not: it was above, with the same
+			log.Error("service failed", "service", "reader", "error", err)
+			<-ctx.Done()
+			return
+		}
+		r.Run(ctx)
+	})
 	log.Info("reader stopped")
 	return nil
 }
@@ -126,12 +141,14 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	}
 	defer w.close()
 	log = w.log
-	idx, repository, err := waitForIndex(ctx, c, log)
+	waits := &waiting{c: c, w: w, role: flow.RoleCommitter}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
 	if err != nil {
 		return err
 	}
 	defer idx.Close()
-	s, err := waitForStore(ctx, c, w)
+	s, err := waitForStore(ctx, c, waits)
 	if err != nil {
 		return err
 	}
@@ -144,6 +161,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
+	waits.end()
 	conn, _, err := connect(c, w, repository, nil)
 	if err != nil {
 		return err
@@ -158,14 +176,21 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
 		Metrics: w.metrics.Scheduler(), Health: w.health,
 	})
-	var scheduling sync.WaitGroup
-	scheduling.Go(func() { scheduler.Run(ctx) })
-	commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
+	var beside sync.WaitGroup
+	beside.Go(func() { scheduler.Run(ctx) })
+	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
 		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
 		StopTimeout: c.Worker.StopTimeout, Log: log,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
-	}).Run(ctx)
-	scheduling.Wait()
+	})
+	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
+	a.also = func(i *flow.Instance) { i.Leads = committer.Leads() }
+	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	beside.Go(func() { a.run(announcing) })
+	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads) })
+	committer.Run(ctx)
+	stop()
+	beside.Wait()
 	log.Info("committer stopped")
 	return nil
 }
@@ -177,17 +202,23 @@ func JournalKeys(object *repo.Object, key seal.CommitterKey) (journal.Keys, erro
 	return journal.Keys{Repository: object.ID, Sealer: sealer, Signing: key.Signing}, err
 }
 
-// runWithReports runs a worker together with its reports, which go on until
+// runWorker runs a worker together with its reports, which go on until
 // the worker has handed back what it had in hand.
-func runWithReports(ctx context.Context, w *watched, ready *readiness, report *flow.Reporter, run func(context.Context)) {
-	beat := w.health.Loop("reports", reportsWithin)
+func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work func(context.Context)) {
+	beat := a.w.health.Loop("reports", reportsWithin)
 	defer beat.Done()
 	report.Moved = beat.Moved
+	d := newDraining(a.w.log, a.w.metrics.Draining(), a.changed)
+	a.drain = d.drain
+	a.also = func(i *flow.Instance) {
+		report.InHand(i)
+		d.describe(i)
+	}
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var reports sync.WaitGroup
 	reports.Go(func() { report.Run(reporting, progressEvery) })
-	reports.Go(func() { ready.look(reporting, w) })
-	run(ctx)
+	reports.Go(func() { a.run(reporting) })
+	d.run(ctx, work, a.w.consumers.Moved)
 	stop()
 	reports.Wait()
 }
@@ -196,7 +227,8 @@ func connect(c *config.Config, w *watched, repository backup.RepositoryID, mayTa
 	if !c.Fleet() {
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
-	conn, err := connectNATS(c, workerName(c), repository, w.log, w.health.Loop("consumers", consumersWithin).Moved, w.metrics.Dropped(), mayTake)
+	w.consumers = w.health.Loop("consumers", consumersWithin)
+	conn, err := connectNATS(c, workerName(c), repository, w.log, w.consumers.Moved, w.metrics.Dropped(), mayTake)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -216,12 +248,12 @@ func workerName(c *config.Config) string {
 
 // waitForIndex waits for the index, and for somebody to have made the
 // repository in it.
-func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (index.Index, backup.RepositoryID, error) {
-	idx, err := waitFor(ctx, log, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
+func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.Index, backup.RepositoryID, error) {
+	idx, err := waitFor(ctx, waits, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
 	if err != nil {
 		return nil, backup.RepositoryID{}, err
 	}
-	repository, err := waitFor(ctx, log, "the repository", func() (backup.Repository, error) {
+	repository, err := waitFor(ctx, waits, "the repository", func() (backup.Repository, error) {
 		if err := idx.CheckSchema(ctx); err != nil {
 			return backup.Repository{}, err
 		}
@@ -234,9 +266,10 @@ func waitForIndex(ctx context.Context, c *config.Config, log *slog.Logger) (inde
 }
 
 // waitForStore waits for the store.
-func waitForStore(ctx context.Context, c *config.Config, w *watched) (*guard, error) {
+func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard, error) {
+	w := waits.w
 	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
-	s, err := waitFor(ctx, w.log, "the store", func() (store.Store, error) {
+	s, err := waitFor(ctx, waits, "the store", func() (store.Store, error) {
 		return openStore(ctx, c, false, w.log, func(r s3store.Retry) { retries.Add(r.Err); g.retries(r) })
 	})
 	g.Store = s
@@ -244,13 +277,14 @@ func waitForStore(ctx context.Context, c *config.Config, w *watched) (*guard, er
 }
 
 // waitFor tries until it works, ctx is done, or the error is one that will stay.
-func waitFor[T any](ctx context.Context, log *slog.Logger, what string, open func() (T, error)) (T, error) {
+func waitFor[T any](ctx context.Context, waits *waiting, what string, open func() (T, error)) (T, error) {
 	for {
 		v, err := open()
 		if err == nil || !mayPass(err) {
 			return v, err
 		}
-		log.Warn("this service waits for what it needs", "for", what, "error", err)
+		waits.w.log.Warn("this service waits for what it needs", "for", what, "error", err)
+		waits.say(what, err)
 		select {
 		case <-ctx.Done():
 			return v, context.Cause(ctx)

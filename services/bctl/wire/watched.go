@@ -38,20 +38,22 @@ const (
 // A watched service has what it is watched by: logs, and, where the settings
 // say so, a listener for metrics and health, and traces. Without them metrics and trace are nil.
 type watched struct {
-	log     *slog.Logger
-	metrics *telemetry.Metrics
-	health  *health.Process
-	trace   *telemetry.Tracer
-	server  *http.Server
-	served  chan struct{} // closed when the server has ended
-	unhook  func() bool
-	dog     *watchdog
+	log       *slog.Logger
+	metrics   *telemetry.Metrics
+	health    *health.Process
+	consumers *health.Beat // of messages, once the service is connected
+	trace     *telemetry.Tracer
+	server    *http.Server
+	served    chan struct{} // closed when the server has ended
+	unhook    func() bool
+	dog       *watchdog
+	started   time.Time
 }
 
 // watch begins to watch a service, before it has any of its needs. close ends it.
 func watch(ctx context.Context, c *config.Config, service string, log *slog.Logger, needs ...string) (*watched, error) {
 	worker := workerName(c)
-	w := &watched{log: log.With("service", service, "worker", worker), health: health.New(needs...)}
+	w := &watched{log: log.With("service", service, "worker", worker), health: health.New(needs...), started: time.Now()}
 	var err error
 	if w.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
 		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,

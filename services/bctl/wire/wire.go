@@ -44,12 +44,18 @@ func openIndex(ctx context.Context, c *config.Config, create bool, open func(con
 	if !local {
 		return openPostgres(ctx, c)
 	}
+	where := filepath.Dir(path)
 	if create {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		if err := deadLink(where); err != nil {
+			return nil, err
+		}
+		if err := os.MkdirAll(where, 0o700); err != nil {
 			return nil, fmt.Errorf("make repository: %w", err)
 		}
 	} else if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		where := filepath.Dir(path)
+		if err := deadLink(path); err != nil {
+			return nil, err
+		}
 		return nil, fmt.Errorf("%w in %s (bctl init --repo %s makes one)", backup.ErrNoRepository, where, where)
 	}
 	i, err := open(ctx, path)
@@ -71,14 +77,17 @@ func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Log
 		return nil, errNotNamed
 	}
 	path, local := c.StorePath()
-	switch {
-	case !local:
+	if !local {
 		o, err := s3Options(c, log, onRetry)
 		if err != nil {
 			return nil, err
 		}
 		return s3store.Open(ctx, o)
-	case create:
+	}
+	if err := deadLink(path); err != nil {
+		return nil, err
+	}
+	if create {
 		return dirstore.Create(path)
 	}
 	s, err := dirstore.Open(path)

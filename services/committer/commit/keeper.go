@@ -237,6 +237,9 @@ func (s *Service) leading() bool {
 	return s.leads
 }
 
+// Leads reports whether this committer is the keeper. It may be called while the service runs.
+func (s *Service) Leads() bool { return s.leading() }
+
 // measured gives the governor what a worker reports.
 func (s *Service) measured(p *backup.Progress) {
 	s.mu.Lock()

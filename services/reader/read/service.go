@@ -191,6 +191,7 @@ func (s *Service) Run(ctx context.Context) {
 // run is Run with batches from consume, which returns when ctx is done.
 func (s *Service) run(ctx context.Context, consume func(handle func(*backup.ReadBatch, delivery))) {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer s.opts.Metrics.InHand(0, 0) // the process may go on, drained
 	defer end()
 	var owned sync.WaitGroup
 	s.start(work, &owned)

@@ -132,6 +132,7 @@ func orDefault[T int | time.Duration](v, def T) T {
 func (s *Service) Run(ctx context.Context) {
 	working, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	s.stopping.Store(false)
+	defer s.opts.Metrics.InHand(0, 0) // the process may go on, drained
 	defer context.AfterFunc(ctx, func() { s.stopping.Store(true) })()
 	var watchdog, tasks sync.WaitGroup
 	defer watchdog.Wait()

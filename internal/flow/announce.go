@@ -1,0 +1,201 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/bctl/bctl/internal/backup"
+	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
+)
+
+// Each service describes itself: when it starts, at an interval, when it changes, when somebody asks, and when it stops. Whoever
+// listens, hears all. The keeper remembers (roster.go), so that a service that dies is missed.
+
+const (
+	// announceEvery is how often a service describes itself without being asked.
+	announceEvery = 10 * time.Second
+	// refusedEvery is the same where NATS does not allow it, which the log says each time.
+	refusedEvery = 5 * time.Minute
+	// announceWait is how long the server may take to say whether it allows it.
+	announceWait = 2 * time.Second
+)
+
+// An Announcement is what a service says of itself, and hears.
+type Announcement struct {
+	Describe func() Instance // ID is filled in
+	Changed  <-chan struct{} // it is to be said now
+	// Drain, if not nil, is called when an operator asks that the service takes no new work, or, with undo, that it does again.
+	Drain func(undo bool, by string)
+}
+
+// Announce describes this process to whoever listens until ctx is done; it then says that the process stops.
+func (c *Conn) Announce(ctx context.Context, a Announcement) {
+	defer c.bePresent()()
+	asked := make(chan struct{}, 1)
+	defer c.listen(askSubject, func(m *nats.Msg) {
+		if len(m.Data) == 0 { // else it is only tried whether it is allowed
+			wake(asked)
+		}
+	})()
+	if a.Drain != nil {
+		defer c.listen(drainSubject+"."+c.instance, func(m *nats.Msg) {
+			var d bctlv1.Drain
+			if unmarshal(m.Data, &d) == nil {
+				a.Drain(d.GetUndo(), cut(text(d.GetBy()), maxWorkerBytes))
+				wake(asked) // whoever asks for it waits for what comes of it
+			}
+		})()
+	}
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			c.announce(a.Describe(), true)
+			return
+		case <-asked:
+			c.announce(a.Describe(), false)
+		case <-a.Changed:
+			c.announce(a.Describe(), false)
+		case <-next.C:
+			next.Reset(c.announceUnasked(ctx, a.Describe()))
+		}
+	}
+}
+
+// announceUnasked announces, and returns after how long to do so again.
+func (c *Conn) announceUnasked(ctx context.Context, i Instance) time.Duration {
+	c.announce(i, false)
+	ctx, cancel := context.WithTimeout(ctx, announceWait)
+	defer cancel()
+	if errors.Is(c.checkAllowed(ctx, serviceSubjectOf(i.Role, i.Site)), ErrDenied) {
+		return refusedEvery
+	}
+	return announceEvery
+}
+
+// announce may fail: the next one says it again.
+func (c *Conn) announce(i Instance, stops bool) {
+	if !c.nc.IsConnected() {
+		return // what is said is soon old
+	}
+	i.ID = c.instance
+	m := serviceToWire(&i)
+	m.Stops = stops
+	if data, err := marshal(m); err == nil {
+		_ = c.nc.PublishMsg(c.message(serviceSubjectOf(i.Role, i.Site), data))
+	}
+}
+
+// message is a message that is not kept, with the repository that it is about.
+func (c *Conn) message(subject string, data []byte) *nats.Msg {
+	return &nats.Msg{Subject: subject, Data: data, Header: c.opts.addRepository(nil)}
+}
+
+// listen calls fn with each message of this repository until stop is called.
+func (c *Conn) listen(subject string, fn func(*nats.Msg)) (stop func()) {
+	sub, err := c.nc.Subscribe(subject, func(m *nats.Msg) {
+		if c.opts.checkRepository(m.Header) == nil {
+			fn(m)
+		}
+	})
+	if err != nil { // the connection is closed
+		return func() {}
+	}
+	return func() { _ = sub.Unsubscribe() }
+}
+
+// collect has the messages of several subjects sent to a channel until stop is called.
+func (c *Conn) collect(to chan *nats.Msg, subjects ...string) (stop func(), err error) {
+	var subs []*nats.Subscription
+	stop = func() {
+		for _, sub := range subs {
+			_ = sub.Unsubscribe()
+		}
+	}
+	for _, subject := range subjects {
+		sub, err := c.nc.ChanSubscribe(subject, to)
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("nats %s: listen to %s: %w: %w", c.opts.URL, subject, err, backup.NATSAway)
+		}
+		subs = append(subs, sub)
+	}
+	return stop, nil
+}
+
+// wake tells a loop, which may have been told already.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// drainAgain is how often a worker is asked again that has not answered.
+const drainAgain = 500 * time.Millisecond
+
+// Drain has a worker take no new work, or with undo take work again, and returns what it says of itself then. It fails with
+// backup.ErrNotFound where the worker has gone, with ErrDenied where this client may not ask for it, and else with backup.ErrUnavailable.
+func (c *Conn) Drain(ctx context.Context, worker *Instance, undo bool, by string) (Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, drainWait)
+	defer cancel()
+	heard, inbox := make(chan *nats.Msg, 64), c.nc.NewInbox()
+	subject, answers := drainSubject+"."+worker.ID, serviceSubjectOf(worker.Role, worker.Site)
+	stop, err := c.collect(heard, answers, inbox)
+	if err != nil {
+		return Instance{}, err
+	}
+	defer stop()
+	data, err := marshal(&bctlv1.Drain{Undo: undo, By: cut(text(by), maxWorkerBytes)})
+	if err != nil {
+		return Instance{}, err
+	}
+	again := time.NewTicker(drainAgain)
+	defer again.Stop()
+	for {
+		m := c.message(subject, data)
+		m.Reply = inbox
+		if err := c.nc.PublishMsg(m); err != nil {
+			return Instance{}, fmt.Errorf("nats %s: %w: %w", c.opts.URL, err, backup.NATSAway)
+		}
+		if err := c.checkAllowed(ctx, subject, answers); err != nil {
+			return Instance{}, err
+		}
+		if i, done, err := c.drained(heard, inbox, worker, !undo, again.C); done || err != nil {
+			return i, err
+		}
+		if ctx.Err() != nil {
+			return Instance{}, fmt.Errorf("%s %s does not answer: %w", worker.Role, worker.Name, backup.ErrUnavailable)
+		}
+	}
+}
+
+// drainWait is how long a worker may take to answer.
+const drainWait = 5 * time.Second
+
+// drained waits until the worker says that it drains, or not, or until it is to be asked again.
+func (c *Conn) drained(heard <-chan *nats.Msg, inbox string, worker *Instance, want bool, again <-chan time.Time) (i Instance, done bool, err error) {
+	for {
+		select {
+		case m := <-heard:
+			if m.Subject == inbox {
+				if m.Header.Get("Status") == noResponders {
+					return Instance{}, false, fmt.Errorf("%s %s has gone: %w", worker.Role, worker.Name, backup.ErrNotFound)
+				}
+				continue
+			}
+			said, i, err := decodeService(m.Data)
+			if err == nil && c.opts.checkRepository(m.Header) == nil && i.ID == worker.ID && i.Draining == want && !said.GetStops() {
+				i.Role, i.Site, i.Heard = worker.Role, worker.Site, time.Now()
+				return i, true, nil
+			}
+		case <-again:
+			return Instance{}, false, nil
+		}
+	}
+}

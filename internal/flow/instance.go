@@ -1,0 +1,196 @@
+package flow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/bctl/bctl/internal/backup"
+	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
+)
+
+// A Role is what a service does.
+type Role string
+
+// The roles.
+const (
+	RoleCommitter Role = "committer"
+	RoleWalker    Role = "walker"
+	RoleReader    Role = "reader"
+)
+
+// An Instance is a process of a service, as it last described itself. Its texts may be hostile.
+type Instance struct {
+	ID      string // of the process: another after each start
+	Role    Role
+	Name    string // for people
+	Site    string // "" for committers
+	Version string
+	Started time.Time
+
+	Ready  bool
+	Reason string // why it is not ready
+	Leads  bool   // a committer: it is the keeper
+
+	Draining bool // it takes no new work
+	Drained  bool // and has nothing in hand
+
+	Tasks, Batches, Stalled          int // in hand; Stalled is those of both that wait for their filer
+	EntriesPerSecond, BytesPerSecond float64
+
+	ClockKnown bool
+	ClockAhead time.Duration // of the clock of the database
+
+	Heard  time.Time // by the clock of this machine
+	Silent bool      // it did not answer now
+	Lost   bool      // Silent, and its connection has ended without a word, or nothing was heard of it for long
+}
+
+// Worker reports whether the service takes work at a site.
+func (i *Instance) Worker() bool { return i.Role != RoleCommitter }
+
+const (
+	askSubject     = "bctl.v1.ask"
+	serviceSubject = "bctl.v1.service"
+	rosterSubject  = "bctl.v1.roster"
+	drainSubject   = "bctl.v1.drain"
+)
+
+// serviceSubjectOf is where a service describes itself. NATS allows each role only its own.
+func serviceSubjectOf(role Role, site string) string {
+	if role == RoleCommitter {
+		return serviceSubject + "." + string(role)
+	}
+	return serviceSubject + "." + string(role) + "." + siteOrDefault(site)
+}
+
+// roleOf is the reverse of serviceSubjectOf.
+func roleOf(subject string) (role Role, site string, err error) {
+	rest, ok := strings.CutPrefix(subject, serviceSubject+".")
+	name, site, atSite := strings.Cut(rest, ".")
+	role = Role(name)
+	if !ok || checkRole(role, site) != nil || atSite == (role == RoleCommitter) {
+		return "", "", fmt.Errorf("subject %q: %w", subject, backup.ErrInvalid)
+	}
+	return role, site, nil
+}
+
+func checkRole(role Role, site string) error {
+	switch {
+	case role == RoleCommitter && site == "":
+		return nil
+	case role == RoleWalker, role == RoleReader:
+		return backup.CheckSite(site)
+	}
+	return fmt.Errorf("%q at site %q: %w", role, site, backup.ErrInvalid)
+}
+
+// The most that a service may say of itself, so that nobody can fill the memory of whoever listens.
+const (
+	maxServiceBytes = 8 << 10
+	maxVersionBytes = 128
+	maxReasonBytes  = 2 << 10
+	maxRate         = 1e15
+	maxClockSeconds = 1e10 // three centuries
+	maxSilence      = 1e7  // seconds: far longer than the roster remembers
+)
+
+func serviceToWire(i *Instance) *bctlv1.Service {
+	m := &bctlv1.Service{
+		Instance: i.ID, Name: cut(text(i.Name), maxWorkerBytes), Version: cut(text(i.Version), maxVersionBytes),
+		Ready: i.Ready, Reason: cut(text(i.Reason), maxReasonBytes), Leads: i.Leads, Draining: i.Draining, Drained: i.Drained,
+		Tasks: int64(i.Tasks), Batches: int64(i.Batches), Stalled: int64(i.Stalled),
+		EntriesPerSecond: i.EntriesPerSecond, BytesPerSecond: i.BytesPerSecond,
+		ClockKnown: i.ClockKnown, ClockAheadSeconds: i.ClockAhead.Seconds(),
+	}
+	if !i.Started.IsZero() {
+		m.StartedSeconds = i.Started.Unix()
+	}
+	return m
+}
+
+// cut returns at most n bytes of a text, and no part of a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+func serviceFromWire(m *bctlv1.Service) (Instance, error) {
+	if id := m.GetInstance(); id == "" || !isInstance(id) {
+		return Instance{}, fmt.Errorf("instance %.80q: %w", id, backup.ErrInvalid)
+	}
+	if len(m.GetName()) > maxWorkerBytes || len(m.GetVersion()) > maxVersionBytes || len(m.GetReason()) > maxReasonBytes {
+		return Instance{}, fmt.Errorf("a service says too much of itself: %w", backup.ErrInvalid)
+	}
+	for _, n := range []int64{m.GetTasks(), m.GetBatches(), m.GetStalled()} {
+		if n < 0 || n > math.MaxInt32 {
+			return Instance{}, fmt.Errorf("%d in hand: %w", n, backup.ErrInvalid)
+		}
+	}
+	for _, x := range []struct{ value, least, most float64 }{
+		{m.GetEntriesPerSecond(), 0, maxRate},
+		{m.GetBytesPerSecond(), 0, maxRate},
+		{m.GetClockAheadSeconds(), -maxClockSeconds / 2, maxClockSeconds / 2},
+		{m.GetSilentSeconds(), 0, maxSilence},
+	} {
+		if !(x.value >= x.least && x.value <= x.most) { // nor NaN
+			return Instance{}, fmt.Errorf("%v of a service: %w", x.value, backup.ErrInvalid)
+		}
+	}
+	i := Instance{
+		ID: m.GetInstance(), Name: m.GetName(), Version: m.GetVersion(), Ready: m.GetReady(), Reason: m.GetReason(), Leads: m.GetLeads(),
+		Draining: m.GetDraining(), Drained: m.GetDrained(), Tasks: int(m.GetTasks()), Batches: int(m.GetBatches()), Stalled: int(m.GetStalled()),
+		EntriesPerSecond: m.GetEntriesPerSecond(), BytesPerSecond: m.GetBytesPerSecond(),
+		ClockKnown: m.GetClockKnown(), ClockAhead: seconds(m.GetClockAheadSeconds()),
+	}
+	switch started := m.GetStartedSeconds(); {
+	case started < 0 || started > maxClockSeconds:
+		return Instance{}, fmt.Errorf("started at second %d: %w", started, backup.ErrInvalid)
+	case started > 0:
+		i.Started = time.Unix(started, 0).UTC()
+	}
+	return i, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func decodeService(data []byte) (*bctlv1.Service, Instance, error) {
+	var m bctlv1.Service
+	if len(data) > maxServiceBytes {
+		return nil, Instance{}, fmt.Errorf("%d bytes of a service: %w", len(data), backup.ErrInvalid)
+	}
+	if err := unmarshal(data, &m); err != nil {
+		return nil, Instance{}, err
+	}
+	i, err := serviceFromWire(&m)
+	return &m, i, err
+}
+
+// checkAllowed returns ErrDenied where the server has refused one of these subjects to this client. What it refuses it says before it
+// answers a ping.
+func (c *Conn) checkAllowed(ctx context.Context, subjects ...string) error {
+	if err := c.nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("nats %s: %w: %w", c.opts.URL, err, backup.NATSAway)
+	}
+	refused := c.nc.LastError()
+	for _, subject := range subjects {
+		if errors.Is(refused, nats.ErrPermissionViolation) && strings.Contains(refused.Error(), `"`+subject+`"`) {
+			return fmt.Errorf("nats %s: %s is %w to this client (bctl deploy refresh writes what the servers need)", c.opts.URL, subject, ErrDenied)
+		}
+	}
+	return nil
+}
+
+// compareInstances orders instances as people look for them.
+func compareInstances(a, b Instance) int {
+	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2}
+	return cmp.Or(cmp.Compare(order[a.Role], order[b.Role]), cmp.Compare(a.Site, b.Site), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+}

@@ -1,0 +1,301 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+// What a fleet lacks, so that work stands still.
+
+// A lack is one thing that is missing.
+type lack struct {
+	What  string // nats, committer, walker, reader or clock
+	Site  string // of workers
+	Text  string
+	Stops bool // work stands still because of it, and does not only have fewer workers
+}
+
+// A crew is the services of a fleet, as far as NATS tells.
+type crew struct {
+	asked    bool  // it is a fleet's
+	err      error // nobody knows who is there
+	services []flow.Instance
+	// Who takes work without having said who it is: a service of an earlier version.
+	unnamed map[post]bool
+}
+
+// A post is what services are wanted for.
+type post struct {
+	role flow.Role
+	site string
+}
+
+// mostAhead is by how much a clock may differ from that of the index without being shown.
+const mostAhead = 30 * time.Second
+
+// lacks returns what is missing to serve these sites, the most important first.
+func (c *crew) lacks(sites []string) (list []lack) {
+	switch {
+	case !c.asked:
+		return nil
+	case errors.Is(c.err, flow.ErrDenied):
+		return []lack{{What: "nats", Text: "nobody knows which services run: NATS does not allow this user to ask (bctl deploy refresh writes the permission)"}}
+	case c.err != nil:
+		return []lack{{What: "nats", Text: "nobody knows which services run: " + firstLine(c.err.Error()), Stops: true}}
+	}
+	list = append(list, c.lacksLeader()...)
+	for _, site := range sites {
+		list = append(list, c.lacksWorkers(site)...)
+	}
+	return append(list, c.ailing(list)...)
+}
+
+// of returns the services of a role at a site that have not gone.
+func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
+	for n := range c.services {
+		s := &c.services[n]
+		if s.Role == role && s.Site == site && !s.Lost {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// lacksLeader is there unless a committer leads.
+func (c *crew) lacksLeader() []lack {
+	committers := c.of(flow.RoleCommitter, "")
+	const stops = "nothing is handed out, committed or scheduled"
+	switch {
+	case len(committers) == 0 && c.unnamed[post{flow.RoleCommitter, ""}]:
+		return nil
+	case len(committers) == 0:
+		return []lack{{What: "committer", Text: "no committer runs: " + stops, Stops: true}}
+	case slices.ContainsFunc(committers, func(s *flow.Instance) bool { return s.Leads && !s.Silent }):
+		return nil
+	}
+	text := "no committer leads: " + stops
+	if why := ailments(committers); why != "" {
+		text += " (" + why + ")"
+	}
+	return []lack{{What: "committer", Text: text, Stops: true}}
+}
+
+// lacksWorkers says whose work at a site nobody takes.
+func (c *crew) lacksWorkers(site string) (list []lack) {
+	walkers, readers := c.of(flow.RoleWalker, site), c.of(flow.RoleReader, site)
+	if len(walkers)+len(readers) == 0 && !c.unnamed[post{flow.RoleWalker, site}] && !c.unnamed[post{flow.RoleReader, site}] {
+		text := fmt.Sprintf("no walker and no reader at site %s", display(site))
+		return []lack{
+			{What: string(flow.RoleWalker), Site: site, Text: text, Stops: true},
+			{What: string(flow.RoleReader), Site: site, Text: text, Stops: true},
+		}
+	}
+	for _, workers := range []struct {
+		role flow.Role
+		are  []*flow.Instance
+	}{{flow.RoleWalker, walkers}, {flow.RoleReader, readers}} {
+		text := fmt.Sprintf("no %s at site %s", workers.role, display(site))
+		switch {
+		case len(workers.are) == 0 && c.unnamed[post{workers.role, site}]:
+			continue
+		case len(workers.are) == 0:
+		case slices.ContainsFunc(workers.are, takesWork):
+			continue
+		default:
+			text += " takes work: " + ailments(workers.are)
+		}
+		list = append(list, lack{What: string(workers.role), Site: site, Text: text, Stops: true})
+	}
+	return list
+}
+
+func takesWork(s *flow.Instance) bool { return s.Ready && !s.Draining && !s.Silent && !s.Lost }
+
+// ailment says why a service does less than it should; "" where it does not.
+func ailment(s *flow.Instance) string {
+	switch {
+	case s.Silent:
+		return "no answer"
+	case s.Drained:
+		return "drained"
+	case s.Draining:
+		return "being drained"
+	case !s.Ready && s.Reason != "":
+		return "not ready: " + display(firstLine(s.Reason))
+	case !s.Ready:
+		return "not ready"
+	}
+	return ""
+}
+
+// ailments says what ails services: "r1, r2: drained; r3: no answer".
+func ailments(services []*flow.Instance) string {
+	var order []string
+	names := map[string][]string{}
+	for _, s := range services {
+		why := ailment(s)
+		if why == "" {
+			continue
+		}
+		if names[why] == nil {
+			order = append(order, why)
+		}
+		names[why] = append(names[why], display(s.Name))
+	}
+	parts := make([]string, len(order))
+	for n, why := range order {
+		parts[n] = someNames(names[why]) + ": " + why
+	}
+	return strings.Join(parts, "; ")
+}
+
+// someNames joins the first of them.
+func someNames(names []string) string {
+	if len(names) > maxHints {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxHints], ", "), len(names)-maxHints)
+	}
+	return strings.Join(names, ", ")
+}
+
+// ailing says which services do less than they should where others do the work, and whose clocks are wrong.
+func (c *crew) ailing(said []lack) (list []lack) {
+	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader} {
+		var sites []string
+		for n := range c.services {
+			if s := &c.services[n]; s.Role == role && !slices.Contains(sites, s.Site) {
+				sites = append(sites, s.Site)
+			}
+		}
+		slices.Sort(sites)
+		for _, site := range sites {
+			if slices.ContainsFunc(said, func(l lack) bool { return l.What == string(role) && l.Site == site }) {
+				continue
+			}
+			if why := ailments(c.of(role, site)); why != "" {
+				list = append(list, lack{What: string(role), Site: site, Text: string(role) + "s" + at(site) + ": " + why})
+			}
+		}
+	}
+	for n := range c.services {
+		s := &c.services[n]
+		if s.ClockKnown && !s.Silent && !s.Lost && s.ClockAhead.Abs() > mostAhead {
+			list = append(list, lack{What: "clock", Site: s.Site, Text: fmt.Sprintf("the clock of %s%s is %s that of the index", display(s.Name), at(s.Site), off(s.ClockAhead))})
+		}
+	}
+	return list
+}
+
+func at(site string) string {
+	if site == "" {
+		return ""
+	}
+	return " at site " + display(site)
+}
+
+func off(ahead time.Duration) string {
+	if ahead < 0 {
+		return age(-ahead) + " behind"
+	}
+	return age(ahead) + " ahead of"
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return line
+}
+
+// lacking returns what is missing for a kind of work at a site; nil: nothing.
+func lacking(list []lack, role flow.Role, site string) *lack {
+	for n := range list {
+		if l := &list[n]; l.Stops && l.What == string(role) && (role == flow.RoleCommitter || l.Site == site) {
+			return l
+		}
+	}
+	return nil
+}
+
+// texts are what lacks say, each once.
+func texts(list []lack) (said []string) {
+	for _, l := range list {
+		if !slices.Contains(said, l.Text) {
+			said = append(said, l.Text)
+		}
+	}
+	return said
+}
+
+// A muster asks NATS which services run. It is for one command, which may ask often.
+type muster struct {
+	conn   *flow.Conn
+	failed error
+}
+
+// musterWithin is how long NATS may take to answer.
+const musterWithin = 5 * time.Second
+
+// newMuster connects. What is wrong is found when it is asked.
+func newMuster(cfg *config.Config, name string, repository backup.RepositoryID) *muster {
+	if !cfg.Fleet() {
+		return &muster{}
+	}
+	conn, err := wire.ConnectNATS(cfg, name, repository, slog.New(slog.DiscardHandler))
+	return &muster{conn, err}
+}
+
+// Close disconnects.
+func (m *muster) Close() {
+	if m.conn != nil {
+		m.conn.Close()
+	}
+}
+
+// ask returns who serves these sites.
+func (m *muster) ask(ctx context.Context, sites []string) crew {
+	if m.conn == nil {
+		return crew{asked: m.failed != nil, err: m.failed}
+	}
+	ctx, cancel := context.WithTimeout(ctx, musterWithin)
+	defer cancel()
+	c := crew{asked: true}
+	if c.services, c.err = m.conn.Instances(ctx); c.err == nil {
+		c.err = m.unnamed(ctx, &c, sites)
+	}
+	return c
+}
+
+// unnamed looks at the queues for whom nobody is known.
+func (m *muster) unnamed(ctx context.Context, c *crew, sites []string) (err error) {
+	known := map[post]bool{}
+	for n := range c.services {
+		known[post{c.services[n].Role, c.services[n].Site}] = true
+	}
+	c.unnamed = map[post]bool{}
+	committers := post{flow.RoleCommitter, ""}
+	if !known[committers] {
+		if c.unnamed[committers], err = m.conn.CommitsServed(ctx); err != nil {
+			return err
+		}
+	}
+	for _, site := range sites {
+		walkers, readers := post{flow.RoleWalker, site}, post{flow.RoleReader, site}
+		if known[walkers] && known[readers] {
+			continue
+		}
+		walk, read, err := m.conn.Served(ctx, site)
+		if err != nil {
+			return err
+		}
+		c.unnamed[walkers], c.unnamed[readers] = walk && !known[walkers], read && !known[readers]
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package cli
+
+import "time"
+
+// overviewJSON is the first line of each look of status. The names are fixed.
+type overviewJSON struct {
+	Type           string        `json:"type"` // overview
+	Time           *string       `json:"time"`
+	Missing        []lackJSON    `json:"missing"`
+	Running        int           `json:"running"`
+	Stalled        int           `json:"stalled"` // of these: all that is in hand of them is
+	FilesPerSecond float64       `json:"files_per_second"`
+	ReadPerSecond  float64       `json:"read_bytes_per_second"`
+	Waiting        []waitJSON    `json:"waiting"`
+	Failed         []failureJSON `json:"failed"`
+}
+
+type lackJSON struct {
+	What  string `json:"what"` // nats, committer, walker, reader or clock
+	Site  string `json:"site,omitempty"`
+	Stops bool   `json:"stops"` // work stands still because of it
+	Text  string `json:"text"`
+}
+
+type waitJSON struct {
+	Cause   string         `json:"cause"`
+	Why     string         `json:"why"`
+	Filers  []string       `json:"filers"`
+	Tasks   int            `json:"tasks"`
+	Batches int            `json:"batches"`
+	Shards  int            `json:"shards"`        // that are due
+	Since   *string        `json:"stalled_since"` // the first of what is stalled; null: nothing is
+	Workers map[string]int `json:"workers"`       // who holds how much of what is stalled
+}
+
+type failureJSON struct {
+	Snapshot string  `json:"snapshot"`
+	Filer    string  `json:"filer"`
+	Shard    string  `json:"shard"`
+	Number   int64   `json:"number"`
+	Ended    *string `json:"ended"`
+	Times    int     `json:"times"` // that the shard has failed since its last good snapshot
+	Reason   string  `json:"reason"`
+}
+
+// printJSON prints an overview, and then the snapshots that run.
+func (s *overview) printJSON(to func(any) error) error {
+	err := to(s.json())
+	for n := 0; n < len(s.running) && err == nil; n++ {
+		err = to(s.snapshotJSON(s.running[n]))
+	}
+	return err
+}
+
+func (s *overview) json() overviewJSON {
+	j := overviewJSON{
+		Type: "overview", Time: jsonTime(s.at), Running: len(s.running), Missing: []lackJSON{}, Waiting: []waitJSON{}, Failed: []failureJSON{},
+	}
+	for _, p := range s.running {
+		j.FilesPerSecond += p.filesPerSecond
+		j.ReadPerSecond += p.readPerSecond
+		if p.isStalled() {
+			j.Stalled++
+		}
+	}
+	for _, l := range s.lacks {
+		j.Missing = append(j.Missing, lackJSON{l.What, l.Site, l.Stops, l.Text})
+	}
+	for _, w := range s.waits() {
+		j.Waiting = append(j.Waiting, waitJSON{causeNames[w.cause], w.text, w.filers, w.tasks, w.batches, w.shards, jsonTime(w.since), w.workers})
+	}
+	for n := range s.failed {
+		f := &s.failed[n]
+		j.Failed = append(j.Failed, failureJSON{f.ID.String(), f.Filer.Name, f.Shard.Name, int64(f.Number), jsonTime(f.Ended), f.times, f.Reason})
+	}
+	return j
+}
+
+// statusJSON is a line of status. The names are fixed.
+type statusJSON struct {
+	Type           string         `json:"type"` // snapshot
+	Time           *string        `json:"time"`
+	Snapshot       string         `json:"snapshot"`
+	Filer          string         `json:"filer"`
+	Shard          string         `json:"shard"`
+	Number         int64          `json:"number"`
+	State          string         `json:"state"` // running, or interrupted: no process makes it
+	Started        *string        `json:"started"`
+	AgeSeconds     float64        `json:"age_seconds"`
+	Source         string         `json:"source"`
+	SourceSnapshot string         `json:"source_snapshot,omitempty"`
+	Tags           []string       `json:"tags"`
+	Cancel         string         `json:"cancel,omitempty"` // why it shall end
+	Tasks          statusWork     `json:"tasks"`
+	Batches        statusWork     `json:"batches"`
+	Files          int64          `json:"files"`
+	Directories    int64          `json:"directories"`
+	Bytes          int64          `json:"bytes"`
+	ExpectedFiles  *int64         `json:"expected_files"` // null: there was no snapshot before
+	ExpectedBytes  *int64         `json:"expected_bytes"`
+	FilesPerSecond float64        `json:"files_per_second"`
+	ReadBytes      int64          `json:"read_bytes"`
+	ReadPerSecond  float64        `json:"read_bytes_per_second"`
+	LeftSeconds    *float64       `json:"left_seconds"` // null: not known yet
+	Errors         int64          `json:"errors"`
+	Work           []statusInHand `json:"work"`
+}
+
+type statusWork struct {
+	Settled   int64 `json:"settled"`
+	Announced int64 `json:"announced"`
+	InHand    int   `json:"in_hand"` // with a worker
+	Stalled   int   `json:"stalled"` // of these
+	Queued    int   `json:"queued"`
+}
+
+type statusInHand struct {
+	Kind    string  `json:"kind"` // walk or read
+	ID      int64   `json:"id"`
+	Attempt int32   `json:"attempt"`
+	Worker  string  `json:"worker"` // empty: it is queued
+	Path    string  `json:"path"`
+	Raw     string  `json:"path_b64,omitempty"`
+	Until   *string `json:"lease_until"`
+	Stalled *string `json:"stalled_since"` // null: it is not
+	Why     string  `json:"why,omitempty"` // it is stalled, or queued
+}
+
+func (s *overview) snapshotJSON(p *inProgress) statusJSON {
+	row := newSnapshotJSON(&p.Snapshot)
+	j := statusJSON{
+		Type: "snapshot", Time: jsonTime(p.at), Snapshot: row.ID, Filer: row.Filer, Shard: row.Shard, Number: row.Number, State: row.State, Started: row.Started,
+		AgeSeconds: p.at.Sub(p.Started).Seconds(), Source: sourceOf(&p.Snapshot), SourceSnapshot: row.SourceSnapshot, Tags: row.Tags, Cancel: p.Cancel,
+		Tasks:   statusWork{p.TasksSettled, p.TasksAnnounced, p.tasks.working, p.tasks.stalled, p.tasks.queued},
+		Batches: statusWork{p.BatchesSettled, p.BatchesAnnounced, p.read.working, p.read.stalled, p.read.queued},
+		Files:   row.Files, Directories: row.Directories, Bytes: row.Bytes,
+		FilesPerSecond: p.filesPerSecond, ReadBytes: p.Counts.ReadBytes, ReadPerSecond: p.readPerSecond, Errors: row.Errors, Work: []statusInHand{},
+	}
+	if p.known {
+		j.ExpectedFiles, j.ExpectedBytes = &p.base.Files, &p.base.Bytes
+	}
+	if d, ok := p.left(); ok {
+		seconds := d.Round(time.Millisecond).Seconds()
+		j.LeftSeconds = &seconds
+	}
+	for n := range p.work {
+		w := &p.work[n]
+		j.Work = append(j.Work, statusInHand{
+			Kind: kindOf(w), ID: int64(w.Task) + int64(w.Batch), Attempt: w.Attempt, Worker: w.Worker, Path: w.Path, Raw: rawBase64(w.Path),
+			Until: jsonTime(w.Until), Stalled: jsonTime(w.Stalled), Why: s.why(p, w),
+		})
+	}
+	return j
+}

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+)
+
+const (
+	// ofLate is how long a failed snapshot is shown, unless its shard has a good one since.
+	ofLate = 24 * time.Hour
+	// maxFailed is how many failed snapshots are asked for.
+	maxFailed = 500
+)
+
+// A failure is a shard whose newest snapshots have failed.
+type failure struct {
+	backup.Snapshot     // the newest
+	times           int // that it has failed since it last had a good one
+}
+
+// looked is what the index and NATS say.
+type looked struct {
+	crew    crew
+	running []backup.Snapshot
+	failed  []backup.Snapshot
+	work    []index.Work
+	filers  []index.FilerStatus
+	shards  []index.ShardStatus
+	due     []nextRun
+}
+
+// look asks the index and NATS, all at once. It is a few questions, however much is running.
+func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, error) {
+	now, err := i.Clock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var l looked
+	group, asking := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		l.running, err = i.Snapshots(asking, index.SnapshotFilter{Filer: c.filer, States: onlyRunning})
+		return err
+	})
+	group.Go(func() (err error) {
+		l.failed, err = i.Snapshots(asking, index.SnapshotFilter{Filer: c.filer, States: []backup.State{backup.Failed}, Since: now.Add(-ofLate), Limit: maxFailed})
+		return err
+	})
+	group.Go(func() (err error) { l.work, err = i.InHand(asking, now, maxWork); return err })
+	group.Go(func() (err error) {
+		if l.filers, err = i.ListFilers(asking, index.FilerFilter{Name: c.filer}); err == nil {
+			l.crew = c.muster.ask(asking, sitesOf(l.filers))
+		}
+		return err
+	})
+	group.Go(func() (err error) {
+		l.shards, err = i.ListShards(asking, index.ShardFilter{Filer: c.filer})
+		return err
+	})
+	if c.app.cfg.Fleet() { // on one machine nothing follows policies
+		group.Go(func() (err error) { l.due, err = nextRuns(asking, i, c.filer, now); return err })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	c.app.markInterrupted(ctx, i, l.running)
+	s := newOverview(&l, now)
+	if err := s.expect(ctx, i); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// newOverview puts together what the answers say.
+func newOverview(l *looked, now time.Time) *overview {
+	s := &overview{at: now, fleet: l.crew.asked, cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}}
+	byID := make(map[backup.SnapshotID]*inProgress, len(l.running))
+	for n := range l.running {
+		p := &inProgress{Snapshot: l.running[n], at: now}
+		byID[p.ID] = p
+		s.running = append(s.running, p)
+	}
+	for _, w := range l.work {
+		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // nobody has it in hand
+			s.hold(p, w)
+		}
+	}
+	for n := range l.filers {
+		f := &l.filers[n]
+		s.filers[f.Name] = f
+		if isSpared(f) {
+			s.spared = append(s.spared, *f)
+		}
+	}
+	s.lacks = l.crew.lacks(sitesOf(l.filers))
+	for _, p := range s.running {
+		p.still = s.standsStill(p)
+	}
+	s.due = slices.DeleteFunc(l.due, func(r nextRun) bool { return r.state == "running" || r.due.After(now) })
+	s.failed = failures(l.failed, l.shards)
+	return s
+}
+
+// sitesOf returns the sites where something is to be backed up.
+func sitesOf(filers []index.FilerStatus) (sites []string) {
+	for n := range filers {
+		if f := &filers[n]; f.Shards > 0 || f.Running > 0 {
+			sites = append(sites, siteOf(&f.Filer))
+		}
+	}
+	slices.Sort(sites)
+	return slices.Compact(sites)
+}
+
+// hold notes work that is handed out.
+func (s *overview) hold(p *inProgress, w index.Work) {
+	p.work = append(p.work, w)
+	role, of := flow.RoleReader, &p.read
+	if w.Task != 0 {
+		role, of = flow.RoleWalker, &p.tasks
+	}
+	of.add(&w)
+	if !w.Stalled.IsZero() {
+		s.stalled[filerWork{p.Filer.Name, role}]++
+	}
+}
+
+// expect asks what the snapshots before had.
+func (s *overview) expect(ctx context.Context, i index.Catalog) error {
+	ids := make([]backup.SnapshotID, len(s.running))
+	for n, p := range s.running {
+		ids[n] = p.ID
+	}
+	base, err := i.BaseCounts(ctx, ids)
+	for _, p := range s.running {
+		p.base, p.known = base[p.ID], false
+		if _, ok := base[p.ID]; ok {
+			p.known = true
+		}
+	}
+	return err
+}
+
+// failures returns the shards that have failed since their last good snapshot, the latest first.
+func failures(failed []backup.Snapshot, shards []index.ShardStatus) (list []failure) {
+	good := make(map[backup.ShardID]backup.SnapshotNumber, len(shards))
+	for n := range shards {
+		good[shards[n].ID] = shards[n].Number
+	}
+	at := map[backup.ShardID]int{}
+	for n := range failed { // oldest first
+		f := &failed[n]
+		last, ok := good[f.Shard.ID]
+		if !ok || f.Number < last { // it is retired, or has a good one since
+			continue
+		}
+		if n, ok := at[f.Shard.ID]; ok {
+			list[n].Snapshot = *f
+			list[n].times++
+			continue
+		}
+		at[f.Shard.ID] = len(list)
+		list = append(list, failure{*f, 1})
+	}
+	slices.SortStableFunc(list, func(a, b failure) int { return cmp.Compare(b.Ended.UnixNano(), a.Ended.UnixNano()) })
+	return list
+}

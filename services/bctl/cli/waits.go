@@ -1,0 +1,294 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// Why work waits. What waits for the same is one wait: a filer that hangs is one line, however much of its work does.
+
+// A cause is what work waits for, the worst first.
+type cause int
+
+const (
+	causeStalled   cause = iota // its filer does not answer
+	causeWorkers                // nobody takes the work of its site
+	causeCommitter              // nobody hands work out
+	causePlaces                 // stalled work has the filer's places
+	causeGoverned               // the governor spares the filer
+	causeLimit                  // the filer's limits
+	causeTurn                   // others are first
+	causePlace                  // of shards: places of snapshots
+	causeWindow                 // of shards: a window
+	causePaused                 // of shards: their policy is paused
+)
+
+// causeNames are those in JSON. They are fixed.
+var causeNames = map[cause]string{
+	causeStalled: "stalled", causeWorkers: "workers", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
+	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
+}
+
+// A reason is why some work waits.
+type reason struct {
+	cause
+	text  string
+	apart string // what only work of one filer, or of one site, waits for has its name; "": all work waits for the same
+}
+
+// A wait is all work that waits for the same.
+type wait struct {
+	reason
+	filers                 []string
+	tasks, batches, shards int
+	since                  time.Time      // of what is stalled: the longest
+	workers                map[string]int // who holds how much of that
+}
+
+// A filerWork is the work of one kind at a filer.
+type filerWork struct {
+	filer string
+	role  flow.Role
+}
+
+// waits returns what waits, the worst first.
+func (s *overview) waits() []*wait {
+	w := waiting{overview: s, found: map[reason]*wait{}}
+	for _, p := range s.running {
+		if p.State != interrupted && p.Cancel == "" {
+			w.snapshot(p)
+		}
+	}
+	for n := range s.due {
+		w.shard(&s.due[n])
+	}
+	list := make([]*wait, 0, len(w.found))
+	for _, found := range w.found {
+		if found.cause == causeTurn && !s.fleet { // one process does one thing after the other
+			continue
+		}
+		slices.Sort(found.filers)
+		list = append(list, found)
+	}
+	slices.SortFunc(list, func(a, b *wait) int {
+		return cmp.Or(cmp.Compare(a.cause, b.cause), cmp.Compare(b.pieces(), a.pieces()), cmp.Compare(a.apart, b.apart), cmp.Compare(a.text, b.text))
+	})
+	return list
+}
+
+func (w *wait) pieces() int { return w.tasks + w.batches + w.shards }
+
+// waiting collects waits.
+type waiting struct {
+	*overview
+	found map[reason]*wait
+}
+
+// at returns the wait of a reason, to which a filer belongs.
+func (w *waiting) at(r reason, filer string) *wait {
+	found := w.found[r]
+	if found == nil {
+		found = &wait{reason: r, workers: map[string]int{}}
+		w.found[r] = found
+	}
+	if !slices.Contains(found.filers, filer) {
+		found.filers = append(found.filers, filer)
+	}
+	return found
+}
+
+// snapshot adds the work of a snapshot that nobody does.
+func (w *waiting) snapshot(p *inProgress) {
+	for n := range p.work {
+		if held := &p.work[n]; !held.Stalled.IsZero() {
+			w.at(stalledReason(p.Filer.Name), p.Filer.Name).stalled(held)
+		}
+	}
+	for _, kind := range []struct {
+		role flow.Role
+		open int64
+		held inHand
+		add  func(*wait) *int
+	}{
+		{flow.RoleWalker, p.TasksAnnounced - p.TasksSettled, p.tasks, func(to *wait) *int { return &to.tasks }},
+		{flow.RoleReader, p.BatchesAnnounced - p.BatchesSettled, p.read, func(to *wait) *int { return &to.batches }},
+	} {
+		if n := kind.held.queued; n > 0 {
+			*kind.add(w.at(w.whyQueued(&p.Filer, kind.role), p.Filer.Name)) += n
+		}
+		if n := int(kind.open) - kind.held.working - kind.held.queued; n > 0 {
+			*kind.add(w.at(w.whyOpen(&p.Filer, kind.role), p.Filer.Name)) += n
+		}
+	}
+}
+
+func stalledReason(filer string) reason {
+	return reason{causeStalled, "no answer from filer " + display(filer), filer}
+}
+
+func (w *wait) stalled(held *index.Work) {
+	if held.Task != 0 {
+		w.tasks++
+	} else {
+		w.batches++
+	}
+	if w.since.IsZero() || held.Stalled.Before(w.since) {
+		w.since = held.Stalled
+	}
+	if held.Worker != "" {
+		w.workers[held.Worker]++
+	}
+}
+
+// whyQueued says what work waits for that is in the queue of a site.
+func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
+	site := siteOf(f)
+	if l := lacking(s.lacks, role, site); l != nil {
+		return reason{causeWorkers, l.Text, site}
+	}
+	if !s.fleet {
+		return reason{causeTurn, fmt.Sprintf("a free %s", role), ""}
+	}
+	return reason{causeTurn, fmt.Sprintf("a free %s at site %s", role, display(site)), site}
+}
+
+// whyOpen says what work waits for that is not handed out.
+func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
+	site := siteOf(f)
+	if l := lacking(s.lacks, role, site); l != nil {
+		return reason{causeWorkers, l.Text, site}
+	}
+	if l := lacking(s.lacks, flow.RoleCommitter, ""); l != nil {
+		return reason{causeCommitter, l.Text, ""}
+	}
+	if r, full := s.filled(f, role); full {
+		return r
+	}
+	return reason{causeTurn, fmt.Sprintf("a turn in the queue of site %s", display(site)), site}
+}
+
+// standsStill reports whether nobody works for a snapshot, because what that takes is missing.
+func (s *overview) standsStill(p *inProgress) bool {
+	if p.tasks.working+p.read.working > 0 || p.State == interrupted {
+		return false
+	}
+	site := siteOf(&p.Filer)
+	return lacking(s.lacks, flow.RoleCommitter, "") != nil ||
+		p.TasksSettled < p.TasksAnnounced && lacking(s.lacks, flow.RoleWalker, site) != nil ||
+		p.BatchesSettled < p.BatchesAnnounced && lacking(s.lacks, flow.RoleReader, site) != nil
+}
+
+// filled says by what the places of a filer are taken, if they are.
+func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
+	status := s.filers[f.Name]
+	if status == nil {
+		return reason{}, false
+	}
+	limits := status.Limits.WithDefaults()
+	walk, read := status.Limits.Slots(status.Load)
+	held, places, limit, slots := status.Tasks, walk, limits.WalkTasks, status.Load.WalkSlots
+	stalled := s.stalled[filerWork{f.Name, role}]
+	if role == flow.RoleReader {
+		held, places, limit, slots = status.Batches, read, limits.ReadBatches, status.Load.ReadSlots
+	}
+	c, text := causeLimit, fmt.Sprintf("the filer's limit: %d at a time", limit)
+	switch {
+	case held < places:
+		return reason{}, false
+	case 2*stalled >= places:
+		c, text = causePlaces, fmt.Sprintf("a place: stalled work has %d of %d", stalled, places)
+	case slots > 0 && places == slots && slots < limit:
+		c, text = causeGoverned, fmt.Sprintf("the filer, which has become slow: %d of %d at a time", slots, limit)
+	case places < limit:
+		text = fmt.Sprintf("the filer's limit of %s/s: %d at a time", size(limits.ReadBytesPerSecond), places)
+	}
+	if c == causeLimit { // most filers have the same
+		return reason{c, text, ""}, true
+	}
+	return reason{c, text, f.Name}, true
+}
+
+func siteOf(f *backup.Filer) string { return cmp.Or(f.Site, backup.DefaultSite) }
+
+// shard adds a shard that is due, and not begun.
+func (w *waiting) shard(r *nextRun) {
+	found := reason{causePlace, "places: as many snapshots of the site or the filer run as may", ""}
+	switch {
+	case r.state == "window" && !r.opens.IsZero():
+		found = reason{causeWindow, "a window of policy " + display(r.policy) + ", which opens " + expected(r.opens, w.overview.at), r.policy}
+	case r.state == "window":
+		found = reason{causeWindow, "a window of policy " + display(r.policy), r.policy}
+	case r.state == "paused":
+		found = reason{causePaused, "policy " + display(r.policy) + ", which is paused", r.policy}
+	case lacking(w.lacks, flow.RoleCommitter, "") != nil:
+		found = reason{causeCommitter, lacking(w.lacks, flow.RoleCommitter, "").Text, ""}
+	}
+	w.at(found, r.Filer.Name).shards++
+}
+
+// what is "16 batches, 2 tasks": what waits.
+func (w *wait) what() string {
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
+		if part.n > 0 {
+			parts = append(parts, counted(part.n, part.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// line is a wait for people:
+//
+//	slow1: 16 batches, 2 tasks stalled 0:31 (r1 8, r2 8, w1 2)
+//	nas1, nas2: 40 batches wait for: no reader at site oslo
+func (w *wait) line(now time.Time) string {
+	names := make([]string, len(w.filers))
+	for n, filer := range w.filers {
+		names[n] = display(filer)
+	}
+	of := someNames(names)
+	if len(names) > maxHints {
+		of = counted(len(names), "filer")
+	}
+	if w.cause == causeStalled {
+		return fmt.Sprintf("%s: %s stalled %s%s", of, w.what(), clock(now.Sub(w.since)), w.holders())
+	}
+	verb := "wait"
+	if w.pieces() == 1 {
+		verb = "waits"
+	}
+	text := " for " + w.text
+	if w.cause == causeWorkers || w.cause == causeCommitter {
+		text = ": " + w.text
+	}
+	if w.shards > 0 {
+		return fmt.Sprintf("%s: %s due %s%s", of, w.what(), verb, text)
+	}
+	return fmt.Sprintf("%s: %s %s%s", of, w.what(), verb, text)
+}
+
+// holders is " (r1 8, r2 8)": who holds how much of what is stalled.
+func (w *wait) holders() string {
+	if len(w.workers) == 0 {
+		return ""
+	}
+	var names []string
+	for worker := range w.workers {
+		names = append(names, worker)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(w.workers[b], w.workers[a]), cmp.Compare(a, b)) })
+	for n, worker := range names {
+		names[n] = fmt.Sprintf("%s %d", display(worker), w.workers[worker])
+	}
+	return " (" + someNames(names) + ")"
+}

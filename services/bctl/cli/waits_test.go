@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+)
+
+// A scene is made of filers, their snapshots and what workers hold.
+type scene struct {
+	now time.Time
+	l   looked
+}
+
+func newScene(services ...flow.Instance) *scene {
+	s := &scene{now: time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)}
+	s.l.crew = crew{asked: true, services: services}
+	return s
+}
+
+// snapshot adds a filer at oslo, with a snapshot that has so many open tasks and batches.
+func (s *scene) snapshot(filer string, tasks, batches int64) *index.FilerStatus {
+	id := byte(len(s.l.running) + 1)
+	f := backup.Filer{ID: backup.FilerID(id), Name: filer, Site: "oslo"}
+	s.l.filers = append(s.l.filers, index.FilerStatus{Filer: f, Shards: 1, Running: 1})
+	s.l.running = append(s.l.running, backup.Snapshot{
+		ID: backup.SnapshotID{id}, State: backup.Running, Filer: f, Shard: backup.Shard{ID: backup.ShardID(id), Name: "/export/" + filer}, Started: s.now.Add(-time.Minute),
+		TasksAnnounced: tasks + 1, TasksSettled: 1, BatchesAnnounced: batches + 1, BatchesSettled: 1, Number: 2,
+		Counts: backup.Counts{Files: 1000, Bytes: 1 << 20, ReadBytes: 1 << 20},
+	})
+	return &s.l.filers[len(s.l.filers)-1]
+}
+
+// hold hands out work of the newest snapshot to a worker; "" is the queue.
+func (s *scene) hold(n int, worker string, task bool, stalled time.Duration) {
+	snapshot := &s.l.running[len(s.l.running)-1]
+	filer := &s.l.filers[len(s.l.filers)-1]
+	for range n {
+		w := index.Work{Snapshot: snapshot.ID, Attempt: 1, Worker: worker, Until: s.now.Add(time.Minute)}
+		if stalled > 0 {
+			w.Stalled = s.now.Add(-stalled)
+		}
+		if task {
+			w.Task = backup.TaskID(len(s.l.work) + 1)
+			filer.Tasks++
+		} else {
+			w.Batch = backup.BatchID(len(s.l.work) + 1)
+			filer.Batches++
+		}
+		s.l.work = append(s.l.work, w)
+	}
+}
+
+func (s *scene) overview() *overview {
+	o := newOverview(&s.l, s.now)
+	o.rates(nil)
+	return o
+}
+
+var everybody = serving("committer - c1", "walker oslo w1", "reader oslo r1")
+
+func TestWaits(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		services []flow.Instance
+		scene    func(*scene)
+		want     string
+	}{
+		{"nothing runs", everybody, func(*scene) {}, ""},
+		{"all is in hand", everybody, func(s *scene) { s.snapshot("nas1", 2, 2); s.hold(2, "w1", true, 0); s.hold(2, "r1", false, 0) }, ""},
+		{"a filer hangs", everybody, func(s *scene) {
+			s.snapshot("slow1", 2, 16)
+			s.hold(1, "w1", true, 20*time.Second)
+			s.hold(1, "w1", true, 31*time.Second)
+			s.hold(8, "r2", false, 10*time.Second)
+			s.hold(8, "r1", false, 9*time.Second)
+		}, "slow1: 16 batches, 2 tasks stalled 0:31 (r1 8, r2 8, w1 2)"},
+		{"a filer hangs, and its places are taken", everybody, func(s *scene) {
+			s.snapshot("slow1", 0, 20).Limits.ReadBatches = 8
+			s.hold(7, "r1", false, time.Second)
+			s.hold(1, "", false, 0)
+		}, "slow1: 7 batches stalled 0:01 (r1 7)\nslow1: 12 batches wait for a place: stalled work has 7 of 8\nslow1: 1 batch waits for a free reader at site oslo"},
+		{"no reader", everybody[:2], func(s *scene) {
+			s.snapshot("nas1", 0, 5)
+			s.snapshot("nas2", 0, 4)
+			s.hold(3, "", false, 0)
+		}, "nas1, nas2: 9 batches wait: no reader at site oslo"},
+		{"a drained reader", with(everybody, 2, func(i *flow.Instance) { i.Draining, i.Drained = true, true }), func(s *scene) { s.snapshot("nas1", 0, 1) },
+			"nas1: 1 batch waits: no reader at site oslo takes work: r1: drained"},
+		{"no committer", everybody[1:], func(s *scene) {
+			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4"} {
+				s.snapshot(filer, 10, 0)
+			}
+		}, "4 filers: 40 tasks wait: no committer runs: nothing is handed out, committed or scheduled"},
+		{"the filer's limit", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(32, "w1", true, 0) }, "nas1: 8 tasks wait for the filer's limit: 32 at a time"},
+		{"the limit of many filers", everybody, func(s *scene) {
+			for _, filer := range []string{"nas1", "nas2", "nas3", "nas4", "nas5"} {
+				s.snapshot(filer, 40, 0)
+				s.hold(32, "w1", true, 0)
+			}
+		}, "5 filers: 40 tasks wait for the filer's limit: 32 at a time"},
+		{"the governor", everybody, func(s *scene) { s.snapshot("nas1", 9, 0).Load.WalkSlots = 4; s.hold(4, "w1", true, 0) },
+			"nas1: 5 tasks wait for the filer, which has become slow: 4 of 32 at a time"},
+		{"the filer's rate", everybody, func(s *scene) {
+			s.snapshot("nas1", 0, 9).Limits.ReadBytesPerSecond = 5 << 20
+			s.hold(2, "r1", false, 0)
+		},
+			"nas1: 7 batches wait for the filer's limit of 5.0 MiB/s: 2 at a time"},
+		{"others first", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(3, "w1", true, 0) }, "nas1: 37 tasks wait for a turn in the queue of site oslo"},
+		{"it is cancelled", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.l.running[0].Cancel = "cancelled" }, ""},
+		{"shards", everybody, func(s *scene) {
+			filer := backup.Filer{Name: "nas1", Site: "oslo"}
+			due := func(state, policy string, opens time.Time) nextRun {
+				return nextRun{ShardStatus: index.ShardStatus{Filer: filer}, policy: policy, state: state, due: s.now.Add(-time.Hour), opens: opens}
+			}
+			later := due("planned", "p", time.Time{})
+			later.due = s.now.Add(time.Hour)
+			s.l.due = []nextRun{due("waiting", "p", time.Time{}), due("waiting", "p", time.Time{}), due("window", "p", s.now.Add(3*time.Hour)), due("paused", "q", time.Time{}), due("running", "p", time.Time{}), later}
+		}, "nas1: 2 shards due wait for places: as many snapshots of the site or the filer run as may\n" +
+			"nas1: 1 shard due waits for a window of policy p, which opens " + expected(time.Date(2026, 11, 22, 21, 30, 0, 0, time.UTC), time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)) + "\n" +
+			"nas1: 1 shard due waits for policy q, which is paused"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newScene(test.services...)
+			test.scene(s)
+			var lines []string
+			o := s.overview()
+			for _, w := range o.waits() {
+				lines = append(lines, w.line(o.at))
+			}
+			if got := strings.Join(lines, "\n"); got != test.want {
+				t.Errorf("%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+// One machine has no sites, and its one process does one thing after the other: that is no reason to wait.
+func TestWaitsOfOneMachine(t *testing.T) {
+	s := newScene()
+	s.l.crew = crew{}
+	s.snapshot("host", 40, 3)
+	s.hold(1, "", false, 0)
+	s.hold(2, "host", true, time.Second)
+	o := s.overview()
+	waits := o.waits()
+	if len(waits) != 1 || waits[0].line(o.at) != "host: 2 tasks stalled 0:01 (host 2)" {
+		t.Errorf("%+v", waits)
+	}
+	if why := o.snapshotJSON(o.running[0]).Work[0].Why; why != "a free reader" {
+		t.Errorf("%q", why)
+	}
+}
+
+// LEFT says what a snapshot is up to where nobody knows how long it takes.
+func TestLeftOfWhatStandsStill(t *testing.T) {
+	s := newScene(everybody[:2]...)
+	s.snapshot("stalled", 1, 0)
+	s.hold(1, "w1", true, time.Second)
+	s.snapshot("walked", 0, 3) // and there is no reader
+	s.hold(1, "", false, 0)
+	s.snapshot("walks", 2, 3)
+	s.hold(1, "w1", true, 0)
+	var left []string
+	for _, p := range s.overview().running {
+		left = append(left, p.leftText())
+	}
+	if got := strings.Join(left, " "); got != "stalled waiting -" {
+		t.Error(got)
+	}
+}
+
+// A shard that has a good snapshot since it failed is not shown, and one that failed often is shown once.
+func TestFailuresOfLate(t *testing.T) {
+	now := time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
+	failed := func(shard int64, number backup.SnapshotNumber, ago time.Duration) backup.Snapshot {
+		return backup.Snapshot{
+			Shard: backup.Shard{ID: backup.ShardID(shard), Name: "/export"}, Filer: backup.Filer{Name: "nas1"}, Number: number, Ended: now.Add(-ago),
+			Reason: "cannot walk: no\nsuch directory",
+		}
+	}
+	shards := []index.ShardStatus{{Shard: backup.Shard{ID: 1}, Number: 3}, {Shard: backup.Shard{ID: 2}, Number: 9}, {Shard: backup.Shard{ID: 3}}}
+	list := failures([]backup.Snapshot{failed(1, 4, 5*time.Hour), failed(2, 8, 4*time.Hour), failed(3, 1, 3*time.Hour), failed(4, 1, 2*time.Hour), failed(1, 5, time.Hour)}, shards)
+	var got []string
+	for n := range list {
+		got = append(got, list[n].line(now))
+	}
+	want := "nas1 /export, 60m ago, 2 times: cannot walk: no; nas1 /export, 3h ago: cannot walk: no"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

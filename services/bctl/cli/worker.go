@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/services/bctl/wire"
+)
+
+func newWorker(a *app) *cobra.Command {
+	cmd := group(&cobra.Command{
+		Use: "worker", Short: "See the services of a fleet, and drain workers", Aliases: []string{"workers"},
+		Long: `Shows the services of a fleet, and has walkers and readers take no new work, for
+instance before they are upgraded.`,
+	})
+	cmd.AddCommand(newWorkerLs(a), newWorkerDrain(a), newWorkerUndrain(a))
+	return cmd
+}
+
+// A services selects services of a fleet.
+type services struct{ role, site string }
+
+func (s *services) flags(a *app, cmd *cobra.Command, roles string) {
+	cmd.Flags().StringVar(&s.role, "role", "", "only those of this `ROLE`: "+roles)
+	cmd.Flags().StringVar(&s.site, "site", "", "only those at this `SITE`")
+	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(strings.Split(roles, ", "), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("site", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return a.completeServices(cmd, func(i *flow.Instance) string { return i.Site })
+	})
+}
+
+func (s *services) check() error {
+	switch flow.Role(s.role) {
+	case "", flow.RoleCommitter, flow.RoleWalker, flow.RoleReader:
+	default:
+		return usage("--role %s is not committer, walker or reader", display(s.role))
+	}
+	if s.site == "" {
+		return nil
+	}
+	return wrongSetting(backup.CheckSite(s.site))
+}
+
+func (s *services) among(all []flow.Instance) []flow.Instance {
+	return slices.DeleteFunc(slices.Clone(all), func(i flow.Instance) bool {
+		return s.role != "" && string(i.Role) != s.role || s.site != "" && i.Site != s.site
+	})
+}
+
+// indexWithin is how long the index may take to say which repository it is, for a command that needs nothing else of it.
+const indexWithin = 3 * time.Second
+
+// withServices connects to NATS. It also does while the index is away: services that wait for it can be seen then.
+func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error {
+	if !a.cfg.Fleet() {
+		return usage("there are workers in a fleet only: set nats.url in --config FILE, or BCTL_NATS")
+	}
+	repository, err := a.repositoryID(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := wire.ConnectNATS(a.cfg, "bctl worker", repository, a.log)
+	if err != nil {
+		return wrongSetting(err)
+	}
+	defer conn.Close()
+	return do(conn)
+}
+
+// repositoryID returns the repository's id; zero, which is any, where the index does not answer.
+func (a *app) repositoryID(ctx context.Context) (backup.RepositoryID, error) {
+	asking, cancel := context.WithTimeout(ctx, indexWithin)
+	defer cancel()
+	i, err := a.openIndex(asking, toRead)
+	if err == nil {
+		defer i.Close()
+		var r backup.Repository
+		if r, err = i.Repository(asking); err == nil {
+			return r.ID, nil
+		}
+	}
+	if ctx.Err() == nil && (errors.Is(err, backup.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
+		a.note("%v; services say what they know without it", err)
+		return backup.RepositoryID{}, nil
+	}
+	return backup.RepositoryID{}, err
+}
+
+// completeServices completes with a part of each service that is there.
+func (a *app) completeServices(cmd *cobra.Command, part func(*flow.Instance) string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+	defer cancel()
+	var found []string
+	err := a.configure(cmd)
+	if err == nil {
+		err = a.withServices(ctx, func(conn *flow.Conn) error {
+			all, err := conn.Instances(ctx)
+			for n := range all {
+				if text := part(&all[n]); text != "" && !strings.ContainsAny(text, "\t\n") {
+					found = append(found, text)
+				}
+			}
+			return err
+		})
+	}
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false)
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	slices.Sort(found)
+	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
+}
+
+// find returns the one worker that name is that of; or of which it is the instance.
+func (s *services) find(all []flow.Instance, name string) (*flow.Instance, error) {
+	some := s.among(all)
+	var found []flow.Instance
+	for _, i := range some {
+		if i.Name == name || i.ID == name {
+			found = append(found, i)
+		}
+	}
+	// What is lost is not meant where another one has its name.
+	if there := slices.DeleteFunc(slices.Clone(found), func(i flow.Instance) bool { return i.Lost }); len(there) > 0 {
+		found = there
+	}
+	switch len(found) {
+	case 0:
+		return nil, absent("no worker is called %s%s", display(name), nearText(name, some))
+	case 1:
+		return &found[0], nil
+	}
+	text := ""
+	for n := range found {
+		i := &found[n]
+		text += fmt.Sprintf("\n  %s%s, instance %s, started %s", i.Role, atSite(i), i.ID, zoned(i.Started))
+	}
+	return nil, usage("%d services are called %s: say which with --role and --site, or name its instance:%s", len(found), display(name), text)
+}
+
+func atSite(i *flow.Instance) string {
+	if i.Site == "" {
+		return ""
+	}
+	return " at site " + i.Site
+}
+
+// maxNear is how many names an error lists.
+const maxNear = 5
+
+// nearText lists the names that are most like one that nobody has.
+func nearText(name string, all []flow.Instance) string {
+	if len(all) == 0 {
+		return ": none answers (bctl worker ls)"
+	}
+	var names []string
+	for n := range all {
+		names = append(names, all[n].Name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	slices.SortStableFunc(names, func(a, b string) int { return edits(name, a) - edits(name, b) })
+	for n := range names {
+		names[n] = display(names[n])
+	}
+	if len(names) > maxNear {
+		return fmt.Sprintf("; near it are %s (bctl worker ls lists all %d)", strings.Join(names[:maxNear], ", "), len(names))
+	}
+	return "; there are " + strings.Join(names, ", ")
+}
+
+// edits is how many characters of a are to be replaced, added or removed to make b of it.
+func edits(a, b string) int {
+	from, to := []rune(a), []rune(b)
+	row := make([]int, len(to)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i, r := range from {
+		before := row[0]
+		row[0] = i + 1
+		for j, s := range to {
+			change := before
+			if r != s {
+				change++
+			}
+			before = row[j+1]
+			row[j+1] = min(change, row[j]+1, before+1)
+		}
+	}
+	return row[len(to)]
+}

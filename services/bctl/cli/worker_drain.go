@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/run"
+)
+
+type drainCommand struct {
+	app   *app
+	which services
+	undo  bool
+	wait  bool
+}
+
+func newWorkerDrain(a *app) *cobra.Command {
+	c := &drainCommand{app: a}
+	cmd := &cobra.Command{
+		Use:   "drain NAME",
+		Short: "Have a walker or reader take no new work",
+		Long: `Has a worker take no new work. What it has in hand it ends as when it is
+stopped: it finishes what it can within worker.stop_timeout, and hands the rest
+back, which other workers of its site take at once. No backup fails by it. Then
+bctl worker ls shows it as drained, and it may be stopped.
+
+A drain lasts until bctl worker undrain, or until the process ends: a worker
+that is started again takes work. To keep one away, stop and disable its
+service, or scale its deployment down.
+
+NAME is the worker's name (worker.name), or the instance that --json shows.`,
+		Example: `  bctl worker drain walker2 --wait
+  bctl worker drain node7 --role reader
+  bctl worker undrain walker2`,
+	}
+	cmd.Flags().BoolVar(&c.wait, "wait", false, "wait until nothing is in hand")
+	return c.add(cmd)
+}
+
+func newWorkerUndrain(a *app) *cobra.Command {
+	c := &drainCommand{app: a, undo: true}
+	return c.add(&cobra.Command{
+		Use:     "undrain NAME",
+		Short:   "Have a drained worker take work again",
+		Long:    `Has a worker take work again that bctl worker drain has stopped.`,
+		Example: `  bctl worker undrain walker2`,
+	})
+}
+
+func (c *drainCommand) add(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = args(cobra.ExactArgs(1))
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		if err := c.which.check(); err != nil {
+			return err
+		}
+		return c.run(cmd.Context(), given[0])
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(given) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return c.app.completeServices(cmd, func(i *flow.Instance) string {
+			if !i.Worker() {
+				return ""
+			}
+			return i.Name
+		})
+	}
+	c.which.flags(c.app, cmd, "walker, reader")
+	return cmd
+}
+
+func (c *drainCommand) run(ctx context.Context, name string) error {
+	return c.app.withServices(ctx, func(conn *flow.Conn) error {
+		all, err := conn.Instances(ctx)
+		if err != nil {
+			return err
+		}
+		worker, err := c.which.find(all, name)
+		if err != nil {
+			return err
+		}
+		if !worker.Worker() {
+			return usage("%s is a committer, and takes work of no site: stop it where it is to end; another one leads within seconds", display(name))
+		}
+		if worker.Silent {
+			return fmt.Errorf("%s %s does not answer: it was last heard of %s ago", worker.Role, display(name), age(time.Since(worker.Heard)))
+		}
+		now, err := conn.Drain(ctx, worker, c.undo, strings.TrimPrefix(byWhom(), " by "))
+		if err != nil {
+			return err
+		}
+		if !c.undo {
+			c.noteAlone(all, &now)
+		}
+		if c.wait {
+			c.app.interruptible.Store(true)
+			if now, err = c.await(ctx, conn, now); err != nil {
+				return err
+			}
+		}
+		return c.tell(&now)
+	})
+}
+
+// noteAlone says so where nobody else takes the work of the site.
+func (c *drainCommand) noteAlone(all []flow.Instance, worker *flow.Instance) {
+	if !slices.ContainsFunc(all, func(i flow.Instance) bool {
+		return i.Role == worker.Role && i.Site == worker.Site && i.ID != worker.ID && !i.Silent && !i.Draining && i.Ready
+	}) {
+		c.app.note("no other %s of site %s is ready: its work waits", worker.Role, worker.Site)
+	}
+}
+
+// drainEvery is how often is looked whether a worker is drained.
+const drainEvery = 500 * time.Millisecond
+
+// await waits until a worker is drained.
+func (c *drainCommand) await(ctx context.Context, conn *flow.Conn, worker flow.Instance) (flow.Instance, error) {
+	look := time.NewTicker(drainEvery)
+	defer look.Stop()
+	for !worker.Drained {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			c.app.term.println("The worker goes on to drain: bctl worker ls shows when it has.")
+			return worker, context.Cause(ctx)
+		}
+		all, err := conn.Instances(ctx)
+		switch {
+		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
+			continue
+		case errors.Is(err, backup.ErrUnavailable):
+			c.app.log.Warn("NATS does not answer", "error", err)
+			continue
+		case err != nil:
+			return worker, err
+		}
+		n := slices.IndexFunc(all, func(i flow.Instance) bool { return i.ID == worker.ID && i.Role == worker.Role && i.Site == worker.Site })
+		switch {
+		case n < 0 || all[n].Lost:
+			return worker, fmt.Errorf("%s %s has ended before it was drained: what it had in hand is handed out again", worker.Role, display(worker.Name))
+		case !all[n].Draining:
+			return worker, fmt.Errorf("%s %s takes work again: somebody has undone the drain", worker.Role, display(worker.Name))
+		}
+		worker = all[n]
+	}
+	return worker, nil
+}
+
+// tell says what becomes of the worker.
+func (c *drainCommand) tell(i *flow.Instance) error {
+	if c.app.json {
+		return c.app.print(newServiceJSON(i))
+	}
+	text := "takes no new work, and has " + counted(i.Tasks+i.Batches, pieceOf(i)) + " in hand; bctl worker ls shows when it is drained"
+	switch {
+	case c.undo:
+		text = "takes work again"
+	case i.Drained:
+		text = "is drained: it takes no work, has none in hand, and may be stopped"
+	}
+	_, err := fmt.Fprintf(c.app.out, "%s %s at site %s %s\n", i.Role, display(i.Name), i.Site, text)
+	return err
+}
+
+func pieceOf(i *flow.Instance) string {
+	if i.Role == flow.RoleReader {
+		return "batch"
+	}
+	return "task"
+}

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/bctl/bctl/internal/flow"
+)
+
+func newWorkerLs(a *app) *cobra.Command {
+	var which services
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the services of the fleet, and how they do",
+		Long: `Lists walkers, readers and committers, those first that need attention. STATE is
+
+  ready      it works, or waits for work
+  leads      the same, of the committer that leads
+  not ready  it takes no work; below the table it says why
+  draining   it takes no new work, and ends what it has in hand
+  drained    it takes no work, has none in hand, and may be stopped
+  silent     it did not answer just now; last heard of so long ago
+  lost       it ended without a word, or nothing was heard of it for long;
+             forgotten an hour after it was last heard of
+
+IN HAND is how many tasks and batches it has in hand, in brackets how many of
+these wait for their filer. RATE is entries found by a walker, bytes read by a
+reader, over ten seconds. CLOCK is how far its clock is ahead of the database's.
+UP is how long ago it started.`,
+		Example: `  bctl worker ls
+  bctl worker ls --role walker --site oslo
+  bctl worker ls --json`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := which.check(); err != nil {
+				return err
+			}
+			return a.listServices(cmd.Context(), &which)
+		},
+	}
+	which.flags(a, cmd, "committer, walker, reader")
+	return cmd
+}
+
+func (a *app) listServices(ctx context.Context, which *services) error {
+	return a.withServices(ctx, func(conn *flow.Conn) error {
+		all, err := conn.Instances(ctx)
+		if err != nil {
+			return err
+		}
+		found := which.among(all)
+		now := time.Now()
+		slices.SortStableFunc(found, func(a, b flow.Instance) int { return cmp.Compare(urgency(&a), urgency(&b)) })
+		if a.json {
+			for n := range found {
+				if err := a.print(newServiceJSON(&found[n])); err != nil {
+					return err
+				}
+			}
+		} else if len(found) > 0 {
+			if err := serviceTable(a.out, found, now); err != nil {
+				return err
+			}
+		}
+		a.noteServices(all, found)
+		return nil
+	})
+}
+
+// noteServices says what the table cannot: who is missing.
+func (a *app) noteServices(all, found []flow.Instance) {
+	switch leads := slices.ContainsFunc(all, func(i flow.Instance) bool { return i.Leads && !i.Silent }); {
+	case len(all) == 0:
+		a.note("no service answers: none runs, or none of this version")
+	case !leads:
+		a.note("no committer leads: services that were lost are not known")
+	case len(found) == 0:
+		a.note("no service of %d is one of these", len(all))
+	}
+}
+
+// serviceState is the state of a service, as JSON has it.
+func serviceState(i *flow.Instance) string {
+	switch {
+	case i.Lost:
+		return "lost"
+	case i.Silent:
+		return "silent"
+	case i.Drained:
+		return "drained"
+	case i.Draining:
+		return "draining"
+	case !i.Ready:
+		return "not ready"
+	}
+	return "ready"
+}
+
+// urgency orders services: those first that need attention.
+func urgency(i *flow.Instance) int {
+	switch state := serviceState(i); {
+	case state == "lost":
+		return 0
+	case state == "silent":
+		return 1
+	case !i.Ready:
+		return 2
+	case clockIsOff(i):
+		return 3
+	case state != "ready":
+		return 4
+	}
+	return 5
+}
+
+// maxAhead is how far the clock of a service may be from that of the database without being pointed at: clocks
+// that NTP keeps differ by milliseconds.
+const maxAhead = 2 * time.Second
+
+func clockIsOff(i *flow.Instance) bool { return i.ClockKnown && i.ClockAhead.Abs() > maxAhead }
+
+func serviceTable(w io.Writer, found []flow.Instance, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ROLE\tNAME\tSITE\tSTATE\tIN HAND\tRATE\tCLOCK\tUP\tVERSION")
+	for n := range found {
+		i := &found[n]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Role, display(i.Name), cmp.Or(i.Site, "-"), stateColumn(i, now),
+			inHandText(i), rateText(i), clockText(i), upText(i, now), display(shortVersion(i.Version)))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for n := range found {
+		i := &found[n]
+		if i.Ready || i.Silent {
+			continue
+		}
+		for line := range strings.Lines(i.Reason) {
+			fmt.Fprintf(w, "%s %s: %s\n", i.Role, display(i.Name), display(strings.TrimSpace(line)))
+		}
+	}
+	return nil
+}
+
+func stateColumn(i *flow.Instance, now time.Time) string {
+	switch state := serviceState(i); {
+	case i.Silent:
+		return state + " " + age(now.Sub(i.Heard))
+	case state == "ready" && i.Leads:
+		return "leads"
+	default:
+		return state
+	}
+}
+
+func inHandText(i *flow.Instance) string {
+	switch {
+	case i.Role == flow.RoleCommitter, i.Silent:
+		return "-"
+	case i.Stalled > 0:
+		return fmt.Sprintf("%d (%d)", i.Tasks+i.Batches, i.Stalled)
+	}
+	return fmt.Sprint(i.Tasks + i.Batches)
+}
+
+func rateText(i *flow.Instance) string {
+	switch {
+	case i.Silent:
+	case i.Role == flow.RoleReader:
+		return humanize.Bytes(uint64(i.BytesPerSecond)) + "/s"
+	case i.Role == flow.RoleWalker:
+		return strings.ReplaceAll(humanize.SIWithDigits(i.EntriesPerSecond, 0, ""), " ", "") + "/s"
+	}
+	return "-"
+}
+
+func clockText(i *flow.Instance) string {
+	switch ahead := i.ClockAhead; {
+	case !i.ClockKnown:
+		return "?"
+	case ahead.Abs() < 50*time.Millisecond:
+		return "0s"
+	case ahead.Abs() < time.Minute:
+		return fmt.Sprintf("%+.1fs", ahead.Seconds())
+	case ahead < 0:
+		return "-" + age(-ahead)
+	default:
+		return "+" + age(ahead)
+	}
+}
+
+func upText(i *flow.Instance, now time.Time) string {
+	if i.Started.IsZero() {
+		return "?"
+	}
+	return age(now.Sub(i.Started))
+}
+
+// shortVersion is the last part of a version that was made up from a commit.
+func shortVersion(version string) string {
+	const longest = 14 // v10.10.10-rc.1
+	if len(version) <= longest {
+		return version
+	}
+	last := version[strings.LastIndexByte(version, '-')+1:]
+	return last[:min(len(last), longest)]
+}
+
+// serviceJSON is a line of worker ls. The names are fixed.
+type serviceJSON struct {
+	Role     string   `json:"role"` // committer, walker, reader
+	Name     string   `json:"name"`
+	Site     string   `json:"site"` // "" for committers
+	State    string   `json:"state"`
+	Version  string   `json:"version"`
+	Instance string   `json:"instance"`
+	Started  *string  `json:"started"`
+	Heard    *string  `json:"heard"`
+	Ready    bool     `json:"ready"`
+	Reason   string   `json:"reason,omitempty"`
+	Leads    bool     `json:"leads"`
+	Draining bool     `json:"draining"`
+	Tasks    int      `json:"tasks"`
+	Batches  int      `json:"batches"`
+	Stalled  int      `json:"stalled"`
+	Entries  float64  `json:"entries_per_second"`
+	Bytes    float64  `json:"bytes_per_second"`
+	Clock    *float64 `json:"clock_ahead_seconds"` // null where it is not known
+}
+
+func newServiceJSON(i *flow.Instance) serviceJSON {
+	j := serviceJSON{
+		Role: string(i.Role), Name: i.Name, Site: i.Site, State: serviceState(i), Version: i.Version, Instance: i.ID, Started: jsonTime(i.Started), Heard: jsonTime(i.Heard),
+		Ready: i.Ready, Reason: i.Reason, Leads: i.Leads, Draining: i.Draining, Tasks: i.Tasks, Batches: i.Batches, Stalled: i.Stalled,
+		Entries: i.EntriesPerSecond, Bytes: i.BytesPerSecond,
+	}
+	if i.ClockKnown {
+		seconds := i.ClockAhead.Seconds()
+		j.Clock = &seconds
+	}
+	return j
+}

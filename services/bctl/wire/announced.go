@@ -1,0 +1,95 @@
+package wire
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+)
+
+const (
+	// clockEvery is how often a service compares its clock with that of the database.
+	clockEvery = 30 * time.Second
+	// clockWithin is how long the database has to answer.
+	clockWithin = 3 * time.Second
+)
+
+// An announced service says of itself what bctl worker ls shows.
+type announced struct {
+	w        *watched
+	conn     *flow.Conn
+	index    index.Index
+	instance flow.Instance // what does not change
+	ready    *readiness
+	changed  chan struct{}
+	also     func(*flow.Instance) // what else there is to say
+	drain    func(undo bool, by string)
+
+	mu    sync.Mutex
+	known bool // how much the clock is ahead
+	ahead time.Duration
+}
+
+// announce returns the announcement of a service, which run makes.
+func announce(c *config.Config, w *watched, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
+	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: w.started}
+	if role != flow.RoleCommitter {
+		i.Site = cmp.Or(c.Worker.Site, backup.DefaultSite)
+	}
+	return &announced{w: w, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
+}
+
+// run describes the service until ctx is done.
+func (a *announced) run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() { a.ready.look(ctx, a.w) })
+	parts.Go(func() { a.compareClocks(ctx) })
+	parts.Go(func() {
+		a.conn.Announce(ctx, flow.Announcement{Describe: a.describe, Changed: a.changed, Drain: a.drain})
+	})
+	parts.Wait()
+}
+
+func (a *announced) describe() flow.Instance {
+	i := a.instance
+	err := a.ready.mayTake()
+	if i.Ready = err == nil; !i.Ready {
+		i.Reason = err.Error()
+	}
+	a.mu.Lock()
+	i.ClockKnown, i.ClockAhead = a.known, a.ahead
+	a.mu.Unlock()
+	a.also(&i)
+	return i
+}
+
+func (a *announced) compareClocks(ctx context.Context) {
+	tick := time.NewTicker(clockEvery)
+	defer tick.Stop()
+	for {
+		asking, cancel := context.WithTimeout(ctx, clockWithin)
+		sent := time.Now()
+		there, err := a.index.Clock(asking)
+		took := time.Since(sent)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		a.mu.Lock()
+		a.known = err == nil
+		if a.known {
+			a.ahead = sent.Add(took / 2).Round(0).Sub(there)
+		}
+		a.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package wire
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// A draining stops a worker that goes on as a process: it ends what it has in hand as if it were told to stop, and takes no more until
+// an operator undoes that. It ends with the process.
+type draining struct {
+	log     *slog.Logger
+	metrics *telemetry.Draining
+	told    chan struct{} // wanted has changed
+	changed chan struct{} // told when either has
+
+	mu      sync.Mutex
+	wanted  bool
+	drained bool               // nothing is in hand
+	stop    context.CancelFunc // what runs; nil: nothing does
+}
+
+func newDraining(log *slog.Logger, metrics *telemetry.Draining, changed chan struct{}) *draining {
+	return &draining{log: log, metrics: metrics, told: make(chan struct{}, 1), changed: changed}
+}
+
+// drain is what an operator asks for.
+func (d *draining) drain(undo bool, by string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.wanted == !undo {
+		return // it was asked for again
+	}
+	d.wanted = !undo
+	d.metrics.Set(d.wanted)
+	if d.wanted {
+		d.log.Info("drain: this worker takes no new work", "by", by)
+		if d.stop != nil {
+			d.stop()
+		}
+	} else {
+		d.log.Info("drain undone: this worker takes work again", "by", by)
+	}
+	tell(d.told)
+	tell(d.changed)
+}
+
+// run calls work until ctx is done, anew after each drain that was undone. idle is called every now and then while nothing runs.
+func (d *draining) run(ctx context.Context, work func(context.Context), idle func()) {
+	for ctx.Err() == nil {
+		if working, ok := d.begin(ctx); ok {
+			work(working)
+			d.end(ctx)
+			continue
+		}
+		d.wait(ctx, idle)
+	}
+}
+
+// begin returns the context of work that begins; false: none shall.
+func (d *draining) begin(ctx context.Context) (working context.Context, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.wanted {
+		d.drained = true
+		return nil, false
+	}
+	working, d.stop = context.WithCancel(ctx)
+	d.drained = false
+	return working, true
+}
+
+// end notes that work has ended.
+func (d *draining) end(ctx context.Context) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stop()
+	d.stop = nil
+	if d.wanted && ctx.Err() == nil {
+		d.drained = true
+		d.log.Info("drained: this worker has nothing in hand, and may be stopped")
+	}
+	tell(d.changed)
+}
+
+// idleEvery is how often idle is called.
+const idleEvery = time.Second
+
+func (d *draining) wait(ctx context.Context, idle func()) {
+	tick := time.NewTicker(idleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.told:
+			return
+		case <-tick.C:
+			idle()
+		}
+	}
+}
+
+// describe says whether the worker is drained.
+func (d *draining) describe(i *flow.Instance) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i.Draining, i.Drained = d.wanted, d.wanted && d.drained
+}

@@ -1,0 +1,32 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// deadLink returns an error where path is not there because it, or a directory above it, is a symlink that leads
+// nowhere: perhaps to a disk that is not mounted. The error wraps backup.ErrNoRepository.
+func deadLink(path string) error {
+	for {
+		info, err := os.Lstat(path)
+		above := filepath.Dir(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && above != path:
+			path = above
+			continue
+		case err != nil || info.Mode()&fs.ModeSymlink == 0:
+			return nil
+		}
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		to, _ := os.Readlink(path) // that it is a symlink is what matters
+		return fmt.Errorf("%w: %s is a symlink to %s, which is not there", backup.ErrNoRepository, path, to)
+	}
+}

@@ -1,0 +1,63 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+)
+
+// A waiting is a service that has just started and lacks something that it needs. Which repository it belongs to may not be known
+// yet, so it has no connection of its own; it announces over another one that it waits, for an operator to see, until end.
+type waiting struct {
+	c    *config.Config
+	w    *watched
+	role flow.Role
+
+	mu   sync.Mutex
+	why  string
+	stop func() // nil: nothing is announced
+}
+
+// say announces what the service waits for.
+func (w *waiting) say(what string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.why = fmt.Sprintf("waits for %s: %v", what, err)
+	if w.stop != nil || !w.c.Fleet() {
+		return
+	}
+	conn, err := connectNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.w.log, nil, nil, nil)
+	if err != nil {
+		return // it is said when the service itself connects
+	}
+	a := announce(w.c, w.w, conn, nil, newReadiness(false), w.role)
+	describe := func() flow.Instance {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		i := a.instance
+		i.Reason = w.why
+		return i
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		conn.Announce(ctx, flow.Announcement{Describe: describe})
+	}()
+	w.stop = func() { cancel(); <-ended; conn.Close() }
+}
+
+// end ends the announcement. It may be called again.
+func (w *waiting) end() {
+	w.mu.Lock()
+	stop := w.stop
+	w.stop = nil
+	w.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
