@@ -16,7 +16,7 @@ import (
 // has to be looked at whether it is a number.
 var textFlags = strings.Fields(`config cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present include filer shard label tag recipient signer as source target overwrite site compare snapshots state
-	schedule time-zone window name postgres store-endpoint store-kind store-region reason file help`)
+	schedule time-zone window name postgres store-endpoint store-kind store-region reason file role help`)
 
 // numbers are what flags that are numbers, sizes or times must not be.
 var numbers = map[string][]string{
@@ -24,7 +24,7 @@ var numbers = map[string][]string{
 	"read-rate": {"-1MB/s", "99999EB", "50 apples", "0.1"}, "exclude-larger-than": {"-1MB", "99999EB", "NaN", "0.5"},
 	"keep-last": nil, "keep-hourly": nil, "keep-daily": nil, "keep-weekly": nil, "keep-monthly": nil, "keep-yearly": {"9999999999"},
 	"jitter": {"-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon"},
-	"since": {"-24h", "-1d", "1000000h", "yesterday", "2006-13-01"}, "days": {"0", "3651"},
+	"since": {"-24h", "-1d", "1000000h", "yesterday", "2006-13-01"}, "days": {"0", "3651"}, "floor": {"101%", "5000"},
 }
 
 func TestNumbers(t *testing.T) {

@@ -40,7 +40,7 @@ func (s *overview) screen(width, height int) string {
 	if height > 0 {
 		allot(height-1, all, []*section{&missing, &waits, &totals, &table, &failed})
 	}
-	text := shortened(s.at.Local().Format("2006-01-02 15:04:05 MST"), width) + "\n"
+	text := shortened(zoned(s.at), width) + "\n"
 	for _, part := range all {
 		if len(part.lines) > 0 {
 			text += "\n" + strings.Join(part.lines, "\n") + "\n"
