@@ -137,7 +137,11 @@ func (f *file) finish() {
 	defer f.mu.Unlock()
 	if !f.failed && f.out != nil {
 		if err := f.out.Finish(&f.e, f.end, f.reportAttribute); err != nil {
-			f.failLocked("finish", err)
+			op := "finish"
+			if f.action == Replace {
+				op = "replace"
+			}
+			f.failLocked(op, err)
 			f.out = nil // Finish has removed it
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -283,8 +284,12 @@ func (r *restorer) attribute(path, op string, err error) {
 		r.owners.Add(1)
 	case errors.Is(err, context.Canceled): // Restore's error says so
 	default:
+		text := err.Error()
+		if errors.Is(err, fs.ErrPermission) && r.root != nil {
+			text += r.root.Flags(path)
+		}
 		r.problems.Add(1)
-		r.obs.Problem(backup.Problem{Path: path, Op: op, Err: err.Error()})
+		r.obs.Problem(backup.Problem{Path: path, Op: op, Err: text})
 	}
 }
 

@@ -94,14 +94,22 @@ func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
 			return nil, &fs.PathError{Op: "getxattr " + name, Path: path, Err: asStale(err)}
 		}
 		if sizeBytes += len(name) + len(value); sizeBytes > source.MaxXattrBytes {
-			return nil, &fs.PathError{Op: "getxattr", Path: path,
-				Err: fmt.Errorf("more than %d bytes of extended attributes: %w", source.MaxXattrBytes, unix.E2BIG)}
+			return nil, &fs.PathError{Op: "getxattr", Path: path, Err: errXattrLimit{}}
 		}
 		found = append(found, backup.Xattr{Name: name, Value: slices.Clone(value)})
 	}
 	slices.SortFunc(found, func(a, b backup.Xattr) int { return cmp.Compare(a.Name, b.Name) })
 	return found, nil
 }
+
+// errXattrLimit is E2BIG, whose text is about the arguments of a program.
+type errXattrLimit struct{}
+
+func (errXattrLimit) Error() string {
+	return fmt.Sprintf("more than %d bytes of extended attributes, which is the most that bctl stores of an entry", source.MaxXattrBytes)
+}
+
+func (errXattrLimit) Unwrap() error { return unix.E2BIG }
 
 // readXattr makes call with buf, or where that is too small, with what the
 // kernel says is needed, until it fits.
@@ -120,7 +128,7 @@ func readXattr(buf []byte, call func(dest []byte) (int, error)) ([]byte, error) 
 			return nil, err
 		}
 		if n > source.MaxXattrBytes {
-			return nil, unix.E2BIG
+			return nil, errXattrLimit{}
 		}
 		if n > len(buf) {
 			buf = make([]byte, max(n, xattrMaxBytes))

@@ -192,13 +192,14 @@ func keepLog(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(tx.QueryRowContext(context.Background(), "SELECT count(*) FROM sqlite_schema").Scan(&n))
 	kept := make(chan error, 1)
 	go func() {
-		for {
+		look := time.NewTicker(time.Millisecond)
+		defer look.Stop()
+		for range look.C {
 			if now, err := os.ReadDir(commits); err != nil || len(now) > len(before) {
 				log, err := os.ReadFile(index + "-wal")
 				kept <- errors.Join(err, os.WriteFile(index+"-wal.left", log, 0o600), tx.Rollback())
 				return
 			}
-			time.Sleep(time.Millisecond)
 		}
 	}()
 	ts.Check(ts.Exec("bctl", args[1:]...))

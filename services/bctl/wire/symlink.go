@@ -15,12 +15,12 @@ import (
 func deadLink(path string) error {
 	for {
 		info, err := os.Lstat(path)
-		above := filepath.Dir(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && above != path:
+		if above := filepath.Dir(path); errors.Is(err, fs.ErrNotExist) && above != path {
 			path = above
 			continue
-		case err != nil || info.Mode()&fs.ModeSymlink == 0:
+		}
+		isLink := err == nil && info.Mode()&fs.ModeSymlink != 0
+		if !isLink {
 			return nil
 		}
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
