@@ -93,7 +93,7 @@ var badFlags = map[string]string{
 	"schedule": "now and then", "time-zone": "Middle/Earth", "jitter": "much", "window": "some day", "recovery-point": "soon",
 	"keep-last": "-1", "keep-hourly": "-1", "keep-daily": "-1", "keep-weekly": "-1", "keep-monthly": "-1", "keep-yearly": "-1", "keep-within": "long",
 	"as": "king", "timeout": "long", "nats": "a b", "postgres": "b c", "days": "0", "name": "A B", "store-kind": "tape", "store-endpoint": "ftp://x",
-	"stat-rate": "fast", "reason": "", "file": "", "store-region": "", "signer": "me",
+	"stat-rate": "fast", "floor": "101", "role": "cook", "reason": "", "file": "", "store-region": "", "signer": "me",
 }
 
 // requiredFlags are those without which a command looks at no other.
