@@ -138,11 +138,22 @@ func (r *recorder) sendAgain(prefixes ...string) {
 	r.t.Helper()
 	for _, prefix := range prefixes {
 		for _, m := range r.of(prefix) {
-			if _, err := r.js.PublishMsg(r.t.Context(), m); err != nil {
+			if err := r.send(m); err != nil {
 				r.t.Errorf("%s: %v", m.Subject, err)
 			}
 		}
 	}
+}
+
+// send publishes a message. Only queues acknowledge it.
+func (r *recorder) send(m *nats.Msg) error {
+	for _, queue := range []string{"bctl.v1.walk.", "bctl.v1.read.", "bctl.v1.commit."} {
+		if strings.HasPrefix(m.Subject, queue) {
+			_, err := r.js.PublishMsg(r.t.Context(), m)
+			return err
+		}
+	}
+	return r.js.Conn().PublishMsg(m)
 }
 
 // awaitDone waits until nobody has a message of any queue left to handle.

@@ -8,6 +8,7 @@ import (
 	"log"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,10 +16,28 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
+// A lockedBuffer is written to by timers while a test reads it.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
 // logged returns a JSON log, and what gives its lines.
 func logged(t *testing.T) (*slog.Logger, func() []map[string]any) {
 	t.Helper()
-	var out bytes.Buffer
+	var out lockedBuffer
 	l, err := NewLogger(&out, false, "debug", "json")
 	if err != nil {
 		t.Fatal(err)
