@@ -86,6 +86,7 @@ type Options struct {
 	// Target keeps its own; one that this restore makes has those of the snapshot in any case.
 	TargetAttributes bool
 	DryRun           bool // only say what would be done
+	NoSync           bool // do not wait at the end until the data is on the disk
 	Verify           bool // compare the content of files that are left alone
 
 	Concurrency int // ranges of packs in flight; 0: a few for each CPU
@@ -230,7 +231,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 		r.reportOwners()
 		err = context.Cause(r.ctx) // what has come up in the end
 	}
-	if err == nil {
+	if err == nil && !o.NoSync {
 		err = r.syncTarget()
 	}
 	return r.summary(), err

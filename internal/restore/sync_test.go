@@ -58,6 +58,15 @@ func TestDiskThatFailsAtWriteBack(t *testing.T) {
 	}
 }
 
+// A restore that does not wait for the disk does not know what it lacks.
+func TestRestoreWithoutSync(t *testing.T) {
+	f, target := wide(t), t.TempDir()
+	thinDisk(t, target)
+	if _, _, err := f.tryRestore(t.Context(), Options{Target: target, NoSync: true}); err != nil {
+		t.Errorf("the restore ends with %v", err)
+	}
+}
+
 // A disk that takes everything is no error, whether there is something to write or not.
 func TestDisksThatTakeEverything(t *testing.T) {
 	f, target := wide(t), t.TempDir()

@@ -29,6 +29,7 @@ type restoreCommand struct {
 	dryRun           bool
 	targetAttributes bool
 	verify           bool
+	sync             bool
 	verbose          bool
 	concurrency      int
 
@@ -73,6 +74,7 @@ their size and time already are left alone.
 	flags.BoolVar(&c.del, "delete", false, "remove from DIR what the snapshot does not have")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "only print what would be done, each deletion included")
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "give a DIR that is there the attributes of the directory restored")
+	flags.BoolVar(&c.sync, "sync", true, "wait at the end until the data is on the disk of the target")
 	flags.BoolVar(&c.verify, "verify", false, "compare the content of files that seem right, too")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change")
 	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "reads of packs at a time; 0: by the number of CPUs")
@@ -82,7 +84,7 @@ their size and time already are left alone.
 func (c *restoreCommand) options() (restore.Options, error) {
 	o := restore.Options{
 		Overwrite: restore.Overwrite(c.overwrite), Delete: c.del, TargetAttributes: c.targetAttributes,
-		DryRun: c.dryRun, Verify: c.verify, Concurrency: c.concurrency,
+		DryRun: c.dryRun, NoSync: !c.sync, Verify: c.verify, Concurrency: c.concurrency,
 	}
 	if c.target == "" {
 		return o, usage("--target DIR is needed")
