@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Privilege is what a role may do with a table of the index: SELECT, INSERT, UPDATE, DELETE, with all of its
-// columns or with some.
+// A Privilege is a permission of a role on tables of the index: SELECT, INSERT, UPDATE or DELETE,
+// with all columns or some.
 type Privilege struct {
 	Role    string // committer, walker, reader, operator or monitor; admin owns the tables
 	Actions []string
@@ -16,20 +16,22 @@ type Privilege struct {
 	Columns []string // nil: all
 }
 
-// Privileges are what the roles have, and all that they have. They follow from the queries of
-// internal/index/entindex and pgindex: what a statement names is there, and a column to lock rows by (SELECT … FOR SHARE
-// wants UPDATE of one).
+// Privileges are all privileges of the roles. They follow from the queries of
+// internal/index/entindex and pgindex: the tables and columns that the statements name, and a
+// column for locking rows (SELECT … FOR SHARE requires UPDATE of one).
 //
-// No role may delete a snapshot, a pack or a chunk, or what a list refers to, or change a repository or a shard's key.
+// No role may delete a snapshot, a pack, a chunk or a chunk list, or change a repository or a
+// shard's key.
 var Privileges = []Privilege{
-	// Walkers compare with what the last snapshot found.
+	// Walkers compare with the pages of the last snapshot.
 	{"walker", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "interrupted_pages"), nil},
 
-	// Readers ask where chunks are, and for old listings. To find a pack takes the place of its object, and its length.
+	// Readers look up the places of chunks, and old listings. The place of a pack is its object,
+	// offset and length.
 	{"reader", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "pages", "chunks", "chunk_copies"), nil},
 	{"reader", may("SELECT"), in("packs"), of("id", "pack", "snapshot", "object", "object_offset", "stored_bytes", "condemned")},
 
-	// Committers are the only writers of results. They lead and schedule, too.
+	// Committers are the only writers of results. They also lead and schedule.
 	{"committer", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies"), nil},
 	{"committer", may("SELECT", "INSERT"), in("packs", "chunk_copies", "chunk_lists", "catalogs", "problems"), nil},
 	{"committer", may("SELECT", "INSERT", "UPDATE"), in("snapshots", "chunks", "leaders"), nil},
@@ -41,7 +43,8 @@ var Privileges = []Privilege{
 	{"committer", may("UPDATE"), in("shards"), of("last_number", "last_good", "last_good_number", "last_good_started", "last_good_files",
 		"last_good_bytes", "interrupted", "checkpoint_bytes", "segment_bytes", "policy_id", "policy_revision", "due", "deadline")},
 
-	// Operators see what there is, register filers, shards and policies, begin snapshots and ask for their end.
+	// Operators list everything, register filers, shards and policies, begin snapshots and request
+	// their end.
 	{"operator", may("SELECT"), in("goose_db_version", "schema_versions", "repositories", "filers", "shards", "policies", "snapshots",
 		"problems", "pages", "chunks", "chunk_copies", "packs", "walk_tasks", "read_batches"), nil},
 	{"operator", may("INSERT", "DELETE"), in("filers", "policies"), nil},
@@ -54,14 +57,14 @@ var Privileges = []Privilege{
 		"policy_id", "policy_revision", "due", "deadline")},
 	{"operator", may("UPDATE"), in("shards"), of("source", "pattern", "selection", "retired", "last_number", "policy_id",
 		"policy_revision", "due", "deadline")},
-	{"operator", may("DELETE"), in("shards"), nil}, // those without a snapshot: others are referred to
-	// A trigger sees to it that these rows are those of a begin.
+	{"operator", may("DELETE"), in("shards"), nil}, // those without a snapshot: others are referenced
+	// A trigger ensures that these rows are those of the begin of a snapshot.
 	{"operator", may("INSERT"), in("snapshots", "walk_tasks"), nil},
 	{"operator", may("UPDATE"), in("snapshots"), of("cancel", "bad")},
-	// A trigger sees to it that these are what the newest good snapshot has.
+	// A trigger ensures that these values are those of the newest good snapshot.
 	{"operator", may("UPDATE"), in("shards"), of("last_good", "last_good_number", "last_good_started", "last_good_files", "last_good_bytes")},
 
-	// What scales the services counts open work (deploy/kubernetes).
+	// The scalers of the services count open work (deploy/kubernetes).
 	{"monitor", may("SELECT"), in("filers"), of("id", "site", "walk_tasks", "walk_slots", "read_batches", "read_slots", "read_bytes")},
 	{"monitor", may("SELECT"), in("walk_tasks", "read_batches"), of("id", "filer_id", "stalled")},
 }
@@ -73,17 +76,18 @@ func of(columns ...string) []string  { return columns }
 //go:embed grants.sql
 var grants string
 
-// RolesSetting is a setting of a Postgres database: what the names of its roles begin with. Where it is not set, whoever
-// connects is the owner of the tables.
+// RolesSetting is a setting of a Postgres database: the prefix of the names of its roles. If it is
+// not set, all users connect as the owner of the tables.
 const RolesSetting = "bctl.roles"
 
-// SelectRoles reads RolesSetting; empty: there are no roles.
+// SelectRoles reads RolesSetting. An empty result means that there are no roles.
 const SelectRoles = "SELECT coalesce(current_setting('" + RolesSetting + "', true), '')"
 
 var roleName = regexp.MustCompile(`^[a-z0-9_-]{1,50}$`)
 
-// Grants returns the statements, of one transaction, that give the roles name_committer, name_walker, name_reader,
-// name_operator and name_monitor their Privileges in a Postgres database of the newest version, and take all others from them.
+// Grants returns the statements, of one transaction, that give the roles name_committer,
+// name_walker, name_reader, name_operator and name_monitor exactly their Privileges in a Postgres
+// database of the newest version.
 func Grants(name string) (string, error) {
 	if !roleName.MatchString(name) {
 		return "", fmt.Errorf("names of database roles cannot begin with %q: want lower-case letters, digits, - and _", name)

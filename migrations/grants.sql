@@ -1,6 +1,6 @@
--- Who may do what in the index: run as the owner of its tables, as often as one likes, on the schema of
--- one version, in one transaction. The roles are there already. What an earlier version of bctl gave is taken away
--- first; nobody sees it missing.
+-- The privileges of the roles on the index. Run this as the owner of its tables, any number of
+-- times, on the schema of one version, in one transaction. The roles must exist. Privileges that an
+-- earlier version of bctl granted are revoked first, which other transactions do not see.
 
 SELECT pg_advisory_xact_lock(1650684012, 3);
 
@@ -9,8 +9,9 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, "{name}_committer", "{
 
 {grants}
 
--- Whoever begins a snapshot writes its row and its root task. A privilege cannot say that a row is that of a snapshot's
--- begin: without this, who may begin one could write one that is committed already, or complete before it is walked.
+-- A role that begins a snapshot writes its row and its root task. A privilege cannot restrict rows
+-- to those of a snapshot's begin. Without this trigger, a role that may begin snapshots could write
+-- one that is committed already, or complete before it is walked.
 CREATE OR REPLACE FUNCTION bctl_check_begin() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 BEGIN
     IF NEW.state <> 'running' OR NEW.committed IS NOT NULL OR NEW.ended IS NOT NULL OR NEW.recorded OR NEW.committer <> '' OR NEW.commit_until <> 0
@@ -48,7 +49,8 @@ CREATE OR REPLACE TRIGGER bctl_check_begin BEFORE INSERT ON snapshots FOR EACH R
 CREATE OR REPLACE TRIGGER bctl_check_root BEFORE INSERT ON walk_tasks FOR EACH ROW
     WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))) EXECUTE FUNCTION bctl_check_root();
 
--- Whoever marks a snapshot as bad has the shard's last good one be another: the newest that is left, and none that they would like.
+-- Marking a snapshot as bad may change the shard's last good snapshot. This trigger allows only the
+-- newest one that remains good, and no other choice.
 CREATE OR REPLACE FUNCTION bctl_check_good() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, public AS $$
 DECLARE good public.snapshots;
 BEGIN
@@ -63,7 +65,8 @@ END $$;
 CREATE OR REPLACE TRIGGER bctl_check_good BEFORE UPDATE OF last_good, last_good_number, last_good_started, last_good_files, last_good_bytes ON shards FOR EACH ROW
     WHEN (NOT (pg_has_role('{name}_committer', 'USAGE') OR pg_has_role('{name}_admin', 'USAGE'))) EXECUTE FUNCTION bctl_check_good();
 
--- Versions of pages go by numbers: one that came again would take another snapshot's pages for its own. So nobody takes one back.
+-- Page versions are identified by snapshot numbers. A reused number would claim another snapshot's
+-- pages, so numbers never decrease.
 CREATE OR REPLACE FUNCTION bctl_keep_numbers() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE check_violation USING MESSAGE = format('numbers of snapshots of shard %s only grow', OLD.id);

@@ -12,8 +12,8 @@ import (
 
 var declared = regexp.MustCompile(`(?m)^INSERT INTO schema_versions \(version, oldest\) VALUES \((\d+), (\d+)\);$`)
 
-// Each migration says which binaries can work with what it leaves, never takes that back, and is undone with it; and
-// those of both dialects say the same.
+// Each migration declares its compatible binaries, of versions no older than its predecessor does,
+// and removes its row when it is undone. The migrations of both dialects agree.
 func TestEachMigrationSaysWhatWorksWithIt(t *testing.T) {
 	said := map[migrations.Dialect]map[int64]int64{}
 	for _, dialect := range []migrations.Dialect{migrations.Postgres, migrations.SQLite} {
@@ -29,7 +29,7 @@ func TestEachMigrationSaysWhatWorksWithIt(t *testing.T) {
 		before, last := int64(0), int64(0)
 		for _, name := range names {
 			version := number(t, name[:5])
-			if version <= last { // one dialect may leave out what only the other needs
+			if version <= last { // one dialect may omit a migration that only the other needs
 				t.Errorf("%s/%s is the migration after %d", dialect, name, last)
 			}
 			last = version

@@ -1,11 +1,11 @@
-// Package config reads bctl's settings: flags before environment before file.
+// Package config reads bctl's settings. Flags take precedence over the environment, and the
+// environment over the file.
 //
-// Every setting has a key ("store.region"), which is its place in the YAML
-// file, and an environment variable; some have a flag. The file is strict: a key that does
-// not exist, one that is there twice and a value of the wrong type are errors with file and line.
-// A secret can come from a file of its own: the setting of the same name with "_file".
-// Paths in the file are relative to its directory, all others to the working directory; "~/" is
-// the home directory.
+// Each setting has a key ("store.region"), which is its place in the YAML file, and an environment
+// variable; some have a flag. The file is strict: unknown keys, duplicate keys and values of the
+// wrong type are errors with file and line. A secret can be read from a separate file, which is
+// named by the setting of the same name with "_file". Paths in the file are relative to its
+// directory, all others to the working directory. "~/" is the home directory.
 package config
 
 import (
@@ -18,9 +18,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Config is all settings. The tags are the single place that says what each
-// is called: key (yaml), environment variable (env; without it, BCTL_ and the key in capitals),
-// flag, default and description. docs/configuration.md is made from them.
+// A Config is the set of all settings. Its tags are the single source for the key (yaml), the
+// environment variable (env; without it, BCTL_ and the key in capitals), the flag, the default and
+// the description of each setting. docs/configuration.md is generated from them.
 type Config struct {
 	Repo         string   `yaml:"repo" flag:"repo" doc:"Directory of a repository that is all on this machine: SQLite index, directory store, worker key, committer key, locks. index, store, worker_key and committer_key may replace its parts."`
 	WorkerKey    string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which readers need, and backups on one machine. Default in a repo: worker.key."`
@@ -38,7 +38,7 @@ type Config struct {
 	Trace  Trace  `yaml:"trace"`
 }
 
-// Index says where the index is.
+// Index is the location of the index.
 type Index struct {
 	URL            string `yaml:"url" env:"BCTL_INDEX" flag:"index" secret:"url" doc:"postgres://user@host/database?sslmode=verify-full, or sqlite:/path/of/index.db."`
 	Password       string `yaml:"password" secret:"yes" doc:"Postgres password, where the URL has none."`
@@ -49,7 +49,7 @@ type Index struct {
 	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process, a committer has one more; 0: 8, or pool_max_conns of the URL."`
 }
 
-// Store says where packs are.
+// Store is the location of packs.
 type Store struct {
 	URL              string        `yaml:"url" env:"BCTL_STORE" flag:"store" doc:"s3://bucket/prefix, or a directory."`
 	Endpoint         string        `yaml:"endpoint" doc:"URL of the S3 server, https://host:port. Default: Amazon's."`
@@ -69,8 +69,7 @@ type Store struct {
 	Retry            time.Duration `yaml:"retry" default:"10m" doc:"How long to try again while the store does not answer."`
 }
 
-// NATS says where the message system of a fleet is; without a URL bctl works
-// on this machine alone.
+// NATS is the message system of a fleet. Without a URL, bctl works on this machine alone.
 type NATS struct {
 	URL             string `yaml:"url" env:"BCTL_NATS" flag:"nats" secret:"url" doc:"nats://host:4222, or several with commas. Without it everything runs in this process."`
 	CredentialsFile string `yaml:"credentials_file" doc:"NATS credentials (JWT and seed)."`
@@ -84,7 +83,7 @@ type NATS struct {
 	Replicas        int    `yaml:"replicas" default:"1" doc:"Copies of each stream: 1, 3 or 5."`
 }
 
-// Worker tunes the services; 0 is a default that is meant to be right.
+// Worker tunes the services. 0 is a default that suits most installations.
 type Worker struct {
 	Name        string        `yaml:"name" doc:"What this worker is called in progress and logs. Default: host name and process id."`
 	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
@@ -106,13 +105,13 @@ type Worker struct {
 	MaxPerFiler int           `yaml:"max_running_per_filer" default:"0" doc:"Committer: the same of one filer; 0: 4."`
 }
 
-// Log says what is logged, and how.
+// Log is the level and format of logs.
 type Log struct {
 	Level  string `yaml:"level" flag:"log-level" default:"info" doc:"Least level that is logged: debug, info, warn or error."`
 	Format string `yaml:"format" flag:"log-format" default:"auto" doc:"text, json, or auto: text on a terminal, and of commands on one machine without --json; json elsewhere."`
 }
 
-// HTTP says where a service can be watched.
+// HTTP is the listener for monitoring a service.
 type HTTP struct {
 	Listen       string   `yaml:"listen" doc:"Services: address (host:port) of /metrics, /healthz and /readyz. Without TLS it should be one that only those who watch can reach. Without it there is no listener, and nothing is measured."`
 	CertFile     string   `yaml:"cert_file" doc:"Certificate of the listener, PEM: with it all is served over TLS only."`
@@ -122,7 +121,7 @@ type HTTP struct {
 	Pprof        bool     `yaml:"pprof" default:"false" doc:"Services: serve /debug/pprof there, too. Whoever reaches it can read this process's memory."`
 }
 
-// Trace says where traces go.
+// Trace is the destination of traces.
 type Trace struct {
 	URL      string `yaml:"url" doc:"Services: OpenTelemetry collector that speaks OTLP over HTTP, http://host:4318; its spans have paths of directories. Without it there are no traces."`
 	CAFile   string `yaml:"ca_file" doc:"PEM file of the certificate authorities to trust, of a collector with https."`
@@ -131,16 +130,16 @@ type Trace struct {
 	Percent  int    `yaml:"percent" default:"100" doc:"Committer: how many of a hundred snapshots are traced."`
 }
 
-// Sources are where settings come from, strongest first.
+// Sources are the sources of settings, in order of precedence.
 type Sources struct {
-	Flags map[string]string                 // by key; those that were given
+	Flags map[string]string                 // the given flags, by key
 	Env   func(string) (string, bool)       // os.LookupEnv
 	File  string                            // YAML; "": none
-	Read  func(path string) ([]byte, error) // os.ReadFile where nil
+	Read  func(path string) ([]byte, error) // nil: os.ReadFile
 }
 
-// Load reads the settings. Errors wrap backup.ErrInvalid and say where the
-// wrong setting is; a file that cannot be read is an error, too.
+// Load reads the settings. Errors wrap backup.ErrInvalid and name the source of the wrong setting.
+// A file that cannot be read is also an error.
 func Load(from Sources) (*Config, error) {
 	if from.Read == nil {
 		from.Read = os.ReadFile
@@ -179,7 +178,7 @@ func Load(from Sources) (*Config, error) {
 	return c, err
 }
 
-// complete reads secrets from their files and fills in what a repo decides.
+// complete reads secrets from their files, and sets the settings that follow from a repo.
 func (c *Config) complete(read func(string) ([]byte, error)) error {
 	secrets := []struct {
 		key   string
@@ -223,7 +222,7 @@ func (c *Config) complete(read func(string) ([]byte, error)) error {
 // Fleet reports whether bctl works with services over NATS.
 func (c *Config) Fleet() bool { return c.NATS.URL != "" }
 
-// IndexPath returns the path of a SQLite index; ok is false where the index is Postgres.
+// IndexPath returns the path of a SQLite index. ok is false if the index is Postgres.
 func (c *Config) IndexPath() (path string, ok bool) {
 	if strings.HasPrefix(c.Index.URL, "postgres://") || strings.HasPrefix(c.Index.URL, "postgresql://") {
 		return "", false
@@ -231,7 +230,7 @@ func (c *Config) IndexPath() (path string, ok bool) {
 	return strings.TrimPrefix(c.Index.URL, "sqlite:"), true
 }
 
-// StorePath returns the path of a directory store; ok is false where the store is S3.
+// StorePath returns the path of a directory store. ok is false if the store is S3.
 func (c *Config) StorePath() (path string, ok bool) {
 	if strings.HasPrefix(c.Store.URL, "s3://") {
 		return "", false
@@ -239,8 +238,8 @@ func (c *Config) StorePath() (path string, ok bool) {
 	return strings.TrimPrefix(c.Store.URL, "file://"), true
 }
 
-// LockDir is where the locks are that keep two processes on this machine from
-// backing the same shard up.
+// LockDir returns the directory of the locks that keep two processes on this machine from backing
+// up the same shard.
 func (c *Config) LockDir() (string, error) {
 	if c.Repo != "" {
 		return filepath.Join(c.Repo, "locks"), nil

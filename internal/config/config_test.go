@@ -104,7 +104,7 @@ func TestRepoNamesItsParts(t *testing.T) {
 	}
 }
 
-// The table in the documentation is the one that the tags of Config make.
+// The table in the documentation is the one generated from the tags of Config.
 func TestDocumentationAgrees(t *testing.T) {
 	for _, s := range Settings() {
 		if s.Doc == "" {

@@ -8,15 +8,16 @@ import (
 	"strings"
 )
 
-// A MisplacedError says that a setting has a value that belongs to another one, and to which.
+// A MisplacedError reports a setting whose value belongs to another setting, and names that one.
 type MisplacedError struct{ text string }
 
 func (e *MisplacedError) Error() string { return e.text }
 
-// scheme is what a URL begins with. A path that begins with "/" or "." has none.
+// scheme matches the beginning of a URL. A path that begins with "/" or "." has none.
 var scheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):`)
 
-// A place is a setting that names a directory or a file of this machine, where it is no URL of these kinds.
+// A place is a setting that names a directory or file on this machine, unless it is a URL of one of
+// these kinds.
 type place struct {
 	kinds []string
 	what  string
@@ -28,11 +29,11 @@ var places = map[string]place{
 	"store.url": {[]string{"s3://", "file://"}, "a store"},
 }
 
-// local reports whether what follows a URL of this kind is a path.
+// local reports whether the rest of a URL of this kind is a path.
 func (place) local(kind string) bool { return kind == "sqlite:" || kind == "file://" }
 
-// checkPlace fails where a place is a URL of another kind: a directory of that name would be
-// made. It does not repeat the URL, which may hold a password.
+// checkPlace fails if a place is a URL of another kind: otherwise a directory of that name would be
+// created. The error does not contain the URL, which may have a password.
 func checkPlace(key, text string) error {
 	place, is := places[key]
 	found := scheme.FindStringSubmatch(text)
@@ -55,8 +56,8 @@ func checkPlace(key, text string) error {
 	return &MisplacedError{fmt.Sprintf("a URL of this kind (%s:…) is not %s: %s", found[1], place.what, meant)}
 }
 
-// path splits the value of a setting that names a file or a directory of this machine into what is before the path, and the
-// path. ok is false where the value, or the setting, names none.
+// path splits the value of a setting that names a file or directory on this machine into the prefix
+// before the path, and the path. ok is false if the value or the setting does not name one.
 func (s *Setting) path(text string) (prefix, path string, ok bool) {
 	place, isPlace := places[s.Key]
 	switch {
@@ -79,8 +80,8 @@ func (s *Setting) path(text string) (prefix, path string, ok bool) {
 	return "", text, true
 }
 
-// locate makes a path that begins with "~/" begin with the home directory, and one that is relative begin
-// with dir; "" is the working directory. What is no path stays as it is.
+// locate expands "~/" to the home directory, and joins a relative path to dir; "" is the working
+// directory. A value that is not a path is returned unchanged.
 func (s *Setting) locate(text, dir string, env func(string) (string, bool)) (string, error) {
 	prefix, path, ok := s.path(text)
 	if !ok {
@@ -90,14 +91,14 @@ func (s *Setting) locate(text, dir string, env func(string) (string, bool)) (str
 	if err != nil {
 		return "", err
 	}
-	if dir != "" && !filepath.IsAbs(path) && scheme.FindString(path) == "" { // checkPlace tells of those that have one
+	if dir != "" && !filepath.IsAbs(path) && scheme.FindString(path) == "" { // checkPlace reports paths with a scheme
 		path = filepath.Join(dir, path)
 	}
 	return prefix + path, nil
 }
 
-// ExpandHome makes a path that begins with "~/" begin with the home directory. Who writes it into a file, or into
-// the environment of a service, has no shell that does.
+// ExpandHome expands a leading "~/" to the home directory. No shell does that for a path in a file
+// or in the environment of a service.
 func ExpandHome(path string, env func(string) (string, bool)) (string, error) {
 	if !strings.HasPrefix(path, "~") {
 		return path, nil

@@ -9,10 +9,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// pathSettings are all settings whose value is a path of this machine, or may be.
+// pathSettings returns all settings whose value is, or may be, a path on this machine.
 func pathSettings(t *testing.T) []Setting {
 	t.Helper()
-	other := map[string]bool{ // strings that are none
+	other := map[string]bool{ // strings that are not paths
 		"codec": true, "index.password": true, "store.endpoint": true, "store.region": true, "store.access_key": true, "store.secret_key": true,
 		"store.session_token": true, "store.profile": true, "store.addressing": true, "nats.url": true, "nats.user": true, "nats.password": true,
 		"nats.inbox_prefix": true, "worker.name": true, "worker.site": true, "log.level": true, "log.format": true, "http.listen": true, "trace.url": true,
@@ -30,8 +30,9 @@ func pathSettings(t *testing.T) []Setting {
 	return found
 }
 
-// A path in the file is relative to the file's directory, so that a directory of both works wherever it is; what
-// is typed is relative to where it is typed. "~/" is the home directory everywhere.
+// A path in the file is relative to the file's directory, so that a directory that contains both
+// can be moved. A path in a flag or the environment is relative to the working directory. "~/" is
+// the home directory everywhere.
 func TestPaths(t *testing.T) {
 	for _, s := range pathSettings(t) {
 		prefixes := []string{""}
@@ -64,7 +65,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// loadOne reads one setting: from a file in /srv/bctl, from the environment, and from a flag if it has one.
+// loadOne reads one setting: from a file in /srv/bctl, from the environment, and from its flag if
+// it has one.
 func loadOne(s Setting, value, home string) (values []string, errs []error) {
 	read := func(path string) ([]byte, error) {
 		if path != "/srv/bctl/bctl.yaml" {
@@ -139,8 +141,8 @@ func wantsError(t *testing.T, s Setting, value, text, home string) {
 	}
 }
 
-// A URL of another kind is no place, wherever it is set: the error says which setting it belongs
-// to, and does not show its password.
+// A URL of another kind is not a place, from any source: the error names the setting to which it
+// belongs, and does not contain its password.
 func TestURLsOfAnotherKind(t *testing.T) {
 	for _, test := range []struct{ key, value, meant string }{
 		{"repo", "s3://bucket/prefix", "--store s3://…, with --index"},

@@ -16,13 +16,13 @@ import (
 
 // A Setting describes one setting.
 type Setting struct {
-	Key     string // "store.region": its place in the file
+	Key     string // such as "store.region": its place in the file
 	Env     string
-	Flag    string // "" where there is none
+	Flag    string // "": none
 	Type    string // string, number, duration, boolean, list
 	Default string
 	Doc     string
-	Secret  bool // never to be shown
+	Secret  bool // never shown
 
 	value reflect.Value
 }
@@ -68,7 +68,7 @@ func typeName(v reflect.Value) string {
 	return "string"
 }
 
-// set gives the setting a value as it is written in the environment.
+// set parses a value as it is written in the environment.
 func (s *Setting) set(text string) error {
 	if err := checkPlace(s.Key, text); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (s *Setting) setHere(text string, env func(string) (string, bool)) error {
 	return s.set(text)
 }
 
-// applyYAML sets what the file says. Errors name file and line.
+// applyYAML applies the settings in the file. Errors name file and line.
 func applyYAML(file string, data []byte, settings []Setting, env func(string) (string, bool)) error {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {

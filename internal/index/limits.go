@@ -1,7 +1,7 @@
 package index
 
-// The most that one thing in a message may come to. What is above is refused
-// with backup.ErrInvalid.
+// Upper limits for the content of one message. A message that exceeds one is refused with
+// backup.ErrInvalid.
 const (
 	MaxListingBytes = 4 << 20  // an encoded page
 	MaxParts        = 4096     // parts of a SliceWalked

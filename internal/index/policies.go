@@ -8,66 +8,71 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// ErrNotDue: a shard's plan is not that one any more. Nothing was changed.
+// ErrNotDue reports that the given plan is no longer the shard's plan. Nothing was changed.
 var ErrNotDue = errors.New("not due any more")
 
-// Policies is what operators do with policies.
+// Policies is the part of Catalog that manages policies.
 type Policies interface {
-	// SetPolicy makes the policy of that name, or replaces its settings, and returns it with its ID and the next Revision.
-	// backup.ErrInvalid where a setting is wrong.
+	// SetPolicy creates the policy of that name, or replaces its settings, and returns it with its
+	// ID and the next Revision. It fails with backup.ErrInvalid if a setting is wrong.
 	SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, error)
-	// RemovePolicy removes it: its shards are not due any more, unless another policy takes them. Snapshots
-	// stay. backup.ErrNotFound where there is none of that name.
+	// RemovePolicy removes a policy. Its shards are no longer due, unless another policy applies to
+	// them. Snapshots remain. RemovePolicy fails with backup.ErrNotFound if there is no policy of
+	// that name.
 	RemovePolicy(ctx context.Context, name string) error
 	// ListPolicies returns all policies, by name.
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
 }
 
-// A Binding is the policy of a filer's shards; the zero Binding: none.
+// A Binding is the policy of a filer's shards. The zero Binding is no policy.
 type Binding struct {
 	Policy   backup.PolicyID
 	Revision int64
 }
 
-// A Plan says when a shard is due by its policy, and until when it wants a good snapshot.
-// A zero Due: it has to be planned.
+// A Plan is the time at which a shard is due by its policy, and the deadline for a good snapshot of
+// it. A zero Due means that the shard has to be planned.
 type Plan struct {
 	Shard backup.ShardID
 	Filer backup.FilerID
 	Binding
 	Due, Deadline time.Time
-	// Good is the last good snapshot that the plan was made from: when it is not that any more, the plan is old.
+	// Good is the last good snapshot that the plan was made from. If the shard has another one now,
+	// the plan is outdated.
 	Good backup.SnapshotNumber
 }
 
-// An Unplanned is a shard that has to be planned, and what from. Its Deadline is that of the plan before, if
-// the last snapshot has failed since.
+// An Unplanned is a shard that has to be planned, with the input for its plan. Its Deadline is that
+// of the previous plan if the last snapshot has failed since.
 type Unplanned struct {
 	Plan
-	LastGood time.Time // begin of the last good snapshot; zero: none
-	Failed   bool      // the newest snapshot has failed
+	LastGood time.Time // start of the last good snapshot; zero: none
+	Failed   bool      // the newest snapshot failed
 }
 
-// Scheduling is what the scheduler does, who is the leader of a role: what it writes fails with ErrNotLeading
-// where the term has ended. A shard's plan is dropped, which makes it Unplanned, when its binding changes and
-// when a snapshot of it ends, whoever began that.
+// Scheduling is what the scheduler does. The scheduler leads a role: its writes fail with
+// ErrNotLeading if the term has ended. A shard's plan is dropped, which makes the shard Unplanned,
+// when its binding changes and when any snapshot of it ends.
 type Scheduling interface {
-	// FilersToSchedule returns all filers that are not retired, with their labels and sites; other fields are not set.
+	// FilersToSchedule returns all filers that are not retired, with their labels and sites. Other
+	// fields are not set.
 	FilersToSchedule(ctx context.Context) ([]backup.Filer, error)
-	// Bind gives the shards of filers their policies; filers that are not named keep theirs. It returns how many
-	// shards have another policy, or another revision of it, than before.
+	// Bind binds the shards of filers to policies; filers that are not in bound keep theirs. It
+	// returns the number of shards whose policy or policy revision changed.
 	Bind(ctx context.Context, t Term, bound map[backup.FilerID]Binding) (int, error)
-	// Unplanned returns shards of these policies that have to be planned, by id: those after one, no more than limit.
+	// Unplanned returns at most limit shards of these policies that have to be planned, by id,
+	// beginning after the shard after.
 	Unplanned(ctx context.Context, policies []backup.PolicyID, after backup.ShardID, limit int) ([]Unplanned, error)
-	// Unplan drops the plans of the shards of each policy that are due after a time: no clock that is right has made them.
-	// It returns how many.
+	// Unplan drops the plans of the shards of each policy that are due later than the given time,
+	// which no correct clock can have made. It returns their number.
 	Unplan(ctx context.Context, t Term, after map[backup.PolicyID]time.Time) (int, error)
-	// PlanShards stores plans; those that are old by now, or made already, are passed over.
+	// PlanShards stores plans. It skips plans that are outdated by now, and shards that have been
+	// planned already.
 	PlanShards(ctx context.Context, t Term, plans []Plan) error
-	// DueShards returns the shards of these policies that are due at now, are not retired, and of which no snapshot runs;
-	// and how many snapshots run, by filer.
+	// DueShards returns the shards of these policies that are due at now, are not retired and have
+	// no running snapshot. It also returns the number of running snapshots by filer.
 	DueShards(ctx context.Context, now time.Time, policies []backup.PolicyID) (due []Plan, running map[backup.FilerID]int, err error)
-	// BeginDue is BeginSnapshot of a shard that is due. It fails with ErrNotDue where p is not the shard's plan any more, and with
-	// backup.ErrRunning where a snapshot runs.
+	// BeginDue is BeginSnapshot for a shard that is due. It fails with ErrNotDue if p is no longer
+	// the shard's plan, and with backup.ErrRunning if a snapshot runs.
 	BeginDue(ctx context.Context, t Term, p Plan, now time.Time) (backup.Snapshot, error)
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// For returns the policy of a filer with these labels: of those whose labels it has all of, the
-// one with the most, and of several the first by name. ok is false where there is none.
+// For returns the policy of a filer with these labels. A policy applies if the filer has all of its
+// labels. Of several, the one with the most labels is chosen, and of those the first by name. ok is
+// false if none applies.
 func For(labels map[string]string, policies []backup.Policy) (p backup.Policy, ok bool) {
 	best := -1
 	for i := range policies {
@@ -34,26 +35,26 @@ func hasAll(labels, want map[string]string) bool {
 	return true
 }
 
-// RetryAfter is after how long a shard is due again whose snapshot has failed.
+// RetryAfter is the time after which a shard whose snapshot has failed is due again.
 const RetryAfter = 15 * time.Minute
 
-// Ahead is how far in the future a time may lie before it is taken for one that a clock has written which was
-// ahead then. The clock of a database may go back by less when another server takes over.
+// Ahead is how far in the future a recorded time may be before it counts as written by a clock that
+// was ahead. The clock of a database may go back by less than that when another server takes over.
 const Ahead = time.Minute
 
-// InFuture reports whether something that has happened lies in the future: then nobody knows when it was.
+// InFuture reports whether a recorded event is in the future, which means that its time is unknown.
 func InFuture(happened, now time.Time) bool { return happened.After(now.Add(Ahead)) }
 
-// A Past is what a plan is made from.
+// A Past is the input for a plan.
 type Past struct {
-	Good     time.Time // begin of the last good snapshot; zero: there is none
+	Good     time.Time // start of the last good snapshot; zero: there is none
 	Failed   bool      // the newest snapshot has failed since
-	Deadline time.Time // of the plan before, which a failure does not move; zero: there was none
+	Deadline time.Time // of the previous plan, which a failure does not change; zero: there was none
 }
 
-// Plan returns when a shard is due, which may be in the past, and its deadline. One that was
-// never backed up is due at once, and one that has failed not before RetryAfter. A shard whose last
-// good snapshot lies in the future is due at once as well.
+// Plan returns when a shard is due, which may be in the past, and its deadline. A shard that was
+// never backed up is due at once. A shard whose newest snapshot has failed is due no earlier than
+// RetryAfter from now. A shard whose last good snapshot is in the future counts as never backed up.
 func (s *Schedule) Plan(shard backup.ShardID, past Past, now time.Time) (due, deadline time.Time) {
 	if InFuture(past.Good, now) {
 		past.Good = time.Time{}
@@ -64,7 +65,7 @@ func (s *Schedule) Plan(shard backup.ShardID, past Past, now time.Time) (due, de
 	}
 	deadline = s.Deadline(shard, due, past.Good)
 	if past.Failed {
-		if !past.Deadline.IsZero() && past.Deadline.Before(deadline) { // a clock that was ahead may have made a later one
+		if !past.Deadline.IsZero() && past.Deadline.Before(deadline) { // the new one may be later because of a clock that was ahead
 			deadline = past.Deadline
 		}
 		if again := now.Add(RetryAfter); again.After(due) {
@@ -74,8 +75,8 @@ func (s *Schedule) Plan(shard backup.ShardID, past Past, now time.Time) (due, de
 	return due, deadline
 }
 
-// Latest returns a bound: no shard is due later by a plan that was made by now. A plan
-// beyond it was made by a clock that was ahead. Zero: there is no bound.
+// Latest returns an upper bound for the due times of all plans made until now. A plan beyond it was
+// made by a clock that was ahead. The zero Time is no bound.
 func (s *Schedule) Latest(now time.Time) time.Time {
 	last := *s
 	last.jitter = 0

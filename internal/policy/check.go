@@ -7,11 +7,12 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// minEvery is the least time between two occurrences of "@every": cron's grain.
+// minEvery is the minimum time between two occurrences: the resolution of a cron expression.
 const minEvery = time.Minute
 
-// Check is Parse for a policy that an operator makes or changes: it also refuses what can be followed and makes no sense.
-// (Parse does not: a policy that an earlier version has accepted is still followed.) notes say what may not be meant.
+// Check is Parse for a policy that an operator creates or changes. It also refuses policies that
+// could be followed but make no sense. Parse does not, so that a policy that an earlier version
+// accepted is still followed. notes are warnings about settings that are probably not intended.
 func Check(p backup.Policy) (notes []string, err error) {
 	s, err := Parse(p)
 	if err != nil {
@@ -32,8 +33,8 @@ func Check(p backup.Policy) (notes []string, err error) {
 	return notes, nil
 }
 
-// intervals returns the shortest and the longest time between two occurrences that follow one another: of the first
-// few thousand, or of some years where they are rare.
+// intervals returns the shortest and the longest time between two successive occurrences: of the
+// first few thousand or, if they are rare, of some years.
 func (s *Schedule) intervals() (shortest, longest time.Duration) {
 	const most, least, days = 5000, 3, 800
 	at := s.Next(0, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -9,7 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What would be followed, and is not what anybody wants, is refused when the policy is made.
+// Policies that could be followed, but cannot be intended, are refused when they are created.
 func TestCheck(t *testing.T) {
 	const hour = time.Hour
 	for _, test := range []struct {

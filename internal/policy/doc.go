@@ -1,24 +1,24 @@
-// Package policy computes when shards are due, whether they may be begun, and
-// which come first. It is pure: times in, times out; the committer's scheduler
-// asks it, and writes what follows into the index.
+// Package policy computes when shards are due, whether their snapshots may begin, and which come
+// first. It is pure: it takes times and returns times. The committer's scheduler calls it, and
+// writes the results to the index.
 //
 // # When a shard is due
 //
-// A policy's cron expression has occurrences, in the policy's time zone. A
-// shard is due at each occurrence plus its own share of the jitter, which is a
-// hash of its id: the same every time, so that a daily backup stays daily. What was
-// missed, because nobody scheduled or nothing was free, is due once, however often it was missed.
+// A policy's cron expression has occurrences, in the policy's time zone. A shard is due at each
+// occurrence plus its own share of the jitter, which is a hash of its id. The share is always the
+// same, so that a daily backup stays daily. Missed occurrences, because no scheduler ran or nothing
+// was free, make the shard due once, however many were missed.
 //
-// A snapshot is begun only inside one of the policy's windows; one that runs
-// when the window ends goes on.
+// A snapshot begins only in one of the policy's windows. A snapshot that is running when the window
+// ends continues.
 //
-// A shard that was never backed up is due at once. One whose snapshot has failed is
-// due again after RetryAfter; its deadline stays.
+// A shard that was never backed up is due at once. A shard whose snapshot has failed is due again
+// after RetryAfter; its deadline stays.
 //
 // # Which comes first
 //
-// The one whose deadline is nearest (earliest deadline first, Liu and Layland
-// 1973: where any order meets all deadlines, this one does). The deadline is the time
-// of the last good snapshot plus the policy's recovery point; where the policy has none, the
-// time at which the shard is due again.
+// The shard with the earliest deadline comes first (earliest deadline first, Liu and Layland 1973:
+// if any order meets all deadlines, this one does). The deadline is the time of the last good
+// snapshot plus the policy's recovery point. If the policy has no recovery point, it is the time at
+// which the shard is due again.
 package policy

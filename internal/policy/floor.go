@@ -7,17 +7,17 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// The governor lets a filer that answers slowly do less than its limits, and never less than its floor.
+// The governor lets a slow filer do less than its limits, but never less than its floor.
 const (
-	// defaultFloor is the part of a limit that the floor is where nobody has said anything else, as one of so many.
+	// defaultFloor is the divisor of a limit that yields the floor if none is set.
 	defaultFloor = 8
 	// NearDeadline is how long before the first deadline of a filer's shards its floor is raised.
 	NearDeadline = time.Hour
-	// By nearFactor near the deadline, and by lateFactor once it has passed.
+	// The floor is multiplied by nearFactor near the deadline, and by lateFactor after it.
 	nearFactor, lateFactor = 2, 4
 )
 
-// CheckFloor refuses a floor that is no percentage.
+// CheckFloor refuses a floor that is not a percentage.
 func CheckFloor(percent int) error {
 	if percent < 0 || percent > 100 {
 		return fmt.Errorf("floor of %d%% is not between 0 and 100: %w", percent, backup.ErrInvalid)
@@ -25,15 +25,15 @@ func CheckFloor(percent int) error {
 	return nil
 }
 
-// A Floor is the part of a filer's limits that the governor leaves to it in any case.
+// A Floor is the part of a filer's limits that the governor always leaves to it.
 type Floor struct {
 	percent int // 0: an eighth
 	factor  int // 0: 1
 }
 
-// FloorOf returns the floor of a filer now: its own, or that of its policy, or an eighth. It is higher where the first deadline of the filer's
-// shards is near, and higher still where that has passed: then a backup counts for more than that the filer is fast. Deadline is zero where
-// there is none.
+// FloorOf returns the current floor of a filer: its own, or that of its policy, or an eighth. It is
+// higher near the first deadline of the filer's shards, and higher still after it, because then the
+// backup is more important than the filer's speed. deadline is zero if there is none.
 func FloorOf(f *backup.Filer, policies []backup.Policy, deadline, now time.Time) Floor {
 	floor := Floor{percent: f.Limits.Floor}
 	if floor.percent == 0 {
@@ -51,7 +51,7 @@ func FloorOf(f *backup.Filer, policies []backup.Policy, deadline, now time.Time)
 	return floor
 }
 
-// Of returns how much of a limit the floor is: at least 1, and at most the limit.
+// Of returns the floor for a limit: at least 1, and at most the limit.
 func (f Floor) Of(limit int) int {
 	factor := max(f.factor, 1)
 	floor := (limit*factor + defaultFloor - 1) / defaultFloor

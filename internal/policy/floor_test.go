@@ -7,7 +7,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A filer's own floor comes before that of its policy, and that before the default; near and past the first deadline it is higher.
+// A filer's own floor takes precedence over that of its policy, and that over the default. The
+// floor is higher near the first deadline and after it.
 func TestFloor(t *testing.T) {
 	now := time.Now()
 	policies := []backup.Policy{{Name: "gold", Labels: map[string]string{"tier": "gold"}, Floor: 40}, {Name: "none"}}

@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Candidate is a shard that is due and may be begun.
+// A Candidate is a shard that is due and whose snapshot may begin.
 type Candidate struct {
 	Shard    backup.ShardID
 	Filer    backup.FilerID
@@ -17,23 +17,22 @@ type Candidate struct {
 	Deadline time.Time
 }
 
-// Limits bound the snapshots that run at a time; 0: no limit.
+// Limits bound the snapshots that run at a time; 0 is no limit.
 //
-// Running is per site, because a site does not need the places of another: its
-// filers are backed up by its own workers. A site whose workers die keeps its
-// places, whether its snapshots were taken by then or not, and the other sites
-// do not notice.
+// Running is a limit per site, because sites do not compete for places: the filers of a site are
+// backed up by the site's own workers. If the workers of a site die, its snapshots keep their
+// places of that site, begun or not, and other sites are not affected.
 type Limits struct{ Running, RunningPerFiler int }
 
-// Running is how many snapshots of a filer run already.
+// Running is the number of running snapshots of a filer.
 type Running struct {
 	Filer     backup.FilerID
 	Site      string
 	Snapshots int
 }
 
-// Pick returns the candidates to begin now, those with the nearest deadlines
-// first, within the limits. It sorts candidates.
+// Pick returns the candidates to begin now, earliest deadlines first, within the limits. It sorts
+// candidates.
 func Pick(candidates []Candidate, running []Running, l Limits) []Candidate {
 	slices.SortFunc(candidates, func(a, b Candidate) int {
 		return cmp.Or(a.Deadline.Compare(b.Deadline), a.Due.Compare(b.Due), cmp.Compare(a.Shard, b.Shard))

@@ -37,7 +37,7 @@ func TestNext(t *testing.T) {
 		// 02:30 does not exist on that day.
 		{"when clocks go forward", "30 2 * * *", "Europe/Berlin", "2026-03-29T00:00:00Z", "2026-03-29T01:30:00Z"},
 		{"the day after", "30 2 * * *", "Europe/Berlin", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"},
-		// 02:30 comes twice: once is enough.
+		// 02:30 occurs twice, and is used once.
 		{"on the day when clocks go back", "30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T01:30:00Z"},
 		{"each hour, also when clocks go back", "0 * * * *", "Europe/Berlin", "2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z"},
 		{"when clocks go back", "30 2 * * *", "Europe/Berlin", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"},
@@ -92,7 +92,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Whatever the policy, due times only go forward, and jitter keeps a shard's distance.
+// For any policy, due times only increase, and jitter preserves a shard's intervals.
 func TestNextGoesForward(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := backup.Policy{
@@ -139,16 +139,17 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// The window opens at the first minute at which Allowed says so, also on days on which the clocks change.
+// The window opens at the first minute for which Allowed is true, also on days on which the clocks
+// change.
 func TestOpens(t *testing.T) {
 	for _, test := range []struct{ zone, window, at, want string }{
 		{"", "20:00-22:00", "2026-11-22T16:00:10Z", "2026-11-22T20:00:00Z"},
 		{"", "20:00-22:00", "2026-11-22T21:00:10Z", "2026-11-22T21:00:10Z"}, // it is open
 		{"", "20:00-22:00", "2026-11-22T22:00:00Z", "2026-11-23T20:00:00Z"},
 		{"Europe/Berlin", "mon-fri 20:00-06:00", "2026-11-21T12:00:00Z", "2026-11-23T19:00:00Z"},
-		{"Europe/Berlin", "sun 02:15-02:45", "2026-10-24T12:00:00Z", "2026-10-25T00:15:00Z"}, // the hour comes twice
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-10-24T12:00:00Z", "2026-10-25T00:15:00Z"}, // the hour occurs twice
 		{"Europe/Berlin", "sun 02:15-02:45", "2026-10-25T00:50:00Z", "2026-10-25T01:15:00Z"},
-		{"Europe/Berlin", "sun 02:15-02:45", "2026-03-28T12:00:00Z", "2026-04-05T00:15:00Z"}, // it is left out
+		{"Europe/Berlin", "sun 02:15-02:45", "2026-03-28T12:00:00Z", "2026-04-05T00:15:00Z"}, // the hour is skipped
 	} {
 		s := parse(t, backup.Policy{Schedule: "@daily", TimeZone: test.zone, Windows: []string{test.window}})
 		if got := s.Opens(at(t, test.at)); !got.Equal(at(t, test.want)) {
@@ -210,7 +211,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// No plan is later than Latest says, whatever the past was.
+// No plan is later than Latest, for any past.
 func TestLatest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, err := Parse(backup.Policy{
@@ -254,7 +255,7 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// A site has its own places: one that is full keeps no other waiting.
+// A site has its own places: a full site does not make another wait.
 func TestPickPerSite(t *testing.T) {
 	now := at(t, "2026-01-10T02:00:00Z")
 	candidate := func(shard backup.ShardID, site string) Candidate {

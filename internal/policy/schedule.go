@@ -6,20 +6,20 @@ import (
 	"hash/fnv"
 	"strings"
 	"time"
-	_ "time/tzdata" // a container may have none, and all machines must agree
+	_ "time/tzdata" // a container may lack the zone data, and all machines must agree
 
 	"github.com/robfig/cron/v3"
 
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// maxJitter bounds a policy's jitter, and its recovery point is bounded by maxRecoveryPoint.
+// maxJitter bounds a policy's jitter, and maxRecoveryPoint bounds its recovery point.
 const (
 	maxJitter        = 7 * 24 * time.Hour
 	maxRecoveryPoint = 366 * 24 * time.Hour
 )
 
-// A Schedule is the times of one policy. Its methods may be called concurrently.
+// A Schedule computes the times of one policy. Its methods may be called concurrently.
 type Schedule struct {
 	cron          cron.Schedule
 	zone          *time.Location
@@ -63,11 +63,12 @@ func Parse(p backup.Policy) (*Schedule, error) {
 	return s, nil
 }
 
-// Next returns when a shard is due for the first time after a time; the zero
-// Time where it never is.
+// Next returns the first time after after at which a shard is due, or the zero Time if there is
+// none.
 func (s *Schedule) Next(shard backup.ShardID, after time.Time) time.Time {
 	share := s.share(shard)
-	// Seconds are cron's grain, and @every counts from the time that it is given: from a fixed one here, or it would drift.
+	// @every has a resolution of seconds, and counts from the time that it is given. Here it counts
+	// from a fixed time, because it would drift otherwise.
 	if every, ok := s.cron.(cron.ConstantDelaySchedule); ok {
 		return nextMultiple(every.Delay, after.Add(-share)).Add(share)
 	}
@@ -78,9 +79,9 @@ func (s *Schedule) Next(shard backup.ShardID, after time.Time) time.Time {
 	return next.Add(share).UTC()
 }
 
-// occurrence returns the first occurrence after a time. At an hour of the day
-// there is one a day, on the days on which the clocks change as well: what falls
-// into the hour that is left out comes an hour later, what falls into the one that comes twice comes once.
+// occurrence returns the first occurrence after a time. A schedule with fixed hours has as many
+// occurrences on days on which the clocks change: one in the skipped hour comes an hour later, one
+// in the repeated hour comes once.
 func (s *Schedule) occurrence(after time.Time) time.Time {
 	if spec, ok := s.cron.(*cron.SpecSchedule); !ok || spec.Hour&everyHour != 0 {
 		return s.cron.Next(after.In(s.zone))
@@ -103,7 +104,7 @@ func nextMultiple(d time.Duration, after time.Time) time.Time {
 	return after.UTC().Truncate(d).Add(d)
 }
 
-// share is the shard's part of the jitter.
+// share returns the shard's part of the jitter.
 func (s *Schedule) share(shard backup.ShardID) time.Duration {
 	if s.jitter < time.Second {
 		return 0
@@ -113,7 +114,7 @@ func (s *Schedule) share(shard backup.ShardID) time.Duration {
 	return time.Duration(h.Sum64()%uint64(s.jitter/time.Second)) * time.Second
 }
 
-// Allowed reports whether a snapshot may be begun at t.
+// Allowed reports whether a snapshot may begin at t.
 func (s *Schedule) Allowed(t time.Time) bool {
 	if len(s.windows) == 0 {
 		return true
@@ -127,11 +128,13 @@ func (s *Schedule) Allowed(t time.Time) bool {
 	return false
 }
 
-// searchOpen is how far Opens looks: each window comes every week, unless the clocks leave its hour out.
+// searchOpen bounds the search of Opens: each window occurs every week, unless the clocks skip its
+// hour.
 const searchOpen = 15 * 24 * time.Hour
 
-// Opens returns the first time from t on, to the minute, at which a snapshot may be begun. It goes from minute to
-// minute, so that days on which the clocks change are as Allowed says.
+// Opens returns the first time from t on, to the minute, at which a snapshot may begin, or the zero
+// Time if it finds none. It tries each minute, so that it agrees with Allowed on days on which the
+// clocks change.
 func (s *Schedule) Opens(t time.Time) time.Time {
 	if s.Allowed(t) {
 		return t
@@ -142,11 +145,12 @@ func (s *Schedule) Opens(t time.Time) time.Time {
 			return t.UTC()
 		}
 	}
-	return time.Time{} // its only minutes are in an hour that the clocks leave out
+	return time.Time{} // all minutes of its windows are in a skipped hour
 }
 
-// Deadline returns until when a shard that is due wants a good snapshot. good is the
-// time of the last good one; zero: there is none, and it counts as made when the shard was due.
+// Deadline returns the time by which a shard that is due needs a good snapshot. good is the time of
+// the last good one. If good is zero, there is none, and the deadline is computed as if one had
+// been made when the shard was due.
 func (s *Schedule) Deadline(shard backup.ShardID, due, good time.Time) time.Time {
 	if s.recoveryPoint == 0 {
 		return s.Next(shard, due)

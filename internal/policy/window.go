@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A window is a time of day, on some days. One that ends at or before its
-// begin ends on the next day, and belongs to the day on which it begins.
+// A window is a time of day, on some days. A window that ends at or before its begin ends on the
+// next day, and belongs to the day on which it begins.
 type window struct {
 	days       [7]bool // by time.Weekday
 	begin, end int     // minutes of the day
@@ -20,7 +20,7 @@ const dayMinutes = 24 * 60
 
 var dayNames = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 
-// parseWindow reads "20:00-06:00", "mon-fri 20:00-06:00", "sat,sun 00:00-24:00".
+// parseWindow parses "20:00-06:00", "mon-fri 20:00-06:00", "sat,sun 00:00-24:00".
 func parseWindow(text string) (window, error) {
 	fail := func() (window, error) {
 		return window{}, fmt.Errorf("window %q is not like \"mon-fri 20:00-06:00\": %w", text, backup.ErrInvalid)
@@ -67,7 +67,7 @@ func (w *window) setDays(text string) bool {
 	return true
 }
 
-// minutes reads "20:00"; 24:00 is the day's end.
+// minutes parses "20:00" to minutes of the day; 24:00 is the end of the day.
 func minutes(text string) (int, bool) {
 	if text == "24:00" {
 		return dayMinutes, true

@@ -68,7 +68,7 @@ CREATE INDEX "walktask_lease_until" ON "walk_tasks" ("lease_until");
 -- create index "walktask_snapshot_id_id" to table: "walk_tasks"
 CREATE INDEX "walktask_snapshot_id_id" ON "walk_tasks" ("snapshot_id", "id");
 
--- Which binaries can work with each version of the schema: package migrations says how it is used.
+-- The binaries that can work with each version of the schema. Package migrations documents it.
 CREATE TABLE schema_versions (version bigint PRIMARY KEY, oldest bigint NOT NULL);
 INSERT INTO schema_versions (version, oldest) VALUES (1, 1);
 

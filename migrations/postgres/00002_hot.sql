@@ -1,11 +1,11 @@
--- The hot tables, written in bulk and by hand. internal/index says what they mean.
+-- The hot tables: they are written in bulk, and defined by hand. internal/index documents them.
 
 -- +goose Up
 INSERT INTO schema_versions (version, oldest) VALUES (2, 2);
 
--- A version of a page, valid from first_snapshot to last_snapshot of its shard; NULL: still current.
--- directory and fingerprint are 128 bits, which uuid stores without a length. Wide columns come last, so that the
--- key columns are found without a walk over them.
+-- A version of a page is valid from first_snapshot to last_snapshot of its shard. NULL means that
+-- it is still current. directory and fingerprint have 128 bits, which uuid stores without a length.
+-- Wide columns come last, so that reading the key columns does not pass over them.
 CREATE TABLE pages (
     shard          bigint NOT NULL,
     page           bigint NOT NULL,
@@ -19,20 +19,21 @@ CREATE TABLE pages (
     listing        bytea  NOT NULL,
     PRIMARY KEY (shard, directory, page, first_snapshot)
 );
--- Listings are zstd already: the default would run its compressor over them again.
+-- Listings are compressed with zstd already. The default storage would try to compress them again.
 ALTER TABLE pages ALTER COLUMN listing SET STORAGE EXTERNAL;
 
--- A subtree is one range of this index. A key of a btree has at most 2,704 bytes, so it holds the beginning of
--- the path key, and whoever uses it compares the whole key as well.
+-- A subtree is one range of this index. A btree key has at most 2,704 bytes, so the index contains
+-- a prefix of the path key, and queries must also compare the whole key.
 CREATE INDEX pages_path ON pages (shard, substring(path_key FROM 1 FOR 1024));
--- A directory that was moved, by its inode.
+-- To find a moved directory by its inode.
 CREATE INDEX pages_inode ON pages (shard, inode) WHERE page = 0 AND inode <> 0;
--- What one snapshot began and ended: its segment, its undo, and garbage collection.
+-- To find the versions that one snapshot began and ended: for its segment, its undo, and garbage
+-- collection.
 CREATE INDEX pages_first ON pages (shard, first_snapshot);
 CREATE INDEX pages_last ON pages (shard, last_snapshot) WHERE last_snapshot IS NOT NULL;
 
--- Where a chunk is: the pack is packs.id. Ids are hashes, so that their first digit spreads them as well as another
--- hash would, and whoever looks many up can sort them by partition.
+-- The place of a chunk. pack is packs.id. Ids are hashes, so their first digit distributes them as
+-- well as another hash would, and a lookup of many ids can sort them by partition.
 CREATE TABLE chunks (
     id           uuid    NOT NULL,
     pack         bigint  NOT NULL,
@@ -58,8 +59,8 @@ CREATE TABLE chunks_d PARTITION OF chunks FOR VALUES FROM ('d0000000-0000-0000-0
 CREATE TABLE chunks_e PARTITION OF chunks FOR VALUES FROM ('e0000000-0000-0000-0000-000000000000') TO ('f0000000-0000-0000-0000-000000000000');
 CREATE TABLE chunks_f PARTITION OF chunks FOR VALUES FROM ('f0000000-0000-0000-0000-000000000000') TO (MAXVALUE);
 
--- What list chunks refer to, so that what is alive is known without a key: ids of 16 bytes each, of list chunks
--- again where nested.
+-- The references of list chunks, so that live chunks can be found without a key: ids of 16 bytes
+-- each. If nested, they are the ids of list chunks.
 CREATE TABLE chunk_lists (
     list   uuid    NOT NULL PRIMARY KEY,
     nested boolean NOT NULL,
@@ -67,14 +68,14 @@ CREATE TABLE chunk_lists (
 );
 ALTER TABLE chunk_lists ALTER COLUMN chunks SET STORAGE EXTERNAL;
 
--- Catalogs that are in the store, by their sequence.
+-- The catalogs in the store, by their sequence.
 CREATE TABLE catalogs (
     sequence bigint NOT NULL PRIMARY KEY,
-    digest   bytea  NOT NULL, -- of what it says
+    digest   bytea  NOT NULL, -- of its content
     written  bigint NOT NULL -- microseconds since 1970
 );
 
--- Further places of chunks: two packs may come with the same chunk.
+-- Further places of chunks: two packs may contain the same chunk.
 CREATE TABLE chunk_copies (
     id           uuid    NOT NULL,
     pack         bigint  NOT NULL,
@@ -84,7 +85,8 @@ CREATE TABLE chunk_copies (
     PRIMARY KEY (id, pack)
 );
 
--- Pages that snapshots left which were not committed: the next snapshot of the shard takes over content that they name.
+-- Pages that are left from snapshots that were not committed. The next snapshot of the shard reuses
+-- the content that they name.
 CREATE TABLE interrupted_pages (
     shard     bigint NOT NULL,
     page      bigint NOT NULL,

@@ -1,4 +1,5 @@
--- Snapshots that an operator has marked as bad, and why. Binaries of version 2 can work with it: to them all snapshots are good.
+-- Snapshots that an operator has marked as bad, with the reason. Binaries of version 2 can work
+-- with this schema: to them, all snapshots are good.
 
 -- +goose Up
 SET LOCAL lock_timeout = '5s';

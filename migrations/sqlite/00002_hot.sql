@@ -1,10 +1,11 @@
--- The hot tables, written in bulk and by hand. internal/index says what they mean.
+-- The hot tables: they are written in bulk, and defined by hand. internal/index documents them.
 
 -- +goose Up
 INSERT INTO schema_versions (version, oldest) VALUES (2, 2);
 
--- A version of a page, valid from first_snapshot to last_snapshot of its shard; NULL: still current.
--- The listing is last: rows are read up to the last column that is asked for.
+-- A version of a page is valid from first_snapshot to last_snapshot of its shard. NULL means that
+-- it is still current. The listing comes last, because SQLite reads rows up to the last requested
+-- column.
 CREATE TABLE pages (
     shard          INTEGER NOT NULL,
     page           INTEGER NOT NULL,
@@ -18,16 +19,17 @@ CREATE TABLE pages (
     listing        BLOB    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX pages_key ON pages (shard, directory, page, first_snapshot);
--- A subtree is one range of this index; keys have no limit here. It has all that a mark has, so that an
--- unchanged tree is compared without a look at the table.
+-- A subtree is one range of this index. Keys have no limit here. The index contains all columns of
+-- a mark, so that an unchanged tree is compared without reading the table.
 CREATE INDEX pages_path ON pages (shard, path_key, page, first_snapshot, last_snapshot, fingerprint, directory);
--- A directory that was moved, by its inode.
+-- To find a moved directory by its inode.
 CREATE INDEX pages_inode ON pages (shard, inode) WHERE page = 0 AND inode <> 0;
--- What one snapshot began and ended: its segment, its undo, and garbage collection.
+-- To find the versions that one snapshot began and ended: for its segment, its undo, and garbage
+-- collection.
 CREATE INDEX pages_first ON pages (shard, first_snapshot);
 CREATE INDEX pages_last ON pages (shard, last_snapshot) WHERE last_snapshot IS NOT NULL;
 
--- Where a chunk is: the pack is packs.id.
+-- The place of a chunk. pack is packs.id.
 CREATE TABLE chunks (
     id           BLOB    NOT NULL PRIMARY KEY,
     pack         INTEGER NOT NULL,
@@ -36,22 +38,22 @@ CREATE TABLE chunks (
     length       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What list chunks refer to, so that what is alive is known without a key: ids of 16 bytes each, of list chunks
--- again where nested.
+-- The references of list chunks, so that live chunks can be found without a key: ids of 16 bytes
+-- each. If nested, they are the ids of list chunks.
 CREATE TABLE chunk_lists (
     list   BLOB    NOT NULL PRIMARY KEY,
     nested INTEGER NOT NULL,
     chunks BLOB    NOT NULL
 ) STRICT;
 
--- Catalogs that are in the store, by their sequence.
+-- The catalogs in the store, by their sequence.
 CREATE TABLE catalogs (
     sequence INTEGER NOT NULL PRIMARY KEY,
     digest   BLOB    NOT NULL, -- of what it says
     written  INTEGER NOT NULL -- microseconds since 1970
 ) STRICT;
 
--- Further places of chunks: two packs may come with the same chunk.
+-- Further places of chunks: two packs may contain the same chunk.
 CREATE TABLE chunk_copies (
     id           BLOB    NOT NULL,
     pack         INTEGER NOT NULL,
@@ -61,7 +63,8 @@ CREATE TABLE chunk_copies (
     PRIMARY KEY (id, pack)
 ) STRICT, WITHOUT ROWID;
 
--- Pages that snapshots left which were not committed: the next snapshot of the shard takes over content that they name.
+-- Pages that are left from snapshots that were not committed. The next snapshot of the shard reuses
+-- the content that they name.
 CREATE TABLE interrupted_pages (
     shard     INTEGER NOT NULL,
     page      INTEGER NOT NULL,

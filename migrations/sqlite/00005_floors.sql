@@ -1,5 +1,5 @@
--- How much of a filer's limits the governor leaves to it in any case, by filer and by policy: percent, 0 is the default. Binaries of
--- version 2 can work with it: they leave an eighth.
+-- The part of a filer's limits that the governor always leaves to it, by filer and by policy, in
+-- percent; 0 is the default. Binaries of version 2 can work with this schema: they leave an eighth.
 
 -- +goose Up
 INSERT INTO schema_versions (version, oldest) VALUES (5, 2);

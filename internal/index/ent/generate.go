@@ -1,6 +1,5 @@
-// Package ent is the index's small tables: code generated from the entities in
-// package schema. The hot tables are no entities; they are in migrations/ and
-// in the adapters.
+// Package ent contains the index's small tables: code generated from the entities in package schema.
+// The hot tables are not entities: they are in migrations/ and in the adapters.
 package ent
 
 //go:generate go tool ent generate --feature sql/execquery,sql/upsert,sql/lock,sql/modifier,sql/versioned-migration --target . ./schema

@@ -39,10 +39,9 @@ func (x *Index) Apply(ctx context.Context, results []index.Result) ([]index.Outc
 	return outcomes, nil
 }
 
-// An application is one transaction of Apply: it locks and reads what the
-// results are about, judges them one after the other in memory, and then writes
-// everything in bulk. Judging has no side effect but staged parts, so a result that
-// is refused leaves no trace.
+// An application is one transaction of Apply. It locks and reads the rows that the results concern,
+// judges the results one after the other in memory, and then writes in bulk. Judging has no side
+// effect except staged parts, so a refused result leaves no trace.
 type application struct {
 	tx       *Tx
 	results  []index.Result
@@ -50,22 +49,22 @@ type application struct {
 	outcomes []index.Outcome
 
 	snapshots map[backup.SnapshotID]*snapshotState
-	tasks     map[backup.TaskID]*ent.WalkTask // open ones
+	tasks     map[backup.TaskID]*ent.WalkTask // open tasks
 	batches   map[backup.BatchID]*ent.ReadBatch
 	packs     map[backup.PackID]*packState
-	lists     map[backup.ChunkID]bool // known ones
+	lists     map[backup.ChunkID]bool // list chunks that are known
 	writes    writes
 }
 
-// A snapshotState is a running snapshot, with what this call adds.
+// A snapshotState is a running snapshot and what this call adds to it.
 type snapshotState struct {
 	row      *ent.Snapshot
 	changed  bool
 	counts   backup.Counts
-	problems int64  // stored
-	source   string // the source snapshot that was taken; "": no change
-	root     string // of the tree that is read; "": no change
-	// Announced and settled, as in the row.
+	problems int64  // number of problems that are stored
+	source   string // the source snapshot that is read; "": no change
+	root     string // root of the tree that is read; "": no change
+	// Announced and settled work, as in the row.
 	tasks, tasksSettled, batches, batchesSettled int64
 }
 
@@ -107,7 +106,7 @@ func (a *application) run(ctx context.Context) error {
 	return a.write(ctx)
 }
 
-// A live result is one that has not been refused yet.
+// live reports whether a result has not been refused yet.
 func (a *application) live(i int) bool { return a.outcomes[i] == (index.Outcome{}) }
 
 func snapshotOf(r index.Result) backup.SnapshotID {
@@ -122,11 +121,11 @@ func snapshotOf(r index.Result) backup.SnapshotID {
 	return r.Batch.Snapshot
 }
 
-// lockSnapshots locks the results' snapshots, in the order of their ids, so
-// that they are running until the end of the transaction. Those that get
-// work or pages are locked against each other: their pages and counters have
-// one writer at a time, and the last result to settle sees that it is the last. Packs
-// and lists only share the lock, because their chunks are what takes time.
+// lockSnapshots locks the results' snapshots, in the order of their ids, so that they stay running
+// until the end of the transaction. Snapshots that get work or pages are locked exclusively: their
+// pages and counters have one writer at a time, and the result that settles the last work can
+// detect that it does. Packs and lists only share the lock, because writing their chunks is what
+// takes time.
 func (a *application) lockSnapshots(ctx context.Context) error {
 	exclusive := map[backup.SnapshotID]bool{}
 	for i, r := range a.results {
@@ -164,9 +163,8 @@ func (a *application) lockSnapshots(ctx context.Context) error {
 	return nil
 }
 
-// loadWork reads the tasks and batches that the results are about. No lock is
-// needed: only the owner of the snapshot's lock settles work, and a claim only
-// makes the attempt's number larger.
+// loadWork reads the tasks and batches that the results concern. It needs no lock: only the holder
+// of the snapshot's lock settles work, and a claim only increments the attempt.
 func (a *application) loadWork(ctx context.Context) error {
 	var tasks, batches []int64
 	for i, r := range a.results {
@@ -217,7 +215,8 @@ func (a *application) batch(i int) index.Outcome {
 		case p == nil:
 			return index.Outcome{Err: index.ErrPackUnknown}
 		case p.condemned:
-			// Read again, it will find what was in the pack nowhere, and store it anew.
+			// When the batch is read again, the chunks of the pack are found nowhere and stored
+			// anew.
 			a.writes.expired = append(a.writes.expired, int64(b.Batch))
 			return index.Outcome{Err: index.ErrCondemned, Announced: true}
 		}
@@ -274,7 +273,7 @@ func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.O
 	return index.Outcome{Announced: announced, Complete: s.complete()}, nil
 }
 
-// accept takes over what a part of an accepted result says.
+// accept adds a part of an accepted result to the writes.
 func (a *application) accept(s *snapshotState, task *ent.WalkTask, part *backup.SliceWalked) {
 	shard, number := backup.ShardID(s.row.ShardID), backup.SnapshotNumber(s.row.Number)
 	for _, path := range part.Removed {
@@ -312,7 +311,7 @@ func (a *application) putPages(s *snapshotState, pages []backup.PageVersion) {
 	}
 }
 
-// maxProblems is how many problems of a snapshot are stored; all are counted.
+// maxProblems bounds the problems of a snapshot that are stored. All are counted.
 const maxProblems = 10_000
 
 func (a *application) count(s *snapshotState, c *backup.Counts, problems []backup.Problem) {

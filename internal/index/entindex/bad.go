@@ -12,7 +12,8 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
 
-// SetBad implements index.Catalog. The shard's row is the lock, which a commit of the shard waits for as well.
+// SetBad implements index.Catalog. It locks the shard's row, for which a commit of the shard waits
+// as well.
 func (x *Index) SetBad(ctx context.Context, id backup.SnapshotID, reason string) error {
 	if len(reason) > maxErrorBytes || !isText(reason) {
 		return invalid("reason of %d bytes, or not UTF-8", len(reason))
@@ -37,8 +38,8 @@ func (x *Index) SetBad(ctx context.Context, id backup.SnapshotID, reason string)
 	})
 }
 
-// findLastGood makes the newest good snapshot of a shard its last good one. If that is another one now, the shard is
-// planned again: its deadline was that of a snapshot that does not count.
+// findLastGood makes the newest good snapshot of a shard its last good one. If that changes it, the
+// shard is planned again: its deadline was derived from a snapshot that no longer counts.
 func (tx *Tx) findLastGood(ctx context.Context, of *ent.Shard) error {
 	good, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed)), snapshot.Bad("")).
 		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).

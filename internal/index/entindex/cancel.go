@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
 
-// RequestCancel implements index.Catalog. The first reason stays.
+// RequestCancel implements index.Catalog. The first reason is kept.
 func (x *Index) RequestCancel(ctx context.Context, id backup.SnapshotID, reason string) error {
 	reason = text(reason, maxErrorBytes)
 	if reason == "" {
@@ -44,7 +44,7 @@ func (x *Index) Cancelled(ctx context.Context, only []backup.SnapshotID) ([]back
 	return x.allOf(ctx, query)
 }
 
-// basesAtOnce keeps a list of parameters short.
+// basesAtOnce bounds the list of parameters of one statement.
 const basesAtOnce = 1000
 
 // BaseCounts implements index.Catalog.
@@ -71,7 +71,8 @@ func (x *Index) addBaseCounts(ctx context.Context, ids []uuid.UUID, counts map[b
 		k := key{row.ShardID, row.Base}
 		based[k] = append(based[k], row.ID)
 	}
-	// A join, for which the planner goes from one index to the other; a list of pairs it evaluates one by one.
+	// With a join, the planner goes from one index to the other. It would evaluate a list of pairs
+	// one by one.
 	found, err := client.Snapshot.Query().Where(func(s *sql.Selector) {
 		of := sql.Table(snapshot.Table).As("of")
 		s.Join(of).OnP(sql.And(

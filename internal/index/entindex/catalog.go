@@ -25,7 +25,7 @@ import (
 // isText reports whether a text column can hold s.
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// stamp is t as the index stores it.
+// stamp returns t as the index stores it.
 func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 func toSnapshot(row *ent.Snapshot) backup.Snapshot {
@@ -40,7 +40,7 @@ func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 		BatchesAnnounced: row.BatchesAnnounced, BatchesSettled: row.BatchesSettled,
 	}
 	s.Filer = toFiler(row.Edges.Shard.Edges.Filer)
-	s.Root, _ = backup.ParseRoot(row.Root) // one that is damaged is not known
+	s.Root, _ = backup.ParseRoot(row.Root) // a damaged root is treated as unknown
 	s.Interrupted = s.State == backup.Running && row.Edges.Shard.Interrupted
 	copy(s.Pages.Sum[:], row.PagesSum)
 	if row.BaseID != nil {
@@ -76,7 +76,8 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 	if err != nil {
 		return nil, err
 	}
-	// Names are looked up first: a join would be sorted, where one filer's, or one shard's, is a range of an index.
+	// Names are looked up first: a join would have to be sorted, but the snapshots of one filer or
+	// shard are a range of an index.
 	of, oneShard, found, err := x.ofNames(ctx, f.Filer, f.Shard)
 	if err != nil || !found {
 		return nil, err
@@ -85,7 +86,7 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 		where = append(where, of)
 	}
 	query := x.Backend.Client().Snapshot.Query().Where(where...).WithShard(func(q *ent.ShardQuery) { q.WithFiler() })
-	if oneShard { // the order is the same, and there is an index for it
+	if oneShard { // the order is the same, and has an index
 		query.Order(snapshot.ByNumber(sql.OrderDesc()))
 	} else {
 		query.Order(snapshot.BySortTime(sql.OrderDesc()), snapshot.ByShardID(sql.OrderDesc()), snapshot.ByNumber(sql.OrderDesc()))
@@ -118,8 +119,9 @@ func toSnapshots(rows []*ent.Snapshot) []backup.Snapshot {
 	return snapshots
 }
 
-// ofNames is the condition that a snapshot is of the filer and shard of these names, nil where both are empty. oneShard:
-// it is that of one shard. found is false where there is no such filer or shard.
+// ofNames returns the condition that a snapshot belongs to the filer and shard of these names, nil
+// if both are empty. oneShard reports that it selects a single shard. found is false if there is no
+// such filer or shard.
 func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p predicate.Snapshot, oneShard, found bool, err error) {
 	if filerName == "" && shardName == "" {
 		return nil, false, true, nil
@@ -148,7 +150,8 @@ func (x *Index) ofNames(ctx context.Context, filerName, shardName string) (p pre
 	return snapshot.ShardIDIn(ids...), false, true, nil
 }
 
-// isRunning is written out, not a parameter: so an index of the running snapshots is found for it.
+// isRunning is a literal, not a parameter, so that the planner can use the index of running
+// snapshots.
 const isRunning = "state = 'running'"
 
 func running() predicate.Snapshot {
@@ -170,7 +173,8 @@ func snapshotPredicates(f index.SnapshotFilter) ([]predicate.Snapshot, error) {
 		where = append(where, snapshot.StateIn(states...))
 	}
 	if !f.Since.IsZero() {
-		// Not before f.Since, which may be finer than what is stored. A sort_time is never before its start.
+		// Not before f.Since, which may be finer than the stored times. A sort_time is never before
+		// the start.
 		since := f.Since.UTC().Add(time.Microsecond - 1).Truncate(time.Microsecond)
 		where = append(where, snapshot.SortTimeGTE(since), snapshot.StartedGTE(since))
 	}

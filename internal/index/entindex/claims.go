@@ -18,10 +18,10 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
-// A workKind is what walk tasks and read batches have in common, for claims.
+// A workKind describes how claims see walk tasks or read batches.
 type workKind struct {
 	table, columns string
-	turn           int // what its claims wait for each other by
+	turn           int // number of the lock by which its claims wait for each other
 	slots          func(*ent.Filer) int
 }
 
@@ -30,19 +30,20 @@ var (
 	readWork = workKind{readbatch.Table, "pages", 2, readSlots}
 )
 
-// walkSlots is how many walk tasks of a filer may be in hand.
+// walkSlots returns how many walk tasks of a filer may be assigned.
 func walkSlots(row *ent.Filer) int {
 	walk, _ := toFiler(row).Limits.Slots(toLoad(row))
 	return walk
 }
 
-// readSlots is how many read batches of a filer may be in hand.
+// readSlots returns how many read batches of a filer may be assigned.
 func readSlots(row *ent.Filer) int {
 	_, read := toFiler(row).Limits.Slots(toLoad(row))
 	return read
 }
 
-// readShare is the part of the filer's limit of bytes a second that one batch has; 0: no limit.
+// readShare returns the part of the filer's read limit that one batch gets, in bytes per second; 0
+// is no limit.
 func readShare(row *ent.Filer) int64 {
 	if row.ReadBytes == 0 {
 		return 0
@@ -75,7 +76,7 @@ func (x *Index) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTas
 	if err != nil {
 		return nil, err
 	}
-	// What somebody else is settling at this moment was passed over.
+	// Work that another transaction is settling at this moment was skipped.
 	return slices.DeleteFunc(tasks, func(t backup.WalkTask) bool { return t.ID == 0 }), nil
 }
 
@@ -103,9 +104,10 @@ func (x *Index) ClaimBatches(ctx context.Context, c index.Claim) ([]backup.ReadB
 	return slices.DeleteFunc(batches, func(b backup.ReadBatch) bool { return b.ID == 0 }), nil
 }
 
-// claim chooses open work and gives new attempts at it. Claims of one kind wait for each other, so that what
-// they count stays true until they are done; results are not waited for, nor do they wait.
-// reset is told how many are chosen, scan reads one to its place among them, and set gives it its job.
+// claim chooses open work and makes new attempts at it. Claims of one kind wait for each other, so
+// that their counts stay true until they are done. Claims and results do not wait for each other.
+// reset is called with the number of chosen items, scan reads one item into its place among them,
+// and set gives an item its job.
 func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset func(int),
 	scan func(*sql.Rows, func(int64) int) (uuid.UUID, int, error), set func(int, *job)) error {
 	if c.Limit < 1 || c.Snapshots != nil && len(c.Snapshots) == 0 {
@@ -113,7 +115,7 @@ func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset f
 	}
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		reset(0)
-		c := c // do may run again, later
+		c := c // do may run again
 		var err error
 		if c.Now, err = tx.at(ctx, c.Now); err != nil {
 			return err
@@ -127,7 +129,7 @@ func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset f
 			places[id] = i
 		}
 		reset(len(chosen))
-		// Materialized, or a plan may run the SELECT more than once.
+		// Materialized, because otherwise a plan may run the SELECT more than once.
 		rows, err := tx.QueryContext(ctx, "WITH claimed AS MATERIALIZED (SELECT id FROM "+kind.table+
 			" WHERE "+tx.In("id", 3)+" AND lease_until <= $1"+tx.SkipLocked+") UPDATE "+kind.table+
 			" SET attempt = attempt + 1, lease_until = $2, worker = '', path = NULL, stalled = NULL"+
@@ -164,8 +166,8 @@ func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset f
 	})
 }
 
-// choose returns the ids of the work to claim, in the order in which it is to be handed out, and
-// what tells of a filer whether it had places for more.
+// choose returns the ids of the work to claim, in the order in which it is to be assigned. scarce
+// reports whether a filer has less open work than it will soon have places for.
 func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) (chosen []int64, scarce func(filer int64) bool, err error) {
 	if tx.Serialize != "" {
 		rows, err := tx.QueryContext(ctx, tx.Serialize, kind.turn)
@@ -189,7 +191,8 @@ func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) (chosen 
 	if err != nil {
 		return nil, nil, err
 	}
-	// Those that nothing runs of are left out: a claim of an idle fleet costs the same, however many filers it has.
+	// Filers without a running snapshot are left out, so that a claim in an idle fleet costs the
+	// same for any number of filers.
 	rows, err := tx.Filer.Query().Where(func(s *entsql.Selector) {
 		s.Where(entsql.ExprP("id IN (SELECT filer_id FROM snapshots WHERE " + isRunning + ")"))
 	}).All(ctx)
@@ -205,7 +208,8 @@ func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) (chosen 
 	return p.choose(), p.scarce, nil
 }
 
-// countLeases counts the leases that run: those are as many as Queued and the stalled ones, however much work is open.
+// countLeases counts the running leases. Their number is bounded by Queued and the stalled ones,
+// however much work is open.
 func (tx *Tx) countLeases(ctx context.Context, c index.Claim, table string, p *shares) error {
 	args := []any{stamp(c.Now)}
 	counted := "stalled IS NULL"
@@ -225,8 +229,9 @@ func (tx *Tx) countLeases(ctx context.Context, c index.Claim, table string, p *s
 	})
 }
 
-// findOpen finds the oldest open work of each filer that has room: of the filer as a whole, or, where only some
-// snapshots count, of each of these. Either is a range of an index, from its beginning.
+// findOpen finds the oldest open work of each filer that has room. It searches the filer as a whole
+// or, if the claim is for some snapshots only, each of these. Either search reads a range of an
+// index from its beginning.
 func (tx *Tx) findOpen(ctx context.Context, c index.Claim, table string, p *shares) error {
 	cancelled, err := tx.cancelledOf(ctx)
 	if err != nil {
@@ -274,14 +279,16 @@ func (tx *Tx) cancelledOf(ctx context.Context) (ids []int64, err error) {
 	return ids, err
 }
 
-// An openRange asks for the oldest open work of one filer, or of one snapshot of it, no more than room.
+// An openRange is a request for the oldest open work, at most room items, of one filer or of one
+// snapshot of it.
 type openRange struct {
 	filer int64
 	key   any // filer or snapshot
 	room  int
 }
 
-// oldest finds the work of ranges and adds it to p. It reads no more than what it finds, and what is leased before that.
+// oldest finds the work of ranges and adds it to p. It reads no more rows than it finds, and the
+// leased rows that precede them.
 func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, ranges []openRange, now time.Time, p *shares) error {
 	if len(ranges) == 0 {
 		return nil
@@ -315,7 +322,7 @@ func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, rang
 		})
 }
 
-// each runs a query of the transaction and calls do with every row.
+// each runs a query of the transaction and calls do for each row.
 func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -330,11 +337,11 @@ func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan f
 	return closeRows(rows)
 }
 
-// A job is what workers must know of a snapshot, and what only some of its work is told.
+// A job is what workers must know of a snapshot, and additions for some of its work.
 type job struct {
 	backup.Job
-	pattern   string // of source snapshots: for the root task
-	readShare int64  // for batches
+	pattern   string // of source snapshots, for the root task
+	readShare int64  // for batches, in bytes per second
 	scarce    bool   // for tasks: see backup.WalkTask
 }
 

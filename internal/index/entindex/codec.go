@@ -13,10 +13,9 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// What rows carry that only the index itself reads: the directories of a task,
-// the pages of a batch, the parts of a result. Integers are varints, a list is
-// its length and its elements, the first byte is the version. Listings are
-// compressed already, so that no more is worth doing.
+// These columns are read by the index alone: the directories of a task, the pages of a batch, the
+// parts of a result. Integers are varints, a list is its length and its elements, and the first
+// byte is the version. Listings are compressed already, so further compression is not worthwhile.
 const codecVersion = 1
 
 func appendBytes[T string | []byte](dst []byte, b T) []byte {
@@ -89,7 +88,7 @@ func (d *decoder) toRead() backup.PagesToRead {
 	return backup.PagesToRead{Pages: d.pages(), Mounts: d.strings()}
 }
 
-// digestNames tells whether two lists have the same pages, in whatever order.
+// digestNames returns a digest that is equal for two lists with the same pages in any order.
 func digestNames(pages []backup.PageVersion) []byte {
 	names := make([][]byte, len(pages))
 	for i := range pages {
@@ -111,7 +110,7 @@ func appendCounts(dst []byte, c *backup.Counts) []byte {
 	return dst
 }
 
-// encodeSlice encodes what a part of a result says, without which one it is.
+// encodeSlice encodes the content of a part of a result, but not its position among the parts.
 func encodeSlice(s *backup.SliceWalked) []byte {
 	dst := appendPages([]byte{codecVersion}, s.Pages)
 	dst = binary.AppendUvarint(dst, uint64(len(s.Ended)))
@@ -167,8 +166,8 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 	return s, d.finish("part of a result")
 }
 
-// A decoder reads what the functions above wrote. After an error it returns
-// zeros, and finish the error. What it returns shares data.
+// A decoder reads what the functions above wrote. After an error it returns zeros, and finish
+// returns the error. The decoded values share memory with data.
 type decoder struct {
 	data []byte
 	bad  bool
@@ -219,8 +218,8 @@ func (d *decoder) uint64() uint64 {
 	return 0
 }
 
-// count reads the length of a list whose elements have at least minBytes, so
-// that a damaged length allocates nothing.
+// count reads the length of a list whose elements have at least minBytes, so that a damaged length
+// does not cause an allocation.
 func (d *decoder) count(minBytes int) int {
 	n := d.uvarint()
 	if n > uint64(len(d.data)/minBytes) {

@@ -38,14 +38,14 @@ func TestCodec(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(slice, sampleSlice) {
 		t.Errorf("slice %+v, %v; want %+v", slice, err, sampleSlice)
 	}
-	// All of what a count has is carried and summed.
+	// All fields of Counts are encoded and summed.
 	counts, fields := reflect.ValueOf(sampleSlice.Counts), len(countsIntegers(&backup.Counts{}))+len(countsSeconds(&backup.Counts{}))
 	if counts.NumField() != fields {
 		t.Errorf("the codec has %d counts, backup.Counts %d", fields, counts.NumField())
 	}
 }
 
-// A row that is cut off anywhere is corrupt, and so is one with more.
+// A row that is truncated at any point is corrupt, and so is one with trailing bytes.
 func TestCodecDamage(t *testing.T) {
 	whole := encodeSlice(sampleSlice)
 	for n := range whole {

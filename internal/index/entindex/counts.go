@@ -7,8 +7,8 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 )
 
-// countsIntegers and countsSeconds are the fields of c, in the order that the
-// codec has them in. Only the end may grow, with the codec's version.
+// countsIntegers and countsSeconds return the fields of c in the order of the codec. Fields may
+// only be appended, with a new version of the codec.
 func countsIntegers(c *backup.Counts) [14]*int64 {
 	return [...]*int64{
 		&c.Files, &c.Directories, &c.Bytes, &c.FilesNew, &c.FilesChanged, &c.FilesUnchanged,
@@ -22,7 +22,7 @@ func countsSeconds(c *backup.Counts) [7]*float64 {
 	}
 }
 
-// maxCount is the most that one count may be, and the most that a sum shows.
+// maxCount is the largest value of a count, and of a sum of counts.
 const maxCount = backup.MaxCount
 
 func validCounts(c *backup.Counts) bool {
@@ -39,8 +39,8 @@ func validCounts(c *backup.Counts) bool {
 	return true
 }
 
-// validCorrection is validCounts for a batch, whose files and bytes correct
-// what the walker counted: files that were gone when they were to be read count less.
+// validCorrection is validCounts for a batch, whose files and bytes correct the counts of the
+// walker: files that had vanished when they were to be read are subtracted.
 func validCorrection(c *backup.Counts) bool {
 	rest := *c
 	if rest.Files < -maxCount || rest.Bytes < -maxCount {
@@ -61,8 +61,8 @@ func countsOf(s *ent.Snapshot) backup.Counts {
 	}
 }
 
-// setCounts stores sums. They stop at 0 and at maxCount, so that no forged
-// result can make a sum that the database refuses.
+// setCounts stores sums. They are limited to the range from 0 to maxCount, so that no forged result
+// can produce a sum that the database refuses.
 func setCounts(u *ent.SnapshotUpdate, c backup.Counts) *ent.SnapshotUpdate {
 	for _, n := range countsIntegers(&c) {
 		*n = max(0, min(*n, maxCount))

@@ -1,45 +1,56 @@
-// Package entindex is what pgindex and sqliteindex have in common: the whole
-// of index.Index, over a Backend. A Backend gives transactions, and
-// does the bulk work on the hot tables (pages, chunks) in its own dialect; the small
-// tables are ent's.
+// Package entindex is the common part of pgindex and sqliteindex: all of index.Index, over a
+// Backend. A Backend provides transactions, and does the bulk work on the hot tables (pages,
+// chunks) in its own SQL dialect. The small tables belong to ent.
 //
 // # Rows are states
 //
-//	walk_tasks, read_batches   a row is open work; settling it deletes it, and
-//	                           late results find nothing. lease_until in the
-//	                           past (1970 where nobody ever had it): can be claimed.
-//	                           Until then worker and path say who has it (none: it is
-//	                           in a queue), and stalled since when it waits for its filer.
-//	slice_parts                parts of a result whose last has not come
-//	snapshots                  state, and the counters of announced and settled work (I4)
-//	shards                     due: 0 where the scheduler has to plan it; a snapshot's end and another policy make it so
-//	packs                      registered; condemned
-//	chunks, chunk_copies       the first place of each chunk, and further ones; a chunk
-//	                           that has copies has a first place
-//	chunk_lists                what list chunks refer to: known for ever
-//	interrupted_pages          what failed snapshots have left, until a commit of the shard
+//	walk_tasks, read_batches   A row is open work. Settling it deletes the row, so late
+//	                           results find nothing. If lease_until is in the past (1970
+//	                           if the work was never assigned), the work can be claimed.
+//	                           Until then worker and path name its holder (empty: the work
+//	                           is in a queue), and stalled is the time since which that
+//	                           worker waits for its filer.
+//	slice_parts                Parts of a result whose last part has not arrived.
+//	snapshots                  The state, and counters of announced and settled work (I4).
+//	shards                     due is 0 if the scheduler has to plan the shard: after the
+//	                           end of a snapshot and after a change of policy.
+//	packs                      Registered packs, condemned or not.
+//	chunks, chunk_copies       The first place of each chunk, and further ones. A chunk that
+//	                           has copies has a first place.
+//	chunk_lists                What list chunks refer to; these rows are never deleted.
+//	interrupted_pages          Pages that are left from failed snapshots, until a commit of
+//	                           the shard.
 //
 // # Apply
 //
-// One transaction, in this order: validate in memory; lock the snapshots, by id;
-// register the packs and their chunks, and then lists; read the open work; lock the packs that
-// batches rely on, by id, and see which lists are known; judge each result, in memory, in the order of the call; write in bulk. What
-// a result is refused for is known before anything of it is written, so that results
-// of one call do not disturb each other.
+// Apply is one transaction. In this order, it
 //
-// Locks are always taken in the order leader, filer, shard, snapshots, packs, chunks, copies, lists, work, and in
-// each table by key; only
-// Commit and Fail write how the shard does after they have locked the snapshot, for which nobody who holds a shard waits. What
-// claims and extends work passes locked rows by, so it waits for nobody but, a claim, for the
-// claim of that kind before it: what it has counted must stay true. Where two transactions
-// wait for each other all the same (two calls that register the same packs), the
-// database ends one, and Update runs it again.
+//   - validates the results in memory;
+//   - locks the snapshots, by id;
+//   - registers the packs and their chunks, then the lists;
+//   - reads the open work;
+//   - locks the packs that batches rely on, by id, and finds out which lists are known;
+//   - judges each result in memory, in the order of the call;
+//   - writes in bulk.
+//
+// A result is refused before anything of it is written, so that the results of one call do not
+// affect each other.
+//
+// Locks are always taken in the order leader, filer, shard, snapshots, packs, chunks, copies,
+// lists, work, and in each table by key. The exception is the state of a shard, which Commit and
+// Fail write after they have locked the snapshot. No transaction that holds a shard waits for that
+// snapshot. Statements that claim and extend work skip locked rows, so they wait for nothing, with
+// one exception: a claim waits for the previous claim of its kind, because what that has counted
+// must stay true. If two transactions still wait for each other (two calls that register the same
+// packs), the database aborts one, and Update runs it again.
 //
 // # What a crash leaves
 //
-//	in Apply, Commit, Fail, BeginSnapshot   all of it or nothing
-//	after Apply, before its acknowledgement the results come again: late, or registered already
-//	between a part and its last             the parts, until the task is settled or the snapshot ends
-//	after a claim, before its dispatch      a lease that runs out: the work is claimed again
-//	after PackStored, before BatchStored    a registered pack that nothing relies on: garbage
+//	in Apply, Commit, Fail, BeginSnapshot    all of it or nothing
+//	after Apply, before its acknowledgement  the results are delivered again: they are late,
+//	                                         or registered already
+//	between a part and its last part         the parts, until the task is settled or the
+//	                                         snapshot ends
+//	after a claim, before its dispatch       a lease that runs out: the work is claimed again
+//	after PackStored, before BatchStored     a registered pack that nothing relies on: garbage
 package entindex

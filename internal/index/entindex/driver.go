@@ -14,8 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 )
 
-// NewClient returns ent over a pool, or over a transaction that somebody else
-// commits (a *sql.Tx).
+// NewClient returns ent over a pool, or over a transaction (a *sql.Tx) that the caller commits.
 func NewClient(dialectName string, over entsql.ExecQuerier) *ent.Client {
 	driver := entsql.NewDriver(dialectName, entsql.Conn{ExecQuerier: over})
 	if _, ok := over.(*sql.Tx); ok {
@@ -24,7 +23,7 @@ func NewClient(dialectName string, over entsql.ExecQuerier) *ent.Client {
 	return ent.NewClient(ent.Driver(driver))
 }
 
-// A txDriver is within a transaction already: those that ent begins are it.
+// A txDriver is in a transaction already: transactions that ent begins are this one.
 type txDriver struct{ *entsql.Driver }
 
 func (d txDriver) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx(d), nil }
@@ -32,10 +31,9 @@ func (d txDriver) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx
 // maxTries bounds how often a transaction that lost a conflict is tried.
 const maxTries = 10
 
-// Retry calls do until its error is not one that lost reports, maxTries
-// times at most, and waits a little longer each time. Once ctx is done, each
-// error is also that of ctx: drivers often report what the end of ctx did to
-// the connection or to the transaction instead.
+// Retry calls do until its error is not one that lost reports, at most maxTries times, with growing
+// pauses. Once ctx is done, each error also wraps that of ctx: drivers often report instead how the
+// end of ctx affected the connection or the transaction.
 func Retry(ctx context.Context, lost func(error) bool, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()

@@ -35,7 +35,7 @@ func toLoad(row *ent.Filer) backup.Load {
 	}
 }
 
-// setSettings sets what an operator may set of a filer.
+// setSettings sets the settings of a filer that operators control.
 func setSettings(m *ent.FilerMutation, f backup.Filer) {
 	m.SetSite(f.Site)
 	m.SetWalkTasks(f.Limits.WalkTasks)
@@ -104,7 +104,7 @@ func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, err
 		row, err = update.Save(ctx)
 		return err
 	})
-	if ent.IsConstraintError(err) { // somebody else has just added it
+	if ent.IsConstraintError(err) { // another process has just added it
 		err = fmt.Errorf("filer %q: %w", f.Name, backup.ErrExists)
 	}
 	if err != nil {
@@ -132,8 +132,8 @@ func (x *Index) SetFiler(ctx context.Context, f backup.Filer) error {
 	})
 }
 
-// RetireFiler implements index.Filers. Whoever begins a snapshot locks its
-// shard first: it has begun, and is seen here, or finds the shard retired.
+// RetireFiler implements index.Filers. Beginning a snapshot locks the shard first. So either the
+// snapshot has begun and is visible here, or its beginning finds the shard retired.
 func (x *Index) RetireFiler(ctx context.Context, id backup.FilerID) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		if _, err := tx.lockFiler(ctx, id, true); err != nil {
@@ -167,7 +167,7 @@ func (x *Index) RetireFiler(ctx context.Context, id backup.FilerID) error {
 	})
 }
 
-// lockFiler returns a filer, which stays as it is until the end of the transaction.
+// lockFiler returns a filer, which does not change until the end of the transaction.
 func (tx *Tx) lockFiler(ctx context.Context, id backup.FilerID, exclusive bool) (*ent.Filer, error) {
 	query := tx.Filer.Query().Where(filer.ID(int64(id)))
 	switch {
@@ -207,7 +207,8 @@ func (x *Index) filersThat(ctx context.Context, f index.FilerFilter) ([]*ent.Fil
 	}), nil
 }
 
-// ListFilers implements index.Filers: a statement a column group, whatever the number of filers.
+// ListFilers implements index.Filers. It runs one statement per group of columns, for any number of
+// filers.
 func (x *Index) ListFilers(ctx context.Context, f index.FilerFilter) ([]index.FilerStatus, error) {
 	rows, err := x.filersThat(ctx, f)
 	if err != nil {
@@ -257,7 +258,8 @@ func countHeld(table string) string {
 	return "SELECT filer_id, count(*) FROM " + table + " WHERE lease_until > $1 GROUP BY filer_id"
 }
 
-// addShards counts the shards of filers, and finds their oldest and newest last good snapshots, and their first deadlines.
+// addShards counts the shards of filers, and finds the oldest and newest of their last good
+// snapshots and their first deadlines.
 func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus, now time.Time) error {
 	rows, err := x.Backend.Client().Shard.Query().Where(shard.Retired(false)).
 		Select(shard.FieldID, shard.FieldFilerID, shard.FieldLastGoodStarted, shard.FieldDeadline).All(ctx)
@@ -292,7 +294,7 @@ func (x *Index) addShards(ctx context.Context, of map[int64]*index.FilerStatus, 
 	return nil
 }
 
-// query runs a statement outside of transactions and calls each with every row.
+// query runs a statement outside of transactions and calls each for each row.
 func (x *Index) query(ctx context.Context, query string, args []any, each func(scan func(...any) error) error) error {
 	rows, err := x.Backend.Client().QueryContext(ctx, query, args...)
 	if err != nil {
@@ -307,10 +309,10 @@ func (x *Index) query(ctx context.Context, query string, args []any, each func(s
 	return x.Backend.Wrap(rows.Err())
 }
 
-// The most that settings may have. A selection goes to workers with every piece of work.
+// Upper limits for settings. A selection is sent to workers with each task and batch.
 const (
 	maxFilerName      = 255
-	maxShardName      = 2000 // the key of an index in Postgres has at most 2,704 bytes
+	maxShardName      = 2000 // an index key in Postgres has at most 2,704 bytes
 	maxSlots          = 1 << 16
 	maxBytesPerSecond = 1 << 50
 	maxSelectionBytes = 64 << 10
@@ -363,7 +365,7 @@ func validateLabels(labels map[string]string) error {
 	return nil
 }
 
-// validateStoredSelection is for one that is stored with a filer or a shard.
+// validateStoredSelection validates a selection that is stored with a filer or a shard.
 func validateStoredSelection(s backup.Selection) error {
 	size := 0
 	for _, pattern := range slices.Concat(s.Exclude, s.ExcludeIfPresent) {

@@ -20,7 +20,7 @@ type Index struct{ Backend Backend }
 
 var _ index.Index = (*Index)(nil)
 
-// New returns the index in a Backend, which Close closes.
+// New returns the index in a Backend. Close closes the Backend.
 func New(b Backend) *Index { return &Index{b} }
 
 // Close implements index.Index.
@@ -29,7 +29,7 @@ func (x *Index) Close() error { return x.Backend.Close() }
 // Clock implements index.Index.
 func (x *Index) Clock(ctx context.Context) (time.Time, error) { return x.Backend.Clock(ctx) }
 
-// at is now as the index stores it; by the database's clock where it is zero.
+// at returns now as the index stores it, or the time of the database's clock if now is zero.
 func (x *Index) at(ctx context.Context, now time.Time) (time.Time, error) {
 	if now.IsZero() {
 		var err error
@@ -77,8 +77,8 @@ func (x *Index) CheckSchema(ctx context.Context) error {
 	return tooNew(s)
 }
 
-// An emptyError is of a database in which there is no index yet: both a
-// backup.ErrNoRepository and an index.ErrSchema.
+// An emptyError reports a database without an index: both a backup.ErrNoRepository and an
+// index.ErrSchema.
 type emptyError struct{}
 
 func (emptyError) Error() string { return "the index is empty: bctl init makes a repository" }
@@ -87,7 +87,7 @@ func (emptyError) Is(target error) bool {
 	return target == backup.ErrNoRepository || target == index.ErrSchema
 }
 
-// tooNew returns why this binary cannot work with a schema that is newer; nil where it can.
+// tooNew returns an error if the schema is so new that this binary cannot work with it.
 func tooNew(s migrations.Schema) error {
 	if s.Compatible() {
 		return nil
@@ -143,7 +143,7 @@ func (x *Index) snapshotRow(ctx context.Context, client *ent.Client, where ...pr
 	return client.Snapshot.Query().Where(where...).WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).Only(ctx)
 }
 
-// committed returns a snapshot whose pages may be read, else ErrNotFound.
+// committed returns a snapshot whose pages may be read, or backup.ErrNotFound.
 func (x *Index) committed(ctx context.Context, id backup.SnapshotID) (*ent.Snapshot, error) {
 	row, err := x.Backend.Client().Snapshot.Query().
 		Where(snapshot.ID(uuid.UUID(id)), snapshot.State(string(backup.Committed))).Only(ctx)

@@ -31,7 +31,7 @@ func (x *Index) Journal(ctx context.Context, id backup.ShardID) (index.ShardJour
 	}, nil
 }
 
-// isUnrecorded is written out, so that an index of such snapshots is found for it.
+// isUnrecorded is a literal, so that the planner can use the index of such snapshots.
 const isUnrecorded = "ended IS NOT NULL AND NOT recorded"
 
 // Unrecorded implements index.Committing.
@@ -45,8 +45,8 @@ func (x *Index) Unrecorded(ctx context.Context, only []backup.SnapshotID, limit 
 	return x.allOf(ctx, query)
 }
 
-// Recorded implements index.Committing. It need not be durable: the same record
-// can be put again. Of a snapshot that runs there is no record yet.
+// Recorded implements index.Committing. It need not be durable, because the same record can be put
+// again. A running snapshot has no record yet.
 func (x *Index) Recorded(ctx context.Context, id backup.SnapshotID) error {
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		return tx.Snapshot.Update().Where(snapshot.ID(uuid.UUID(id)), snapshot.StateNEQ(string(backup.Running))).SetRecorded(true).Exec(ctx)

@@ -14,13 +14,14 @@ import (
 const (
 	maxRoleBytes   = 256
 	maxHolderBytes = 256
-	// maxTerm is the longest term, and lease of a commit. One that ends later was given by a clock that was ahead, and counts as run out.
+	// maxTerm is the longest term of a leader and the longest commit lease. One that ends later was
+	// given by a clock that was ahead, and counts as run out.
 	maxTerm = 24 * time.Hour
 )
 
-// Lead implements index.Leading. One statement, over the row of the role: it is
-// its lock. A term that has run out is over, even if nobody else led since: its holder may have been
-// paused, and others may have acted on that.
+// Lead implements index.Leading with one statement, for which the row of the role is the lock. A
+// term that has run out is over even if nobody else has led since: its holder may have been paused,
+// and other processes may have acted on its end.
 func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration) (t index.Term, ok bool, err error) {
 	if !isName(role, maxRoleBytes) || !isName(holder, maxHolderBytes) || ttl <= 0 || ttl > maxTerm {
 		return index.Term{}, false, invalid("role %q, holder %q, for %s", role, holder, ttl)
@@ -58,7 +59,8 @@ func (x *Index) Resign(ctx context.Context, t index.Term) error {
 	})
 }
 
-// checkTerm fails with ErrNotLeading unless t goes on. Nobody else leads before the end of the transaction.
+// checkTerm fails with ErrNotLeading unless t is the current term. No other process becomes the
+// leader before the end of the transaction.
 func (tx *Tx) checkTerm(ctx context.Context, t index.Term) error {
 	leads := false
 	query := "SELECT epoch = $2 AND until > " + tx.Now + " FROM leaders WHERE role = $1" + tx.ForShare
@@ -72,7 +74,7 @@ func (tx *Tx) checkTerm(ctx context.Context, t index.Term) error {
 	return nil
 }
 
-// loadRow is a Load as SetLoads sends it to the database; latencies are in microseconds.
+// loadRow is a Load as SetLoads sends it to the database. Latencies are in microseconds.
 type loadRow struct {
 	ID          int64 `json:"id"`
 	WalkSlots   int   `json:"walk_slots"`

@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
-// maxWorkerBytes is the most of a worker's name that is kept.
+// maxWorkerBytes bounds the stored part of a worker's name.
 const maxWorkerBytes = 256
 
 // heldRow is a Held as Extend sends it to the database.
@@ -25,12 +25,12 @@ type heldRow struct {
 	ID       int64     `json:"id"`
 	Snapshot uuid.UUID `json:"snapshot"`
 	Worker   string    `json:"worker"`
-	Path     string    `json:"path"` // hexadecimal, because it may have any bytes
+	Path     string    `json:"path"` // hexadecimal, because a path may contain any bytes
 	Stalled  bool      `json:"stalled"`
 }
 
-// Extend implements index.Committing. Work that is being settled or claimed at
-// this moment is passed over.
+// Extend implements index.Committing. Work that is being settled or claimed at this moment is
+// skipped.
 func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Duration, now time.Time) error {
 	if len(held) == 0 {
 		return nil
@@ -48,7 +48,8 @@ func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Durati
 	})
 }
 
-// heldRows returns the rows of tasks and those of batches. Of work that two report, one counts: a row is updated once.
+// heldRows returns the rows of tasks and those of batches. If two workers report the same work, one
+// report counts, because a row can be updated only once.
 func heldRows(held []index.Held) (tasks, batches []heldRow) {
 	for _, h := range held {
 		row := heldRow{
@@ -72,7 +73,8 @@ func once(held []heldRow) []heldRow {
 	return slices.CompactFunc(held, func(a, b heldRow) bool { return a.ID == b.ID && a.Snapshot == b.Snapshot })
 }
 
-// inGroups calls do with as many rows at a time as a statement takes: as JSON, and their ids.
+// inGroups calls do for groups of rows of the size that a statement takes, with the rows as JSON
+// and their ids.
 func inGroups(held []heldRow, do func(rows string, ids []int64) error) error {
 	for group := range slices.Chunk(held, listLength) {
 		rows, err := json.Marshal(group)
@@ -90,9 +92,9 @@ func inGroups(held []heldRow, do func(rows string, ids []int64) error) error {
 	return nil
 }
 
-// extend ends a lease when lease has passed, where that is later; and also where it is
-// earlier, when a worker tells of the work for the first time: what waits in a queue has a longer lease than what a
-// worker has, who may die.
+// extend sets the end of a lease to now plus lease if that is later. For the first report of a
+// worker it also does so if that is earlier: work that waits in a queue has a longer lease than
+// work held by a worker, which may die.
 func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time.Time, lease time.Duration) error {
 	return inGroups(held, func(rows string, ids []int64) error {
 		_, err := tx.ExecContext(ctx, "WITH mine AS MATERIALIZED (SELECT id FROM "+table+" WHERE "+tx.In("id", 4)+tx.SkipLocked+")"+
@@ -131,7 +133,8 @@ func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.
 	return ended, err
 }
 
-// GiveBack implements index.Committing. Work that is being settled or claimed at this moment is passed over.
+// GiveBack implements index.Committing. Work that is being settled or claimed at this moment is
+// skipped.
 func (x *Index) GiveBack(ctx context.Context, held []index.Held) error {
 	if len(held) == 0 {
 		return nil
@@ -177,7 +180,8 @@ func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.W
 	}
 	var list []index.Work
 	for _, table := range []string{walktask.Table, readbatch.Table} {
-		// The leases that run are few. They are found first, and then sorted: all open work is in the other order already.
+		// Few leases run. They are found first and then sorted: the planner would otherwise read
+		// all open work, which is in the requested order already.
 		query := "WITH held AS MATERIALIZED (SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled FROM " + table +
 			" WHERE lease_until > $1) SELECT * FROM held ORDER BY snapshot_id, id LIMIT $2"
 		err := x.query(ctx, query, []any{now, limit}, func(scan func(...any) error) error {

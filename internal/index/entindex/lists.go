@@ -9,10 +9,10 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// putLists stores what list chunks refer to. A list of lists is known only once
-// these are: so whoever knows a list knows all chunks of its file, however the
-// messages come. That needs no lock: a list always refers to the same chunks,
-// and what is known stays known.
+// putLists stores what list chunks refer to. A list of lists is known only after the lists that it
+// refers to. So if a list is known, all chunks of its file are known, whatever the order of
+// messages. That needs no lock: a list always refers to the same chunks, and a known list stays
+// known.
 func (a *application) putLists(ctx context.Context) error {
 	var below []backup.ChunkID
 	for i, r := range a.results {
@@ -47,8 +47,7 @@ func (a *application) putLists(ctx context.Context) error {
 	return a.tx.Hot.PutLists(ctx, lists)
 }
 
-// belowLists returns the list chunks that lists of lists refer to, but for
-// those that are among lists themselves.
+// belowLists returns the list chunks that lists of lists refer to, except those in lists itself.
 func belowLists(lists []backup.ChunkList) (below []backup.ChunkID) {
 	if !slices.ContainsFunc(lists, func(l backup.ChunkList) bool { return l.Nested }) {
 		return nil
@@ -67,8 +66,7 @@ func belowLists(lists []backup.ChunkList) (below []backup.ChunkID) {
 	return below
 }
 
-// loadLists finds out which of the list chunks are known that open batches
-// refer to.
+// loadLists finds out which list chunks that open batches refer to are known.
 func (a *application) loadLists(ctx context.Context) (err error) {
 	var wanted []backup.ChunkID
 	for i, r := range a.results {

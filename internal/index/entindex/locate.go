@@ -18,8 +18,8 @@ func (x *Index) LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Lo
 	return x.locate(ctx, ids, true)
 }
 
-// locate returns where chunks are: in a pack that lives, if there is one; else,
-// where condemned ones will do, in one of these.
+// locate returns places of chunks: in a live pack if there is one, else, if condemned is set, in a
+// condemned pack.
 func (x *Index) locate(ctx context.Context, ids []backup.ChunkID, condemned bool) ([]index.Location, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -64,8 +64,8 @@ func (x *Index) LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]
 	return x.locateCopies(ctx, ids, true)
 }
 
-// locateCopies returns all places of chunks, those in packs that live first;
-// those in condemned packs only where these will do.
+// locateCopies returns all places of chunks, those in live packs first. Places in condemned packs
+// are included only if condemned is set.
 func (x *Index) locateCopies(ctx context.Context, ids []backup.ChunkID, condemned bool) ([][]index.Location, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -101,21 +101,21 @@ func (x *Index) locateCopies(ctx context.Context, ids []backup.ChunkID, condemne
 	return locations, nil
 }
 
-// in returns the place as others know it.
+// in returns the row as a Location, for a place in pack.
 func (r *ChunkRow) in(pack *PackRow) index.Location {
 	return index.Location{PackPlace: pack.PackPlace, Frame: r.Frame, Start: r.Offset, Length: r.Length}
 }
 
-// A location is one call of locate.
+// A location is the state of one call of locate.
 type location struct {
 	x         *Index
-	condemned bool               // such packs will do
-	packs     map[int64]*PackRow // by id; nil: it is gone
+	condemned bool               // places in condemned packs are acceptable
+	packs     map[int64]*PackRow // by id; nil: the pack no longer exists
 	found     map[backup.ChunkID]index.Location
 }
 
-// add takes the places that are better than those that were found before, and
-// returns the chunks of those whose packs do not live: other packs may have them.
+// add takes the places that are better than the ones found before. It returns the chunks of places
+// whose packs are not live: other packs may have them.
 func (l *location) add(ctx context.Context, rows []ChunkRow) (elsewhere []backup.ChunkID, err error) {
 	if err := l.addPacks(ctx, rows); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (l *location) add(ctx context.Context, rows []ChunkRow) (elsewhere []backup
 	return elsewhere, nil
 }
 
-// addPacks reads the packs of places, each once: many chunks are in few packs.
+// addPacks reads the packs of places, each once, because many chunks are in few packs.
 func (l *location) addPacks(ctx context.Context, rows []ChunkRow) error {
 	var wanted []int64
 	for i := range rows {

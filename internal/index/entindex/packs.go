@@ -18,8 +18,8 @@ type packState struct {
 	condemned bool
 }
 
-// registerPacks registers the packs of all PackStored, with their chunks. A
-// pack that is registered already has its chunks too, from the same transaction.
+// registerPacks registers the packs of all PackStored results, with their chunks. The chunks of a
+// pack that is registered already were stored in the same transaction as the pack.
 func (a *application) registerPacks(ctx context.Context) error {
 	stored := map[backup.PackID]*backup.PackStored{}
 	for i, r := range a.results {
@@ -58,9 +58,9 @@ func chunkRows(stored map[backup.PackID]*backup.PackStored, ids map[backup.PackI
 	return slices.CompactFunc(rows, func(a, b ChunkRow) bool { return a.ID == b.ID && a.Pack == b.Pack })
 }
 
-// lockPacks finds the packs that open batches rely on, and locks them until the
-// end of the transaction: who condemns a pack waits for the batch, or the batch
-// sees it condemned (I6).
+// lockPacks finds the packs that open batches rely on, and locks them until the end of the
+// transaction. Either a transaction that condemns a pack waits for the batch, or the batch finds
+// the pack condemned (I6).
 func (a *application) lockPacks(ctx context.Context) error {
 	wanted := map[backup.PackID]bool{}
 	for i, r := range a.results {
@@ -95,15 +95,15 @@ func (a *application) lockPacks(ctx context.Context) error {
 	for name, p := range a.packs {
 		condemned, there := found[p.id]
 		if !there {
-			delete(a.packs, name) // deleted since it was looked up
+			delete(a.packs, name) // deleted after the lookup
 		}
 		p.condemned = condemned
 	}
 	return nil
 }
 
-// insertPacks registers packs, and returns the ids of those that are new. They are
-// inserted in the order of their names, so that two transactions do not wait for each other.
+// insertPacks registers packs and returns the ids of the new ones. It inserts them in the order of
+// their names, so that two transactions do not wait for each other.
 func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.PackStored) (map[backup.PackID]int64, error) {
 	names := make([]backup.PackID, 0, len(stored))
 	for name := range stored {
@@ -138,9 +138,8 @@ func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.
 	return ids, nil
 }
 
-// lockedPacks locks packs in the order of their ids, and returns of those that
-// are there whether they are condemned. FOR SHARE, not FOR KEY SHARE:
-// condemning changes no key.
+// lockedPacks locks packs in the order of their ids, and returns for each that exists whether it is
+// condemned. It uses FOR SHARE, not FOR KEY SHARE, because condemning a pack changes no key.
 func (tx *Tx) lockedPacks(ctx context.Context, ids []int64) (map[int64]bool, error) {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
@@ -165,7 +164,7 @@ func (tx *Tx) lockedPacks(ctx context.Context, ids []int64) (map[int64]bool, err
 	return condemned, nil
 }
 
-// JoinIDs returns ids one after the other.
+// JoinIDs concatenates ids.
 func JoinIDs(ids []backup.ChunkID) []byte {
 	b := make([]byte, 0, len(ids)*len(backup.ChunkID{}))
 	for i := range ids {

@@ -13,12 +13,12 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// pagesLimit is how many rows with their listings are in memory at a time.
+// pagesLimit bounds the rows with listings that are in memory at a time.
 const pagesLimit = 256
 
-// Pages implements index.Catalog. It asks for some rows at a time, so that a
-// slow reader holds neither a connection nor a transaction; versions of a
-// committed snapshot do not change between.
+// Pages implements index.Catalog. It fetches a limited number of rows at a time, so that a slow
+// reader holds neither a connection nor a transaction. The versions of a committed snapshot do not
+// change between fetches.
 func (x *Index) Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
 	return func(yield func(backup.PageVersion, error) bool) {
 		if err := backup.CheckPath(path); err != nil {
@@ -49,7 +49,7 @@ func (x *Index) Subtree(ctx context.Context, shard backup.ShardID, base backup.S
 	}
 }
 
-// subtree yields the rows that are valid at a snapshot, of path and below.
+// subtree yields the rows of path and below that are valid at a snapshot.
 func (x *Index) subtree(ctx context.Context, shard backup.ShardID, at backup.SnapshotNumber, path string) iter.Seq2[PageRow, error] {
 	return func(yield func(PageRow, error) bool) {
 		var after []byte
@@ -97,12 +97,12 @@ func (x *Index) Marks(ctx context.Context, shard backup.ShardID, base backup.Sna
 	if cut > 0 {
 		return marks[:cut], keys[cut], nil
 	}
-	// One directory has more pages than limit: it comes whole, and alone.
+	// This directory alone has more pages than limit: it is returned whole.
 	marks, err = x.Backend.DirectoryMarks(ctx, shard, base, marks[0].Directory)
 	if err != nil {
 		return nil, nil, err
 	}
-	// No path key is between a directory's and its first possible child's.
+	// No path key is between that of a directory and that of its first possible child.
 	_, rest, err := x.Backend.Marks(ctx, shard, base, Range{append(bytes.Clone(keys[0]), 0), to}, 1)
 	if err != nil || len(rest) == 0 {
 		return marks, nil, err
@@ -215,7 +215,7 @@ func (x *Index) notFailed(ctx context.Context, id backup.SnapshotID) (backup.Sha
 	return backup.ShardID(s.ShardID), backup.SnapshotNumber(s.Number), nil
 }
 
-// yieldChanges yields rows as changes, and reports whether all of them were taken.
+// yieldChanges yields rows as changes, and reports whether the consumer took all of them.
 func yieldChanges(rows iter.Seq2[PageRow, error], ended bool, yield func(index.Change, error) bool) bool {
 	for row, err := range rows {
 		c := index.Change{Ended: ended, Digest: row.Digest}

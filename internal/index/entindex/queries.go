@@ -19,13 +19,13 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
-// SQLite has 32,766 parameters a statement.
+// SQLite allows 32,766 parameters per statement.
 const (
-	listLength = 10_000 // of an IN (…)
-	insertRows = 500    // of a VALUES (…), (…)
+	listLength = 10_000 // of an IN (…) list
+	insertRows = 500    // of a VALUES (…), (…) list
 )
 
-// insert runs an INSERT of many rows that returns some.
+// insert runs an INSERT of many rows, and returns the rows of its RETURNING clause.
 func (tx *Tx) insert(ctx context.Context, head string, values [][]any, tail string) (*sql.Rows, error) {
 	query, args := tx.insertStatement(head, values, tail)
 	return tx.QueryContext(ctx, query, args...)
@@ -63,9 +63,9 @@ func (d *Dialect) insertStatement(head string, values [][]any, tail string) (str
 	return query.String(), args
 }
 
-// closeRows ends a query whose rows have been read, or are not wanted.
+// closeRows ends a query whose rows have been read or are not needed.
 func closeRows(rows *sql.Rows) error {
-	for rows.Next() { // a statement that writes is done when its rows are read
+	for rows.Next() { // a statement that writes is complete only when its rows have been read
 	}
 	if err := rows.Err(); err != nil {
 		rows.Close()
@@ -74,8 +74,8 @@ func closeRows(rows *sql.Rows) error {
 	return rows.Close()
 }
 
-// lockedColumns are those of a snapshot that whoever locks it asks for: all but
-// what was asked for, and what it has come to. Every result of a snapshot reads them.
+// lockedColumns are the columns of a snapshot that lockSnapshot reads: all except its request and
+// its outcome. They are read for each result of a snapshot.
 var lockedColumns = slices.DeleteFunc(slices.Clone(snapshot.Columns), func(column string) bool {
 	return slices.Contains([]string{
 		snapshot.FieldSelection, snapshot.FieldTags, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldRoot, snapshot.FieldNewRoot, snapshot.FieldAllowShrink,
@@ -84,8 +84,8 @@ var lockedColumns = slices.DeleteFunc(slices.Clone(snapshot.Columns), func(colum
 	}, column)
 })
 
-// lockSnapshot returns the counters and the state of a snapshot, which stay as
-// they are until the end of the transaction. It has the lockedColumns alone.
+// lockSnapshot returns the counters and the state of a snapshot, which do not change until the end
+// of the transaction. Only the lockedColumns are set.
 func (tx *Tx) lockSnapshot(ctx context.Context, id backup.SnapshotID, exclusive bool) (*ent.Snapshot, error) {
 	query := tx.Snapshot.Query().Where(snapshot.ID(uuid.UUID(id)))
 	switch {
@@ -128,8 +128,8 @@ func (tx *Tx) openBatches(ctx context.Context, ids []int64) ([]*ent.ReadBatch, e
 	return batches, nil
 }
 
-// stagePart keeps a part of a result until its last one comes. Of two walks of
-// one attempt, the newer part replaces the other's.
+// stagePart stores a part of a result until its last part arrives. If one attempt was walked twice,
+// the newer part replaces the older one.
 func (tx *Tx) stagePart(ctx context.Context, r *backup.SliceWalked) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO slice_parts (snapshot_id, task_id, attempt, part, result) VALUES ($1,$2,$3,$4,$5)"+
 		" ON CONFLICT (task_id, attempt, part) DO UPDATE SET result = excluded.result",
@@ -137,8 +137,8 @@ func (tx *Tx) stagePart(ctx context.Context, r *backup.SliceWalked) error {
 	return err
 }
 
-// stagedParts returns the parts before the last one, or ErrPartMissing where
-// one has not come, or is of another walk of the attempt.
+// stagedParts returns the parts before the last one. It fails with ErrPartMissing if one has not
+// arrived, or belongs to another walk of the attempt.
 func (tx *Tx) stagedParts(ctx context.Context, last *backup.SliceWalked) ([]*backup.SliceWalked, error) {
 	rows, err := tx.SlicePart.Query().
 		Where(slicepart.TaskID(int64(last.Task)), slicepart.Attempt(last.Attempt), slicepart.PartLT(last.Part)).

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/shard"
 )
 
-// micros is a time as shards have it: microseconds since 1970; 0: none.
+// micros returns a time as shards store it: microseconds since 1970, or 0 for none.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -56,7 +56,7 @@ type bindingRow struct {
 	Revision int64 `json:"revision"`
 }
 
-// Bind implements index.Scheduling: one statement, which writes what differs.
+// Bind implements index.Scheduling with one statement, which writes only differences.
 func (x *Index) Bind(ctx context.Context, t index.Term, bound map[backup.FilerID]index.Binding) (changed int, err error) {
 	list := make([]bindingRow, 0, len(bound))
 	for id, b := range bound {
@@ -115,7 +115,8 @@ func (x *Index) Unplanned(ctx context.Context, policies []backup.PolicyID, after
 	return list, nil
 }
 
-// hasFailed reports whether the newest snapshot of a shard has failed. What had a number and neither runs nor is good has.
+// hasFailed reports whether the newest snapshot of a shard has failed: it has a number, but is
+// neither running nor good.
 func hasFailed(row *ent.Shard, runs bool) bool { return row.LastNumber > row.LastGoodNumber && !runs }
 
 // planRow is a Plan as PlanShards sends it to the database.
@@ -149,7 +150,8 @@ func (x *Index) PlanShards(ctx context.Context, t index.Term, plans []index.Plan
 	})
 }
 
-// latestRow is until when shards of a policy may be due, as Unplan sends it to the database.
+// latestRow is the latest time at which shards of a policy may be due, as Unplan sends it to the
+// database.
 type latestRow struct {
 	Policy int64 `json:"policy"`
 	Due    int64 `json:"due"`
@@ -191,7 +193,7 @@ func (x *Index) DueShards(ctx context.Context, now time.Time, policies []backup.
 	if err != nil {
 		return nil, nil, x.Backend.Wrap(err)
 	}
-	// What has begun and ended since has no such plan any more, and BeginDue finds that.
+	// A snapshot that has begun and ended since has changed the plan, and BeginDue detects that.
 	runs := map[int64]bool{}
 	running := map[backup.FilerID]int{}
 	err = x.query(ctx, "SELECT shard_id, filer_id FROM snapshots WHERE "+isRunning, nil, func(scan func(...any) error) error {
@@ -213,7 +215,7 @@ func (x *Index) DueShards(ctx context.Context, now time.Time, policies []backup.
 	return due, running, nil
 }
 
-// scheduled is what the scheduler begins a snapshot for.
+// scheduled describes the due shard for which the scheduler begins a snapshot.
 type scheduled struct {
 	term index.Term
 	plan index.Plan
@@ -239,13 +241,13 @@ func (x *Index) policyNames(ctx context.Context) (map[backup.PolicyID]string, er
 	return names, err
 }
 
-// policySelection is what the policy of a shard leaves out.
+// policySelection returns the exclusions of the policy of a shard.
 func (tx *Tx) policySelection(ctx context.Context, of *ent.Shard) (backup.Selection, error) {
 	if of.PolicyID == 0 {
 		return backup.Selection{}, nil
 	}
 	row, err := tx.BackupPolicy.Get(ctx, of.PolicyID)
-	if ent.IsNotFound(err) { // it is being removed
+	if ent.IsNotFound(err) { // the policy is being removed
 		return backup.Selection{}, nil
 	}
 	if err != nil {

@@ -88,7 +88,7 @@ func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, err
 			SetSource(s.Source).SetPattern(s.Snapshots).SetSelection(s.Selection).Save(ctx)
 		return err
 	})
-	if ent.IsConstraintError(err) { // somebody else has just added it
+	if ent.IsConstraintError(err) { // another process has just added it
 		err = fmt.Errorf("shard %q: %w", s.Name, backup.ErrExists)
 	}
 	if err != nil {
@@ -131,7 +131,8 @@ func (x *Index) RetireShard(ctx context.Context, id backup.ShardID) error {
 	})
 }
 
-// lockShard returns a shard with its filer; the shard stays as it is until the end of the transaction.
+// lockShard returns a shard with its filer. The shard does not change until the end of the
+// transaction.
 func (tx *Tx) lockShard(ctx context.Context, id backup.ShardID) (*ent.Shard, error) {
 	query := tx.Shard.Query().Where(shard.ID(int64(id))).WithFiler()
 	if tx.ForUpdate != "" {
@@ -162,7 +163,7 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 	if !f.Retired {
 		query.Where(shard.Retired(false))
 	}
-	if f.Filer != "" { // else nearly all shards are wanted
+	if f.Filer != "" { // otherwise nearly all shards are wanted
 		query.Where(shard.FilerIDIn(ids...))
 	}
 	found, err := query.All(ctx)
@@ -200,7 +201,7 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 	return list, nil
 }
 
-// runningByShard returns the running snapshots: there are no more than shards.
+// runningByShard returns the running snapshots, of which there are at most as many as shards.
 func (x *Index) runningByShard(ctx context.Context) (map[int64]backup.SnapshotID, error) {
 	runs := map[int64]backup.SnapshotID{}
 	err := x.query(ctx, "SELECT shard_id, id FROM snapshots WHERE "+isRunning, nil, func(scan func(...any) error) error {

@@ -8,34 +8,34 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// shares decides who gets how much of a claim: it knows what is in hand and what is open, of
-// each filer, and chooses within the bounds. It is told of leases first, then of filers, then of open work.
+// shares distributes a claim. It knows the assigned and the open work of each filer, and chooses
+// within the bounds. It needs leases first, then filers, then open work.
 type shares struct {
-	limit, free int // of this claim; of Queued
+	limit, free int // of this claim; of queued
 	queued      int // the claim's bound; math.MaxInt: none
 	leases      map[int64]leases
 	filers      []*filerShare
 	of          map[int64]*filerShare
-	sites       map[string]*siteShare // of filers that something runs of
-	allSites    int                   // how many there are
+	sites       map[string]*siteShare // of filers with a running snapshot
+	allSites    int                   // number of sites of all filers
 }
 
-// leases are those that run of one filer: all, and those that count for Queued.
+// leases are the numbers of running leases of one filer: all, and those that count for Queued.
 type leases struct{ all, queued int }
 
 type filerShare struct {
 	id    int64
-	slots int // that may be in hand
-	hand  int // in hand, with what is chosen
+	slots int // maximum of assigned work
+	hand  int // assigned work, including the chosen
 	site  *siteShare
-	open  []int64 // by age
-	asked int     // how much open work was looked for, and found
+	open  []int64 // ids, oldest first
+	asked int     // how much open work was searched for, and found
 	found int
 }
 
 type siteShare struct {
-	queued int  // in hand and not stalled, with what is chosen
-	active bool // it has work, open or in hand
+	queued int  // assigned and not stalled, including the chosen
+	active bool // it has work, open or assigned
 }
 
 func newShares(c index.Claim) *shares {
@@ -55,7 +55,7 @@ func (p *shares) leased(filer int64, all, queued int) {
 	p.free = max(0, p.free-queued)
 }
 
-// room is how much can be chosen at all.
+// room returns how much can be chosen in all.
 func (p *shares) room() int { return min(p.limit, p.free) }
 
 func (p *shares) add(filer int64, siteName string, slots int) {
@@ -81,8 +81,8 @@ func (p *shares) open(filer, id int64) {
 	f.site.active = true
 }
 
-// ask returns how much open work of a filer is to be looked for: more than it has room for by as much as it
-// has places, at most, so that it is known whether there is work for all of them again.
+// ask returns how much open work of a filer to search for: its room and up to as much again as its
+// slots. The surplus shows whether there will be work for all slots again.
 func (p *shares) ask(f *filerShare) int {
 	if f.asked = p.roomOf(f); f.asked > 0 {
 		f.asked += min(f.slots, max(1, plentyOfWork/len(p.filers)))
@@ -90,19 +90,20 @@ func (p *shares) ask(f *filerShare) int {
 	return f.asked
 }
 
-// plentyOfWork is how much waits, of all filers together, where there is plenty: where many run,
-// workers who have nothing to do for one have something to do for another.
+// plentyOfWork is how much surplus to search for over all filers together. With many running
+// filers, a worker that finds no work of one finds work of another.
 const plentyOfWork = 64
 
-// scarce reports whether less work of a filer is open than it soon has places for: what is
-// in hand of one worker then keeps the others waiting.
+// scarce reports whether a filer has less open work than it will soon have room for. In that case
+// the work held by one worker keeps the others waiting.
 func (p *shares) scarce(filer int64) bool {
 	f := p.of[filer]
 	return f != nil && f.found < f.asked
 }
 
-// ofSite is how much of Queued one site may have: an even part, where those that have work share it with one
-// that has none yet. When that gets some, it finds its place free, even if no worker of the others ever comes.
+// ofSite returns the part of Queued that one site may use. The sites that have work divide it
+// evenly, with one equal share kept free for a site that has none yet. When that site gets work,
+// its share is free even if no worker of the other sites ever appears.
 func (p *shares) ofSite() int {
 	active := 0
 	for _, site := range p.sites {
@@ -113,8 +114,8 @@ func (p *shares) ofSite() int {
 	return max(1, p.queued/max(1, min(p.allSites, active+1)))
 }
 
-// choose returns the work to claim. Filers take turns: who has least in hand is next, and of two that have as
-// much, the one whose work is older.
+// choose returns the work to claim. Filers take turns: the one with the least assigned work is
+// next, and of two with equally much, the one whose work is older.
 func (p *shares) choose() []int64 {
 	var waiting []*filerShare
 	for _, f := range p.filers {

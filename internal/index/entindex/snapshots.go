@@ -24,7 +24,8 @@ func (x *Index) BeginSnapshot(ctx context.Context, of backup.ShardID, s backup.S
 	return x.begin(ctx, of, s, now, nil)
 }
 
-// begin begins a snapshot; by, if not nil, is what it is begun for. The shard's row is the lock.
+// begin begins a snapshot. by, if not nil, is the due shard for which it begins. The shard's row is
+// the lock.
 func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot, now time.Time, by *scheduled) (backup.Snapshot, error) {
 	if err := validateSelection(s); err != nil {
 		return backup.Snapshot{}, err
@@ -173,7 +174,7 @@ func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID)
 	return ids, nil
 }
 
-// ClaimCommit implements index.Committing. One statement: the row is its lock.
+// ClaimCommit implements index.Committing with one statement, for which the row is the lock.
 func (x *Index) ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (ok bool, err error) {
 	if !isName(holder, maxHolderBytes) || ttl < 0 || ttl > maxTerm {
 		return false, invalid("commit of snapshot %s by %q, for %s", id.Short(), holder, ttl)
@@ -241,15 +242,14 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 	})
 }
 
-// Fail implements index.Committing. What has failed already stays failed.
+// Fail implements index.Committing. A snapshot that has failed already stays failed.
 //
-// Versions of pages are undone by number. Those that began with the snapshot
-// have first_snapshot = number, and a number is used once. Those that it ended
-// have last_snapshot = number-1, and nobody else gives that value: a snapshot k
-// ends with k-1, numbers are not used again, and only the shard's one running
-// snapshot ends anything. It does not matter whether snapshot number-1 has
-// failed: it ended with number-2, and has undone that. So neither set has a row
-// that is not this snapshot's.
+// Versions of pages are undone by number. Those that began with the snapshot have first_snapshot =
+// number, and a number is used once. Those that it ended have last_snapshot = number-1, and no
+// other snapshot sets that value: snapshot k sets k-1, numbers are not reused, and only the shard's
+// one running snapshot ends versions. It does not matter whether snapshot number-1 has failed: it
+// set last_snapshot to number-2, and has undone that. So neither set contains a row that is not
+// this snapshot's.
 func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, now time.Time) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
 		row, err := tx.lockSnapshot(ctx, id, true)
@@ -270,7 +270,7 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 		if err := tx.deleteWork(ctx, row.ID); err != nil {
 			return err
 		}
-		// The shard is planned again, from this; its deadline stays.
+		// The shard is planned again from now; its deadline stays.
 		shard := tx.Shard.UpdateOneID(row.ShardID).SetDue(0)
 		if left > 0 {
 			shard.SetInterrupted(true)
@@ -293,8 +293,7 @@ func (tx *Tx) deleteWork(ctx context.Context, id uuid.UUID) error {
 	return err
 }
 
-// CondemnPacks implements index.Committing. It is durable, because objects are
-// deleted after it.
+// CondemnPacks implements index.Committing. It is durable, because objects are deleted after it.
 func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
 	if len(packs) == 0 {
 		return nil
@@ -309,7 +308,7 @@ func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
 			if tx.ForUpdate != "" {
 				query.ForUpdate()
 			}
-			// In the order of ids, as batches lock them.
+			// In the order of ids, in which batches lock them too.
 			ids, err := query.IDs(ctx)
 			if err != nil {
 				return err

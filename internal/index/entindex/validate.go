@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// validate refuses what no honest worker sends. What it lets through cannot
-// make a statement fail, so that one result never disturbs the others of its call.
+// validate refuses what no honest worker sends. A result that it accepts cannot make a statement
+// fail, so no result affects the others of its call.
 func validate(r index.Result) error {
 	switch {
 	case r.Slice != nil && r == index.Result{Slice: r.Slice}:
@@ -36,7 +36,7 @@ func validateSlice(s *backup.SliceWalked) error {
 	if len(s.Source) > maxSourceBytes || !isText(s.Source) {
 		return invalid("source of task %d", s.Task)
 	}
-	// It is stored as a text, which has to come back as it was.
+	// The root is stored as a text, which must parse to the same root.
 	if root, err := backup.ParseRoot(s.Root.String()); err != nil || root != s.Root || !isText(s.Root.String()) {
 		return invalid("root of task %d", s.Task)
 	}
@@ -52,7 +52,7 @@ func validateSlice(s *backup.SliceWalked) error {
 		}
 	}
 	for _, path := range s.Removed {
-		// The root cannot be gone: a shard without its root fails.
+		// The root cannot have been removed: a shard without its root fails.
 		if path == "" {
 			return invalid("removal of the root")
 		}
@@ -85,9 +85,9 @@ func validateSlice(s *backup.SliceWalked) error {
 	return validateProblems(s.Problems)
 }
 
-// isSnapshotOf reports whether url names a source snapshot below source: its
-// URL is the source's with more of a query. Else a walker that is broken into could
-// make the others read what it likes.
+// isSnapshotOf reports whether url names a source snapshot below source: its URL is the source's
+// with a longer query. Without this check, a compromised walker could make the others read any
+// source.
 func isSnapshotOf(url, source string) bool {
 	rest, ok := strings.CutPrefix(url, source)
 	return ok && (rest == "" || rest[0] == '?' || rest[0] == '&')
@@ -168,8 +168,7 @@ func validateProblems(problems []backup.Problem) error {
 	return nil
 }
 
-// text makes of s what a text column can hold: valid UTF-8 without NUL, of at
-// most maxBytes.
+// text returns s as a text column can hold it: valid UTF-8 without NUL, of at most maxBytes.
 func text(s string, maxBytes int) string {
 	if len(s) > maxBytes {
 		s = s[:maxBytes]

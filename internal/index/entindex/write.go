@@ -15,14 +15,14 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
-// writes is what an application has decided to write.
+// writes is everything that an application has decided to write.
 type writes struct {
 	trees []Tree
 	ended []PageName
 	pages []PageRow
 
 	settledTasks, settledBatches []int64
-	expired                      []int64 // batches
+	expired                      []int64 // ids of batches
 	newTasks                     []newTask
 	newBatches                   []newBatch
 	problems                     []newProblem
@@ -55,8 +55,8 @@ func (a *application) write(ctx context.Context) error {
 	return nil
 }
 
-// writePages ends before it puts: what was removed and is there again in the
-// same snapshot is a new version, even if it looks like the old one.
+// writePages ends versions before it puts new ones: a page that was removed and appeared again in
+// the same snapshot is a new version, even if it looks like the old one.
 func (a *application) writePages(ctx context.Context) error {
 	w := &a.writes
 	if len(w.trees) > 0 {
@@ -73,7 +73,7 @@ func (a *application) writePages(ctx context.Context) error {
 	if len(w.pages) == 0 {
 		return nil
 	}
-	// Of a page that came twice the later one counts.
+	// If a page occurs twice, the later one counts.
 	slices.Reverse(w.pages)
 	slices.SortStableFunc(w.pages, func(a, b PageRow) int { return comparePageNames(a.name(), b.name()) })
 	w.pages = slices.CompactFunc(w.pages, func(a, b PageRow) bool { return a.name() == b.name() })
@@ -98,7 +98,7 @@ func (a *application) settle(ctx context.Context) error {
 		if _, err := a.tx.WalkTask.Delete().Where(walktask.IDIn(group...)).Exec(ctx); err != nil {
 			return err
 		}
-		// Of the attempt that won, and of those that lost.
+		// Parts of the attempt that won, and of those that lost.
 		if _, err := a.tx.SlicePart.Delete().Where(slicepart.TaskIDIn(group...)).Exec(ctx); err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func (a *application) announce(ctx context.Context) error {
 	return nil
 }
 
-// The most that the texts of a problem may have; what is longer is cut.
+// Upper limits for the texts of a problem. Longer texts are truncated.
 const (
 	maxOpBytes    = 64
 	maxErrorBytes = 2 << 10

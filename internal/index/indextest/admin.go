@@ -20,7 +20,7 @@ func testSchema(t *testing.T, fresh func(testing.TB) Database) {
 	f := &fixture{TB: t, ctx: t.Context(), x: db.Open()}
 	f.wants(f.x.CheckSchema(f.ctx), index.ErrSchema)
 
-	// Several processes migrate at once.
+	// Several processes migrate at the same time.
 	var group errgroup.Group
 	for range 4 {
 		x := db.Open()
@@ -57,7 +57,7 @@ func testRepository(t *testing.T, fresh func(testing.TB) Database) {
 
 func testFilersAndShards(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
-	// Made on first use, by whoever comes first.
+	// The first caller creates it.
 	var group errgroup.Group
 	ids := make([]backup.ShardID, 8)
 	for i := range ids {
@@ -125,7 +125,7 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	if running.ID != s.ID {
 		t.Fatalf("snapshot %s runs, want %s", running.ID, s.ID)
 	}
-	// Another shard's is another matter.
+	// Another shard is not affected.
 	_, err = f.x.BeginSnapshot(f.ctx, f.newShard("filer", "other").ID, backup.Snapshot{}, f.now)
 	f.must(err)
 
@@ -147,7 +147,8 @@ func testBeginSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	f.wants(err, backup.ErrInvalid)
 }
 
-// One of many that begin at once begins (I5); the others learn of it.
+// Of many processes that begin a snapshot at the same time, one succeeds (I5); the others receive
+// that snapshot.
 func testOneRunningSnapshot(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	other := f.db.Open()

@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// commitFiles commits a snapshot of so many files.
+// commitFiles commits a snapshot with this number of files.
 func (f *fixture) commitFiles(files int64) backup.Snapshot {
 	f.Helper()
 	f.now = f.now.Add(time.Hour)
@@ -17,7 +17,8 @@ func (f *fixture) commitFiles(files int64) backup.Snapshot {
 	return s
 }
 
-// A snapshot that is marked as bad is not its shard's last good one, whatever is compared with that, and whoever asks.
+// A snapshot that is marked as bad is not its shard's last good one, for every method that reports
+// or uses that.
 func testBad(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	wantGood := func(want backup.Snapshot, files int64) {
@@ -58,7 +59,7 @@ func testBad(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("to be planned: %+v, want the shard, from snapshot 1", again)
 	}
 
-	// It stays the base: what has changed since is found as before, and what it has can be read.
+	// It remains the base: later changes are found as before, and its content can be read.
 	four := f.begin()
 	if four.Base != three.Number || four.BaseID != three.ID {
 		t.Fatalf("based on %d, want 3", four.Base)

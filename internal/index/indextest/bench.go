@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Bench runs the benchmarks of what an index does most.
+// Bench runs the benchmarks of an index's most frequent operations.
 func Bench(b *testing.B, fresh func(testing.TB) Database) {
 	b.Run("ApplyPack", func(b *testing.B) { benchApplyPack(b, fresh) })
 	b.Run("ApplyBatch", func(b *testing.B) { benchApplyBatch(b, fresh) })
@@ -18,7 +18,7 @@ func Bench(b *testing.B, fresh func(testing.TB) Database) {
 	b.Run("Marks", func(b *testing.B) { benchMarks(b, fresh) })
 }
 
-// randomPack is a pack of new chunks.
+// randomPack returns a pack of new chunks.
 func randomPack(s backup.Snapshot, random *rand.ChaCha8, chunks int) *backup.PackStored {
 	p := &backup.PackStored{
 		Snapshot: s.ID, Pack: backup.NewPackID(), Chunks: make([]backup.ChunkPlace, chunks), FrameBytes: make([]uint32, (chunks+99)/100),
@@ -81,7 +81,7 @@ func benchApplyBatch(b *testing.B, fresh func(testing.TB) Database) {
 	b.ReportMetric(float64(b.N*pages)/b.Elapsed().Seconds(), "pages/s")
 }
 
-// benchLocate looks up 5,000 of 400,000 chunks, and as many that are nowhere.
+// benchLocate looks up 5,000 of 400,000 chunks, and as many that do not exist.
 func benchLocate(b *testing.B, fresh func(testing.TB) Database) {
 	const ids = 5000
 	f := newFixture(b, fresh)
@@ -129,7 +129,7 @@ func benchMarks(b *testing.B, fresh func(testing.TB) Database) {
 	b.ReportMetric(float64(b.N*limit)/b.Elapsed().Seconds(), "marks/s")
 }
 
-// manyPages makes a committed snapshot of so many pages with listings of 400 bytes.
+// manyPages makes a committed snapshot of total pages with listings of 400 bytes.
 func (f *fixture) manyPages(total int) backup.Snapshot {
 	f.Helper()
 	s := f.begin()

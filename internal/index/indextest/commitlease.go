@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// claimCommit asks for the lease of a commit and wants to get it, or not.
+// claimCommit requests a commit lease, and checks whether it is granted.
 func (f *fixture) claimCommit(id backup.SnapshotID, holder string, ttl time.Duration, want bool) {
 	f.Helper()
 	got, err := f.x.ClaimCommit(f.ctx, id, holder, ttl)
@@ -21,7 +21,7 @@ func (f *fixture) claimCommit(id backup.SnapshotID, holder string, ttl time.Dura
 	}
 }
 
-// One committer at a time has the lease of a commit. The lease decides nothing.
+// One committer at a time has the commit lease. Commit and Fail do not depend on it.
 func testClaimCommit(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.begin()
@@ -36,17 +36,18 @@ func testClaimCommit(t *testing.T, fresh func(testing.TB) Database) {
 	before := f.snapshot(s.ID)
 	f.claimCommit(s.ID, "a", time.Hour, true)
 	f.claimCommit(s.ID, "b", time.Hour, false)
-	f.claimCommit(s.ID, "b", 0, false) // it is not b's to give back
+	f.claimCommit(s.ID, "b", 0, false) // b cannot release a's lease
 	f.claimCommit(s.ID, "b", time.Hour, false)
 	f.claimCommit(s.ID, "a", time.Hour, true) // renewed
-	f.claimCommit(s.ID, "a", 0, true)         // given back
+	f.claimCommit(s.ID, "a", 0, true)         // released
 	f.claimCommit(s.ID, "b", time.Hour, true)
 	f.claimCommit(s.ID, "a", time.Hour, false)
 	if got, err := f.x.CompleteSnapshots(f.ctx, nil); err != nil || len(got) != 1 {
 		t.Fatalf("complete: %v, %v: a lease hides nothing", got, err)
 	}
 
-	// One that has run out is anybody's. (The databases' clocks tick at least every millisecond.)
+	// Any holder can claim a lease that has run out. (The databases' clocks tick at least every
+	// millisecond.)
 	f.claimCommit(s.ID, "b", time.Microsecond, true)
 	for got := false; !got; {
 		var err error
@@ -65,12 +66,12 @@ func testClaimCommit(t *testing.T, fresh func(testing.TB) Database) {
 	if got := f.snapshot(s.ID); got.Counts != before.Counts || got.State != before.State || got.Reason != before.Reason {
 		t.Fatalf("snapshot %+v, want it as before: %+v", got, before)
 	}
-	f.commit(s) // whoever has the lease
+	f.commit(s) // without regard to the lease
 	f.claimCommit(s.ID, "c", time.Hour, false)
 	f.claimCommit(s.ID, "c", 0, false)
 }
 
-// Of many that ask at once, one gets the lease.
+// Of many that claim at the same time, one gets the lease.
 func testClaimCommitAtOnce(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.walk(func(*backup.SliceWalked) {})

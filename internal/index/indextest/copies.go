@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// What can become of a pack.
+// The possible fates of a pack.
 const (
 	lives     = "lives"
 	condemned = "condemned"
@@ -21,26 +21,25 @@ const (
 
 var fates = []string{lives, condemned, gone}
 
-// befall has one of them become of a registered pack.
+// befall applies a fate to a registered pack.
 func (f *fixture) befall(p *backup.PackStored, fate string) {
 	f.Helper()
 	switch fate {
 	case condemned:
 		f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{p.Pack}))
-	case gone: // which garbage collection will do
+	case gone: // as garbage collection will do
 		f.exec("DELETE FROM packs WHERE pack = $1", uuid.UUID(p.Pack).String())
 	}
 }
 
-// refusal is what a batch is refused for that relies on such a pack.
+// refusal returns the error for a batch that relies on a pack with this fate.
 func refusal(fate string) error {
 	return map[string]error{lives: nil, condemned: index.ErrCondemned, gone: index.ErrPackUnknown}[fate]
 }
 
-// Two readers store the same chunk, in two packs. Whatever becomes of the
-// packs, the chunk is found in one that lives, if one does; what is found is
-// never what a batch would be refused for; and restore still finds what is in
-// a condemned pack alone (I1, I6).
+// Two readers store the same chunk, in two packs. Whatever the fates of the packs, the chunk is
+// found in a live pack if there is one. A batch is never refused for a place that was found, and
+// restore still finds a chunk that is only in a condemned pack (I1, I6).
 func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	names := make([]string, 2*len(fates)*len(fates)*3)
@@ -69,7 +68,7 @@ func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {
 					f.accept(index.Result{Pack: other})
 				}
 				place, copied := at(first, 1), at(other, 0)
-				if f.locate(shared)[0].Pack == other.Pack { // of one call, any may be the first
+				if f.locate(shared)[0].Pack == other.Pack { // in one call, either may be the first
 					first, other, place, copied = other, first, copied, place
 				}
 				f.wantLocations(f.locate(shared), place)
@@ -87,7 +86,7 @@ func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {
 				rely(first, fate)
 				rely(other, fateOfOther)
 
-				// Stored anew, it takes the place in a condemned pack over, and else is one more copy.
+				// A new place replaces one in a condemned pack, and otherwise is one more copy.
 				third := packOf(s, shared)
 				f.accept(index.Result{Pack: third})
 				got := f.locate(shared)
@@ -101,7 +100,7 @@ func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {
 					t.Fatalf("%s: stored anew it is at %+v, want %+v or %+v", name, got[0], copied, anew)
 				}
 				rely(third, lives)
-				// In the end only the last one lives.
+				// In the end only the last pack is live.
 				f.must(f.x.CondemnPacks(f.ctx, []backup.PackID{first.Pack, other.Pack}))
 				f.wantLocations(f.locate(shared), at(third, 0))
 				f.wantLocations(f.locateAll(shared), at(third, 0))
@@ -110,7 +109,7 @@ func testChunkCopies(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// expect is where dedup and restore find a chunk with two places.
+// expect returns where dedup and restore find a chunk with two places.
 func expect(fate, fateOfOther string, place, copied index.Location) (found, all index.Location) {
 	switch {
 	case fate == lives:
@@ -125,8 +124,8 @@ func expect(fate, fateOfOther string, place, copied index.Location) (found, all 
 	return index.Location{}, index.Location{}
 }
 
-// Many places of many chunks: none is lost, whatever order the packs come in,
-// and how they share the chunks.
+// Many places of many chunks: none is lost, for any order of the packs and any distribution of the
+// chunks.
 func testManyCopies(t *testing.T, fresh func(testing.TB) Database) {
 	const chunks, packs = 200, 6 // more than one statement stores
 	f := newFixture(t, fresh)
@@ -146,7 +145,7 @@ func testManyCopies(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	f.accept(results[0])
 	f.accept(results[1:4]...)
-	f.accept(results...) // those are registered already
+	f.accept(results...) // these packs are registered already
 	places := 0
 	for i := range packs {
 		places += (chunks + i) / (i + 1)
@@ -172,10 +171,11 @@ func testManyCopies(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// wantCopies checks that all places of a chunk are found: those in condemned packs last, and only by LocateAllCopies.
+// wantCopies checks that all places of a chunk are found: those in condemned packs last, and only
+// by LocateAllCopies.
 func (f *fixture) wantCopies(chunk int, living, condemned []*backup.PackStored) {
 	f.Helper()
-	ids := []backup.ChunkID{chunkID(chunk), chunkID(1 << 20), chunkID(chunk)} // one that there is not, and one twice
+	ids := []backup.ChunkID{chunkID(chunk), chunkID(1 << 20), chunkID(chunk)} // one that does not exist, and one twice
 	found, err := f.x.LocateCopies(f.ctx, ids)
 	f.must(err)
 	all, err := f.x.LocateAllCopies(f.ctx, ids)
@@ -205,7 +205,7 @@ func numbersTo(n int) []int {
 	return list
 }
 
-// Packs are parts of objects: what is said of a place names the object.
+// Packs are parts of objects: a place names the object.
 func testPlacesInObjects(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.begin()
@@ -230,7 +230,7 @@ func testPlacesInObjects(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantLocations(f.locate(1, 2, 3), index.Location{}, place(second, 0), place(second, 1))
 	f.wantLocations(f.locateAll(1, 2, 3), place(first, 0), place(second, 0), place(second, 1))
 
-	// The lengths of a pack's frames are there for whoever copies some of them.
+	// The lengths of a pack's frames are stored for copying some of them.
 	third := packOf(s, 4)
 	third.FrameBytes = []uint32{190, 1, 0, 1<<32 - 1}
 	f.accept(index.Result{Pack: third})

@@ -8,10 +8,10 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// A row of a page in which anything is not as it was committed is not believed,
-// by whatever way it is read; the others are.
+// A page row with any difference from its committed state is rejected by every way of reading it;
+// other rows are not.
 func testDamagedPages(t *testing.T, fresh func(testing.TB) Database) {
-	other := listingOf("other") // a listing like any
+	other := listingOf("other") // a valid listing
 	for column, value := range map[string]any{
 		"listing": other, "fingerprint": nil, "inode": 12345, "digest": make([]byte, 32),
 		"path_key": backup.PathKey("elsewhere"), "page": 77,
@@ -49,7 +49,7 @@ func testDamagedPages(t *testing.T, fresh func(testing.TB) Database) {
 				t.Errorf("%d pages are damaged", damaged)
 			}
 			if column == "page" {
-				return // it is not found by its name
+				return // not found by its name
 			}
 			names := []backup.PageName{{Path: ""}, {Path: "a"}, {Path: "b"}}
 			listings, err := f.x.Listings(f.ctx, s.Shard.ID, s.Number, names)

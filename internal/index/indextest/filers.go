@@ -27,7 +27,7 @@ func (f *fixture) listShards(filter index.ShardFilter) []index.ShardStatus {
 	return list
 }
 
-// addFiler adds a filer with a shard and makes that the fixture's.
+// addFiler adds a filer with a shard, which becomes the fixture's shard.
 func (f *fixture) addFiler(filer backup.Filer) backup.Filer {
 	f.Helper()
 	added, err := f.x.AddFiler(f.ctx, filer)
@@ -196,7 +196,7 @@ func testRetire(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("sites %q, want that of retired filers gone", sites)
 	}
 
-	// It is back, with new settings; its shards are added one by one.
+	// The filer is back in service, with new settings. Its shards are added one by one.
 	back, err := f.x.AddFiler(f.ctx, backup.Filer{Name: "nas"})
 	f.must(err)
 	if back.ID != filer.ID || back.Site != backup.DefaultSite || back.Retired {
@@ -210,7 +210,7 @@ func testRetire(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, want shard %d with its history", again, used.ID)
 	}
 
-	// What never had a snapshot leaves nothing behind.
+	// A filer that never had a snapshot leaves nothing behind.
 	f.addFiler(backup.Filer{Name: "mistake"})
 	f.must(f.x.RetireShard(f.ctx, f.shard.ID))
 	f.wants(f.x.RetireShard(f.ctx, f.shard.ID), backup.ErrNotFound)
@@ -220,7 +220,7 @@ func testRetire(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, want nothing", all)
 	}
 
-	// Embedded, the next backup brings it back.
+	// In a repository on one machine, the next backup takes it back into service.
 	f.shard = f.newShard("filer", "home")
 	f.commitPages()
 	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer))
@@ -228,7 +228,7 @@ func testRetire(t *testing.T, fresh func(testing.TB) Database) {
 	f.begin()
 }
 
-// Of a filer that is retired and a snapshot of it that begins at the same time, one is refused.
+// If a filer is retired and a snapshot of it begins at the same time, one of them is refused.
 func testRetireWhileBeginning(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	for i := range 5 {
@@ -274,7 +274,7 @@ func testLists(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, want %s to %s", got, start, f.now)
 	}
 
-	// A snapshot that has failed is not good; neither is one that runs.
+	// A failed snapshot is not good, and neither is a running one.
 	f.shard = first
 	f.fail(f.begin().ID, "")
 	f.now = time.Now() // lists count the leases that run now

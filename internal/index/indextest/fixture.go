@@ -17,11 +17,11 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// A Database is an empty place for an index. It lives as long as its test.
+// A Database is an empty place for an index. It exists as long as its test.
 type Database struct {
-	// Open opens the index, each time as another process would.
+	// Open opens the index. Each call opens it as another process would.
 	Open func() index.Index
-	// SQL is the database below it; UUIDs says that it has a type for 16 bytes.
+	// SQL is the underlying database. UUIDs reports that it has a type for 16 bytes.
 	SQL   *sql.DB
 	UUIDs bool
 }
@@ -157,9 +157,8 @@ func (f *fixture) walk(fill func(*backup.SliceWalked)) backup.Snapshot {
 	return s
 }
 
-// commit commits a snapshot as a committer does: what it consists of is what
-// its base consists of, and what it has changed. That has to be the sum of all
-// of its pages, whenever a snapshot is committed.
+// commit commits a snapshot as a committer does: it computes the set of its pages from that of its
+// base and its changes, and checks that it is the sum of all of its pages.
 func (f *fixture) commit(s backup.Snapshot) {
 	f.Helper()
 	var set, sum backup.PageSet
@@ -194,7 +193,7 @@ func (f *fixture) fail(id backup.SnapshotID, reason string) {
 	f.must(f.x.Fail(f.ctx, id, reason, f.now.Add(time.Minute)))
 }
 
-// commitPages makes a committed snapshot with these pages new.
+// commitPages makes a committed snapshot in which these pages are new.
 func (f *fixture) commitPages(pages ...backup.PageVersion) backup.Snapshot {
 	f.Helper()
 	s := f.walk(func(r *backup.SliceWalked) { r.Pages = pages })
@@ -202,7 +201,7 @@ func (f *fixture) commitPages(pages ...backup.PageVersion) backup.Snapshot {
 	return s
 }
 
-// pages are all pages of a committed snapshot at path and below.
+// pages returns all pages of a committed snapshot at path and below.
 func (f *fixture) pages(s backup.Snapshot, path string) []backup.PageVersion {
 	f.Helper()
 	var pages []backup.PageVersion
@@ -233,30 +232,30 @@ func (f *fixture) wantRows(table string, want int) {
 	}
 }
 
-// exec does what no method of an index does (yet).
+// exec runs a statement for which the index has no method.
 func (f *fixture) exec(query string, args ...any) {
 	f.Helper()
 	_, err := f.db.SQL.ExecContext(f.ctx, query, args...)
 	f.must(err)
 }
 
-// sliceOf is an empty result of a task.
+// sliceOf returns an empty result of a task.
 func sliceOf(t backup.WalkTask) *backup.SliceWalked {
 	return &backup.SliceWalked{Snapshot: t.Job.Snapshot, Task: t.ID, Attempt: t.Attempt, Last: true}
 }
 
-// storedOf is a result of a batch.
+// storedOf returns a result of a batch.
 func storedOf(b backup.ReadBatch, packs ...backup.PackID) *backup.BatchStored {
 	return &backup.BatchStored{Snapshot: b.Job.Snapshot, Batch: b.ID, Attempt: b.Attempt, Pages: b.Pages, ReliesOn: packs}
 }
 
-// pageOf is page 0 of a directory with some content.
+// pageOf returns page 0 of a directory, with some content.
 func pageOf(path, content string) backup.PageVersion {
 	sum := blake3.Sum256([]byte(path + "\x00" + content))
 	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint(sum[:16]), Inode: inodeOf(path), Listing: listingOf(content)}
 }
 
-// listingOf is a listing with some content, and a file in each of the lists.
+// listingOf returns a listing with some content, and one file for each of the lists.
 func listingOf(content string, lists ...backup.ChunkID) []byte {
 	page := backup.Page{Entries: []backup.Entry{{Name: "content", Kind: backup.File, Xattrs: []backup.Xattr{{Name: "user.content", Value: []byte(content)}}}}}
 	for i, id := range lists {
@@ -267,12 +266,12 @@ func listingOf(content string, lists ...backup.ChunkID) []byte {
 	}
 	data, err := listing.Encode(nil, &page)
 	if err != nil {
-		panic(err) // it is one of this package's tests that asks for it
+		panic(err) // a mistake in a test of this package
 	}
 	return data
 }
 
-// contentOf is the content that listingOf was given.
+// contentOf returns the content that listingOf was given.
 func contentOf(data []byte) string {
 	page, err := listing.Decode(data)
 	if err != nil || len(page.Entries) == 0 || len(page.Entries[0].Xattrs) != 1 {
@@ -281,7 +280,7 @@ func contentOf(data []byte) string {
 	return string(page.Entries[0].Xattrs[0].Value)
 }
 
-// inodeOf is one that a path always has; a large one, too large for a signed number.
+// inodeOf returns a fixed inode for a path, too large for a signed number.
 func inodeOf(path string) uint64 {
 	sum := blake3.Sum256([]byte(path))
 	return 1<<63 | uint64(sum[0])<<16 | uint64(sum[1])<<8 | uint64(sum[2])
@@ -292,7 +291,7 @@ func chunkID(n int) backup.ChunkID {
 	return backup.ChunkID(sum[:16])
 }
 
-// packOf is a pack with the chunks of these numbers.
+// packOf returns a pack with the chunks of these numbers.
 func packOf(s backup.Snapshot, chunks ...int) *backup.PackStored {
 	p := &backup.PackStored{Snapshot: s.ID, Pack: backup.NewPackID(), StoredBytes: int64(100 * len(chunks))}
 	for i, n := range chunks {
@@ -304,7 +303,7 @@ func packOf(s backup.Snapshot, chunks ...int) *backup.PackStored {
 	return p
 }
 
-// paths are the paths of pages, in their order.
+// paths returns the paths of pages, in their order.
 func paths(pages []backup.PageVersion) []string {
 	list := make([]string, len(pages))
 	for i, p := range pages {

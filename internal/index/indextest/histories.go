@@ -13,19 +13,19 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// An action is what one snapshot finds.
+// An action is the set of changes that one snapshot finds.
 type action struct {
 	name    string
 	removed []string
 	ended   []backup.PageName
 	pages   []backup.PageVersion
-	read    []backup.PageVersion // these come from a batch, later
+	read    []backup.PageVersion // pages that a batch adds later
 }
 
-// The pages that actions are about: two of one directory, and one below it.
+// Actions change these pages: two of one directory, and one below it.
 var actionPages = []backup.PageName{{Path: "a"}, {Path: "a", Key: 7}, {Path: "a/b"}}
 
-// numbered is one of actionPages, in one of its states.
+// numbered returns one of actionPages, in one of its states.
 func numbered(page int, content string) backup.PageVersion {
 	p := pageOf(actionPages[page].Path, content)
 	if p.Key = actionPages[page].Key; p.Key != 0 {
@@ -34,7 +34,7 @@ func numbered(page int, content string) backup.PageVersion {
 	return p
 }
 
-// The first snapshot finds all pages, each other one any of the rest.
+// The first snapshot finds all pages, each later one any of the other actions.
 var (
 	actionOfFirst = action{name: "all", pages: []backup.PageVersion{numbered(0, "1"), numbered(1, "1"), numbered(2, "1")}}
 	actions       = []action{
@@ -46,7 +46,7 @@ var (
 	}
 )
 
-// A shardModel is what an index should have of a shard.
+// A shardModel is the expected state of a shard in the index.
 type shardModel struct {
 	pages       model
 	interrupted map[backup.PageName]string
@@ -75,12 +75,11 @@ func (m *shardModel) after(a *action) (next, begun model) {
 	return next, begun
 }
 
-// testHistories takes snapshots of shards, in all ways that four can go: each of
-// them finds one of a few things, and is committed or fails. Whatever the order,
-// committed snapshots have what they had, the next one begins with what the last
-// committed one has, the sets of pages add up (commit looks at that), and what
-// failed ones had is left as content. All of them belong to make test-long; else
-// every 23rd is taken.
+// testHistories takes snapshots of shards, in all possible histories of four: each snapshot finds
+// one of a few sets of changes, and is committed or fails. Whatever the order, committed snapshots
+// keep their content, the next snapshot begins with the content of the last committed one, the sets
+// of pages add up (commit checks that), and content of failed snapshots is kept. make test-long
+// runs all histories; otherwise every 23rd is run.
 func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	every := 23
@@ -97,7 +96,7 @@ func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	for _, first := range []bool{false, true} {
 		for second := range 2 * len(actions) {
 			for third := range 2 * len(actions) {
-				for last := range actions { // where it fails, nothing comes that could show it
+				for last := range actions { // if it failed, no later snapshot could show an error
 					if n++; n%every == 0 {
 						list = append(list, f.newSteps(fmt.Sprint("history ", n), []step{
 							{&actionOfFirst, first}, {&actions[second/2], second%2 == 0}, {&actions[third/2], third%2 == 0}, {&actions[last], true},
@@ -107,7 +106,7 @@ func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 			}
 		}
 	}
-	// They go in step, so that a call has the results of many.
+	// The histories advance together, so that one call has the results of many.
 	for i := range len(list[0].steps) {
 		for group := range slices.Chunk(list, 100) {
 			f.takeStep(i, group)
@@ -115,7 +114,7 @@ func testHistories(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A step is one snapshot: what it finds, and whether it is committed.
+// A step is one snapshot: its changes, and whether it is committed.
 type step struct {
 	*action
 	commits bool
@@ -178,13 +177,13 @@ func (f *fixture) takeStep(number int, list []*steps) {
 		f.endStep(h, &h.steps[number])
 		seen := h.committed
 		if last := len(seen) - 1; number < len(h.steps)-1 && last > 0 {
-			seen = seen[last:] // the others are looked at in the end
+			seen = seen[last:] // the others are checked at the end
 		}
 		f.check(h.name, &h.shardModel, seen)
 	}
 }
 
-// endStep ends the snapshot that runs.
+// endStep ends the running snapshot.
 func (f *fixture) endStep(h *steps, s *step) {
 	f.Helper()
 	next, begun := h.after(s.action)
@@ -200,7 +199,7 @@ func (f *fixture) endStep(h *steps, s *step) {
 	}
 }
 
-// check compares what an index has of a shard, and of some of its snapshots, with the model.
+// check compares the index's state of a shard, and of some of its snapshots, with the model.
 func (f *fixture) check(name string, m *shardModel, committed []committedModel) {
 	f.Helper()
 	for _, c := range committed {

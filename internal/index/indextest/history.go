@@ -17,9 +17,8 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// testHistory does random things to a shard over some snapshots, of which some
-// fail, and compares what the index says of each committed one, and of what
-// failed ones have left, with a model.
+// testHistory makes random changes to a shard over several snapshots, some of which fail. It
+// compares the content of each committed snapshot, and what failed ones have left, with a model.
 func testHistory(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	shards := 0
@@ -35,16 +34,16 @@ func testHistory(t *testing.T, fresh func(testing.TB) Database) {
 	})
 }
 
-// A model is what a snapshot has: pages by their names.
+// A model is the content of a snapshot: pages by their names.
 type model map[backup.PageName]backup.PageVersion
 
 type history struct {
 	*fixture
 	r           *rapid.T
-	pages       model // now
+	pages       model // the current pages
 	interrupted map[backup.PageName]string
 	committed   []committedModel
-	put         map[backup.PageName]bool // by the snapshot that runs
+	put         map[backup.PageName]bool // by the running snapshot
 }
 
 type committedModel struct {
@@ -92,7 +91,8 @@ func (h *history) takeSnapshot() {
 	h.committed = append(h.committed, committedModel{s, maps.Clone(next)})
 }
 
-// leave notes what a failed snapshot leaves: the pages that it has put, and that were not the same before.
+// leave notes what a failed snapshot leaves: the pages that it has put and that differ from those
+// before.
 func (h *history) leave(root *backup.SliceWalked, before, next model) {
 	for name := range h.put {
 		ended := slices.Contains(root.Ended, name) || slices.ContainsFunc(root.Removed, func(path string) bool { return within(name.Path, path) })
@@ -102,7 +102,7 @@ func (h *history) leave(root *backup.SliceWalked, before, next model) {
 	}
 }
 
-// checkInterrupted asks for all pages that the models have.
+// checkInterrupted queries all pages that the models have.
 func (h *history) checkInterrupted(models ...model) {
 	names := slices.Collect(maps.Keys(h.interrupted))
 	for _, m := range models {
@@ -119,27 +119,28 @@ var historyPath = rapid.Custom(func(r *rapid.T) string {
 	return strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "a\xff", "a\x01", "a b"}), 0, 3).Draw(r, "path"), "/")
 })
 
-// change does one thing to next, puts what a walker says of it into root, and returns the page that is new.
+// change makes one change to next, adds to root what a walker would report of it, and returns the
+// page that is new.
 func (h *history) change(root *backup.SliceWalked, next model) *backup.PageVersion {
 	path := historyPath.Draw(h.r, "directory")
 	key := backup.PageKey(rapid.IntRange(0, 2).Draw(h.r, "key"))
 	name := backup.PageName{Path: path, Key: key}
 	switch rapid.IntRange(0, 5).Draw(h.r, "what") {
-	case 0: // the directory is gone, and perhaps comes again
+	case 0: // the directory is removed, and perhaps created again
 		if path == "" {
 			return nil
 		}
 		root.Removed = append(root.Removed, path)
 		maps.DeleteFunc(next, func(n backup.PageName, _ backup.PageVersion) bool { return within(n.Path, path) && !h.put[n] })
 		return nil
-	case 1: // a page is gone
+	case 1: // a page is removed
 		root.Ended = append(root.Ended, name)
 		if !h.put[name] {
 			delete(next, name)
 		}
 		return nil
 	}
-	if h.put[name] { // a walker says one thing of a page
+	if h.put[name] { // a walker reports each page once
 		return nil
 	}
 	h.put[name] = true
@@ -180,8 +181,8 @@ func (h *history) check() {
 	}
 }
 
-// asPut returns a page that the index has given as it was put: without the digest,
-// which must agree with it.
+// asPut returns a page from the index as it was put, that is, without the digest, which must match
+// the page.
 func asPut(r rapid.TB, p backup.PageVersion) backup.PageVersion {
 	r.Helper()
 	if p.Digest != listing.Digest(&p) {

@@ -8,7 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// listInterrupted returns the content of what failed snapshots have left of pages; "-" where they left nothing.
+// listInterrupted returns the content that failed snapshots have left of pages, "-" for a page
+// without any.
 func (f *fixture) listInterrupted(pages ...backup.PageName) []string {
 	f.Helper()
 	listings, err := f.x.InterruptedListings(f.ctx, f.shard.ID, pages)
@@ -34,7 +35,7 @@ func (f *fixture) wantInterrupted(want ...string) {
 	}
 }
 
-// wantJobs claims all work of a snapshot, and looks at what it is told.
+// wantJobs claims all work of a snapshot, and checks its jobs.
 func (f *fixture) wantJobs(s backup.Snapshot, interrupted bool) (tasks []backup.WalkTask, batches []backup.ReadBatch) {
 	f.Helper()
 	if f.snapshot(s.ID).Interrupted != interrupted || s.Interrupted != interrupted {
@@ -54,19 +55,19 @@ func (f *fixture) wantJobs(s backup.Snapshot, interrupted bool) (tasks []backup.
 	return tasks, batches
 }
 
-// What failed snapshots had is left as content for those that follow, page by
-// page, until one of the shard is committed.
+// The content of failed snapshots is kept for those that follow, page by page, until one of the
+// shard is committed.
 func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	second := pageOf("a", "a7")
 	second.Key, second.Inode = 7, 0
 	f.commitPages(pageOf("", "root"), pageOf("a", "a"), second, pageOf("c", "c"))
 
-	// One that ends before it has pages leaves nothing.
+	// A snapshot that ends before it has pages leaves nothing.
 	f.fail(f.begin().ID, "")
 	s := f.begin()
 	tasks, _ := f.wantJobs(s, false)
-	// Pages of slices and of batches are left; what was ended, what stayed, and what was still to be read is not.
+	// Pages of slices and of batches are kept. Ended, unchanged and unread pages are not.
 	r := sliceOf(tasks[0])
 	r.Pages = []backup.PageVersion{pageOf("a", "a of 3"), pageOf("", "root")}
 	r.Ended = []backup.PageName{{Path: "c"}}
@@ -75,13 +76,14 @@ func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 	stored := storedOf(f.claimBatches(s)[0])
 	stored.Pages = []backup.PageVersion{pageOf("b", "b of 3")}
 	f.accept(index.Result{Batch: stored})
-	f.wantInterrupted("-", "-", "-", "-", "-") // it runs
+	f.wantInterrupted("-", "-", "-", "-", "-") // the snapshot is running
 	f.fail(s.ID, "")
 	f.wantInterrupted("a of 3", "-", "b of 3", "-", "-")
 	f.wants(f.x.Fail(f.ctx, s.ID, "again", f.now), backup.ErrNotFound)
 	f.wantInterrupted("a of 3", "-", "b of 3", "-", "-")
 
-	// The next one is told, works with its own pages, and leaves what it has over what was there. Its number-1 is the failed one's.
+	// The next snapshot's work is marked, the snapshot works with its own pages, and it leaves its
+	// pages in place of the earlier ones. Its number-1 is that of the failed one.
 	s = f.begin()
 	tasks, _ = f.wantJobs(s, true)
 	r = sliceOf(tasks[0])
@@ -97,7 +99,7 @@ func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, want that one that has ended uses nothing", got)
 	}
 
-	// A failure without pages, and another shard, change nothing of that.
+	// A failure without pages changes nothing of that, and neither does another shard.
 	f.fail(f.begin().ID, "")
 	f.wantInterrupted("a of 4", "-", "b of 3", "-", "-")
 	home := f.shard
@@ -111,11 +113,11 @@ func testInterrupted(t *testing.T, fresh func(testing.TB) Database) {
 	f.shard = home
 	f.wantInterrupted("a of 4", "-", "b of 3", "-", "-")
 
-	// A commit ends it, whatever it took over.
+	// A commit removes all of them, whether or not it has carried them forward.
 	last := f.walk(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{pageOf("c", "c of the last")} })
 	f.commit(last)
 	f.wantInterrupted("-", "-", "-", "-", "-")
-	f.wantRows("interrupted_pages", 1) // the other shard's
+	f.wantRows("interrupted_pages", 1) // that of the other shard
 	f.wantPaths(f.pages(last, ""), "", "a", "a", "c")
 	f.wantJobs(f.begin(), false)
 	if listings, err := f.x.InterruptedListings(f.ctx, f.shard.ID, nil); err != nil || len(listings) != 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// What a committer must know before it commits, and what it says then.
+// The state that a committer needs before a commit, and what it records then.
 func testJournal(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	journal := func(want index.ShardJournal) {
@@ -29,7 +29,7 @@ func testJournal(t *testing.T, fresh func(testing.TB) Database) {
 	commit := func(segment backup.Segment, files int64) {
 		t.Helper()
 		s := f.walk(func(r *backup.SliceWalked) { r.Counts = backup.Counts{Files: files, Bytes: 10 * files} })
-		set := backup.PageSet{Pages: 1 << 40, Sum: [32]byte{1, 31: 0xff}} // whoever commits knows
+		set := backup.PageSet{Pages: 1 << 40, Sum: [32]byte{1, 31: 0xff}} // the committer's value is not checked
 		now := f.now.Add(time.Hour)
 		f.must(f.x.Commit(f.ctx, s.ID, segment, set, now))
 		segment.Bytes = 0
@@ -48,7 +48,7 @@ func testJournal(t *testing.T, fresh func(testing.TB) Database) {
 	journal(index.ShardJournal{Good: 6, Files: 6, Bytes: 60, CheckpointBytes: 500})
 }
 
-// Snapshots that have ended are listed, the oldest first, until the store has their records.
+// Snapshots that have ended are listed, oldest first, until the store has their records.
 func testUnrecorded(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	unrecorded := func(only []backup.SnapshotID, limit int, want ...backup.Snapshot) {
@@ -65,18 +65,18 @@ func testUnrecorded(t *testing.T, fresh func(testing.TB) Database) {
 	unrecorded(nil, 10)
 	home, start := f.shard, f.now
 	runs := f.begin()
-	f.must(f.x.Recorded(f.ctx, runs.ID)) // nobody can have its record yet
+	f.must(f.x.Recorded(f.ctx, runs.ID)) // a running snapshot has no record yet
 	unrecorded(nil, 10)
 	f.shard, f.now = f.newShard("filer", "var"), start.Add(time.Hour)
 	first := f.commitPages()
-	f.now = start // the clock goes back: they are in the order of their numbers all the same
+	f.now = start // the clock goes back: they are still in the order of their numbers
 	second := f.begin()
 	f.fail(second.ID, "no luck")
 	f.now = start.Add(3 * time.Hour)
 	third := f.commitPages()
 	f.shard, f.now = home, start.Add(2*time.Hour)
 	unrecorded(nil, 10, first, second, third)
-	f.fail(runs.ID, "") // begun before all of them
+	f.fail(runs.ID, "") // begun before all others
 	last := f.commitPages()
 	unrecorded(nil, 10, runs, first, second, last, third)
 	unrecorded(nil, 2, runs, first)
@@ -86,7 +86,7 @@ func testUnrecorded(t *testing.T, fresh func(testing.TB) Database) {
 	if got := f.snapshot(second.ID); got.Ended.IsZero() || !got.Committed.IsZero() || !f.snapshot(runs.ID).Ended.After(start) {
 		t.Fatalf("%+v, want to know when it ended", got)
 	}
-	for range 2 { // the first was not heard of
+	for range 2 { // the first call's reply was lost
 		f.must(f.x.Recorded(f.ctx, first.ID))
 		unrecorded(nil, 10, runs, second, last, third)
 	}
@@ -96,8 +96,8 @@ func testUnrecorded(t *testing.T, fresh func(testing.TB) Database) {
 	unrecorded(nil, 10, last, third)
 }
 
-// A clock that goes back does not change which snapshot of a shard is the
-// newest: its base, its last good one and lists agree.
+// A clock that goes back does not change which snapshot of a shard is the newest: its base, its
+// last good one and lists agree.
 func testClockGoesBack(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	home, start := f.shard, f.now
@@ -131,7 +131,8 @@ func testClockGoesBack(t *testing.T, fresh func(testing.TB) Database) {
 		}
 		all = append(all, s)
 	}
-	// Among others, as well: one that began in between, and one of that name elsewhere.
+	// Also among others: one that began in between, and one of a shard of that name on another
+	// filer.
 	f.shard, f.now = f.newShard("filer", "var"), hours(6)
 	between := f.commitPages()
 	f.shard, f.now = f.newShard("other", "home"), hours(4)
@@ -147,7 +148,7 @@ func testClockGoesBack(t *testing.T, fresh func(testing.TB) Database) {
 		{index.SnapshotFilter{Filer: "filer", Shard: "home"}, all},
 		{index.SnapshotFilter{Limit: 3}, []backup.Snapshot{all[3], between, all[4]}},
 		{index.SnapshotFilter{States: []backup.State{backup.Committed}, Limit: 4}, []backup.Snapshot{all[2], all[3], between, all[4]}},
-		{index.SnapshotFilter{Since: hours(3)}, []backup.Snapshot{elsewhere, all[0], all[2], between, all[4]}}, // as the clock said
+		{index.SnapshotFilter{Since: hours(3)}, []backup.Snapshot{elsewhere, all[0], all[2], between, all[4]}}, // by the clock
 		{index.SnapshotFilter{Since: hours(3), Shard: "home", Filer: "filer"}, []backup.Snapshot{all[0], all[2], all[4]}},
 	} {
 		got, err := f.x.Snapshots(f.ctx, test.filter)
@@ -166,7 +167,7 @@ func numbers(list []backup.Snapshot) (n []backup.SnapshotNumber) {
 	return n
 }
 
-// The newest catalog that the store has, by its sequence.
+// The newest catalog in the store is the one with the largest sequence.
 func testCatalogs(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	want := func(want index.WrittenCatalog) {
@@ -188,13 +189,13 @@ func testCatalogs(t *testing.T, fresh func(testing.TB) Database) {
 	want(third)
 }
 
-// The root that is to be read is that of the base, unless a new one is asked
-// for: then, and at first, it is what the root's walker finds.
+// The root must be that of the base, unless a new one is requested. In that case, and in the first
+// snapshot, it is the one that the root's walker finds.
 func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	old := backup.Root{FileSystem: "fuse.\xff", ID: "0:61 inode=8\n\x00", Inode: 1<<64 - 1, Born: backup.Time{Sec: -1, Nsec: 999_999_999}}
 	moved := backup.Root{FileSystem: "ext4", Inode: 2}
-	// begin begins one, and looks at what its root has to be.
+	// begin begins a snapshot, and checks which root it expects.
 	begin := func(request backup.Snapshot, base backup.Snapshot, want backup.Root) backup.Snapshot {
 		t.Helper()
 		s, err := f.x.BeginSnapshot(f.ctx, f.shard.ID, request, f.now)
@@ -204,7 +205,8 @@ func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 		}
 		return s
 	}
-	// walk has the root's walker find a root, in one of three parts, and looks at what other work is told.
+	// walk makes the root's walker report a root, in one of three parts, and checks the root in the
+	// jobs of other work.
 	walk := func(s backup.Snapshot, found, want backup.Root) {
 		t.Helper()
 		task := f.claimTask(s)
@@ -227,7 +229,7 @@ func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 				t.Fatalf("job %+v, want root %q", job, want)
 			}
 		}
-		other := sliceOf(child) // only the root's walker sees the root
+		other := sliceOf(child) // only the root's walker can set the root
 		other.Root = backup.Root{Inode: 4711}
 		f.accept(index.Result{Slice: other}, index.Result{Batch: storedOf(batch)})
 		if got := f.snapshot(s.ID).Root; got != want {
@@ -237,12 +239,12 @@ func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 	none := backup.Snapshot{}
 	s := begin(none, none, backup.Root{})
 	walk(s, old, old)
-	f.fail(s.ID, "") // what has failed is no base
+	f.fail(s.ID, "") // a failed snapshot is no base
 	first := begin(none, none, backup.Root{})
 	walk(first, old, old)
 	f.commit(first)
 	second := begin(backup.Snapshot{AllowShrink: true}, first, old)
-	walk(second, backup.Root{}, old) // a walker that does not know
+	walk(second, backup.Root{}, old) // a walker that does not know the root
 	f.commit(second)
 	lost := begin(backup.Snapshot{NewRoot: true}, second, backup.Root{})
 	walk(lost, moved, moved)
@@ -255,7 +257,8 @@ func testRoots(t *testing.T, fresh func(testing.TB) Database) {
 	begin(none, fourth, moved)
 }
 
-// What counts for a file to be unchanged is what the filer had when the snapshot began.
+// The fields that are compared for a file to count as unchanged are those of the filer's settings
+// when the snapshot began.
 func testCompare(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	filer := f.addFiler(backup.Filer{Name: "nas", Compare: backup.CompareMtime})
@@ -277,7 +280,7 @@ func testCompare(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// The key of a shard is its own, and for ever.
+// The key of a shard is unique and never changes.
 func testShardKeys(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	filer := f.addFiler(backup.Filer{Name: "nas"})
@@ -302,8 +305,8 @@ func testShardKeys(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// The pages of a subtree, as a base has them; and all of them, with their
-// digests, before a snapshot is committed and after.
+// The pages of a subtree in a base, and all pages with their digests, before a snapshot is
+// committed and after.
 func testSubtree(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	second := pageOf("a", "a2")
@@ -350,7 +353,7 @@ func testSubtree(t *testing.T, fresh func(testing.TB) Database) {
 	for range f.x.AllPages(f.ctx, next.ID) {
 		break
 	}
-	// A change that ends a page has its digest, too, and nothing else of it.
+	// A change that ends a page has its digest, and nothing else of it.
 	var ended []backup.PageChange
 	for _, c := range f.changes(next) {
 		if c.Ended {

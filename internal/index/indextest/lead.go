@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// lead asks for a term and wants to get it, or not.
+// lead requests a term, and checks whether it is granted.
 func (f *fixture) lead(role, holder string, ttl time.Duration, want bool) index.Term {
 	f.Helper()
 	term, ok, err := f.x.Lead(f.ctx, role, holder, ttl)
@@ -23,7 +23,8 @@ func (f *fixture) lead(role, holder string, ttl time.Duration, want bool) index.
 	return term
 }
 
-// Terms and leases that end further in the future than any is given are of a clock that was ahead. They are over.
+// Terms and leases that end later than any can be granted come from a clock that was ahead. They
+// count as over.
 func testClockWasAhead(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	first := f.lead("keeper", "a", time.Hour, true)
@@ -77,7 +78,8 @@ func testLeading(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("load %+v, want %+v", got, load)
 	}
 
-	// Who was paused for longer than its term, and comes back, is refused: somebody else leads.
+	// A leader that was paused for longer than its term is refused when it resumes: another one
+	// leads.
 	f.must(f.x.Resign(f.ctx, first))
 	f.wants(f.x.SetLoads(f.ctx, first, nil), index.ErrNotLeading)
 	second := f.lead("keeper", "b", time.Hour, true)
@@ -89,13 +91,14 @@ func testLeading(t *testing.T, fresh func(testing.TB) Database) {
 	if got := f.listFilers(index.FilerFilter{})[0].Load; got != load {
 		t.Fatalf("load %+v, want that of the term's leader", got)
 	}
-	f.must(f.x.Resign(f.ctx, first)) // is nothing by now
+	f.must(f.x.Resign(f.ctx, first)) // the term has ended already
 	f.lead("keeper", "a", time.Hour, false)
 	f.must(f.x.SetLoads(f.ctx, second, loads))
 	f.wants(f.x.SetLoads(f.ctx, index.Term{Role: "nobody's"}, loads), index.ErrNotLeading)
 	f.wants(f.x.SetLoads(f.ctx, second, map[backup.FilerID]backup.Load{1: {WalkSlots: -1}}), backup.ErrInvalid)
 
-	// A term that has run out is over, even for who had it. (The databases' clocks tick at least every millisecond.)
+	// A term that has run out is over, also for its holder. (The databases' clocks tick at least
+	// every millisecond.)
 	short := f.lead("short", "a", time.Microsecond, true)
 	for f.lead("short", "a", time.Microsecond, true).Epoch == short.Epoch {
 	}
@@ -113,7 +116,7 @@ func testLeading(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Of many that want to lead at once one does.
+// Of many that want to lead at the same time, one does.
 func testOneLeader(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	var lock sync.Mutex
@@ -198,8 +201,8 @@ func testBaseCounts(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// What filer, shard and request leave out is left out, and the source
-// snapshot that the root's walker took is what all other work reads.
+// The exclusions of filer, shard and request all apply, and the source snapshot that the root's
+// walker chose is read by all other work.
 func testSource(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	filer := f.addFiler(backup.Filer{Name: "nas", Selection: backup.Selection{Exclude: []string{"a"}, ExcludeLargerBytes: 10}})
@@ -222,7 +225,7 @@ func testSource(t *testing.T, fresh func(testing.TB) Database) {
 		r.Source = forged
 		f.wants(f.apply(index.Result{Slice: r})[0].Err, backup.ErrInvalid)
 	}
-	// It comes in the first of two parts.
+	// It is in the first of two parts.
 	const taken = "posix:///var?snapshot=.snapshot%2Fhourly.0&inode=1"
 	parts := []*backup.SliceWalked{sliceOf(root), sliceOf(root)}
 	parts[0].Last, parts[0].Source = false, taken
@@ -240,7 +243,7 @@ func testSource(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	r := sliceOf(child)
 	r.Source = taken
-	f.wants(f.apply(index.Result{Slice: r})[0].Err, backup.ErrInvalid) // only the root's walker takes one
+	f.wants(f.apply(index.Result{Slice: r})[0].Err, backup.ErrInvalid) // only the root's walker chooses one
 	if got := f.snapshot(s.ID); got.Source != taken || got.Shard.Source != shard.Source {
 		t.Fatalf("%+v, want source %q", got, taken)
 	}

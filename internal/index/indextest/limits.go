@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// open begins a snapshot of the fixture's shard with so many open tasks and batches.
+// open begins a snapshot of the fixture's shard with these numbers of open tasks and batches.
 func (f *fixture) open(tasks, batches int) backup.Snapshot {
 	f.Helper()
 	s := f.begin()
@@ -71,14 +71,14 @@ func testLimits(t *testing.T, fresh func(testing.TB) Database) {
 	if more := f.claimTasks(s); len(more) != 0 {
 		t.Fatalf("claimed %d more", len(more))
 	}
-	// Stalled work counts for the filer, and so does work that is done until it is accepted.
+	// Stalled work counts for the filer, and so does completed work until its result is accepted.
 	f.must(f.x.Extend(f.ctx, []index.Held{{Snapshot: s.ID, Task: tasks[0].ID, Worker: "w", Stalled: true}}, time.Minute, f.now))
 	f.accept(index.Result{Slice: sliceOf(tasks[1])})
 	if more := f.claimTasks(s); len(more) != 1 {
 		t.Fatalf("claimed %d more, want one in the place of the settled one", len(more))
 	}
 
-	// A limit that changes holds from the next claim on; that of zero is the default.
+	// A changed limit applies from the next claim on. A limit of zero is the default.
 	filer.Limits = backup.Limits{WalkTasks: 5}
 	f.must(f.x.SetFiler(f.ctx, filer))
 	if tasks, batches := f.claimTasks(s), f.claimBatches(s); len(tasks) != 2 || len(batches) != backup.DefaultReadBatches-2 {
@@ -92,7 +92,7 @@ func testLimits(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// setLoad has the governor find something.
+// setLoad sets a load as the governor does.
 func (f *fixture) setLoad(id backup.FilerID, load backup.Load) {
 	f.Helper()
 	term, ok, err := f.x.Lead(f.ctx, "keeper", "test", time.Minute)
@@ -103,7 +103,7 @@ func (f *fixture) setLoad(id backup.FilerID, load backup.Load) {
 	f.must(f.x.SetLoads(f.ctx, term, map[backup.FilerID]backup.Load{id: load}))
 }
 
-// A limit of bytes a second is shared by the batches that may be in hand.
+// A limit in bytes per second is shared by the batches that may be assigned.
 func testByteShares(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	filer := f.addFiler(backup.Filer{Name: "nas"})
@@ -136,7 +136,7 @@ func testByteShares(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Filers take turns, whoever came first, and of each the oldest work is first.
+// Filers take turns, regardless of their order, and the oldest work of each is first.
 func testTurns(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	var filers []backup.Filer
@@ -153,7 +153,7 @@ func testTurns(t *testing.T, fresh func(testing.TB) Database) {
 			t.Fatalf("task %d is %q of filer %d, want them in turn", i, task.Directories, task.Job.Filer)
 		}
 	}
-	// Who has less in hand is next.
+	// The filer with less assigned work is next.
 	for _, task := range first {
 		if task.Job.Filer == filers[2].ID {
 			f.accept(index.Result{Slice: sliceOf(task)})
@@ -164,7 +164,7 @@ func testTurns(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Queued bounds what waits or is worked at, not what waits for a filer.
+// Queued bounds the work that is queued or in progress, not the work that waits for a filer.
 func testQueued(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	slow := f.addFiler(backup.Filer{Name: "slow", Limits: backup.Limits{WalkTasks: 6}})
@@ -190,7 +190,7 @@ func testQueued(t *testing.T, fresh func(testing.TB) Database) {
 	if n := perFiler(f.claimAny(index.Claim{Queued: 100})); n[slow.ID] != 0 || n[fine.ID] != 14 {
 		t.Fatalf("claimed %v, want what is left of the fine one", n)
 	}
-	// What stalled goes on: it counts again.
+	// Stalled work that continues counts again.
 	for i := range held {
 		held[i].Stalled = false
 	}
@@ -200,19 +200,19 @@ func testQueued(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A site without workers keeps its share, and not more: the others go on.
+// A site without workers keeps its share, and no more: the other sites continue.
 func testSites(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	f.must(f.x.RetireFiler(f.ctx, f.shard.Filer))
 	dead := f.addFiler(backup.Filer{Name: "dead", Site: "dead"})
 	f.open(100, 0)
 	c := index.Claim{Queued: 20, Limit: 1000}
-	// The only site takes all.
+	// The only site gets everything.
 	if tasks := f.claimAny(c); len(tasks) != 20 || tasks[0].Job.Site != "dead" {
 		t.Fatalf("claimed %d tasks, want 20", len(tasks))
 	}
 	f.now = f.now.Add(time.Hour)
-	// As soon as there is another, it leaves room for that.
+	// As soon as there is another one, it leaves room for that.
 	live := f.addFiler(backup.Filer{Name: "live", Site: "live"})
 	if tasks := f.claimAny(c); len(tasks) != 10 {
 		t.Fatalf("claimed %d tasks, want 10", len(tasks))
@@ -221,7 +221,7 @@ func testSites(t *testing.T, fresh func(testing.TB) Database) {
 	if n := perFiler(f.claimAny(c)); n[live.ID] != 10 || n[dead.ID] != 0 {
 		t.Fatalf("claimed %v, want ten of the site that lives", n)
 	}
-	// A third one, with work as well, has its place when some is done.
+	// A third site with work gets its share when some work is settled.
 	third := f.addFiler(backup.Filer{Name: "third", Site: "third"})
 	f.now = f.now.Add(time.Hour)
 	f.begin()
@@ -230,7 +230,7 @@ func testSites(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Many claim at once, work is settled and stalls meanwhile, and no bound is ever exceeded.
+// Many claim at the same time while work is settled and stalls, and no bound is ever exceeded.
 func testConcurrentLimits(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	const claimers, queued, each = 6, 14, 60
@@ -268,7 +268,7 @@ func testConcurrentLimits(t *testing.T, fresh func(testing.TB) Database) {
 					return err
 				}
 				for _, task := range tasks {
-					// Counted out before it is settled: never too late.
+					// Subtracted before it is settled, so never too late.
 					lock.Lock()
 					hand[task.Job.Filer]--
 					total--
@@ -293,7 +293,7 @@ func testConcurrentLimits(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// One that stalls forever holds its slot, and its lease, as long as its worker lives.
+// Work that stalls forever keeps its slot and its lease as long as its worker lives.
 func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.open(2, 1)
@@ -315,7 +315,7 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	if w := inHand()[first]; w.Worker != "" || w.Path != "" || !w.Stalled.IsZero() || !w.Until.Equal(f.now.Add(time.Hour)) || w.Attempt != 1 || w.Snapshot != s.ID {
 		t.Fatalf("%+v, want that it is in the queue", w)
 	}
-	// A worker has it: from then on its own lease counts, which is shorter.
+	// A worker holds it: from then on that worker's lease counts, which is shorter.
 	minute := f.now.Add(time.Minute)
 	f.must(f.x.Extend(f.ctx, []index.Held{
 		{Snapshot: s.ID, Task: first, Worker: "w1\x00\xff", Path: "a\x00\xff/b"}, {Snapshot: s.ID, Task: first, Worker: "w1"},
@@ -331,7 +331,7 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 	since := work[0].Stalled
 	f.must(f.x.Extend(f.ctx, []index.Held{
 		{Snapshot: s.ID, Task: first, Worker: "w1", Path: "a\x00\xff/b"}, {Snapshot: s.ID, Batch: batch.ID, Worker: "w2", Stalled: true},
-	}, time.Second, f.now)) // an old report, that comes late
+	}, time.Second, f.now)) // an old report that arrives late
 	work = inHand()
 	if w := work[first]; !w.Until.Equal(minute) || w.Path != "a\x00\xff/b" {
 		t.Fatalf("%+v, want the later end, and the path", w)
@@ -349,7 +349,8 @@ func testExtend(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v, want the tasks", work1)
 	}
 
-	// What could not be sent, or whose worker is gone, is claimable at once; and nobody else's.
+	// Work that could not be sent, or whose worker is gone, can be claimed at once. Other work
+	// cannot.
 	before := inHand()
 	of := func(task backup.TaskID, batch backup.BatchID, worker string) index.Held {
 		return index.Held{Snapshot: s.ID, Task: task, Batch: batch, Worker: worker}

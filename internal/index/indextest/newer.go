@@ -10,7 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Newer tests that an index of a newer version is worked with where it says that this binary can, and is refused else.
+// Newer tests that an index of a newer version is used if it declares itself compatible with this
+// binary, and is refused otherwise.
 func Newer(t *testing.T, db *sql.DB, open func() index.Index) {
 	f := &fixture{TB: t, ctx: t.Context(), now: time.Date(2026, 3, 1, 2, 3, 4, 0, time.UTC), x: open()}
 	_, version, err := f.x.Migrate(f.ctx)
@@ -27,7 +28,7 @@ func Newer(t *testing.T, db *sql.DB, open func() index.Index) {
 	}
 	refused := func(says string) {
 		t.Helper()
-		x := open() // what starts, and what runs already
+		x := open() // one that starts, and one that is running
 		_, _, err := x.Migrate(f.ctx)
 		for _, err := range []error{err, x.CheckSchema(f.ctx), f.x.CheckSchema(f.ctx)} {
 			if !errors.Is(err, index.ErrSchema) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "bctl migrate") {
@@ -52,7 +53,7 @@ func Newer(t *testing.T, db *sql.DB, open func() index.Index) {
 	f.must(err)
 	f.commitPages()
 
-	// What one version needs is needed by all that come later.
+	// What one version requires, all later versions require.
 	apply(version + 2)
 	declare(version+2, version+1)
 	refused("use a newer bctl")

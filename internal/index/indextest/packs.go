@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// batchesOf begins a snapshot with so many open batches of one page each.
+// batchesOf begins a snapshot with one open batch of one page for each of paths.
 func (f *fixture) batchesOf(paths ...string) (backup.Snapshot, []backup.ReadBatch) {
 	f.Helper()
 	s := f.walk(func(r *backup.SliceWalked) {
@@ -43,7 +43,7 @@ func chunkIDs(numbers []int) []backup.ChunkID {
 	return ids
 }
 
-// at is where chunk i of a pack is.
+// at returns the location of chunk i of a pack.
 func at(p *backup.PackStored, i int) index.Location {
 	c := p.Chunks[i]
 	return index.Location{
@@ -68,7 +68,7 @@ func testLocate(t *testing.T, fresh func(testing.TB) Database) {
 	second.Chunks[1].Frame, second.Chunks[1].Offset, second.Chunks[1].Length = index.MaxChunks-1, 1<<31-1, 1<<31-1
 	f.accept(index.Result{Pack: first})
 	f.accept(index.Result{Pack: second}, index.Result{Pack: first}) // again
-	// In the order of the ids, one twice, some nowhere; the first place is kept.
+	// In the order of the ids, one twice, some nowhere. The first place is kept.
 	f.wantLocations(f.locate(4, 9, 3, 1, 4), at(second, 1), nowhere, at(first, 2), at(first, 0), at(second, 1))
 	f.wantLocations(f.locate())
 
@@ -91,8 +91,8 @@ func testLocate(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A condemned pack is nowhere for dedup, and restore still finds it. A new
-// place replaces one in it.
+// Dedup does not find chunks in a condemned pack, and restore does. A new place replaces one in
+// such a pack.
 func testCondemnedChunks(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.begin()
@@ -107,13 +107,13 @@ func testCondemnedChunks(t *testing.T, fresh func(testing.TB) Database) {
 	f.accept(index.Result{Pack: second})
 	f.wantLocations(f.locate(1, 2, 3), index.Location{}, at(second, 0), at(second, 1))
 	f.wantLocations(f.locateAll(1, 2), at(first, 0), at(second, 0))
-	// Registered again, the condemned pack stays what it is.
+	// Registered again, the condemned pack stays condemned.
 	f.accept(index.Result{Pack: first})
 	f.wantLocations(f.locate(1), index.Location{})
 }
 
-// A batch is refused while a pack that it relies on is not registered, and
-// once one is condemned; then it can be read again at once (I1, I6).
+// A batch is refused while a pack that it relies on is not registered, and once one is condemned.
+// After that it can be claimed again at once (I1, I6).
 func testBatchesRelyOnPacks(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a", "b")
@@ -132,7 +132,7 @@ func testBatchesRelyOnPacks(t *testing.T, fresh func(testing.TB) Database) {
 	if got := f.snapshot(s.ID); got.BatchesSettled != 1 {
 		t.Fatalf("snapshot %+v, want one batch settled", got)
 	}
-	// Its lease runs still, but it was expired.
+	// Its lease would still run, but was ended.
 	again := f.claimBatch(s)
 	if again.ID != batches[0].ID || again.Attempt != 2 {
 		t.Fatalf("claimed %+v, want batch %d again", again, batches[0].ID)
@@ -143,8 +143,8 @@ func testBatchesRelyOnPacks(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Garbage collection condemns packs while batches that rely on them commit:
-// whichever comes first, no accepted batch relies on a pack that was condemned before.
+// Garbage collection condemns packs while batches that rely on them are applied. In any order, no
+// accepted batch relies on a pack that was condemned before.
 func testCondemnWhileApplying(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	for range 10 {

@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// Names have any bytes, and paths any length: two that begin alike for
-// longer than an index reaches are two all the same.
+// Names may contain any bytes, and paths have any length. Two paths whose common prefix is longer
+// than the part in an index are still distinct.
 func testNames(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	deep := strings.TrimSuffix(strings.Repeat("0123456789abcde/", 625), "/") // 9,999 bytes
@@ -49,7 +49,7 @@ func testNames(t *testing.T, fresh func(testing.TB) Database) {
 	f.wantPaths(f.pages(s, "x"), "x")
 	f.wantPaths(f.pages(s, "nowhere"))
 
-	// Ranges end in the middle of what begins alike.
+	// Ranges end within the common prefix.
 	below := backup.PathKey(deep + "/one")
 	marks, next, err := f.x.Marks(f.ctx, f.shard.ID, s.Number, below, backup.PathKeyEnd(deep+"/one"), 100)
 	f.must(err)
@@ -68,12 +68,12 @@ func normal(p backup.PageVersion) backup.PageVersion {
 	if len(p.Listing) == 0 {
 		p.Listing = nil
 	}
-	p.Digest = backup.PageDigest{} // testDamagedPages
+	p.Digest = backup.PageDigest{} // see testDamagedPages
 	return p
 }
 
-// An unchanged page that is put again is no new version; a removed directory
-// that is there again in the same snapshot is one.
+// An unchanged page that is put again is not a new version. A directory that is removed and created
+// again in the same snapshot is one.
 func testVersions(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	first := f.commitPages(pageOf("", "root"), pageOf("a", "a"), pageOf("b", "b"), pageOf("b/c", "c"), pageOf("b!", "no"), pageOf("bb", "no"))
@@ -101,7 +101,7 @@ func testVersions(t *testing.T, fresh func(testing.TB) Database) {
 	if changes := f.changes(first); len(changes) != 6 || changes[0].Ended || changes[0].Inode != inodeOf("") {
 		t.Fatalf("changes %+v, want six that began", changes)
 	}
-	// A reader may stop early, and there is none of a snapshot that never was.
+	// A reader may stop early. A snapshot that never existed has no changes.
 	for range f.x.Changes(f.ctx, first.ID) {
 		break
 	}
@@ -113,8 +113,8 @@ func testVersions(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Results of one snapshot come in any order: what one removes does not touch
-// what another has put, and of a page that is put twice the later one counts.
+// Results of one snapshot arrive in any order. A removal in one does not affect pages that another
+// has put, and of a page that is put twice the later one counts.
 func testOrderOfResults(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	f.commitPages(pageOf("", "root"), pageOf("a", "old"), pageOf("a/b", "old"), pageOf("c", "old"))
@@ -142,7 +142,7 @@ func testOrderOfResults(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// An unchanged tree costs no row.
+// An unchanged tree adds no row.
 func testUnchangedTree(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	pages := []backup.PageVersion{pageOf("", "root"), pageOf("a", "a")}
@@ -200,7 +200,7 @@ func testWalking(t *testing.T, fresh func(testing.TB) Database) {
 		ok    bool
 	}{
 		{s.Number, inodeOf("a"), "a", true}, {later.Number, inodeOf("a"), "a", true},
-		{s.Number, inodeOf("a/b"), "", false}, // two have it
+		{s.Number, inodeOf("a/b"), "", false}, // two directories have this inode
 		{later.Number, inodeOf("a/b"), "a/b", true},
 		{s.Number, 4711, "", false}, {s.Number, 0, "", false},
 	} {
@@ -212,7 +212,7 @@ func testWalking(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Marks come in order, a bounded number at a time, and never a part of a directory.
+// Marks are returned in order, a bounded number at a time, and never a part of a directory.
 func testMarks(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	var pages []backup.PageVersion
@@ -226,7 +226,7 @@ func testMarks(t *testing.T, fresh func(testing.TB) Database) {
 	pages = append(pages, pageOf("", "root"), pageOf("d", "d"), pageOf("z", "z"))
 	s := f.commitPages(pages...)
 	slices.SortFunc(pages, comparePages)
-	f.commit(f.walk(func(r *backup.SliceWalked) { r.Removed = []string{"d"} })) // which 1 does not see
+	f.commit(f.walk(func(r *backup.SliceWalked) { r.Removed = []string{"d"} })) // not visible in snapshot 1
 
 	all := func(from, to []byte, limit int) (got []index.PageMark) {
 		for {

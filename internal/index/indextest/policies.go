@@ -39,7 +39,8 @@ func (f *fixture) unplanned(p backup.Policy, after backup.ShardID, limit int) []
 	return list
 }
 
-// due are the plans of a policy that are due now, and how many snapshots of the fixture's filer run.
+// due returns the plans of a policy that are due now, and how many snapshots of the fixture's filer
+// run.
 func (f *fixture) due(p backup.Policy) ([]index.Plan, int) {
 	f.Helper()
 	plans, running, err := f.x.DueShards(f.ctx, f.now, []backup.PolicyID{p.ID})
@@ -96,8 +97,8 @@ func testPolicies(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A shard is planned when its policy is new or changed, and when a snapshot of it has ended; it is
-// due once a plan.
+// A shard is planned when its policy is new or changed, and when a snapshot of it has ended. It is
+// due once per plan.
 func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	f.addFiler(backup.Filer{Name: "nas", Labels: map[string]string{"tier": "gold"}})
@@ -117,7 +118,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	b := f.bind(term, p, 2)
 	f.bind(term, p, 0)
 
-	// In pages; nothing is known of the past.
+	// In pages. There are no snapshots yet.
 	first := f.unplanned(p, 0, 1)
 	if want := (index.Unplanned{Plan: index.Plan{Shard: f.shard.ID, Filer: f.shard.Filer, Binding: b}}); len(first) != 1 || first[0] != want {
 		t.Fatalf("%+v, want %+v", first, want)
@@ -161,7 +162,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("due %+v while it runs, %d run", due, running)
 	}
 
-	// A failure keeps the deadline, a good snapshot does not; both make a new plan.
+	// A failure keeps the deadline, a good snapshot does not. Both lead to a new plan.
 	f.fail(s.ID, "the filer is gone")
 	failed := f.unplanned(p, 0, 10)
 	if len(failed) != 1 || !failed[0].Failed || !failed[0].Deadline.Equal(plan.Deadline) || !failed[0].LastGood.IsZero() {
@@ -170,7 +171,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	_, err = f.x.BeginDue(f.ctx, term, plan, f.now)
 	f.wants(err, index.ErrNotDue)
 	good := f.commitPages(pageOf("a", "b"))
-	f.must(f.x.PlanShards(f.ctx, term, []index.Plan{plan})) // made before that
+	f.must(f.x.PlanShards(f.ctx, term, []index.Plan{plan})) // the plan was made before that
 	planned := f.unplanned(p, 0, 10)
 	want := index.Unplanned{Plan: index.Plan{Shard: f.shard.ID, Filer: f.shard.Filer, Binding: b, Good: good.Number}, LastGood: good.Started}
 	if len(planned) != 1 || planned[0] != want {
@@ -182,7 +183,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	}
 	f.fail(running.ID, "")
 
-	// Another revision, and no policy any more.
+	// Another revision, and then no policy.
 	p = f.setPolicy(p)
 	f.bind(term, p, 2)
 	if len(f.unplanned(p, 0, 10)) != 2 {
@@ -199,7 +200,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// What a scheduler writes whose term has ended is refused, however it ended.
+// The writes of a scheduler whose term has ended are refused, however it ended.
 func testSchedulerFenced(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	first := f.lead("scheduler", "a", time.Hour, true)
@@ -233,7 +234,8 @@ func testSchedulerFenced(t *testing.T, fresh func(testing.TB) Database) {
 	f.must(err)
 }
 
-// Plans that are later than any clock can have made them are dropped, and those of other policies are not.
+// Plans that are later than any correct clock can have made them are dropped, and those of other
+// policies are not.
 func testUnplan(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	term := f.lead("scheduler", "a", time.Hour, true)
@@ -255,7 +257,7 @@ func testUnplan(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Of many that begin the same plan at once one does.
+// Of many that begin the same plan at the same time, one succeeds.
 func testBeginDueOnce(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	term := f.lead("scheduler", "a", time.Hour, true)
@@ -282,7 +284,7 @@ func testBeginDueOnce(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Lists tell what is overdue.
+// Lists report overdue shards.
 func testDeadlines(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	for _, name := range []string{"b", "c"} {

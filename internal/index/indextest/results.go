@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// What no honest worker sends is refused, changes nothing, and disturbs nobody.
+// Results that no honest worker sends are refused, change nothing, and affect no other result.
 func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.walk(func(r *backup.SliceWalked) {
@@ -59,7 +59,7 @@ func testInvalidResults(t *testing.T, fresh func(testing.TB) Database) {
 		slice(func(r *backup.SliceWalked) { change(&r.Counts) })
 		stored(func(r *backup.BatchStored) { change(&r.Counts) })
 	}
-	slice(func(r *backup.SliceWalked) { r.Counts.Files = -1 }) // of a batch it is a correction
+	slice(func(r *backup.SliceWalked) { r.Counts.Files = -1 }) // in a batch it is a correction
 	slice(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{{Key: -1}} })
 	slice(func(r *backup.SliceWalked) { r.Ended = []backup.PageName{{Key: -1}} })
 	slice(func(r *backup.SliceWalked) { r.Removed = []string{""} })
@@ -165,8 +165,8 @@ func testMixedSnapshots(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A result whose commit was not heard of is applied again: it is late, and
-// nothing is counted twice. So is what comes for a snapshot that has ended.
+// A result whose commit was not acknowledged is applied again: it is late, and nothing is counted
+// twice. The same holds for a result of a snapshot that has ended.
 func testAppliedThenError(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s, batches := f.batchesOf("a")
@@ -174,7 +174,7 @@ func testAppliedThenError(t *testing.T, fresh func(testing.TB) Database) {
 	root := sliceOf(backup.WalkTask{Job: backup.Job{Snapshot: s.ID}, ID: 1, Attempt: 1})
 	result := index.Result{Batch: storedOf(batches[0], p.Pack)}
 	result.Batch.Counts.Files = 5
-	// Twice in one call, too.
+	// Also twice in one call.
 	if o := f.apply(index.Result{Pack: p}, result, result, index.Result{Pack: p}); o[1].Err != nil || !o[1].Complete || o[2] != (index.Outcome{Late: true}) {
 		t.Fatalf("%+v, want the first accepted and the second late", o)
 	}
@@ -206,7 +206,7 @@ func testAppliedThenError(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Only a complete snapshot that runs is committed, once.
+// Only a running and complete snapshot is committed, and only once.
 func testCommit(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.begin()
@@ -230,7 +230,7 @@ func testCommit(t *testing.T, fresh func(testing.TB) Database) {
 	if got, err := f.x.CompleteSnapshots(f.ctx, []backup.SnapshotID{backup.NewSnapshotID()}); err != nil || len(got) != 0 {
 		t.Fatalf("complete: %v, %v", got, err)
 	}
-	// Nobody sees it before the commit point.
+	// It is not visible before the commit point.
 	for _, err := range f.x.Pages(f.ctx, s.ID, "") {
 		f.wants(err, backup.ErrNotFound)
 	}
@@ -252,7 +252,7 @@ func testCommit(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// A failed snapshot leaves pages exactly as they were, and its counts.
+// A failed snapshot leaves pages exactly as they were, and keeps its counts.
 func testFail(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	first := f.commitPages(pageOf("", "1"), pageOf("a", "1"), pageOf("a/b", "1"), pageOf("c", "1"))
@@ -273,7 +273,7 @@ func testFail(t *testing.T, fresh func(testing.TB) Database) {
 			r.Problems = []backup.Problem{{Path: "p"}}
 		})
 		f.fail(s.ID, "the power went")
-		f.wants(f.x.Fail(f.ctx, s.ID, "again", f.now), backup.ErrNotFound) // the first was not heard of
+		f.wants(f.x.Fail(f.ctx, s.ID, "again", f.now), backup.ErrNotFound) // the first reply was lost
 		got := f.snapshot(s.ID)
 		if got.State != backup.Failed || got.Reason != "the power went" || got.Counts.Files != 3 || got.Counts.Errors != 1 {
 			t.Fatalf("snapshot %+v", got)
@@ -289,7 +289,7 @@ func testFail(t *testing.T, fresh func(testing.TB) Database) {
 			t.Fatalf("pages %+v and %+v, want %+v and %+v", pages, old, before, earlier)
 		}
 	}
-	// And the next one goes on from the last that was committed.
+	// The next one is based on the last that was committed.
 	last := f.walk(func(r *backup.SliceWalked) { r.Pages = []backup.PageVersion{pageOf("a", "5")} })
 	f.commit(last)
 	f.wantPaths(f.pages(last, ""), "", "a", "c")

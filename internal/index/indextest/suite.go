@@ -5,8 +5,8 @@ package indextest
 
 import "testing"
 
-// Run runs the suite. fresh makes an empty database for one test, and migrated
-// one with the tables that Migrate makes, which may be an empty one as well.
+// Run runs the suite. fresh returns an empty database for one test. migrated returns one with the
+// tables that Migrate creates, or also an empty one.
 func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 	t.Run("Schema", func(t *testing.T) { testSchema(t, fresh) })
 	for _, test := range []struct {

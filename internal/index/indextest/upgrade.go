@@ -12,9 +12,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Downgrade tests that each migration can be undone and made again, that
-// nothing is left when all are undone, and that an index can be made there
-// anew. tables names the tables that there are.
+// Downgrade tests that each migration can be undone and applied again, that nothing is left when
+// all are undone, and that an index can be created there again. tables returns the names of the
+// existing tables.
 func Downgrade(t *testing.T, dialect goose.Dialect, files fs.FS, db *sql.DB, tables func() []string, open func() index.Index) {
 	f := &fixture{TB: t, ctx: t.Context(), now: time.Date(2026, 3, 1, 2, 3, 4, 0, time.UTC)}
 	provider, err := goose.NewProvider(dialect, db, files, goose.WithDisableGlobalRegistry(true))

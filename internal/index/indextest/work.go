@@ -47,7 +47,7 @@ func testClaims(t *testing.T, fresh func(testing.TB) Database) {
 	// A lease that is extended runs longer than the others.
 	f.must(f.x.Extend(f.ctx, []index.Held{
 		{Snapshot: s.ID, Task: third.ID}, {Snapshot: s.ID, Task: 4711}, {Snapshot: s.ID, Batch: batches[0].ID},
-		// Somebody who has guessed the numbers does not know the snapshot.
+		// A caller that has guessed the numbers does not know the snapshot.
 		{Task: first[0].ID}, {Snapshot: backup.NewSnapshotID(), Task: first[1].ID}, {Snapshot: backup.NewSnapshotID(), Batch: batches[1].ID}, {Snapshot: backup.NewSnapshotID(), Task: third.ID},
 	}, time.Hour, f.now))
 	f.now = f.now.Add(time.Minute)
@@ -111,7 +111,7 @@ func testClaimsOfSnapshots(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Claims that run at once, also in two processes, never give the same attempt.
+// Concurrent claims, also in two processes, never return the same attempt.
 func testConcurrentClaims(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	const total = 300
@@ -157,7 +157,7 @@ func testConcurrentClaims(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// The first attempt that commits wins; only its batches and children count (I3).
+// The first attempt that commits wins. Only its batches and children count (I3).
 func testLateAttempts(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	s := f.begin()
@@ -167,7 +167,7 @@ func testLateAttempts(t *testing.T, fresh func(testing.TB) Database) {
 	if first.ID != second.ID || second.Attempt != 2 {
 		t.Fatalf("claimed %+v, want another attempt at task %d", second, first.ID)
 	}
-	won := sliceOf(first) // overdue, but the first to come
+	won := sliceOf(first) // its lease has run out, but it is the first to arrive
 	won.Pages = []backup.PageVersion{pageOf("", "won")}
 	won.Children = children([][]string{{"won"}})
 	won.Counts = backup.Counts{Files: 1}
@@ -187,7 +187,7 @@ func testLateAttempts(t *testing.T, fresh func(testing.TB) Database) {
 	if o := f.accept(index.Result{Slice: won})[0]; !o.Announced || o.Complete {
 		t.Fatalf("%+v, want new work announced", o)
 	}
-	for range 2 { // as often as it comes, and the winner's own result again too
+	for range 2 { // however often it arrives, and the winner's own result again too
 		for _, r := range []*backup.SliceWalked{lost, won} {
 			if o := f.apply(index.Result{Slice: r})[0]; o != (index.Outcome{Late: true}) {
 				t.Fatalf("%+v of attempt %d, want it late", o, r.Attempt)
@@ -240,7 +240,7 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 	if got := f.snapshot(s.ID); got.TasksSettled != 0 || got.Counts.Files != 0 {
 		t.Fatalf("snapshot %+v, want nothing accepted", got)
 	}
-	// The same attempt, walked by somebody else: its parts fit none of these.
+	// The same attempt, walked by another worker: its parts do not fit the others.
 	other := parts(winning, "other")
 	for _, r := range other {
 		r.Slice.Run = 7
@@ -260,7 +260,7 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 			t.Fatalf("%+v of a part that comes afterwards, want it late", o)
 		}
 	}
-	f.wantRows("slice_parts", 0) // the loser's are gone as well
+	f.wantRows("slice_parts", 0) // the loser's parts are removed as well
 	children, batches := f.claimTasks(s), f.claimBatches(s)
 	if len(children) != 3 || !reflect.DeepEqual(children[0].Directories, []string{"won0/child", "won0/other"}) || len(batches) != 3 {
 		t.Fatalf("claimed %+v and %+v, want the winner's", children, batches)
@@ -278,8 +278,8 @@ func testParts(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// Many committers get the same results, each several times and in another
-// order. The snapshot completes exactly once, with exact counts (I2, I4).
+// Many committers receive the same results, each several times and in another order. The snapshot
+// completes exactly once, with exact counts (I2, I4).
 func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)
 	const width, committers = 24, 5
@@ -323,7 +323,7 @@ func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	if pages := f.pages(s, ""); len(pages) != 2*width {
 		t.Fatalf("%d pages, want %d", len(pages), 2*width)
 	}
-	// No place is lost, whoever came first: the last pack that lives has the chunks of all.
+	// No place is lost, in any order: the last live pack has the chunks of all.
 	f.wantRows("chunks", 3+width+1)
 	f.wantRows("chunk_copies", 5*width-(3+width+1))
 	for i, p := range packs {
@@ -336,8 +336,8 @@ func testConcurrentApply(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
-// applyEverywhere has each committer apply all results, three at a time, until
-// none has to come again, and returns how often the snapshot became complete.
+// applyEverywhere makes each committer apply all results, three at a time, until none has to be
+// delivered again. It returns how often the snapshot became complete.
 func (f *fixture) applyEverywhere(results []index.Result, committers int) int {
 	f.Helper()
 	var lock sync.Mutex
@@ -349,7 +349,7 @@ func (f *fixture) applyEverywhere(results []index.Result, committers int) int {
 			x = f.db.Open()
 		}
 		group.Go(func() error {
-			// Each in an order of its own; what has to come again goes to the end.
+			// Each in an order of its own. Results that must be delivered again go to the end.
 			queue := append(slices.Clone(results[c*len(results)/committers:]), results...)
 			if c%2 == 1 {
 				slices.Reverse(queue)

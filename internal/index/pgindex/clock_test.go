@@ -9,8 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// All times that the index stores are of the database's clock, whatever the clock of the process says: here the
-// process is five minutes ahead. A backup lasts as long as it lasts, and a lease as long as it was given for.
+// All times that the index stores are of the database's clock, whatever the clock of the process:
+// here the process is five minutes ahead. Neither the duration of a backup nor that of a lease is
+// affected.
 func TestTimesAreOfTheDatabase(t *testing.T) {
 	dsn := testenv.Postgres(t)
 	const ahead = 5 * time.Minute
@@ -27,7 +28,7 @@ func TestTimesAreOfTheDatabase(t *testing.T) {
 	began := time.Now().Add(-ahead)
 	of := func(what string, at time.Time) {
 		t.Helper()
-		// Times have microseconds, and are cut to them.
+		// Times are truncated to microseconds.
 		if at.Before(began.Add(-time.Microsecond)) || at.After(time.Now().Add(-ahead)) {
 			t.Errorf("%s: %v, want a time since %v, when the test began by the database's clock", what, at, began)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// The statements of the hot tables find their rows through indexes: nobody
-// reads a table, a partition or a shard from front to back, whether there are statistics or not yet.
+// The statements of the hot tables find their rows through indexes: none scans a table, a partition
+// or a shard, whether or not there are statistics yet.
 func TestPlans(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Run("no statistics", func(t *testing.T) { testPlans(t, "") })
@@ -68,7 +68,7 @@ INSERT INTO stage_chunks SELECT * FROM chunks LIMIT 100;
 	}
 	for _, test := range []struct {
 		name    string
-		ordered bool // comes after inOrder: all of a range is never sorted
+		ordered bool // runs after inOrder: a whole range is never sorted
 		query   []any
 		want    string // in the plan
 	}{
@@ -113,7 +113,7 @@ INSERT INTO stage_chunks SELECT * FROM chunks LIMIT 100;
 			t.Errorf("%s does not use %s alone:\n%s", test.name, test.want, plan)
 		}
 		if test.ordered {
-			if strings.Contains(plan, "->  Sort  ") { // not an incremental one
+			if strings.Contains(plan, "->  Sort  ") { // not an incremental sort
 				t.Errorf("%s sorts all of the range:\n%s", test.name, plan)
 			}
 			if _, err := tx.Exec(ctx, "SET LOCAL enable_sort = on; SET LOCAL enable_bitmapscan = on"); err != nil {

@@ -13,23 +13,23 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Whether a statement is planned once for a connection, or each time. A plan
-// that was made for a small table stays until Postgres has looked at the table
-// again, some minutes after it has grown: till then all of it would be read. So
-// what is in tables that are small for long, and large at once (interrupted_pages,
-// chunk_copies, chunk_lists), is planned each time.
+// Whether a statement is planned once per connection, or for each execution. A plan that was made
+// for a small table stays until Postgres has analyzed the table again, some minutes after it has
+// grown. Until then it would read the whole table. Statements on tables that are small for long and
+// then suddenly large (interrupted_pages, chunk_copies, chunk_lists) are therefore planned for each
+// execution.
 const (
 	keepPlan = pgx.QueryExecModeCacheStatement
 	planAnew = pgx.QueryExecModeCacheDescribe
 )
 
-// keyPrefixBytes is how much of a path key the index pages_path has.
+// keyPrefixBytes is the length of the path key prefix in the index pages_path.
 const keyPrefixBytes = 1024
 
 const keyPrefix = "substring(path_key FROM 1 FOR 1024)"
 
-// rangeCondition is r as a condition: on the beginnings of path keys, which
-// the index has, and on the whole keys, because several may begin alike.
+// rangeCondition returns r as a condition. It compares the prefixes of path keys, which the index
+// contains, and the whole keys, because several keys may have the same prefix.
 func rangeCondition(r entindex.Range, args pgx.NamedArgs) string {
 	condition := ""
 	if len(r.From) > 0 {
@@ -62,7 +62,8 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 	var marks []index.PageMark
 	var keys [][]byte
 	err := b.eachInOrder(ctx, query, args, func(rows pgx.Rows) {
-		// Binary values, without pgx's scanning: this is what an unchanged tree costs.
+		// Binary values, without pgx's scanning: an unchanged tree costs hardly more than this
+		// loop.
 		raw := rows.RawValues()
 		marks = append(marks, index.PageMark{
 			Directory: backup.DirectoryID(raw[0]), Key: backup.PageKey(binary.BigEndian.Uint64(raw[1])), Fingerprint: backup.Fingerprint(raw[2]),
@@ -72,12 +73,14 @@ func (b *backend) Marks(ctx context.Context, shard backup.ShardID, at backup.Sna
 	return marks, keys, err
 }
 
-// inOrder has the queries of its transaction read the first pages of a range off pages_path. With statistics that are
-// behind, a range looks like a few rows, and all of it would be read and sorted for each of its parts.
+// inOrder makes the queries of its transaction read the first pages of a range from pages_path.
+// With outdated statistics, the planner estimates a range at a few rows, and would read and sort
+// all of it for each of its parts.
 const inOrder = "SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)"
 
-// eachInOrder calls scan for each row of a query of pages that is sorted by path key. The batch is one transaction,
-// with which the settings of inOrder end; and Postgres plans the second query when the first has run.
+// eachInOrder calls scan for each row of a query of pages that is sorted by path key. The batch is
+// one transaction, so the settings of inOrder end with it. Postgres plans the second query when the
+// first has run.
 func (b *backend) eachInOrder(ctx context.Context, query string, args pgx.NamedArgs, scan func(pgx.Rows)) error {
 	batch := &pgx.Batch{}
 	batch.Queue(inOrder)
@@ -166,7 +169,8 @@ func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID,
 	return listings, err
 }
 
-// listings runs a query that yields the positions of those names that have a row, and what scan gets of it.
+// listings runs a query that returns the positions of those names that have a row, and calls scan
+// for each.
 func (b *backend) listings(ctx context.Context, query string, mode pgx.QueryExecMode, names []entindex.PageName, args pgx.NamedArgs, scan func(i int, raw [][]byte)) error {
 	directories, keys := make([][16]byte, len(names)), make([]int64, len(names))
 	for i, n := range names {
@@ -210,19 +214,19 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 	return marks, b.Wrap(err)
 }
 
-// locateChunks looks up chunks of one partition: $2 and $3 are the ends of its
-// ids. Without them each partition would be searched for all of the ids.
+// locateChunks looks up chunks of one partition. $2 and $3 are the bounds of its ids: without them,
+// each partition would be searched for all ids.
 const (
 	locateChunks = "SELECT id, pack, frame, frame_offset, length FROM chunks WHERE id = ANY ($1) AND id BETWEEN $2 AND $3"
 	locateCopies = "SELECT id, pack, frame, frame_offset, length FROM chunk_copies WHERE id = ANY ($1)"
 	selectPacks  = "SELECT id, condemned, pack, snapshot, object, object_offset, stored_bytes FROM packs WHERE id = ANY ($1)"
 )
 
-// Places implements entindex.HotReader: a query a partition, all at once.
+// Places implements entindex.HotReader with one query per partition, all in one batch.
 func (b *backend) Places(ctx context.Context, ids []backup.ChunkID, _ bool) (places []entindex.ChunkRow, err error) {
 	batch := &pgx.Batch{}
 	for len(ids) > 0 {
-		digit, n := ids[0][0]>>4, 1 // the first digit of an id is its partition's
+		digit, n := ids[0][0]>>4, 1 // the first digit of an id is that of its partition
 		for n < len(ids) && ids[n][0]>>4 == digit {
 			n++
 		}
@@ -249,7 +253,7 @@ func (b *backend) Copies(ctx context.Context, ids []backup.ChunkID) ([]entindex.
 	return places, b.Wrap(err)
 }
 
-// arrays are ids as pgx takes them for uuids.
+// arrays converts ids to the type that pgx takes for uuids.
 func arrays(ids []backup.ChunkID) [][16]byte {
 	list := make([][16]byte, len(ids))
 	for i := range ids {
@@ -294,12 +298,12 @@ func (b *backend) Ended(ctx context.Context, shard backup.ShardID, number backup
 	return b.stream(ctx, selectEnded, int64(shard), int64(number)-1)
 }
 
-// stream yields rows as they come: the server sorts (on its disk, if need be)
-// and sends no faster than they are taken.
+// stream yields rows as they arrive. The server sorts, on its disk if need be, and sends no faster
+// than the rows are consumed.
 func (b *backend) stream(ctx context.Context, query string, args ...any) iter.Seq2[entindex.PageRow, error] {
 	return func(yield func(entindex.PageRow, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		defer cancel() // or closing rows early would read all the rest
+		defer cancel() // otherwise closing rows early would read all the rest
 		rows, err := b.pool.Query(ctx, query, args...)
 		if err != nil {
 			yield(entindex.PageRow{}, b.Wrap(err))

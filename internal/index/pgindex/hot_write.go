@@ -10,13 +10,14 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// makeStages gives a new connection its session temp tables: bulk writes are copied
-// there, and go on to the real tables in one statement. They are empty
-// again after each transaction. Who may not make temp tables, because the roles
-// of an installation do not let him write, has none and needs none.
+// makeStages creates the temp tables of a new connection. Bulk writes are copied there, and go to
+// the real tables in one statement. The temp tables are empty again after each transaction. A user
+// who may not create temp tables, because the roles of an installation do not let that user write,
+// has none and needs none.
 //
-// The planner knows nothing of temp tables, takes them for large, and might read
-// all of pages to join it with a few rows. What these connections do is look up rows by key, a loop over an index.
+// The planner has no statistics of temp tables, estimates them as large, and might read all of
+// pages to join it with a few rows. makeStages therefore makes it prefer loops over an index, which
+// is right for these connections: they look up rows by key.
 func makeStages(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `
 SET enable_hashjoin = off;
@@ -37,7 +38,7 @@ END IF; END $$`)
 	return err
 }
 
-// From the stages to the tables.
+// These statements move rows from the stages to the tables.
 const (
 	insertChunks = `
 INSERT INTO chunks AS c (id, pack, frame, frame_offset, length)
@@ -45,14 +46,15 @@ SELECT DISTINCT ON (id) id, pack, frame, frame_offset, length FROM stage_chunks 
 ON CONFLICT (id) DO UPDATE
 SET pack = excluded.pack, frame = excluded.frame, frame_offset = excluded.frame_offset, length = excluded.length
 WHERE EXISTS (SELECT FROM packs p WHERE p.id = c.pack AND p.condemned)`
-	// A chunk a lookup: OFFSET 0 keeps the planner from reading all chunks instead.
+	// One lookup per chunk: OFFSET 0 keeps the planner from reading all chunks instead.
 	insertCopies = `
 INSERT INTO chunk_copies (id, pack, frame, frame_offset, length)
 SELECT s.id, s.pack, s.frame, s.frame_offset, s.length FROM stage_chunks s
 CROSS JOIN LATERAL (SELECT pack FROM chunks WHERE id = s.id OFFSET 0) c WHERE c.pack <> s.pack ORDER BY s.id, s.pack
 ON CONFLICT DO NOTHING`
-	// Newest versions are found a lookup a page (LIMIT keeps the planner from turning it round), and then by
-	// where they are: nobody moves them meanwhile, because the snapshot is locked.
+	// The newest versions are found with one lookup per page (LIMIT keeps the planner from
+	// reversing the join), and then by their physical location. No other transaction moves them in
+	// between, because the snapshot is locked.
 	endChangedPages = `
 UPDATE pages p SET last_snapshot = changed.number - 1 FROM (
     SELECT s.number, newest.place FROM stage_pages s
@@ -62,7 +64,7 @@ UPDATE pages p SET last_snapshot = changed.number - 1 FROM (
     WHERE newest.last_snapshot IS NULL AND newest.first_snapshot < s.number
       AND NOT (newest.fingerprint = s.fingerprint AND newest.listing = s.listing)) changed
 WHERE p.ctid = changed.place AND p.last_snapshot IS NULL`
-	// What is still open from before is the same, and stays.
+	// A version that is still open from before is equal, and stays.
 	insertPages = `
 INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, digest, path_key, listing)
 SELECT s.shard, s.page, s.number, s.inode, s.directory, s.fingerprint, s.digest, s.path_key, s.listing FROM stage_pages s
@@ -97,7 +99,7 @@ func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) erro
 	if err != nil || int(done.RowsAffected()) == len(rows) {
 		return err
 	}
-	// Some chunks were there already: the new places stand beside theirs.
+	// Some chunks were there already: the new places become copies.
 	_, err = w.conn.Exec(ctx, insertCopies)
 	return err
 }
@@ -184,10 +186,10 @@ func (w hotWriter) EndPages(ctx context.Context, names []entindex.PageName) erro
 	return err
 }
 
-// batchLength is how many statements go to the server at once.
+// batchLength is how many statements are sent to the server at once.
 const batchLength = 1000
 
-// EndTrees implements entindex.HotWriter: a range scan each, many at once.
+// EndTrees implements entindex.HotWriter with one range scan per tree, many in one batch.
 func (w hotWriter) EndTrees(ctx context.Context, trees []entindex.Tree) error {
 	for len(trees) > 0 {
 		n := min(len(trees), batchLength)

@@ -18,18 +18,18 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// MinServer is the oldest Postgres that the index works with.
+// MinServer is the oldest major version of Postgres that the index works with.
 const MinServer = 14
 
-// An Inspection is a connection to Postgres, made as those of an Index are, to look and not to work. It is not for
-// concurrent use.
+// An Inspection is a connection to Postgres for diagnosis. It is opened like those of an Index, and
+// is not for concurrent use.
 type Inspection struct {
 	conn   *pgx.Conn
 	config *pgxpool.Config
-	b      *backend // for its errors
+	b      *backend // for its error wrapping
 }
 
-// Inspect connects to Postgres, once. Errors are as Open's.
+// Inspect opens one connection to Postgres. Its errors are those of Open.
 func Inspect(ctx context.Context, dsn string, o Options) (*Inspection, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -52,25 +52,25 @@ func (i *Inspection) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, i.b.Wrap(err)
 }
 
-// Close disconnects. That nobody is there any more says nothing new.
+// Close disconnects. Its error would add nothing.
 func (i *Inspection) Close(ctx context.Context) { _ = i.conn.Close(ctx) }
 
-// ServerFacts are what Postgres says of itself and of this connection.
+// ServerFacts are what Postgres reports about itself and this connection.
 type ServerFacts struct {
 	Address   string
-	Version   int    // 150004
-	Text      string // 15.4 (Debian …)
+	Version   int    // such as 150004
+	Text      string // such as 15.4 (Debian …)
 	User      string
 	Database  string
-	Super     bool                 // the user may do anything
-	Standby   bool                 // it takes no writes
+	Super     bool                 // the user is a superuser
+	Standby   bool                 // it accepts no writes
 	TLS       *tls.ConnectionState // nil: none
-	Local     bool                 // it is on this machine
+	Local     bool                 // the server is on this machine
 	Used      int                  // connections, of all clients
 	SizeBytes int64                // of the database
 }
 
-// Facts asks for them.
+// Facts queries the server for its facts.
 func (i *Inspection) Facts(ctx context.Context) (ServerFacts, error) {
 	f := ServerFacts{Address: i.b.address}
 	err := i.conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_user, current_database(),
@@ -90,13 +90,15 @@ func (i *Inspection) Facts(ctx context.Context) (ServerFacts, error) {
 	return f, i.b.Wrap(err)
 }
 
-// Prepare does what each connection of an Index does first: it sets time limits, and makes temp tables.
+// Prepare does what each connection of an Index does first: it sets time limits and creates temp
+// tables.
 func (i *Inspection) Prepare(ctx context.Context) error {
 	return i.b.Wrap(i.config.AfterConnect(ctx, i.conn))
 }
 
-// Settings returns settings of the server by name; one that this version does not have is left out.
-// They are the server's, the database's or the role's: what a session has set for itself is not seen.
+// Settings returns settings of the server by name, without those that this version does not have.
+// The values are those of the server, the database or the role, not those that the session has set
+// for itself.
 func (i *Inspection) Settings(ctx context.Context, names []string) (map[string]string, error) {
 	rows, err := i.conn.Query(ctx, `SELECT name, CASE source WHEN 'session' THEN reset_val ELSE setting END FROM pg_settings WHERE name = ANY ($1)`, names)
 	if err != nil {
@@ -108,7 +110,7 @@ func (i *Inspection) Settings(ctx context.Context, names []string) (map[string]s
 	return found, i.b.Wrap(err)
 }
 
-// RoundTrip returns how long a query takes that asks for nothing: the median of n.
+// RoundTrip returns the time of an empty query: the median of n.
 func (i *Inspection) RoundTrip(ctx context.Context, n int) (time.Duration, error) {
 	times := make([]time.Duration, 0, n)
 	for range n {
@@ -122,10 +124,11 @@ func (i *Inspection) RoundTrip(ctx context.Context, n int) (time.Duration, error
 	return times[len(times)/2], nil
 }
 
-// Clock returns the server's clock, and when it was asked.
+// Clock returns the time of the server's clock, and when the query was sent and its result
+// received.
 func (i *Inspection) Clock(ctx context.Context) (clock, sent, received time.Time, err error) {
 	const now = "SELECT clock_timestamp()"
-	if err = i.conn.QueryRow(ctx, now).Scan(&clock); err != nil { // the first time it is prepared
+	if err = i.conn.QueryRow(ctx, now).Scan(&clock); err != nil { // the first execution also prepares the statement
 		return clock, sent, received, i.b.Wrap(err)
 	}
 	sent = time.Now()
@@ -133,18 +136,18 @@ func (i *Inspection) Clock(ctx context.Context) (clock, sent, received time.Time
 	return clock, sent, time.Now(), i.b.Wrap(err)
 }
 
-// A Pooling says what is between this client and Postgres.
+// Pooling is the kind of pooler between this client and Postgres.
 type Pooling string
 
 // The kinds of pooling.
 const (
 	Direct      Pooling = "direct"
-	Session     Pooling = "session"     // a pooler whose clients keep the connection that they have got
-	Transaction Pooling = "transaction" // one that gives it to others between transactions: temp tables are lost
+	Session     Pooling = "session"     // a pooler whose clients keep their server connection
+	Transaction Pooling = "transaction" // one that gives the connection to other clients between transactions: temp tables are lost
 )
 
-// Pooling finds out by opening a second connection beside this one, which has nothing to do. A pooler that
-// gives both the same connection takes it away between transactions.
+// Pooling determines the kind of pooling by opening a second connection while this one is idle. A
+// pooler that gives both the same server connection takes it away between transactions.
 func (i *Inspection) Pooling(ctx context.Context) (Pooling, error) {
 	other, err := i.connect(ctx)
 	if err != nil {
@@ -163,13 +166,13 @@ func (i *Inspection) Pooling(ctx context.Context) (Pooling, error) {
 	case ours == others:
 		return Transaction, nil
 	case ours != i.conn.PgConn().PID():
-		return Session, nil // a pooler's clients have numbers of its own
+		return Session, nil // a pooler has process numbers of its own
 	}
 	return Direct, nil
 }
 
-// Refused reports whether the server has refused the user: a wrong password or certificate, no such role or database, or
-// an entry of pg_hba.conf that is not there. reason is what it says.
+// Refused reports whether the server has refused the user: wrong password or certificate, no such
+// role or database, or a missing entry in pg_hba.conf. reason is the server's message.
 func Refused(err error) (reason string, refused bool) {
 	failure, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -178,7 +181,7 @@ func Refused(err error) (reason string, refused bool) {
 	return failure.Message, strings.HasPrefix(failure.Code, "28") || failure.Code == "3D000"
 }
 
-// Forbidden reports whether the user lacks a privilege, and returns what the server says.
+// Forbidden reports whether the user lacks a privilege, and returns the server's message.
 func Forbidden(err error) (reason string, forbidden bool) {
 	failure, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {

@@ -7,12 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// begunChannel is what Postgres tells of new snapshots on.
+// begunChannel is the channel on which Postgres announces new snapshots.
 const begunChannel = "bctl_begun"
 
-// ListenBegun implements entindex.Backend. It has a connection of its own: one of the pool would be missing there.
-// NOTIFY takes a lock of the whole server as its transaction commits. Snapshots are begun a few a
-// second at most; nothing that is written all the time may tell of itself in this way.
+// ListenBegun implements entindex.Backend. It has a connection of its own, because one of the pool
+// would be missing there. NOTIFY takes a lock of the whole server when its transaction commits.
+// That is acceptable for snapshots, of which at most a few begin per second, but not for anything
+// that is written all the time.
 func (b *backend) ListenBegun(ctx context.Context, told func()) error {
 	config := b.pool.Config()
 	if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Who listens is told of a snapshot that another process begins, once it can be seen; and hears when the
-// connection is lost.
+// A listener is notified of a snapshot that another process begins, once the snapshot is visible,
+// and detects a lost connection.
 func TestListenBegun(t *testing.T) {
 	l := newLost(t)
 	filer, err := l.x.AddFiler(t.Context(), backup.Filer{Name: "filer"})

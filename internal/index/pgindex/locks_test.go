@@ -15,9 +15,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Committers that get the same chunks and lists, each in an order of its own,
-// wait for each other at most: the server need not end any of them. (Here it
-// would take it ten minutes to see that they will wait for ever.)
+// Committers that receive the same chunks and lists, each in a different order, wait for each other
+// without a deadlock: the server need not abort any of them. (Here it would take ten minutes to
+// detect a deadlock.)
 func TestSameChunksAndLists(t *testing.T) {
 	address, err := url.Parse(testenv.Postgres(t))
 	if err != nil {
@@ -48,7 +48,7 @@ func TestSameChunksAndLists(t *testing.T) {
 		must(err)
 		indexes[c] = open(t, address.String())
 	}
-	for call := range uint64(calls) { // all at once, of things that are new
+	for call := range uint64(calls) { // all at once, with new chunks and lists
 		var group errgroup.Group
 		for c := range committers {
 			group.Go(func() error {
@@ -66,7 +66,8 @@ func TestSameChunksAndLists(t *testing.T) {
 	}
 }
 
-// sameThings are two packs, or two messages of lists, with the same chunks and lists as each call has, but in another order.
+// sameThings returns two packs, or two messages of lists, with the same chunks and lists as each
+// other call has, but in another order.
 func sameThings(s backup.Snapshot, random *rand.Rand, n int, call uint64, lists bool) (results []index.Result) {
 	for range 2 {
 		p := &backup.PackStored{Snapshot: s.ID, Pack: backup.NewPackID(), FrameBytes: []uint32{1}}

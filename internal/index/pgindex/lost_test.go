@@ -39,7 +39,7 @@ func newLost(t *testing.T) *lost {
 	return &lost{t, x, admin}
 }
 
-// count counts the other connections that fulfil a condition on pg_stat_activity.
+// count counts the other connections that satisfy a condition on pg_stat_activity.
 func (l *lost) count(condition string) (n int) {
 	l.Helper()
 	err := l.admin.QueryRow(l.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND "+condition).Scan(&n)
@@ -49,7 +49,7 @@ func (l *lost) count(condition string) (n int) {
 	return n
 }
 
-// until waits for a condition on the other connections.
+// until waits until done holds for the number of other connections that satisfy a condition.
 func (l *lost) until(condition string, done func(n int) bool) {
 	l.Helper()
 	for !done(l.count(condition)) {
@@ -68,14 +68,14 @@ func (l *lost) exec(query string) {
 	}
 }
 
-// Connections that the server ends, idle or in the middle of a transaction, make
-// an error that says so at most once, and then all is well.
+// When the server ends connections, idle or in the middle of a transaction, each causes at most one
+// error, which reports it. After that, calls succeed.
 func TestConnectionsThatTheServerEnds(t *testing.T) {
 	l := newLost(t)
 	const endOthers = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 	claim := index.Claim{Lease: time.Minute, Limit: 1, Now: time.Now()}
 
-	// A claim that waits for its turn is cut off.
+	// A claim that waits for its turn loses its connection.
 	l.exec("BEGIN")
 	l.exec("SELECT pg_advisory_xact_lock(1650684012, 1)")
 	failed := make(chan error, 1)
@@ -90,7 +90,7 @@ func TestConnectionsThatTheServerEnds(t *testing.T) {
 	}
 	l.exec("COMMIT")
 
-	// All connections of the pool are gone: it may say so once, for each of them.
+	// All connections of the pool are gone: each may cause one error.
 	if _, err := l.x.ClaimTasks(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestConnectionsThatTheServerEnds(t *testing.T) {
 	}
 }
 
-// Who sleeps in a transaction is cut off, so that what it has locked is free.
+// A connection that is idle in a transaction is ended, which releases its locks.
 func TestSleepInATransaction(t *testing.T) {
 	l := newLost(t)
 	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "15s", "tcp_user_timeout": "15000", "tcp_keepalives_idle": "5"} {

@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-// Migrate implements entindex.Backend. A session advisory lock makes
-// concurrent calls wait for each other.
+// Migrate implements entindex.Backend. Concurrent calls wait for each other on a session advisory
+// lock.
 func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	files, err := migrations.FS(migrations.Postgres)
 	if err != nil {
@@ -46,15 +46,14 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	return from, after.Version, err
 }
 
-// lostTurn reports that a migration was undone because services, or whoever else reads, had its tables locked: it lost a
-// deadlock with them, or has waited for as long as it says itself. It may be tried again.
+// lostTurn reports that a migration was undone because services or other readers had its tables
+// locked: it lost a deadlock with them, or exceeded its own lock timeout. It may be tried again.
 func lostTurn(err error) bool {
 	var failure *pgconn.PgError
 	return lostConflict(err) || errors.As(err, &failure) && failure.Code == "55P03" // lock_not_available
 }
 
-// Schema implements entindex.Backend. It reads goose's table itself,
-// because goose would make one.
+// Schema implements entindex.Backend. It reads goose's table itself, because goose would create it.
 func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
 	if s.Needed, err = migrations.Version(migrations.Postgres); err != nil {
 		return s, err
@@ -75,7 +74,8 @@ func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
 	return s, b.Wrap(err)
 }
 
-// grant gives the roles of an installation, if the database has any, what they need with this version of the schema.
+// grant gives the roles of an installation, if the database has any, the privileges that this
+// version of the schema requires.
 func (b *backend) grant(ctx context.Context) error {
 	var name string
 	if err := b.pool.QueryRow(ctx, migrations.SelectRoles).Scan(&name); err != nil || name == "" {

@@ -22,11 +22,11 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Options are what a DSN does not say. The zero Options are good.
+// Options are settings that a DSN does not contain. The zero Options are valid.
 type Options struct {
-	// MaxConns bounds the connections to Postgres; 0: 8, or what pool_max_conns in the DSN says.
+	// MaxConns bounds the connections to Postgres. 0 is pool_max_conns of the DSN, or 8.
 	MaxConns int32
-	// ApplicationName is what pg_stat_activity shows; "": bctl, or what the DSN says.
+	// ApplicationName is shown in pg_stat_activity. "" is the name in the DSN, or bctl.
 	ApplicationName string
 }
 
@@ -36,12 +36,12 @@ type Index struct {
 	backend *backend
 }
 
-// Open connects to Postgres. The error wraps backup.ErrInvalid where the DSN
-// is wrong, and backup.ErrUnavailable where nobody answers; it never shows the DSN.
+// Open connects to Postgres. The error wraps backup.ErrInvalid if the DSN is wrong, and
+// backup.ErrUnavailable if the server does not answer. It never contains the DSN.
 func Open(ctx context.Context, dsn string, o Options) (*Index, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		// pgx takes passwords out of its message, but not out of every DSN that it cannot parse.
+		// pgx removes passwords from its message, but not from every DSN that it cannot parse.
 		return nil, fmt.Errorf("the index's address must be a Postgres URL (postgres://user@host/database): %w", backup.ErrInvalid)
 	}
 	configure(config, dsn, o)
@@ -56,15 +56,15 @@ func configure(config *pgxpool.Config, dsn string, o Options) {
 		config.MaxConns = 8
 	}
 	parameters := config.ConnConfig.RuntimeParams
-	// The costs of claims are overestimated, for how much is open is not known to the planner: compiling
-	// such a statement takes 50 ms, running it less than one.
+	// The planner overestimates the cost of claims, because it does not know how much work is open.
+	// Compiling such a statement takes 50 ms, running it less than 1 ms.
 	parameters["jit"] = "off"
 	if o.ApplicationName != "" {
 		parameters["application_name"] = o.ApplicationName
 	} else if parameters["application_name"] == "" {
 		parameters["application_name"] = "bctl"
 	}
-	// Readers of hot rows take the binary form, which only prepared statements are sure to give.
+	// Readers of hot rows use the binary format, which only prepared statements guarantee.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	config.ConnConfig.DialFunc = newDialer(config.ConnConfig.ConnectTimeout).DialContext
 	config.BeforeConnect = func(_ context.Context, next *pgx.ConnConfig) error { return readTLS(next, dsn) }
@@ -76,8 +76,8 @@ func configure(config *pgxpool.Config, dsn string, o Options) {
 	}
 }
 
-// readTLS takes the certificates that the DSN names from their files again, for each new
-// connection: they may have been rotated since the last.
+// readTLS reads the certificate files that the DSN names again for each new connection, because
+// they may have been rotated.
 func readTLS(next *pgx.ConnConfig, dsn string) error {
 	if next.TLSConfig == nil {
 		return nil
@@ -90,7 +90,7 @@ func readTLS(next *pgx.ConnConfig, dsn string) error {
 	return nil
 }
 
-// errFiles stands for pgx's error, which may show parts of the DSN.
+// errFiles replaces pgx's error, which may contain parts of the DSN.
 var errFiles = errors.New("certificate, key or authorities cannot be read, or do not belong together")
 
 func connect(ctx context.Context, config *pgxpool.Config) (*Index, error) {
@@ -123,8 +123,9 @@ var postgres = entindex.Dialect{
 	Unhex: func(column string) string { return "decode(" + column + ", 'hex')" },
 }
 
-// takeTurn makes claims of one kind wait for each other. What they look for is at the beginning of an index's
-// range; with statistics that are behind (a million new tasks) the planner would rather read and sort all open work.
+// takeTurn makes claims of one kind wait for each other. A claim finds its rows at the beginning of
+// a range of an index. With outdated statistics (a million new tasks), the planner would read and
+// sort all open work instead.
 const takeTurn = "SELECT pg_advisory_xact_lock(1650684012, $1::int), set_config('enable_seqscan', 'off', true)," +
 	" set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)"
 
@@ -154,8 +155,8 @@ func (b *backend) Close() error {
 	return err
 }
 
-// Update implements entindex.Backend. Every commit is durable, as far as the
-// server's synchronous_commit goes.
+// Update implements entindex.Backend. Every commit is as durable as the server's synchronous_commit
+// makes it.
 func (b *backend) Update(ctx context.Context, _ entindex.Durability, do func(context.Context, *entindex.Tx) error) error {
 	return b.Wrap(entindex.Retry(ctx, lostConflict, func() error { return b.update(ctx, do) }))
 }
@@ -171,7 +172,7 @@ func (b *backend) update(ctx context.Context, do func(context.Context, *entindex
 		return err
 	}
 	defer tx.Rollback()
-	// COPY needs pgx's own connection. It is in the transaction that tx is: they take turns.
+	// COPY needs pgx's own connection. It is in the same transaction as tx: they take turns.
 	var raw *pgx.Conn
 	if err := conn.Raw(func(c any) error { raw = c.(*stdlib.Conn).Conn(); return nil }); err != nil {
 		return err
@@ -185,8 +186,8 @@ func (b *backend) update(ctx context.Context, do func(context.Context, *entindex
 	return tx.Commit()
 }
 
-// lostConflict reports serialization failures and deadlocks, after which
-// Postgres has undone the transaction.
+// lostConflict reports serialization failures and deadlocks, after which Postgres has undone the
+// transaction.
 func lostConflict(err error) bool {
 	var failure *pgconn.PgError
 	return errors.As(err, &failure) && (failure.Code == "40001" || failure.Code == "40P01")
@@ -200,8 +201,8 @@ func (b *backend) Wrap(err error) error {
 	return fmt.Errorf("index at %s: %w: %w", b.address, backup.IndexAway, err)
 }
 
-// unavailable reports errors of the connection, and of a server that starts,
-// stops, has no room, or cannot write.
+// unavailable reports errors of the connection, and of a server that is starting, stopping, out of
+// resources or read-only.
 func unavailable(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -209,10 +210,11 @@ func unavailable(err error) bool {
 	var failure *pgconn.PgError
 	if errors.As(err, &failure) {
 		switch failure.Code[:min(2, len(failure.Code))] {
-		case "08", "53", "57": // connection; resources; operator (shutdown, starting up)
+		case "08", "53", "57": // connection; resources; operator intervention (shutdown, starting up)
 			return failure.Code != "57014" // a statement that was cancelled
 		}
-		// Read-only: a standby. Or we hung in the middle of a transaction for so long that the server has ended it.
+		// A read-only server is a standby. Or this process hung in a transaction until the server
+		// ended it.
 		return failure.Code == "25006" || failure.Code == "25P03"
 	}
 	var connect *pgconn.ConnectError

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
-// An error says where the index should be, and never the password.
+// An error names the address of the index, and never the password.
 func TestOpenErrors(t *testing.T) {
 	for _, test := range []struct {
 		dsn  string
@@ -30,7 +30,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// While the server is down every method says so, and afterwards all is well.
+// While the server is down, every method reports it. Afterwards all methods work again.
 func TestUnavailable(t *testing.T) {
 	server := testenv.PostgresServer(t)
 	x := open(t, server.DSN())
@@ -43,7 +43,7 @@ func TestUnavailable(t *testing.T) {
 	}
 	server.Kill()
 	pack := []index.Result{{Pack: &backup.PackStored{}}}
-	for range 2 { // over broken connections first, and then none
+	for range 2 { // over broken connections first, then without any
 		_, applyErr := x.Apply(t.Context(), pack)
 		_, shardErr := x.EnsureShard(t.Context(), filer.ID, "shard", "")
 		_, locateErr := x.Locate(t.Context(), make([]backup.ChunkID, 1))

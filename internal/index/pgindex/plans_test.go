@@ -19,8 +19,8 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// A fleet of 20 filers with 50 shards each: 25 snapshots a shard, one of them running, and much open work. A shard has many
-// pages, of which there are no statistics yet.
+// A fleet of 20 filers with 50 shards each: 25 snapshots per shard, one of them running, and much
+// open work. A shard has many pages, which have no statistics yet.
 const fleet = `
 INSERT INTO filers (name) SELECT 'filer' || n FROM generate_series(1, 20) n;
 INSERT INTO shards (shard_key, filer_id, name, source, last_number) SELECT gen_random_uuid(), 1 + n % 20, 'shard' || n / 20, 'posix:///srv', 25 FROM generate_series(0, 999) n;
@@ -37,8 +37,9 @@ SELECT s.id, s.filer_id, '1970-01-01', '', '\x010000' FROM snapshots s, generate
 INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, digest, path_key, listing)
 SELECT 1, 0, 1, n, gen_random_uuid(), gen_random_uuid(), '', convert_to(n::text, 'UTF8') || '\x00', '\x00' FROM generate_series(1, 20000) n`
 
-// mostRows is what one step of a plan may read: of 25,000 snapshots, 20,000 tasks and as many batches. There are 1,000 shards,
-// as many snapshots run, a filer has 1,250 snapshots, and a claim looks at 64 tasks of each of 20 filers, and at 64 more in all.
+// mostRows bounds what one step of a plan may read of 25,000 snapshots, 20,000 tasks and as many
+// batches. There are 1,000 shards and as many running snapshots. A filer has 1,250 snapshots. A
+// claim looks at 64 tasks of each of 20 filers, and at 64 more in all.
 const mostRows = 20*64 + 64
 
 var (
@@ -46,7 +47,8 @@ var (
 	removed = regexp.MustCompile(`Rows Removed by Filter: (\d+)`)
 )
 
-// explained is an index that is migrated, and what makes a call and returns the plans of its statements.
+// explained returns a migrated index, and a function that makes a call and returns the plans of its
+// statements.
 func explained(t *testing.T) (x *Index, plans func(call func() error) []string) {
 	t.Helper()
 	dsn := testenv.Postgres(t)
@@ -61,7 +63,7 @@ func explained(t *testing.T) (x *Index, plans func(call func() error) []string) 
 	} {
 		config.ConnConfig.RuntimeParams[name] = value
 	}
-	var logged []string // every call is the only one
+	var logged []string // calls are not concurrent
 	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 		if strings.Contains(n.Message, "plan:") {
 			logged = append(logged, n.Message)
@@ -88,9 +90,10 @@ func explained(t *testing.T) (x *Index, plans func(call func() error) []string) 
 	}
 }
 
-// What is called all the time, and what operators list, costs what it finds, and not what is there: no statement
-// reads a large table from front to back, nor many rows of an index, nor sorts snapshots. The plans
-// are those of the real calls, several times, because from the sixth time on Postgres may plan otherwise.
+// The cost of frequent calls and of operators' lists grows with what they return, not with what is
+// stored: no statement scans a large table, reads many rows of an index, or sorts snapshots. The
+// plans are those of the real calls. Each is made several times, because Postgres may change the
+// plan from the sixth time on.
 func TestPlansOfCalls(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	ctx := t.Context()
@@ -120,7 +123,7 @@ func TestPlansOfCalls(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		sorts bool // what it found: at most that many rows as well
+		sorts bool // of its result: at most that many rows as well
 		call  func() error
 	}{
 		{"snapshots", false, snapshots(index.SnapshotFilter{Limit: 50})},
@@ -198,9 +201,9 @@ INSERT INTO interrupted_pages (shard, page, directory, listing) SELECT 1 + n % 2
 INSERT INTO chunk_copies SELECT gen_random_uuid(), 1, 1, 1, 1 FROM generate_series(1, 60000) n;
 INSERT INTO chunk_lists SELECT gen_random_uuid(), false, '' FROM generate_series(1, 60000) n`
 
-// Statements of tables that are small for long, and then large at once, are not
-// planned for the small table any more: a large snapshot that fails, or a large
-// pack that is condemned, does not make everybody read all of them.
+// Statements on tables that are small for long, and then suddenly large, do not keep a plan for the
+// small table. So a large failed snapshot or a large condemned pack does not make every reader scan
+// these tables.
 func TestPlansOfTablesThatGrow(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	ctx := t.Context()
@@ -212,7 +215,7 @@ INSERT INTO chunks VALUES ('01000000-0000-0000-0000-000000000000', 1, 0, 0, 1);
 INSERT INTO chunk_copies VALUES ('01000000-0000-0000-0000-000000000000', 1, 0, 0, 1);
 INSERT INTO chunk_lists VALUES ('01000000-0000-0000-0000-000000000000', false, '');
 INSERT INTO interrupted_pages VALUES (1, 0, '01000000-0000-0000-0000-000000000000', '');
-ANALYZE interrupted_pages; ANALYZE chunk_copies; ANALYZE chunk_lists` // as soon as they have a few rows, Postgres does so itself
+ANALYZE interrupted_pages; ANALYZE chunk_copies; ANALYZE chunk_lists` // Postgres does this itself as soon as they have a few rows
 	if _, err := x.backend.pool.Exec(ctx, seed); err != nil {
 		t.Fatal(err)
 	}

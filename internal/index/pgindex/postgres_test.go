@@ -39,7 +39,7 @@ func connect(t testing.TB, dsn string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() }) // nothing is written by then
+	t.Cleanup(func() { _ = db.Close() }) // all writes are committed by now
 	return db
 }
 

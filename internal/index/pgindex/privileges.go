@@ -9,18 +9,19 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-// Privileges compares what the user of this connection may do with what roles need.
+// Privileges compares the privileges of this connection's user with those that roles need.
 type Privileges struct {
-	Tables  int      // that were looked at; 0: there are none
-	Missing []string // "UPDATE of packs (condemned)", "TEMPORARY"
-	Extra   []string // what none of the roles needs
+	Tables  int      // number of tables that were checked; 0: there are none
+	Missing []string // such as "UPDATE of packs (condemned)", "TEMPORARY"
+	Extra   []string // privileges that none of the roles needs
 }
 
-// Privileges looks at each column of each table of bctl's, for the roles of migrations.Privileges that are named: whoever has all
-// of these roles needs all that they need.
+// Privileges checks each column of each table of the index against the named roles of
+// migrations.Privileges. A user with several roles needs the privileges of all of them.
 func (i *Inspection) Privileges(ctx context.Context, roles []string) (Privileges, error) {
 	var p Privileges
-	// A table's INSERT privilege is all of its columns'; DELETE and TRUNCATE have none.
+	// A table's INSERT privilege covers all of its columns; DELETE and TRUNCATE have no column
+	// privileges.
 	rows, err := i.conn.Query(ctx, `
 WITH tables AS (
     SELECT oid, relname FROM pg_class
@@ -72,7 +73,7 @@ func needed(roles []string, table, action, column string) bool {
 	})
 }
 
-// columns are privileges of columns, as they come: sorted by table and action.
+// columns are privileges of columns, sorted by table and action.
 type columns []struct {
 	what  string
 	names []string
@@ -92,7 +93,7 @@ func (c *columns) add(table, action, column string) {
 	}
 }
 
-// texts names the first column of each.
+// texts returns the privileges as texts, each with its first column.
 func (c *columns) texts() []string {
 	var list []string
 	for _, of := range *c {

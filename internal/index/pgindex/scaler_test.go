@@ -18,7 +18,7 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-// scalerQuery is what KEDA asks the index in deploy/kubernetes, to scale a service at a site.
+// scalerQuery returns the query by which KEDA, in deploy/kubernetes, scales a service at a site.
 func scalerQuery(t *testing.T, service, site string) string {
 	t.Helper()
 	data, err := os.ReadFile("../../../deploy/kubernetes/components/keda-" + service + "/scaledobject.yaml")
@@ -42,8 +42,8 @@ func scalerQuery(t *testing.T, service, site string) string {
 	return strings.Replace(query, "'default'", "'"+site+"'", 1)
 }
 
-// What the services of a site are scaled by is what they could have in hand: what would be claimed, and what
-// is leased and not stalled. It is asked as the role that does.
+// The services of a site are scaled by the work that they could hold: work that could be claimed,
+// and work that is leased and not stalled. The query runs as the role that KEDA uses.
 func TestScalersCountWhatCanBeInHand(t *testing.T) {
 	ctx, dsn := t.Context(), testenv.Postgres(t)
 	x, err := Open(ctx, dsn, Options{})
@@ -91,11 +91,11 @@ func TestScalersCountWhatCanBeInHand(t *testing.T) {
 	}
 	want("paris", 4+backup.DefaultWalkTasks, 3+backup.DefaultReadBatches) // leased or open, it is work
 
-	// A stalled task keeps its slot of the filer, and nobody busy.
+	// A stalled task keeps its slot of the filer, but does not need a worker.
 	must(x.Extend(ctx, []index.Held{{Snapshot: tasks[0].Job.Snapshot, Task: tasks[0].ID, Worker: "w", Stalled: true}, {Snapshot: batches[0].Job.Snapshot, Batch: batches[0].ID, Worker: "w", Stalled: true}}, time.Minute, now))
 	want("paris", 3+backup.DefaultWalkTasks, 2+backup.DefaultReadBatches)
 
-	// The governor and a limit of bytes a second let fewer go on.
+	// The governor and a limit of bytes per second reduce the slots.
 	term, _, err := x.Lead(ctx, "keeper", "test", time.Hour)
 	must(err)
 	must(x.SetLoads(ctx, term, map[backup.FilerID]backup.Load{limited.ID: {WalkSlots: 2, ReadSlots: 3}, unlimited.ID: {ReadSlots: 10}}))
@@ -104,7 +104,7 @@ func TestScalersCountWhatCanBeInHand(t *testing.T) {
 	want("paris", 1+backup.DefaultWalkTasks, 1+10)
 }
 
-// monitor asks as the role monitor of an installation.
+// monitor returns a function that runs queries as the role monitor of an installation.
 func monitor(t *testing.T, dsn string) func(query string) float64 {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -178,7 +178,8 @@ func addWork(t *testing.T, x *Index, filer *backup.Filer, now time.Time, tasks, 
 	}
 }
 
-// The scaler asks every few seconds: that costs what can be in hand, however much work is open.
+// The scaler runs its query every few seconds. The cost depends on how much work can be assigned,
+// not on how much is open.
 func TestPlansOfScalers(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	ctx, dsn := t.Context(), testenv.Postgres(t)

@@ -36,7 +36,8 @@ func TestNewerIndex(t *testing.T) {
 	indextest.Newer(t, db, func() index.Index { return open(t, dsn) })
 }
 
-// A migration that waits for a table gives up before long, for services would wait behind it, and tries again.
+// A migration that waits for a table soon gives up, because services would wait behind it, and
+// tries again.
 func TestMigrateTriesAgain(t *testing.T) {
 	dsn, db := database(t)
 	files, err := migrations.FS(migrations.Postgres)
@@ -47,7 +48,7 @@ func TestMigrateTriesAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provider.UpTo(t.Context(), 1); err != nil { // the next writes schema_versions
+	if _, err := provider.UpTo(t.Context(), 1); err != nil { // the next migration writes schema_versions
 		t.Fatal(err)
 	}
 	reader, err := db.BeginTx(t.Context(), nil)
@@ -92,7 +93,7 @@ func TestMigrateTriesAgain(t *testing.T) {
 	}
 }
 
-// database returns a new database, and a connection to it beside the index.
+// database returns a new database, and a connection to it for the test.
 func database(t *testing.T) (dsn string, db *sql.DB) {
 	dsn = testenv.Postgres(t)
 	return dsn, connect(t, dsn)

@@ -10,12 +10,11 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// copyTries is how often a copy waits for the log to be empty: other processes
-// may write to it.
+// copyTries is how often a copy waits for an empty log. Other processes may write to the log.
 const copyTries = 20
 
-// Copy calls read with the bytes of the database as it is now: a SQLite file of
-// its own. Others go on reading and writing meanwhile.
+// Copy calls read with the bytes of the database as it is now, which are a SQLite file of their
+// own. Other processes continue to read and write in the meantime.
 func (x *Index) Copy(ctx context.Context, read func(file io.Reader, bytes int64) error) error {
 	b := x.backend
 	for range copyTries {
@@ -27,9 +26,9 @@ func (x *Index) Copy(ctx context.Context, read func(file io.Reader, bytes int64)
 	return fmt.Errorf("index in %s: other processes write to it all the time: %w", b.path, backup.ErrUnavailable)
 }
 
-// copy moves what is in the log into the database, and reads that while a
-// transaction keeps it as it is: as long as one reads the database alone, the
-// log is not copied into it. done is false where somebody has written in between.
+// copy moves the log into the database, and reads the file in a transaction that keeps it
+// unchanged: while a transaction reads the database without the log, the log is not copied into it.
+// done is false if another process has written in between.
 func (b *backend) copy(ctx context.Context, read func(file io.Reader, bytes int64) error) (done bool, err error) {
 	if err := b.checkpoint(ctx); err != nil {
 		return false, err
@@ -71,8 +70,8 @@ func (b *backend) checkpoint(ctx context.Context) error {
 	return b.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &logged, &copied)
 }
 
-// rawFile opens the database as a file. It is closed after everything else:
-// closing it ends the locks that SQLite holds in this process.
+// rawFile opens the database as a file. It must be closed after everything else, because closing it
+// releases the locks that SQLite holds in this process.
 func (b *backend) rawFile() (file *os.File, err error) {
 	b.rawOpening.Lock()
 	defer b.rawOpening.Unlock()

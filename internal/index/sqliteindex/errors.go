@@ -15,8 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A failure is what SQLite could not do, in the words of the system. SQLite's own text is a
-// number to most people; its error stays in the chain.
+// A failure is an operation that SQLite could not do, in the operating system's words. SQLite's own
+// text is no more than a number to most people; its error stays in the chain.
 type failure struct {
 	path, text string
 	is         []error
@@ -25,18 +25,18 @@ type failure struct {
 func (f *failure) Error() string   { return "index " + f.path + ": " + f.text }
 func (f *failure) Unwrap() []error { return f.is }
 
-// errReadOnly: something wants to write to an index that was opened to be read.
+// errReadOnly reports an attempt to write to an index that was opened for reading.
 var errReadOnly = fmt.Errorf("the index is open for reading only: %w", backup.ErrInvalid)
 
 const rebuildAdvice = "bctl index rebuild makes it again from a copy in the store"
 
-// isBusy reports whether another process was in the way.
+// isBusy reports whether another process held a lock.
 func isBusy(err error) bool {
 	code := resultCode(err) & 0xff
 	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || errors.Is(err, syscall.EAGAIN)
 }
 
-// resultCode returns SQLite's extended result code; 0 where err is no error of SQLite's.
+// resultCode returns SQLite's extended result code, 0 if err is not an error of SQLite.
 func resultCode(err error) int {
 	var failed *sqlite.Error
 	if !errors.As(err, &failed) {
@@ -59,8 +59,8 @@ func (b *backend) Wrap(err error) error {
 	return &failure{b.path, text, append(is, err)}
 }
 
-// explain says in words what a result code means, and what kind of error it is; text is empty
-// for a code that has nothing to do with the file.
+// explain returns the meaning of a result code as text, and the errors that it counts as. text is
+// empty for a code that does not concern the file.
 func explain(path string, code int) (text string, is []error) {
 	switch code & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
@@ -77,10 +77,10 @@ func explain(path string, code int) (text string, is []error) {
 	return "", nil
 }
 
-// probe finds out why the system let SQLite fail: SQLite knows the reason, and keeps it to itself.
+// probe determines the system error that made SQLite fail, which SQLite knows but does not return.
 func probe(path string, code int) syscall.Errno {
 	switch code {
-	case sqlite3.SQLITE_IOERR_SHMSIZE: // the one thing that can fail in making a file longer
+	case sqlite3.SQLITE_IOERR_SHMSIZE: // only lack of space makes extending a file fail
 		return syscall.ENOSPC
 	case sqlite3.SQLITE_IOERR_NOMEM:
 		return syscall.ENOMEM
@@ -107,7 +107,7 @@ func probe(path string, code int) syscall.Errno {
 	return syscall.EIO
 }
 
-// notDirectory returns the error of looking at path, or EISDIR.
+// notDirectory returns the error of a stat of path, or EISDIR.
 func notDirectory(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {
@@ -116,7 +116,7 @@ func notDirectory(path string) error {
 	return err
 }
 
-// explainErrno is explain for an error of the system.
+// explainErrno is explain for an error of the operating system.
 func explainErrno(errno syscall.Errno) (text string, is []error) {
 	switch errno {
 	case syscall.EAGAIN:

@@ -12,7 +12,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Every code that has to do with the file is a kind of error that the callers know, in words.
+// Every result code that concerns the file has a text, and is a kind of error that the callers
+// know.
 func TestResultCodesAreExplained(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "index.db")
 	numbers := regexp.MustCompile(`[0-9]|SQL`)

@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// filterBits make 4 MiB: of two million chunks one in a thousand is looked
-	// up in vain, and beyond thirty million most are, as without a filter.
+	// filterBits make 4 MiB. With two million chunks, one in a thousand lookups of an absent chunk
+	// is unnecessary. Beyond thirty million most are, as without a filter.
 	filterBits = 1 << 25
-	// filterProbes of each chunk.
+	// filterProbes is the number of bits per chunk.
 	filterProbes = 4
-	// fewChunks is how many the index may have to begin with: reading more
-	// into the filter could cost more than it saves.
+	// fewChunks is how many chunks the index may have when the filter is built. Reading more into
+	// the filter could cost more than it saves.
 	fewChunks = 1 << 10
 )
 
-// A filter (after Bloom) tells which chunks are surely not in an index that had few when
-// it was opened: the first backup of a tree asks for each of its chunks, and has none. What
-// another process adds meanwhile the filter does not know; such a chunk is stored twice.
+// A filter (after Bloom) identifies chunks that are surely not in an index that had few when it was
+// opened: the first backup of a tree looks up each of its chunks and finds none. The filter does
+// not know what another process adds in the meantime; such a chunk is stored twice.
 type filter struct {
 	words []atomic.Uint64
 }
 
-// newFilter returns a filter of the chunks that are in the index, nil if they are not few.
+// newFilter returns a filter of the chunks in the index, nil if there are too many.
 func newFilter(ctx context.Context, db *sql.DB) (*filter, error) {
 	rows, err := db.QueryContext(ctx, "SELECT id FROM chunks LIMIT ?", fewChunks+1)
 	if err != nil {
@@ -51,7 +51,7 @@ func newFilter(ctx context.Context, db *sql.DB) (*filter, error) {
 	return f, rows.Err()
 }
 
-// add has the filter know a chunk. A nil filter knows all.
+// add adds a chunk to the filter. A nil filter contains all chunks.
 func (f *filter) add(id backup.ChunkID) {
 	if f == nil {
 		return
@@ -63,7 +63,7 @@ func (f *filter) add(id backup.ChunkID) {
 	}
 }
 
-// mayHave returns false where the chunk was surely never added.
+// mayHave returns false if the chunk was surely never added.
 func (f *filter) mayHave(id backup.ChunkID) bool {
 	if f == nil {
 		return true
@@ -78,13 +78,15 @@ func (f *filter) mayHave(id backup.ChunkID) bool {
 	return true
 }
 
-// positions returns where in the filter a chunk begins, and how far apart its bits are. A chunk's id is a hash already.
+// positions returns the first position of a chunk's bits and the distance between them. A chunk's
+// id is a hash already.
 func positions(id backup.ChunkID) (at, step uint64) {
 	return binary.LittleEndian.Uint64(id[:8]), binary.LittleEndian.Uint64(id[8:]) | 1
 }
 
-// addToFilter has the filter know chunks that this process is about to store. It makes the filter the first time: a
-// process that stores none, such as a reader beside a committer, has no filter, for it would never learn.
+// addToFilter adds chunks that this process is about to store. The first call builds the filter. A
+// process that stores no chunks, such as a reader beside a committer, has no filter, because it
+// would never learn of new chunks.
 func (b *backend) addToFilter(ctx context.Context, rows []entindex.ChunkRow) error {
 	b.filtering.Lock()
 	defer b.filtering.Unlock()

@@ -17,7 +17,7 @@ func chunkID(n uint64) backup.ChunkID {
 	return backup.ChunkID(sum[:16])
 }
 
-// What was added is never denied; what was not, almost always.
+// Chunks that were added are always found; others almost never.
 func TestFilter(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	const chunks = 1_000_000
@@ -39,7 +39,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// An index that has more than a few chunks is asked for each.
+// An index with more than a few chunks is queried for each chunk.
 func TestFilterOfAFullIndex(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	for _, test := range []struct {

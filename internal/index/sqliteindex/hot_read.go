@@ -15,8 +15,9 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Each query that searches pages names its index: SQLite has no statistics here, for nobody runs ANALYZE, and may take
-// pages_first, and read all of a shard for one row. Parameters ?1 and ?2 are the shard and the snapshot's number.
+// Each query that searches pages names its index. SQLite has no statistics here, because nothing
+// runs ANALYZE, and might choose pages_first and read a whole shard for one row. Parameters ?1 and
+// ?2 are the shard and the snapshot's number.
 const (
 	validIn     = " AND first_snapshot <= ?2 AND (last_snapshot IS NULL OR last_snapshot >= ?2)"
 	byPathKey   = " ORDER BY path_key, page"
@@ -28,8 +29,8 @@ const (
 	selectDirectoryMarks = "SELECT page, fingerprint FROM pages INDEXED BY pages_key WHERE shard = ?1 AND directory = ?3" + validIn + " ORDER BY page"
 )
 
-// prepare returns the query as a statement of readers, who close it when they are closed. It is compiled once for each
-// of their connections: that may take longer than to run it.
+// prepare returns the query as a statement on the readers, which is closed with them. It is
+// compiled once per connection, because compiling it may take longer than running it.
 func (b *backend) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	if statement, ok := b.reads.Load(query); ok {
 		return statement.(*sql.Stmt), nil
@@ -44,7 +45,8 @@ func (b *backend) prepare(ctx context.Context, query string) (*sql.Stmt, error) 
 	return statement, nil
 }
 
-// each runs a query, and calls scan for each of its rows. The query stays compiled: callers have a fixed number of them.
+// each runs a query, and calls scan for each of its rows. The query stays compiled, so callers must
+// use a fixed number of queries.
 func (b *backend) each(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
 	statement, err := b.prepare(ctx, query)
 	if err != nil {
@@ -96,7 +98,7 @@ func scanPage(rows *sql.Rows, listing bool) (entindex.PageRow, error) {
 	return scanPageAfter(rows, listing)
 }
 
-// scanPageAfter is scanPage where other columns come first.
+// scanPageAfter is scanPage for rows whose page columns follow others.
 func scanPageAfter(rows *sql.Rows, listing bool, before ...any) (entindex.PageRow, error) {
 	var p entindex.PageRow
 	var directory, fingerprint, digest []byte
@@ -158,7 +160,7 @@ func (b *backend) InterruptedListings(ctx context.Context, shard backup.ShardID,
 	return listings, err
 }
 
-// listings runs a query for each name, which finds at most one listing.
+// listings runs a query for each name. The query finds at most one listing.
 func (b *backend) listings(ctx context.Context, query string, names []entindex.PageName, args func(*entindex.PageName) []any) ([]entindex.PageRow, error) {
 	statement, err := b.prepare(ctx, query)
 	if err != nil {
@@ -208,8 +210,8 @@ func (b *backend) DirectoryMarks(ctx context.Context, shard backup.ShardID, at b
 	return marks, err
 }
 
-// locateGroups are how many chunks one query looks up; what is left over is
-// filled up with the last. Few sizes, so that they are compiled once.
+// locateGroups are the numbers of chunks per query. The last group is padded with its last chunk.
+// There are few sizes, so that each query is compiled once.
 var locateGroups = [...]int{16, 256}
 
 func selectChunks(n int) string {
@@ -247,7 +249,7 @@ func (b *backend) Places(ctx context.Context, ids []backup.ChunkID, exact bool) 
 
 const selectCopies = "SELECT id, pack, frame, frame_offset, length FROM chunk_copies WHERE id = ?"
 
-// Copies implements entindex.HotReader: a query each, for there are few.
+// Copies implements entindex.HotReader with one query per chunk, because there are few.
 func (b *backend) Copies(ctx context.Context, ids []backup.ChunkID) (rows []entindex.ChunkRow, err error) {
 	for _, id := range ids {
 		if rows, err = b.appendPlaces(ctx, rows, selectCopies, []any{id[:]}); err != nil {
@@ -304,9 +306,9 @@ const (
 	ended = "INDEXED BY pages_last WHERE shard = ? AND last_snapshot = ?"
 )
 
-// selectChanged selects some pages by path key. Left alone, SQLite walks all pages of the
-// shard in their order, or sorts rows with their listings. So the keys are sorted first,
-// LIMIT keeps that as it is, and CROSS JOIN keeps the order.
+// selectChanged selects some pages by path key. Left to itself, SQLite reads all pages of the shard
+// in their order, or sorts rows with their listings. Here the keys are sorted first: LIMIT keeps
+// SQLite from changing that, and CROSS JOIN keeps the order.
 func selectChanged(which string, listing bool) string {
 	columns := pageColumns
 	if listing {
@@ -315,7 +317,7 @@ func selectChanged(which string, listing bool) string {
 	return "SELECT " + columns + " FROM (SELECT rowid AS id FROM pages " + which + byPathKey + " LIMIT -1) AS changed CROSS JOIN pages ON pages.rowid = changed.id"
 }
 
-// stream yields some pages by path key, as SQLite finds them.
+// stream yields the selected pages by path key, as SQLite finds them.
 func (b *backend) stream(ctx context.Context, which string, listing bool, args ...any) iter.Seq2[entindex.PageRow, error] {
 	query := selectChanged(which, listing)
 	return func(yield func(entindex.PageRow, error) bool) {

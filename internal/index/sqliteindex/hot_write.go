@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// A hotWriter is entindex.HotWriter in a transaction of the writer. Its
-// statements are prepared once for the writer's connection.
+// A hotWriter is entindex.HotWriter in a transaction of the writer. Its statements are prepared
+// once for the writer's connection.
 type hotWriter struct{ b *backend }
 
 func (w hotWriter) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
@@ -54,7 +54,7 @@ var (
 
 // PutChunks implements entindex.HotWriter.
 func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) error {
-	if err := w.b.addToFilter(ctx, rows); err != nil { // before they are to be found
+	if err := w.b.addToFilter(ctx, rows); err != nil { // before other calls can find them
 		return err
 	}
 	args := make([]any, 0, 5*chunkGroup)
@@ -85,7 +85,7 @@ func (w hotWriter) PutChunks(ctx context.Context, rows []entindex.ChunkRow) erro
 const insertCopy = "INSERT INTO chunk_copies (id, pack, frame, frame_offset, length) SELECT ?1, ?2, ?3, ?4, ?5" +
 	" WHERE EXISTS (SELECT 1 FROM chunks WHERE id = ?1 AND pack <> ?2) ON CONFLICT DO NOTHING"
 
-// putCopies stores the places of chunks that have another one.
+// putCopies stores the places of chunks that already have another one.
 func (w hotWriter) putCopies(ctx context.Context, rows []entindex.ChunkRow) error {
 	for i := range rows {
 		row := &rows[i]

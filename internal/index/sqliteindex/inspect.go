@@ -12,20 +12,20 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// Facts are what there is to know of the file.
+// Facts describe the file.
 type Facts struct {
 	Path      string
 	Version   string // of SQLite
-	SizeBytes int64  // with what is not checkpointed
+	SizeBytes int64  // including the log
 	Journal   string
-	Damage    []string // what PRAGMA integrity_check has to say, at most a few lines; empty: it is whole
+	Damage    []string // output of PRAGMA integrity_check, at most a few lines; empty: undamaged
 }
 
-// maxDamage is how many lines of damage are read.
+// maxDamage bounds the lines of damage that are read.
 const maxDamage = 5
 
-// Inspect reads all of the file, to see whether it is whole: tables, and that their
-// indexes have the same rows (quick_check would not look at that).
+// Inspect reads the whole file to find damage: in the tables, and in the agreement of the indexes
+// with their tables, which quick_check does not check.
 func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 	b := x.backend
 	f := Facts{Path: b.path}
@@ -58,7 +58,7 @@ func (x *Index) Inspect(ctx context.Context) (Facts, error) {
 	return f, b.Wrap(rows.Err())
 }
 
-// Check returns ErrDamaged where Inspect finds damage.
+// Check returns ErrDamaged if Inspect finds damage.
 func (x *Index) Check(ctx context.Context) error {
 	facts, err := x.Inspect(ctx)
 	if err != nil || len(facts.Damage) == 0 {
@@ -68,8 +68,8 @@ func (x *Index) Check(ctx context.Context) error {
 	return &failure{x.backend.path, text, []error{ErrDamaged}}
 }
 
-// CheckPages reads all versions of pages, one at a time, and returns how many there are, how many of these
-// do not agree with their digests, and the directories of the first few of those.
+// CheckPages reads all versions of pages, one at a time. It returns their number, the number of
+// those that do not match their digests, and the directories of the first few of the latter.
 func (x *Index) CheckPages(ctx context.Context) (pages, damaged int, directories []string, err error) {
 	b := x.backend
 	rows, err := b.readers.QueryContext(ctx, "SELECT (SELECT name FROM shards WHERE id = shard), "+pageColumns+", listing FROM pages NOT INDEXED")
@@ -97,14 +97,14 @@ func (x *Index) CheckPages(ctx context.Context) (pages, damaged int, directories
 	return pages, damaged, directories, b.Wrap(rows.Err())
 }
 
-// journal returns the mode that the database is in.
+// journal returns the journal mode of the database.
 func (b *backend) journal(ctx context.Context) (mode string, err error) {
 	if len(b.locks) == 0 {
 		err = b.readers.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode)
 		return mode, err
 	}
-	// Of a database that cannot be written to, SQLite says what it does itself: nothing.
-	var versions [2]byte // to write and to read it, https://sqlite.org/fileformat2.html#file_format_version_numbers
+	// For a database that it cannot write to, SQLite reports its own mode of writing: none.
+	var versions [2]byte // format versions for writing and reading, https://sqlite.org/fileformat2.html#file_format_version_numbers
 	_, err = b.locks[0].ReadAt(versions[:], 18)
 	if versions == [2]byte{2, 2} {
 		return "wal", err

@@ -11,10 +11,10 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// An index on one machine is a file, which somebody may replace by an older one.
-// The methods here tell which objects in the store belong to this file.
+// An index on one machine is a file, which can be replaced by an older copy. The methods here
+// determine which objects in the store belong to this file.
 
-// Unknown returns those of the snapshots that the index has never heard of.
+// Unknown returns those of the snapshots that the index has never contained.
 func (x *Index) Unknown(ctx context.Context, ids []backup.SnapshotID) (unknown []backup.SnapshotID, err error) {
 	list := make([]uuid.UUID, len(ids))
 	for n, id := range ids {
@@ -36,14 +36,14 @@ func (x *Index) Unknown(ctx context.Context, ids []backup.SnapshotID) (unknown [
 	return unknown, x.backend.Wrap(rows.Err())
 }
 
-// A LostSnapshot is one that the store has a record of, and that the index lacks for good.
+// A LostSnapshot is a snapshot that the store has a record of and that the index permanently lacks.
 type LostSnapshot struct {
 	ID     backup.SnapshotID
 	Shard  backup.ShardKey
 	Number backup.SnapshotNumber
 }
 
-// Lose makes snapshots known as lost. No later snapshot of a shard gets the number of one.
+// Lose records snapshots as lost. No later snapshot of a shard gets the number of one of them.
 func (x *Index) Lose(ctx context.Context, lost []LostSnapshot) error {
 	return x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
 		for _, s := range lost {
@@ -58,17 +58,17 @@ func (x *Index) Lose(ctx context.Context, lost []LostSnapshot) error {
 	})
 }
 
-// A CopyState is how far a copy of the index is.
+// A CopyState is the progress of a copy of the index.
 type CopyState int
 
 // The states of copies.
 const (
 	CopyBegun CopyState = iota // some parts may be in the store
-	CopyWhole                  // all are
-	CopySound                  // all are, and the index passed Check just before
+	CopyWhole                  // all parts are in the store
+	CopySound                  // all parts are, and the index passed Check just before
 )
 
-// Copies returns the copies of this index, by their sequences.
+// Copies returns the states of the copies of this index, by their sequences.
 func (x *Index) Copies(ctx context.Context) (map[int64]CopyState, error) {
 	rows, err := x.backend.readers.QueryContext(ctx, "SELECT sequence, state FROM index_copies")
 	if err != nil {
@@ -87,8 +87,8 @@ func (x *Index) Copies(ctx context.Context) (map[int64]CopyState, error) {
 	return copies, x.backend.Wrap(rows.Err())
 }
 
-// BeginCopy returns the sequence of a copy that is to be written: at least that
-// much, and greater than those of all copies before.
+// BeginCopy returns the sequence of a copy that is to be written. It is at least atLeast, and
+// greater than those of all previous copies.
 func (x *Index) BeginCopy(ctx context.Context, atLeast int64) (sequence int64, err error) {
 	err = x.backend.Update(ctx, entindex.Durable, func(ctx context.Context, tx *entindex.Tx) error {
 		rows, err := tx.QueryContext(ctx, `INSERT INTO index_copies (sequence, state)
@@ -112,7 +112,7 @@ func (x *Index) EndCopy(ctx context.Context, sequence int64, state CopyState) er
 	return x.setCopy(ctx, "INSERT INTO index_copies (sequence, state) VALUES ($1, $2) ON CONFLICT (sequence) DO UPDATE SET state = $2", sequence, int(state))
 }
 
-// ForgetCopy records that no part of a copy is in the store any more.
+// ForgetCopy records that the store has no part of a copy any more.
 func (x *Index) ForgetCopy(ctx context.Context, sequence int64) error {
 	return x.setCopy(ctx, "DELETE FROM index_copies WHERE sequence = $1", sequence)
 }
@@ -124,8 +124,8 @@ func (x *Index) setCopy(ctx context.Context, statement string, args ...any) erro
 	})
 }
 
-// InPlace returns an error where the file at the index's path, or its log, is not
-// the one that is open: somebody has replaced or removed it, and what is written now is lost.
+// InPlace returns an error if the file at the index's path, or its log, is not the open one. In
+// that case it has been replaced or removed, and new writes are lost.
 func (x *Index) InPlace() error {
 	b := x.backend
 	now, err := os.Stat(b.path)
@@ -140,12 +140,12 @@ func (x *Index) InPlace() error {
 	defer b.logging.Unlock()
 	switch log, err := os.Stat(b.path + "-wal"); {
 	case b.log == nil && err == nil:
-		b.log = log // SQLite makes it when it first needs it, and keeps it while anybody has the index open
+		b.log = log // SQLite creates it on first use, and keeps it while any process has the index open
 	case b.log != nil && (err != nil || !os.SameFile(b.log, log)):
 		return replaced
 	}
 	return nil
 }
 
-// ErrDamaged: the file is damaged, or was never an index. It is a backup.ErrCorrupt.
+// ErrDamaged reports that the file is damaged, or was never an index. It is a backup.ErrCorrupt.
 var ErrDamaged = fmt.Errorf("damaged index: %w", backup.ErrCorrupt)

@@ -12,10 +12,10 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-// Migrate implements entindex.Backend. Goose has no lock for SQLite, and needs
-// none: a migration and its row in goose's table are one transaction, which is the only one that
-// writes. Of two processes at the same migration one fails, because the
-// tables are there already; it sees that the version has moved on, and tries again.
+// Migrate implements entindex.Backend. Goose has no lock for SQLite, and needs none: a migration
+// and its row in goose's table are one transaction, and only one transaction writes at a time. If
+// two processes run the same migration, one fails because the tables exist already. It finds that
+// the version has advanced, and tries again.
 func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	files, err := migrations.FS(migrations.SQLite)
 	if err != nil {
@@ -53,8 +53,8 @@ func (b *backend) Migrate(ctx context.Context) (from, to int64, err error) {
 	}
 }
 
-// Schema implements entindex.Backend. It reads goose's table itself,
-// because goose would make one, and takes its time.
+// Schema implements entindex.Backend. It reads goose's table itself, because goose would create it,
+// and is slow.
 func (b *backend) Schema(ctx context.Context) (s migrations.Schema, err error) {
 	if s.Needed, err = migrations.Version(migrations.SQLite); err != nil {
 		return s, err

@@ -30,19 +30,19 @@ type Index struct {
 
 const (
 	readerConns = 4
-	// How long one try waits for another process that writes.
+	// busyMilliseconds is how long one try waits for another process that writes.
 	busyMilliseconds = 5000
 	readerCache      = "_pragma=cache_size(-8192)"
 )
 
-// Open opens the index in the file, and makes an empty file (for Migrate)
-// where there is none; its directory must exist.
+// Open opens the index in the file. If there is no file, Open creates an empty one for Migrate; its
+// directory must exist.
 func Open(ctx context.Context, path string) (*Index, error) {
 	b, err := newBackend(path)
 	if err != nil {
 		return nil, err
 	}
-	// The names of everybody's files are in it. SQLite gives its other files the same mode.
+	// The index contains the names of all users' files. SQLite gives its other files the same mode.
 	file, err := os.OpenFile(b.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
 		b.opened, err = file.Stat()
@@ -70,7 +70,7 @@ func (b *backend) open(ctx context.Context) (err error) {
 		return err
 	}
 	b.writers.SetMaxOpenConns(1)
-	// Two processes that make the file a WAL database at once get in each other's way.
+	// Two processes that make the file a WAL database at the same time conflict.
 	err = entindex.Retry(ctx, isBusy, func() (err error) {
 		b.writer, err = b.writers.Conn(ctx)
 		return err
@@ -81,7 +81,7 @@ func (b *backend) open(ctx context.Context) (err error) {
 	return b.openReaders(readerCache)
 }
 
-// openReaders opens the connections that only read; more is what else they are opened with.
+// openReaders opens the connections that only read. more is appended to their options.
 func (b *backend) openReaders(more string) (err error) {
 	if b.readers, err = sql.Open("sqlite", b.dsn("deferred", "_query_only=1&"+more)); err != nil {
 		return err
@@ -92,7 +92,8 @@ func (b *backend) openReaders(more string) (err error) {
 	return nil
 }
 
-// ListenBegun implements entindex.Backend: whoever begins a snapshot here also makes it.
+// ListenBegun implements entindex.Backend. It sends no notifications: the process that begins a
+// snapshot here also makes it.
 func (b *backend) ListenBegun(ctx context.Context, _ func()) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -103,7 +104,7 @@ func (b *backend) dsn(lock, more string) string {
 	return fmt.Sprintf("%s?_txlock=%s&_busy_timeout=%d&_fk=1&_time_format=sqlite&_timezone=UTC&_synchronous=FULL&%s", address.String(), lock, busyMilliseconds, more)
 }
 
-// Nobody else writes while a transaction does: nothing is locked row by row.
+// A transaction that writes is the only writer, so no rows are locked.
 var dialectSQLite = entindex.Dialect{
 	In: func(column string, n int) string {
 		return column + " IN (SELECT value FROM json_each($" + strconv.Itoa(n) + "))"
@@ -111,7 +112,7 @@ var dialectSQLite = entindex.Dialect{
 	List: func(values any) any {
 		list, err := json.Marshal(values)
 		if err != nil {
-			panic(err) // numbers and UUIDs always have a form
+			panic(err) // numbers and UUIDs can always be encoded
 		}
 		return string(list)
 	},
@@ -127,38 +128,38 @@ var dialectSQLite = entindex.Dialect{
 	Unhex: func(column string) string { return "unhex(" + column + ")" },
 }
 
-// A backend is entindex.Backend in a SQLite file: one connection that writes,
-// whose turn it is says turn, and some that read.
+// A backend is entindex.Backend in a SQLite file: one connection that writes, guarded by turn, and
+// several that read.
 type backend struct {
 	path    string
-	opened  os.FileInfo // of the file, when it was opened to be written
+	opened  os.FileInfo // of the file, when it was opened for writing
 	logging sync.Mutex
 	log     os.FileInfo // of the log, when InPlace first saw it
 	writers *sql.DB
 	readers *sql.DB
 	client  *ent.Client // over readers
-	locks   []*os.File  // of one that is opened to be read only, see holdStill
+	locks   []*os.File  // of an index that is open for reading only, see holdStill
 	closing sync.Once
 
 	rawOpening sync.Mutex
-	raw        *os.File // the database, as a file; nil until it is needed
+	raw        *os.File // the database as a file; nil until first used
 
 	reads sync.Map // *sql.Stmt on readers, by query
 
 	filtering sync.Mutex
-	filtered  bool                   // filter was made
-	filter    atomic.Pointer[filter] // of chunks; nil: all may be there
+	filtered  bool                   // the filter has been built
+	filter    atomic.Pointer[filter] // of chunks; nil: any chunk may exist
 
 	turn       chan struct{} // holds an element while the writer is in use
 	writer     *sql.Conn
 	statements map[string]*sql.Stmt // prepared on writer
-	level      entindex.Durability  // of writer's synchronous, as set last
+	level      entindex.Durability  // synchronous setting of writer, as last set
 	leveled    bool
 }
 
 func (b *backend) Client() *ent.Client { return b.client }
 
-// Clock implements entindex.Backend. SQLite has the clock of the machine.
+// Clock implements entindex.Backend. SQLite uses the clock of the machine.
 func (b *backend) Clock(context.Context) (time.Time, error) { return time.Now().UTC(), nil }
 
 func (b *backend) Close() error {
@@ -175,7 +176,7 @@ func (b *backend) Close() error {
 			b.letGo()
 			return
 		}
-		b.turn <- struct{}{} // for good
+		b.turn <- struct{}{} // never released
 		for _, statement := range b.statements {
 			err = errors.Join(err, statement.Close())
 		}
@@ -184,7 +185,7 @@ func (b *backend) Close() error {
 	return b.Wrap(err)
 }
 
-// take waits for the writer; give gives it back.
+// take waits for the writer, and give releases it.
 func (b *backend) take(ctx context.Context) error {
 	select {
 	case b.turn <- struct{}{}:
@@ -212,8 +213,8 @@ func (b *backend) update(ctx context.Context, d entindex.Durability, do func(con
 	if err := b.setSynchronous(ctx, d); err != nil {
 		return err
 	}
-	// Where its ctx is done, database/sql rolls a transaction back in a goroutine of its own, and the
-	// next one would begin within it. The statements have ctx; the transaction ends here.
+	// When its ctx is done, database/sql rolls a transaction back in a goroutine of its own, and
+	// the next one would begin within it. The statements have ctx; the transaction ends here.
 	tx, err := b.writer.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return err
@@ -225,8 +226,8 @@ func (b *backend) update(ctx context.Context, d entindex.Durability, do func(con
 	return tx.Commit()
 }
 
-// setSynchronous sets what the next commit waits for: SQLite takes the setting
-// outside of transactions only.
+// setSynchronous sets whether the next commit waits for the disk. SQLite accepts the setting only
+// outside of transactions.
 func (b *backend) setSynchronous(ctx context.Context, d entindex.Durability) error {
 	if b.leveled && b.level == d {
 		return nil

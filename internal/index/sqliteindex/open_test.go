@@ -27,7 +27,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// The index is the owner's alone, whatever its path is called.
+// Only the owner may read the index, whatever the name of its path.
 func TestFileMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a name? with #100% odd\xff bytes&mode=memory")
 	x := open(t, path)
@@ -45,7 +45,7 @@ func TestFileMode(t *testing.T) {
 	}
 }
 
-// A command opens an index and looks whether it knows its schema: that must not be felt.
+// A command opens an index and checks its schema. This must take no noticeable time.
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "index.db")
 	if _, _, err := open(b, path).Migrate(context.Background()); err != nil {

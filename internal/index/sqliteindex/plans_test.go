@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index/entindex"
 )
 
-// Each query of pages finds its rows by as many columns as it compares, in the order that it wants: what it costs does not
-// grow with the shard.
+// Each query of pages finds its rows by all columns that it compares, in the order that it needs,
+// so that its cost does not grow with the shard.
 func TestPlansOfPages(t *testing.T) {
 	ctx := t.Context()
 	x, err := Open(ctx, filepath.Join(t.TempDir(), "index.db"))
@@ -36,7 +36,7 @@ func TestPlansOfPages(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		query []any // and its arguments
+		query []any // the query and its arguments
 		plan  []string
 	}{
 		{"marks", marks(entindex.Range{}), []string{"SEARCH pages USING COVERING INDEX pages_path (shard=? AND path_key>?)"}},

@@ -14,11 +14,11 @@ import (
 )
 
 // OpenReadOnly opens the index in the file for a command that only reads. It also works where
-// nothing can be written: on a read-only or full file system, and for a user who may only read.
-// The methods that write fail.
+// nothing can be written: on a read-only or full file system, and for a user who may only read. The
+// methods that write fail.
 //
-// SQLite needs a file beside the database to read one in WAL mode (the -shm), and makes it. Where
-// it cannot, the log is read into memory instead; see openStill.
+// To read a database in WAL mode, SQLite needs a file beside it (the -shm), which it creates. If it
+// cannot, the log is read into memory instead; see openStill.
 func OpenReadOnly(ctx context.Context, path string) (*Index, error) {
 	b, err := newBackend(path)
 	if err != nil {
@@ -28,8 +28,8 @@ func OpenReadOnly(ctx context.Context, path string) (*Index, error) {
 		return nil, fileFailure(b.path, err)
 	}
 	err = entindex.Retry(ctx, isBusy, func() error {
-		// Read-write as far as the user may, so that the files of the log are put in order and
-		// removed as they are by everybody else.
+		// Read-write as far as the user may, so that the files of the log are recovered and removed
+		// as by every other process.
 		err := b.try(ctx, "mode=rw&"+readerCache)
 		if !cannotWrite(err) {
 			return err
@@ -42,7 +42,7 @@ func OpenReadOnly(ctx context.Context, path string) (*Index, error) {
 	return &Index{entindex.New(b), b}, nil
 }
 
-// try opens the readers, and reads with one.
+// try opens the readers, and reads with one of them.
 func (b *backend) try(ctx context.Context, more string) error {
 	if b.readers != nil {
 		b.readers.Close() // of an earlier try, which failed
@@ -55,7 +55,7 @@ func (b *backend) try(ctx context.Context, more string) error {
 	return b.readers.QueryRowContext(ctx, "PRAGMA schema_version").Scan(&version)
 }
 
-// cannotWrite reports whether err is what SQLite says where it cannot make its -shm or -wal.
+// cannotWrite reports whether err is SQLite's error when it cannot create its -shm or -wal.
 func cannotWrite(err error) bool {
 	switch resultCode(err) & 0xff {
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_PERM:
@@ -64,16 +64,17 @@ func cannotWrite(err error) bool {
 	return false
 }
 
-// openStill opens an index that stays as it is while it is open. What is in the log counts: SQLite
-// has its index of the log in memory where it takes the database to be its own (locking_mode) and
-// makes no locks (unix-none), which holdStill does in their place. Where there is no log, the
-// database is all that there is (immutable).
+// openStill opens an index that does not change while it is open. The log is included: SQLite keeps
+// its index of the log in memory if it has the database exclusively (locking_mode), and takes no
+// locks (unix-none); holdStill takes them in its place. Without a log, the database file is
+// complete (immutable).
 func (b *backend) openStill(ctx context.Context) error {
 	b.letGo()
 	if err := b.holdStill(); err != nil {
 		return err
 	}
-	// Not the readers' cache size: the driver sets that first, and then the locking mode comes too late.
+	// Without the readers' cache size: the driver sets that first, which is too early for the
+	// locking mode.
 	const inMemory = "mode=ro&_pragma=temp_store(MEMORY)&"
 	_, err := os.Stat(b.path + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +83,7 @@ func (b *backend) openStill(ctx context.Context) error {
 	return b.try(ctx, inMemory+"vfs=unix-none&_pragma=locking_mode(EXCLUSIVE)")
 }
 
-// Where SQLite has its locks, which its documentation fixes for all time: those of readers in the
+// Positions of SQLite's locks, which its documentation fixes permanently: those of readers in the
 // database (https://sqlite.org/fileformat2.html#locking) and in the -shm
 // (https://sqlite.org/walformat.html#wal_locks).
 const (
@@ -90,9 +91,10 @@ const (
 	readLocks, readLockBytes = 123, 5
 )
 
-// holdStill takes the locks that keep others from copying the log into the database, from
-// beginning the log anew, and from removing it. They may add to it. Where there is no -shm, and none can be made,
-// nobody can write here; somebody who can by another way (another mount, another user) has to be kept away by the operator.
+// holdStill takes the locks that keep other processes from copying the log into the database, from
+// restarting the log, and from removing it. They may append to it. If there is no -shm and none can
+// be created, no process can write here. A process that can write by another way (another mount,
+// another user) must be kept away by the operator.
 func (b *backend) holdStill() error {
 	for _, lock := range []struct {
 		suffix        string
@@ -106,7 +108,8 @@ func (b *backend) holdStill() error {
 			return fileFailure(b.path, err)
 		}
 		b.locks = append(b.locks, file)
-		// Of the open file, not of the process: closing another one does not drop it.
+		// The lock belongs to the open file, not to the process: closing another descriptor does
+		// not release it.
 		at := unix.Flock_t{Type: unix.F_RDLCK, Whence: io.SeekStart, Start: lock.start, Len: lock.length}
 		if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &at); err != nil {
 			return fileFailure(b.path, err)
@@ -115,7 +118,7 @@ func (b *backend) holdStill() error {
 	return nil
 }
 
-// letGo gives the locks back.
+// letGo releases the locks.
 func (b *backend) letGo() {
 	for _, file := range b.locks {
 		file.Close()

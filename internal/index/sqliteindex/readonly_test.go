@@ -21,11 +21,12 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
 
-// logs are what processes leave beside the database: nothing, when the last of them closes it; the
-// log, where that is copied or the machine was switched off; or the log and the -shm, after a crash.
+// logs are the files that processes leave beside the database: none after the last of them closes
+// it; the log, if that is copied or the machine was switched off; or the log and the -shm, after a
+// crash.
 var logs = map[string][]string{"closed": nil, "log": {"-wal"}, "log and shm": {"-wal", "-shm"}, "shm": {"-shm"}}
 
-// places are where an index cannot be written to.
+// places are file systems on which an index cannot be written.
 var places = map[string]func(*testing.T, testenv.Disk){
 	"read-only": func(t *testing.T, d testenv.Disk) { must(t, d.SetReadOnly(true)) },
 	"full":      func(t *testing.T, d testenv.Disk) { must(t, d.Fill()) },
@@ -44,7 +45,7 @@ func TestOpenReadOnly(t *testing.T) {
 				path := filepath.Join(disk.Dir, "index.db")
 				crash(t, path, suffixes)
 				spoil(t, disk)
-				for range 2 { // the second meets what the first has left
+				for range 2 { // the second finds what the first has left
 					x, err := sqliteindex.OpenReadOnly(t.Context(), path)
 					if err != nil {
 						t.Fatal(err)
@@ -64,8 +65,8 @@ func TestOpenReadOnly(t *testing.T) {
 	}
 }
 
-// Who reads where the disk is full keeps those away who write once there is space again: what it
-// reads stays as it was.
+// A reader on a full disk blocks writers once there is space again: the index that it reads does
+// not change.
 func TestOpenReadOnlyBesideAWriter(t *testing.T) {
 	disk := testenv.NewDisk(t, 16<<20)
 	path := filepath.Join(disk.Dir, "index.db")
@@ -106,7 +107,7 @@ func TestOpenReadOnlyBesideAWriter(t *testing.T) {
 	}
 }
 
-// An index that somebody writes to is read as it is, and neither is in the way of the other.
+// An index that another process writes to can be read, and neither process blocks the other.
 func TestOpenReadOnlyOfALiveIndex(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "index.db")
 	writer := open(t, path)
@@ -125,12 +126,12 @@ func TestOpenReadOnlyOfALiveIndex(t *testing.T) {
 	}
 }
 
-// Errors are the system's own words, with the path; SQLite's numbers are for nobody.
+// Errors have the operating system's texts and the path, and no SQLite numbers.
 func TestErrorsOfTheSystem(t *testing.T) {
 	disk := testenv.NewDisk(t, 4<<20)
 	path := filepath.Join(disk.Dir, "index.db")
 	crash(t, path, nil)
-	x := open(t, path) // before there is no space left
+	x := open(t, path) // before the disk is full
 	must(t, disk.Fill())
 	_, err := sqliteindex.Open(t.Context(), filepath.Join(disk.Dir, "new.db"))
 	wantError(t, "make an index on a full disk", err, syscall.ENOSPC, backup.ErrUnavailable, "index "+disk.Dir+"/new.db: disk full")
@@ -155,7 +156,7 @@ func TestErrorsOfTheSystem(t *testing.T) {
 	}
 }
 
-// A user who may only read reads: neither the file nor its directory can be written to.
+// A user who may only read can open the index: neither the file nor its directory is writable.
 func TestOpenReadOnlyWithoutRoot(t *testing.T) {
 	const variable = "BCTL_TEST_INDEX"
 	if path, ok := os.LookupEnv(variable); ok {
@@ -209,7 +210,8 @@ func wantError(t *testing.T, what string, err, is, kind error, text string) {
 	}
 }
 
-// crash makes an index with one filer, as somebody leaves it who dies with these files open.
+// crash creates an index with one filer, in the state that a process leaves that dies with these
+// files open.
 func crash(t *testing.T, path string, suffixes []string) {
 	t.Helper()
 	live := filepath.Join(t.TempDir(), "index.db")

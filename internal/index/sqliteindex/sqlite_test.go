@@ -17,7 +17,7 @@ func fresh(t testing.TB) indextest.Database {
 	return indextest.Database{Open: func() index.Index { return open(t, path) }, SQL: db}
 }
 
-// database returns a new database, and a connection to it beside the index.
+// database returns a new database, and a connection to it for the test.
 func database(t testing.TB) (path string, db *sql.DB) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "index.db")
@@ -25,7 +25,7 @@ func database(t testing.TB) (path string, db *sql.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() }) // nothing is written by then
+	t.Cleanup(func() { _ = db.Close() }) // all writes are committed by now
 	return path, db
 }
 

@@ -27,7 +27,7 @@ func TestDowngrade(t *testing.T) {
 	indextest.Downgrade(t, goose.DialectSQLite3, files, db, tables, func() index.Index { return open(t, path) })
 }
 
-// collect reads rows of one text each.
+// collect returns the rows of a query with one text column.
 func collect(t *testing.T, rows *sql.Rows) (texts []string) {
 	defer rows.Close()
 	for rows.Next() {

@@ -1,12 +1,12 @@
-// Command migratediff writes the next migration of the index's entities: what
-// is between the migrations so far, replayed into an empty database, and the
-// entities. Where there is no difference it writes nothing.
+// Command migratediff writes the next migration of the index's entities. It replays the existing
+// migrations into an empty database, and writes the difference between that and the entities. If
+// there is none, it writes nothing.
 //
 //	go run ./internal/index/ent/migratediff -name add_policies
 //
-// The SQLite migration is made with a database in memory. The Postgres one
-// needs an empty development database in BCTL_DEV_POSTGRES (postgres://…), and is
-// left out, with a message, where that is not set.
+// The SQLite migration is made with an in-memory database. The Postgres one needs an empty
+// development database in BCTL_DEV_POSTGRES (postgres://…), and is skipped with a message if that
+// is not set.
 package main
 
 import (
@@ -65,7 +65,8 @@ func diff(ctx context.Context, directory, name, driver, dialectName, dsn string)
 	if err != nil {
 		return err
 	}
-	// Atlas wants a sum file beside the migrations; they are embedded and versioned by git, which is sum enough.
+	// Atlas requires a sum file beside the migrations. It is not kept: the migrations are embedded,
+	// and git already versions them.
 	sum, err := goose.Checksum()
 	if err != nil {
 		return err
@@ -94,6 +95,6 @@ func diff(ctx context.Context, directory, name, driver, dialectName, dsn string)
 	case len(after) != len(before)+1:
 		return errors.New("more than one new migration")
 	}
-	// Atlas names it by the clock, which sorts it last.
+	// Atlas names the file by the clock, which sorts it last.
 	return os.Rename(after[len(after)-1], filepath.Join(directory, fmt.Sprintf("%05d_%s.sql", len(after), name)))
 }

@@ -1,7 +1,7 @@
-// Package schema has the entities of the index's small tables.
+// Package schema defines the entities of the index's small tables.
 //
-// What may hold any bytes (paths) is bytes here, because text in Postgres must
-// be UTF-8 without NUL. Times are UTC, in microseconds.
+// Columns that may contain any bytes (paths) have the type bytes, because text in Postgres must be
+// UTF-8 without NUL. Times are UTC, in microseconds.
 package schema
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Repository has one row, of id 1.
+// Repository has one row, with id 1.
 type Repository struct{ ent.Schema }
 
 // Fields of a Repository.
@@ -44,17 +44,18 @@ func (Filer) Fields() []ent.Field {
 		field.Int64("id"),
 		field.String("name").Unique(),
 		field.String("site").Default(backup.DefaultSite),
-		// Limits; 0 is the default, or, of bytes a second, none.
+		// Limits. 0 is the default; for bytes per second, it is no limit.
 		field.Int("walk_tasks").Default(0),
 		field.Int("read_batches").Default(0),
 		field.Int64("read_bytes").Default(0),
-		// Percent of the limits that the governor leaves in any case; 0: the policy's, or the default.
+		// Percent of the limits that the governor always leaves to the filer. 0 is the policy's, or
+		// the default.
 		field.Int("floor").Default(0),
 		field.Uint8("compare").Default(0),
 		field.JSON("selection", backup.Selection{}).Optional(),
 		field.JSON("labels", map[string]string{}).Optional(),
 		field.Bool("retired").Default(false),
-		// What the governor found: slots, 0 where it has not governed yet, and latencies in microseconds.
+		// The governor's load: slots, 0 if it has not set them yet, and latencies in microseconds.
 		field.Int("walk_slots").Default(0),
 		field.Int("read_slots").Default(0),
 		field.Int64("walk_latency").Default(0),
@@ -69,7 +70,7 @@ func (Filer) Edges() []ent.Edge {
 	return []ent.Edge{edge.To("shards", Shard.Type)}
 }
 
-// Shard is one tree on a filer.
+// Shard is one directory tree on a filer, which is backed up as a unit.
 type Shard struct{ ent.Schema }
 
 // Fields of a Shard.
@@ -80,23 +81,26 @@ func (Shard) Fields() []ent.Field {
 		field.Int64("filer_id"),
 		field.String("name"),
 		field.String("source"),
-		// The number of the newest snapshot that there ever was: numbers are not used again.
+		// The number of the newest snapshot ever begun: numbers are not reused.
 		field.Int64("last_number").Default(0),
 		field.String("pattern").Default(""),
 		field.JSON("selection", backup.Selection{}).Optional(),
 		field.Bool("retired").Default(false),
-		// The newest committed snapshot that is not bad, so that a list of shards does not look for it; Commit and SetBad keep it.
+		// The newest committed snapshot that is not bad. It is stored here so that a list of shards
+		// need not look for it. Commit and SetBad update it.
 		field.UUID("last_good", uuid.UUID{}).Optional().Nillable(),
 		field.Int64("last_good_number").Default(0),
 		field.Time("last_good_started").Optional().Nillable(),
 		field.Int64("last_good_files").Default(0),
 		field.Int64("last_good_bytes").Default(0),
-		// Whether a snapshot that was not committed has left pages, for the content that they name.
+		// Whether a snapshot that was not committed has left pages, which are kept for their
+		// content.
 		field.Bool("interrupted").Default(false),
 		// Stored bytes of the last checkpoint, and of the segments since.
 		field.Int64("checkpoint_bytes").Default(0),
 		field.Int64("segment_bytes").Default(0),
-		// What the scheduler plans: microseconds since 1970. due is 0 where it has to be planned (again), and deadline where there is none.
+		// The scheduler's plan, in microseconds since 1970. due is 0 if the shard has to be
+		// planned, and deadline is 0 if there is none.
 		field.Int64("policy_id").Default(0),
 		field.Int64("policy_revision").Default(0),
 		field.Int64("due").Default(0),
@@ -117,7 +121,8 @@ func (Shard) Indexes() []ent.Index {
 	return []ent.Index{index.Fields("filer_id", "name").Unique(), index.Fields("due", "policy_id")}
 }
 
-// BackupPolicy says when the shards of some filers are backed up. (Policy is a name that ent has itself.)
+// BackupPolicy is the schedule of the shards of some filers. The name Policy is taken by ent
+// itself.
 type BackupPolicy struct{ ent.Schema }
 
 // Annotations of a BackupPolicy.
@@ -135,11 +140,11 @@ func (BackupPolicy) Fields() []ent.Field {
 		field.Bool("paused").Default(false),
 		field.String("schedule"),
 		field.String("time_zone").Default(""),
-		// In microseconds, as recovery_point.
+		// In microseconds, like recovery_point.
 		field.Int64("jitter").Default(0),
 		field.Strings("windows").Optional(),
 		field.Int64("recovery_point").Default(0),
-		// Of filers that have none of their own.
+		// For filers that have none of their own.
 		field.Int("floor").Default(0),
 		field.JSON("retention", backup.Retention{}),
 		field.JSON("selection", backup.Selection{}),
@@ -154,22 +159,22 @@ func (Snapshot) Fields() []ent.Field {
 	fields := []ent.Field{
 		field.UUID("id", uuid.UUID{}),
 		field.Int64("shard_id"),
-		// The shard's, for lists of one filer's snapshots.
+		// The shard's filer_id, for lists of one filer's snapshots.
 		field.Int64("filer_id").Default(0),
 		field.Int64("number"),
 		field.Int64("base").Default(0),
 		field.UUID("base_id", uuid.UUID{}).Optional().Nillable(),
 		field.String("state"),
 		field.String("reason").Default(""),
-		// Why an operator does not want it to count as good; empty: it does.
+		// Why an operator has marked the snapshot as bad. Empty: it is not.
 		field.String("bad").Default(""),
 		field.Time("started"),
-		// What lists go by: when it was started, or, where the clock went back, the sort_time of the shard's snapshot
-		// before it. So whatever has the larger number is never the older one.
+		// The sort key of lists: the start or, if the clock went back, the sort_time of the shard's
+		// previous snapshot. So a snapshot with a larger number never sorts as older.
 		field.Time("sort_time"),
 		field.Time("committed").Optional().Nillable(),
 		field.String("source").Default(""),
-		// What the root of the tree has to be, as backup.Root has it; empty: not known yet.
+		// The expected root of the tree, formatted by backup.Root. Empty: not known yet.
 		field.String("root").Default(""),
 		field.Uint8("compare").Default(0),
 		field.String("cancel").Default(""),
@@ -177,17 +182,19 @@ func (Snapshot) Fields() []ent.Field {
 		field.Bool("allow_shrink").Default(false),
 		field.Bool("new_root").Default(false),
 		field.Strings("tags").Optional(),
-		// The segment that holds: who wrote it, in how many parts (0: nothing had changed), and whether it has all pages.
+		// The segment that counts: its attempt, its number of parts (0: nothing changed), and
+		// whether it contains all pages.
 		field.UUID("segment", uuid.UUID{}).Optional().Nillable(),
 		field.Int("segment_parts").Default(0),
 		field.Bool("checkpoint").Default(false),
-		// What a committed snapshot consists of: a backup.PageSet.
+		// The set of the pages of a committed snapshot: a backup.PageSet.
 		field.Int64("pages").Default(0),
 		field.Bytes("pages_sum").Optional(),
 		// When it ended, and whether the store has the record of that.
 		field.Time("ended").Optional().Nillable(),
 		field.Bool("recorded").Default(false),
-		// The lease of its commit: which committer has it, and until when: microseconds since 1970, by the database's clock.
+		// The commit lease: its holder, and its end in microseconds since 1970, by the database's
+		// clock.
 		field.String("committer").Default(""),
 		field.Int64("commit_until").Default(0),
 	}
@@ -220,21 +227,22 @@ func (Snapshot) Edges() []ent.Edge {
 func (Snapshot) Indexes() []ent.Index {
 	return []ent.Index{
 		index.Fields("shard_id", "number").Unique(),
-		// One running snapshot a shard (I5).
+		// One running snapshot per shard (I5).
 		index.Fields("shard_id").Unique().StorageKey("snapshot_running").Annotations(entsql.IndexWhere("state = 'running'")),
-		// What claims pass over.
+		// Running snapshots whose end was requested, which claims skip.
 		index.Fields("filer_id").StorageKey("snapshot_cancelled").Annotations(entsql.IndexWhere("state = 'running' AND cancel <> ''")),
-		// Those whose record is not in the store yet, the oldest first.
+		// Snapshots whose record is not in the store yet, oldest first.
 		index.Fields("sort_time", "shard_id", "number").StorageKey("snapshot_unrecorded").Annotations(entsql.IndexWhere("ended IS NOT NULL AND NOT recorded")),
-		// Lists, newest first: of all, of a filer, of a state; those of a shard go by number. The first has filer_id for a
-		// planner that takes it for a filer's: what is not the filer's then costs no look at the table.
+		// Lists, newest first: of all snapshots, of a filer, of a state. Those of a shard use
+		// number. The first index contains filer_id in case the planner chooses it for the
+		// snapshots of one filer: those of other filers are then skipped without reading the table.
 		index.Fields("sort_time", "shard_id", "number", "filer_id"),
 		index.Fields("filer_id", "sort_time", "shard_id", "number"),
 		index.Fields("state", "sort_time", "shard_id", "number"),
 	}
 }
 
-// Problem is something that one snapshot could not back up.
+// Problem is a path that one snapshot could not back up.
 type Problem struct{ ent.Schema }
 
 // Fields of a Problem.
@@ -258,7 +266,7 @@ func (Problem) Indexes() []ent.Index {
 	return []ent.Index{index.Fields("snapshot_id")}
 }
 
-// Leader is who leads a role, or led it last.
+// Leader is the current or last leader of a role.
 type Leader struct{ ent.Schema }
 
 // Fields of a Leader.
@@ -268,11 +276,11 @@ func (Leader) Fields() []ent.Field {
 		field.String("role").Unique(),
 		field.String("holder"),
 		field.Int64("epoch"),
-		// The end of the term: microseconds since 1970, by the database's clock.
+		// The end of the term in microseconds since 1970, by the database's clock.
 		field.Int64("until"),
 	}
 }
 
-// NoLease is the lease of work that nobody has claimed yet, or that may be
-// claimed again at once.
+// NoLease is the end of the lease of work that was never claimed, or that may be claimed again at
+// once.
 var NoLease = time.Unix(0, 0).UTC()

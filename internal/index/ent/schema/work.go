@@ -12,10 +12,10 @@ import (
 
 func noLease() time.Time { return NoLease }
 
-// heldFields are what claims go by, and what is known of who has a task or batch in hand.
+// heldFields are the columns that claims use, and the holder of a task or batch.
 func heldFields() []ent.Field {
 	return []ent.Field{
-		// The snapshot's, so that a filer's oldest work is one range of an index.
+		// The snapshot's filer_id, so that a filer's oldest work is one range of an index.
 		field.Int64("filer_id").Default(0),
 		field.String("worker").Default(""),
 		field.Bytes("path").Optional(),
@@ -23,12 +23,12 @@ func heldFields() []ent.Field {
 	}
 }
 
-// What claims look for: the oldest of a snapshot, the oldest of a filer, and all that is in hand.
+// Indexes for claims: the oldest work of a snapshot, the oldest of a filer, and all assigned work.
 func heldIndexes() []ent.Index {
 	return []ent.Index{index.Fields("snapshot_id", "id"), index.Fields("filer_id", "id"), index.Fields("lease_until")}
 }
 
-// WalkTask is a task that is open: settling it deletes the row.
+// WalkTask is an open task. Settling it deletes the row.
 type WalkTask struct{ ent.Schema }
 
 // Fields of a WalkTask.
@@ -51,7 +51,7 @@ func (WalkTask) Edges() []ent.Edge {
 // Indexes of a WalkTask.
 func (WalkTask) Indexes() []ent.Index { return heldIndexes() }
 
-// ReadBatch is a batch that is open: settling it deletes the row.
+// ReadBatch is an open batch. Settling it deletes the row.
 type ReadBatch struct{ ent.Schema }
 
 // Fields of a ReadBatch.
@@ -61,7 +61,7 @@ func (ReadBatch) Fields() []ent.Field {
 		field.UUID("snapshot_id", uuid.UUID{}),
 		field.Int32("attempt").Default(0),
 		field.Time("lease_until").Default(noLease),
-		// Which pages these are: a digest of their paths and keys, for the check that a result has the same.
+		// A digest of the paths and keys of the pages, to check that a result has the same pages.
 		field.Bytes("names"),
 		field.Bytes("pages"),
 	}, heldFields()...)
@@ -75,8 +75,8 @@ func (ReadBatch) Edges() []ent.Edge {
 // Indexes of a ReadBatch.
 func (ReadBatch) Indexes() []ent.Index { return heldIndexes() }
 
-// SlicePart is a part of a result, kept until the last one comes. It is
-// deleted when its task is settled.
+// SlicePart is a part of a result that is kept until the last part arrives. It is deleted when its
+// task is settled.
 type SlicePart struct{ ent.Schema }
 
 // Fields of a SlicePart.
@@ -99,7 +99,7 @@ func (SlicePart) Indexes() []ent.Index {
 	}
 }
 
-// Pack is a registered pack. Its id is what chunks refer to. It outlives its snapshot.
+// Pack is a registered pack. Chunks refer to its id. It outlives its snapshot.
 type Pack struct{ ent.Schema }
 
 // Fields of a Pack.
@@ -107,12 +107,12 @@ func (Pack) Fields() []ent.Field {
 	return []ent.Field{
 		field.Int64("id"),
 		field.UUID("pack", uuid.UUID{}).Unique(),
-		// Where it is: the two parts of its object's name, and the place in the object.
+		// The place: the two parts of the object's name, and the offset in the object.
 		field.UUID("snapshot", uuid.UUID{}),
 		field.UUID("object", uuid.UUID{}),
 		field.Int64("object_offset").Default(0),
 		field.Int64("stored_bytes"),
-		// Lengths of its frames as they are stored, as varints, of all that it ever had.
+		// Stored lengths, as varints, of all frames that the pack ever had.
 		field.Bytes("frame_bytes"),
 		field.Int("chunks"),
 		field.Bool("condemned").Default(false),
