@@ -266,7 +266,7 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 		b.delivery.Retry(0)
 	case s.opts.Refused() != nil: // the reason was logged
 		s.opts.Metrics.Retry(err)
-		b.delivery.Retry(0) // to another: this one takes none
+		b.delivery.Retry(0) // to another reader: this one takes none
 	default:
 		s.retrying(b, err)
 		if source.IsOtherTree(err) {

@@ -28,7 +28,7 @@ type watch struct {
 	mu      sync.Mutex
 	hand    map[*batch]struct{}
 	stalled int
-	changed chan struct{} // told when a batch is done, or stalls
+	changed chan struct{} // signaled when a batch is done, or stalls
 }
 
 func newWatch() *watch {
