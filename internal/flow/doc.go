@@ -35,7 +35,7 @@
 //
 //	failure                           effect on the message
 //	handler's process dies            delivered to another after ackWait
-//	handler's connection is lost      the same; the client reconnects without limit, and asks again
+//	handler's connection is lost      the same; the client reconnects, and asks again
 //	acknowledgement is lost           delivered again; the index refuses the second result (I3)
 //	filer does not answer             acknowledged once it has stalled: the lease holds the work
 //	handler is not ready              it requests none (Options.MayTake)

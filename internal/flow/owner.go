@@ -18,8 +18,8 @@ import (
 // to them. Each message names its repository in a header, because a stream may be older than this
 // rule, or change its owner while a service is connected.
 //
-// Streams, consumers and messages that name no repository come from an older bctl. They belong to
-// every repository, so that a fleet can be upgraded service by service. The first keeper of this
+// Streams, consumers and messages that name no repository come from an older bctl. Any repository
+// may use them, so that a fleet can be upgraded service by service. The first keeper of this
 // version takes ownership of the streams and consumers.
 
 // ErrOtherRepository means that the queues, or a message, belong to another repository.

@@ -57,8 +57,9 @@ func (a Access) Others() []Right {
 	return all.Rights()
 }
 
-// publishing returns the right to publish to a subject. The probe is a message that has no effect
-// once it is permitted: the server refuses it for another reason, or it means nothing.
+// publishing returns the right to publish to a subject. The message that tests the right is a
+// message that has no effect once it is permitted: the server refuses it for another reason, or it
+// means nothing.
 //
 //	to a stream         it is marked as meant for another stream
 //	progress, a service, a roster, a drain
@@ -90,8 +91,8 @@ func publishing(subject string) Right {
 	return r
 }
 
-// Has reports whether the server allows a right. It returns nil, ErrDenied, or an error that wraps
-// backup.ErrUnavailable. The probe has no effect.
+// Has tests whether the server allows a right, without any other effect. It returns nil, ErrDenied,
+// or an error that wraps backup.ErrUnavailable.
 func (i *Inspection) Has(ctx context.Context, r Right) error {
 	err := i.try(r)
 	if err == nil {
