@@ -146,7 +146,7 @@ func (w *visit) allOldPages(ctx context.Context) (path string, keys []backup.Pag
 // reassigned to another directory, or an old path that still exists, does no harm.
 func (w *visit) oldPath(ctx context.Context) (string, error) {
 	job := &w.slice.task.Job
-	// inodes are not compared
+	// inodes are not compared, or not needed
 	if job.Base == 0 || job.NewRoot || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 {
 		return w.path, nil
 	}
@@ -398,7 +398,7 @@ func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gon
 	if s.isOurs(ctx, err) {
 		return false, err
 	}
-	// Those of the last snapshot stay, if it has any.
+	// The attributes of the last snapshot stay, if it has any.
 	e.Flags |= backup.XattrsUnreadable
 	p.fingerprint = backup.Fingerprint{}
 	w.problem(e.Name, "xattr", err)

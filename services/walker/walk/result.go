@@ -63,7 +63,7 @@ type pageToRead struct {
 type result struct {
 	svc     *Service
 	answers time.Duration // time that the source took for the stats of part
-	// source snapshot that was taken; for the last part of a root task's result
+	// Source snapshot that was taken, for the last part of a root task's result.
 	source string
 	root   backup.Root  // identity of the walked root; for the last part as well
 	mounts *mountPoints // of the slice

@@ -55,7 +55,7 @@ const (
 	DefaultStopTimeout = 10 * time.Second
 
 	resolveTries = 3
-	aloneTasks   = 4 // where all slices of one filer have full budgets
+	aloneTasks   = 4 // with Alone: all slices are of one filer, and have full budgets
 
 	// A walker that sees the wrong tree hands the task back after blindDelay, to any walker. After
 	// this many attempts by walkers to see the tree, no walker is expected to: rootLooks at the
