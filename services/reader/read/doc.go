@@ -64,7 +64,7 @@
 //	a directory is gone         so are the files to be read; the directory is flagged, or the
 //	                            files are
 //	a file is stale             it is opened once more, by its path
-//	a file cannot be read       it is a problem; the last good copy is carried forward, and flagged
+//	a file cannot be read       it is a problem; the last good copy is carried forward, flagged
 //	xattrs cannot be read       they are a problem; those of the last snapshot stay, flagged
 //	this machine is short of    the batch is handed back
 //	memory or descriptors
