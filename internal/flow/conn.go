@@ -29,7 +29,7 @@ type Options struct {
 	CAFile      string
 	CertFile    string
 	KeyFile     string
-	// prefix of the subjects of replies, where permissions require one; empty: _INBOX
+	// Prefix of the subjects of replies, where permissions require one; empty: _INBOX.
 	InboxPrefix string
 
 	// Repository owns the queues and messages of this client; zero: ownership is not checked.
@@ -95,7 +95,7 @@ func Connect(o Options) (*Conn, error) {
 		return nil, err
 	}
 	if slices.Contains(strings.Split(o.URL, ","), notURL) {
-		// the parser's error would repeat it, with its password
+		// The parser's error would repeat it, with its password.
 		return nil, fmt.Errorf("nats %s: %w", o.URL, backup.ErrInvalid)
 	}
 	nc, err := nats.Connect(address, options...)

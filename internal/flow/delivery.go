@@ -91,7 +91,8 @@ func (d *Delivery) Stalled() {
 	if d.state != inSlot {
 		return
 	}
-	// if the acknowledgement is lost, another worker stalls too, and one of the two results is late
+	// If the acknowledgement is lost, another worker stalls too, and one of the two results is
+	// late.
 	_ = d.msg.Ack()
 	d.hand.forget(d.msg)
 	select {

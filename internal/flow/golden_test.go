@@ -212,7 +212,7 @@ func TestGoldenMessagesHaveAllFields(t *testing.T) {
 
 // Fields that a newer sender has added are ignored, in the message and in its parts.
 func TestUnknownFieldsAreIgnored(t *testing.T) {
-	// fields 1130, bytes, and 1131, a number
+	// Fields 1130, bytes, and 1131, a number.
 	unknown := protoreflect.RawFields("\xd2\x46\x03new\xd8\x46\x07")
 	var add func(m protoreflect.Message)
 	add = func(m protoreflect.Message) {

@@ -104,7 +104,7 @@ func (q queue) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 		AckWait:       ackWait,
 		MaxDeliver:    -1, // attempts are counted in the index
 		MaxAckPending: 10_000,
-		// workers of a site: a further request gets no answer until another is answered
+		// Workers of a site: a further request gets no answer until another is answered.
 		MaxWaiting: 4096,
 	}
 }

@@ -65,7 +65,7 @@ func Inspect(ctx context.Context, o Options, at Server) (*Inspection, error) {
 	}
 	dial := &dialer{Dialer: net.Dialer{Timeout: wait}}
 	options = append(options, nats.RetryOnFailedConnect(false), nats.NoReconnect(), nats.Timeout(wait), nats.SetCustomDialer(dial),
-		// the default prints to standard error
+		// The default prints to standard error.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	nc, err := nats.Connect(at.address, options...)
 	if errors.Is(err, nats.ErrNoServers) && dial.failed != nil {

@@ -42,7 +42,7 @@ type Instance struct {
 	Draining bool // it takes no new work
 	Drained  bool // and has no work in progress
 
-	// in progress; Stalled counts the tasks and batches that wait for their filer
+	// In progress; Stalled counts the tasks and batches that wait for their filer.
 	Tasks, Batches, Stalled          int
 	EntriesPerSecond, BytesPerSecond float64
 

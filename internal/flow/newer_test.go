@@ -82,7 +82,7 @@ func consumerInfo(ctx context.Context, t *testing.T, c *Conn, q queue) *jetstrea
 func TestNeeds(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	tasks, _ := consumeWalk(t, c, 1)
-	// two invalid values, and one that this binary knows
+	// Two invalid values, and one that this binary knows.
 	for _, needs := range []string{"many", "-1", "1"} {
 		data, err := Walk.encode(walkTask(7))
 		if err != nil {

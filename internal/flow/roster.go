@@ -63,7 +63,7 @@ func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 			wake(asked)
 		}
 	})()
-	// if it is lost, all services announce themselves before long
+	// If it is lost, all services announce themselves before long.
 	_ = c.nc.PublishMsg(c.message(askSubject, nil))
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
@@ -156,7 +156,7 @@ func (r *roster) tell(ctx context.Context) {
 
 func (r *roster) publish(part *bctlv1.Roster) {
 	if data, err := marshal(part); err == nil {
-		// the requester waits for it only for a limited time
+		// The requester waits for it only for a limited time.
 		_ = r.conn.nc.PublishMsg(r.conn.message(rosterSubject, data))
 	}
 }

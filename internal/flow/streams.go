@@ -77,7 +77,7 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 	want := q.streamConfig(max(c.opts.Replicas, 1), c.storage())
 	want.Metadata = c.opts.owned()
 	if q.stream != commitStream && c.opts.WorkAge > 0 {
-		// the server refuses a longer window
+		// The server refuses a longer window.
 		want.MaxAge, want.Duplicates = c.opts.WorkAge, min(want.Duplicates, c.opts.WorkAge)
 	}
 	stream, err := c.js.Stream(ctx, q.stream)
