@@ -165,7 +165,7 @@ func TestAnotherTreeWithoutAnIdentity(t *testing.T) {
 		"another":        {func(f *fixture) { f.replaceAll(other) }, true},
 		"another, large": {func(f *fixture) { f.replaceAll(files("", 700)) }, true},
 		"an empty one":   {func(f *fixture) { f.replaceAll(nil) }, true},
-		// a remounted vfat looks like this
+		// A remounted vfat looks like this.
 		"another of the same": {func(f *fixture) { f.replaceAll(mine()) }, false},
 		"other kinds": {func(f *fixture) {
 			f.replaceAll(treetest.Tree{"ann": treetest.File(""), "zoe": treetest.Dir()})

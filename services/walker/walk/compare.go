@@ -146,7 +146,7 @@ func (w *visit) allOldPages(ctx context.Context) (path string, keys []backup.Pag
 // reassigned to another directory, or an old path that still exists, does no harm.
 func (w *visit) oldPath(ctx context.Context) (string, error) {
 	job := &w.slice.task.Job
-	// inodes are not compared, or not needed
+	// Inodes are not compared, or not needed.
 	if job.Base == 0 || job.NewRoot || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 {
 		return w.path, nil
 	}
@@ -329,7 +329,7 @@ func (w *visit) settleEntries(ctx context.Context, p *page) error {
 	for i := range p.entries {
 		e := &p.entries[i]
 		if _, failed := slices.BinarySearch(w.failed, e.Name); failed && e.Kind != backup.Directory {
-			// it is already the old entry
+			// It is already the old entry.
 			e.Flags = e.Flags&^(backup.Wanted|backup.XattrsWanted) | backup.Unreadable
 		}
 		if e.Kind == backup.File {

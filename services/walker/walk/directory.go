@@ -61,10 +61,10 @@ type visit struct {
 	counts   backup.Counts
 	problems []backup.Problem
 	failed   []string // entries that exist, but could not be read with stat
-	// the error of one of them, if the cause may affect more than one entry
+	// The error of one of them, if the cause may affect more than one entry.
 	blamed error
 	broken []backup.PageName // of the last snapshot: damaged
-	// subdirectories among failed whose content is already carried forward
+	// Subdirectories among failed whose content is already carried forward.
 	carried  []string
 	total    int           // entries listed
 	excluded bool          // a marker among the entries excludes the directory's content

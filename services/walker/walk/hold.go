@@ -24,7 +24,7 @@ type hold struct {
 
 	calls  atomic.Int32 // calls of the source that have not returned
 	queued atomic.Int32 // directories that wait for the lane
-	// time of the source's last answer or, if no call was pending, of the next ask
+	// Time of the source's last answer or, if no call was pending, of the next ask.
 	answered atomic.Int64
 	stalled  bool // written by the watchdog
 }

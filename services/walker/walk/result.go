@@ -67,7 +67,7 @@ type result struct {
 	source string
 	root   backup.Root  // identity of the walked root; for the last part as well
 	mounts *mountPoints // of the slice
-	// returns an error unless the findings can be trusted; nil: they can
+	// Returns an error unless the findings can be trusted; nil: they can.
 	check func(context.Context) error
 
 	mu        sync.Mutex
@@ -78,7 +78,7 @@ type result struct {
 	batch                    []backup.PageVersion
 	batchFiles, batchListing int
 	batchContent             int64
-	// expected time to read the batch, counting only the filer's answers
+	// Expected time to read the batch, counting only the filer's answers.
 	batchWait time.Duration
 }
 

@@ -155,7 +155,7 @@ func (s *slice) work(ctx context.Context, entered bool) error {
 			return nil
 		}
 		started := time.Now()
-		// its buffers are as many as directories are read at a time
+		// Its buffers are as many as directories are read at a time.
 		v := s.svc.visitors.Get().(*visitor)
 		subdirectories, entries, err := v.visit(ctx, s, path)
 		s.svc.visitors.Put(v)

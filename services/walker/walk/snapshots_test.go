@@ -114,7 +114,7 @@ func TestSourceSnapshotExpires(t *testing.T) {
 	}{
 		"removed": {linksOfParts(), func(f *fixture) { f.remove(".snapshot/hourly.0") }},
 		"rotated": {home, func(f *fixture) { f.rotate() }},
-		// as far as the deletion has progressed
+		// As far as the deletion has progressed.
 		"emptied": {home, func(f *fixture) { f.remove(".snapshot/hourly.0/ann") }},
 	} {
 		t.Run(name, func(t *testing.T) {

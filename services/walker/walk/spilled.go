@@ -105,7 +105,7 @@ func (w *visit) keepSpilledMounts(ctx context.Context, mounts []backup.Entry, co
 		}
 	}
 	slices.Sort(w.failed)
-	// the last run: it hides what is covered
+	// The last run: it hides what is covered.
 	if err := w.spilled.write(listing.Sort(mounts)); err != nil {
 		return fmt.Errorf("sort a large directory: %w: %w", err, backup.ErrUnavailable)
 	}

@@ -141,7 +141,7 @@ func TestRacy(t *testing.T) {
 	}
 	third := f.snapshot()
 	third.wantPages(t)
-	// if the clock was set back, everything is racy, and nothing is lost
+	// If the clock was set back, everything is racy, and nothing is lost.
 	f.now = f.now.Add(-24 * time.Hour)
 	back := f.snapshot()
 	if e := f.state(back)["calm/file"]; e.Flags != backup.Racy {
@@ -263,7 +263,7 @@ func TestPages(t *testing.T) {
 	}
 	f.write("large/file-002500x", "new")
 	w := f.snapshot()
-	// the first, with the directory's own attributes, and the one with the name
+	// The first, with the directory's own attributes, and the one with the name.
 	if n := len(w.pages); n > 3 {
 		t.Errorf("%d pages changed by one new file", n)
 	}
