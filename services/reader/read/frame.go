@@ -128,7 +128,7 @@ func (b *batch) windowStored(err error) {
 // stored waits until all windows of the batch are in packs.
 func (b *batch) stored(ctx context.Context) error {
 	done := make(chan struct{})
-	// ends when the workers have finished the windows, which they do also when ctx is done
+	// Ends when the workers have finished the windows, which they do also when ctx is done.
 	go func() {
 		b.storing.Wait()
 		close(done)

@@ -32,7 +32,7 @@ type Options struct {
 	Worker  string // name of this process, for display
 	Site    string // whose filers it can reach; "": backup.DefaultSite
 	Batches int    // batches of one filer being read at a time; four times as many of all
-	// batches of one filer being read or waiting for their packs; twice as many of all
+	// Batches of one filer being read or waiting for their packs; twice as many of all.
 	InHand  int
 	Workers int // that compress and seal
 	Uploads int // packs being uploaded at a time

@@ -116,7 +116,7 @@ func TestFileChangesWhileItIsRead(t *testing.T) {
 				if all["steady"].Flags&backup.ChangedWhileRead != 0 {
 					t.Error("the steady file is flagged")
 				}
-				// an empty file is steady
+				// An empty file is steady.
 				unsteady := steadyFrom > readTries && c.name != "becomes empty"
 				if flagged := e.Flags&backup.ChangedWhileRead != 0; flagged != unsteady {
 					t.Errorf("flagged: %t, after it was read %d times", flagged, try)
@@ -143,7 +143,7 @@ func TestFileReplacedWhileItIsRead(t *testing.T) {
 	before, after := random(1, 2<<20), random(2, 2<<20)
 	f := newFixture(t, treetest.Tree{"file": treetest.File(before), "new": treetest.File(after)})
 	f.unsteady().onRead["file"] = func() {
-		// the second time the new file is gone
+		// The second time the new file is gone.
 		_ = os.Rename(filepath.Join(f.dir, "new"), filepath.Join(f.dir, "file"))
 	}
 	f.read(f.batchOf(""))
