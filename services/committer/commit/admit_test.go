@@ -114,7 +114,7 @@ func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 	task := f.claimTask()
 	log := f.run()
 	lying := pageOf("a/directory", "content")
-	// columns of 4 GiB
+	// Columns of 4 GiB.
 	lying.Listing = append([]byte{1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f}, lying.Listing...)
 	for _, lie := range []func(*backup.SliceWalked){
 		func(s *backup.SliceWalked) { s.Pages = []backup.PageVersion{pageOf("", "fine"), lying} },

@@ -12,7 +12,7 @@ import (
 
 const (
 	applyBatch = 32 // maximum number of results per transaction
-	// first delay for a result that came too early; doubled each time
+	// First delay for a result that came too early; doubled each time.
 	soon  = 25 * time.Millisecond
 	later = 2 * time.Second // delay for a result that the index could not apply
 )

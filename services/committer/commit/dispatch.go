@@ -173,7 +173,7 @@ func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], wo
 // takeBack ends the leases of work that could not be sent, so that it need not wait for them to
 // expire.
 func (s *Service) takeBack(ctx context.Context, held []index.Held, cause error) error {
-	// also when this process is stopped
+	// Also when this process is stopped.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), later)
 	defer cancel()
 	if err := s.Index.GiveBack(ctx, held); err != nil {

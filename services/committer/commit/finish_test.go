@@ -212,7 +212,7 @@ func TestCheckpointOfMissingPages(t *testing.T) {
 			}
 			f.damage(test.damage)
 			last := backup.Snapshot{State: backup.Committed}
-			// it shows at the next checkpoint
+			// It shows at the next checkpoint.
 			for n := 3; n < 8 && last.State == backup.Committed; n++ {
 				last = made(n, backup.Snapshot{})
 			}

@@ -148,7 +148,7 @@ type regulator struct {
 	trial trial
 	rest  int           // steps until more slots are tried at the floor
 	was   time.Duration // idle latency before the filer was found to be slow for another reason
-	// steps until the next trial of that; 0: not found to be slow for another reason
+	// Steps until the next trial of that; 0: not found to be slow for another reason.
 	asking int
 }
 

@@ -276,7 +276,7 @@ func TestGovernorOfFilers(t *testing.T) {
 			{Filer: backup.Filer{ID: 2}},
 		}
 	}
-	// of a worker that does not know its filer
+	// Of a worker that does not know its filer.
 	g.observe(&backup.Progress{Filer: 0, Stats: 100, StatSeconds: 1})
 	g.observe(&backup.Progress{Filer: 9, Stats: 100, StatSeconds: 1}) // of a filer that was deleted
 	have := backup.Load{WalkSlots: 4, WalkIdle: time.Millisecond}

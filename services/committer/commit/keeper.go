@@ -32,7 +32,7 @@ type times struct {
 	govern      time.Duration // an interval of the governor
 	note        time.Duration // how often the reports of workers are evaluated
 	record      time.Duration // how often missing records are written to the store
-	// how long others leave a commit to a committer that does not renew its lease
+	// How long others leave a commit to a committer that does not renew its lease.
 	lease time.Duration
 }
 

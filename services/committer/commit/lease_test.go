@@ -61,7 +61,7 @@ func TestOneCommitterWritesASegment(t *testing.T) {
 		}
 		return nil
 	}}
-	// long enough that no machine is late with each renewal
+	// Long enough that no machine is late with each renewal.
 	first, st := f.slow(counted, 3*time.Second)
 	second := f.service(f.idx, Options{})
 	ended := make(chan error, 1)

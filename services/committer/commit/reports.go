@@ -51,8 +51,8 @@ func (s *Service) reportLoop(ctx context.Context) {
 			if s.leading() {
 				s.renew(ctx, work, now)
 			} else {
-				// the other leader's writes are unknown: all leases are due once this committer
-				// leads
+				// The other leader's writes are unknown: all leases are due once this committer
+				// leads.
 				work.unwritten()
 			}
 		}

@@ -117,7 +117,7 @@ func (f *fixture) runUntil(ctx context.Context, stop func(), idx Index, director
 	defer stopServer()
 	s := f.service(idx, Options{Poll: 5 * time.Millisecond, OnEnd: func(backup.SnapshotID) { stop() }})
 	s.times.lease = quick.lease
-	// finds that all messages are lost
+	// Finds that all messages are lost.
 	if err := s.ensureStreams(ctx); err != nil && ctx.Err() == nil {
 		f.Fatal(err)
 	}

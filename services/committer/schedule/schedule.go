@@ -31,7 +31,7 @@ type Options struct {
 	Tick   time.Duration
 	// Term is how long no scheduler leads after the leader has died; several times Tick.
 	Term time.Duration
-	// of running snapshots per site and per filer, including those not begun by the scheduler
+	// Of running snapshots per site and per filer, including those not begun by the scheduler.
 	Limits policy.Limits
 	Log    *slog.Logger
 

@@ -28,7 +28,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	// a Monday
+	// A Monday.
 	f := &fixture{T: t, ctx: t.Context(), now: time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)}
 	var err error
 	f.idx, err = sqliteindex.Open(f.ctx, filepath.Join(t.TempDir(), "index.db"))
