@@ -43,7 +43,7 @@ func (f *Fetcher) openPack(ctx context.Context, at index.PackPlace) (*reader, er
 		return nil, err
 	}
 	chunks := p.Chunks()
-	// writers add them in order, but the format does not require it
+	// Writers add them in order, but the format does not require it.
 	if !slices.IsSortedFunc(chunks, comparePlaces) {
 		chunks = slices.Clone(chunks)
 		slices.SortFunc(chunks, comparePlaces)
