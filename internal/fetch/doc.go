@@ -1,30 +1,29 @@
 // Package fetch gets chunks out of packs, many at a time.
 //
-// # The way of a chunk
+// # Path of a chunk
 //
-// Get locates all the chunks it is asked for in one call to the index, sorts
-// them by pack and frame, reads each pack's needed frames in large ranges
-// (neighbours, and those with a small gap between them, in one read), opens
-// and decompresses each frame once however many chunks of it are wanted, and
-// hands every chunk to its Sink.
+// Get locates all requested chunks in one call to the index, sorts them by pack and frame, and
+// reads each pack's needed frames in large ranges (adjacent frames, and those with a small gap
+// between them, in one read). It opens and decompresses each frame once, no matter how many of its
+// chunks are wanted, and passes each chunk to its Sink.
 //
-// # What is verified
+// # Verification
 //
-// Each frame's AEAD, each chunk's keyed BLAKE3 against the pack's chunk table,
-// and the table's hash against the id that was asked for. A Sink never sees a
-// byte that is not what was backed up.
+// Each frame's AEAD, each chunk's keyed BLAKE3 against the pack's chunk table, and the table's hash
+// against the requested id are verified. A Sink never receives a byte that differs from what was
+// backed up.
 //
-// # What fails
+// # Failures
 //
-//   - A pack that is gone or damaged, a frame or a chunk that does not verify:
-//     the chunks concerned are taken from other packs that have them.
-//   - A chunk that no pack serves: Sink.Fail, and the rest goes on.
-//   - An index or store that cannot be reached, a wrong identity, an ended
-//     context: Get returns the error. Sinks that were told nothing get nothing more.
+//   - If a pack is gone or damaged, or a frame or a chunk does not verify, the chunks concerned are
+//     taken from other packs that have them.
+//   - If no pack provides a chunk, Sink.Fail is called, and the other chunks continue.
+//   - If the index or store cannot be reached, the identity is wrong, or the context has ended, Get
+//     returns the error. Sinks that were not called yet are not called any more.
 //
 // # Memory
 //
-// A Fetcher has at most Concurrency ranges in hand, each of at most
-// maxRangeBytes as stored (or one frame) and one frame of plaintext, however
-// many Gets run; and the tables of maxReaders packs.
+// A Fetcher holds at most Concurrency ranges, each of at most maxRangeBytes as stored (or one
+// frame) and one frame of plaintext, no matter how many Gets run, and the tables of maxReaders
+// packs.
 package fetch

@@ -10,10 +10,10 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A chunk may be in several packs (decision 13): where one of them is gone or
-// damaged, another is tried, until there is none left.
+// A chunk may be in several packs (decision 13): if one of them is gone or damaged, the others are
+// tried.
 
-// misses are the wants that their places did not serve.
+// misses are the wants that their locations did not provide.
 type misses struct {
 	mu    sync.Mutex
 	wants []located
@@ -30,8 +30,8 @@ func (m *misses) add(wants []located, err error) {
 	}
 }
 
-// elsewhere returns the wants at their next places, sorted, and fails those that
-// have none left with the error of the first place.
+// elsewhere returns the wants at their next locations, sorted. A want without another location
+// fails with the error of the first.
 func (f *Fetcher) elsewhere(ctx context.Context, missed []located) ([]located, error) {
 	if len(missed) == 0 {
 		return nil, nil
@@ -52,7 +52,7 @@ func (f *Fetcher) elsewhere(ctx context.Context, missed []located) ([]located, e
 	return found, nil
 }
 
-// findOthers looks up the further places of wants whose first place has failed.
+// findOthers looks up further locations of wants whose first location has failed.
 func (f *Fetcher) findOthers(ctx context.Context, missed []located) error {
 	var ids []backup.ChunkID
 	for i := range missed {
@@ -78,7 +78,7 @@ func (f *Fetcher) findOthers(ctx context.Context, missed []located) error {
 		w.others = slices.DeleteFunc(places[0], func(at index.Location) bool { return at == w.at || int64(at.Length) != w.Length })
 		places = places[1:]
 		if w.others == nil {
-			w.others = []index.Location{} // it was looked for
+			w.others = []index.Location{} // the search is done
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Locator says where chunks are: the index.
+// A Locator finds chunks: the index.
 type Locator interface {
 	// LocateAll is as in index.Catalog.
 	LocateAll(ctx context.Context, ids []backup.ChunkID) ([]index.Location, error)
@@ -25,24 +25,24 @@ type Locator interface {
 	LocateAllCopies(ctx context.Context, ids []backup.ChunkID) ([][]index.Location, error)
 }
 
-// A Sink takes chunks. Its methods are called concurrently, once for each
-// Want, in any order.
+// A Sink receives chunks. Its methods are called concurrently, once per Want, in any order.
 type Sink interface {
-	// Chunk is given the plaintext of the chunk that was wanted at offset. data is valid only during the call.
+	// Chunk receives the plaintext of the chunk that was wanted at offset. data is valid only
+	// during the call.
 	Chunk(offset int64, data []byte)
-	// Fail says that the chunk wanted at offset cannot be had.
+	// Fail reports that the chunk wanted at offset is not available.
 	Fail(offset int64, err error)
 }
 
-// A Want is one chunk that is needed, and where.
+// A Want is one chunk that is needed, with the offset that it is for.
 type Want struct {
 	Chunk  backup.ChunkID
 	Length int64 // bytes of its plaintext
-	Offset int64 // handed to Sink, for it to tell its wants apart
+	Offset int64 // passed to Sink, to identify the want
 	Sink   Sink
 }
 
-// Options of a Fetcher; all but Concurrency must be set.
+// Options of a Fetcher; all except Concurrency must be set.
 type Options struct {
 	Index Locator
 	Store store.Store
@@ -50,19 +50,19 @@ type Options struct {
 	Repository backup.RepositoryID
 	Opener     *seal.Opener
 	HashKey    seal.DedupKey // of the chunks' hashes
-	// Concurrency is how many ranges are read and decoded at once; 0: a few for each CPU.
+	// Concurrency is how many ranges are read and decoded at once; 0: a few per CPU.
 	Concurrency int
 }
 
 // A Fetcher gets chunks. Its methods may be called concurrently.
 type Fetcher struct {
 	o       Options
-	slots   chan *scratch // whoever has one may have a range in hand
-	packs   chan struct{} // one for each pack that a Get is at
+	slots   chan *scratch // one is held per range in progress
+	packs   chan struct{} // one per pack that a Get works on
 	readers readerCache
 }
 
-// scratch is what a range in hand needs.
+// scratch has the buffers for one range.
 type scratch struct {
 	sealed, plain []byte
 	hasher        *chunk.Hasher
@@ -81,17 +81,17 @@ func New(o Options) *Fetcher {
 	return f
 }
 
-// located is a Want and where it is.
+// located is a Want and its location.
 type located struct {
 	Want
 	at index.Location
 
-	failed error            // why the first place did not do; nil: it has not been tried
-	others []index.Location // further places, once one has failed
+	failed error            // why the first location failed; nil: it has not been tried
+	others []index.Location // further locations, once one has failed
 }
 
-// Get delivers every want to its Sink, and returns when all have been
-// delivered or failed. The order of wants is changed. On an error the rest of the wants are told nothing.
+// Get delivers each want to its Sink, and returns when all have been delivered or failed. It
+// changes the order of wants. On an error, the Sinks of the remaining wants are not called.
 func (f *Fetcher) Get(ctx context.Context, wants []Want) error {
 	if len(wants) == 0 {
 		return nil
@@ -106,7 +106,7 @@ func (f *Fetcher) Get(ctx context.Context, wants []Want) error {
 	return err
 }
 
-// getPacks delivers wants, which are sorted, and notes those that it cannot.
+// getPacks delivers wants, which are sorted, and records those that it cannot deliver.
 func (f *Fetcher) getPacks(ctx context.Context, found []located, missed *misses) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for len(found) > 0 {
@@ -129,7 +129,8 @@ func (f *Fetcher) getPacks(ctx context.Context, found []located, missed *misses)
 	return g.Wait()
 }
 
-// locate fails the wants that are in no pack, and returns the rest by pack, frame and place in it.
+// locate fails the wants that are in no pack, and returns the others sorted by pack, frame and
+// offset.
 func (f *Fetcher) locate(ctx context.Context, wants []Want) ([]located, error) {
 	ids := make([]backup.ChunkID, len(wants))
 	for i := range wants {
@@ -172,7 +173,7 @@ func sortPlaces(found []located) {
 	})
 }
 
-// fatal reports whether err is not about one pack or chunk.
+// fatal reports whether err concerns more than one pack or chunk.
 func fatal(err error) bool {
 	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrWrongKey) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)

@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	// maxRangeBytes is the most that is read at once, one frame apart. Several
-	// ranges of a pack are read side by side, which fills a link better than
-	// one read of the whole.
+	// maxRangeBytes is the maximum size of one read, except for a single frame. Several ranges of a
+	// pack are read concurrently, which uses a link better than one read of the whole.
 	maxRangeBytes = 8 << 20
-	// maxGapBytes is what is read and thrown away rather than asking twice.
+	// maxGapBytes is the largest gap that is read and discarded to save a request.
 	maxGapBytes = 256 << 10
 )
 
@@ -58,8 +57,8 @@ func (f *Fetcher) getPack(ctx context.Context, wants []located, missed *misses) 
 	return g.Wait()
 }
 
-// frames groups the wants by frame, in the order of the frames in the pack.
-// Wants of a frame that the pack does not have are missed.
+// frames groups the wants by frame, in the order of the frames in the pack. Wants of a frame that
+// the pack does not have are missed.
 func (r *reader) frames(wants []located, missed *misses) []frameWants {
 	var frames []frameWants
 	infos := r.pack.Frames()
@@ -88,7 +87,7 @@ func (r *reader) frames(wants []located, missed *misses) []frameWants {
 	return frames
 }
 
-// rangeOf returns how many of the frames, from the first on, make one read.
+// rangeOf returns how many of the frames, from the first on, form one read.
 func rangeOf(frames []frameWants) int {
 	start := frames[0].info.Offset
 	for n := 1; n < len(frames); n++ {
@@ -101,7 +100,7 @@ func rangeOf(frames []frameWants) int {
 	return len(frames)
 }
 
-// getRange reads neighbouring frames at once and delivers what is wanted of them.
+// getRange reads adjacent frames at once and delivers the chunks that are wanted of them.
 func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, s *scratch, missed *misses) error {
 	first, last := frames[0].info, frames[len(frames)-1].info
 	length := last.Offset + last.SealedLength - first.Offset
@@ -132,7 +131,7 @@ func (f *Fetcher) getRange(ctx context.Context, r *reader, frames []frameWants, 
 	return nil
 }
 
-// deliver hands a frame's chunks to their sinks.
+// deliver passes a frame's chunks to their sinks.
 func (r *reader) deliver(plain []byte, fw frameWants, missed *misses) {
 	for i := range fw.wants {
 		w := &fw.wants[i]

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// maxReaders bounds the chunk tables that are kept: at most 16,384 chunks each.
+// maxReaders bounds the chunk tables that are cached: at most 16,384 chunks each.
 const maxReaders = 24
 
 // A reader is a pack whose table has been read.
@@ -23,7 +23,7 @@ type reader struct {
 	chunks []pack.ChunkInfo // by frame and offset
 }
 
-// hash returns the hash that the pack's table has for the chunk at this place.
+// hash returns the hash that the pack's table has for the chunk at this location.
 func (r *reader) hash(frame, offset, length uint32) (backup.ChunkHash, bool) {
 	i, ok := slices.BinarySearchFunc(r.chunks, pack.ChunkInfo{Frame: frame, Offset: offset}, comparePlaces)
 	if !ok || r.chunks[i].Length != length {
@@ -43,14 +43,15 @@ func (f *Fetcher) openPack(ctx context.Context, at index.PackPlace) (*reader, er
 		return nil, err
 	}
 	chunks := p.Chunks()
-	if !slices.IsSortedFunc(chunks, comparePlaces) { // writers add them in order, but the format does not ask for it
+	// Writers add them in order, but the format does not require it.
+	if !slices.IsSortedFunc(chunks, comparePlaces) {
 		chunks = slices.Clone(chunks)
 		slices.SortFunc(chunks, comparePlaces)
 	}
 	return &reader{pack: p, place: place, chunks: chunks}, nil
 }
 
-// readerCache keeps the packs used last, and opens each once however many ask.
+// readerCache keeps the most recently used packs, and opens each once even for concurrent requests.
 type readerCache struct {
 	open func(ctx context.Context, key index.PackPlace) (*reader, error)
 
@@ -99,7 +100,7 @@ func (c *readerCache) get(ctx context.Context, key index.PackPlace) (*reader, er
 	return e.r, e.err
 }
 
-// forget lets the next one who asks try again.
+// forget lets the next request try again.
 func (c *readerCache) forget(key index.PackPlace, el *list.Element) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

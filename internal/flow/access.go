@@ -1,19 +1,20 @@
 package flow
 
-// An Access is all that a client does at NATS: the subjects that it publishes to, its requests to
-// JetStream among them, and those that it subscribes to. A server that allows nothing else lets it
-// do its work; replies come to subjects below its Options.InboxPrefix.
+// An Access lists everything that a client does at NATS: the subjects that it publishes to,
+// including its requests to JetStream, and the subjects that it subscribes to. A client can do its
+// work on a server that allows nothing else. Replies arrive on subjects below its
+// Options.InboxPrefix.
 type Access struct{ Publish, Subscribe []string }
 
-// WalkerAccess is what a walker of a site does: it takes the site's walk tasks, reports
-// what it found, is present, describes itself when it is asked to, and is drained.
+// WalkerAccess returns what a walker of a site does: it takes the site's walk tasks, reports what
+// it found, is present, describes itself when asked, and can be drained.
 func WalkerAccess(site, inbox string) Access {
 	publish := append(accessTo(walkQueue(site)), serviceSubjectOf(RoleWalker, site))
 	return Access{append(publish, Slices.Subject, progressSubject), workerHears(inbox)}
 }
 
-// ReaderAccess is what a reader of a site does: it takes the site's read batches, reports
-// what it stored, is present, describes itself when it is asked to, and is drained.
+// ReaderAccess returns what a reader of a site does: it takes the site's read batches, reports what
+// it stored, is present, describes itself when asked, and can be drained.
 func ReaderAccess(site, inbox string) Access {
 	publish := append(accessTo(readQueue(site)), serviceSubjectOf(RoleReader, site))
 	return Access{append(publish, Packs.Subject, Lists.Subject, Batches.Subject, progressSubject), workerHears(inbox)}
@@ -23,8 +24,9 @@ func workerHears(inbox string) []string {
 	return append(replies(inbox), presentSubject+".*", askSubject, drainSubject+".*")
 }
 
-// CommitterAccess is what a committer does: it hands work out, takes results, listens to
-// reports, looks for workers, keeps the streams and consumers of all sites, and knows which services there are.
+// CommitterAccess returns what a committer does: it sends work, takes results, listens to reports,
+// checks which workers are connected, maintains the streams and consumers of all sites, and keeps
+// the roster of services.
 func CommitterAccess(inbox string) Access {
 	publish := append(accessTo(commitQueue), Walk.Subject+".*", Read.Subject+".*", presentSubject+".*",
 		serviceSubjectOf(RoleCommitter, ""), rosterSubject, askSubject)
@@ -41,8 +43,8 @@ func CommitterAccess(inbox string) Access {
 	return Access{publish, append(replies(inbox), progressSubject, presentSubject+".*", askSubject, serviceSubject+".>")}
 }
 
-// FollowerAccess is what an operator's commands do: they listen to reports, may
-// look at the streams, ask who is there, and drain workers.
+// FollowerAccess returns what an operator's commands do: they listen to reports, may inspect the
+// streams, ask the services to describe themselves, and drain workers.
 func FollowerAccess(inbox string) Access {
 	publish := []string{askSubject, drainSubject + ".*"}
 	for _, stream := range []string{walkStream, readStream, commitStream} {
@@ -56,8 +58,9 @@ const (
 	jsACK = "$JS.ACK."
 )
 
-// accessTo is what asking a consumer for messages takes, and acknowledging them; the
-// subjects of acknowledgements have a domain and an account before the stream in newer servers.
+// accessTo returns the subjects needed to request messages from a consumer and to acknowledge them.
+// In newer servers, the subjects of acknowledgements have a domain and an account before the
+// stream.
 func accessTo(q queue) []string {
 	of := q.stream + "." + q.consumer
 	return []string{

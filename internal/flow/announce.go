@@ -12,32 +12,36 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// Each service describes itself: when it starts, at an interval, when it changes, when somebody asks, and when it stops. Whoever
-// listens, hears all. The keeper remembers (roster.go), so that a service that dies is missed.
+// Each service describes itself when it starts, at an interval, when it changes, when it is asked,
+// and when it stops. Every listener receives all descriptions. The keeper remembers them
+// (roster.go), so that a service that dies is missed.
 
 const (
 	// announceEvery is how often a service describes itself without being asked.
 	announceEvery = 10 * time.Second
-	// refusedEvery is the same where NATS does not allow it, which the log says each time.
+	// refusedEvery replaces announceEvery where NATS refuses the subject, because each refusal is
+	// logged.
 	refusedEvery = 5 * time.Minute
-	// announceWait is how long the server may take to say whether it allows it.
+	// announceWait is how long the server may take to refuse an announcement.
 	announceWait = 2 * time.Second
 )
 
-// An Announcement is what a service says of itself, and hears.
+// An Announcement is what a service publishes about itself, and how it handles requests to drain.
 type Announcement struct {
 	Describe func() Instance // ID is filled in
-	Changed  <-chan struct{} // it is to be said now
-	// Drain, if not nil, is called when an operator asks that the service takes no new work, or, with undo, that it does again.
+	Changed  <-chan struct{} // announce now
+	// Drain, if not nil, is called when an operator asks the service to take no new work or, with
+	// undo, to take work again.
 	Drain func(undo bool, by string)
 }
 
-// Announce describes this process to whoever listens until ctx is done; it then says that the process stops.
+// Announce publishes descriptions of this process until ctx is done, and then announces that the
+// process stops.
 func (c *Conn) Announce(ctx context.Context, a Announcement) {
 	defer c.bePresent()()
 	asked := make(chan struct{}, 1)
 	defer c.listen(askSubject, func(m *nats.Msg) {
-		if len(m.Data) == 0 { // else it is only tried whether it is allowed
+		if len(m.Data) == 0 { // else it is only a permission check
 			wake(asked)
 		}
 	})()
@@ -46,7 +50,7 @@ func (c *Conn) Announce(ctx context.Context, a Announcement) {
 			var d bctlv1.Drain
 			if unmarshal(m.Data, &d) == nil {
 				a.Drain(d.GetUndo(), cut(text(d.GetBy()), maxWorkerBytes))
-				wake(asked) // whoever asks for it waits for what comes of it
+				wake(asked) // the operator waits for the result
 			}
 		})()
 	}
@@ -67,7 +71,7 @@ func (c *Conn) Announce(ctx context.Context, a Announcement) {
 	}
 }
 
-// announceUnasked announces, and returns after how long to do so again.
+// announceUnasked announces, and returns the time until the next announcement.
 func (c *Conn) announceUnasked(ctx context.Context, i Instance) time.Duration {
 	c.announce(i, false)
 	ctx, cancel := context.WithTimeout(ctx, announceWait)
@@ -78,10 +82,10 @@ func (c *Conn) announceUnasked(ctx context.Context, i Instance) time.Duration {
 	return announceEvery
 }
 
-// announce may fail: the next one says it again.
+// announce ignores errors: the next announcement repeats the description.
 func (c *Conn) announce(i Instance, stops bool) {
 	if !c.nc.IsConnected() {
-		return // what is said is soon old
+		return // a description is soon out of date
 	}
 	i.ID = c.instance
 	m := serviceToWire(&i)
@@ -91,7 +95,7 @@ func (c *Conn) announce(i Instance, stops bool) {
 	}
 }
 
-// message is a message that is not kept, with the repository that it is about.
+// message returns a message that is not stored, with a header that names the repository.
 func (c *Conn) message(subject string, data []byte) *nats.Msg {
 	return &nats.Msg{Subject: subject, Data: data, Header: c.opts.addRepository(nil)}
 }
@@ -109,7 +113,7 @@ func (c *Conn) listen(subject string, fn func(*nats.Msg)) (stop func()) {
 	return func() { _ = sub.Unsubscribe() }
 }
 
-// collect has the messages of several subjects sent to a channel until stop is called.
+// collect sends the messages of several subjects to a channel until stop is called.
 func (c *Conn) collect(to chan *nats.Msg, subjects ...string) (stop func(), err error) {
 	var subs []*nats.Subscription
 	stop = func() {
@@ -128,7 +132,7 @@ func (c *Conn) collect(to chan *nats.Msg, subjects ...string) (stop func(), err 
 	return stop, nil
 }
 
-// wake tells a loop, which may have been told already.
+// wake signals a loop. A signal that is already pending is enough.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -136,11 +140,13 @@ func wake(c chan struct{}) {
 	}
 }
 
-// drainAgain is how often a worker is asked again that has not answered.
+// drainAgain is how often the request is repeated to a worker that has not answered.
 const drainAgain = 500 * time.Millisecond
 
-// Drain has a worker take no new work, or with undo take work again, and returns what it says of itself then. It fails with
-// backup.ErrNotFound where the worker has gone, with ErrDenied where this client may not ask for it, and else with backup.ErrUnavailable.
+// Drain asks a worker to take no new work or, with undo, to take work again, and returns the
+// description that the worker gives of itself afterwards. It fails with backup.ErrNotFound if the
+// worker has gone, with ErrDenied if this client may not drain, and otherwise with
+// backup.ErrUnavailable.
 func (c *Conn) Drain(ctx context.Context, worker *Instance, undo bool, by string) (Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, drainWait)
 	defer cancel()
@@ -178,7 +184,7 @@ func (c *Conn) Drain(ctx context.Context, worker *Instance, undo bool, by string
 // drainWait is how long a worker may take to answer.
 const drainWait = 5 * time.Second
 
-// drained waits until the worker says that it drains, or not, or until it is to be asked again.
+// drained waits until the worker reports the wanted state, or until the request is to be repeated.
 func (c *Conn) drained(heard <-chan *nats.Msg, inbox string, worker *Instance, want bool, again <-chan time.Time) (i Instance, done bool, err error) {
 	for {
 		select {

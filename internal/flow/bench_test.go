@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// benchPages are pages with listings of 100 files.
+// benchPages returns pages with listings of 100 files.
 func benchPages(n int) (pages []backup.PageVersion) {
 	random := rand.NewChaCha8([32]byte{1})
 	for i := range n {
@@ -21,7 +21,7 @@ func benchPages(n int) (pages []backup.PageVersion) {
 	return pages
 }
 
-// benchWire measures a message both ways; what it costs goes by its bytes.
+// benchWire measures encoding and decoding of a message; the cost depends on its size.
 func benchWire[T any](b *testing.B, m *T, encode func(*T) ([]byte, error), decode func([]byte) (*T, error)) {
 	data, err := encode(m)
 	if err != nil {
@@ -47,7 +47,7 @@ func benchWire[T any](b *testing.B, m *T, encode func(*T) ([]byte, error), decod
 	})
 }
 
-// BenchmarkWire encodes and decodes messages as large as they usually are.
+// BenchmarkWire encodes and decodes messages of their usual sizes.
 func BenchmarkWire(b *testing.B) {
 	job := backup.Job{Snapshot: backup.NewSnapshotID(), Filer: 1, Shard: 2, Number: 2, Base: 1, Source: "posix:///srv/export", Site: backup.DefaultSite}
 	b.Run("WalkTask", func(b *testing.B) {

@@ -19,41 +19,44 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Options say how to reach NATS.
+// Options configure a connection to NATS.
 type Options struct {
 	URL         string // comma-separated for a cluster
 	Name        string // of this client, for the server's monitoring
-	Credentials string // file of a JWT and its seed; empty: none
+	Credentials string // file with a JWT and its seed; empty: none
 	User        string
 	Password    string
 	CAFile      string
 	CertFile    string
 	KeyFile     string
-	InboxPrefix string // the replies' subjects, where permissions want one; empty: _INBOX
+	// Prefix of the subjects of replies, where permissions require one; empty: _INBOX.
+	InboxPrefix string
 
-	// Repository is whose queues and messages these are to be; zero: it is not looked at.
+	// Repository owns the queues and messages of this client; zero: ownership is not checked.
 	Repository backup.RepositoryID
 
 	Replicas int  // of the streams: 1, or 3 on a cluster
 	Memory   bool // keep streams in the server's memory
-	// WorkAge is how long streams keep messages to workers; 0: until they are taken. It is no less than the lease that such a message
-	// has: then another attempt has taken its place, or its snapshot has ended.
+	// WorkAge is how long streams keep messages to workers; 0: until they are taken. It is at least
+	// as long as the lease of the work in such a message: after that, another attempt has replaced
+	// it or its snapshot has ended.
 	WorkAge time.Duration
 
 	// InProcess connects to a server in this process instead of URL.
 	InProcess nats.InProcessConnProvider
 	Log       *slog.Logger
-	// Moved, if not nil, is called whenever a consumer asks for messages, or looks whether it may: it
-	// does so every few seconds, also while NATS is away.
+	// Moved, if not nil, is called whenever a consumer requests messages or checks whether it may.
+	// A consumer does so every few seconds, also while NATS is unavailable.
 	Moved func()
-	// MayTake, if not nil, is asked before each request for a message: while it returns an error, none is taken.
+	// MayTake, if not nil, is called before each request for a message. While it returns an error,
+	// no message is requested.
 	MayTake func(context.Context) error
-	// Dropped, if not nil, is called for each message that cannot be decoded, and is dropped.
+	// Dropped, if not nil, is called for each message that is dropped because it cannot be decoded.
 	Dropped func()
 }
 
-// A Conn is a connection to NATS. It reconnects for ever. All methods may be
-// called concurrently.
+// A Conn is a connection to NATS. It reconnects without limit. All methods may be called
+// concurrently.
 type Conn struct {
 	nc   *nats.Conn
 	js   jetstream.JetStream
@@ -69,8 +72,8 @@ type Conn struct {
 	steady   steady
 }
 
-// Connect connects to NATS. Where the server does not answer at once it
-// returns all the same, and keeps trying: a service may start before NATS does.
+// Connect connects to NATS. If the server does not answer, Connect returns without error and the
+// Conn keeps trying: a service may start before NATS does.
 func Connect(o Options) (*Conn, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -85,14 +88,15 @@ func Connect(o Options) (*Conn, error) {
 		o.Dropped = func() {}
 	}
 	address := o.URL
-	o.URL = redacted(o.URL) // from here on it is only for messages
+	o.URL = redacted(o.URL) // used only in messages from here on
 	out := &outage{Options: o}
 	options, err := o.natsOptions(out)
 	if err != nil {
 		return nil, err
 	}
 	if slices.Contains(strings.Split(o.URL, ","), notURL) {
-		return nil, fmt.Errorf("nats %s: %w", o.URL, backup.ErrInvalid) // why would repeat it, with its password
+		// The parser's error would repeat it, with its password.
+		return nil, fmt.Errorf("nats %s: %w", o.URL, backup.ErrInvalid)
 	}
 	nc, err := nats.Connect(address, options...)
 	if err != nil {
@@ -113,7 +117,7 @@ func redacted(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, text := range list {
 		text = strings.TrimSpace(text)
-		const scheme = "nats://" // which NATS adds where there is none
+		const scheme = "nats://" // NATS adds it where there is none
 		without := !strings.Contains(text, "://")
 		if without {
 			text = scheme + text
@@ -130,7 +134,7 @@ func redacted(urls string) string {
 	return strings.Join(list, ",")
 }
 
-// redactedURL returns the URL without its password; a user alone is a token.
+// redactedURL returns the URL without its password; a user without a password is a token.
 func redactedURL(u *url.URL) string {
 	if _, ok := u.User.Password(); u.User != nil && !ok {
 		u.User = url.User("xxxxx")
@@ -138,13 +142,13 @@ func redactedURL(u *url.URL) string {
 	return u.Redacted()
 }
 
-// An outage is the time in which NATS does not answer. It is told of at its
-// beginning, at its end, and every now and then.
+// An outage is a period in which NATS does not answer. It is logged at its beginning, at its end,
+// and every tellEvery.
 type outage struct {
 	Options
 	mu   sync.Mutex
-	told time.Time // zero: there is none
-	why  error     // of the last attempt to connect that failed; nil: none has
+	told time.Time // zero: there is no outage
+	why  error     // of the last failed attempt to connect; nil: none has failed
 }
 
 const tellEvery = 30 * time.Second
@@ -172,7 +176,7 @@ func (o *outage) ended() {
 	o.told, o.why = time.Time{}, nil
 }
 
-// cause is why NATS does not answer.
+// cause returns why NATS does not answer.
 func (o *outage) cause() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -184,7 +188,7 @@ func (o *outage) cause() error {
 
 var errNotConnected = errors.New("not connected")
 
-// sayError logs what NATS refuses, and what the client has to drop.
+// sayError logs the server's refusals, and messages that the client has to drop.
 func (o Options) sayError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	subject := ""
 	if sub != nil {
@@ -193,8 +197,7 @@ func (o Options) sayError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	o.Log.Warn("NATS reports an error", "url", o.URL, "subject", subject, "error", err)
 }
 
-// pingEvery is how often the server is asked for a sign of life; two that do not
-// come end the connection.
+// pingEvery is the interval between pings to the server. Two unanswered pings end the connection.
 const pingEvery = 10 * time.Second
 
 func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
@@ -202,14 +205,14 @@ func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), // a certificate that was retired may be replaced yet
+		nats.IgnoreAuthErrorAbort(), // a retired certificate may still be replaced
 		nats.ReconnectWait(250 * time.Millisecond),
-		nats.PingInterval(pingEvery), // a network that drops everything says nothing else
+		nats.PingInterval(pingEvery), // the only way to notice a network that drops everything
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { out.goesOn(err) }),
 		nats.ReconnectHandler(func(*nats.Conn) { out.ended() }),
 		nats.ConnectHandler(func(*nats.Conn) { out.ended() }),
-		nats.ErrorHandler(o.sayError), // else nats.go prints to standard error
+		nats.ErrorHandler(o.sayError), // by default nats.go prints to standard error
 	}
 	if o.InProcess != nil {
 		options = append(options, nats.InProcessServer(o.InProcess))
@@ -240,8 +243,8 @@ func (o Options) natsOptions(out *outage) ([]nats.Option, error) {
 	return options, nil
 }
 
-// Ready returns nil when the server answers now and the queues are this client's. Else its error wraps
-// backup.ErrUnavailable, or ErrOtherRepository.
+// Ready returns nil if the server is connected and the queues are this client's. Otherwise its
+// error wraps backup.ErrUnavailable or ErrOtherRepository.
 func (c *Conn) Ready() error {
 	if c.nc.IsConnected() {
 		return c.others.inTheWay()
@@ -249,8 +252,8 @@ func (c *Conn) Ready() error {
 	return fmt.Errorf("nats %s does not answer: %w: %w", c.opts.URL, c.out.cause(), backup.NATSAway)
 }
 
-// Reach waits until the server answers, for at most as long as within. Then, and where the queues are another
-// repository's, it returns the error of Ready.
+// Reach waits until the server answers, at most for the duration within. When the time is over, or
+// if the queues belong to another repository, it returns the error of Ready.
 func (c *Conn) Reach(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -259,7 +262,7 @@ func (c *Conn) Reach(ctx context.Context, within time.Duration) error {
 	for {
 		err := c.Ready()
 		if err == nil && errors.Is(c.HaveStreams(ctx), ErrOtherRepository) {
-			err = c.Ready() // which knows now
+			err = c.Ready() // the ownership is known now
 		}
 		if err == nil || errors.Is(err, ErrOtherRepository) {
 			return err
@@ -278,20 +281,20 @@ func (c *Conn) Close() {
 		if c.opts.InProcess != nil && c.opts.Memory {
 			c.deleteStreams()
 		}
-		_ = c.nc.FlushTimeout(closeWait) // what is lost comes again as a new attempt
+		_ = c.nc.FlushTimeout(closeWait) // lost messages come again as a new attempt
 	}
 	c.nc.Close()
 }
 
-// closeWait is how long Close takes at most.
+// closeWait is the most time that Close takes.
 const closeWait = 2 * time.Second
 
-// deleteStreams deletes the streams of a server that ends with this process:
-// with consumers that somebody asked for messages, its shutdown takes 50 ms.
+// deleteStreams deletes the streams of a server that ends with this process: the shutdown of a
+// server takes 50 ms if its consumers have waiting requests.
 func (c *Conn) deleteStreams() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()
 	for _, stream := range []string{walkStream, readStream, commitStream} {
-		_ = c.js.DeleteStream(ctx, stream) // it is in memory: it ends with the server
+		_ = c.js.DeleteStream(ctx, stream) // it is in memory and ends with the server
 	}
 }

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// nextWait is how long one request for a message waits. A request is forgotten by a
-	// server that restarts, and by a consumer whose leader dies, without a word: so long
-	// it takes to ask again.
+	// nextWait is how long one request for a message waits. A server that restarts, or a consumer
+	// whose leader dies, forgets a request without notice; after nextWait, the request is repeated.
 	nextWait = 1500 * time.Millisecond
-	// workPullers is how many requests a worker has waiting. The server answers them in their
-	// order, so that with one each a burst of tasks is spread evenly over the workers that wait.
+	// workPullers is how many requests of a worker wait at a time. The server answers requests in
+	// order: with one request per worker, a burst of tasks is spread evenly over the waiting
+	// workers.
 	workPullers = 1
-	// resultPullers is more: results are small and many, and it does not matter who applies them.
+	// resultPullers is larger: results are small and many, and any committer may apply them.
 	resultPullers = 4
 	retryDelay    = 250 * time.Millisecond
 )
@@ -39,9 +39,9 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	}
 }
 
-// ConsumeWalk hands a site's walk tasks to handle, up to limit in hand at a time, until
-// ctx is done; what is stalled does not count. handle must not block for long: it may end
-// the delivery later, from any goroutine.
+// ConsumeWalk passes a site's walk tasks to handle, with at most limit in progress at a time, until
+// ctx is done. Stalled deliveries do not count against limit. handle must not block for long: it
+// may end the delivery later, from any goroutine.
 func (c *Conn) ConsumeWalk(ctx context.Context, site string, limit int, handle func(*backup.WalkTask, *Delivery)) {
 	consume(ctx, c, walkQueue(site), hold{limit, workPullers, maxStalled, idleFirst}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		task, err := Walk.decode(msg.Data())
@@ -57,7 +57,7 @@ func (c *Conn) ConsumeRead(ctx context.Context, site string, limit int, handle f
 	})
 }
 
-// A Result is one message to the committer: exactly one of the four is set.
+// A Result is one message to the committer: exactly one of the four messages is set.
 type Result struct {
 	Slice    *backup.SliceWalked
 	Pack     *backup.PackStored
@@ -66,7 +66,7 @@ type Result struct {
 	Delivery *Delivery
 }
 
-// ConsumeResults is ConsumeWalk for what workers found and stored.
+// ConsumeResults is ConsumeWalk for the results of workers.
 func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result)) {
 	consume(ctx, c, commitQueue, hold{limit, resultPullers, 0, 0}, func(msg jetstream.Msg) (func(*Delivery), error) {
 		var r Result
@@ -87,21 +87,23 @@ func (c *Conn) ConsumeResults(ctx context.Context, limit int, handle func(Result
 	})
 }
 
-// A hold says how much of a queue a consumer takes.
+// A hold limits how much of a queue a consumer takes.
 type hold struct {
-	limit   int // deliveries in hand at a time
+	limit   int // deliveries in progress at a time
 	pullers int // requests waiting at a time
-	stalled int // deliveries beside the limit that are stalled
-	// wait is how long, for each delivery in hand, the next request waits: who has less in hand asks earlier.
+	stalled int // stalled deliveries in addition to limit
+	// wait delays the next request by this time per delivery in progress, so that a consumer with
+	// less work asks earlier.
 	wait time.Duration
 }
 
-// idleFirst is the wait for walk tasks. They mostly take seconds, and share what the walker may ask of
-// their filer: a walker that has several gains nothing by another, one that has none does.
+// idleFirst is the wait for walk tasks. Most of them take seconds, and they share what the walker
+// may request from their filer: a walker with several tasks gains nothing from another, but an idle
+// walker does.
 const idleFirst = 10 * time.Millisecond
 
-// consume asks for messages only as fast as they are taken in hand: nothing
-// waits in a buffer of this process while its time to acknowledge runs.
+// consume requests messages only as fast as they are handled: no message waits in a buffer of this
+// process while its time to acknowledge runs.
 func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstream.Msg) (func(*Delivery), error)) {
 	hand := newInHand(h.limit, h.stalled)
 	var owned sync.WaitGroup
@@ -118,7 +120,7 @@ func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstrea
 				}
 				c.log.Debug("waiting for the queue", "stream", q.stream, "consumer", q.consumer, "error", err)
 				if time.Since(asked) > 2*nextWait {
-					delay = retryDelay // it went well in between
+					delay = retryDelay // messages were taken in between
 				}
 				pause(ctx, delay)
 				delay = min(2*delay, nextWait)
@@ -159,7 +161,7 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 			continue
 		}
 		if ctx.Err() != nil {
-			hand.add(msg).Retry(0) // to someone else, at once
+			hand.add(msg).Retry(0) // to another consumer, at once
 			continue
 		}
 		c.deliver(msg, hand, decode)
@@ -167,8 +169,8 @@ func (c *Conn) pull(ctx context.Context, q queue, h hold, hand *inHand, decode f
 	return nil
 }
 
-// room waits for a place in hand; it returns false when ctx is done. That there is none for
-// long is no fault of the consumer's, which goes on looking.
+// room waits for a free place. It returns false when ctx is done. It calls Moved while it waits,
+// because a long wait is not the consumer's fault.
 func (c *Conn) room(ctx context.Context, hand *inHand) bool {
 	look := time.NewTicker(nextWait)
 	defer look.Stop()
@@ -184,9 +186,9 @@ func (c *Conn) room(ctx context.Context, hand *inHand) bool {
 	}
 }
 
-// nextMessage returns nil and no error when none came in time. A request that is
-// waiting when ctx is done is sat out, for a message that was on its way here would be missing
-// for ackWait; but not where the server is in this process, and ends with it.
+// nextMessage returns nil and no error if no message came in time. It waits for a pending request
+// to end even if ctx is done, because a message already on its way would be missing for ackWait. It
+// does not wait if the server is in this process and ends with it.
 func (c *Conn) nextMessage(ctx context.Context, consumer jetstream.Consumer) (jetstream.Msg, error) {
 	if c.opts.InProcess == nil {
 		ctx = context.WithoutCancel(ctx)

@@ -129,7 +129,7 @@ func TestWhatCannotBeDecodedIsDropped(t *testing.T) {
 	}
 }
 
-// A second end of a delivery must not give back a place that is another's.
+// A second end of a delivery must not free the place of another.
 func TestDeliveryEndsOnce(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	publish(t, c, 1, 2, 3)
@@ -191,7 +191,7 @@ func TestDeadConsumersMessageGoesToAnother(t *testing.T) {
 	publish(t, dying, 1)
 	tasks, _ := consumeWalk(t, dying, 1)
 	receive(t, "task", tasks)
-	dying.nc.Close() // as if the process had died with the task in hand
+	dying.nc.Close() // as if the process had died with the task in progress
 
 	alive := connect(t, listen(Options{}, s), ackWait)
 	tasks, _ = consumeWalk(t, alive, 1)
@@ -201,8 +201,8 @@ func TestDeadConsumersMessageGoesToAnother(t *testing.T) {
 	}
 }
 
-// A consumer that ends takes its requests back: nothing is delivered to it
-// that would wait for the acknowledgement's time to run out.
+// A consumer that ends cancels its requests: no message is delivered to it that would wait until
+// its time to acknowledge expires.
 func TestEndedConsumerTakesNothing(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	first, stop := consumeWalk(t, c, 4)
@@ -221,8 +221,8 @@ func TestEndedConsumerTakesNothing(t *testing.T) {
 	}
 }
 
-// While one task is held for longer than the server waits, another, which
-// nobody keeps alive, is delivered again and again: that is the clock.
+// One task is held for longer than the server waits. Another, which is not kept alive, is delivered
+// again and again and serves as the clock.
 func TestSlowMessageIsKept(t *testing.T) {
 	const ackWait = 300 * time.Millisecond
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
@@ -285,7 +285,7 @@ func TestConsumersGoOnAfterStreamsWereDeleted(t *testing.T) {
 	if got := receive(t, "task after the streams were deleted", tasks); got.task.ID != 4 {
 		t.Errorf("task %d", got.task.ID)
 	}
-	held.delivery.Ack() // of a message that is no more: the place is free all the same
+	held.delivery.Ack() // of a message that no longer exists: the place is free nevertheless
 	publish(t, c, 5)
 	if got := receive(t, "task for the place", tasks); got.task.ID != 5 {
 		t.Errorf("task %d", got.task.ID)
@@ -347,7 +347,8 @@ func TestReadySaysWhetherTheServerAnswers(t *testing.T) {
 	if err := c.Ready(); !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("without a server: %v", err)
 	}
-	// It says why from the first moment on; the reason is known once the first attempt has failed.
+	// Ready gives a reason from the beginning; the precise one is known once the first attempt has
+	// failed.
 	until(t, "the reason is known", func(context.Context) bool {
 		text := c.Ready().Error()
 		if strings.Contains(text, "%!") || strings.Contains(text, "nil") {
@@ -365,7 +366,7 @@ func TestReadySaysWhetherTheServerAnswers(t *testing.T) {
 	}
 }
 
-// A connection that ended without an error has a reason all the same.
+// A connection that ended without an error has a reason nevertheless.
 func TestReadyHasAReason(t *testing.T) {
 	out := &outage{Options: Options{Log: slog.New(slog.DiscardHandler)}}
 	out.goesOn(nil)

@@ -9,19 +9,20 @@ import (
 )
 
 const (
-	// maxStalled bounds what one consumer has waiting for filers beside its limit.
+	// maxStalled bounds the deliveries of one consumer that wait for filers, in addition to its
+	// limit.
 	maxStalled = 256
 
-	// A message that fails again and again is delivered so often; then its lease is left to
-	// bring the work back, as an attempt that the index counts.
+	// maxDeliveries is how often a message that keeps failing is delivered. Then its lease brings
+	// the work back, as an attempt that the index counts.
 	maxDeliveries = 5
 	firstRetry    = 2 * time.Second // doubled with each delivery
 	lastRetry     = 30 * time.Second
 )
 
-// A Delivery is a message in hand. The first of Ack, Retry, RetryLater and Drop ends it;
-// until then the server is kept from delivering it to anyone else. Its methods
-// may be called from any goroutine.
+// A Delivery is a message in progress. The first call of Ack, Retry, RetryLater or Drop ends it;
+// until then, the server does not deliver the message to anyone else. Its methods may be called
+// from any goroutine.
 type Delivery struct {
 	msg  jetstream.Msg
 	hand *inHand
@@ -30,8 +31,8 @@ type Delivery struct {
 	state deliveryState
 }
 
-// deliveryState is where a delivery is in its life. One that stalls goes from
-// inSlot to stalledApart, or to stalledInSlot where too many are apart already.
+// deliveryState is the state of a delivery. A delivery that stalls moves from inSlot to
+// stalledApart, or to stalledInSlot if too many are apart already.
 type deliveryState uint8
 
 const (
@@ -44,15 +45,14 @@ const (
 // Ack ends the delivery: the work is done.
 func (d *Delivery) Ack() { d.end(d.msg.Ack) }
 
-// Retry has the message delivered again, to anyone, after a delay.
+// Retry has the message delivered again, to any consumer, after a delay.
 func (d *Delivery) Retry(delay time.Duration) {
 	d.end(func() error { return d.msg.NakWithDelay(delay) })
 }
 
-// RetryLater is Retry for work that failed: after a delay that grows from 2 to
-// 30 seconds with the number of deliveries. After five of them the message is
-// acknowledged and the work left to its lease: it comes again as a new attempt,
-// and so what fails for ever fails its snapshot in the end.
+// RetryLater is Retry for work that failed. The delay grows from 2 to 30 seconds with the number of
+// deliveries. After five deliveries the message is acknowledged and the work is left to its lease:
+// it comes again as a new attempt, so that work that always fails eventually fails its snapshot.
 func (d *Delivery) RetryLater() {
 	n := d.Attempts()
 	if n >= maxDeliveries {
@@ -67,10 +67,10 @@ func delayAfter(deliveries int) time.Duration {
 	return min(firstRetry<<doublings, lastRetry)
 }
 
-// Drop ends the delivery of a message that nobody can handle.
+// Drop ends the delivery of a message that no service can handle.
 func (d *Delivery) Drop() { d.end(d.msg.Term) }
 
-// Attempts is how often the message was delivered, this time included.
+// Attempts returns how often the message was delivered, including this time.
 func (d *Delivery) Attempts() int {
 	meta, err := d.msg.Metadata()
 	if err != nil || meta.NumDelivered < 1 {
@@ -79,19 +79,21 @@ func (d *Delivery) Attempts() int {
 	return int(min(meta.NumDelivered, 1<<20))
 }
 
-// Stalled acknowledges the message although the work goes on: it waits for a
-// filer, and shall neither keep other work out nor stay in the queue. The lease in the
-// index, which the worker's reports renew, is all that holds the work from then
-// on: whatever ends the delivery later sends nothing. It has to be ended all the
-// same: no more than 256 deliveries of a consumer may be stalled beside its
-// limit; one beyond that keeps its place within the limit. Calling it again is nothing.
+// Stalled acknowledges the message although the work continues: the work waits for a filer, and
+// must neither block other work nor stay in the queue. From then on only the lease in the index,
+// which the worker's reports renew, holds the work, and ending the delivery sends nothing. The
+// delivery must be ended nevertheless: at most 256 deliveries of a consumer may be stalled in
+// addition to its limit, and any further one keeps its place within the limit. Further calls have
+// no effect.
 func (d *Delivery) Stalled() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state != inSlot {
 		return
 	}
-	_ = d.msg.Ack() // if it is lost another worker gets stuck as well, and one of both is late
+	// If the acknowledgement is lost, another worker stalls too, and one of the two results is
+	// late.
+	_ = d.msg.Ack()
 	d.hand.forget(d.msg)
 	select {
 	case d.hand.stalled <- struct{}{}:
@@ -102,8 +104,8 @@ func (d *Delivery) Stalled() {
 	}
 }
 
-// end ignores the error: an acknowledgement that is lost brings the message
-// again, and its result is refused then.
+// end ignores the error: if the acknowledgement is lost, the message comes again, and its result is
+// refused.
 func (d *Delivery) end(say func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,13 +123,13 @@ func (d *Delivery) end(say func() error) {
 	d.state = ended
 }
 
-// inHand are the deliveries of one consumer, which one goroutine keeps alive.
+// inHand is the set of deliveries in progress of one consumer. One goroutine keeps them alive.
 type inHand struct {
 	mu      sync.Mutex
 	msgs    map[jetstream.Msg]struct{}
-	free    chan struct{} // has a token for each delivery in hand
-	left    chan struct{} // told when a token was taken out
-	stalled chan struct{} // has a token for each that is stalled, beside those
+	free    chan struct{} // has a token for each delivery in progress, except those stalled apart
+	left    chan struct{} // signaled when a token was removed from free
+	stalled chan struct{} // has a token for each delivery that is stalled apart
 }
 
 func newInHand(limit, stalled int) *inHand {
@@ -137,17 +139,17 @@ func newInHand(limit, stalled int) *inHand {
 	}
 }
 
-// leave takes a delivery's token out.
+// leave removes a delivery's token.
 func (h *inHand) leave() {
 	<-h.free
 	select {
 	case h.left <- struct{}{}:
-	default: // it is known
+	default: // a signal is already pending
 	}
 }
 
-// letOthersAsk waits for as long as there are other deliveries in hand, each so long, but not longer than there
-// are any. The request that comes next has its token already.
+// letOthersAsk waits for the duration each per other delivery in progress, but no longer than there
+// are any. The next request already has its token.
 func (h *inHand) letOthersAsk(ctx context.Context, each time.Duration) {
 	wait := time.NewTimer(time.Duration(len(h.free)-1) * each)
 	defer wait.Stop()
@@ -162,7 +164,7 @@ func (h *inHand) letOthersAsk(ctx context.Context, each time.Duration) {
 	}
 }
 
-// add makes a delivery of a message, for which there is a token in free.
+// add makes a delivery of a message that already has a token in free.
 func (h *inHand) add(msg jetstream.Msg) *Delivery {
 	h.mu.Lock()
 	h.msgs[msg] = struct{}{}
@@ -170,15 +172,15 @@ func (h *inHand) add(msg jetstream.Msg) *Delivery {
 	return &Delivery{msg: msg, hand: h}
 }
 
-// forget has the message not kept alive any more.
+// forget stops keeping the message alive.
 func (h *inHand) forget(msg jetstream.Msg) {
 	h.mu.Lock()
 	delete(h.msgs, msg)
 	h.mu.Unlock()
 }
 
-// keepAlive tells the server, three times in the time that it waits, that the
-// deliveries in hand are worked on; and once more at the end, for they may be finished yet.
+// keepAlive reports the deliveries in progress to the server three times per ackWait, and once more
+// at the end, because they may still be finished.
 func (h *inHand) keepAlive(ctx context.Context, ackWait time.Duration) {
 	every(ctx, ackWait/3, h.inProgress)
 	h.inProgress()

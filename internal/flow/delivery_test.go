@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A task that waits for its filer keeps nobody out: its place is free, its
-// message gone, and what ends it later sends nothing.
+// A task that waits for its filer blocks no other: its place is free, its message is acknowledged,
+// and ending it later sends nothing.
 func TestStalledDeliveryGivesItsPlaceBack(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	publish(t, c, 1, 2)
@@ -39,8 +39,8 @@ func TestStalledDeliveryGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
-// No more than maxStalled are out of their places: then those that stall keep
-// theirs, and in the end nothing is taken until one of them ends.
+// At most maxStalled deliveries give up their places. Further ones that stall keep theirs, and in
+// the end nothing is taken until one of them ends.
 func TestStalledDeliveriesAreBounded(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	const limit = 2
@@ -66,7 +66,7 @@ func TestStalledDeliveriesAreBounded(t *testing.T) {
 	}
 	stalled[all-1].delivery.Ack() // of one that kept its place
 	receive(t, "task for the place", tasks).delivery.Stalled()
-	stalled[0].delivery.Ack() // of one that did not: this one's place is not freed by it
+	stalled[0].delivery.Ack() // of one that did not: this frees no place
 	stalled[all-2].delivery.Ack()
 	receive(t, "task for the other place", tasks)
 }
@@ -108,7 +108,7 @@ func TestRetryDelays(t *testing.T) {
 	}
 }
 
-// A burst of tasks goes around: each worker that waits gets one.
+// A burst of tasks is spread: each waiting worker gets one.
 func TestBurstIsSpreadOverWorkers(t *testing.T) {
 	s := inProcess(t)
 	const workers = 8
@@ -145,7 +145,8 @@ func TestBurstIsSpreadOverWorkers(t *testing.T) {
 	}
 }
 
-// A walker that has tasks in hand lets others ask first: the longer, the more it has, and not when it has none any more.
+// A walker with tasks in progress lets others ask first. It waits longer the more tasks it has, and
+// not at all when it has none.
 func TestWhoHasLessAsksEarlier(t *testing.T) {
 	const each = 10 * time.Millisecond
 	for _, test := range []struct {

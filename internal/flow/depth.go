@@ -8,7 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// Depths returns how many messages each queue of these sites has. A queue that is not there is left out.
+// Depths returns the number of messages in each queue of these sites. It leaves out queues that do
+// not exist.
 func (c *Conn) Depths(ctx context.Context, sites []string) ([]telemetry.Queue, error) {
 	var list []telemetry.Queue
 	for i, name := range []string{"walk", "read", "commit"} {

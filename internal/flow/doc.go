@@ -1,5 +1,5 @@
-// Package flow is the map of bctl: every hop that data takes, once, in order,
-// and the typed publishing and consuming of what is carried over it.
+// Package flow is the map of bctl: it lists each hop that data takes once, in order, and publishes
+// and consumes the typed messages that the hops carry.
 //
 //	committer ── WalkTask ──────► walker     Walk     bctl.v1.walk.<site>
 //	walker ───── SliceWalked ───► committer  Slices   bctl.v1.commit.slice
@@ -7,54 +7,55 @@
 //	reader ───── PackStored ────► committer  Packs    bctl.v1.commit.pack
 //	reader ───── ListsStored ───► committer  Lists    bctl.v1.commit.list
 //	reader ───── BatchStored ───► committer  Batches  bctl.v1.commit.batch
-//	workers ──── Progress ──────► everyone            bctl.v1.progress (not kept)
+//	workers ──── Progress ──────► everyone            bctl.v1.progress (not stored)
 //	services ◄── (presence) ───── committer           bctl.v1.present.<instance> (nobody answers)
 //	services ◄── (ask) ────────── operator            bctl.v1.ask
-//	services ─── Service ───────► operator, committer bctl.v1.service.<role>.<site> (not kept)
-//	committer ── Roster ────────► operator            bctl.v1.roster (not kept)
-//	workers ◄─── Drain ────────── operator            bctl.v1.drain.<instance> (not kept)
+//	services ─── Service ───────► operator, committer bctl.v1.service.<role>.<site> (not stored)
+//	committer ── Roster ────────► operator            bctl.v1.roster (not stored)
+//	workers ◄─── Drain ────────── operator            bctl.v1.drain.<instance> (not stored)
 //
-// To follow one file: services/walker/walk finds it, services/reader/read
-// stores its content, services/committer/commit makes both part of the index.
+// To follow one file: services/walker/walk finds it, services/reader/read stores its content, and
+// services/committer/commit makes both part of the index.
 //
-// The three streams are work queues of JetStream, and they only spread work:
-// the truth is in the index (I2). A message may be lost, come twice, late or
-// out of order, and a stream may be deleted with all that is in it; work that was not
-// settled when its lease in the index runs out is sent again, as a new attempt.
-// Nothing here is relied on for correctness, only for speed.
+// The three streams are work queues of JetStream, and they only distribute work: the index is
+// authoritative (I2). A message may be lost, duplicated, delayed or reordered, and a stream may be
+// deleted with its contents. Work that is not settled when its lease in the index expires is sent
+// again, as a new attempt. Correctness does not depend on this package; only speed does.
 //
 // # Delivery
 //
-// Whoever takes a message gets a Delivery with it, and ends it: Ack when the
-// work is done, Retry to have it delivered again after a delay, to anyone,
-// RetryLater after one that grows with each failure, Drop
-// when the message can never be handled, and that was recorded. Stalled gives its place
-// to other work while it waits for its filer. Until then the server is told, three times in every ackWait, that the message is worked
-// on, and does not deliver it again. A message that cannot be decoded is
-// dropped and logged; the lease brings back the work that it was about. One that is for services of
-// a newer version is handed back (RetryLater), for one of those may be there.
+// A consumer receives each message with a Delivery, and ends it: Ack when the work is done; Retry
+// to have the message delivered again after a delay, to any consumer; RetryLater for a delay that
+// grows with each failure; Drop when the message can never be handled, and that was recorded.
+// Stalled makes room for other work while the delivery waits for its filer. Until the delivery
+// ends, it is reported to the server as in progress three times per ackWait, and the server does
+// not deliver the message again. A message that cannot be decoded is dropped and logged; the lease
+// brings its work back. A message for services of a newer version is handed back (RetryLater),
+// because such a service may be running.
 //
-//	what fails                        what becomes of the message
-//	handler's process dies            delivered to another once ackWait has passed
-//	handler's connection is lost      the same; the client reconnects for ever, and asks again
+//	failure                           effect on the message
+//	handler's process dies            delivered to another after ackWait
+//	handler's connection is lost      the same; the client reconnects, and asks again
 //	acknowledgement is lost           delivered again; the index refuses the second result (I3)
 //	filer does not answer             acknowledged once it has stalled: the lease holds the work
-//	handler is not ready           it asks for none (Options.MayTake)
-//	handler fails again and again     delivered five times, then acknowledged: the lease runs out
-//	server restarts                   kept, unless power fails with it: then as a stream that is deleted
-//	stream is deleted                 lost: EnsureStreams makes it again and says so; the leases bring the work back
-//	queue is another repository's     nothing is taken and nothing handed out; Ready says so (owner.go)
+//	handler is not ready              it requests none (Options.MayTake)
+//	handler fails repeatedly          delivered five times, then acknowledged: the lease expires
+//	server restarts                   kept, unless power fails too: then as for a deleted stream
+//	stream is deleted                 lost: EnsureStreams recreates and logs it; the leases bring
+//	                                  the work back
+//	queue is another repository's     nothing is taken or sent; Ready reports it (owner.go)
 //	message is another repository's   handed back, as one for newer services
-//	nobody takes it                dropped by the server after WorkAge: its lease has run out
-//	stream is full (maxQueued)        Publish fails with backup.ErrUnavailable; the sender tries again
-//	consumer's ctx is done            what still comes is handed back; what is in hand is still the handler's to end
+//	no consumer takes it              dropped by the server after WorkAge: its lease has expired
+//	stream is full (maxQueued)        Publish fails with backup.ErrUnavailable; the sender retries
+//	consumer's ctx is done            messages that still arrive are handed back; the handler
+//	                                  still ends those in progress
 //
-// A worker has one request for a message waiting at a time, which the server
-// answers in their order: a burst is spread evenly over the workers that wait. A
-// request that a server or a consumer's leader has taken with it is made again after nextWait.
+// A worker has one request for a message waiting at a time. The server answers requests in order,
+// so a burst is spread evenly over the waiting workers. A request that is lost with a server or a
+// consumer's leader is repeated after nextWait.
 //
 // # Ownership
 //
-// Streams and consumers, the latter for each site, are made and repaired by
-// one committer, the keeper (Conn.EnsureStreams); all others wait until they are there.
+// One committer, the keeper, makes and repairs the streams and the consumers of each site
+// (Conn.EnsureStreams). All other services wait until they exist.
 package flow

@@ -12,12 +12,15 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// answerWithin is how long services have to answer whoever asks who is there. A healthy fleet takes milliseconds.
+// answerWithin is how long services have to answer a request to describe themselves. A healthy
+// fleet takes milliseconds.
 const answerWithin = 2 * time.Second
 
-// Instances returns the services of the fleet: those that answer within a moment, and those of which the keeper has heard in the last
-// hour and that do not answer. It waits answerWithin for one that is connected and does not answer, and where no committer leads. It fails with
-// backup.ErrUnavailable where NATS is away, and with ErrDenied where this client may not ask. No instance and no error: nobody is there.
+// Instances returns the services of the fleet: those that answer, and those that do not answer but
+// were heard by the keeper in the last hour. It waits the full answerWithin if a connected service
+// does not answer, or if no committer leads. It fails with backup.ErrUnavailable if NATS is
+// unavailable, and with ErrDenied if this client may not ask. An empty list without an error means
+// that no service is running.
 func (c *Conn) Instances(ctx context.Context) ([]Instance, error) {
 	if err := c.Reach(ctx, answerWithin); err != nil {
 		return nil, err
@@ -53,10 +56,10 @@ func (c *Conn) Instances(ctx context.Context) ([]Instance, error) {
 	return g.all(), nil
 }
 
-// A gathering is the answers to one question.
+// A gathering collects the answers to one request.
 type gathering struct {
 	answered map[who]Instance
-	missing  map[who]Instance // the roster has them
+	missing  map[who]Instance // in the roster, but not answered
 	awaited  bool             // the roster is complete
 }
 
@@ -106,7 +109,7 @@ func (g *gathering) hearRoster(data []byte, now time.Time) {
 	g.awaited = g.awaited || part.GetLast()
 }
 
-// complete reports whether nothing is to be waited for.
+// complete reports whether no further answer is expected.
 func (g *gathering) complete() bool {
 	if !g.awaited {
 		return false

@@ -20,8 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write golden files that are missing")
 
-// A golden message is one as a released binary has sent it. Its bytes are in testdata/v1, never change, and are understood for
-// ever. A field that is added to a message later comes with another golden message, which has it.
+// A golden message is one that a released binary has sent. Its bytes are in testdata/v1 and never
+// change, and every later version understands them. A field that is added to a message later comes
+// with another golden message that has it.
 type goldenMessage struct {
 	file   string
 	want   any
@@ -103,7 +104,7 @@ func goldenMessages() []goldenMessage {
 	}
 }
 
-// goldenWire is a golden message that has no other form in this program.
+// goldenWire returns a golden message that has no other form in this program.
 func goldenWire(file string, want proto.Message) goldenMessage {
 	empty := want.ProtoReflect().Type()
 	return goldenMessage{
@@ -122,7 +123,8 @@ func goldenWire(file string, want proto.Message) goldenMessage {
 	}
 }
 
-// goldenBytes reads the bytes of a message; with -update it writes a file that is missing, and never one that is there.
+// goldenBytes reads the bytes of a message. With -update it writes a missing file, and never
+// overwrites an existing one.
 func goldenBytes(t *testing.T, g goldenMessage) []byte {
 	t.Helper()
 	path := filepath.Join("testdata", "v1", g.file+".hex")
@@ -152,7 +154,7 @@ func goldenBytes(t *testing.T, g goldenMessage) []byte {
 	return data
 }
 
-// What was ever sent is understood, by whatever came later.
+// Later versions understand everything that was ever sent.
 func TestGoldenMessages(t *testing.T) {
 	for _, g := range goldenMessages() {
 		data := goldenBytes(t, g)
@@ -163,7 +165,7 @@ func TestGoldenMessages(t *testing.T) {
 	}
 }
 
-// Each field of each message is in a golden message.
+// Each field of each message occurs in a golden message.
 func TestGoldenMessagesHaveAllFields(t *testing.T) {
 	have := map[protoreflect.FullName]bool{}
 	var note func(m protoreflect.Message)
@@ -210,7 +212,8 @@ func TestGoldenMessagesHaveAllFields(t *testing.T) {
 
 // Fields that a newer sender has added are ignored, in the message and in its parts.
 func TestUnknownFieldsAreIgnored(t *testing.T) {
-	unknown := protoreflect.RawFields("\xd2\x46\x03new\xd8\x46\x07") // fields 1130, bytes, and 1131, a number
+	// Fields 1130, bytes, and 1131, a number.
+	unknown := protoreflect.RawFields("\xd2\x46\x03new\xd8\x46\x07")
 	var add func(m protoreflect.Message)
 	add = func(m protoreflect.Message) {
 		m.SetUnknown(unknown)

@@ -8,12 +8,12 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// MaxMessageBytes is the most that a message may take. Workers cut their
-// results to fit; NATS itself refuses more than 1 MiB.
+// MaxMessageBytes is the maximum size of a message. Workers split their results to fit; NATS itself
+// refuses more than 1 MiB.
 const MaxMessageBytes = 512 << 10
 
-// A Hop carries one kind of message from one stage to the next. A hop to
-// workers has a subject a site: Subject, a dot, and the site's name.
+// A Hop carries one kind of message from one stage to the next. A hop to workers has one subject
+// per site: Subject, a dot, and the site's name.
 type Hop[T any] struct {
 	Subject string
 	encode  func(*T) ([]byte, error)
@@ -47,11 +47,11 @@ var (
 
 const (
 	progressSubject = "bctl.v1.progress"
-	presentSubject  = "bctl.v1.present" // of a worker's process: with a dot and its instance
+	presentSubject  = "bctl.v1.present" // of a worker's process: followed by a dot and its instance
 )
 
-// A queue is a consumer of a stream: the inbox of a stage, at a site where
-// the stage has several.
+// A queue is a consumer of a stream: the inbox of a stage, with one per site for walkers and
+// readers.
 type queue struct{ stream, subjects, consumer, filter string }
 
 const (
@@ -75,7 +75,7 @@ func readQueue(site string) queue {
 
 var commitQueue = queue{commitStream, "bctl.v1.commit.>", "committers", "bctl.v1.commit.>"}
 
-// ackWait is how long a worker that says nothing keeps a message.
+// ackWait is how long a message stays with a worker that does not report progress.
 const ackWait = 60 * time.Second
 
 func (q queue) streamConfig(replicas int, storage jetstream.StorageType) jetstream.StreamConfig {
@@ -92,7 +92,7 @@ func (q queue) streamConfig(replicas int, storage jetstream.StorageType) jetstre
 	}
 }
 
-// maxQueued bounds each stream; the dispatcher keeps the queues much shorter.
+// maxQueued bounds the messages in each stream; the dispatcher keeps the queues much shorter.
 const maxQueued = 100_000
 
 func (q queue) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
@@ -104,6 +104,7 @@ func (q queue) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 		AckWait:       ackWait,
 		MaxDeliver:    -1, // attempts are counted in the index
 		MaxAckPending: 10_000,
-		MaxWaiting:    4096, // workers of a site: one more gets no answer until another has one
+		// Workers of a site: a further request gets no answer until another is answered.
+		MaxWaiting: 4096,
 	}
 }

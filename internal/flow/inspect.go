@@ -18,16 +18,16 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// MinServer is the oldest version of a NATS server that has all that a Conn asks for: consumers
-// that are updated, but not made, came with it.
+// MinServer is the oldest version of a NATS server that supports everything a Conn uses. It
+// introduced requests that update a consumer without creating it.
 const MinServer = "2.10.0"
 
-// ErrNoJetStream: the server, or this client's account, has no JetStream.
+// ErrNoJetStream means that the server, or this client's account, has no JetStream.
 var ErrNoJetStream = errors.New("JetStream is not enabled")
 
-// A Server is one of those that an address names.
+// A Server is one of the servers that an address names.
 type Server struct {
-	Name    string // without a password, for people
+	Name    string // without a password, for display
 	address string
 }
 
@@ -42,16 +42,16 @@ func Servers(urls string) []Server {
 	return list
 }
 
-// An Inspection is a connection to one server, made to look and not to work. It does not reconnect. It is not for
-// concurrent use.
+// An Inspection is a connection to one server for inspection only. It does not reconnect. It is not
+// safe for concurrent use.
 type Inspection struct {
 	nc   *nats.Conn
 	js   jetstream.JetStream
 	opts Options
 }
 
-// Inspect connects to the server as Connect does, but tries once. The error wraps
-// backup.ErrUnavailable, or backup.ErrInvalid where a file of the options is not there.
+// Inspect connects to the server as Connect does, but tries only once. The error wraps
+// backup.ErrUnavailable, or backup.ErrInvalid if a file of the options does not exist.
 func Inspect(ctx context.Context, o Options, at Server) (*Inspection, error) {
 	o.Log = slog.New(slog.DiscardHandler)
 	o.URL = at.Name
@@ -65,7 +65,8 @@ func Inspect(ctx context.Context, o Options, at Server) (*Inspection, error) {
 	}
 	dial := &dialer{Dialer: net.Dialer{Timeout: wait}}
 	options = append(options, nats.RetryOnFailedConnect(false), nats.NoReconnect(), nats.Timeout(wait), nats.SetCustomDialer(dial),
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the default prints to stderr
+		// The default prints to standard error.
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	nc, err := nats.Connect(at.address, options...)
 	if errors.Is(err, nats.ErrNoServers) && dial.failed != nil {
 		err = dial.failed
@@ -81,7 +82,7 @@ func Inspect(ctx context.Context, o Options, at Server) (*Inspection, error) {
 	return &Inspection{nc, js, o}, nil
 }
 
-// A dialer remembers why it failed: the client only says that no server is available.
+// A dialer remembers why it failed: the client reports only that no server is available.
 type dialer struct {
 	net.Dialer
 	failed error
@@ -97,16 +98,16 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 // Close disconnects.
 func (i *Inspection) Close() { i.nc.Close() }
 
-// ServerFacts are what a server says of itself.
+// ServerFacts describe a server.
 type ServerFacts struct {
 	Name, Version, Cluster string
 	MaxPayloadBytes        int64
-	Open                   bool                 // it does not ask who connects
+	Open                   bool                 // it does not authenticate clients
 	TLS                    *tls.ConnectionState // nil: none
 	Local                  bool                 // it is on this machine
 }
 
-// Facts returns what the server has said when it was connected to.
+// Facts returns what the server reported when it was connected to.
 func (i *Inspection) Facts() ServerFacts {
 	f := ServerFacts{
 		Name: i.nc.ConnectedServerName(), Version: i.nc.ConnectedServerVersion(), Cluster: i.nc.ConnectedClusterName(),
@@ -121,10 +122,11 @@ func (i *Inspection) Facts() ServerFacts {
 	return f
 }
 
-// Enough reports whether the server is MinServer or later. A version that is no version is not.
+// Enough reports whether the server is MinServer or later. It is false if the version cannot be
+// parsed.
 func (f *ServerFacts) Enough() bool { return !olderVersion(f.Version, MinServer) }
 
-// olderVersion compares the numbers of 2.10.3-beta.1 and 2.9.
+// olderVersion compares the numbers of versions such as 2.10.3-beta.1 and 2.9.
 func olderVersion(a, b string) bool {
 	numbers := func(version string) (list []int) {
 		version, _, _ = strings.Cut(version, "-")
@@ -140,7 +142,7 @@ func olderVersion(a, b string) bool {
 	return slices.Compare(numbers(a), numbers(b)) < 0
 }
 
-// RoundTrip returns how long the server takes to answer: the median of n times.
+// RoundTrip returns how long the server takes to answer: the median of n round trips.
 func (i *Inspection) RoundTrip(n int) (time.Duration, error) {
 	times := make([]time.Duration, 0, n)
 	for range n {
@@ -154,30 +156,30 @@ func (i *Inspection) RoundTrip(n int) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// A StreamState is how one of the streams is.
+// A StreamState is the state of one stream.
 type StreamState struct {
 	Name     string
-	Owner    string // the repository; empty: nobody yet
+	Owner    string // the repository; empty: none yet
 	Storage  string // file or memory
 	Replicas int
-	Leader   string // empty where the server is not of a cluster
+	Leader   string // empty if the server is not part of a cluster
 	Behind   []string
 	Messages uint64
 	Wrong    []string // what the keeper would repair, as it logs it
-	Fixed    []string // what it could not repair
+	Fixed    []string // what the keeper could not repair
 
-	// Server's clock, and when it was asked.
+	// Clock is the server's clock; Sent and Received are when it was requested and received.
 	Clock, Sent, Received time.Time
 }
 
-// Streams are the names of all streams.
+// Streams returns the names of all streams.
 func Streams() []string { return []string{walkStream, readStream, commitStream} }
 
-// Stream returns how a stream is. The error wraps ErrNoStream, ErrNoJetStream,
-// ErrDenied, or backup.ErrUnavailable.
+// Stream returns the state of a stream. The error wraps ErrNoStream, ErrNoJetStream, ErrDenied, or
+// backup.ErrUnavailable.
 func (i *Inspection) Stream(ctx context.Context, name string) (StreamState, error) {
 	if err := i.Has(ctx, publishing(jsAPI+"STREAM.INFO."+name)); err != nil {
-		return StreamState{}, err // there would be no answer
+		return StreamState{}, err // the request would not be answered
 	}
 	s := StreamState{Name: name}
 	var stream jetstream.Stream
@@ -195,7 +197,8 @@ func (i *Inspection) Stream(ctx context.Context, name string) (StreamState, erro
 	s.Storage, s.Replicas, s.Messages, s.Clock = strings.ToLower(info.Config.Storage.String()), info.Config.Replicas, info.State.Msgs, info.TimeStamp
 	s.Leader, s.Behind = replicas(info.Cluster)
 	want := queueOf(name, backup.DefaultSite).streamConfig(max(i.opts.Replicas, 1), jetstream.FileStorage)
-	want.MaxAge, want.Duplicates = info.Config.MaxAge, info.Config.Duplicates // what the committers' leases make of them is not known here
+	// The values that the keeper derives from the committers' leases are not known here.
+	want.MaxAge, want.Duplicates = info.Config.MaxAge, info.Config.Duplicates
 	_, s.Wrong = repairedStream(info.Config, want)
 	if info.Config.Retention != want.Retention {
 		s.Fixed = append(s.Fixed, fmt.Sprintf("it keeps messages by %v instead of %v", info.Config.Retention, want.Retention))
@@ -203,7 +206,7 @@ func (i *Inspection) Stream(ctx context.Context, name string) (StreamState, erro
 	return s, nil
 }
 
-// patiently asks again while nobody answers: a cluster that elects a leader loses what it is asked meanwhile.
+// patiently repeats a request that is not answered: a cluster that elects a leader loses requests.
 func patiently(ctx context.Context, ask func(context.Context) error) error {
 	for {
 		once, cancel := context.WithTimeout(ctx, askAgain)
@@ -227,7 +230,7 @@ func queueOf(stream, site string) queue {
 	return commitQueue
 }
 
-// replicas returns the leader of a group, and the members that are not with it.
+// replicas returns the leader of a group, and the members that lag behind it.
 func replicas(c *jetstream.ClusterInfo) (leader string, behind []string) {
 	if c == nil {
 		return "", nil
@@ -246,23 +249,23 @@ func replicas(c *jetstream.ClusterInfo) (leader string, behind []string) {
 	return c.Leader, behind
 }
 
-// A QueueState is how a site's queue is.
+// A QueueState is the state of a site's queue.
 type QueueState struct {
 	Name    string
-	Owner   string // the repository; empty: nobody yet
+	Owner   string // the repository; empty: none yet
 	Leader  string
 	Behind  []string
 	Pending uint64 // messages that wait
 	InHand  int
-	Waiting int           // requests of workers that wait for one
-	Paused  time.Duration // still
+	Waiting int           // requests of workers that wait for a message
+	Paused  time.Duration // time left
 	Wrong   []string      // what the keeper would repair
 
-	// Server's clock, and when it was asked.
+	// Clock is the server's clock; Sent and Received are when it was requested and received.
 	Clock, Sent, Received time.Time
 }
 
-// Queue returns how the queue of a stream at a site is. The error wraps ErrNoQueue, ErrNoStream,
+// Queue returns the state of a stream's queue at a site. The error wraps ErrNoQueue, ErrNoStream,
 // ErrNoJetStream, ErrDenied, or backup.ErrUnavailable.
 func (i *Inspection) Queue(ctx context.Context, stream, site string) (QueueState, error) {
 	q := queueOf(stream, site)
@@ -291,7 +294,7 @@ func (i *Inspection) Queue(ctx context.Context, stream, site string) (QueueState
 	return s, nil
 }
 
-// ErrNoQueue: a queue is missing; messages for it wait in the stream.
+// ErrNoQueue means that a queue is missing; messages for it wait in the stream.
 var ErrNoQueue = errors.New("a queue is missing")
 
 func (i *Inspection) failed(what string, err error) error {

@@ -25,7 +25,7 @@ func TestServersOfAList(t *testing.T) {
 	}
 }
 
-// What others do is never what a client does itself, nor what only looks.
+// Others lists nothing that the client does itself, and nothing that only inspects.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	for name, access := range map[string]Access{

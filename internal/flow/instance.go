@@ -15,7 +15,7 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// A Role is what a service does.
+// A Role is the kind of a service.
 type Role string
 
 // The roles.
@@ -25,11 +25,12 @@ const (
 	RoleReader    Role = "reader"
 )
 
-// An Instance is a process of a service, as it last described itself. Its texts may be hostile.
+// An Instance is a process of a service, as it last described itself. Its strings come from the
+// network and may be hostile.
 type Instance struct {
-	ID      string // of the process: another after each start
+	ID      string // of the process: different after each start
 	Role    Role
-	Name    string // for people
+	Name    string // for display
 	Site    string // "" for committers
 	Version string
 	Started time.Time
@@ -39,17 +40,20 @@ type Instance struct {
 	Leads  bool   // a committer: it is the keeper
 
 	Draining bool // it takes no new work
-	Drained  bool // and has nothing in hand
+	Drained  bool // and has no work in progress
 
-	Tasks, Batches, Stalled          int // in hand; Stalled is those of both that wait for their filer
+	// In progress; Stalled counts the tasks and batches that wait for their filer.
+	Tasks, Batches, Stalled          int
 	EntriesPerSecond, BytesPerSecond float64
 
 	ClockKnown bool
-	ClockAhead time.Duration // of the clock of the database
+	ClockAhead time.Duration // relative to the clock of the database
 
 	Heard  time.Time // by the clock of this machine
-	Silent bool      // it did not answer now
-	Lost   bool      // Silent, and its connection has ended without a word, or nothing was heard of it for long
+	Silent bool      // it did not answer this time
+	// Lost means Silent, and either its connection ended without notice or it has been silent for
+	// long.
+	Lost bool
 }
 
 // Worker reports whether the service takes work at a site.
@@ -62,7 +66,8 @@ const (
 	drainSubject   = "bctl.v1.drain"
 )
 
-// serviceSubjectOf is where a service describes itself. NATS allows each role only its own.
+// serviceSubjectOf returns the subject on which a service describes itself. NATS allows each role
+// only its own.
 func serviceSubjectOf(role Role, site string) string {
 	if role == RoleCommitter {
 		return serviceSubject + "." + string(role)
@@ -91,7 +96,7 @@ func checkRole(role Role, site string) error {
 	return fmt.Errorf("%q at site %q: %w", role, site, backup.ErrInvalid)
 }
 
-// The most that a service may say of itself, so that nobody can fill the memory of whoever listens.
+// Limits on a service's description of itself, so that no sender can fill a listener's memory.
 const (
 	maxServiceBytes = 8 << 10
 	maxVersionBytes = 128
@@ -115,7 +120,7 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 	return m
 }
 
-// cut returns at most n bytes of a text, and no part of a character.
+// cut returns at most n bytes of a text, without a partial character.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -141,7 +146,7 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		{m.GetClockAheadSeconds(), -maxClockSeconds / 2, maxClockSeconds / 2},
 		{m.GetSilentSeconds(), 0, maxSilence},
 	} {
-		if !(x.value >= x.least && x.value <= x.most) { // nor NaN
+		if !(x.value >= x.least && x.value <= x.most) { // also refuses NaN
 			return Instance{}, fmt.Errorf("%v of a service: %w", x.value, backup.ErrInvalid)
 		}
 	}
@@ -174,8 +179,8 @@ func decodeService(data []byte) (*bctlv1.Service, Instance, error) {
 	return &m, i, err
 }
 
-// checkAllowed returns ErrDenied where the server has refused one of these subjects to this client. What it refuses it says before it
-// answers a ping.
+// checkAllowed returns ErrDenied if the server has refused one of these subjects to this client.
+// The server reports a refusal before it answers a ping.
 func (c *Conn) checkAllowed(ctx context.Context, subjects ...string) error {
 	if err := c.nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("nats %s: %w: %w", c.opts.URL, err, backup.NATSAway)
@@ -189,7 +194,7 @@ func (c *Conn) checkAllowed(ctx context.Context, subjects ...string) error {
 	return nil
 }
 
-// compareInstances orders instances as people look for them.
+// compareInstances orders instances for display.
 func compareInstances(a, b Instance) int {
 	order := map[Role]int{RoleCommitter: 0, RoleWalker: 1, RoleReader: 2}
 	return cmp.Or(cmp.Compare(order[a.Role], order[b.Role]), cmp.Compare(a.Site, b.Site), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))

@@ -30,7 +30,7 @@ func described(i Instance) Announcement {
 	return Announcement{Describe: func() Instance { return i }}
 }
 
-// keepRoster keeps the roster of a committer that has been there for long.
+// keepRoster keeps the roster of a committer that has been running for long.
 func keepRoster(t *testing.T, c *Conn, leads bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -39,7 +39,7 @@ func keepRoster(t *testing.T, c *Conn, leads bool) {
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
-// instances asks until it is so that the answer is as it should be.
+// instances asks until the answer is right.
 func instances(t *testing.T, c *Conn, what string, right func([]Instance) bool) (found []Instance) {
 	t.Helper()
 	until(t, what, func(ctx context.Context) bool {
@@ -88,7 +88,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 		t.Errorf("reader: %+v", r)
 	}
 	stopReader()
-	dies.nc.Close() // the same to the server as a process that dies
+	dies.nc.Close() // to the server, the same as a process that dies
 	found = instances(t, operator, "one has stopped, and one is lost", func(found []Instance) bool { return len(found) == 2 && found[1].Lost })
 	if w := found[1]; w.Name != "w1" || !w.Silent || w.Tasks != 3 {
 		t.Errorf("lost: %+v", w)
@@ -99,7 +99,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 	})
 }
 
-// A service that is started again under its name takes the place of its silent predecessor.
+// A service that is restarted under its name replaces its silent predecessor.
 func TestSuccessorTakesThePlaceOfTheLost(t *testing.T) {
 	t.Parallel()
 	r := &roster{services: map[who]*known{}}
@@ -127,7 +127,7 @@ func TestSuccessorTakesThePlaceOfTheLost(t *testing.T) {
 	}
 }
 
-// Of another fleet at the same NATS nobody hears.
+// Services of another fleet at the same NATS are not listed.
 func TestInstancesAreOfOneRepository(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
@@ -147,7 +147,7 @@ func TestDrainReachesOneInstance(t *testing.T) {
 	s := inProcess(t)
 	operator, conn, other := connect(t, listen(Options{}, s), ackWait), connect(t, listen(Options{}, s), ackWait), connect(t, listen(Options{}, s), ackWait)
 	drains := make(chan string, 64)
-	draining := false // of the goroutine that Announce has, but for Drain
+	draining := false // used only by Announce's goroutine, except in Drain
 	asked := make(chan bool, 64)
 	announce(t, conn, Announcement{
 		Describe: func() Instance {
@@ -186,7 +186,7 @@ func TestDrainReachesOneInstance(t *testing.T) {
 	}
 }
 
-// Who may not ask hears that, and not that nobody is there.
+// A client that may not ask gets an error, not an empty list.
 func TestInstancesNeedPermission(t *testing.T) {
 	t.Parallel()
 	o := &server.Options{DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoSigs: true}
@@ -238,7 +238,7 @@ func TestInstancesNeedPermission(t *testing.T) {
 		}
 	}
 	for len(drained) > 0 {
-		if by := <-drained; by != "operator" { // who may have asked again
+		if by := <-drained; by != "operator" { // the request may have been repeated
 			t.Errorf("%s has drained", by)
 		}
 	}
@@ -304,7 +304,8 @@ func TestHostileServices(t *testing.T) {
 	}
 }
 
-// A roster that lies fills no memory, names nobody who cannot be, and does not hide who answers.
+// A false roster fills no memory, lists no invalid instances, and does not hide services that
+// answer.
 func TestHostileRoster(t *testing.T) {
 	t.Parallel()
 	g := &gathering{answered: map[who]Instance{}, missing: map[who]Instance{}}
@@ -351,7 +352,7 @@ func TestRateIsOfTheLastSeconds(t *testing.T) {
 	if entries, _ := r.perSecond(now.Add(5 * time.Second)); entries != 50 {
 		t.Errorf("five seconds later %v, want 50", entries)
 	}
-	r.add(now.Add(-time.Hour), 1, 1) // the clock was put back
+	r.add(now.Add(-time.Hour), 1, 1) // the clock was set back
 	if entries, _ := r.perSecond(now.Add(time.Hour)); entries != 0 {
 		t.Errorf("an hour later %v, want 0", entries)
 	}

@@ -10,23 +10,24 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Services of several versions take messages from the same queues while a fleet is upgraded. Fields that
-// a service does not know it ignores. What it must not ignore, a kind of message, a value, or a field that changes
-// what the others mean, is for a newer service: it hands the message back.
+// While a fleet is upgraded, services of several versions take messages from the same queues. A
+// service ignores fields that it does not know. A message kind, a value, or a field that changes
+// the meaning of others must not be ignored: such a message is for a newer service, and an older
+// one hands it back.
 
-// errNewer: the message is for services of a newer version.
+// errNewer means that the message is for services of a newer version.
 var errNewer = errors.New("it is for a newer bctl")
 
 const (
-	// needsHeader is the header of a message that only services may take which know at least that revision
-	// of the messages: a number. A message without one is for all.
+	// needsHeader is the header with the lowest revision (a number) that a service must know to
+	// take the message. A message without the header is for all services.
 	needsHeader = "Bctl-Needs"
-	// revision is what this binary knows. It is raised by a change that older services must not ignore, and then sent
-	// with the messages that make use of it.
+	// revision is the revision that this binary knows. It is raised by a change that older services
+	// must not ignore; messages that use the change then carry it.
 	revision = 1
 )
 
-// checkNeeds returns errNewer where the message is not for this binary.
+// checkNeeds returns errNewer if the message is not for this binary.
 func checkNeeds(msg jetstream.Msg) error {
 	needs := msg.Headers().Get(needsHeader)
 	if needs == "" {

@@ -12,7 +12,8 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// What is for newer services is handed back for one of them to take, and handled by no older one.
+// Messages for newer services are handed back for one of them to take; no older service handles
+// them.
 func TestNewerMessagesAreHandedBack(t *testing.T) {
 	job := &bctlv1.Job{SnapshotId: make([]byte, 16), Number: 1}
 	task := func(j *bctlv1.Job) []byte {
@@ -53,7 +54,7 @@ func TestNewerMessagesAreHandedBack(t *testing.T) {
 			receive(t, "end of a consumer", ended)
 			receive(t, "end of a consumer", ended)
 
-			// A newer one asks.
+			// A newer service asks.
 			consumer, err := c.js.Consumer(t.Context(), queue.stream, queue.consumer)
 			if err != nil {
 				t.Fatal(err)
@@ -81,7 +82,8 @@ func consumerInfo(ctx context.Context, t *testing.T, c *Conn, q queue) *jetstrea
 func TestNeeds(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	tasks, _ := consumeWalk(t, c, 1)
-	for _, needs := range []string{"many", "-1", "1"} { // two that are nonsense, and one that this binary knows
+	// Two invalid values, and one that this binary knows.
+	for _, needs := range []string{"many", "-1", "1"} {
 		data, err := Walk.encode(walkTask(7))
 		if err != nil {
 			t.Fatal(err)

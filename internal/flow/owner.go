@@ -13,14 +13,16 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Streams and consumers belong to one repository, whose id the keeper writes into their metadata. A keeper leaves
-// those of another repository alone, and services neither take from them nor send to them. Every message names its repository in a header, for
-// streams that are older than this rule, and those that change hands while a service is connected.
+// Streams and consumers belong to one repository, whose id the keeper writes into their metadata. A
+// keeper does not touch those of another repository, and services neither take from them nor send
+// to them. Each message names its repository in a header, because a stream may be older than this
+// rule, or change its owner while a service is connected.
 //
-// Streams, consumers and messages that name no repository are from an older bctl. They are everybody's, so that
-// a fleet can be upgraded service by service; the first keeper of this version makes streams and consumers its own.
+// Streams, consumers and messages that name no repository come from an older bctl. Any repository
+// may use them, so that a fleet can be upgraded service by service. The first keeper of this
+// version takes ownership of the streams and consumers.
 
-// ErrOtherRepository: the queues, or a message, belong to another repository.
+// ErrOtherRepository means that the queues, or a message, belong to another repository.
 var ErrOtherRepository = errors.New("another repository's")
 
 const (
@@ -28,7 +30,7 @@ const (
 	repositoryHeader = "Bctl-Repository"
 )
 
-// repository returns the id as NATS has it; "" where the client belongs to none.
+// repository returns the id as written to NATS; "" if the client belongs to no repository.
 func (o *Options) repository() string {
 	if o.Repository == (backup.RepositoryID{}) {
 		return ""
@@ -36,7 +38,8 @@ func (o *Options) repository() string {
 	return o.Repository.String()
 }
 
-// checkOwner returns ErrOtherRepository where a stream or consumer with this metadata is not this client's to use.
+// checkOwner returns ErrOtherRepository if a stream or consumer with this metadata belongs to
+// another repository.
 func (o *Options) checkOwner(what string, metadata map[string]string) error {
 	owner, mine := metadata[repositoryKey], o.repository()
 	if owner == "" || mine == "" || owner == mine {
@@ -46,7 +49,7 @@ func (o *Options) checkOwner(what string, metadata map[string]string) error {
 		o.URL, what, ErrOtherRepository, owner, mine)
 }
 
-// owned returns the metadata of what this client makes.
+// owned returns the metadata of the streams and consumers that this client makes.
 func (o *Options) owned() map[string]string {
 	if mine := o.repository(); mine != "" {
 		return map[string]string{repositoryKey: mine}
@@ -54,7 +57,7 @@ func (o *Options) owned() map[string]string {
 	return nil
 }
 
-// own changes the metadata of what has no owner yet.
+// own sets the owner in the metadata of a stream or consumer that has none.
 func own(changed *[]string, have *map[string]string, want map[string]string) {
 	owner := want[repositoryKey]
 	if owner == "" || (*have)[repositoryKey] == owner {
@@ -92,15 +95,15 @@ func (o *Options) checkRepository(h nats.Header) error {
 	return fmt.Errorf("it is %w: of %s, and this is %s", ErrOtherRepository, from, mine)
 }
 
-// others is what a connection has seen of other repositories.
+// others records what a connection has seen of other repositories.
 type others struct {
 	mu      sync.Mutex
-	queues  error // why its queue is not to be used; nil: it is
+	queues  error // why the queues must not be used; nil: they may be
 	told    time.Time
-	refused int // messages since then
+	refused int // messages since told
 }
 
-// saw notes whether the queues are this client's, as they were just found, and returns err.
+// saw records whether the queues, as just found, are this client's, and returns err.
 func (o *others) saw(err error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,14 +114,14 @@ func (o *others) saw(err error) error {
 	return err
 }
 
-// inTheWay returns why the queues are not to be used.
+// inTheWay returns why the queues must not be used.
 func (o *others) inTheWay() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.queues
 }
 
-// refuse hands a message of another repository back, and says so every now and then.
+// refuse hands a message of another repository back, and logs that at intervals.
 func (o *others) refuse(log *slog.Logger, msg jetstream.Msg, d *Delivery, why error) {
 	d.RetryLater()
 	o.mu.Lock()

@@ -13,8 +13,8 @@ import (
 
 var ours, theirs = backup.RepositoryID{1}, backup.RepositoryID{2}
 
-// The first keeper's streams are its own. Another repository's keeper leaves them as they are, its
-// services take nothing from them, and all of them say why.
+// The first keeper owns its streams. The keeper of another repository does not change them, its
+// services take nothing from them, and all of them report why.
 func TestQueuesBelongToARepository(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)
@@ -49,7 +49,8 @@ func TestQueuesBelongToARepository(t *testing.T) {
 		t.Errorf("whose queues they are: %v", err)
 	}
 
-	// Once they are gone, the next keeper makes its own, and its worker goes on by itself.
+	// Once the streams are deleted, the next keeper makes its own, and its worker continues by
+	// itself.
 	for _, name := range Streams() {
 		if err := c.js.DeleteStream(t.Context(), name); err != nil {
 			t.Fatal(err)
@@ -64,7 +65,8 @@ func TestQueuesBelongToARepository(t *testing.T) {
 	until(t, "the first one's worker sees it", func(context.Context) bool { return errors.Is(c.Ready(), ErrOtherRepository) })
 }
 
-// Whoever has made the stream of results has all: two keepers that begin at the same time do not get one stream each.
+// The owner of the stream of results owns all streams: two keepers that start at the same time do
+// not get one stream each.
 func TestOneRepositoryHasAllStreams(t *testing.T) {
 	s := inProcess(t)
 	c, other := connect(t, listen(Options{Repository: ours}, s), ackWait), connect(t, listen(Options{Repository: theirs}, s), ackWait)
@@ -73,7 +75,7 @@ func TestOneRepositoryHasAllStreams(t *testing.T) {
 		t.Errorf("the other makes the rest: %v", err)
 	}
 	ensure(t, c, backup.DefaultSite)
-	// One that is missing does not hide whose the others are.
+	// A missing stream does not hide the owner of the others.
 	if err := c.js.DeleteStream(t.Context(), commitStream); err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +84,8 @@ func TestOneRepositoryHasAllStreams(t *testing.T) {
 	}
 }
 
-// The streams of an older bctl belong to the first keeper of this one. What
-// older services send is taken, and they take what is sent to them: they ignore the header.
+// The streams of an older bctl belong to the first keeper of this version. Messages of older
+// services are taken, and older services take what is sent to them: they ignore the header.
 func TestQueuesOfAnOlderVersion(t *testing.T) {
 	s := inProcess(t)
 	old := ready(t, listen(Options{}, s), ackWait)
@@ -119,10 +121,11 @@ func TestQueuesOfAnOlderVersion(t *testing.T) {
 	}
 }
 
-// A message of another repository is handed back at once, and so are results and reports ignored, whoever the queue belongs to.
+// A message of another repository is handed back at once, and its results and reports are ignored,
+// no matter who owns the queue.
 func TestMessagesOfAnotherRepositoryAreHandedBack(t *testing.T) {
 	s := inProcess(t)
-	none := ready(t, listen(Options{}, s), ackWait) // the queues are nobody's
+	none := ready(t, listen(Options{}, s), ackWait) // the queues have no owner
 	c, other := connect(t, listen(Options{Repository: ours}, s), ackWait), connect(t, listen(Options{Repository: theirs}, s), ackWait)
 	heard := make(chan string, 10)
 	stop, err := c.SubscribeProgress(func(p *backup.Progress) { heard <- p.Worker })

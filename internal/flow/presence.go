@@ -13,9 +13,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A worker's process is present at NATS: it listens on a subject that has its instance, a name that no other process
-// has. When the process dies its system ends the connection, and the server knows at once that nobody listens
-// there. Nothing is sent over the subject but the question, and nobody answers: the server itself replies where there is no listener.
+// A worker's process is present at NATS: it subscribes to a subject that contains its instance, a
+// name that no other process has. When the process dies, its operating system ends the connection,
+// and the server knows at once that the subject has no subscriber. Only questions are sent over the
+// subject, and no process answers them: the server itself replies if there is no subscriber.
 
 // bePresent makes this process present until gone is called.
 func (c *Conn) bePresent() (gone func()) {
@@ -26,10 +27,11 @@ func (c *Conn) bePresent() (gone func()) {
 	return func() { _ = sub.Unsubscribe() }
 }
 
-// maxInstanceBytes is the most that an instance's name may have.
+// maxInstanceBytes is the maximum length of an instance's name.
 const maxInstanceBytes = 64
 
-// isInstance reports whether a name can be an instance's, or is empty: a part of a subject, without wildcards.
+// isInstance reports whether a name is empty or a valid instance name: one token of a subject,
+// without wildcards.
 func isInstance(name string) bool {
 	for _, r := range name {
 		if (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (r < '0' || r > '9') {
@@ -39,9 +41,10 @@ func isInstance(name string) bool {
 	return len(name) <= maxInstanceBytes
 }
 
-// Absent returns which instances are not connected to NATS, as far as the server knows that this process is connected to. It
-// fails with backup.ErrUnavailable where that says nothing of them: while this process is not connected, and for a
-// while after it has connected again, because what has cut it off may have cut off others, who are still on their way back.
+// Absent returns the instances that are not connected to NATS, as seen by the server that this
+// process is connected to. It fails with backup.ErrUnavailable while that is not conclusive: while
+// this process is not connected, and for a while after it has reconnected, because whatever
+// interrupted its connection may have interrupted others that are still reconnecting.
 func (c *Conn) Absent(ctx context.Context, instances []string) (absent map[string]bool, err error) {
 	if !c.steady.check(c.nc, time.Now()) {
 		return nil, fmt.Errorf("nats %s: connected not long enough to know who is there: %w", c.opts.URL, backup.ErrUnavailable)
@@ -78,8 +81,8 @@ func (c *Conn) Absent(ctx context.Context, instances []string) (absent map[strin
 
 const noResponders = "503"
 
-// ask sends the questions, and waits until the server has taken them all: it replies to each, if at all, before it
-// answers the ping.
+// ask sends the questions and waits until the server has received them all. The server replies to a
+// question, if at all, before it answers the ping.
 func (c *Conn) ask(ctx context.Context, instances []string, inbox string) error {
 	for i, instance := range instances {
 		if err := c.nc.PublishRequest(presentSubject+"."+instance, inbox+"."+strconv.Itoa(i), nil); err != nil {
@@ -89,11 +92,11 @@ func (c *Conn) ask(ctx context.Context, instances []string, inbox string) error 
 	return c.nc.FlushWithContext(ctx)
 }
 
-// steadyFor is how long others are given to connect again once this process has: clients try every 250 ms, and
-// with TLS spread themselves over a second more.
+// steadyFor is how long others have to reconnect once this process has: clients try every 250 ms
+// and, with TLS, add up to a second of random delay.
 const steadyFor = 5 * time.Second
 
-// A steady knows for how long a connection has not been interrupted.
+// A steady tracks how long a connection has been uninterrupted.
 type steady struct {
 	wait time.Duration // steadyFor; shorter in tests
 
@@ -102,7 +105,7 @@ type steady struct {
 	reconnects uint64
 }
 
-// check reports whether the connection is there, and has been for long enough.
+// check reports whether the connection is open, and has been for long enough.
 func (s *steady) check(nc *nats.Conn, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

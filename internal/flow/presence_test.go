@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// absent asks until the connection has been there for long enough.
+// absent asks until the connection has been open for long enough.
 func absent(t *testing.T, c *Conn, instances ...string) (found map[string]bool) {
 	t.Helper()
 	until(t, "it can be known who is there", func(ctx context.Context) bool {
@@ -24,7 +24,7 @@ func absent(t *testing.T, c *Conn, instances ...string) (found map[string]bool) 
 	return found
 }
 
-// quickly is a connection that need not be there for long.
+// quickly returns a connection that need not be open for long.
 func quickly(t *testing.T, o Options) *Conn {
 	c := connect(t, o, ackWait)
 	c.steady.wait = time.Millisecond
@@ -48,7 +48,7 @@ func TestWhoIsConnectedIsPresent(t *testing.T) {
 	if got := absent(t, keeper, append(instances, never.instance)...); len(got) != 1 || !got[never.instance] {
 		t.Errorf("absent: %v, want the one that was never present", got)
 	}
-	workers[3].nc.Close() // the same to the server as a process that dies: the connection ends
+	workers[3].nc.Close() // to the server, the same as a process that dies: the connection ends
 	workers[7].nc.Close()
 	until(t, "two are absent", func(context.Context) bool { return len(absent(t, keeper, instances...)) == 2 })
 	if got := absent(t, keeper, instances...); !got[instances[3]] || !got[instances[7]] {
@@ -56,7 +56,8 @@ func TestWhoIsConnectedIsPresent(t *testing.T) {
 	}
 }
 
-// A process that was cut off itself does not take others for gone, who are still on their way back.
+// A process that was disconnected itself does not report others as gone that are still
+// reconnecting.
 func TestNobodyIsAbsentWhileTheServerIs(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)

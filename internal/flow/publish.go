@@ -10,12 +10,12 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// ErrTooLarge: a message does not fit. Workers cut their results to fit, so
-// this is a fault of the sender's, never of the tree's.
+// ErrTooLarge means that a message does not fit. Workers split their results to fit, so this is a
+// fault of the sender, never of the tree.
 var ErrTooLarge = errors.New("message too large")
 
-// Publish sends a message and returns when JetStream has it. An error that
-// wraps backup.ErrUnavailable says that JetStream may or may not have it.
+// Publish sends a message and returns when JetStream has stored it. If the error wraps
+// backup.ErrUnavailable, JetStream may or may not have stored it.
 func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error {
 	subject := hop.subject(message)
 	data, err := hop.encode(message)
@@ -31,13 +31,13 @@ func Publish[T any](ctx context.Context, c *Conn, hop Hop[T], message *T) error 
 	return nil
 }
 
-// SizeOf returns the bytes that a message takes.
+// SizeOf returns the size of a message in bytes.
 func SizeOf[T any](hop Hop[T], message *T) (int, error) {
 	data, err := hop.encode(message)
 	return len(data), err
 }
 
-// PublishProgress tells whoever listens; it may be lost.
+// PublishProgress sends a report to all subscribers; it may be lost.
 func (c *Conn) PublishProgress(p *backup.Progress) error {
 	data, err := encodeProgress(p)
 	if err != nil {
@@ -46,8 +46,7 @@ func (c *Conn) PublishProgress(p *backup.Progress) error {
 	return c.nc.PublishMsg(&nats.Msg{Subject: progressSubject, Data: data, Header: c.opts.addRepository(nil)})
 }
 
-// SubscribeProgress calls fn, from one goroutine, with what workers tell until
-// stop is called.
+// SubscribeProgress calls fn, from one goroutine, with the reports of workers until stop is called.
 func (c *Conn) SubscribeProgress(fn func(*backup.Progress)) (stop func(), err error) {
 	sub, err := c.nc.Subscribe(progressSubject, func(m *nats.Msg) {
 		if c.opts.checkRepository(m.Header) != nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Reporter tells, at an interval, what one worker process has in hand. That
-// extends the leases of its work, and is what progress lines are made of.
-// Its methods may be called concurrently.
+// A Reporter reports, at an interval, the work that one worker process has in progress. The reports
+// extend the leases of that work and feed the progress display. Its methods may be called
+// concurrently.
 type Reporter struct {
-	// Moved, if not nil, is called with each report; it is set before Run.
+	// Moved, if not nil, is called with each report. It must be set before Run.
 	Moved func()
 
 	conn             *Conn
@@ -22,10 +22,10 @@ type Reporter struct {
 	jobs map[backup.SnapshotID]*inProgress
 	rate rate
 
-	taken chan *backup.Progress // what was taken in hand, and nobody has heard of
+	taken chan *backup.Progress // work that was just taken and not yet reported
 }
 
-// inProgress is what is in hand for one snapshot.
+// inProgress is the work in progress for one snapshot.
 type inProgress struct {
 	filer   backup.FilerID
 	tasks   map[backup.TaskID]held
@@ -33,8 +33,8 @@ type inProgress struct {
 	delta   backup.Progress
 }
 
-// held counts how often one piece of work is in hand: a message that came
-// again may be taken by the worker that waits with the first for its filer.
+// held counts how often one piece of work is in progress: a message that was delivered again may
+// reach the same worker while its first delivery waits for the filer.
 type held struct {
 	times   int
 	stalled bool
@@ -43,15 +43,15 @@ type held struct {
 // NewReporter returns a Reporter for the worker of this name.
 func NewReporter(c *Conn, worker string) *Reporter {
 	r := &Reporter{conn: c, worker: worker, jobs: map[backup.SnapshotID]*inProgress{}, taken: make(chan *backup.Progress, maxTaken)}
-	if c != nil { // which it is in tests
+	if c != nil { // nil in tests
 		r.instance = c.instance
 	}
 	return r
 }
 
-// Run reports until ctx is done: at every interval all that is in hand, what is taken in hand at
-// once, and at the end that nothing is. Nobody knows whose work is in hand that was never reported: when
-// its worker dies it waits much longer.
+// Run reports until ctx is done: all work in progress at every interval, newly taken work at once,
+// and at the end that no work is left. Work that was never reported has no known owner: if its
+// worker dies, it waits much longer.
 func (r *Reporter) Run(ctx context.Context, interval time.Duration) {
 	defer r.conn.bePresent()()
 	tick := time.NewTicker(interval)
@@ -69,11 +69,11 @@ func (r *Reporter) Run(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// maxTaken is how much may be taken in hand before the Reporter comes to report it. What is beyond it, the
-// next report of everything has.
+// maxTaken bounds newly taken work that waits to be reported. The next full report includes any
+// work beyond that.
 const maxTaken = 1024
 
-// Task notes that a walk task is in hand until done is called.
+// Task records that a walk task is in progress until done is called.
 func (r *Reporter) Task(job *backup.Job, id backup.TaskID) (done func()) {
 	snapshot := job.Snapshot
 	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.tasks, id) })
@@ -81,7 +81,7 @@ func (r *Reporter) Task(job *backup.Job, id backup.TaskID) (done func()) {
 	return func() { r.update(snapshot, func(p *inProgress) { drop(p.tasks, id) }) }
 }
 
-// Batch notes that a read batch is in hand until done is called.
+// Batch records that a read batch is in progress until done is called.
 func (r *Reporter) Batch(job *backup.Job, id backup.BatchID) (done func()) {
 	snapshot := job.Snapshot
 	r.update(snapshot, func(p *inProgress) { p.filer = job.Filer; take(p.batches, id) })
@@ -97,8 +97,8 @@ func (r *Reporter) tell(p *backup.Progress) {
 	}
 }
 
-// StalledTask notes that a task in hand waits for its filer, or does not any
-// more. Of one that is not in hand it is nothing.
+// StalledTask records whether a task in progress waits for its filer. It ignores tasks that are not
+// in progress.
 func (r *Reporter) StalledTask(job backup.SnapshotID, id backup.TaskID, stalled bool) {
 	r.update(job, func(p *inProgress) { stall(p.tasks, id, stalled) })
 }
@@ -130,7 +130,7 @@ func stall[ID comparable](work map[ID]held, id ID, stalled bool) {
 	}
 }
 
-// list returns what is in hand, and which of it is stalled.
+// list returns the work in progress, and the part of it that is stalled.
 func list[ID comparable](work map[ID]held) (all, stalled []ID) {
 	for id, h := range work {
 		all = append(all, id)
@@ -141,7 +141,7 @@ func list[ID comparable](work map[ID]held) (all, stalled []ID) {
 	return all, stalled
 }
 
-// Add adds to what the next report says: only its numbers and Path count.
+// Add adds to the next report: only the numbers and Path of d count.
 func (r *Reporter) Add(job backup.SnapshotID, d backup.Progress) {
 	r.update(job, func(p *inProgress) {
 		p.delta.FilesFound += d.FilesFound
@@ -156,7 +156,7 @@ func (r *Reporter) Add(job backup.SnapshotID, d backup.Progress) {
 		if d.Path != "" {
 			p.delta.Path = d.Path
 		}
-		if d.FilesFound > 0 { // a walker: what has not changed is done with that
+		if d.FilesFound > 0 { // a walker: unchanged files are done with that
 			r.rate.add(time.Now(), d.FilesFound, 0)
 		} else {
 			r.rate.add(time.Now(), d.FilesDone, d.BytesDone)
@@ -184,7 +184,7 @@ func (r *Reporter) report() {
 	}
 }
 
-// take returns what there is to say, and forgets jobs that are done with.
+// take returns the reports to send, and forgets jobs without work.
 func (r *Reporter) take() (reports []*backup.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +202,7 @@ func (r *Reporter) take() (reports []*backup.Progress) {
 	return reports
 }
 
-// InHand adds what is in hand, and how fast it goes, to what an instance says of itself.
+// InHand adds the work in progress and its rates to the description of an instance.
 func (r *Reporter) InHand(i *Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,10 +215,10 @@ func (r *Reporter) InHand(i *Instance) {
 	i.EntriesPerSecond, i.BytesPerSecond = r.rate.perSecond(time.Now())
 }
 
-// rateSeconds is what "of late" means.
+// rateSeconds is the period over which rates are averaged.
 const rateSeconds = 10
 
-// A rate counts what is done in each of the last seconds, of which the current one is not over.
+// A rate counts the work done in each of the last seconds, including the current, incomplete one.
 type rate struct {
 	second         int64 // the current one, in Unix time
 	entries, bytes [rateSeconds + 1]int64
@@ -241,7 +241,8 @@ func (r *rate) perSecond(now time.Time) (entries, bytes float64) {
 	return entries / rateSeconds, bytes / rateSeconds
 }
 
-// advance forgets what is too old. A clock that was put back counts on in the second that it was.
+// advance clears the seconds that are too old. If the clock was set back, counting continues in the
+// current second.
 func (r *rate) advance(now time.Time) {
 	to := now.Unix()
 	for ; r.second < to && to-r.second <= int64(len(r.entries)); r.second++ {

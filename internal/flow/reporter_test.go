@@ -62,7 +62,8 @@ func TestReporterTellsWhatIsInHand(t *testing.T) {
 	}
 }
 
-// What is taken in hand is reported at once: who waited for the interval would not be known to have it.
+// Newly taken work is reported at once: until the interval has passed, its worker would not be
+// known.
 func TestReporterReportsAtOnce(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	heard := make(chan *backup.Progress, 1000)
@@ -83,7 +84,7 @@ func TestReporterReportsAtOnce(t *testing.T) {
 		}
 		done()
 	}
-	// And at the end, that nothing is in hand: it need not be looked for.
+	// And at the end it reports that no work is in progress, so that none is looked for.
 	cancel()
 	receive(t, "end of the reporter", ended)
 	if p := receive(t, "last report", heard); p.Snapshot != job.Snapshot || len(p.Tasks)+len(p.Batches) != 0 {

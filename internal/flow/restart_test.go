@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A server that is killed and comes back is found again by consumers and
-// publishers, and what its streams had on disk is still delivered.
+// Consumers and publishers reconnect to a server that is killed and restarted, and the messages
+// that its streams had on disk are still delivered.
 func TestServerIsKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)
@@ -45,8 +45,8 @@ func TestServerIsKilledAndRestarted(t *testing.T) {
 	}
 }
 
-// Streams in memory are lost with the server: EnsureStreams says so, and
-// consumers that waited all the while go on.
+// Streams in memory are lost with the server: EnsureStreams reports that, and waiting consumers
+// continue.
 func TestServerThatForgetsIsRestarted(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)
@@ -112,8 +112,8 @@ func TestServerHangs(t *testing.T) {
 	}
 }
 
-// A worker that is told to stop while tasks are on their way to it hands them
-// back: another has them at once, not when the time to acknowledge has run out.
+// A worker that is stopped while tasks are on their way to it hands them back: another gets them at
+// once, not after the time to acknowledge.
 func TestStoppedConsumerHandsBackWhatComes(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)
@@ -138,7 +138,7 @@ func TestStoppedConsumerHandsBackWhatComes(t *testing.T) {
 	until(t, "the queue is empty", func(ctx context.Context) bool { return queued(ctx, c) == 0 })
 }
 
-// A stream that has fewer replicas than it should gets them, and its consumers with it.
+// A stream with fewer replicas than configured gets them, and so do its consumers.
 func TestReplicasAreRepaired(t *testing.T) {
 	t.Parallel()
 	c := ready(t, Options{URL: testenv.NATSCluster(t, 3).URL(), Name: "test"}, 2*time.Second)

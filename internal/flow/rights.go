@@ -12,10 +12,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// ErrDenied: the server does not allow it to this client.
+// ErrDenied means that the server does not allow the operation to this client.
 var ErrDenied = errors.New("not allowed")
 
-// A Right is something that a client may do at NATS, or not.
+// A Right is an operation at NATS that a client may be allowed.
 type Right struct {
 	What      string // "publish bctl.v1.commit.slice"
 	subject   string
@@ -24,7 +24,7 @@ type Right struct {
 	data      []byte
 }
 
-// Rights returns all of an Access, one by one.
+// Rights returns the parts of an Access one by one.
 func (a Access) Rights() []Right {
 	var list []Right
 	for _, subject := range a.Publish {
@@ -36,8 +36,8 @@ func (a Access) Rights() []Right {
 	return list
 }
 
-// Others returns what a client with this Access should not be allowed: what would let it do another's work. It
-// leaves out what only looks.
+// Others returns the operations that a client with this Access should not be allowed, because they
+// would let it do another client's work. It leaves out operations that only inspect.
 func (a Access) Others() []Right {
 	const elsewhere = "bctl-doctor" // a site that is not this client's
 	all := Access{Subscribe: []string{"bctl.v1.commit.>"}}
@@ -50,22 +50,24 @@ func (a Access) Others() []Right {
 	slices.Sort(all.Publish)
 	all.Publish = slices.DeleteFunc(slices.Compact(all.Publish), func(subject string) bool {
 		looks := strings.Contains(subject, ".INFO.") || strings.Contains(subject, ".LIST.")
-		// Of acknowledgements one form is enough: they come with messages, which nobody gets who may not ask for them.
+		// One form of acknowledgement is enough: acknowledgements need a message, and a client that
+		// may not request messages gets none.
 		return looks || strings.HasPrefix(subject, jsACK) || subject == progressSubject || subject == askSubject || slices.Contains(a.Publish, subject)
 	})
 	return all.Rights()
 }
 
-// publishing is the right to publish to a subject. What asks for it is a message that the server refuses for another
-// reason, or that means nothing, once it is let in:
+// publishing returns the right to publish to a subject. The message that tests the right is a
+// message that has no effect once it is permitted: the server refuses it for another reason, or it
+// means nothing.
 //
-//	to a stream         it says that it is for another stream
+//	to a stream         it is marked as meant for another stream
 //	progress, a service, a roster, a drain
-//	                    it cannot be decoded, and whoever listens drops it
-//	ask                 it is not empty, and whoever listens drops it
-//	request to the API  half a JSON object, where one must be a whole one, or be empty
-//	request for work    the same: it is answered with "bad request", and with no message
-//	acknowledgement     "in progress", of a message that does not exist
+//	                    it cannot be decoded, and listeners drop it
+//	ask                 it is not empty, and listeners drop it
+//	request to the API  half a JSON object, where a whole one, or nothing, is required
+//	request for work    the same: the answer is "bad request", without a message
+//	acknowledgement     "in progress", for a message that does not exist
 func publishing(subject string) Right {
 	r := Right{What: "publish " + subject}
 	rest, everything := strings.CutSuffix(strings.ReplaceAll(subject, "*", "bctl-doctor"), ".>")
@@ -89,12 +91,13 @@ func publishing(subject string) Right {
 	return r
 }
 
-// Has reports whether the server allows it: nil, ErrDenied, or an error that
-// wraps backup.ErrUnavailable. Nothing comes of what is asked for.
+// Has tests whether the server allows a right, without any other effect. It returns nil, ErrDenied,
+// or an error that wraps backup.ErrUnavailable.
 func (i *Inspection) Has(ctx context.Context, r Right) error {
 	err := i.try(r)
 	if err == nil {
-		// What the server refuses it says before it answers a ping, and the client notes it before it has the answer.
+		// The server reports a refusal before it answers a ping, and the client records it before
+		// it receives the answer.
 		err = i.nc.FlushWithContext(ctx)
 	}
 	if err != nil {
@@ -109,13 +112,14 @@ func (i *Inspection) Has(ctx context.Context, r Right) error {
 
 func (i *Inspection) try(r Right) error {
 	if !r.subscribe {
-		// There is an answer only for somebody who waits for one; that nobody does is nothing to the server.
+		// The server answers only if the message has a reply subject. That no one waits for the
+		// answer does not matter to the server.
 		return i.nc.PublishMsg(&nats.Msg{Subject: r.subject, Reply: i.nc.NewRespInbox(), Header: r.header, Data: r.data})
 	}
 	sub, err := i.nc.SubscribeSync(r.subject)
 	if err != nil {
 		return err
 	}
-	// The server takes both in their order, and has said by then what it thinks of the first.
+	// The server handles both requests in order, and has then reported any refusal of the first.
 	return sub.Unsubscribe()
 }

@@ -9,23 +9,27 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// A roster is what a committer remembers of the services that it has heard of, all of them while it runs. Each committer keeps one,
-// so that another can lead at once; the keeper tells who asks.
+// A roster is what a committer remembers of the services that it has heard of. All committers keep
+// one while they run, so that another can lead at once; only the keeper publishes it on request.
 
 const (
-	// forgetAfter is for how long a service is remembered that is silent.
+	// forgetAfter is how long a silent service is remembered.
 	forgetAfter = time.Hour
-	// silentAfter is how long nothing is heard of a service before it is taken to be lost although its connection is open.
+	// silentAfter is how long a service with an open connection may be silent before it counts as
+	// lost.
 	silentAfter = 25 * time.Second
-	// introduceWithin is how long all services have to introduce themselves to a committer that has just started.
+	// introduceWithin is how long the services have to describe themselves to a committer that has
+	// just started.
 	introduceWithin = 2 * time.Second
-	// lookWithin is how long NATS may take to say who is there.
+	// lookWithin is how long NATS may take to report which services are present.
 	lookWithin = time.Second
-	// rosterPart is how many services one message has; they have at most maxServiceBytes each, and a few hundred bytes in practice.
+	// rosterPart is the number of services per message. A service takes at most maxServiceBytes,
+	// and a few hundred bytes in practice.
 	rosterPart = MaxMessageBytes / maxServiceBytes
 )
 
-// who is one instance. A worker that claims the instance of another role or site is none but a stranger with this name.
+// who identifies one instance. A worker that claims the instance of another role or site is a
+// different one with the same name.
 type who struct {
 	role     Role
 	site, id string
@@ -43,7 +47,8 @@ type roster struct {
 	since    time.Time
 }
 
-// KeepRoster remembers the services of the fleet until ctx is done, and says who is missing to whoever asks, while leads returns true.
+// KeepRoster remembers the services of the fleet until ctx is done. While leads returns true, it
+// also answers requests with the roster.
 func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 	r := &roster{conn: c, leads: leads, services: map[who]*known{}, since: time.Now()}
 	heard, asked := make(chan *nats.Msg, 1024), make(chan struct{}, 1)
@@ -58,7 +63,8 @@ func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 			wake(asked)
 		}
 	})()
-	_ = c.nc.PublishMsg(c.message(askSubject, nil)) // if it is lost all introduce themselves before long
+	// If it is lost, all services announce themselves before long.
+	_ = c.nc.PublishMsg(c.message(askSubject, nil))
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 	for {
@@ -101,10 +107,10 @@ func (r *roster) hear(m *nats.Msg, now time.Time) {
 	r.services[w] = &known{i, now}
 }
 
-// maxInstances bounds what is kept of those that say that they are there.
+// maxInstances bounds the number of instances that are remembered.
 const maxInstances = 1 << 14
 
-// replace forgets the silent predecessors of an instance that has their name: the service was started again.
+// replace forgets silent predecessors of an instance with the same name: the service was restarted.
 func (r *roster) replace(by *Instance, now time.Time) {
 	for w, k := range r.services {
 		if w.role == by.Role && w.site == by.Site && k.Name == by.Name && now.Sub(k.heard) > announceEvery {
@@ -121,7 +127,8 @@ func (r *roster) forget(now time.Time) {
 	}
 }
 
-// tell publishes the roster. Who has just started does not know everybody, and does not say that this is all.
+// tell publishes the roster. A committer that has just started does not know all services, and does
+// not mark its roster as complete.
 func (r *roster) tell(ctx context.Context) {
 	var ids []string
 	for w := range r.services {
@@ -131,7 +138,7 @@ func (r *roster) tell(ctx context.Context) {
 	defer cancel()
 	absent, err := r.conn.Absent(looking, ids)
 	if err != nil {
-		absent = nil // not known: those that are there answer
+		absent = nil // unknown: those that are present answer themselves
 	}
 	now := time.Now()
 	part := &bctlv1.Roster{}
@@ -149,6 +156,7 @@ func (r *roster) tell(ctx context.Context) {
 
 func (r *roster) publish(part *bctlv1.Roster) {
 	if data, err := marshal(part); err == nil {
-		_ = r.conn.nc.PublishMsg(r.conn.message(rosterSubject, data)) // who asked waits for it only for a while
+		// The requester waits for it only for a limited time.
+		_ = r.conn.nc.PublishMsg(r.conn.message(rosterSubject, data))
 	}
 }

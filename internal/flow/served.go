@@ -7,8 +7,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Served reports whether walkers and readers take the work of a site: they have asked for some, or have some in hand. Neither do as
-// long as no committer has made the streams and the site's queues.
+// Served reports whether walkers and readers take the work of a site: whether they have requests
+// waiting or messages in progress. Both are false until a committer has made the streams and the
+// site's queues.
 func (c *Conn) Served(ctx context.Context, site string) (walkers, readers bool, err error) {
 	if walkers, err = c.served(ctx, walkQueue(site)); err == nil {
 		readers, err = c.served(ctx, readQueue(site))
@@ -16,19 +17,20 @@ func (c *Conn) Served(ctx context.Context, site string) (walkers, readers bool, 
 	return walkers, readers, err
 }
 
-// CommitsServed reports whether committers take results: one has asked for some.
+// CommitsServed reports whether committers take results: whether one has a request waiting.
 func (c *Conn) CommitsServed(ctx context.Context) (bool, error) {
 	info, err := c.consumerOf(ctx, commitQueue)
 	return info != nil && info.NumWaiting > 0, err
 }
 
-// served reports whether somebody takes what is in a queue.
+// served reports whether any consumer takes messages of a queue.
 func (c *Conn) served(ctx context.Context, q queue) (bool, error) {
 	info, err := c.consumerOf(ctx, q)
 	return info != nil && (info.NumWaiting > 0 || info.NumAckPending > 0), err
 }
 
-// consumerOf returns what the server says of a queue's consumer; nil where there is none. It lists the consumers, which is what an operator may do.
+// consumerOf returns the server's information on a queue's consumer, or nil if it does not exist.
+// It lists the consumers, which is what an operator is allowed to do.
 func (c *Conn) consumerOf(ctx context.Context, q queue) (found *jetstream.ConsumerInfo, err error) {
 	stream, err := c.js.Stream(ctx, q.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -38,7 +40,7 @@ func (c *Conn) consumerOf(ctx context.Context, q queue) (found *jetstream.Consum
 		return nil, c.unavailable("stream "+q.stream, err)
 	}
 	listed := stream.ListConsumers(ctx)
-	for info := range listed.Info() { // to the end, or what sends them is left behind
+	for info := range listed.Info() { // to the end, or the sending goroutine is leaked
 		if info.Name == q.consumer {
 			found = info
 		}

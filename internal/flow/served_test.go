@@ -7,7 +7,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Whether a site is served is seen by who asks for its work, in its own queues.
+// Whether a site is served shows in the requests that wait at its own queues.
 func TestServed(t *testing.T) {
 	server := inProcess(t)
 	c := connect(t, listen(Options{}, server), ackWait)

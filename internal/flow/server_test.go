@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// within is how long a test waits for what must happen.
+// within is how long a test waits for an event that must happen.
 const within = 60 * time.Second
 
 // inProcess starts a NATS server in this process, as an embedded backup does.
@@ -31,7 +31,7 @@ func inProcess(t testing.TB) *server.Server {
 	return s
 }
 
-// connect connects as a service does; ackWait is what streams made by it have.
+// connect connects as a service does; streams that it makes have this ackWait.
 func connect(t testing.TB, o Options, ackWait time.Duration) *Conn {
 	t.Helper()
 	c, err := Connect(o)
@@ -54,7 +54,8 @@ func ready(t testing.TB, o Options, ackWait time.Duration) *Conn {
 	return c
 }
 
-// until asks again and again: each question goes to the server and back, which is the pace.
+// until calls done until it returns true. Each call is a round trip to the server, which sets the
+// pace.
 func until(t testing.TB, what string, done func(context.Context) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -66,7 +67,7 @@ func until(t testing.TB, what string, done func(context.Context) bool) {
 	}
 }
 
-// receive returns what comes from a channel in time.
+// receive returns the next value of a channel, and fails if none comes in time.
 func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -77,12 +78,12 @@ func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
 	return v
 }
 
-// walkTask is a task that can be told from others.
+// walkTask returns a task that can be told from others by its id.
 func walkTask(id backup.TaskID) *backup.WalkTask {
 	return &backup.WalkTask{Job: backup.Job{Snapshot: backup.SnapshotID{1}, Number: 1}, ID: id, Attempt: 1, Directories: []string{"usr"}}
 }
 
-// publish sends tasks, trying again while the server does not answer.
+// publish sends tasks, and retries while the server does not answer.
 func publish(t testing.TB, c *Conn, ids ...backup.TaskID) {
 	t.Helper()
 	for _, id := range ids {
@@ -100,8 +101,8 @@ type taken struct {
 	delivery *Delivery
 }
 
-// consumeWalk takes tasks in the background, until stop is called or the test
-// ends; stop returns when nothing is left running.
+// consumeWalk takes tasks in the background, until stop is called or the test ends; stop returns
+// when no goroutine is left running.
 func consumeWalk(t testing.TB, c *Conn, limit int) (tasks <-chan taken, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	out, ended := make(chan taken, 1000), make(chan struct{})
@@ -114,7 +115,7 @@ func consumeWalk(t testing.TB, c *Conn, limit int) (tasks <-chan taken, stop fun
 	return out, stop
 }
 
-// walkConsumer is the state of the walkers' queue.
+// walkConsumer returns the state of the walkers' queue.
 func walkConsumer(ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
 	consumer, err := c.js.Consumer(ctx, walkStream, walkQueue("").consumer)
 	if err != nil {
@@ -127,7 +128,7 @@ func walkConsumer(ctx context.Context, c *Conn) *jetstream.ConsumerInfo {
 	return info
 }
 
-// queued is how many messages the walkers' queue has, in hand or not.
+// queued returns the number of messages in the walkers' queue, in progress or not.
 func queued(ctx context.Context, c *Conn) uint64 {
 	stream, err := c.js.Stream(ctx, walkStream)
 	if err != nil {

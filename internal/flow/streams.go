@@ -13,18 +13,19 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// ErrNoStream: a stream is missing, and all that was in it is lost.
+// ErrNoStream means that a stream is missing, and its messages are lost.
 var ErrNoStream = errors.New("a stream is missing")
 
-// HaveStreams returns nil where all streams are there, ErrNoStream where one is
-// not, ErrOtherRepository where one belongs to another repository, or an error that wraps backup.ErrUnavailable where that cannot be told.
+// HaveStreams returns nil if all streams exist, ErrNoStream if one does not, ErrOtherRepository if
+// one belongs to another repository, or an error that wraps backup.ErrUnavailable if that is
+// unknown.
 func (c *Conn) HaveStreams(ctx context.Context) error {
 	var missing error
 	for _, name := range []string{walkStream, readStream, commitStream} {
 		stream, err := c.js.Stream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			missing = fmt.Errorf("nats %s: stream %s: %w", c.opts.URL, name, ErrNoStream)
-			continue // for the others may be another repository's
+			continue // another stream may belong to another repository
 		}
 		if err != nil {
 			return c.unavailable("stream "+name, err)
@@ -36,12 +37,12 @@ func (c *Conn) HaveStreams(ctx context.Context) error {
 	return missing
 }
 
-// EnsureStreams makes the streams and consumers that are missing, with queues for the
-// workers of each site, and repairs those that are not as they should be; what is right
-// is left alone. Queues of sites that are gone are deleted once they are empty. It reports
-// whether a stream was missing: then all that was in it is lost. Only one
-// process of a repository at a time may call it. It mends what it can, and the error says what it could not.
-// Nothing is touched where the stream of results belongs to another repository: whoever has made that one has all.
+// EnsureStreams makes missing streams and consumers, with queues for the workers of each site,
+// repairs those that differ from what they should be, and leaves correct ones alone. It deletes
+// queues of removed sites once they are empty. It reports whether a stream was missing, in which
+// case its messages are lost. Only one process of a repository may call it at a time. It repairs
+// what it can, and the error lists what it could not. It changes nothing if the stream of results
+// belongs to another repository: the owner of that stream owns all.
 func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, err error) {
 	var failed []error
 	for _, queues := range slices.Backward(streams(sites)) {
@@ -49,7 +50,9 @@ func (c *Conn) EnsureStreams(ctx context.Context, sites []string) (lost bool, er
 		lost = lost || made
 		failed = append(failed, err)
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrOtherRepository) || ctx.Err() != nil {
-			break // nobody answers, and the others would only wait as long; or all is another's
+			// Either nobody answers, and the other streams would only take as long, or all streams
+			// belong to another repository.
+			break
 		}
 	}
 	return lost, errors.Join(failed...)
@@ -65,7 +68,7 @@ func streams(sites []string) [][]queue {
 	return list[:]
 }
 
-// ensureStream sees to one stream and its queues.
+// ensureStream makes and repairs one stream and its queues.
 func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err error) {
 	if len(queues) == 0 {
 		return false, nil
@@ -74,7 +77,8 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 	want := q.streamConfig(max(c.opts.Replicas, 1), c.storage())
 	want.Metadata = c.opts.owned()
 	if q.stream != commitStream && c.opts.WorkAge > 0 {
-		want.MaxAge, want.Duplicates = c.opts.WorkAge, min(want.Duplicates, c.opts.WorkAge) // more the server refuses
+		// The server refuses a longer window.
+		want.MaxAge, want.Duplicates = c.opts.WorkAge, min(want.Duplicates, c.opts.WorkAge)
 	}
 	stream, err := c.js.Stream(ctx, q.stream)
 	switch {
@@ -109,8 +113,8 @@ func (c *Conn) storage() jetstream.StorageType {
 	return jetstream.FileStorage
 }
 
-// repairStream applies a configuration only where it differs: on a cluster that
-// may cost messages that wait for their redelivery.
+// repairStream applies a configuration only if it differs: on a cluster, an update may cost
+// messages that wait for their redelivery.
 func (c *Conn) repairStream(ctx context.Context, have, want jetstream.StreamConfig) error {
 	if have.Retention != want.Retention {
 		return fmt.Errorf("nats %s: stream %s keeps messages by %v instead of %v, which cannot be changed: delete it, and it is made again: %w",
@@ -127,9 +131,9 @@ func (c *Conn) repairStream(ctx context.Context, have, want jetstream.StreamConf
 	return nil
 }
 
-// repairedStream returns have with all that bctl relies on as it is in want, and
-// what that changes. Storage cannot be changed, and either does; what bctl has
-// no opinion on (placement, compression, description) stays the operator's.
+// repairedStream returns have with everything that bctl relies on set as in want, and a list of the
+// changes. Storage cannot be changed, and either kind works. Settings that bctl does not depend on
+// (placement, compression, description) stay the operator's.
 func repairedStream(have, want jetstream.StreamConfig) (next jetstream.StreamConfig, changed []string) {
 	next = have
 	if !slices.Equal(have.Subjects, want.Subjects) {
@@ -156,7 +160,7 @@ func set[T comparable](changed *[]string, name string, have *T, want T) {
 	}
 }
 
-// ensureConsumers makes and repairs the consumers of one stream, of which there are have.
+// ensureConsumers makes and repairs the consumers of one stream; have lists the existing ones.
 func (c *Conn) ensureConsumers(ctx context.Context, stream jetstream.Stream, queues []queue, have map[string]*jetstream.ConsumerInfo) error {
 	var failed []error
 	for _, q := range queues {
@@ -183,8 +187,8 @@ func (c *Conn) makeConsumer(ctx context.Context, stream jetstream.Stream, want j
 	return nil
 }
 
-// level is how worth telling it is that a stream was made: streams in memory are
-// made for each backup, on one machine, and are no news to its user.
+// level returns the log level for the creation of a stream. Streams in memory are made for each
+// backup on one machine, and their creation is of no interest to its user.
 func (c *Conn) level(l slog.Level) slog.Level {
 	if c.opts.Memory {
 		return slog.LevelDebug
@@ -204,8 +208,9 @@ func (c *Conn) repairConsumer(ctx context.Context, stream jetstream.Stream, have
 	return nil
 }
 
-// repairedConsumer is repairedStream for consumers. The server lets a work queue's
-// consumers acknowledge in no other way; MaxWaiting cannot be changed. A pause stays: it is how an operator holds a site's work.
+// repairedConsumer is repairedStream for consumers. The server lets the consumers of a work queue
+// acknowledge in no other way; MaxWaiting cannot be changed. A pause stays: it is how an operator
+// suspends a site's work.
 func repairedConsumer(have, want jetstream.ConsumerConfig) (next jetstream.ConsumerConfig, changed []string) {
 	next = have
 	set(&changed, "filter", &next.FilterSubject, want.FilterSubject)
@@ -231,8 +236,8 @@ func repairedConsumer(have, want jetstream.ConsumerConfig) (next jetstream.Consu
 	return next, changed
 }
 
-// deleteIfEmpty deletes the queue of a site that is gone. A message that comes
-// in this moment waits in the stream for the site to come back; its lease does not.
+// deleteIfEmpty deletes the queue of a removed site if it is empty. A message that arrives at that
+// moment waits in the stream until the site returns; its lease does not wait.
 func (c *Conn) deleteIfEmpty(ctx context.Context, stream jetstream.Stream, info *jetstream.ConsumerInfo) error {
 	ours := strings.HasPrefix(info.Name, walkersPrefix) || strings.HasPrefix(info.Name, readersPrefix)
 	if !ours || info.NumPending > 0 || info.NumAckPending > 0 {

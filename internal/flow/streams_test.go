@@ -15,8 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What somebody changed by hand is as it should be again, messages and all;
-// what is right is left alone, and the log says which.
+// Settings that were changed by hand are restored, and the messages are kept. Correct settings are
+// not touched, and the log lists the changes.
 func TestStreamsAreRepaired(t *testing.T) {
 	var log bytes.Buffer
 	o := listen(Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, inProcess(t))
@@ -73,7 +73,7 @@ func TestStreamsAreRepaired(t *testing.T) {
 	}
 }
 
-// A stream that cannot be repaired is named; all else is made all the same.
+// A stream that cannot be repaired is named in the error; the others are made nevertheless.
 func TestStreamThatCannotBeRepaired(t *testing.T) {
 	c := connect(t, listen(Options{}, inProcess(t)), ackWait)
 	wrong := walkQueue("").streamConfig(1, jetstream.MemoryStorage)
@@ -89,7 +89,7 @@ func TestStreamThatCannotBeRepaired(t *testing.T) {
 	consumerOf(t, c, commitStream, commitQueue.consumer)
 }
 
-// Each site has its queues; those of a site that is gone stay while there is work in them.
+// Each site has its queues; those of a removed site stay while there is work in them.
 func TestSitesComeAndGo(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	ensure(t, c, backup.DefaultSite, "berlin", "paris")
@@ -119,14 +119,14 @@ func TestSitesComeAndGo(t *testing.T) {
 		t.Errorf("task %d", work.task.ID)
 	}
 	ensure(t, c, backup.DefaultSite)
-	consumerOf(t, c, walkStream, "walkers-berlin") // it is in hand
+	consumerOf(t, c, walkStream, "walkers-berlin") // its task is in progress
 	work.delivery.Ack()
 	until(t, "the queue is gone", func(ctx context.Context) bool {
 		ensure(t, c, backup.DefaultSite)
 		_, err := c.js.Consumer(ctx, walkStream, "walkers-berlin")
 		return errors.Is(err, jetstream.ErrConsumerNotFound)
 	})
-	ensure(t, c, backup.DefaultSite, "berlin") // it is back
+	ensure(t, c, backup.DefaultSite, "berlin") // the site is back
 	task.ID = 8
 	if err := Publish(ctx, c, Walk, task); err != nil {
 		t.Fatal(err)
@@ -176,8 +176,8 @@ func consumerOf(t *testing.T, c *Conn, stream, name string) *jetstream.ConsumerI
 	return consumer.CachedInfo()
 }
 
-// What no worker takes goes once its lease has run out: work of a snapshot that was cancelled does not
-// stay for ever at a site that has no workers. Results stay until they are taken.
+// Work that no worker takes is deleted once its lease has expired: work of a cancelled snapshot
+// does not stay for ever at a site without workers. Results stay until they are taken.
 func TestWorkThatNobodyTakesGoes(t *testing.T) {
 	t.Parallel()
 	s := testenv.NATS(t)

@@ -8,11 +8,11 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// A message carries the trace that it is part of in its header, as W3C Trace
-// Context says ("traceparent"). Without a trace it has no header, and one that is no
-// trace's is ignored: nothing but traces depends on it.
+// A message carries its trace in its header, in the form of W3C Trace Context ("traceparent"). A
+// message without a trace has no such header. An invalid header is ignored: only traces depend on
+// it.
 
-// header is a message's, as a carrier of traces.
+// header is a message's header, as a carrier of traces.
 type header nats.Header
 
 // Get implements propagation.TextMapCarrier.
@@ -30,7 +30,8 @@ func (h header) Keys() []string {
 	return keys
 }
 
-// traceHeader is the header of a message that is sent as part of the trace in ctx; nil: there is none.
+// traceHeader returns the header of a message that is sent as part of the trace in ctx; nil if
+// there is no trace.
 func traceHeader(ctx context.Context) nats.Header {
 	if !telemetry.Traced(ctx) {
 		return nil
@@ -40,7 +41,7 @@ func traceHeader(ctx context.Context) nats.Header {
 	return h
 }
 
-// Trace returns ctx with the trace that the message is part of, if any.
+// Trace returns ctx with the message's trace, if any.
 func (d *Delivery) Trace(ctx context.Context) context.Context {
 	h := d.msg.Headers()
 	if len(h) == 0 {

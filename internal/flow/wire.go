@@ -11,16 +11,16 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// The wire form of every message: backup's types to protobuf and back. What
-// comes from the wire is checked here, once: lengths of ids, paths, counts.
+// The wire form of each message: the conversion of backup's types to protobuf and back. Decoding is
+// the only place that checks received values: lengths of ids, paths, and counts.
 
 func marshal(m proto.Message) ([]byte, error) { return proto.MarshalOptions{}.Marshal(m) }
 
-// text is s as protobuf takes it: what is not UTF-8 in a text for people must
+// text returns s as valid UTF-8, which protobuf requires: invalid bytes in a text for people must
 // not keep the message from being sent.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// unmarshal reports any error as backup.ErrInvalid: the same bytes will never do.
+// unmarshal reports any error as backup.ErrInvalid: the same bytes will always fail.
 func unmarshal(data []byte, m proto.Message) error {
 	if len(data) > MaxMessageBytes {
 		return fmt.Errorf("message of %d bytes: %w", len(data), backup.ErrInvalid)
@@ -191,7 +191,7 @@ func countsFromWire(m *bctlv1.Counts) (backup.Counts, error) {
 		WalkSeconds: m.GetWalkSeconds(), ReadSeconds: m.GetReadSeconds(), HashSeconds: m.GetHashSeconds(),
 		CompressSeconds: m.GetCompressSeconds(), SealSeconds: m.GetSealSeconds(), UploadSeconds: m.GetUploadSeconds(), CommitSeconds: m.GetCommitSeconds(),
 	}
-	// One result that is no number would make none of the whole snapshot's sum.
+	// One NaN or infinite result would make the sum of the whole snapshot useless.
 	sum := c.WalkSeconds + c.ReadSeconds + c.HashSeconds + c.CompressSeconds + c.SealSeconds + c.UploadSeconds + c.CommitSeconds
 	if math.IsNaN(sum) || math.IsInf(sum, 0) {
 		return c, fmt.Errorf("counts of %f seconds: %w", sum, backup.ErrInvalid)

@@ -16,7 +16,7 @@ import (
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )
 
-// draw* make messages as the services send them: what is empty is nil.
+// The draw functions make messages as the services send them: empty lists are nil.
 
 func listOf[T any](t *rapid.T, what string, most int, draw func(*rapid.T) T) []T {
 	n := rapid.IntRange(0, most).Draw(t, what)
@@ -32,7 +32,7 @@ func listOf[T any](t *rapid.T, what string, most int, draw func(*rapid.T) T) []T
 
 func drawID(t *rapid.T) [16]byte { return [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id")) }
 
-// drawBytes is text of any bytes, as paths and patterns are.
+// drawBytes returns text of any bytes, like paths and patterns.
 func drawBytes(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"a", "usr", "\xff\xfe", "ü", "*.tmp", " "}).Draw(t, "bytes")
 }
@@ -66,7 +66,7 @@ func drawJob(t *rapid.T) backup.Job {
 	}
 }
 
-// drawRoot is a root whose names may be any bytes.
+// drawRoot returns a root whose names may have any bytes.
 func drawRoot(t *rapid.T) backup.Root {
 	return backup.Root{
 		FileSystem: rapid.SampledFrom([]string{"", "ext4", "fuse.a b"}).Draw(t, "file system"),
@@ -186,7 +186,7 @@ func drawProgress(t *rapid.T) *backup.Progress {
 	}
 }
 
-// comesBack checks that every message of one kind is the same after the wire.
+// comesBack checks that each message of one kind is the same after encoding and decoding.
 func comesBack[T any](t *testing.T, draw func(*rapid.T) *T, encode func(*T) ([]byte, error), decode func([]byte) (*T, error)) {
 	t.Run(reflect.TypeFor[T]().Name(), func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
@@ -213,8 +213,7 @@ func TestEveryMessageComesBack(t *testing.T) {
 	comesBack(t, drawProgress, encodeProgress, decodeProgress)
 }
 
-// A name that is not UTF-8 in the text of an error must not keep a result from
-// being sent.
+// A name that is not UTF-8 in the text of an error must not keep a result from being sent.
 func TestTextThatIsNotUTF8IsSent(t *testing.T) {
 	s := &backup.SliceWalked{Failed: "root \xff", Problems: []backup.Problem{{Path: "a\xff", Op: "open\xff", Err: "no \xff\xfe such file"}}}
 	data, err := Slices.encode(s)
@@ -392,7 +391,7 @@ func decoderOf[T any](hop Hop[T]) func([]byte) error {
 	}
 }
 
-// What is sent is bounded by MaxMessageBytes; what that can blow up to is not much more.
+// Messages are bounded by MaxMessageBytes; decoding does not expand them to much more.
 func TestHostileMessagesAreBounded(t *testing.T) {
 	repeat := func(head, field string) []byte {
 		return []byte(head + strings.Repeat(field, (MaxMessageBytes-len(head))/len(field)))
@@ -435,7 +434,8 @@ func TestHostileMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// Reports are kept for a while by who hears them: one says no more than an honest worker can have in hand.
+// Listeners keep reports for a while, so a report is limited to what an honest worker can have in
+// progress.
 func TestReportsAreBounded(t *testing.T) {
 	for name, p := range map[string]*backup.Progress{
 		"tasks":           {Tasks: make([]backup.TaskID, maxReported+1)},
@@ -459,7 +459,7 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 }
 
-// stable checks that what was decoded is the same once encoded and decoded again.
+// stable checks that a decoded message is the same once encoded and decoded again.
 func stable[T any](t *testing.T, data []byte, encode func(*T) ([]byte, error), decode func([]byte) (*T, error)) {
 	m, err := decode(data)
 	if err != nil {

@@ -121,8 +121,8 @@ func decodeSliceWalked(data []byte) (*backup.SliceWalked, error) {
 	return s, workFromWire(s, &m)
 }
 
-// workFromWire takes over the batches and child tasks of a result. One of
-// nothing is no work: a message of nothing else would take much memory.
+// workFromWire decodes the batches and child tasks of a result. It refuses empty ones: a message
+// full of them would take much memory.
 func workFromWire(s *backup.SliceWalked, m *bctlv1.SliceWalked) error {
 	for _, b := range m.GetBatches() {
 		pages, err := pagesToReadFromWire(b.GetPages(), b.GetMounts())
@@ -320,10 +320,10 @@ func idsOf[T ~int64](list []int64) []T {
 	return ids
 }
 
-// What an honest worker says of itself in one report, at most. Who hears it keeps it for a while.
+// Limits of one report of an honest worker. Listeners keep reports for a while.
 const (
 	maxWorkerBytes = 1 << 10
-	maxReported    = 16 << 10 // tasks, and batches, in hand
+	maxReported    = 16 << 10 // tasks in progress, and as many batches
 )
 
 func decodeProgress(data []byte) (*backup.Progress, error) {

@@ -1,5 +1,5 @@
-// Package run ends processes: the first signal asks for a graceful stop, the
-// second does not wait for it.
+// Package run ends processes: the first signal requests a graceful stop, the second does not wait
+// for it.
 package run
 
 import (
@@ -12,15 +12,15 @@ import (
 	"syscall"
 )
 
-// ErrInterrupted is the cause of the context that a signal has ended.
+// ErrInterrupted is the cause of a context that was ended by a signal.
 var ErrInterrupted = errors.New("interrupted")
 
-// ExitInterrupted is the exit status of a process that a signal has ended.
+// ExitInterrupted is the exit status of a process that was ended by a signal.
 const ExitInterrupted = 130
 
-// Context returns a context that the first SIGINT or SIGTERM ends, with
-// ErrInterrupted as its cause. first, which may be nil, is called then. The
-// second signal ends the process at once. stop gives the signals back.
+// Context returns a context that the first SIGINT or SIGTERM ends, with ErrInterrupted as its
+// cause. first, which may be nil, is called then. The second signal ends the process at once. stop
+// restores the default handling of signals.
 func Context(parent context.Context, first func()) (ctx context.Context, stop func()) {
 	return notify(parent, first, func() { os.Exit(ExitInterrupted) })
 }
@@ -54,24 +54,22 @@ func notify(parent context.Context, first, second func()) (context.Context, func
 	}
 }
 
-// gcPercent is how much garbage the collector lets come up before it runs, of
-// what is live: most of that is buffers of packs and windows, which are made once,
-// so that running it twice as often as by default costs little and saves a third of the memory.
+// gcPercent is the amount of garbage, in percent of live memory, at which the collector runs. Most
+// of the garbage is buffers of packs and windows, which are made once, so that running the
+// collector twice as often as by default costs little and saves a third of the memory.
 const gcPercent = 50
 
-// ballast counts as live, so that the collector does not run each time that a
-// process with little to keep has made another megabyte of garbage. Nobody
-// touches it: it takes addresses, not memory.
+// ballast counts as live memory, so that the collector does not run after each megabyte of garbage
+// in a process with little live memory. It is never touched: it takes addresses, not memory.
 var ballast []byte
 
 const ballastBytes = 32 << 20
 
-// TuneMemory sets the garbage collector to what bctl's processes need, unless
-// GOGC says otherwise.
+// TuneMemory sets the garbage collector to the needs of bctl's processes, unless GOGC is set.
 func TuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 		ballast = make([]byte, ballastBytes)
-		runtime.KeepAlive(ballast) // a variable that nobody reads looks like a mistake
+		runtime.KeepAlive(ballast) // a variable that is never read looks like a mistake
 	}
 }

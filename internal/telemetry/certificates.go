@@ -8,8 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Certificates tells when the certificates end that a process shows: its files, by what they are used for ("nats");
-// "" is none. They are read again at each scrape, for they may have been rotated.
+// Certificates exports the expiry times of the certificates that a process presents. files maps a
+// use ("nats") to a file; "" means none. The files are read again at each scrape, because they may
+// have been rotated.
 func (m *Metrics) Certificates(files map[string]string) {
 	if m == nil {
 		return
@@ -23,7 +24,8 @@ func (m *Metrics) Certificates(files map[string]string) {
 	}
 }
 
-// ends is when the first certificate of a PEM file does: the one that is shown, before those that have signed it.
+// ends returns when the first certificate of a PEM file expires: the leaf, which precedes the
+// certificates that signed it.
 func ends(file string) float64 {
 	if file == "" {
 		return 0

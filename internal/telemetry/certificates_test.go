@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// certificate returns a PEM block with a certificate that ends then.
+// certificate returns a PEM block with a certificate that expires at end.
 func certificate(t *testing.T, end time.Time) []byte {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -28,8 +28,8 @@ func certificate(t *testing.T, end time.Time) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// It is told when the certificate ends that is shown, also after it was rotated; what is not there or cannot be read is 0, and
-// keeps nothing else from being told.
+// The expiry of the presented certificate is exported, also after a rotation. A file that is
+// missing or cannot be read gives 0, and does not affect others.
 func TestCertificates(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, text []byte) string {

@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A Clock measures the clock of a committer. All methods of a nil one do nothing.
+// A Clock measures the clock of a committer. All methods of a nil Clock do nothing.
 type Clock struct{ ahead prometheus.Gauge }
 
-// Clock returns what measures a clock; a process has one.
+// Clock returns the metrics of a clock; a process has one.
 func (m *Metrics) Clock() *Clock {
 	if m == nil {
 		return nil
@@ -17,7 +17,7 @@ func (m *Metrics) Clock() *Clock {
 	return &Clock{m.gauge("bctl_clock_ahead_seconds", "How far this committer's clock is ahead of the index's, in seconds; below 0: it is behind.").WithLabelValues()}
 }
 
-// Ahead says by how much the clock is ahead of the index's.
+// Ahead records by how much the clock is ahead of the index's.
 func (c *Clock) Ahead(by time.Duration) {
 	if c != nil {
 		c.ahead.Set(by.Seconds())

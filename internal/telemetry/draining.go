@@ -2,10 +2,10 @@ package telemetry
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// A Draining measures whether a worker is drained. All methods of a nil one do nothing.
+// A Draining measures whether a worker is drained. All methods of a nil Draining do nothing.
 type Draining struct{ wanted prometheus.Gauge }
 
-// Draining returns what measures a drain; a process has one.
+// Draining returns the metrics of a drain; a process has one.
 func (m *Metrics) Draining() *Draining {
 	if m == nil {
 		return nil
@@ -13,7 +13,7 @@ func (m *Metrics) Draining() *Draining {
 	return &Draining{m.gauge("bctl_worker_draining", "1 while this worker takes no new work because an operator has drained it, else 0.").WithLabelValues()}
 }
 
-// Set says whether the worker shall take no new work.
+// Set records whether an operator wants the worker to take no new work.
 func (d *Draining) Set(wanted bool) {
 	switch {
 	case d == nil:

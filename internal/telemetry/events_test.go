@@ -34,13 +34,13 @@ type event struct {
 	keys, of       []string
 }
 
-// messageAt is which argument of a logger's methods is the message.
+// messageAt is the index of the message among the arguments of a logger's methods.
 var messageAt = map[string]int{"Debug": 0, "Info": 0, "Warn": 0, "Error": 0, "Log": 2}
 
-// ids are the keys that a method of ours, which returns a logger, has set.
+// ids are the keys set by methods of bctl that return a logger.
 var ids = map[string][]string{"about": {"snapshot", "task", "batch", "attempt", "pack", "lists"}}
 
-// A calls finds what a file logs.
+// A calls finds the log calls of a file.
 type calls struct {
 	*testing.T
 	files  *token.FileSet
@@ -48,8 +48,8 @@ type calls struct {
 	events map[string]*event
 }
 
-// The documentation lists every event that the code can log, with its level and keys: the code is read, so that
-// neither can change without the other.
+// The documentation lists each event that the code can log, with its level and keys. The test
+// parses the code, so that neither can change without the other.
 func TestDocumentationListsTheEvents(t *testing.T) {
 	c := &calls{T: t, files: token.NewFileSet(), events: map[string]*event{}}
 	for _, dir := range []string{"services", "internal"} {
@@ -88,7 +88,7 @@ func TestDocumentationListsTheEvents(t *testing.T) {
 	}
 }
 
-// visit reads one file. What imports testing is no part of a service.
+// visit parses one file. Files that import testing are not part of a service.
 func (c *calls) visit(path string, d fs.DirEntry, err error) error {
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (c *calls) visit(path string, d fs.DirEntry, err error) error {
 	return nil
 }
 
-// processOf names the process that a file is part of, or that a message names.
+// processOf returns the process that a file belongs to, or that a message names.
 func processOf(path, message string) string {
 	for _, name := range []string{"walker", "reader", "committer"} {
 		if strings.Contains(path, "/services/"+name+"/") || strings.HasPrefix(message, name+" st") {
@@ -169,7 +169,7 @@ func (c *calls) call(call *ast.CallExpr) {
 	}
 }
 
-// given are the keys that a logger has from the call which has made it.
+// given returns the keys that a logger has from the call that made it.
 func (c *calls) given(logger ast.Expr) []string {
 	call, ok := logger.(*ast.CallExpr)
 	if !ok {
@@ -187,7 +187,7 @@ func (c *calls) given(logger ast.Expr) []string {
 
 var keyName = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 
-// keys returns the keys of pairs, and refuses a value that another line would write otherwise.
+// keys returns the keys of pairs, and refuses a value that another line would write differently.
 func (c *calls) keys(pairs []ast.Expr) (keys []string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		key, ok := literal(pairs[i])

@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A Fleet is what the committer that leads knows of all filers, shards and queues.
+// A Fleet is the leading committer's view of all filers, shards and queues.
 type Fleet struct {
 	Filers  []index.FilerStatus
 	Shards  []index.ShardStatus
@@ -22,18 +22,19 @@ type Fleet struct {
 // A Queue is one consumer of the message system.
 type Queue struct {
 	Name                    string // walk, read or commit
-	Site                    string // "" for the committers'
+	Site                    string // "" for the committers' queue
 	Waiting, Unacknowledged uint64
 }
 
-// Held is how much of a filer's work workers report to have in hand, and how much of that waits for the filer.
+// Held counts a filer's work in progress as reported by workers, and the part of it that waits for
+// the filer.
 type Held struct{ Tasks, Batches, StalledTasks, StalledBatches int }
 
-// fleetAge is for how long an answer of the index is good enough.
+// fleetAge is how long an answer of the index is reused.
 const fleetAge = 5 * time.Second
 
-// fleet collects what the index and the queues say, when it is asked for. It
-// has no labels but names of sites, filers and shards.
+// fleet collects the state of the index and the queues when it is scraped. Its only labels are the
+// names of sites, filers and shards.
 type fleet struct {
 	descs struct {
 		work, held, running, queue                        *prometheus.Desc
@@ -45,15 +46,15 @@ type fleet struct {
 	mu     sync.Mutex
 	totals map[backup.FilerID]*filerTotals
 
-	asking sync.Mutex // one scrape at a time asks
+	asking sync.Mutex // one scrape queries at a time
 	ask    func() (*Fleet, error)
 	asked  time.Time
-	last   *Fleet    // the last answer; nil: there was none, or it is another's to tell
+	last   *Fleet    // the last answer; nil: none, or another committer exports it
 	at     time.Time // of the last answer
-	failed bool      // the last question
+	failed bool      // the last query failed
 }
 
-// filerTotals is what workers have reported of a filer.
+// filerTotals are the sums of the workers' reports on a filer.
 type filerTotals struct {
 	files, stats, opens      int64
 	statSeconds, openSeconds float64
@@ -86,14 +87,15 @@ func newFleet() *fleet {
 	return f
 }
 
-// lead has ask asked from now on; nil: nothing is asked any more. What is known stays known until another leads.
+// lead makes ask the query from now on; nil: no more queries are made. The last answer is kept
+// until another committer leads.
 func (f *fleet) lead(ask func() (*Fleet, error)) {
 	f.asking.Lock()
 	defer f.asking.Unlock()
 	f.ask, f.asked, f.failed = ask, time.Time{}, false
 }
 
-// follow leaves it to another to tell of the fleet.
+// follow leaves the fleet's metrics to another committer.
 func (f *fleet) follow() {
 	f.asking.Lock()
 	defer f.asking.Unlock()
@@ -114,7 +116,7 @@ func (f *fleet) heard(p *backup.Progress) {
 		f.totals[p.Filer] = t
 	}
 	t.files += max(p.FilesFound, 0)
-	t.stats += p.Stats // the decoder has refused what is below 0
+	t.stats += p.Stats // the decoder has refused negative values
 	t.statSeconds += p.StatSeconds
 	t.opens += p.Opens
 	t.openSeconds += p.OpenSeconds
@@ -152,7 +154,8 @@ func (f *fleet) Collect(to chan<- prometheus.Metric) {
 		}
 		f.collectTotals(to, now.Filers)
 	}
-	// In an outage shards are as old as they are, or older: an alert about one must not end because nobody can ask.
+	// In an outage the shards' times stay as they are: an alert about a shard must not end because
+	// the index cannot be queried.
 	for i := range now.Shards {
 		s := &now.Shards[i]
 		gauge(f.descs.lastGood, unixSeconds(s.Time), s.Filer.Name, s.Name)
@@ -168,8 +171,8 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.Unix())
 }
 
-// now returns what is known, and since when; nil where nothing is. up is 0 where the fleet does not answer. tells is
-// false where that is another's to tell.
+// now returns the last answer and its time; nil if there is none. up is 0 if the fleet does not
+// answer. tells is false if another committer exports the fleet.
 func (f *fleet) now() (now *Fleet, at time.Time, up float64, tells bool) {
 	f.asking.Lock()
 	defer f.asking.Unlock()
@@ -191,7 +194,7 @@ func (f *fleet) now() (now *Fleet, at time.Time, up float64, tells bool) {
 
 type gauger func(desc *prometheus.Desc, v float64, labels ...string)
 
-// work of one site: tasks, then batches.
+// siteWork is the work of one site: tasks, then batches.
 type siteWork struct {
 	all, leased, stalled, held [2]int64
 	running                    int
@@ -233,7 +236,7 @@ func (f *fleet) collectWork(gauge gauger, now *Fleet) {
 	for name, s := range sites {
 		gauge(f.descs.running, float64(s.running), name)
 		for w, work := range works {
-			// The three come of different questions: work may have been settled in between.
+			// The three values come from separate queries: work may have been settled in between.
 			gauge(f.descs.work, float64(max(s.all[w]-s.leased[w]-s.stalled[w], 0)), work, name, "open")
 			gauge(f.descs.work, float64(s.leased[w]), work, name, "leased")
 			gauge(f.descs.work, float64(s.stalled[w]), work, name, "stalled")
@@ -257,7 +260,7 @@ func (f *fleet) collectFiler(gauge gauger, s *index.FilerStatus) {
 		{"batch", limits.ReadBatches, load.ReadSlots, s.Batches, load.ReadLatency, load.ReadIdle},
 	} {
 		if w.slots == 0 {
-			w.slots = w.limit // which 0 stands for
+			w.slots = w.limit // 0 stands for the limit
 		}
 		gauge(f.descs.limit, float64(w.limit), s.Name, w.work)
 		gauge(f.descs.slots, float64(w.slots), s.Name, w.work)
@@ -267,7 +270,7 @@ func (f *fleet) collectFiler(gauge gauger, s *index.FilerStatus) {
 	}
 }
 
-// collectTotals tells what was reported, and forgets filers that are gone.
+// collectTotals exports the sums of reports, and forgets filers that are gone.
 func (f *fleet) collectTotals(to chan<- prometheus.Metric, filers []index.FilerStatus) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,18 +14,19 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Metrics are those of one process. A nil *Metrics measures nothing, and so
-// do the narrow types that it makes for the services: whoever measures need not ask.
+// Metrics are those of one process. A nil *Metrics measures nothing, and neither do the narrow
+// types that it returns to the services, so callers need no checks.
 //
-// What is measured is added once a slice, a batch, a pack or a result, to counters that were looked
-// up before; no label's values are more than there are filers, shards or sites. docs/observability.md lists all.
+// Values are added once per slice, batch, pack or result, to counters that were looked up before.
+// No label has more values than there are filers, shards or sites. docs/observability.md lists all
+// metrics.
 type Metrics struct {
 	registry *prometheus.Registry
 	retries  *prometheus.CounterVec
 }
 
-// NewMetrics returns the metrics of a service ("walker"), with those of the
-// Go runtime and of the process.
+// NewMetrics returns the metrics of a service ("walker"), including those of the Go runtime and of
+// the process.
 func NewMetrics(service, version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -35,7 +36,7 @@ func NewMetrics(service, version string) *Metrics {
 	return m
 }
 
-// Dropped returns what counts messages that cannot be decoded; a process has one.
+// Dropped returns a function that counts messages that cannot be decoded; a process has one.
 func (m *Metrics) Dropped() func() {
 	if m == nil {
 		return func() {}
@@ -43,7 +44,7 @@ func (m *Metrics) Dropped() func() {
 	return m.total("bctl_messages_dropped_total", "Messages that could not be decoded, and were dropped.").Inc
 }
 
-// Handler serves the metrics; nil's serves none.
+// Handler serves the metrics; that of nil serves none.
 func (m *Metrics) Handler() http.Handler {
 	if m == nil {
 		return http.NotFoundHandler()
@@ -51,10 +52,10 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// The kinds of errors that retries are counted by.
+// The kinds of errors by which retries are counted.
 var kinds = []string{"unavailable", "timeout", "corrupt", "invalid", "other"}
 
-// kindOf returns which of the kinds an error is.
+// kindOf returns the kind of an error.
 func kindOf(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -69,7 +70,7 @@ func kindOf(err error) string {
 	return "other"
 }
 
-// Retries counts what had to be tried again, of one kind of work.
+// Retries counts the retries of one kind of work.
 type Retries struct{ byKind map[string]prometheus.Counter }
 
 // Retries returns the counters of a kind of work: "task", "batch", "result" …
@@ -84,17 +85,17 @@ func (m *Metrics) Retries(work string) *Retries {
 	return r
 }
 
-// Add counts one, because of err.
+// Add counts a retry caused by err.
 func (r *Retries) Add(err error) {
 	if r != nil {
 		r.byKind[kindOf(err)].Inc()
 	}
 }
 
-// problemOps are what problems are counted by; any other is "other".
+// problemOps are the operations by which problems are counted; any other counts as "other".
 var problemOps = []string{"open", "read", "stat", "list", "xattr", "other"}
 
-// problems counts what could not be backed up, by what failed.
+// problems counts files and directories that could not be backed up, by the operation that failed.
 type problems map[string]prometheus.Counter
 
 func (m *Metrics) problems() problems {
@@ -116,12 +117,12 @@ func (p problems) add(list []backup.Problem) {
 	}
 }
 
-// vanished counts what was gone before it could be backed up.
+// vanished counts files that were gone before they could be backed up.
 func (m *Metrics) vanished() prometheus.Counter {
 	return m.total("bctl_vanished_total", "Files and directories that a walk found, and that were gone when they were to be read.")
 }
 
-// stages counts the seconds of work by stage, of those stages that the service has.
+// stages counts the seconds of work in each of the service's stages.
 type stages struct {
 	names    []string
 	counters []prometheus.Counter
@@ -143,14 +144,14 @@ func (s stages) add(seconds ...float64) {
 	}
 }
 
-// addTo adds what a worker may add: a counter that is told to go back ends the process.
+// addTo adds positive values only: the library panics if a counter decreases.
 func addTo(counter prometheus.Counter, v float64) {
 	if v > 0 {
 		counter.Add(v)
 	}
 }
 
-// inHand are the gauges of what one worker process has in hand.
+// inHand are the gauges of one worker process's work in progress.
 type inHand struct{ working, stalled prometheus.Gauge }
 
 func (m *Metrics) inHand(work string) inHand {
@@ -158,7 +159,7 @@ func (m *Metrics) inHand(work string) inHand {
 	return inHand{gauge.WithLabelValues(work, "working"), gauge.WithLabelValues(work, "stalled")}
 }
 
-// secondsBuckets are from a millisecond to four minutes.
+// secondsBuckets range from a millisecond to four minutes.
 var secondsBuckets = prometheus.ExponentialBuckets(0.001, 4, 10)
 
 func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {

@@ -33,14 +33,14 @@ func wants(t *testing.T, text string, lines ...string) {
 	}
 }
 
-// Measuring costs no memory, neither where it is off nor where it is on.
+// Measuring allocates no memory, whether it is off or on.
 func TestMeasuringAllocatesNothing(t *testing.T) {
 	part := &backup.SliceWalked{Counts: backup.Counts{Files: 3, StatCalls: 3}, Problems: []backup.Problem{{Op: "stat"}}}
 	stored := &backup.BatchStored{Counts: backup.Counts{ReadBytes: 1}}
 	report := &backup.Progress{Filer: 1, Stats: 1}
 	for _, metrics := range []func() *Metrics{func() *Metrics { return nil }, func() *Metrics { return NewMetrics("test", "v1") }} {
 		w, r, c := metrics().Walker(), metrics().Reader(), metrics().Committer()
-		c.Heard(report) // the first of a filer makes its totals
+		c.Heard(report) // the first report of a filer makes its totals
 		if n := testing.AllocsPerRun(100, func() {
 			w.Part(part, time.Second)
 			w.Slice(time.Second)
@@ -57,7 +57,7 @@ func TestMeasuringAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What workers report is not trusted: a counter that is told to go back would end the process.
+// Reports of workers are not trusted: decreasing a counter would end the process.
 func TestAbsurdCounts(t *testing.T) {
 	m := NewMetrics("reader", "v1")
 	r := m.Reader()
@@ -77,7 +77,8 @@ func TestRetriesByKind(t *testing.T) {
 		`bctl_retries_total{kind="other",work="task"} 1`, `bctl_retries_total{kind="corrupt",work="task"} 0`)
 }
 
-// Only who leads tells of the fleet; it asks at most every five seconds, and a failure shows.
+// Only the leader exports the fleet. It queries at most every five seconds, and a failure is
+// visible.
 func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 	m := NewMetrics("committer", "v1")
 	c := m.Committer()
@@ -113,8 +114,8 @@ func TestOnlyTheKeeperTellsOfTheFleet(t *testing.T) {
 		t.Errorf("asked %d times", asked)
 	}
 	fail = backup.ErrUnavailable
-	// In an outage what is known of shards stays, with its age, so that alerts about them do not end: while this
-	// committer leads, and when nobody can lead.
+	// In an outage the last state of shards stays, with its age, so that alerts about them do not
+	// end: while this committer leads, and while none can lead.
 	for _, ask := range []func() (*Fleet, error){ask, nil} {
 		c.Leads(ask)
 		if text = scrape(t, m); strings.Contains(text, "bctl_filer_") || strings.Contains(text, "bctl_fleet_work") {

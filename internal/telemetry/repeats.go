@@ -11,32 +11,31 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What fails again and again is in the log at once when it first fails, then
-// ever more rarely with the number of times, and once more when it is over.
+// A repeated failure is logged at once when it first occurs, then at increasing intervals with the
+// number of occurrences, and once more when it is over.
 const (
-	// sayAgain is the time until a failure that goes on is logged again. It
-	// doubles each time, up to sayRarely.
+	// sayAgain is the time until a continuing failure is logged again. It doubles each time, up to
+	// sayRarely.
 	sayAgain  = time.Minute
 	sayRarely = 16 * time.Minute
-	// overAfter is the time without a failure after which it is over. It is longer
-	// than the longest pause of a loop that tries again.
+	// overAfter is the time without a failure after which it counts as over. It is longer than the
+	// longest pause of a loop that retries.
 	overAfter = time.Minute
-	// maxRepeats bounds the failures that are told apart.
+	// maxRepeats bounds the number of distinct failures that are tracked.
 	maxRepeats = 1000
 )
 
-// repeatKeys are the keys of what a failure is about. Failures that differ in
-// other keys (the batch, the attempt), or in the names and numbers that their
-// error has, are the same failure again.
+// repeatKeys are the keys that distinguish failures. Failures that differ in other keys (the batch,
+// the attempt), or in the names and numbers in their error, count as the same failure.
 var repeatKeys = map[string]bool{
 	"snapshot": true, "filer": true, "shard": true, "source": true, "policy": true, "directory": true, "pack": true, "stream": true, "consumer": true,
 }
 
-// A limited handler is a slog.Handler that limits how often a warning or an
-// error repeats. While a dependency is away, all that fails because of it is one failure.
+// A limited handler is a slog.Handler that limits how often a warning or an error repeats. While a
+// dependency is unavailable, all failures caused by that count as one.
 type limited struct {
 	slog.Handler
-	about   string // what With has said of repeatKeys
+	about   string // the attributes in repeatKeys that were set by With
 	repeats *repeats
 }
 
@@ -50,7 +49,7 @@ type repeats struct {
 	failing map[string]*failing
 }
 
-// A failing is one of them.
+// A failing is one continuing failure.
 type failing struct {
 	handler     slog.Handler
 	event       string
@@ -77,8 +76,8 @@ func (l *limited) Handle(ctx context.Context, r slog.Record) error {
 	return l.Handler.Handle(ctx, r)
 }
 
-// note counts a failure. It returns how many there have been, or 0 where this
-// one is not to be logged.
+// note counts a failure. It returns the number of occurrences, or 0 if this one is not to be
+// logged.
 func (p *repeats) note(l *limited, r *slog.Record) int {
 	key := l.key(r)
 	p.mu.Lock()
@@ -104,11 +103,11 @@ func (p *repeats) note(l *limited, r *slog.Record) int {
 	return f.failures
 }
 
-// end forgets a failure that is over, and says so where it was not logged each time.
+// end forgets a failure that is over, and logs that if some occurrences were not logged.
 func (p *repeats) end(key string, f *failing) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.failing[key] != f || time.Since(f.last) < overAfter { // it has failed once more in this moment
+	if p.failing[key] != f || time.Since(f.last) < overAfter { // it has just failed once more
 		return
 	}
 	delete(p.failing, key)
@@ -117,7 +116,7 @@ func (p *repeats) end(key string, f *failing) {
 	}
 }
 
-// key tells failures apart.
+// key returns a string that distinguishes failures.
 func (l *limited) key(r *slog.Record) string {
 	var about strings.Builder
 	about.WriteString(r.Message)
@@ -140,8 +139,8 @@ func (l *limited) key(r *slog.Record) string {
 	return about.String()
 }
 
-// wording returns the text of an error without the words that differ from one
-// failure to the next: names, numbers and what is quoted.
+// wording returns the text of an error without the words that differ between occurrences: names,
+// numbers and quoted strings.
 func wording(err error) string {
 	words := strings.Fields(err.Error())
 	for i, word := range words {

@@ -34,7 +34,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// logged returns a JSON log, and what gives its lines.
+// logged returns a JSON log, and a function that returns its lines.
 func logged(t *testing.T) (*slog.Logger, func() []map[string]any) {
 	t.Helper()
 	var out lockedBuffer
@@ -57,8 +57,8 @@ func logged(t *testing.T) (*slog.Logger, func() []map[string]any) {
 // after lets time pass in a test's bubble.
 func after(d time.Duration) { <-time.After(d) }
 
-// All that fails because the index is away is one failure: it is logged at once, after a minute and two and four with the
-// number of times, and when it is over.
+// All failures caused by an unavailable index count as one: it is logged at once, after one, two
+// and four minutes with the number of occurrences, and when it is over.
 func TestOutageIsLoggedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lines := logged(t)
@@ -88,7 +88,8 @@ func TestOutageIsLoggedRarely(t *testing.T) {
 	})
 }
 
-// Failures of different things are told apart, and those of different attempts at one thing are not.
+// Failures of different things are distinguished, and those of different attempts at one thing are
+// not.
 func TestOtherFailuresAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lines := logged(t)
@@ -114,7 +115,7 @@ func TestOtherFailuresAreLogged(t *testing.T) {
 	})
 }
 
-// A failure that did not repeat needs no end.
+// The end of a failure that did not repeat is not logged.
 func TestOneFailureHasNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lines := logged(t)
@@ -141,7 +142,7 @@ func TestValuesAreReadable(t *testing.T) {
 	}
 }
 
-// What libraries print is in the log.
+// Output of libraries goes to the log.
 func TestLibrariesUseTheLog(t *testing.T) {
 	before, flags, to := slog.Default(), log.Flags(), log.Writer()
 	t.Cleanup(func() { slog.SetDefault(before); log.SetFlags(flags); log.SetOutput(to) })

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A Scheduler measures the scheduler of a committer. All methods of a nil one do nothing.
+// A Scheduler measures the scheduler of a committer. All methods of a nil Scheduler do nothing.
 type Scheduler struct {
 	leads, passed, waiting, followed, refused prometheus.Gauge
 
@@ -15,10 +15,10 @@ type Scheduler struct {
 	retries       *Retries
 }
 
-// lateBuckets are from a tick of the scheduler to three days, in seconds.
+// lateBuckets range from one tick of the scheduler to three days, in seconds.
 var lateBuckets = []float64{10, 60, 300, 1800, 7200, 28_800, 86_400, 259_200}
 
-// Scheduler returns what measures a scheduler; a process has one.
+// Scheduler returns the metrics of a scheduler; a process has one.
 func (m *Metrics) Scheduler() *Scheduler {
 	if m == nil {
 		return nil
@@ -38,7 +38,8 @@ func (m *Metrics) Scheduler() *Scheduler {
 	return s
 }
 
-// Leads says whether this scheduler leads. One that does not has nothing to tell of policies and shards.
+// Leads records whether this scheduler leads. One that does not lead exports nothing about policies
+// and shards.
 func (s *Scheduler) Leads(leads bool) {
 	if s == nil {
 		return
@@ -52,7 +53,7 @@ func (s *Scheduler) Leads(leads bool) {
 	}
 }
 
-// Policies says how many policies are followed, and how many cannot be.
+// Policies records how many policies are followed, and how many cannot be.
 func (s *Scheduler) Policies(followed, refused int) {
 	if s != nil {
 		s.followed.Set(float64(followed))
@@ -60,7 +61,8 @@ func (s *Scheduler) Policies(followed, refused int) {
 	}
 }
 
-// Begun counts a snapshot that was begun so long after it was due, and the further times that have passed since.
+// Begun counts a snapshot that was begun this long after it was due, and the further due times that
+// have passed since.
 func (s *Scheduler) Begun(late time.Duration, missed int) {
 	if s != nil {
 		s.begun.Inc()
@@ -69,21 +71,21 @@ func (s *Scheduler) Begun(late time.Duration, missed int) {
 	}
 }
 
-// Waiting says how many shards are due that may not be begun yet.
+// Waiting records how many due shards may not be begun yet.
 func (s *Scheduler) Waiting(shards int) {
 	if s != nil {
 		s.waiting.Set(float64(shards))
 	}
 }
 
-// Passed notes that all was done that was to be done at now.
+// Passed records that a tick at now completed all its work.
 func (s *Scheduler) Passed(now time.Time) {
 	if s != nil {
 		s.passed.Set(float64(now.UnixMilli()) / 1000)
 	}
 }
 
-// Retry notes that something is tried again at the next tick because of err.
+// Retry counts a retry at the next tick because of err.
 func (s *Scheduler) Retry(err error) {
 	if s != nil {
 		s.retries.Add(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Walker measures a walker. All methods of a nil one do nothing.
+// A Walker measures a walker. All methods of a nil Walker do nothing.
 type Walker struct {
 	entries, directories, stats, statSeconds, vanished prometheus.Counter
 
@@ -19,7 +19,7 @@ type Walker struct {
 	retries  *Retries
 }
 
-// Walker returns what measures a walker; a process has one.
+// Walker returns the metrics of a walker; a process has one.
 func (m *Metrics) Walker() *Walker {
 	if m == nil {
 		return nil
@@ -35,7 +35,7 @@ func (m *Metrics) Walker() *Walker {
 	}
 }
 
-// Part counts what one message of a result has, and how long the filer took for its stats.
+// Part adds the counts of one message of a result, and the time that the filer took for its stats.
 func (w *Walker) Part(part *backup.SliceWalked, answers time.Duration) {
 	if w == nil {
 		return
@@ -50,21 +50,21 @@ func (w *Walker) Part(part *backup.SliceWalked, answers time.Duration) {
 	w.problems.add(part.Problems)
 }
 
-// Slice notes that a task's result was sent.
+// Slice records that a task's result was sent.
 func (w *Walker) Slice(took time.Duration) {
 	if w != nil {
 		observe(w.slices, took)
 	}
 }
 
-// Retry notes that a task is handed back because of err.
+// Retry counts a task that is handed back because of err.
 func (w *Walker) Retry(err error) {
 	if w != nil {
 		w.retries.Add(err)
 	}
 }
 
-// InHand says how many tasks are in hand, and how many of them are stalled.
+// InHand records how many tasks are in progress, and how many of them are stalled.
 func (w *Walker) InHand(all, stalled int) {
 	if w != nil {
 		w.hand.set(all, stalled)
@@ -76,7 +76,7 @@ func (h inHand) set(all, stalled int) {
 	h.stalled.Set(float64(stalled))
 }
 
-// A Reader measures a reader. All methods of a nil one do nothing.
+// A Reader measures a reader. All methods of a nil Reader do nothing.
 type Reader struct {
 	readBytes, newBytes, storedBytes, packBytes, vanished, lost prometheus.Counter
 
@@ -87,7 +87,7 @@ type Reader struct {
 	retries       *Retries
 }
 
-// Reader returns what measures a reader; a process has one.
+// Reader returns the metrics of a reader; a process has one.
 func (m *Metrics) Reader() *Reader {
 	if m == nil {
 		return nil
@@ -106,7 +106,7 @@ func (m *Metrics) Reader() *Reader {
 	}
 }
 
-// Batch counts what an attempt at a batch did, when its result was sent.
+// Batch adds the counts of an attempt at a batch whose result was sent.
 func (r *Reader) Batch(m *backup.BatchStored, took time.Duration) {
 	if r == nil {
 		return
@@ -121,14 +121,14 @@ func (r *Reader) Batch(m *backup.BatchStored, took time.Duration) {
 	observe(r.batches, took)
 }
 
-// LostPack notes that the store does not have a pack as it was stored.
+// LostPack counts a pack that the store no longer has as it was stored.
 func (r *Reader) LostPack() {
 	if r != nil {
 		r.lost.Inc()
 	}
 }
 
-// Pack notes that the store has taken a pack.
+// Pack counts a pack that was stored.
 func (r *Reader) Pack(sizeBytes int, took time.Duration) {
 	if r != nil {
 		addTo(r.packBytes, float64(sizeBytes))
@@ -136,21 +136,21 @@ func (r *Reader) Pack(sizeBytes int, took time.Duration) {
 	}
 }
 
-// Retry notes that a batch is handed back because of err.
+// Retry counts a batch that is handed back because of err.
 func (r *Reader) Retry(err error) {
 	if r != nil {
 		r.retries.Add(err)
 	}
 }
 
-// InHand says how many batches are in hand, and how many of them are stalled.
+// InHand records how many batches are in progress, and how many of them are stalled.
 func (r *Reader) InHand(all, stalled int) {
 	if r != nil {
 		r.hand.set(all, stalled)
 	}
 }
 
-// A Committer measures a committer. All methods of a nil one do nothing.
+// A Committer measures a committer. All methods of a nil Committer do nothing.
 type Committer struct {
 	applies   prometheus.Histogram
 	results   map[string]map[string]prometheus.Counter
@@ -163,13 +163,13 @@ type Committer struct {
 	fleet     *fleet
 }
 
-// The kinds of results, and what becomes of one.
+// The kinds of results, and their outcomes.
 var (
 	results  = []string{"slice", "pack", "batch"}
 	outcomes = []string{"accepted", "late", "early", "condemned", "refused", "failed"}
 )
 
-// Committer returns what measures a committer; a process has one.
+// Committer returns the metrics of a committer; a process has one.
 func (m *Metrics) Committer() *Committer {
 	if m == nil {
 		return nil
@@ -212,8 +212,8 @@ func (c *Committer) Applied(took time.Duration) {
 	}
 }
 
-// Result counts what became of a result ("slice", "pack", "batch"): accepted,
-// late, early, condemned, refused or failed.
+// Result counts a result ("slice", "pack", "batch") by its outcome: accepted, late, early,
+// condemned, refused or failed.
 func (c *Committer) Result(result, outcome string) {
 	if c != nil {
 		c.results[result][outcome].Inc()
@@ -227,14 +227,15 @@ func (c *Committer) HandedOut(work string, n int) {
 	}
 }
 
-// Died counts a worker that died with tasks or batches in hand.
+// Died counts a worker that died with tasks or batches in progress.
 func (c *Committer) Died(work string) {
 	if c != nil {
 		c.died[work].Inc()
 	}
 }
 
-// Cancelled is the end of a snapshot that an operator wanted. Its state is backup.Failed, and it counts as no failure.
+// Cancelled is the outcome of a snapshot that an operator has cancelled. Its state is
+// backup.Failed, but it does not count as a failure.
 const Cancelled = "cancelled"
 
 // Ended counts a snapshot; state is backup.Committed, backup.Failed or Cancelled.
@@ -244,15 +245,16 @@ func (c *Committer) Ended(state string) {
 	}
 }
 
-// Retry notes that something is tried again because of err.
+// Retry counts a retry because of err.
 func (c *Committer) Retry(err error) {
 	if c != nil {
 		c.retries.Add(err)
 	}
 }
 
-// Leads says whether this committer leads: only then it tells of the fleet, so
-// that nothing is told twice. ask is asked when metrics are, at most every five seconds.
+// Leads makes this committer export the metrics of the fleet, which only the leader does, so that
+// nothing is exported twice. ask is called by scrapes, at most every five seconds; nil: this
+// committer no longer leads.
 func (c *Committer) Leads(ask func() (*Fleet, error)) {
 	if c == nil {
 		return
@@ -265,14 +267,14 @@ func (c *Committer) Leads(ask func() (*Fleet, error)) {
 	}
 }
 
-// Follows says that another committer leads, which tells of the fleet.
+// Follows records that another committer leads and exports the fleet.
 func (c *Committer) Follows() {
 	if c != nil {
 		c.fleet.follow()
 	}
 }
 
-// Heard counts what a worker reports of a filer, where this committer leads.
+// Heard adds a worker's report on a filer, if this committer leads.
 func (c *Committer) Heard(p *backup.Progress) {
 	if c != nil {
 		c.fleet.heard(p)

@@ -1,5 +1,5 @@
-// Package telemetry is how bctl is watched: logs, metrics (Prometheus) and
-// traces (OpenTelemetry). It is the only package that knows these libraries.
+// Package telemetry implements bctl's observability: logs, metrics (Prometheus) and traces
+// (OpenTelemetry). It is the only package that uses these libraries.
 package telemetry
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// NewLogger returns a logger to w. level is debug, info, warn or error; format
-// is text, json, or auto: text where w is a terminal (as terminal says), JSON elsewhere.
-// It limits how often a failure repeats.
+// NewLogger returns a logger that writes to w. level is debug, info, warn or error. format is text,
+// json, or auto: text if w is a terminal (as given by terminal), and JSON otherwise. The logger
+// limits how often a failure repeats.
 func NewLogger(w io.Writer, terminal bool, level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -38,8 +38,8 @@ func NewLogger(w io.Writer, terminal bool, level, format string) (*slog.Logger, 
 	return nil, fmt.Errorf("log format %q is not text, json or auto: %w", format, backup.ErrInvalid)
 }
 
-// readable writes durations as seconds, with the unit in the key, and ids as
-// text. JSON would have nanoseconds and arrays of bytes.
+// readable writes durations as seconds, with the unit in the key, and ids as text. JSON would have
+// nanoseconds and arrays of bytes.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	switch v := a.Value.Any().(type) {
 	case time.Duration:
@@ -55,14 +55,14 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// TakeOver has this process log with log alone: what libraries would print to
-// standard error goes through it as well.
+// TakeOver routes all logs of this process through log, including what libraries would print to
+// standard error.
 func TakeOver(log *slog.Logger) {
-	slog.SetDefault(log) // and with it the standard library's package log
+	slog.SetDefault(log) // this includes the standard library's package log
 	otel.SetLogger(logr.FromSlogHandler(log.Handler()))
 }
 
-// shortTime leaves the date away for people, who know what day it is.
+// shortTime omits the date in output for people.
 func shortTime(groups []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.TimeKey && len(groups) == 0 {
 		return slog.String(slog.TimeKey, a.Value.Time().Format("15:04:05"))
@@ -70,5 +70,5 @@ func shortTime(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// IsTerminal reports whether a person looks at f.
+// IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }

@@ -24,9 +24,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// TraceOptions say where traces go.
+// TraceOptions configure the export of traces.
 type TraceOptions struct {
-	URL               string // of an OTLP collector that speaks HTTP; "": there are no traces
+	URL               string // of an OTLP collector that supports HTTP; "": there are no traces
 	CAFile            string // PEM; "": the system's authorities
 	CertFile, KeyFile string // of the client, PEM; "": none
 	Percent           int    // of the snapshots that are traced
@@ -36,11 +36,11 @@ type TraceOptions struct {
 	Log               *slog.Logger
 }
 
-// A Tracer makes spans. A nil one makes none, and that costs nothing.
+// A Tracer makes spans. A nil Tracer makes none, at no cost.
 //
-// A snapshot is one trace: its trace ID is the snapshot's ID, so that every
-// committer puts what it hands out into the same trace, with nothing
-// kept about it. From there the context goes along in the headers of messages.
+// A snapshot is one trace: its trace ID is the snapshot's ID, so that all committers add the work
+// that they assign to the same trace without shared state. From there, message headers carry the
+// context.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -49,7 +49,7 @@ type Tracer struct {
 
 const tracerName = "github.com/bctl/bctl"
 
-// NewTracer returns a tracer, or nil where there is no URL. It does not wait for the collector.
+// NewTracer returns a tracer, or nil if there is no URL. It does not wait for the collector.
 func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 	if o.URL == "" {
 		return nil, nil //nolint:nilnil // a nil tracer is one that traces nothing
@@ -86,7 +86,8 @@ func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 	return &Tracer{provider: provider, tracer: provider.Tracer(tracerName), sampler: ratio}, nil
 }
 
-// clientTLS reads the client certificate again for each connection: it may have been rotated.
+// clientTLS reads the client certificate again for each connection, because it may have been
+// rotated.
 func (o *TraceOptions) clientTLS() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -121,17 +122,17 @@ func authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// tellErrors logs what the exporter could not do: spans are dropped then, and nothing waits.
+// tellErrors logs failures of the exporter: spans are dropped then, and nothing waits.
 func tellErrors(log *slog.Logger) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		log.Warn("traces are lost: the collector does not take them", "error", err)
 	}))
 }
 
-// closeTraces is how long Close takes at most.
+// closeTraces is the maximum time that Close takes.
 const closeTraces = 5 * time.Second
 
-// Close sends what there is.
+// Close sends the remaining spans.
 func (t *Tracer) Close() error {
 	if t == nil {
 		return nil
@@ -141,11 +142,11 @@ func (t *Tracer) Close() error {
 	return t.provider.Shutdown(ctx)
 }
 
-// A Span is the time of one piece of work. All methods of a nil one do nothing.
+// A Span is the duration of one piece of work. All methods of a nil Span do nothing.
 type Span struct{ span trace.Span }
 
-// Start begins a span below the one in ctx, or, where there is none, below the snapshot's.
-// The attributes are those that logs have: snapshot, task, batch.
+// Start begins a span as a child of the one in ctx or, if there is none, of the snapshot's. The
+// attributes are those used in logs: snapshot, task, batch.
 func (t *Tracer) Start(ctx context.Context, name string, snapshot backup.SnapshotID, attrs ...slog.Attr) (context.Context, *Span) {
 	if t == nil {
 		return ctx, nil
@@ -159,12 +160,12 @@ func (t *Tracer) Start(ctx context.Context, name string, snapshot backup.Snapsho
 	return ctx, s
 }
 
-// Ended tells of a snapshot that has ended: the span that all others are below.
+// Ended exports the span of a snapshot that has ended: the root of all others.
 func (t *Tracer) Ended(ctx context.Context, s *backup.Snapshot, reason string) {
 	if t == nil {
 		return
 	}
-	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{}) // it is below nothing
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{}) // it has no parent
 	ctx = context.WithValue(ctx, idsKey{}, s.ID)
 	_, span := t.tracer.Start(ctx, "snapshot", trace.WithTimestamp(s.Started), trace.WithAttributes(
 		attribute.String("snapshot", s.ID.Short()), attribute.String("filer", s.Filer.Name), attribute.String("shard", s.Shard.Name)))
@@ -174,7 +175,7 @@ func (t *Tracer) Ended(ctx context.Context, s *backup.Snapshot, reason string) {
 	span.End()
 }
 
-// snapshot is the context of a snapshot's own span.
+// snapshot returns the context of a snapshot's own span.
 func (t *Tracer) snapshot(id backup.SnapshotID) trace.SpanContext {
 	var flags trace.TraceFlags
 	decision := t.sampler.ShouldSample(sdktrace.SamplingParameters{TraceID: trace.TraceID(id)}).Decision
@@ -207,7 +208,7 @@ func keyValue(a slog.Attr) attribute.KeyValue {
 	}
 }
 
-// End ends the span, as failed where err is not nil.
+// End ends the span, as failed if err is not nil.
 func (s *Span) End(err error) {
 	if s == nil {
 		return
@@ -219,10 +220,10 @@ func (s *Span) End(err error) {
 	s.span.End()
 }
 
-// maxPaths of a span: more are only counted.
+// maxPaths bounds the paths in a span: further ones are only counted.
 const maxPaths = 32
 
-// Paths are the attributes of directories, of which path returns the i-th.
+// Paths returns the attributes of n directories; path returns the path of the i-th.
 func Paths(n int, path func(i int) string) []slog.Attr {
 	list := make([]string, 0, min(n, maxPaths))
 	for i := 0; i < n && len(list) < maxPaths; i++ {
@@ -233,15 +234,15 @@ func Paths(n int, path func(i int) string) []slog.Attr {
 
 var headers propagation.TraceContext
 
-// Inject puts the span in ctx, if there is one, into the headers of a message.
+// Inject writes the span in ctx, if there is one, into the headers of a message.
 func Inject(ctx context.Context, to propagation.TextMapCarrier) { headers.Inject(ctx, to) }
 
-// Extract returns ctx with the span that the headers of a message name.
+// Extract returns ctx with the span named by the headers of a message.
 func Extract(ctx context.Context, from propagation.TextMapCarrier) context.Context {
 	return headers.Extract(ctx, from)
 }
 
-// A Parent is a span that others can be below which begin elsewhere. The zero one is none.
+// A Parent is a span that can have children that begin elsewhere. The zero Parent is none.
 type Parent struct{ span trace.SpanContext }
 
 // ParentOf returns the span in ctx.
@@ -255,11 +256,11 @@ func (p Parent) Below(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Traced reports whether there is a span in ctx to put into headers.
+// Traced reports whether ctx has a span to inject into headers.
 func Traced(ctx context.Context) bool { return trace.SpanContextFromContext(ctx).IsValid() }
 
-// snapshotIDs gives a snapshot's own span the IDs that are made of the snapshot's, and
-// all others random ones.
+// snapshotIDs derives the IDs of a snapshot's own span from the snapshot's ID, and generates random
+// ones for all others.
 type snapshotIDs struct{}
 
 type idsKey struct{}

@@ -1,4 +1,5 @@
-// Package health says how a process does, to whoever would restart it or send it work.
+// Package health reports the state of a process to supervisors, which may restart it, and to load
+// balancers.
 package health
 
 import (
@@ -13,23 +14,24 @@ import (
 	"time"
 )
 
-// A Process says whether a process works (Alive) and whether what it depends on
-// answers (Ready). A process that works must not be restarted because a dependency is
-// away: the loops that Alive looks at move also then. All methods of a nil one do nothing.
+// A Process reports whether a process works (Alive) and whether its dependencies answer (Ready). A
+// working process must not be restarted because a dependency is unavailable: the loops that Alive
+// checks keep moving even then. All methods of a nil Process do nothing.
 type Process struct {
 	mu       sync.Mutex
 	loops    map[*Beat]struct{}
 	needs    map[string]func(context.Context) error
-	asked    map[string]bool // those whose check has not returned
+	asked    map[string]bool // checks that have not returned
 	stopping bool
 
-	checking sync.Mutex // one question at a time asks the dependencies
+	checking sync.Mutex // one request checks the dependencies at a time
 	checked  time.Time
 	result   error
 }
 
 const (
-	// readyFor is for how long an answer is given again, so that whoever asks often asks nobody else.
+	// readyFor is how long an answer is reused, so that frequent requests do not reach the
+	// dependencies.
 	readyFor = 2 * time.Second
 	// answerWithin is how long a dependency may take.
 	answerWithin = 3 * time.Second
@@ -41,7 +43,8 @@ var (
 	errTooLate  = fmt.Errorf("no answer within %v", answerWithin)
 )
 
-// New returns the health of a process that needs these dependencies, none of which it has yet.
+// New returns the health of a process that needs these dependencies, to none of which it is
+// connected yet.
 func New(needs ...string) *Process {
 	h := &Process{loops: map[*Beat]struct{}{}, needs: map[string]func(context.Context) error{}, asked: map[string]bool{}}
 	for _, name := range needs {
@@ -50,7 +53,7 @@ func New(needs ...string) *Process {
 	return h
 }
 
-// Depends says how to ask a dependency for a sign of life. It may be called with a context that ends soon.
+// Depends sets the check of a dependency. It may be called with a context that ends soon.
 func (h *Process) Depends(name string, check func(context.Context) error) {
 	if h == nil {
 		return
@@ -60,7 +63,7 @@ func (h *Process) Depends(name string, check func(context.Context) error) {
 	h.needs[name] = check
 }
 
-// Stopping says that the process is about to end: it is not ready any more.
+// Stopping marks the process as about to end: it is no longer ready.
 func (h *Process) Stopping() {
 	if h == nil {
 		return
@@ -70,7 +73,7 @@ func (h *Process) Stopping() {
 	h.stopping = true
 }
 
-// A Beat is the sign of life of one loop. All methods of a nil one do nothing.
+// A Beat is the heartbeat of one loop. All methods of a nil Beat do nothing.
 type Beat struct {
 	process *Process
 	name    string
@@ -78,10 +81,10 @@ type Beat struct {
 	moved   atomic.Int64 // nanoseconds since epoch
 }
 
-// epoch is what beats count from, by a clock that only goes forward.
+// epoch is the origin of beats, by a monotonic clock.
 var epoch = time.Now()
 
-// Loop says that there is a loop that moves at least as often as within.
+// Loop registers a loop that calls Moved at least as often as within.
 func (h *Process) Loop(name string, within time.Duration) *Beat {
 	if h == nil {
 		return nil
@@ -94,14 +97,14 @@ func (h *Process) Loop(name string, within time.Duration) *Beat {
 	return b
 }
 
-// Moved says that the loop has moved.
+// Moved records that the loop has moved.
 func (b *Beat) Moved() {
 	if b != nil {
 		b.moved.Store(int64(time.Since(epoch)))
 	}
 }
 
-// Done says that the loop has ended, as it should.
+// Done records that the loop has ended normally.
 func (b *Beat) Done() {
 	if b == nil {
 		return
@@ -111,7 +114,7 @@ func (b *Beat) Done() {
 	delete(b.process.loops, b)
 }
 
-// Alive returns nil, or which loops hang.
+// Alive returns nil, or an error that names the loops that hang.
 func (h *Process) Alive() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,8 +131,8 @@ func (h *Process) Alive() error {
 	return errors.New(strings.Join(hang, "\n"))
 }
 
-// Ready returns nil where all dependencies answer now, else which do not. It asks
-// them at the same time, and takes three seconds at most.
+// Ready returns nil if all dependencies answer, and otherwise an error that names those that do
+// not. It checks them concurrently, and takes at most three seconds.
 func (h *Process) Ready(ctx context.Context) error {
 	h.checking.Lock()
 	defer h.checking.Unlock()
@@ -140,7 +143,7 @@ func (h *Process) Ready(ctx context.Context) error {
 		return errStopping
 	}
 	if h.checked.IsZero() || time.Since(h.checked) >= readyFor {
-		h.result = h.askAll(context.WithoutCancel(ctx)) // others hear the answer, too
+		h.result = h.askAll(context.WithoutCancel(ctx)) // other requests use the answer, too
 		h.checked = time.Now()
 	}
 	return h.result
@@ -158,7 +161,7 @@ func (h *Process) askAll(ctx context.Context) error {
 	for name, check := range h.needs {
 		silent[name] = true
 		if h.asked[name] {
-			continue // it has still not answered what it was asked before
+			continue // the previous check has not returned yet
 		}
 		h.asked[name] = true
 		go func() { // ends when the check does: answers has room
@@ -192,7 +195,7 @@ func (h *Process) askAll(ctx context.Context) error {
 	return errors.New(strings.Join(failed, "\n"))
 }
 
-// Handle serves /healthz and /readyz: 200 and "ok", or 503 and what is wrong.
+// Handle serves /healthz and /readyz: 200 and "ok", or 503 and the error.
 func (h *Process) Handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { tell(w, h.Alive()) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { tell(w, h.Ready(r.Context())) })
@@ -206,5 +209,5 @@ func tell(w http.ResponseWriter, err error) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		text = err.Error()
 	}
-	_, _ = fmt.Fprintln(w, text) // whoever asked has gone
+	_, _ = fmt.Fprintln(w, text) // an error means that the client has gone
 }

@@ -55,7 +55,7 @@ func TestReadyNamesWhatDoesNotAnswer(t *testing.T) {
 		hang := make(chan struct{})
 		h.Depends("store", func(context.Context) error { <-hang; return nil })
 		wants("store: no answer within")
-		// One that hangs is not asked again and again.
+		// A check that hangs is not started again.
 		wants("store: no answer within")
 		close(hang)
 		synctest.Wait()

@@ -1,7 +1,7 @@
-// Package clock keeps a committer from leading whose clock is not that of the
-// index. Times in the index are the database's own, so such a committer harms
-// nobody by what it stores; but its certificates, logs and metrics are wrong, and a
-// fleet in which another committer can lead is better led by that one.
+// Package clock keeps a committer from leading whose clock differs from that of the index. Times in
+// the index are the database's own, so what such a committer stores is harmless; but its
+// certificates, logs and metrics are wrong, and a fleet is better led by a committer with a correct
+// clock.
 package clock
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// MaxDifference is how far a committer's clock may be from that of the index, and the committer still leads. Clocks
-// that NTP keeps differ by milliseconds.
+// MaxDifference is how far the clock of a committer that leads may be from that of the index.
+// Clocks synchronized by NTP differ by milliseconds.
 const MaxDifference = 30 * time.Second
 
-// ErrOff says that this machine's clock and that of the index differ by more than MaxDifference.
+// ErrOff means that this machine's clock and that of the index differ by more than MaxDifference.
 var ErrOff = errors.New("the clocks differ: let NTP keep those of both machines (chrony, systemd-timesyncd)")
 
 // A Watch compares this machine's clock with that of an index. It may be used concurrently.
@@ -39,7 +39,7 @@ func New(idx index.Index, now func() time.Time, log *slog.Logger, metrics *telem
 	return &Watch{index: idx, now: now, log: log, metrics: metrics}
 }
 
-// Check asks the index, and fails with ErrOff where the clocks differ too much.
+// Check compares the clocks, and fails with ErrOff if they differ too much.
 func (w *Watch) Check(ctx context.Context) error {
 	sent := w.now()
 	there, err := w.index.Clock(ctx)
@@ -58,7 +58,7 @@ func (w *Watch) Check(ctx context.Context) error {
 	return fmt.Errorf("this machine's clock is %s, and this committer does not lead: %w", text(ahead), ErrOff)
 }
 
-// tell logs when the clock goes off, and when it is right again.
+// tell logs when the clock becomes wrong, and when it is right again.
 func (w *Watch) tell(off bool, ahead time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,7 +78,8 @@ func text(ahead time.Duration) string {
 	return fmt.Sprintf("%v ahead of that of the index", ahead.Round(time.Millisecond))
 }
 
-// Index returns the index as a committer is to use it: Lead is refused, as if another led, while the clocks differ too much.
+// Index returns the index for use by a committer: Lead is refused, as if another led, while the
+// clocks differ too much.
 func (w *Watch) Index() index.Index { return checked{w.index, w} }
 
 type checked struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// A committer leads while its clock is near to that of the index. When it is not, it gives up what it led once its
-// term ends, and says so; it leads again when the clock is right.
+// A committer leads while its clock is close to that of the index. When it is not, it stops leading
+// once its term ends, and logs that; it leads again when the clock is right.
 func TestClockThatIsOffDoesNotLead(t *testing.T) {
 	ctx := t.Context()
 	idx, err := sqliteindex.Open(ctx, filepath.Join(t.TempDir(), "index.db"))
@@ -40,7 +40,7 @@ func TestClockThatIsOffDoesNotLead(t *testing.T) {
 	}{
 		{0, true, ""},
 		{5 * time.Minute, false, "its clock differs"},
-		{5 * time.Minute, false, ""}, // said once
+		{5 * time.Minute, false, ""}, // logged once
 		{0, true, "right again"},
 		{-365 * 24 * time.Hour, false, "its clock differs"},
 		{365 * 24 * time.Hour, false, ""},

@@ -13,18 +13,20 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A result is some worker's word. What would do harm later, at a restore or to the next snapshot, and can be seen
-// now, is refused before the index sees it: a pack that is not there, a listing that nobody can read. Work of a
-// refused result comes again with its lease, to another worker perhaps.
+// A result is an unverified claim of a worker. Faults that would do harm later, at a restore or to
+// the next snapshot, and can be detected now, are refused before they reach the index: a pack that
+// does not exist, or a listing that cannot be decoded. The work of a refused result comes again
+// with its lease, possibly to another worker.
 //
-// What a listing says of a tree, and a pack's table of its chunks, cannot be judged here: see docs/security.md.
+// Whether a listing describes its tree, and a pack's table its chunks, cannot be verified here: see
+// docs/security.md.
 
-// statWithin is how long a committer waits for the store before it looks at other results. The
-// store's client goes on for minutes where it does not answer.
+// statWithin is how long a committer waits for the store before it turns to other results. The
+// store's client itself retries for minutes.
 const statWithin = 5 * time.Second
 
-// receive takes a result in hand: it goes on to applyLoop once it may. Nothing of one process is looked
-// at: it would be its own word that it does not believe.
+// receive accepts a result; it passes it to applyLoop once it has been checked. Results of the same
+// process are not checked: it would only distrust itself.
 func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 	if s.opts.Alone {
 		s.pass(ctx, r)
@@ -38,8 +40,8 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 		s.pass(ctx, r)
 		return
 	}
-	// Requests to the store take their time, and wait for each other as little as those of readers do. There
-	// are no more of them than the consumer has results in hand.
+	// Requests to the store take time, and run concurrently, as those of readers do. There are at
+	// most as many as the consumer has results in progress.
 	s.stats.Go(func() {
 		switch err := s.stored(hand, r.Pack); {
 		case err == nil:
@@ -56,7 +58,7 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 	})
 }
 
-// pass hands a result to applyLoop.
+// pass sends a result to applyLoop.
 func (s *Service) pass(ctx context.Context, r flow.Result) {
 	select {
 	case s.results <- r:
@@ -65,11 +67,12 @@ func (s *Service) pass(ctx context.Context, r flow.Result) {
 	}
 }
 
-// errLie is of a pack that is not as its PackStored says. Whatever else keeps the committer from seeing
-// it (the store is away, the committer's own key has ended) is no reason to refuse the pack.
+// errLie means that a pack differs from its PackStored. Other reasons why the committer cannot see
+// the pack (the store is unavailable, the committer's own key has expired) are no reason to refuse
+// it.
 var errLie = errors.New("the store does not have the pack that was announced")
 
-// stored fails with errLie unless the pack is in the store, with the length that it is said to have (I1).
+// stored fails with errLie unless the pack is in the store with the announced length (I1).
 func (s *Service) stored(ctx context.Context, p *backup.PackStored) error {
 	ctx, cancel := context.WithTimeout(ctx, statWithin)
 	defer cancel()
@@ -77,7 +80,8 @@ func (s *Service) stored(ctx context.Context, p *backup.PackStored) error {
 	sizeBytes, err := s.Store.Stat(ctx, name)
 	switch {
 	case errors.Is(err, backup.ErrNotFound):
-		// Where the bucket or a key is gone, nothing is found: what is surely there has to be.
+		// If the bucket or a key is gone, nothing is found: an object that certainly exists must be
+		// found.
 		if _, other := s.Store.Stat(ctx, store.ConfigName); other != nil {
 			return other
 		}
@@ -88,9 +92,9 @@ func (s *Service) stored(ctx context.Context, p *backup.PackStored) error {
 	return err
 }
 
-// readable fails with backup.ErrInvalid unless all listings of a result can be
-// decoded, and those that are to stay are complete: one that is not would fail
-// the restore of its directory, and every walk that compares with it.
+// readable fails with backup.ErrInvalid unless all listings of a result can be decoded, and those
+// that are final are complete. An invalid listing would fail the restore of its directory, and each
+// walk that compares with it.
 func readable(r flow.Result) error {
 	switch {
 	case r.Slice != nil:
@@ -106,8 +110,8 @@ func readable(r flow.Result) error {
 	return nil
 }
 
-// decodable fails with backup.ErrInvalid unless all listings can be decoded, and
-// no more of what is still to be read is wanted than they may.
+// decodable fails with backup.ErrInvalid unless all listings can be decoded, and want no more to be
+// read than the flags in may.
 func decodable(pages []backup.PageVersion, may backup.Flags) error {
 	for i := range pages {
 		p, err := listing.DecodePage(pages[i])

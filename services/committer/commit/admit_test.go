@@ -36,7 +36,7 @@ func (l *syncLog) String() string {
 	return l.text.String()
 }
 
-// run starts a committer that says what it does in a log, until the test ends.
+// run starts a committer that logs to the returned syncLog, until the test ends.
 func (f *fixture) run() *syncLog {
 	f.Helper()
 	_, err := f.conn.EnsureStreams(f.ctx, []string{backup.DefaultSite})
@@ -52,8 +52,8 @@ func (f *fixture) run() *syncLog {
 	return log
 }
 
-// A reader's word for a pack is not enough: it is in the store, and as long as it was said to be, or nothing that
-// is in it can be relied on (I1).
+// A reader's claim about a pack is not sufficient: unless the pack is in the store with the
+// announced length, nothing in it can be relied on (I1).
 func TestPackThatIsNotStoredIsRefused(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -80,7 +80,8 @@ func TestPackThatIsNotStoredIsRefused(t *testing.T) {
 	}
 }
 
-// A pack that the store says nothing of now, or that it has not for it has nothing at all, is registered when it has.
+// A pack is registered later if the store does not answer at first, or if the store has no objects
+// at all.
 func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -104,8 +105,8 @@ func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 	}
 }
 
-// A listing that lies about its lengths is refused, wherever it is in a result, with its directory's name; the work comes again, and
-// the snapshot is made of what others say.
+// A listing with false lengths is refused, wherever it is in a result, with its directory's name.
+// The work comes again, and the snapshot is made of other results.
 func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -113,7 +114,8 @@ func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 	task := f.claimTask()
 	log := f.run()
 	lying := pageOf("a/directory", "content")
-	lying.Listing = append([]byte{1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f}, lying.Listing...) // columns of 4 GiB
+	// Columns of 4 GiB.
+	lying.Listing = append([]byte{1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f}, lying.Listing...)
 	for _, lie := range []func(*backup.SliceWalked){
 		func(s *backup.SliceWalked) { s.Pages = []backup.PageVersion{pageOf("", "fine"), lying} },
 		func(s *backup.SliceWalked) { s.Batches = slices.Concat(toRead(pageOf("", "fine")), toRead(lying)) },
@@ -135,7 +137,7 @@ func TestListingThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// What nobody has sent is not asked for again and again.
+// A result whose dependency was never sent is not retried at a high rate.
 func TestDelayOfWhatCameEarlyGrows(t *testing.T) {
 	if a, b, last := soonAfter(1), soonAfter(2), soonAfter(1000); a != soon || b != 2*soon || last != later {
 		t.Errorf("%v, %v, …, %v", a, b, last)

@@ -11,18 +11,20 @@ import (
 )
 
 const (
-	applyBatch = 32                    // results that one transaction applies, at most
-	soon       = 25 * time.Millisecond // after which a result that came too early is looked at again; doubled each time
-	later      = 2 * time.Second       // after which one is that the index could not take
+	applyBatch = 32 // maximum number of results per transaction
+	// First delay for a result that came too early; doubled each time.
+	soon  = 25 * time.Millisecond
+	later = 2 * time.Second // delay for a result that the index could not apply
 )
 
-// soonAfter returns the delay after so many deliveries. What a result waits for is mostly on its
-// way; what never comes, because nobody has sent it, costs little until the work is settled or the snapshot ends.
+// soonAfter returns the delay after this many deliveries. The result that another waits for is
+// usually on its way; one that was never sent costs little until the work is settled or the
+// snapshot ends.
 func soonAfter(deliveries int) time.Duration {
 	return min(soon<<min(deliveries-1, 10), later)
 }
 
-// applyLoop applies results, as many at a time as have come meanwhile.
+// applyLoop applies results, as many at a time as have arrived meanwhile.
 func (s *Service) applyLoop(ctx, hand context.Context) {
 	for {
 		var batch []flow.Result
@@ -44,12 +46,12 @@ func (s *Service) applyLoop(ctx, hand context.Context) {
 	}
 }
 
-// applyWithin is how long a transaction may take: an index that takes connections and does not answer (a standby that
-// is waited for, a lock) must not stop the service's loops. Its results come again.
+// applyWithin is how long a transaction may take. An index that accepts connections and does not
+// answer (because of a synchronous standby, or a lock) must not stop the service's loops. Its
+// results come again.
 const applyWithin = time.Minute
 
-// apply applies results in one transaction, and acknowledges each once that
-// is durable.
+// apply applies results in one transaction, and acknowledges each once the transaction is durable.
 func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	results := make([]index.Result, 0, len(batch))
 	for _, r := range batch {
@@ -79,8 +81,7 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 	}
 }
 
-// tellSeconds has the first result count the time of the transactions before
-// this one.
+// tellSeconds adds the time of previous transactions to the counts of the first result.
 func (s *Service) tellSeconds(results []index.Result) {
 	for _, r := range results {
 		switch {
@@ -129,7 +130,7 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 	}
 }
 
-// failure returns what a result that says so has failed, and why.
+// failure returns the snapshot that a failed result belongs to, and the reason.
 func failure(r flow.Result) (backup.SnapshotID, string) {
 	if r.Batch != nil {
 		return r.Batch.Snapshot, r.Batch.Failed

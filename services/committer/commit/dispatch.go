@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// maxAttempts at one task or batch; then the snapshot fails, for something
-	// about it is beyond its workers.
+	// maxAttempts is the maximum at one task or batch; then the snapshot fails, because its workers
+	// cannot do the work.
 	maxAttempts = 100
-	// claimAtOnce bounds what one claim takes, and so what a crash leaves to leases.
+	// claimAtOnce bounds the work of one claim, and so the work that a crash leaves to leases.
 	claimAtOnce = 64
-	// publishAtOnce messages are on their way to the queues at a time.
+	// publishAtOnce is how many messages are being published at a time.
 	publishAtOnce = 16
-	// freedEvery is how soon, at most, places that became free are given away again:
-	// several at a time, where work is done fast.
+	// freedEvery is the minimum interval at which freed places are assigned again: several at a
+	// time, if work completes fast.
 	freedEvery = 10 * time.Millisecond
 )
 
-// dispatchLoop hands out open work: whenever it is told that there is some, when work
-// was settled, for its filer has room then, and every now and then. Any number of committers do it: the
-// index lets one at a time claim, and none beyond the bounds.
+// dispatchLoop assigns open work: when it is signaled that there is some, when work was settled,
+// because its filer then has room, and at an interval. Any number of committers run it: the index
+// lets one at a time claim, and none beyond the limits.
 func (s *Service) dispatchLoop(ctx context.Context) {
-	// Committers that were started together shall not ask together for ever.
+	// Committers that started together must not poll together for ever.
 	poll := time.NewTicker(s.opts.Poll + rand.N(s.opts.Poll/8+1))
 	defer poll.Stop()
-	open := s.opts.Alone // the queues are known to be there
+	open := s.opts.Alone // the queues are known to exist
 	var last time.Time
 	beat := s.opts.Health.Loop("hand out", loopWithin)
 	defer beat.Done()
 	for {
 		beat.Moved()
-		// Without streams nothing is claimed: attempts would be spent on nothing.
+		// Without streams nothing is claimed: attempts would be wasted.
 		err := s.Conn.Ready()
 		if err == nil && !open {
 			err = s.Conn.HaveStreams(ctx)
@@ -67,7 +67,8 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	}
 }
 
-// listenLoop has work looked for when a snapshot was begun. What is not heard while the index is away, polling finds.
+// listenLoop triggers a search for work when a snapshot begins. Notifications that are lost while
+// the index is unavailable are made up for by polling.
 func (s *Service) listenLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.Index.ListenBegun(ctx, func() { signal(s.freed) })
@@ -76,7 +77,7 @@ func (s *Service) listenLoop(ctx context.Context) {
 	}
 }
 
-// dispatch hands out what the queues and the filers have room for.
+// dispatch assigns the work that the queues and the filers have room for.
 func (s *Service) dispatch(ctx context.Context) error {
 	for {
 		claim := index.Claim{Snapshots: s.opts.Snapshots, Lease: s.opts.QueueLease, Queued: s.opts.Queued, Limit: claimAtOnce}
@@ -142,8 +143,8 @@ func (s *Service) handOutBatches(ctx context.Context, claim index.Claim) (more b
 // traces begins the span of a piece of work.
 type traces[T any] func(context.Context, *T) (context.Context, *telemetry.Span)
 
-// publishAll publishes what is wanted of the work, several messages at a time.
-// With an error it returns the work that was not published.
+// publishAll publishes the wanted part of the work, several messages at a time. With an error it
+// returns the work that was not published.
 func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], work []T, traced traces[T], wanted func(*T) bool) (left []*T, err error) {
 	var all errgroup.Group
 	all.SetLimit(publishAtOnce)
@@ -169,10 +170,11 @@ func publishAll[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], wo
 	return left, err
 }
 
-// takeBack ends the leases of work that could not be sent: it need not wait
-// for them to run out.
+// takeBack ends the leases of work that could not be sent, so that it need not wait for them to
+// expire.
 func (s *Service) takeBack(ctx context.Context, held []index.Held, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), later) // also when this process is told to stop
+	// Also when this process is stopped.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), later)
 	defer cancel()
 	if err := s.Index.GiveBack(ctx, held); err != nil {
 		s.log.Debug("leases run out by themselves", "error", err)

@@ -11,8 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/journal"
 )
 
-// finishEvery is how often snapshots to commit are looked for without being
-// told of one.
+// finishEvery is how often the committer looks for complete snapshots without a signal.
 const finishEvery = 2 * time.Second
 
 func (s *Service) finishLoop(ctx, hand context.Context) {
@@ -50,7 +49,7 @@ func (s *Service) finishAll(ctx, hand context.Context) error {
 	return err
 }
 
-// finish commits a snapshot all of whose work is settled, or fails it.
+// finish commits a snapshot whose work is all settled, or fails it.
 func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	snap, err := s.Index.Snapshot(ctx, id)
 	if err != nil || snap.State != backup.Running || !snap.Complete() {
@@ -71,8 +70,7 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	return s.commit(ctx, &snap, &last)
 }
 
-// commit writes the segment of a snapshot and commits it, unless another
-// committer does.
+// commit writes the segment of a snapshot and commits it, unless another committer does.
 func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (err error) {
 	id := snap.ID
 	mine, err := s.Index.ClaimCommit(ctx, id, s.holder, s.times.lease)
@@ -91,12 +89,12 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 		s.fail(ctx, id, err.Error(), nil)
 		return nil
 	case err != nil && errors.Is(context.Cause(held), errLeaseLost):
-		return nil // what we wrote is an orphan
+		return nil // our segment is an orphan
 	case err != nil:
 		return fmt.Errorf("index segment of snapshot %s: %w", id.Short(), err)
 	}
-	// The commit point: before this transaction nobody sees the snapshot,
-	// after it everything that it names is durable (I1).
+	// The commit point: before this transaction the snapshot is not visible; after it everything
+	// that the snapshot names is durable (I1).
 	err = s.Index.Commit(ctx, id, backup.Segment{
 		Attempt: segment.Attempt, Parts: segment.Parts, Checkpoint: segment.Checkpoint, Bytes: segment.Bytes,
 	}, segment.Content, time.Time{})
@@ -109,9 +107,9 @@ func (s *Service) commit(ctx context.Context, snap *backup.Snapshot, last *index
 	return err
 }
 
-// ended does what follows the end of a snapshot; reason is why it failed. Of the
-// snapshot it needs the id, whether it was cancelled, and the rest only where the index does not answer. A
-// record that cannot be written now is written later.
+// ended handles the end of a snapshot; reason is why it failed. It needs the snapshot's id and
+// whether it was cancelled; the other fields are used only if the index does not answer. A record
+// that cannot be written now is written later.
 func (s *Service) ended(ctx context.Context, snap *backup.Snapshot, reason string) {
 	now, err := s.Index.Snapshot(ctx, snap.ID)
 	if err == nil {
@@ -129,15 +127,15 @@ func (s *Service) ended(ctx context.Context, snap *backup.Snapshot, reason strin
 	s.opts.OnEnd(snap.ID)
 }
 
-// Snapshots of few files, or of few bytes, may lose most of them without a question.
+// Snapshots of few files, or of few bytes, may lose most of them without confirmation.
 const (
 	fewFiles = 10
 	fewBytes = 1 << 20
 )
 
-// guard returns why a snapshot looks as if an export was not mounted, or emptied
-// by mistake (I11, I13); empty where it does not. It goes by the last good
-// snapshot of the shard, whichever this one is based on.
+// guard returns the reason why a snapshot looks as if an export was not mounted, or emptied by
+// mistake (I11, I13); empty if it does not. It compares with the last good snapshot of the shard,
+// no matter which snapshot this one is based on.
 func guard(snap *backup.Snapshot, last *index.ShardJournal) string {
 	now, first := &snap.Counts, last.Good == 0
 	switch {
@@ -155,13 +153,12 @@ func guard(snap *backup.Snapshot, last *index.ShardJournal) string {
 	return ""
 }
 
-// minCheckpointBytes is how much segments have to come to, at least, for a
-// checkpoint to take their place.
+// minCheckpointBytes is the minimum size of the segments that a checkpoint replaces.
 const minCheckpointBytes = 1 << 20
 
-// writeSegment writes what the snapshot changed in the index to the store, so
-// that the store alone is enough (I7). The first segment of a shard has all of
-// its pages, and so has one whenever those since have come to more than that.
+// writeSegment writes the snapshot's changes of the index to the store, so that the store alone is
+// sufficient (I7). The first segment of a shard has all of its pages, and so has a further one
+// whenever the segments since then have become larger than it.
 func (s *Service) writeSegment(ctx context.Context, snap *backup.Snapshot, last *index.ShardJournal) (journal.Segment, error) {
 	put := func(name string, data []byte) error { return s.Store.Put(ctx, name, data) }
 	changes := s.Index.Changes(ctx, snap.ID)

@@ -18,8 +18,8 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// The segments of a shard's snapshots, applied one after the other, are the
-// pages of each: the store alone is enough (I7).
+// The segments of a shard's snapshots, applied one after the other, yield the pages of each: the
+// store alone is sufficient (I7).
 func TestSegmentsRebuildThePages(t *testing.T) {
 	f := newFixture(t)
 	s := f.service(f.idx, Options{})
@@ -54,7 +54,7 @@ func TestSegmentsRebuildThePages(t *testing.T) {
 			}
 			slice.Pages = lastOfEach(slice.Pages)
 		})
-		if n == 4 { // one that fails leaves nothing behind
+		if n == 4 { // a failed snapshot leaves nothing behind
 			f.must(f.idx.Fail(f.ctx, snap.ID, "test", time.Now()))
 			continue
 		}
@@ -80,7 +80,7 @@ func TestSegmentsRebuildThePages(t *testing.T) {
 	}
 }
 
-// wantPageSet checks that index and segment say what a snapshot consists of.
+// wantPageSet checks that index and segment agree on the pages of a snapshot.
 func (f *fixture) wantPageSet(id backup.SnapshotID, segments map[string][]*journal.SegmentPart) {
 	f.Helper()
 	var want backup.PageSet
@@ -99,7 +99,7 @@ func (f *fixture) wantPageSet(id backup.SnapshotID, segments map[string][]*journ
 	}
 }
 
-// A snapshot that changed nothing has no segment: its record says all.
+// A snapshot that changed nothing has no segment: its record is sufficient.
 func TestUnchangedSnapshotHasNoSegment(t *testing.T) {
 	f := newFixture(t)
 	s := f.service(f.idx, Options{})
@@ -116,7 +116,7 @@ func TestUnchangedSnapshotHasNoSegment(t *testing.T) {
 	}
 }
 
-// largePage is a page whose listing has about so many bytes.
+// largePage returns a page whose listing has about sizeBytes bytes.
 func largePage(path string, n, sizeBytes int) backup.PageVersion {
 	const each = 32 << 10
 	random := rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)})
@@ -128,13 +128,13 @@ func largePage(path string, n, sizeBytes int) backup.PageVersion {
 	}
 	data, err := listing.Encode(nil, page)
 	if err != nil {
-		panic(err) // a test says what no page can
+		panic(err) // the test has made an invalid page
 	}
 	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint{1}, Listing: data}
 }
 
-// Once the segments since the last checkpoint have come to more than it, and to
-// enough, the next snapshot has all pages in its segment: older ones can go.
+// Once the segments since the last checkpoint have become larger than it, and large enough, the
+// next snapshot has all pages in its segment, so that older ones can be deleted.
 func TestCheckpoint(t *testing.T) {
 	const pageBytes = 256 << 10
 	f := newFixture(t)
@@ -172,15 +172,15 @@ func TestCheckpoint(t *testing.T) {
 			t.Errorf("the checkpoint of snapshot %d has %d pages, want 3", n, added)
 		}
 	}
-	// Four segments of a bit more than 256 KiB are more than 1 MiB, and than the checkpoint's 768 KiB.
+	// Four segments of slightly more than 256 KiB exceed 1 MiB, and the checkpoint's 768 KiB.
 	if want := []int{0, 5, 10}; !slices.Equal(checkpoints, want) {
 		t.Errorf("checkpoints are %v, want %v", checkpoints, want)
 	}
 }
 
-// Where pages have gone from the index, a checkpoint would say that the shard
-// never had them: the snapshot fails in its place, and says what is missing. Who
-// insists gets a checkpoint of what is there.
+// If pages are missing in the index, a checkpoint would record that the shard never had them. So
+// the snapshot fails instead, and names what is missing. An operator can force a checkpoint of the
+// remaining pages.
 func TestCheckpointOfMissingPages(t *testing.T) {
 	const one = " WHERE rowid IN (SELECT rowid FROM pages WHERE first_snapshot = 1 AND last_snapshot IS NULL LIMIT 1)"
 	for name, test := range map[string]struct {
@@ -212,7 +212,8 @@ func TestCheckpointOfMissingPages(t *testing.T) {
 			}
 			f.damage(test.damage)
 			last := backup.Snapshot{State: backup.Committed}
-			for n := 3; n < 8 && last.State == backup.Committed; n++ { // it shows at the next checkpoint
+			// It shows at the next checkpoint.
+			for n := 3; n < 8 && last.State == backup.Committed; n++ {
 				last = made(n, backup.Snapshot{})
 			}
 			if last.State != backup.Failed || !strings.Contains(last.Reason, test.why) {
@@ -232,7 +233,7 @@ func TestCheckpointOfMissingPages(t *testing.T) {
 	}
 }
 
-// damage changes the index behind its back.
+// damage changes the index directly in the database.
 func (f *fixture) damage(statement string) {
 	f.Helper()
 	db := value(sql.Open("sqlite", filepath.Join(f.dir, "index.db")))(f)
@@ -254,8 +255,8 @@ func lastOfEach(pages []backup.PageVersion) (list []backup.PageVersion) {
 	return list
 }
 
-// replay ends what the segment ends, and then adds what it adds: a page that
-// was changed is among both.
+// replay removes the pages that the segment ends, and then adds those that it adds: a page that was
+// changed is among both.
 func (f *fixture) replay(pages map[backup.PageName]string, parts []*journal.SegmentPart) {
 	for _, ended := range []bool{true, false} {
 		for _, p := range parts {
@@ -273,8 +274,8 @@ func (f *fixture) replay(pages map[backup.PageName]string, parts []*journal.Segm
 	}
 }
 
-// The segment is durable before the commit point: however its Put fails, the
-// snapshot goes on running, and is committed with another segment.
+// The segment is durable before the commit point: however its Put fails, the snapshot keeps
+// running, and is committed with another segment.
 func TestSegmentCannotBePut(t *testing.T) {
 	for name, fault := range map[string]func(func() error) error{
 		"lost":                   func(func() error) error { return errPower },

@@ -29,7 +29,7 @@ import (
 
 const within = time.Minute
 
-// A fixture is an index with one shard, a store, and a queue; the workers are the test.
+// A fixture is an index with one shard, a store, and a queue; the test plays the workers.
 type fixture struct {
 	*testing.T
 	ctx   context.Context
@@ -142,7 +142,7 @@ func (f *fixture) walked(fill func(*backup.SliceWalked)) backup.Snapshot {
 	return s
 }
 
-// pages of a committed snapshot.
+// pages returns the pages of a committed snapshot.
 func (f *fixture) pages(id backup.SnapshotID) map[backup.PageName]string {
 	f.Helper()
 	pages := map[backup.PageName]string{}
@@ -157,7 +157,7 @@ func (f *fixture) pages(id backup.SnapshotID) map[backup.PageName]string {
 func (f *fixture) segments(id backup.SnapshotID) map[string][]*journal.SegmentPart {
 	f.Helper()
 	all := map[string][]*journal.SegmentPart{}
-	for _, name := range f.objects(store.SegmentsPrefix) { // the parts of an attempt in their order
+	for _, name := range f.objects(store.SegmentsPrefix) { // the parts of an attempt in order
 		if !strings.Contains(name, id.String()) {
 			continue
 		}
@@ -170,7 +170,7 @@ func (f *fixture) segments(id backup.SnapshotID) map[string][]*journal.SegmentPa
 	return all
 }
 
-// objects are the names of what the store has below a prefix, in order.
+// objects returns the names of the store's objects below a prefix, in order.
 func (f *fixture) objects(prefix string) (names []string) {
 	f.Helper()
 	for o, err := range f.store.List(f.ctx, prefix) {
@@ -181,7 +181,7 @@ func (f *fixture) objects(prefix string) (names []string) {
 	return names
 }
 
-// toRead is one batch of pages.
+// toRead returns one batch of pages.
 func toRead(pages ...backup.PageVersion) []backup.PagesToRead {
 	return []backup.PagesToRead{{Pages: pages}}
 }
@@ -190,12 +190,12 @@ func sliceOf(t *backup.WalkTask) *backup.SliceWalked {
 	return &backup.SliceWalked{Snapshot: t.Job.Snapshot, Task: t.ID, Attempt: t.Attempt, Last: true}
 }
 
-// pageOf is a page whose listing says something: textOf finds it.
+// pageOf returns a page whose listing contains a text, which textOf returns.
 func pageOf(path, text string) backup.PageVersion {
 	said := backup.Entry{Name: "said", Kind: backup.Symlink, Target: text}
 	data, err := listing.Encode(nil, &backup.Page{Self: &backup.Entry{Kind: backup.Directory}, Entries: []backup.Entry{said}})
 	if err != nil {
-		panic(err) // a test says what no page can
+		panic(err) // the test has made an invalid page
 	}
 	return backup.PageVersion{Path: path, Fingerprint: backup.Fingerprint([]byte(fmt.Sprintf("%-16.16s", text))), Inode: 7, Listing: data}
 }
@@ -209,8 +209,8 @@ func (f *fixture) textOf(data []byte) string {
 	return page.Entries[0].Target
 }
 
-// work answers as a walker and a reader would for a tree of these directories
-// below the root, one of which has a file to read; until ctx is done.
+// work answers as a walker and a reader would for a tree of these directories below the root, one
+// of which has a file to read; until ctx is done.
 func (f *fixture) work(ctx context.Context, conn *flow.Conn, directories ...string) (wait func()) {
 	var owned sync.WaitGroup
 	owned.Go(func() {
@@ -259,7 +259,7 @@ func answer[T any](ctx context.Context, conn *flow.Conn, hop flow.Hop[T], messag
 	d.Ack()
 }
 
-// ended waits until the snapshot is not running any more.
+// ended waits until the snapshot is no longer running.
 func (f *fixture) ended(id backup.SnapshotID) backup.Snapshot {
 	f.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, within)
@@ -281,7 +281,7 @@ func (f *fixture) ended(id backup.SnapshotID) backup.Snapshot {
 
 var errPower = errors.New("the power went")
 
-// A faultStore is a store whose next Puts, or PutNews, can go wrong.
+// A faultStore is a store whose next Puts or PutNews can fail.
 type faultStore struct {
 	store.Store
 	mu     sync.Mutex
@@ -289,8 +289,8 @@ type faultStore struct {
 	badNew []func(put func() error) error
 	puts   int // and PutNews
 
-	silent atomic.Bool // it does not say what it has
-	gone   atomic.Bool // it has nothing, as where the bucket is gone
+	silent atomic.Bool // Stat fails
+	gone   atomic.Bool // it has no objects, as if the bucket were gone
 }
 
 func (s *faultStore) Stat(ctx context.Context, name string) (int64, error) {

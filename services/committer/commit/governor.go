@@ -9,62 +9,65 @@ import (
 	"github.com/bctl/bctl/internal/policy"
 )
 
-// The governor holds each filer's work to what the filer can take without
-// getting slow for its users. Workers report how long its stats and opens took; from that, once an interval of a second,
-// each of the two has its slots moved: the number of leases that may run at a time.
+// The governor limits each filer's work to the load that the filer can take without becoming slow
+// for its users. Workers report how long its stats and opens took. From that, the slots of both
+// kinds of work, the number of leases that may run at a time, are adjusted once per interval of a
+// second.
 //
-// The rule is AIMD, additive increase and multiplicative decrease: of the linear rules it is the one by
-// which those who share a resource reach a fair and efficient share (Chiu and Jain, "Analysis of the increase and decrease
-// algorithms for congestion avoidance in computer networks", 1989). The signal is latency
-// against the least that was seen, as in TCP Vegas (Brakmo and Peterson, 1995): a queue at the filer shows in it
-// before anything fails.
+// The rule is AIMD, additive increase and multiplicative decrease: of the linear rules it is the
+// one by which those who share a resource reach a fair and efficient share (Chiu and Jain,
+// "Analysis of the increase and decrease algorithms for congestion avoidance in computer networks",
+// 1989). The signal is the latency relative to the lowest that was seen, as in TCP Vegas (Brakmo
+// and Peterson, 1995): it shows a queue at the filer before anything fails.
 //
-// Fewer slots are a trial: the latency with them is compared with that before. Where it is not lower by at least half of
-// what it would be if it were in proportion to the slots, the filer is slow for another reason. It gets its slots
-// back, and what it takes now counts as idle, until the question is asked again. Below a floor, which filer, policy and
-// deadline say (policy.FloorOf), slots never fall; there the trial is the other way round, with more of them.
+// A reduction of slots is a trial: the latency with fewer slots is compared with that before. If it
+// has not fallen by at least half as much as it would in proportion to the slots, the filer is slow
+// for another reason. It gets its slots back, and its current latency counts as idle, until the
+// next trial. Slots never fall below a floor that the filer, policy and deadline determine
+// (policy.FloorOf); at the floor the trial is reversed, with more slots.
 
 const (
 	// targetFactor times the idle latency is the target, but not less than leastTarget.
 	targetFactor = 3
 	leastTarget  = backup.FastLatency
-	// decrease is what is left of the slots where the target is missed.
+	// decrease is the factor applied to the slots when the target is missed.
 	decrease = 0.7
-	// trialIntervals are compared with what was before a trial.
+	// trialIntervals are compared with the latency before a trial.
 	trialIntervals = 3
-	// askAgain is after how many intervals a filer that was found to be slow for another reason is tried again.
+	// askAgain is after how many intervals another trial is made at a filer that was found to be
+	// slow for another reason.
 	askAgain = 300
-	// restIntervals is for how long a filer stays at the floor before more slots are tried.
+	// restIntervals is how long a filer stays at the floor before more slots are tried.
 	restIntervals = 30
-	// settleIntervals is how long, at most, a decrease is given to show: until more leases than slots have run out,
-	// latency is still that of before.
+	// settleIntervals is the maximum time for a decrease to take effect: until the leases in excess
+	// of the slots have ended, the latency is still that of before.
 	settleIntervals = 10
-	// leastSamples are enough to go by. Fewer are kept for the next interval, but
-	// no longer than staleIntervals.
+	// leastSamples are sufficient for a decision. Fewer are kept for the next interval, but no
+	// longer than staleIntervals.
 	leastSamples   = 20
 	staleIntervals = 10
-	// driftUp is by how much, each interval, the idle latency is taken to have risen, so that one
-	// measured in a lucky moment is forgotten: it doubles in an hour.
+	// driftUp is the factor by which the idle latency is assumed to rise per interval, so that an
+	// exceptionally low measurement is forgotten: it doubles in an hour.
 	driftUp = 1.0002
-	// grownUp: slots grow only while half of them are used, for latency says nothing about
-	// slots that nobody uses (the congestion window validation of RFC 7661).
+	// grownUp: slots grow only while at least half of them are used, because latency reveals
+	// nothing about unused slots (the congestion window validation of RFC 7661).
 	grownUp = 2
 )
 
-// A governor regulates the filers that reports come of. It is not safe for concurrent use.
+// A governor regulates the filers in reports. It is not safe for concurrent use.
 type governor struct {
 	filers map[backup.FilerID]*governed
 }
 
 type governed struct {
 	stats, opens regulator
-	told         backup.Load // what the index has
+	told         backup.Load // as stored in the index
 	quiet        int         // intervals without a report
 }
 
 func newGovernor() *governor { return &governor{filers: map[backup.FilerID]*governed{}} }
 
-// observe takes in what a worker reports.
+// observe records the measurements of a worker's report.
 func (g *governor) observe(p *backup.Progress) {
 	if p.Filer == 0 || p.Stats+p.Opens == 0 {
 		return
@@ -82,8 +85,8 @@ func (g *governor) observe(p *backup.Progress) {
 // idle reports whether there is nothing to govern.
 func (g *governor) idle() bool { return len(g.filers) == 0 }
 
-// step ends an interval. It returns the loads that are worth storing, and
-// forgets filers that nothing comes of any more: what is known of them is in the index.
+// step ends an interval. It returns the loads that are worth storing, and forgets filers without
+// reports: the index has their state.
 func (g *governor) step(filers []index.FilerStatus, policies []backup.Policy, now time.Time) map[backup.FilerID]backup.Load {
 	loads := map[backup.FilerID]backup.Load{}
 	known := map[backup.FilerID]bool{}
@@ -120,7 +123,7 @@ func (f *governed) load() backup.Load {
 	}
 }
 
-// worthStoring spares the index what nobody would see.
+// worthStoring saves the index from changes that would not be noticed.
 func worthStoring(have, now backup.Load) bool {
 	return have.WalkSlots != now.WalkSlots || have.ReadSlots != now.ReadSlots ||
 		differs(have.WalkLatency, now.WalkLatency) || differs(have.WalkIdle, now.WalkIdle) ||
@@ -130,7 +133,7 @@ func worthStoring(have, now backup.Load) bool {
 // differs reports a difference of more than a tenth.
 func differs(a, b time.Duration) bool { return max(a, b)-min(a, b) > max(a, b)/10 }
 
-// A regulator moves the slots of one filer and kind of work.
+// A regulator adjusts the slots of one filer and kind of work.
 type regulator struct {
 	slots         int           // 0: not governed yet
 	idle, latency time.Duration // 0: not known yet
@@ -138,17 +141,18 @@ type regulator struct {
 
 	samples  int64 // since the last step that had enough
 	seconds  float64
-	least    time.Duration // of the reports among them that had enough; 0: none had
+	least    time.Duration // of the reports among them that had enough samples; 0: none had
 	waiting  int           // steps without enough
-	settling int           // steps that a trial is still given to show
+	settling int           // steps left for a trial to take effect
 
-	trial  trial
-	rest   int           // steps until more slots are tried at the floor
-	was    time.Duration // idle latency before the filer was found to be slow for another reason
-	asking int           // steps until that is asked again; 0: it was not found
+	trial trial
+	rest  int           // steps until more slots are tried at the floor
+	was   time.Duration // idle latency before the filer was found to be slow for another reason
+	// Steps until the next trial of that; 0: not found to be slow for another reason.
+	asking int
 }
 
-// A trial is a change of slots that is still to prove itself. The zero trial: there is none.
+// A trial is a change of slots whose effect is not known yet. The zero trial: there is none.
 type trial struct {
 	slots   int           // before
 	latency time.Duration // with these
@@ -156,11 +160,10 @@ type trial struct {
 	n       int
 }
 
-// bounds are between what slots are moved.
+// bounds limit the slots.
 type bounds struct{ floor, limit int }
 
-// resume takes over what the index knows, once: from then on the regulator
-// knows better.
+// resume takes over the state in the index, once: from then on the regulator's own is more recent.
 func (r *regulator) resume(slots int, idle time.Duration) {
 	if !r.resumed {
 		r.resumed, r.slots, r.idle = true, max(slots, 0), max(idle, 0)
@@ -184,8 +187,9 @@ func meanOf(n int64, seconds float64) time.Duration {
 	return max(time.Duration(min(seconds/float64(n), longest.Seconds())*float64(time.Second)), 1)
 }
 
-// step moves the slots, of which used are in use now, between the floor and the limit. At
-// the limit they are 0, which stands for it: a limit that is raised holds at once. So does a floor.
+// step adjusts the slots, used of which are in use now, between the floor and the limit. At the
+// limit they are 0, which stands for it, so that a raised limit takes effect at once. So does a
+// raised floor.
 func (r *regulator) step(within bounds, used int) {
 	limit := within.limit
 	if r.slots > 0 && r.slots < within.floor {
@@ -226,7 +230,8 @@ func (r *regulator) step(within bounds, used int) {
 	}
 }
 
-// grown returns the slots of a filer that is not slow: one more, where they are used; and several where it is as fast as a cache.
+// grown returns the slots of a filer that is not slow: one more, if they are used, and several more
+// if it is as fast as a cache.
 func (r *regulator) grown(slots, used int) int {
 	switch {
 	case r.latency <= leastTarget:
@@ -237,7 +242,7 @@ func (r *regulator) grown(slots, used int) int {
 	return slots
 }
 
-// try begins a trial at a filer that is slow: with fewer slots than are in use, or, at the floor, with more.
+// try begins a trial at a slow filer: with fewer slots than are in use or, at the floor, with more.
 func (r *regulator) try(slots, used int, within bounds, latency time.Duration) int {
 	floor := within.floor
 	var next int
@@ -255,7 +260,8 @@ func (r *regulator) try(slots, used int, within bounds, latency time.Duration) i
 	return min(next, within.limit)
 }
 
-// judge looks what a trial has changed, once it has had the time to, and returns the slots to go on with.
+// judge evaluates a trial once it has had time to take effect, and returns the slots to continue
+// with.
 func (r *regulator) judge(slots, used int, within bounds) int {
 	fewer := slots < r.trial.slots
 	if unsettled := fewer && used > slots || !fewer && used < slots; unsettled && r.settling > 0 {
@@ -280,12 +286,13 @@ func (r *regulator) judge(slots, used int, within bounds) int {
 	return before.slots
 }
 
-// depends reports whether latency grows with the slots, from few to many: by half of what it would in proportion.
+// depends reports whether latency grows with the slots, from few to many, by at least half of what
+// it would in proportion.
 func depends(few, many int, withFew, withMany time.Duration) bool {
 	return float64(withMany)/float64(withFew)-1 >= (float64(many)/float64(few)-1)/2
 }
 
-// otherReason notes that the filer is slow whatever is asked of it.
+// otherReason records that the filer is slow regardless of its load.
 func (r *regulator) otherReason(latency time.Duration) {
 	if r.asking == 0 {
 		r.was = r.idle
@@ -293,7 +300,8 @@ func (r *regulator) otherReason(latency time.Duration) {
 	r.idle, r.asking = max(latency, r.idle), askAgain
 }
 
-// drift moves the idle latency: down at once, up slowly; and back to what it was when it is time to ask again why the filer is slow.
+// drift adjusts the idle latency: down at once, up slowly, and back to the former value when it is
+// time to check again why the filer is slow.
 func (r *regulator) drift(least time.Duration) {
 	if r.idle == 0 {
 		r.idle = least

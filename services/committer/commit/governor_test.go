@@ -11,12 +11,12 @@ import (
 	"github.com/bctl/bctl/internal/policy"
 )
 
-// A simulated filer answers in base while no more than capacity are at work, and
-// then in proportion: what is beyond waits in its queue.
+// A simulated filer answers in base while no more than capacity requests run, and beyond that in
+// proportion: further requests wait in its queue.
 type simulated struct {
 	base     time.Duration
 	capacity int
-	noise    float64    // each interval's latency is wrong by up to this part
+	noise    float64    // each interval's latency is wrong by up to this fraction
 	random   *rand.Rand // of the noise
 }
 
@@ -24,8 +24,8 @@ func (s simulated) latency(inFlight int) time.Duration {
 	return s.base * time.Duration(max(inFlight, s.capacity)) / time.Duration(s.capacity)
 }
 
-// run lets work of any amount run against the filer for some intervals, and returns the
-// slots in use at each. settle is how many intervals a lease lasts.
+// run lets demand pieces of work run against the filer for some intervals, and returns the slots in
+// use at each. settle is how many intervals a lease lasts.
 func (s simulated) run(r *regulator, limit, demand, intervals, settle int) (used []int) {
 	inFlight := 1 // a snapshot begins with its root task
 	for range intervals {
@@ -49,7 +49,7 @@ func (s simulated) run(r *regulator, limit, demand, intervals, settle int) (used
 	return used
 }
 
-// usual are the bounds of a filer of which nobody has said anything.
+// usual returns the bounds of a filer without settings.
 func usual(limit int) bounds {
 	return bounds{policy.FloorOf(&backup.Filer{}, nil, time.Time{}, time.Time{}).Of(limit), limit}
 }
@@ -95,7 +95,8 @@ func TestGovernorRecovers(t *testing.T) {
 	}
 }
 
-// A filer that has become slower whatever is asked of it keeps its slots: it would only be slower with fewer.
+// A filer that has become slower regardless of its load keeps its slots: with fewer the work would
+// only take longer.
 func TestGovernorFindsThatFewerDoNotHelp(t *testing.T) {
 	for _, noise := range []float64{0, 0.1} {
 		for _, settle := range []int{1, 5} {
@@ -117,7 +118,8 @@ func TestGovernorFindsThatFewerDoNotHelp(t *testing.T) {
 	}
 }
 
-// A filer whose latency is in proportion to what is asked of it is spared, noise or not, and also one that was first slow for another reason.
+// A filer whose latency is in proportion to its load gets less load, with or without noise, and
+// also if it was slow for another reason first.
 func TestGovernorFindsThatFewerHelp(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -134,7 +136,7 @@ func TestGovernorFindsThatFewerHelp(t *testing.T) {
 	}
 }
 
-// However slow a filer is, it has its floor; and never more than its limit.
+// However slow a filer is, it gets its floor, and never more than its limit.
 func TestGovernorKeepsBetweenTheFloorAndTheLimit(t *testing.T) {
 	for limit, floor := range map[int]int{1: 1, 2: 1, 8: 1, 9: 2, 32: 4, 64: 8} {
 		var r regulator
@@ -164,7 +166,8 @@ func TestGovernorKeepsBetweenTheFloorAndTheLimit(t *testing.T) {
 	}
 }
 
-// A filer at its floor that is slow for another reason is found out: more slots do not make it slower.
+// A filer at its floor that is slow for another reason is detected: more slots do not make it
+// slower.
 func TestGovernorLeavesTheFloor(t *testing.T) {
 	r := regulator{slots: 8, idle: 2 * time.Millisecond, resumed: true}
 	used := simulated{base: 100 * time.Millisecond, capacity: 1000}.run(&r, 64, 1000, 200, 1)
@@ -173,7 +176,7 @@ func TestGovernorLeavesTheFloor(t *testing.T) {
 	}
 }
 
-// A filer that got slower by itself is not kept at few slots for ever.
+// A filer that became slower by itself is not kept at few slots for ever.
 func TestGovernorLearnsThatTheFilerIsSlowerNow(t *testing.T) {
 	var r regulator
 	simulated{base: time.Millisecond, capacity: 8}.run(&r, 8, 1000, 20, 1)
@@ -204,7 +207,7 @@ func TestGovernorIgnoresTooFewSamples(t *testing.T) {
 	}
 }
 
-// Slots that nobody uses do not grow: latency says nothing about them.
+// Unused slots do not grow: latency reveals nothing about them.
 func TestGovernorGrowsOnlyWhatIsUsed(t *testing.T) {
 	r := regulator{slots: 6, idle: 2 * time.Millisecond, resumed: true}
 	for range 10 {
@@ -237,7 +240,7 @@ func TestIdleLatencyDrifts(t *testing.T) {
 	}
 }
 
-// What is below a millisecond is caches: it makes no filer slow.
+// Latencies below a millisecond come from caches: they do not mean that a filer is slow.
 func TestGovernorLeavesFastFilersAlone(t *testing.T) {
 	var r regulator
 	for _, seconds := range []float64{5e-6, 200e-6, 900e-6} {
@@ -247,7 +250,8 @@ func TestGovernorLeavesFastFilersAlone(t *testing.T) {
 	if r.slots != 0 {
 		t.Errorf("%d slots", r.slots)
 	}
-	// One slow second, and then 6 µs against 1 µs: it has all its slots soon, though they are not used.
+	// One slow second, and then 6 µs against 1 µs: the filer soon has all its slots, although they
+	// are not used.
 	r.observe(1000, 1000*1e-6)
 	r.step(usual(32), 32)
 	r.observe(1000, 1000*5e-3)
@@ -272,7 +276,8 @@ func TestGovernorOfFilers(t *testing.T) {
 			{Filer: backup.Filer{ID: 2}},
 		}
 	}
-	g.observe(&backup.Progress{Filer: 0, Stats: 100, StatSeconds: 1}) // of a worker that does not know
+	// Of a worker that does not know its filer.
+	g.observe(&backup.Progress{Filer: 0, Stats: 100, StatSeconds: 1})
 	g.observe(&backup.Progress{Filer: 9, Stats: 100, StatSeconds: 1}) // of a filer that was deleted
 	have := backup.Load{WalkSlots: 4, WalkIdle: time.Millisecond}
 	g.observe(&backup.Progress{Filer: 1, Stats: 100, StatSeconds: 0.2, Opens: 100, OpenSeconds: 1})
@@ -298,7 +303,8 @@ func TestGovernorOfFilers(t *testing.T) {
 	}
 }
 
-// A filer whose backup is late gets more of its limits at once, however slow it is, and so does one whose floor is raised.
+// A filer whose backup is late gets more of its limits at once, however slow it is, and so does one
+// whose floor is raised.
 func TestGovernorHoldsFloors(t *testing.T) {
 	g := newGovernor()
 	now := time.Now()
@@ -309,7 +315,7 @@ func TestGovernorHoldsFloors(t *testing.T) {
 	policies := []backup.Policy{{Name: "nightly"}}
 	wants := func(what string, walk, read int) {
 		t.Helper()
-		g.observe(&backup.Progress{Filer: 1, Stats: 1, StatSeconds: 1}) // slow, and too little to go by
+		g.observe(&backup.Progress{Filer: 1, Stats: 1, StatSeconds: 1}) // slow, but too few samples
 		if load, ok := g.step([]index.FilerStatus{status}, policies, now)[1]; ok {
 			status.Load = load
 		}
@@ -332,5 +338,5 @@ func TestGovernorHoldsFloors(t *testing.T) {
 	wants("no less than the limits", 0, 0)
 }
 
-// r1 is what an idle latency is after one interval.
+// r1 returns an idle latency after one interval.
 func r1(d time.Duration) time.Duration { return time.Duration(float64(d)*driftUp) + 1 }

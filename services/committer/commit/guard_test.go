@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A snapshot that looks as if an export was not mounted fails, unless told
-// otherwise; what is compared with is the last good one (I11, I13).
+// A snapshot that looks as if an export was not mounted fails, unless a request permits it. It is
+// compared with the last good snapshot (I11, I13).
 func TestShrinkGuard(t *testing.T) {
 	const mib = 1 << 20
 	type counts = backup.Counts
@@ -102,7 +102,8 @@ func TestGuardGoesByTheLastGoodSnapshot(t *testing.T) {
 	}
 }
 
-// What an operator has marked as bad is not what the next snapshot is compared with either, so that a loss does not become what is usual.
+// A snapshot that an operator has marked as bad is not what the next is compared with either, so
+// that a loss does not become the norm.
 func TestGuardPassesOverBadSnapshots(t *testing.T) {
 	f := newFixture(t)
 	s := f.service(f.idx, Options{})

@@ -13,24 +13,27 @@ import (
 )
 
 // The keeper is the one committer that leads. It alone makes and repairs streams and consumers,
-// ends the leases of what was in a stream that is lost, renews the leases of
-// what workers report, governs filers, and gives the store what it does not know yet. If it dies, another leads once its term has run out.
+// ends the leases of work that was in a lost stream, renews the leases of work that workers report,
+// governs filers, and writes to the store what it lacks. If it dies, another leads once its term
+// has expired.
 
 const (
 	keeperRole   = "keeper"
 	resignWithin = 2 * time.Second
 )
 
-// times are of the keeper, and of the lease of a commit; shorter in tests.
+// times are those of the keeper, and of the lease of a commit; shorter in tests.
 type times struct {
-	// term is how long a term lasts that is not renewed, and so how long nobody leads after
-	// the leader has died. The leader itself goes by the time before it asked: it stops before another starts.
+	// term is how long a term lasts that is not renewed, and so how long no committer leads after
+	// the leader has died. The leader itself counts from before its request, so that it stops
+	// before another starts.
 	term, renew time.Duration
-	streams     time.Duration // how often the streams are looked after
+	streams     time.Duration // how often the streams are checked
 	govern      time.Duration // an interval of the governor
-	note        time.Duration // how often what workers report is looked through
-	record      time.Duration // how often the store is given what it does not know yet
-	lease       time.Duration // how long others leave a commit to a committer that does not renew its lease
+	note        time.Duration // how often the reports of workers are evaluated
+	record      time.Duration // how often missing records are written to the store
+	// How long others leave a commit to a committer that does not renew its lease.
+	lease time.Duration
 }
 
 var keeperTimes = times{
@@ -38,10 +41,10 @@ var keeperTimes = times{
 	lease: 10 * time.Second,
 }
 
-// keeperLoop stands for leader, and leads while it is one.
+// keeperLoop stands for election, and leads while it is elected.
 func (s *Service) keeperLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		// Who cannot reach the queues cannot look after them: another may.
+		// A committer that cannot reach the queues cannot maintain them, but another may.
 		if err := s.Conn.Ready(); err != nil {
 			pause(ctx, s.times.renew)
 			continue
@@ -61,7 +64,7 @@ func (s *Service) keeperLoop(ctx context.Context) {
 	}
 }
 
-// lead does what a leader does until its term ends. It returns why it gave the term up.
+// lead does the work of a leader until its term ends. It returns why it gave the term up.
 func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) error {
 	s.log.Info("keeper: this committer leads", "epoch", term.Epoch)
 	leading, end := context.WithCancelCause(ctx)
@@ -111,8 +114,8 @@ func (s *Service) renewTerm(ctx context.Context, end context.CancelCauseFunc, ex
 	})
 }
 
-// keepStreams looks after the streams until ctx is done; at once where something could not be
-// published. It fails where the queues do not answer: perhaps they answer another.
+// keepStreams maintains the streams until ctx is done, and at once if a message could not be
+// published. It fails if the queues do not answer, because they may answer another committer.
 func (s *Service) keepStreams(ctx context.Context) error {
 	tick := time.NewTicker(s.times.streams)
 	defer tick.Stop()
@@ -134,10 +137,10 @@ func (s *Service) keepStreams(ctx context.Context) error {
 	}
 }
 
-// ensureStreams makes and mends what is not as it should be. Where a stream is missing, all messages that
-// were on their way are lost: their work can be handed out at once. Its leases end before the stream is
-// made again: while it is missing nobody can hand anything out that would not be lost, and should this process die
-// in between, the next finds it missing still.
+// ensureStreams makes and repairs the streams. If a stream is missing, all messages in it are lost,
+// and their work can be assigned at once. Their leases are ended before the stream is made again:
+// while it is missing, no committer can assign work that would not be lost, and if this process
+// dies in between, the next one still finds it missing.
 func (s *Service) ensureStreams(ctx context.Context) error {
 	sites, err := s.Index.Sites(ctx)
 	if err != nil {
@@ -155,7 +158,7 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 		return err
 	}
 	lost, err := s.Conn.EnsureStreams(ctx, sites)
-	if lost && !missing { // in this moment
+	if lost && !missing { // just now
 		err = errors.Join(err, s.expireLeases(ctx))
 	}
 	if lost {
@@ -165,7 +168,8 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 	return err
 }
 
-// expireFuture ends the leases that a clock has given which was ahead: nobody would take the work until then.
+// expireFuture ends leases given by a clock that was ahead: until then no worker would get the
+// work.
 func (s *Service) expireFuture(ctx context.Context) error {
 	ended, err := s.Index.ExpireFuture(ctx, max(2*s.opts.Lease, 2*s.opts.QueueLease, longLease), time.Time{})
 	if ended > 0 {
@@ -175,7 +179,7 @@ func (s *Service) expireFuture(ctx context.Context) error {
 	return err
 }
 
-// longLease is longer than any committer of the fleet gives, whatever its settings are.
+// longLease is longer than the leases of any committer of the fleet, whatever its settings.
 const longLease = 24 * time.Hour
 
 // expireLeases ends the leases of all work.
@@ -217,7 +221,7 @@ func (s *Service) governLoop(ctx context.Context, term index.Term) {
 	})
 }
 
-// takeOver begins to lead: with what the index knows, for what was heard before may be old.
+// takeOver begins to lead with the state in the index, because earlier reports may be out of date.
 func (s *Service) takeOver() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +244,7 @@ func (s *Service) leading() bool {
 // Leads reports whether this committer is the keeper. It may be called while the service runs.
 func (s *Service) Leads() bool { return s.leading() }
 
-// measured gives the governor what a worker reports.
+// measured passes a worker's report to the governor.
 func (s *Service) measured(p *backup.Progress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

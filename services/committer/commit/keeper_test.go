@@ -31,8 +31,8 @@ func (f *fixture) start(idx Index, o Options) (s *Service, stop func()) {
 	return s, stop
 }
 
-// deleteStreams deletes all streams with what is in them: so does a connection to a server in the
-// process when it ends.
+// deleteStreams deletes all streams with their messages, as a connection to a server in the process
+// does when it ends.
 func (f *fixture) deleteStreams() {
 	f.Helper()
 	value(flow.Connect(flow.Options{InProcess: f.nats, Memory: true}))(f).Close()
@@ -40,13 +40,13 @@ func (f *fixture) deleteStreams() {
 
 func (f *fixture) streamsAreThere() bool { return f.conn.HaveStreams(f.ctx) == nil }
 
-// inHand returns the work that is handed out.
+// inHand returns the work that is assigned.
 func (f *fixture) inHand() []index.Work {
 	f.Helper()
 	return value(f.idx.InHand(f.ctx, time.Now(), 1000))(f)
 }
 
-// A mortal index ends for one committer: it cannot renew its term any more.
+// A mortal index fails for one committer, which cannot renew its term any more.
 type mortal struct {
 	index.Index
 	dead atomic.Bool
@@ -59,8 +59,8 @@ func (x *mortal) Lead(ctx context.Context, role, holder string, ttl time.Duratio
 	return x.Index.Lead(ctx, role, holder, ttl)
 }
 
-// One committer leads. One that cannot renew its term stops by itself, before the
-// next one starts; that one looks after the streams.
+// One committer leads. One that cannot renew its term stops by itself, before the next one starts,
+// which then maintains the streams.
 func TestKeeperFailsOver(t *testing.T) {
 	f := newFixture(t)
 	f.queue()
@@ -80,7 +80,7 @@ func TestKeeperFailsOver(t *testing.T) {
 	f.deleteStreams()
 	f.until(f.streamsAreThere)
 
-	// One that is told to stop resigns: the next need not wait.
+	// A leader that is stopped resigns: the next need not wait.
 	dying.dead.Store(false)
 	stopSecond()
 	term, ok, err := f.idx.Lead(f.ctx, keeperRole, "somebody else", time.Hour)
@@ -93,8 +93,8 @@ func TestKeeperFailsOver(t *testing.T) {
 	}
 }
 
-// All streams are deleted in mid-run: the keeper makes them again, and what was
-// in them is handed out again at once, not when its lease runs out.
+// All streams are deleted during a run: the keeper makes them again, and their work is assigned
+// again at once, not when its lease expires.
 func TestStreamsAreDeletedInMidRun(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -113,7 +113,8 @@ func TestStreamsAreDeletedInMidRun(t *testing.T) {
 	f.wantDone(snap.ID, directories)
 }
 
-// Work that was handed out by a clock which was a year ahead is handed out again at once, and not in a year.
+// Work that was assigned by a clock that was a year ahead is assigned again at once, and not in a
+// year.
 func TestWorkOfTheFutureIsHandedOut(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -133,7 +134,7 @@ func TestWorkOfTheFutureIsHandedOut(t *testing.T) {
 	f.wantDone(snap.ID, []string{"a"})
 }
 
-// A site that a filer is moved to has its queues, and the work goes there.
+// A site to which a filer is moved gets its queues, and the work goes there.
 func TestWorkOfAnotherSite(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -156,8 +157,8 @@ func TestWorkOfAnotherSite(t *testing.T) {
 	all.Wait()
 }
 
-// What a worker has in hand is noted within a second or so, with a lease that
-// ends soon after the worker does; and so is how long the filer takes.
+// A worker's work in progress is recorded within about a second, with a lease that ends soon after
+// the worker does, and so is the filer's latency.
 func TestReportsAreWritten(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -187,8 +188,8 @@ func TestReportsAreWritten(t *testing.T) {
 	})
 }
 
-// Limits of a filer hold however many committers there are, and a change holds
-// from the next claim on.
+// Limits of a filer hold for any number of committers, and a change takes effect with the next
+// claim.
 func TestLimitsChangeWhileRunning(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -265,7 +266,7 @@ func TestCancelledSnapshotFails(t *testing.T) {
 	}
 }
 
-// A committer that is told to stop finishes the transaction that it is in.
+// A committer that is stopped finishes its current transaction.
 func TestStopFinishesWhatIsInHand(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -290,7 +291,7 @@ func TestStopFinishesWhatIsInHand(t *testing.T) {
 	}
 }
 
-// What hangs does not keep a committer from stopping.
+// A call that hangs does not keep a committer from stopping.
 func TestStopTimeout(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -313,7 +314,8 @@ func TestStopTimeout(t *testing.T) {
 	stop()
 }
 
-// stopping is closed soon after a service that was started was told to stop: when it has resigned.
+// stopping returns a channel that is closed soon after a started service was stopped: when it has
+// resigned.
 func (f *fixture) stopping(idx *stepIndex) <-chan struct{} {
 	c := make(chan struct{})
 	go func() {

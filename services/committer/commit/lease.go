@@ -9,23 +9,20 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Every committer sees that a snapshot is complete, and a segment may take
-// minutes to write. So one committer takes the lease of the commit, which is in
-// the index, and writes the segment. If that committer dies, another takes over
-// when the lease has run out. If two committers write all the same, the index
-// commits one segment, and the other is an orphan.
+// All committers notice that a snapshot is complete, and a segment may take minutes to write. So
+// one committer takes the lease of the commit, which is in the index, and writes the segment. If
+// that committer dies, another takes over when the lease has expired. If two committers write
+// nevertheless, the index commits one segment, and the other is an orphan.
 
-// errLeaseLost says that another committer has the lease, or that the snapshot
-// has ended.
+// errLeaseLost means that another committer has the lease, or that the snapshot has ended.
 var errLeaseLost = errors.New("another committer commits the snapshot, or it has ended")
 
-// releaseWithin bounds how long a committer tries to give a lease back. It may
-// have been told to stop.
+// releaseWithin bounds how long a committer tries to return a lease, possibly while it stops.
 const releaseWithin = 2 * time.Second
 
-// holdLease renews the lease of a commit until release is called. release can
-// give the lease back, so that another committer need not wait for its end. The
-// context is done when the lease is lost.
+// holdLease renews the lease of a commit until release is called. release can return the lease, so
+// that another committer need not wait for it to expire. The context is done when the lease is
+// lost.
 func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held context.Context, release func(giveBack bool)) {
 	held, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -33,7 +30,7 @@ func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held con
 		every(held, s.times.lease/3, func() {
 			mine, err := s.Index.ClaimCommit(held, id, s.holder, s.times.lease)
 			switch {
-			case err != nil: // if the lease runs out, another committer does the work again
+			case err != nil: // if the lease expires, another committer does the work again
 				s.log.Debug("the lease of a commit cannot be renewed yet", "snapshot", id.Short(), "error", err)
 			case !mine:
 				end(errLeaseLost)

@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A slowStore is a store whose Puts wait until they are let go, or given up.
+// A slowStore is a store whose Puts wait until they are released or cancelled.
 type slowStore struct {
 	store.Store
 	began chan struct{} // one for each Put
@@ -31,7 +31,7 @@ func (s *slowStore) Put(ctx context.Context, name string, data []byte) error {
 	}
 }
 
-// slow is a committer whose store is slow.
+// slow returns a committer whose store is slow.
 func (f *fixture) slow(idx Index, lease time.Duration) (*Service, *slowStore) {
 	st := newSlowStore(f.store)
 	s := New(Parts{Index: idx, Store: st, Keys: f.keys}, Options{})
@@ -39,7 +39,7 @@ func (f *fixture) slow(idx Index, lease time.Duration) (*Service, *slowStore) {
 	return s, st
 }
 
-// next is what comes next of c.
+// next returns the next value of c.
 func next[T any](f *fixture, c <-chan T) (v T) {
 	f.Helper()
 	select {
@@ -61,7 +61,8 @@ func TestOneCommitterWritesASegment(t *testing.T) {
 		}
 		return nil
 	}}
-	first, st := f.slow(counted, 3*time.Second) // long enough that no machine is late with each renewal
+	// Long enough that no machine is late with each renewal.
+	first, st := f.slow(counted, 3*time.Second)
 	second := f.service(f.idx, Options{})
 	ended := make(chan error, 1)
 	go func() { ended <- first.finishAll(f.ctx, f.ctx) }()
@@ -83,9 +84,8 @@ func TestOneCommitterWritesASegment(t *testing.T) {
 	}
 }
 
-// A committer dies while it writes a segment: it renews nothing, and gives
-// nothing back. Another takes over once the lease has run out; and where the first was only away,
-// and comes back, it changes nothing.
+// A committer dies while it writes a segment: it renews nothing, and returns nothing. Another takes
+// over once the lease has expired. If the first was only paused and continues, it changes nothing.
 func TestAnotherCommitterTakesACommitOver(t *testing.T) {
 	for name, writes := range map[string]bool{"and comes back while it writes": false, "and comes back when it has written": true} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAnotherCommitterTakesACommitOver(t *testing.T) {
 			if writes {
 				close(st.let) // its commit comes too late
 			} else {
-				dead.Store(false) // its renewal finds that the lease is lost, and gives the Put up
+				dead.Store(false) // its renewal finds that the lease is lost, and cancels the Put
 			}
 			f.must(next(f, ended))
 			if got := f.snapshot(snap.ID); got.Segment != committed || committed.Parts == 0 {

@@ -8,22 +8,27 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A worker whose process dies reports nothing more, and its connection to NATS ends. Where both is so for a while the keeper
-// ends the leases of what it had in hand. Either alone means nothing: a report may be lost, a
-// process that is paused reports nothing and goes on later, and one whose connection was cut is back in a moment. If the
-// keeper is wrong all the same the work is done twice, and its first result counts (I3). See docs/decisions/0023-dead-workers.md.
+// A worker whose process dies sends no more reports, and its connection to NATS ends. If both
+// persist for a while, the keeper ends the leases of its work in progress. Either alone is not
+// conclusive: a report may be lost, a paused process sends no reports and continues later, and a
+// process whose connection was interrupted soon reconnects. If the keeper is wrong nevertheless,
+// the work is done twice, and its first result counts (I3). See
+// docs/decisions/0023-dead-workers.md.
 
 const (
-	// silentFor is how long nothing is heard of a worker, which reports every second, before it is looked for.
+	// silentFor is how long a worker, which reports every second, may be silent before the keeper
+	// checks its presence.
 	silentFor = 1200 * time.Millisecond
-	// absentFor is how long it is looked for in vain before it counts as gone: who lost a connection has another by then.
+	// absentFor is how long it must be absent before it counts as gone: a process that lost its
+	// connection has another by then.
 	absentFor = 2 * time.Second
 	lookEvery = 250 * time.Millisecond
 	lookWait  = time.Second // for an answer of NATS
-	// maxLooks are made for an instance that was never seen to be present though it reports. It may not be allowed to be: then
-	// its absence says nothing, and its leases run out.
+	// maxLooks is the number of checks of an instance that was never seen to be present although it
+	// reports. It may lack the permission to be present: then its absence is not conclusive, and
+	// its leases expire.
 	maxLooks = 3
-	// maxInstances bounds what is kept of those that report.
+	// maxInstances bounds the number of reporting instances that are remembered.
 	maxInstances = 1 << 14
 )
 
@@ -32,12 +37,13 @@ type instance struct {
 	worker  string
 	heard   time.Time
 	work    map[workID]struct{} // that it was the last to report
-	present bool                // it was seen to be
-	looks   int                 // in vain, before that
-	absent  time.Time           // since when; zero: it is not
+	present bool                // it was seen to be present
+	looks   int                 // unsuccessful checks before that
+	absent  time.Time           // since when; zero: it is not absent
 }
 
-// hearFrom notes that an instance has reported, and returns it; nil where there is none to note.
+// hearFrom records that an instance has reported, and returns it; nil if the report names no
+// instance or there are too many.
 func (r *reported) hearFrom(p *backup.Progress, now time.Time) *instance {
 	if p.Instance == "" {
 		return nil
@@ -51,7 +57,7 @@ func (r *reported) hearFrom(p *backup.Progress, now time.Time) *instance {
 		r.instances[p.Instance] = i
 	}
 	i.worker, i.heard, i.absent = p.Worker, now, time.Time{}
-	if len(p.Tasks)+len(p.Batches) == 0 { // of this snapshot it has nothing in hand
+	if len(p.Tasks)+len(p.Batches) == 0 { // it has no work of this snapshot in progress
 		for id := range i.work {
 			if id.snapshot == p.Snapshot {
 				r.drop(id)
@@ -71,8 +77,8 @@ func (r *reported) drop(id workID) {
 	}
 }
 
-// toLook returns the instances to look for: those that are not known to be ever present, and, for the keeper, those
-// of which nothing is heard any more. What has nothing in hand need not be looked for.
+// toLook returns the instances to check: those not yet known to be ever present and, for the
+// keeper, those that are silent. Instances without work need no check.
 func (r *reported) toLook(now time.Time, keeper bool) (names []string) {
 	for name, i := range r.instances {
 		silent := now.Sub(i.heard) >= silentFor
@@ -85,7 +91,7 @@ func (r *reported) toLook(now time.Time, keeper bool) (names []string) {
 	return names
 }
 
-// looked takes in which of the instances are absent, and returns those that are gone.
+// looked records which of the instances are absent, and returns those that are gone.
 func (r *reported) looked(names []string, absent map[string]bool, now time.Time) (gone []string) {
 	for _, name := range names {
 		i := r.instances[name]
@@ -103,14 +109,14 @@ func (r *reported) looked(names []string, absent map[string]bool, now time.Time)
 	return gone
 }
 
-// unseen begins all searches anew.
+// unseen restarts all periods of absence.
 func (r *reported) unseen() {
 	for _, i := range r.instances {
 		i.absent = time.Time{}
 	}
 }
 
-// heldBy returns what an instance had in hand.
+// heldBy returns the work in progress of an instance.
 func (r *reported) heldBy(name string) (held []index.Held) {
 	for id := range r.instances[name].work {
 		held = append(held, r.work[id].Held)
@@ -118,7 +124,7 @@ func (r *reported) heldBy(name string) (held []index.Held) {
 	return held
 }
 
-// bury forgets an instance with all that it had in hand.
+// bury forgets an instance with all its work.
 func (r *reported) bury(name string) {
 	for id := range r.instances[name].work {
 		r.drop(id)
@@ -126,7 +132,7 @@ func (r *reported) bury(name string) {
 	delete(r.instances, name)
 }
 
-// look looks for workers, and hands out again what those have that are gone.
+// look checks the presence of workers, and reassigns the work of those that are gone.
 func (s *Service) look(ctx context.Context, work *reported) {
 	keeper := s.leading()
 	asking, cancel := context.WithTimeout(ctx, lookWait)
@@ -142,7 +148,8 @@ func (s *Service) look(ctx context.Context, work *reported) {
 	}
 }
 
-// handOutAgain ends the leases of what an instance has that is gone. If that fails it is done at the next look.
+// handOutAgain ends the leases of an instance that is gone. If that fails, it is repeated at the
+// next check.
 func (s *Service) handOutAgain(ctx context.Context, work *reported, name string) {
 	held, gone := work.heldBy(name), work.instances[name]
 	if err := s.Index.GiveBack(ctx, held); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A search looks for workers as the keeper does, with time that the test has.
+// A search looks for workers as the keeper does, on the test's clock.
 type search struct {
 	*reported
 	t      *testing.T
@@ -29,7 +29,8 @@ func (s *search) report(instance string, tasks ...backup.TaskID) {
 	s.hear(&backup.Progress{Worker: "w-" + instance, Instance: instance, Snapshot: backup.SnapshotID{1}, Tasks: tasks}, s.now)
 }
 
-// pass lets time pass, in which the instances of work report every second; it returns the tasks of those found to be gone, and after how long.
+// pass lets time pass, while the instances of work report every second. It returns the tasks of
+// those found to be gone, and after how long.
 func (s *search) pass(d time.Duration) (found []backup.TaskID, after time.Duration) {
 	s.t.Helper()
 	for passed := time.Duration(0); passed < d; passed += lookEvery {
@@ -83,7 +84,7 @@ func TestDeadWorkerIsFound(t *testing.T) {
 	}
 }
 
-// What only suggests that a worker is dead leaves its work to the lease.
+// If there are only signs that a worker is dead, its work is left to the lease.
 func TestWorkerThatIsNotProvenDead(t *testing.T) {
 	s := newSearch(t)
 	s.work["a"] = []backup.TaskID{1}
@@ -100,7 +101,7 @@ func TestWorkerThatIsNotProvenDead(t *testing.T) {
 	s = newSearch(t)
 	s.work["a"] = []backup.TaskID{1}
 	s.wantNone("it is there", 3*time.Second)
-	for range 5 { // its connection is lost, and back each time
+	for range 5 { // its connection is lost, and restored each time
 		s.die("a")
 		s.wantNone("its connection is lost for a moment", 2*time.Second)
 		delete(s.absent, "a")
@@ -110,7 +111,7 @@ func TestWorkerThatIsNotProvenDead(t *testing.T) {
 
 	s.die("a")
 	s.wantNone("its connection is lost", 2*time.Second)
-	for range 20 { // the keeper's own connection is
+	for range 20 { // the keeper's own connection is lost
 		s.unseen()
 		s.wantNone("nobody knows who is connected", time.Second)
 	}
@@ -118,7 +119,7 @@ func TestWorkerThatIsNotProvenDead(t *testing.T) {
 	s = newSearch(t)
 	s.work["a"] = []backup.TaskID{1}
 	s.wantNone("it is there", 3*time.Second)
-	s.work["b"] = []backup.TaskID{1} // its message came again, to another
+	s.work["b"] = []backup.TaskID{1} // its message was delivered again, to another
 	s.wantNone("two have it", 1*time.Second)
 	s.die("a")
 	s.wantNone("the other has it", 20*time.Second)
@@ -126,12 +127,12 @@ func TestWorkerThatIsNotProvenDead(t *testing.T) {
 	s = newSearch(t)
 	s.work["a"] = []backup.TaskID{1}
 	s.wantNone("it is there", 3*time.Second)
-	s.report("a") // the last report of one that was told to stop
+	s.report("a") // the last report of one that was stopped
 	s.die("a")
 	s.wantNone("it had nothing in hand", 20*time.Second)
 }
 
-// Who leads after the keeper died knows what workers had that died with it.
+// The committer that leads after the keeper died knows the work of workers that died with it.
 func TestNextKeeperFindsTheDead(t *testing.T) {
 	s := newSearch(t)
 	s.keeper = false

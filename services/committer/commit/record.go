@@ -13,8 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// What the store gets to know after the index: how each snapshot ended, and
-// what operators have set. The leader writes what another process has left out.
+// Information that reaches the store after the index: how each snapshot ended, and the operators'
+// settings. The leader writes what another process has not written.
 
 // recordsAtOnce bounds the snapshots that are held in memory at a time.
 const recordsAtOnce = 100
@@ -29,8 +29,8 @@ func (s *Service) recordLoop(ctx context.Context) {
 	})
 }
 
-// Record writes the commit records that are missing in the store, and the
-// catalog where it has changed.
+// Record writes the commit records that are missing in the store, and the catalog if it has
+// changed.
 func (s *Service) Record(ctx context.Context) error {
 	missing, err := s.Index.Unrecorded(ctx, nil, recordsAtOnce)
 	for i := range missing {
@@ -66,7 +66,7 @@ func (s *Service) verify(ctx context.Context, name string) error {
 	return pack.Verify(data, name, s.Keys.Repository, s.Keys.Signing.Signer())
 }
 
-// writeCatalog writes the catalog where it differs from the one in the store.
+// writeCatalog writes the catalog if it differs from the one in the store.
 func (s *Service) writeCatalog(ctx context.Context) error {
 	catalog, err := s.catalog(ctx)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 		return err
 	}
 	err = backup.ErrExists
-	for errors.Is(err, backup.ErrExists) { // an index that was older has written it
+	for errors.Is(err, backup.ErrExists) { // written by an index that was older
 		next.Sequence++
 		data, encodeErr := journal.EncodeCatalog(s.Keys, next.Sequence, now, catalog)
 		if encodeErr != nil {
@@ -103,7 +103,7 @@ func (s *Service) writeCatalog(ctx context.Context) error {
 	return s.Index.CatalogWritten(ctx, next)
 }
 
-// catalog returns what operators have set.
+// catalog returns the operators' settings.
 func (s *Service) catalog(ctx context.Context) (*journal.Catalog, error) {
 	c := &journal.Catalog{}
 	filers, err := s.Index.ListFilers(ctx, index.FilerFilter{Retired: true})

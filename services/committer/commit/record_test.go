@@ -50,8 +50,8 @@ func (f *fixture) complete() backup.Snapshot {
 	})
 }
 
-// The store is told how each snapshot ended, after the commit point: what it
-// consists of and which segment holds, or why it failed.
+// The store gets a record of how each snapshot ended, after the commit point: its content and the
+// segment that counts, or why it failed.
 func TestRecordOfEachEnd(t *testing.T) {
 	f := newFixture(t)
 	var atCommit int
@@ -92,8 +92,8 @@ func TestRecordOfEachEnd(t *testing.T) {
 	}
 }
 
-// However a record's Put fails, the snapshot has ended, and its record is
-// written later; one that is there already is the same.
+// However a record's Put fails, the snapshot has ended, and its record is written later; one that
+// exists already is the same.
 func TestRecordCannotBePut(t *testing.T) {
 	for name, fault := range map[string]func(func() error) error{
 		"lost":                   func(func() error) error { return errPower },
@@ -125,8 +125,7 @@ func TestRecordCannotBePut(t *testing.T) {
 	}
 }
 
-// A committer that dies between the commit point and the record leaves the
-// record to whoever leads.
+// If a committer dies between the commit point and the record, the leader writes the record.
 func TestLeaderWritesMissingRecords(t *testing.T) {
 	f := newFixture(t)
 	f.queue()
@@ -194,13 +193,13 @@ func TestCatalogIsWrittenWhenItChanges(t *testing.T) {
 		func() { value(f.idx.SetPolicy(f.ctx, backup.Policy{Name: "nightly", Schedule: "0 3 * * *"}))(f) },
 		func() {
 			f.must(f.idx.RetireShard(f.ctx, value(f.idx.EnsureShard(f.ctx, filer.ID, "/third", "posix:///third"))(f).ID))
-		}, // which was never backed up, and so is nothing now
+		}, // never backed up, and so not in the catalog now
 	} {
 		change()
 		before := len(f.objects(store.CatalogPrefix))
 		for range 3 {
 			f.must(s.Record(f.ctx))
-			snapshot() // changes nothing that operators set
+			snapshot() // does not change operators' settings
 		}
 		want := before + 1
 		if n == 5 {
@@ -217,8 +216,8 @@ func TestCatalogIsWrittenWhenItChanges(t *testing.T) {
 	}
 }
 
-// However the catalog's Put fails, and whoever has written one meanwhile, the
-// newest in the store says in the end what the index has.
+// However the catalog's Put fails, and whoever has written one meanwhile, the newest in the store
+// finally agrees with the index.
 func TestCatalogCannotBePut(t *testing.T) {
 	for name, fault := range map[string]func(func() error) error{
 		"lost":                   func(func() error) error { return errPower },
@@ -242,8 +241,8 @@ func TestCatalogCannotBePut(t *testing.T) {
 	}
 }
 
-// A committer that dies before it has noted the catalog that it has written
-// leaves a sequence that is taken; so does an index that is older than its store.
+// A committer that dies before it has recorded the catalog that it wrote leaves a sequence number
+// that is taken; so does an index that is older than its store.
 func TestCatalogOfAnotherIsNotOverwritten(t *testing.T) {
 	f := newFixture(t)
 	idx := &stepIndex{Index: f.idx, before: func(step string) error {

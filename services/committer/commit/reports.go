@@ -8,15 +8,15 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// reportLoop hears what workers report: it renews the leases of what they have in hand, and
-// gives the governor what they measured. Every committer hears everything, so that another
-// can take over at once, but only the one that leads acts upon it.
+// reportLoop receives the reports of workers: it renews the leases of their work in progress, and
+// passes their measurements to the governor. All committers receive all reports, so that another
+// can take over at once, but only the leader acts on them.
 func (s *Service) reportLoop(ctx context.Context) {
 	reports := make(chan *backup.Progress, 256)
 	stop, err := s.Conn.SubscribeProgress(func(p *backup.Progress) {
 		select {
 		case reports <- p:
-		default: // the next report says it again
+		default: // the next report repeats it
 		}
 	})
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *Service) reportLoop(ctx context.Context) {
 	beat := s.opts.Health.Loop("reports", loopWithin)
 	defer beat.Done()
 	work := newReported(s.opts.Lease)
-	var look <-chan time.Time // in one process there is nobody to look for
+	var look <-chan time.Time // within one process there is no worker to check
 	if !s.opts.Alone {
 		looks := time.NewTicker(lookEvery)
 		defer looks.Stop()
@@ -51,13 +51,15 @@ func (s *Service) reportLoop(ctx context.Context) {
 			if s.leading() {
 				s.renew(ctx, work, now)
 			} else {
-				work.unwritten() // what the other leader wrote is not known: all is due once this one leads
+				// The other leader's writes are unknown: all leases are due once this committer
+				// leads.
+				work.unwritten()
 			}
 		}
 	}
 }
 
-// noteHeld keeps what metrics tell of work that workers have.
+// noteHeld stores the numbers of work in progress for metrics.
 func (s *Service) noteHeld(work *reported) {
 	if s.opts.Metrics == nil {
 		return
@@ -68,9 +70,9 @@ func (s *Service) noteHeld(work *reported) {
 	s.held = by
 }
 
-// renew writes what is due.
+// renew writes the leases that are due.
 func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
-	// One process has nobody who would look, and leases that outlast most backups.
+	// Within one process no other committer looks, and leases outlast most backups.
 	held := work.due(now, !s.opts.Alone)
 	if len(held) == 0 {
 		return
@@ -83,18 +85,21 @@ func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
 	}
 }
 
-// maxReported bounds what is kept of reports: far more than workers have in hand. Work beyond it is not renewed, and handed out again.
+// maxReported bounds the reported work that is remembered: far more than workers have in progress.
+// Work beyond it is not renewed, and is assigned again.
 const maxReported = 1 << 18
 
-// reported is the work that workers have in hand, as they last told: of all
-// workers together, so no more than they may have, and no more than maxReported if one of them lies.
+// reported is the work that workers have in progress according to their last reports. It covers all
+// workers together, so it has no more than they may have, and no more than maxReported if one of
+// them reports falsely.
 type reported struct {
 	lease     time.Duration
 	work      map[workID]*report
 	instances map[string]*instance
 }
 
-// workID names work as a worker does: who guesses the number of another snapshot's does not know that.
+// workID names work as a worker does. It includes the snapshot, so that guessing the number of
+// another snapshot's work is not enough.
 type workID struct {
 	snapshot backup.SnapshotID
 	task     backup.TaskID
@@ -104,10 +109,10 @@ type workID struct {
 type report struct {
 	index.Held
 	filer backup.FilerID
-	of    *instance // that was the last to report it; nil: not known
+	of    *instance // the last to report it; nil: not known
 	heard time.Time
 	at    time.Time  // when it was written; zero: never
-	wrote index.Held // then
+	wrote index.Held // at that time
 }
 
 func newReported(lease time.Duration) *reported {
@@ -156,12 +161,13 @@ func (r *reported) note(h index.Held, filer backup.FilerID, from *instance, now 
 	w.Held, w.filer, w.of, w.heard = h, filer, from, now
 }
 
-// quietFor is how long work is taken to be in hand after it was last reported.
-// It is not counted in reports: a process that was paused has missed some.
+// quietFor is how long work counts as in progress after its last report. It is a time and not a
+// number of reports, because a process that was paused has missed some.
 func (r *reported) quietFor() time.Duration { return min(r.lease/3, 5*time.Second) }
 
-// forget drops what is not reported any more: what its instance leaves out of its reports, and what no instance is known of. What
-// an instance had that is silent is kept for as long as its lease, for it may turn out to be gone.
+// forget drops work that is not reported any more: work that its instance leaves out of its
+// reports, and work of unknown instances. The work of a silent instance is kept for the duration of
+// its lease, because the instance may turn out to be gone.
 func (r *reported) forget(now time.Time) {
 	for id, w := range r.work {
 		last := now
@@ -179,8 +185,8 @@ func (r *reported) forget(now time.Time) {
 	}
 }
 
-// due returns the leases to renew: each every third of its time, and where fresh is
-// set also what is new, or has moved to another worker, has stalled or goes on again.
+// due returns the leases to renew: each after a third of its duration and, if fresh is set, also
+// work that is new, has moved to another worker, has stalled or continues after a stall.
 func (r *reported) due(now time.Time, fresh bool) (held []index.Held) {
 	for _, w := range r.work {
 		if now.Sub(w.heard) > r.quietFor() {

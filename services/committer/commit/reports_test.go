@@ -12,7 +12,8 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// What is new, has moved or has stalled is written at once, the rest every third of the lease.
+// Leases of work that is new, has moved or has stalled are written at once, the others every third
+// of the lease.
 func TestReportsThatAreDue(t *testing.T) {
 	const lease = 60 * time.Second
 	r := newReported(lease)
@@ -40,7 +41,7 @@ func TestReportsThatAreDue(t *testing.T) {
 	due(index.Held{Task: 2, Worker: "w", Path: "b", Stalled: true})
 	now = now.Add(time.Second)
 	report(backup.Progress{Tasks: []backup.TaskID{1, 2}, Batches: []backup.BatchID{2}})
-	due(index.Held{Task: 2, Worker: "w", Path: "b"}) // it goes on
+	due(index.Held{Task: 2, Worker: "w", Path: "b"}) // it continues
 	now = now.Add(time.Second)
 	report(backup.Progress{Worker: "v", Tasks: []backup.TaskID{1}, Path: "c"})
 	report(backup.Progress{Batches: []backup.BatchID{2}, StalledBatches: []backup.BatchID{2}})
@@ -52,15 +53,15 @@ func TestReportsThatAreDue(t *testing.T) {
 	}
 	now = now.Add(time.Second)
 	report(backup.Progress{Worker: "v", Tasks: []backup.TaskID{1}})
-	due(index.Held{Task: 1, Worker: "v", Path: "c"}) // of the others nothing was heard
+	due(index.Held{Task: 1, Worker: "v", Path: "c"}) // the others were not reported
 	if len(r.work) != 1 {
 		t.Errorf("%d are remembered", len(r.work))
 	}
-	r.unwritten() // somebody else led meanwhile
+	r.unwritten() // another committer led meanwhile
 	due(index.Held{Task: 1, Worker: "v", Path: "c"})
 }
 
-// One process renews what lasts, and notes nothing for others.
+// One process renews long leases only, and writes nothing for others.
 func TestReportsOfOneProcess(t *testing.T) {
 	r := newReported(3 * time.Minute)
 	now := time.Unix(1000, 0)
@@ -77,8 +78,8 @@ func TestReportsOfOneProcess(t *testing.T) {
 	}
 }
 
-// A worker that says it has everything in hand does not fill the committer's memory, nor keep it from hearing others
-// once it is quiet.
+// A worker that claims all work does not fill the committer's memory, nor block the reports of
+// others once it is silent.
 func TestReportsOfALiarAreBounded(t *testing.T) {
 	r := newReported(time.Minute)
 	now := time.Unix(1000, 0)
@@ -98,7 +99,8 @@ func TestReportsOfALiarAreBounded(t *testing.T) {
 	}
 }
 
-// Who guesses the number of work, and not whose it is, does not come in the way of who has it.
+// A worker that guesses the number of work, but not its snapshot, does not interfere with the
+// worker that has it.
 func TestReportsOfAnotherSnapshot(t *testing.T) {
 	r := newReported(time.Minute)
 	now := time.Unix(1000, 0)
@@ -111,7 +113,8 @@ func TestReportsOfAnotherSnapshot(t *testing.T) {
 	}
 }
 
-// Metrics know per filer what workers have in hand, stalled or not, and nothing of what waits in a queue.
+// Metrics count the workers' work in progress per filer, stalled or not, without the work that
+// waits in a queue.
 func TestHeldByFiler(t *testing.T) {
 	r := newReported(time.Minute)
 	now := time.Unix(1000, 0)

@@ -18,8 +18,8 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// Index is what a committer does with the index. What is not here, its role in
-// the database may not do (migrations.Privileges).
+// Index is the part of the index that a committer uses. Its database role may not do anything else
+// (migrations.Privileges).
 type Index interface {
 	index.Committing
 	index.Leading
@@ -34,33 +34,34 @@ type Index interface {
 	ListPolicies(ctx context.Context) ([]backup.Policy, error)
 }
 
-// Options tune a committer; docs/tuning.md says how.
+// Options tune a committer; see docs/tuning.md.
 type Options struct {
-	Worker string // name of this process, for people
+	Worker string // name of this process, for display
 	// Snapshots are the only ones to work for; nil: all.
 	Snapshots []backup.SnapshotID
-	// Alone says that this process is all there is: its streams are made already, and nobody else would
-	// lead, look at who has what in hand, or make a filer slow. It saves the keeper.
+	// Alone means that no other process exists: the streams are made already, and there is no other
+	// committer to lead, no observer of work in progress, and no other load on a filer. It saves
+	// the keeper.
 	Alone bool
-	// Lease is after how long without a report work is handed out again that a
-	// worker had in hand; QueueLease is that of work which no worker has reported on
-	// yet. It is longer: a message that waits for its turn is not lost, and one that
-	// was lost with its stream does not wait for it.
+	// Lease is the time without a report after which a worker's work in progress is assigned again.
+	// QueueLease is the same for work that no worker has reported on yet. It is longer: a message
+	// that waits for its turn is not lost, and one that was lost with its stream does not wait for
+	// its lease.
 	Lease      time.Duration
 	QueueLease time.Duration
-	Poll       time.Duration // how often open work is looked for without being told of any
-	Queued     int           // tasks, and batches, that may be handed out at a time
+	Poll       time.Duration // how often open work is looked for without a signal
+	Queued     int           // maximum tasks, and maximum batches, that are assigned at a time
 	Appliers   int           // transactions at a time
-	// StopTimeout is how long, told to stop, it takes at most to finish what it has in hand.
+	// StopTimeout is the maximum time to finish the work in progress when stopped.
 	StopTimeout time.Duration
-	// OnEnd, if not nil, is told when a snapshot was committed or failed.
+	// OnEnd, if not nil, is called when a snapshot was committed or failed.
 	OnEnd func(backup.SnapshotID)
-	// OnRetry, if not nil, is told why something has to be tried again, in place of the log.
+	// OnRetry, if not nil, receives the reason for a retry, instead of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
 	Metrics *telemetry.Committer // nil: nothing is measured
 	Trace   *telemetry.Tracer    // nil: nothing is traced
-	Health  *health.Process      // nil: nobody asks
+	Health  *health.Process      // nil: health is not reported
 }
 
 // Defaults of Options.
@@ -73,25 +74,25 @@ const (
 	DefaultStopTimeout = 10 * time.Second
 )
 
-// Parts are what a committer works with; they stay the caller's to close.
+// Parts are the dependencies of a committer; the caller closes them.
 type Parts struct {
 	Conn  *flow.Conn
 	Index Index
 	Store store.Store
-	Keys  journal.Keys // of what the store gets to know of the index
+	Keys  journal.Keys // for the objects that describe the index in the store
 }
 
 // A Service is one committer.
 type Service struct {
 	Parts
 	opts        Options
-	holder      string // this process, where the index gives something to one committer
+	holder      string // identifies this process where the index assigns something to one committer
 	log         *slog.Logger
 	results     chan flow.Result
-	wake        chan struct{} // there may be new work to hand out
+	wake        chan struct{} // there may be new work to assign
 	freed       chan struct{} // work was settled: there may be room for more
 	settled     chan struct{} // there may be a snapshot to commit
-	unpublished chan struct{} // something could not be published: the streams may be gone
+	unpublished chan struct{} // a message could not be published: the streams may be gone
 
 	mu       sync.Mutex
 	leads    bool // it is the keeper
@@ -100,9 +101,9 @@ type Service struct {
 
 	times times
 
-	stats sync.WaitGroup // packs that the store is asked for
+	stats sync.WaitGroup // of requests to the store for packs
 
-	commitNanos atomic.Int64 // spent in transactions, and not yet told by a result
+	commitNanos atomic.Int64 // spent in transactions, and not yet added to a result
 }
 
 // New returns a committer.
@@ -133,14 +134,14 @@ func orDefault[T int | time.Duration](v *T, def T) {
 	}
 }
 
-// Run works until ctx is done. Then it takes nothing new, finishes the transactions and
-// segments that it has in hand, and gives up what is not done in StopTimeout. What
-// hangs beyond that is left to hang: Run returns.
+// Run works until ctx is done. Then it takes nothing new, finishes the transactions and segments in
+// progress, and abandons what is not done within StopTimeout. Run returns even if a goroutine still
+// hangs.
 func (s *Service) Run(ctx context.Context) {
 	hand, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	done := make(chan struct{})
-	go func() { // ends with what it runs; Run waits for it as long as it may
+	go func() { // ends with the goroutines that it runs; Run waits for it within StopTimeout
 		defer close(done)
 		s.run(ctx, hand)
 	}()
@@ -149,7 +150,7 @@ func (s *Service) Run(ctx context.Context) {
 		return
 	case <-ctx.Done():
 	}
-	// The last tenth is for what hears that it is given up.
+	// The last tenth is for work that ends because its context is cancelled.
 	grace := time.AfterFunc(s.opts.StopTimeout*9/10, giveUp)
 	defer grace.Stop()
 	late := time.NewTimer(s.opts.StopTimeout)
@@ -161,7 +162,7 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// run works until ctx is done, with hand as the context of what it has in hand.
+// run works until ctx is done, with hand as the context of the work in progress.
 func (s *Service) run(ctx, hand context.Context) {
 	var owned sync.WaitGroup
 	owned.Go(func() { s.dispatchLoop(ctx) })
@@ -179,7 +180,7 @@ func (s *Service) run(ctx, hand context.Context) {
 	owned.Wait()
 }
 
-// signal tells a loop, which may have been told already.
+// signal signals a loop. A signal that is already pending is enough.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

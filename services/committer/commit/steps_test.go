@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A stepIndex is an index that something happens to before or after its steps.
+// A stepIndex is an index that calls hooks before or after its steps.
 type stepIndex struct {
 	index.Index
 	before, after func(step string) error
@@ -73,8 +73,8 @@ func (x *stepIndex) CatalogWritten(ctx context.Context, c index.WrittenCatalog) 
 	return x.step("catalog written", func() error { return x.Index.CatalogWritten(ctx, c) })
 }
 
-// A committer, its queues and its workers die together at every step, before
-// it and after it; the next ones complete the snapshot, and each result counts once.
+// A committer, its queues and its workers die together at each step, before it and after it. The
+// next ones complete the snapshot, and each result counts once.
 func TestCrashAtEachStep(t *testing.T) {
 	directories := []string{"a", "b", "c"}
 	for _, after := range []bool{false, true} {
@@ -97,7 +97,7 @@ func TestCrashAtEachStep(t *testing.T) {
 				}
 				f.runUntil(ctx, crash, idx, directories)
 				if crashed = f.snapshot(snap.ID).State == backup.Running; crashed {
-					// Another process, and a queue that has lost everything.
+					// Another process, and a queue that has lost all messages.
 					ctx, stop := context.WithCancel(f.ctx)
 					f.runUntil(ctx, stop, f.idx, directories)
 				}
@@ -117,7 +117,8 @@ func (f *fixture) runUntil(ctx context.Context, stop func(), idx Index, director
 	defer stopServer()
 	s := f.service(idx, Options{Poll: 5 * time.Millisecond, OnEnd: func(backup.SnapshotID) { stop() }})
 	s.times.lease = quick.lease
-	if err := s.ensureStreams(ctx); err != nil && ctx.Err() == nil { // finds that all is lost
+	// Finds that all messages are lost.
+	if err := s.ensureStreams(ctx); err != nil && ctx.Err() == nil {
 		f.Fatal(err)
 	}
 	wait := f.work(ctx, conn, directories...)
@@ -143,7 +144,7 @@ func (f *fixture) wantDone(id backup.SnapshotID, directories []string) {
 	}
 }
 
-// Any number of committers work at once; the index arbitrates.
+// Any number of committers work concurrently; the index arbitrates.
 func TestTwoCommitters(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -172,8 +173,8 @@ func TestTwoCommitters(t *testing.T) {
 	}
 }
 
-// A result that comes twice, or of an attempt that lost, changes nothing; not
-// even where it says that the shard cannot be walked (I3).
+// A result that comes twice, or of an attempt that was superseded, changes nothing, even if it
+// reports that the shard cannot be walked (I3).
 func TestLateResultsChangeNothing(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
@@ -264,7 +265,7 @@ func TestClaimsAreTakenBack(t *testing.T) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	idx := &stepIndex{Index: f.idx, after: func(step string) error {
 		if step == "claim tasks" {
-			cancel() // the service is told to stop between the claim and its sending
+			cancel() // the service is stopped between the claim and its sending
 		}
 		return nil
 	}}
@@ -303,14 +304,14 @@ func TestOutageCostsNoAttempts(t *testing.T) {
 	}
 }
 
-// What other snapshots have handed out leaves room for those that one works for.
+// Work assigned for other snapshots leaves room for those that a committer works for.
 func TestQueueOfOthersLeavesRoom(t *testing.T) {
 	f := newFixture(t)
 	conn, _ := f.queue()
 	_, err := conn.EnsureStreams(f.ctx, []string{backup.DefaultSite})
 	f.must(err)
 	f.begin()
-	f.claimTask() // by a process that died since
+	f.claimTask() // by a process that has died since
 	f.shard = value(f.idx.EnsureShard(f.ctx, f.shard.Filer, "/other", "posix:///other"))(f)
 	ours := f.begin()
 	f.must(f.service(f.idx, Options{Queued: 1, Snapshots: []backup.SnapshotID{ours.ID}}).dispatch(f.ctx))

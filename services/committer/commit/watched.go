@@ -12,18 +12,18 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// How a committer is watched: what it tells of results and snapshots in logs,
-// metrics and traces, and, where it leads, of the whole fleet.
+// Observation of a committer: its logs, metrics and traces of results and snapshots and, if it
+// leads, metrics of the whole fleet.
 
 const (
-	// loopWithin is how long a loop may take that asks the index and the queues, which
-	// answer or give up much sooner.
+	// loopWithin is how long an iteration of a loop may take that queries the index and the queues,
+	// which answer or fail much sooner.
 	loopWithin = 5 * time.Minute
 	// fleetWithin is how long a scrape may wait for the index and the queues.
 	fleetWithin = 5 * time.Second
 )
 
-// about is what a result is about: the ids that logs, spans and metrics have.
+// about identifies a result by the ids used in logs, spans and metrics.
 type about struct {
 	kind     string // slice, pack, lists or batch
 	snapshot backup.SnapshotID
@@ -42,7 +42,7 @@ func describe(r flow.Result) about {
 	return about{"batch", r.Batch.Snapshot, []slog.Attr{slog.Int64("batch", int64(r.Batch.Batch)), slog.Int("attempt", int(r.Batch.Attempt))}}
 }
 
-// about returns a log of which each line has the ids of a result.
+// about returns a logger that adds the ids of a result to each line.
 func (s *Service) about(a *about) *slog.Logger {
 	args := []any{slog.String("snapshot", a.snapshot.Short())}
 	for _, id := range a.ids {
@@ -51,7 +51,7 @@ func (s *Service) about(a *about) *slog.Logger {
 	return s.log.With(args...)
 }
 
-// outcomeOf names what became of a result.
+// outcomeOf names the outcome of a result.
 func outcomeOf(o *index.Outcome) string {
 	switch {
 	case o.Failed:
@@ -68,14 +68,14 @@ func outcomeOf(o *index.Outcome) string {
 	return "refused"
 }
 
-// isEarly reports whether a result is refused only because another, which it
-// relies on, has not come yet.
+// isEarly reports whether a result is refused only because another, which it relies on, has not
+// arrived yet.
 func isEarly(err error) bool {
 	return errors.Is(err, index.ErrPackUnknown) || errors.Is(err, index.ErrListUnknown) || errors.Is(err, index.ErrPartMissing)
 }
 
-// beginApply begins a span for each result of a transaction, below that of the
-// worker which sent it; nil where there are no traces.
+// beginApply begins a span for each result of a transaction, as a child of the sending worker's
+// span; nil if there are no traces.
 func (s *Service) beginApply(ctx context.Context, batch []flow.Result) (spans []*telemetry.Span) {
 	if s.opts.Trace == nil {
 		return nil
@@ -99,7 +99,7 @@ func endApply(spans []*telemetry.Span, outcomes []index.Outcome, err error) {
 	}
 }
 
-// handOutTask begins the span of work that is handed out; its message carries it.
+// handOutTask begins the span of work that is assigned; its message carries the span.
 func (s *Service) handOutTask(ctx context.Context, t *backup.WalkTask) (context.Context, *telemetry.Span) {
 	ctx, span := s.opts.Trace.Start(ctx, "hand out task", t.Job.Snapshot, slog.Int64("task", int64(t.ID)), slog.Int("attempt", int(t.Attempt)))
 	if span != nil {
@@ -117,7 +117,8 @@ func (s *Service) handOutBatch(ctx context.Context, b *backup.ReadBatch) (contex
 	return ctx, span
 }
 
-// retry tells that something has to be tried again. told is false where nobody but the log is there to be told.
+// retry reports that something has to be retried. told is false if no OnRetry is set, so that the
+// caller logs it.
 func (s *Service) retry(err error) (told bool) {
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry == nil {
@@ -127,7 +128,8 @@ func (s *Service) retry(err error) (told bool) {
 	return true
 }
 
-// tellEnd tells of a snapshot that this committer has ended; reason is why it failed.
+// tellEnd records a snapshot that this committer has ended in metrics and traces; reason is why it
+// failed.
 func (s *Service) tellEnd(ctx context.Context, snap *backup.Snapshot, reason string) {
 	s.opts.Metrics.Ended(howEnded(snap, reason))
 	if snap.Ended.IsZero() { // the index did not answer
@@ -137,7 +139,7 @@ func (s *Service) tellEnd(ctx context.Context, snap *backup.Snapshot, reason str
 	s.opts.Trace.Ended(ctx, snap, reason)
 }
 
-// howEnded is how a snapshot has ended, as metrics and logs have it.
+// howEnded returns how a snapshot has ended, for metrics and logs.
 func howEnded(snap *backup.Snapshot, reason string) string {
 	switch reason {
 	case "":
@@ -148,8 +150,8 @@ func howEnded(snap *backup.Snapshot, reason string) string {
 	return string(backup.Failed)
 }
 
-// level is the level at which something is logged. Where this process is all
-// there is, it is for who debugs: whoever runs the backup reports what became of it.
+// level returns the level at which something is logged. Within a single process it is only for
+// debugging, because the command that runs the backup reports the outcome.
 func (s *Service) level(l slog.Level) slog.Level {
 	if s.opts.Alone {
 		return slog.LevelDebug
@@ -157,8 +159,8 @@ func (s *Service) level(l slog.Level) slog.Level {
 	return l
 }
 
-// sayBegun logs that the first work of a snapshot is handed out: that is once,
-// whoever began it.
+// sayBegun logs that the first work of a snapshot is assigned, which happens once, no matter which
+// process began the snapshot.
 func (s *Service) sayBegun(ctx context.Context, t *backup.WalkTask) {
 	if t.Generation > 0 || t.Attempt > 1 || s.opts.Alone {
 		return
@@ -170,7 +172,7 @@ func (s *Service) sayBegun(ctx context.Context, t *backup.WalkTask) {
 	s.log.Info("snapshot begun", "snapshot", snap.ID.Short(), "filer", snap.Filer.Name, "shard", snap.Shard.Name, "number", snap.Number)
 }
 
-// sayEnd logs how a snapshot has ended, once: by the committer that has ended it.
+// sayEnd logs how a snapshot has ended, once: by the committer that ended it.
 func (s *Service) sayEnd(ctx context.Context, snap *backup.Snapshot, reason string) {
 	seconds := 0.0
 	if !snap.Ended.IsZero() {
@@ -189,7 +191,7 @@ func (s *Service) sayEnd(ctx context.Context, snap *backup.Snapshot, reason stri
 	}
 }
 
-// fleet asks for what metrics tell of the fleet.
+// fleet collects the metrics of the fleet.
 func (s *Service) fleet(ctx context.Context) (*telemetry.Fleet, error) {
 	ctx, cancel := context.WithTimeout(ctx, fleetWithin)
 	defer cancel()
@@ -217,7 +219,7 @@ func (s *Service) fleet(ctx context.Context) (*telemetry.Fleet, error) {
 	return f, nil
 }
 
-// heldByFiler counts what workers report to have in hand, by filer.
+// heldByFiler counts the reported work in progress by filer.
 func (r *reported) heldByFiler() map[backup.FilerID]telemetry.Held {
 	by := map[backup.FilerID]telemetry.Held{}
 	for id, w := range r.work {

@@ -2,5 +2,5 @@
 
 package schedule
 
-// With the race detector the simulation is a shorter one.
+// With the race detector the simulation is shorter.
 const raceDetector = true

@@ -14,10 +14,10 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// Role is what the scheduler that leads is the leader of.
+// Role is the role of the leading scheduler.
 const Role = "scheduler"
 
-// Index is what a scheduler does with the index.
+// Index is the part of the index that a scheduler uses.
 type Index interface {
 	index.Leading
 	index.Scheduling
@@ -27,15 +27,16 @@ type Index interface {
 
 // Options tune a scheduler.
 type Options struct {
-	Worker string // name of this process, for people
+	Worker string // name of this process, for display
 	Tick   time.Duration
-	// Term is how long nobody leads after the leader has died; several times Tick.
-	Term   time.Duration
-	Limits policy.Limits // per site and per filer, of the snapshots that run at a time, whoever began them
+	// Term is how long no scheduler leads after the leader has died; several times Tick.
+	Term time.Duration
+	// Of running snapshots per site and per filer, including those not begun by the scheduler.
+	Limits policy.Limits
 	Log    *slog.Logger
 
 	Metrics *telemetry.Scheduler // nil: nothing is measured
-	Health  *health.Process      // nil: nobody asks
+	Health  *health.Process      // nil: health is not reported
 }
 
 // Defaults of Options.
@@ -48,14 +49,15 @@ const (
 
 const (
 	resignWithin = 2 * time.Second
-	planAtOnce   = 1000 // shards a transaction
-	// moveWithin is how long a step may take that asks the index, which answers or gives up much sooner.
+	planAtOnce   = 1000 // shards per transaction
+	// moveWithin is how long a step may take that queries the index, which answers or fails much
+	// sooner.
 	moveWithin = 5 * time.Minute
-	// maxMissed bounds what is counted of times that have passed, of one shard.
+	// maxMissed bounds the count of missed times of one shard.
 	maxMissed = 1000
 )
 
-// A Scheduler is one of those that stand for leader.
+// A Scheduler is one candidate for the leading scheduler.
 type Scheduler struct {
 	index  Index
 	opts   Options
@@ -124,7 +126,7 @@ func (s *Scheduler) resign(ctx context.Context) {
 	}
 }
 
-// Tick does what is to be done now, if this scheduler leads. It is not to be called concurrently.
+// Tick does the work that is due now, if this scheduler leads. It must not be called concurrently.
 func (s *Scheduler) Tick(ctx context.Context) error {
 	term, ok, err := s.index.Lead(ctx, Role, s.holder, s.opts.Term)
 	if err != nil {
@@ -142,7 +144,7 @@ func (s *Scheduler) Tick(ctx context.Context) error {
 	return err
 }
 
-// tell logs who begins and who ends to lead.
+// tell logs when this scheduler begins and ends to lead.
 func (s *Scheduler) tell(term index.Term) {
 	if term == s.term {
 		return
@@ -186,8 +188,8 @@ func (s *Scheduler) lead(ctx context.Context, term index.Term) error {
 	return nil
 }
 
-// parse reads the schedules of policies. One that this binary does not understand, because a newer one
-// wrote it, is told and left alone.
+// parse parses the schedules of policies. A policy that this binary does not understand, because a
+// newer one wrote it, is logged and skipped.
 func (s *Scheduler) parse(policies []backup.Policy) {
 	parsed := make(map[backup.PolicyID]timetable, len(policies))
 	for _, p := range policies {
@@ -230,7 +232,8 @@ func (s *Scheduler) ids(holds func(timetable) bool) []backup.PolicyID {
 	return ids
 }
 
-// unplan drops plans that a clock has made which was ahead: their shards would not be backed up until that time comes.
+// unplan drops plans made by a clock that was ahead: their shards would not be backed up until that
+// time.
 func (s *Scheduler) unplan(ctx context.Context, term index.Term) error {
 	now, err := s.index.Clock(ctx)
 	if err != nil {
@@ -249,7 +252,7 @@ func (s *Scheduler) unplan(ctx context.Context, term index.Term) error {
 	return err
 }
 
-// plan plans all shards that have to be.
+// plan plans all shards that need a plan.
 func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 	all := s.ids(func(timetable) bool { return true })
 	if len(all) == 0 {
@@ -282,7 +285,7 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 	}
 }
 
-// begin begins what is due and may be begun.
+// begin begins the snapshots that are due and permitted.
 func (s *Scheduler) begin(ctx context.Context, term index.Term, filers []backup.Filer) error {
 	now, err := s.index.Clock(ctx)
 	if err != nil {
@@ -315,7 +318,7 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term, filers []backup.
 	s.opts.Metrics.Waiting(len(candidates) - len(picked))
 	for _, c := range picked {
 		s.beat.Moved()
-		// A tick may last until after the end of a window.
+		// A tick may last beyond the end of a window.
 		now, err := s.index.Clock(ctx)
 		if err != nil {
 			return err
@@ -332,7 +335,7 @@ func (s *Scheduler) begin(ctx context.Context, term index.Term, filers []backup.
 	return nil
 }
 
-// beginOne begins a snapshot. What is wrong with one shard keeps no other from being begun.
+// beginOne begins a snapshot. A problem of one shard does not keep others from being begun.
 func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan, t timetable, now time.Time) error {
 	begun, err := s.index.BeginDue(ctx, term, p, now)
 	switch {
@@ -351,7 +354,7 @@ func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan,
 	return nil
 }
 
-// missed is how many more times have passed, by now, at which a shard would have been due had it not been since due.
+// missed returns how many further times, after due and up to now, the shard would have been due.
 func (t timetable) missed(shard backup.ShardID, due, now time.Time) (n int) {
 	for next := t.Next(shard, due); !next.IsZero() && !next.After(now) && n < maxMissed; next = t.Next(shard, next) {
 		n++

@@ -21,14 +21,15 @@ type fixture struct {
 	ctx context.Context
 	idx index.Index
 	now time.Time
-	gap time.Duration // that the clock goes on whenever it is read
+	gap time.Duration // by which the clock advances at each reading
 
 	metrics *telemetry.Metrics // of the schedulers that are made; nil: they have none
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, ctx: t.Context(), now: time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)} // a Monday
+	// A Monday.
+	f := &fixture{T: t, ctx: t.Context(), now: time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)}
 	var err error
 	f.idx, err = sqliteindex.Open(f.ctx, filepath.Join(t.TempDir(), "index.db"))
 	f.must(err)
@@ -65,7 +66,7 @@ func (f *fixture) scheduler(idx Index, limits policy.Limits) *Scheduler {
 	return New(&clockIndex{idx, f}, Options{Worker: "test", Term: time.Hour, Limits: limits, Metrics: f.metrics.Scheduler()})
 }
 
-// A clockIndex has the test's clock as its own.
+// A clockIndex uses the test's clock.
 type clockIndex struct {
 	Index
 	f *fixture
@@ -76,7 +77,7 @@ func (x *clockIndex) Clock(context.Context) (time.Time, error) {
 	return x.f.now, nil
 }
 
-// tick ticks and wants these shards to run then.
+// tick ticks and checks that exactly these shards run afterwards.
 func (f *fixture) tick(s *Scheduler, want ...string) {
 	f.Helper()
 	f.must(s.Tick(f.ctx))
@@ -134,7 +135,7 @@ func TestScheduler(t *testing.T) {
 	f.policy(backup.Policy{Name: "weekly", Schedule: "0 3 * * 0"})
 	s := f.scheduler(f.idx, policy.Limits{Running: 3, RunningPerFiler: 1})
 
-	// What was never backed up is due at once, within the limits.
+	// A shard that was never backed up is due at once, within the limits.
 	f.tick(s, "a", "c")
 	f.tick(s, "a", "c")
 	f.finish("a", "c")
@@ -153,7 +154,7 @@ func TestScheduler(t *testing.T) {
 	f.finish("b")
 	f.tick(s)
 
-	// A failure is tried again after a pause; its deadline stays.
+	// A failed backup is retried after a pause; its deadline stays.
 	f.now = time.Date(2026, 3, 6, 2, 0, 0, 0, time.UTC)
 	f.tick(s, "a")
 	deadline := f.shard("a").Plan.Deadline
@@ -168,7 +169,7 @@ func TestScheduler(t *testing.T) {
 	f.now = f.now.Add(time.Second)
 	f.tick(s, "a")
 
-	// An operator's backup counts, too; and one who runs is not begun again.
+	// An operator's backup counts, too, and a running one is not begun again.
 	f.finish("a")
 	f.now = time.Date(2026, 3, 7, 2, 0, 0, 0, time.UTC)
 	_, err := f.idx.BeginSnapshot(f.ctx, f.shard("a").ID, backup.Snapshot{}, f.now)
@@ -180,8 +181,8 @@ func TestScheduler(t *testing.T) {
 	f.tick(s)
 }
 
-// A site whose workers have died keeps its places, with snapshots that nobody has taken and with
-// one that is half done. The shards of other sites are begun as if it were not there.
+// A site whose workers have died keeps its places, with snapshots that no worker has taken and with
+// one that is half done. The shards of other sites are begun as if the site did not exist.
 func TestDeadSite(t *testing.T) {
 	f := newFixture(t)
 	for _, name := range []string{"a", "b", "c"} {
@@ -220,8 +221,9 @@ func TestDeadSite(t *testing.T) {
 	}
 }
 
-// The clock is a year ahead for a while. When it is right again the shards are due at once, whether they were
-// backed up, or failed, or never were, or were running meanwhile; and then all goes on as before.
+// The clock is a year ahead for a while. When it is right again the shards are due at once, whether
+// they were backed up, failed, were never backed up, or were running meanwhile; then everything
+// continues as before.
 func TestClockThatWasAhead(t *testing.T) {
 	f := newFixture(t)
 	f.filer("nas", nil, "fails", "good", "runs", "waits")
@@ -245,7 +247,7 @@ func TestClockThatWasAhead(t *testing.T) {
 		}
 	}
 	f.finish("good", "runs", "waits")
-	f.tick(s, "runs") // what it has began next year, as far as anybody knows
+	f.tick(s, "runs") // according to the index, it began this one next year
 	f.finish("runs")
 	f.tick(s)
 	f.now = f.now.Add(policy.RetryAfter)
@@ -276,7 +278,7 @@ func TestWindowsAndPauses(t *testing.T) {
 	f.finish("a", "b")
 	f.now = time.Date(2026, 3, 2, 22, 0, 0, 0, time.UTC)
 	f.tick(s)
-	// The window ends while a tick goes on.
+	// The window ends during a tick.
 	f.now = time.Date(2026, 3, 9, 21, 59, 57, 500_000_000, time.UTC)
 	f.gap = 500 * time.Millisecond
 	f.tick(s, "a")
@@ -290,7 +292,7 @@ func TestWindowsAndPauses(t *testing.T) {
 	}
 }
 
-// One leads; another does once that has resigned, or its term has run out.
+// One leads; another does once the first has resigned, or its term has expired.
 func TestOneLeads(t *testing.T) {
 	f := newFixture(t)
 	f.filer("nas", nil, "a")
@@ -345,7 +347,8 @@ func (x *faultIndex) BeginDue(ctx context.Context, t index.Term, p index.Plan, n
 	return s, err
 }
 
-// What is wrong with one shard keeps no other from being begun; an index that does not answer ends the tick.
+// A problem of one shard does not keep others from being begun; an index that does not answer ends
+// the tick.
 func TestFaults(t *testing.T) {
 	f := newFixture(t)
 	f.filer("nas", nil, "a", "b")

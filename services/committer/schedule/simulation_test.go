@@ -13,8 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/policy"
 )
 
-// A world is a fleet on a simulated clock, and the index that the schedulers see of it. It fails the test
-// when a rule is broken: it checks each write against what is true at that moment.
+// A world is a fleet on a simulated clock, and the index that the schedulers see of it. It checks
+// each write against the true state at that moment, and fails the test when a rule is broken.
 type world struct {
 	*testing.T
 	random   *rand.Rand
@@ -31,13 +31,14 @@ type world struct {
 	ends     map[int64][]backup.ShardID // of running snapshots, by minute
 	running  map[backup.FilerID]int
 	runs     int
-	minute   int64 // up to which due and ends are done
+	minute   int64 // up to which due and ends are processed
 
 	holder string
 	term   index.Term
 	until  time.Time
 
-	// pause, if not nil, is called now and then in the middle of what a scheduler does, which takes that long.
+	// pause, if not nil, is called at random in the middle of a scheduler's work, and delays that
+	// scheduler.
 	pause func()
 
 	begun, late, failed, refused int
@@ -59,7 +60,7 @@ const (
 
 func (w *world) shard(id backup.ShardID) *shardState { return &w.shards[id-1] }
 
-// advance moves the clock, and ends what has run for long enough.
+// advance moves the clock, and ends snapshots that have run for long enough.
 func (w *world) advance(d time.Duration) {
 	w.now = w.now.Add(d)
 	for ; w.minute <= w.now.Unix()/60; w.minute++ {
@@ -76,7 +77,7 @@ func (w *world) advance(d time.Duration) {
 	}
 }
 
-// end ends the running snapshot of a shard; one in fifty has failed.
+// end ends the running snapshot of a shard; one in fifty fails.
 func (w *world) end(id backup.ShardID) {
 	s := w.shard(id)
 	s.running, s.Due = false, time.Time{}
@@ -95,10 +96,10 @@ func (w *world) end(id backup.ShardID) {
 	s.Good++
 }
 
-// fence refuses what is not of the term that goes on, and now and then takes long before it looks.
+// fence refuses writes that are not of the current term, and pauses at random before it checks.
 func (w *world) fence(t index.Term) error {
 	if pause := w.pause; pause != nil && w.random.IntN(4000) == 0 {
-		w.pause = nil // whoever acts meanwhile is not paused
+		w.pause = nil // a scheduler that acts meanwhile is not paused
 		pause()
 		w.pause = pause
 	}
@@ -150,7 +151,7 @@ func (w *world) Bind(_ context.Context, t index.Term, bound map[backup.FilerID]i
 		for _, id := range w.onFiler[filer] {
 			s := w.shard(id)
 			if s.Binding == b {
-				break // all of a filer have one policy
+				break // all shards of a filer have one policy
 			}
 			s.Binding, s.Due, s.Deadline = b, time.Time{}, time.Time{}
 			w.waiting[id] = true
@@ -223,14 +224,14 @@ func (w *world) BeginDue(_ context.Context, t index.Term, p index.Plan, now time
 	if s.Binding != p.Binding || s.Due.IsZero() || !s.Due.Equal(p.Due) {
 		return backup.Snapshot{}, index.ErrNotDue
 	}
-	// It may have been paused since it looked at the clock, but not for longer than its term.
+	// The scheduler may have been paused since it read the clock, but not for longer than its term.
 	if w.now.Sub(now) > simulatedTerm || s.Due.After(now) || !w.parsed[s.Policy].Allowed(now) {
 		w.Fatalf("shard %d begun at %v, due at %v, allowed %t", p.Shard, now, s.Due, w.parsed[s.Policy].Allowed(now))
 	}
 	if s.running = true; w.runs >= w.limits.Running || w.running[s.Filer] >= w.limits.RunningPerFiler {
 		w.Fatalf("%d run, %d of filer %d", w.runs, w.running[s.Filer], s.Filer)
 	}
-	// A good snapshot was made since the shard was due: a run that was missed is run once.
+	// A good snapshot was made since the shard was due: a missed run is made up for once.
 	if !s.good.IsZero() && w.parsed[s.Policy].Next(p.Shard, s.good).After(now) {
 		w.Fatalf("shard %d begun at %v, after a good one at %v", p.Shard, now, s.good)
 	}
@@ -244,8 +245,8 @@ func (w *world) BeginDue(_ context.Context, t index.Term, p index.Plan, now time
 	return backup.Snapshot{}, nil
 }
 
-// idle fails the test where something could be begun that was not: then a deadline may be missed that capacity
-// allowed. It is for right after a tick in which all went well.
+// idle fails the test if a shard could be begun that was not: then a deadline may be missed for
+// which there was capacity. It must be called right after a successful tick.
 func (w *world) idle() {
 	w.Helper()
 	if w.runs >= w.limits.Running {
@@ -295,9 +296,10 @@ func (w *world) scheduler(name string) *Scheduler {
 	return New(w, Options{Worker: name, Tick: simulatedTick, Term: simulatedTerm, Limits: w.limits})
 }
 
-// A fleet for a month: two schedulers, each of which is paused now and then in the middle of what it does, for
-// longer than a term, and a night in which both are down. Nothing is begun outside of a window or beyond a limit, by
-// who does not lead, or twice for one run that was missed; and there is capacity for all deadlines.
+// A fleet for a month: two schedulers, each of which is paused at random in the middle of its work,
+// for longer than a term, and a night in which both are down. Nothing is begun outside of a window
+// or beyond a limit, by a scheduler that does not lead, or twice for one missed run, and there is
+// capacity for all deadlines.
 func TestMonth(t *testing.T) {
 	filers, days := 1000, 30
 	if testing.Short() || raceDetector {
@@ -345,7 +347,7 @@ func TestMonth(t *testing.T) {
 	if missed > 0 {
 		t.Errorf("%d deadlines missed", missed)
 	}
-	// At once, and then gold every day, silver twice and bronze once a week; beside what had failed.
+	// At once, and then gold every day, silver twice and bronze once a week, plus the failed ones.
 	want := filers / 5 * shardsPerFiler * (days + 1 + 2*(days*2/7+1) + 2*(days/7+1))
 	if w.begun < want*9/10 || w.begun > want*12/10 {
 		t.Errorf("%d snapshots, want about %d", w.begun, want)
@@ -355,7 +357,7 @@ func TestMonth(t *testing.T) {
 	}
 }
 
-// Where more is due than can be run, what has the nearest deadlines comes first, and nothing is idle.
+// If more is due than can run, the nearest deadlines come first, and no place is idle.
 func TestOverload(t *testing.T) {
 	w := newWorld(t, 30, 50, policy.Limits{Running: 10, RunningPerFiler: 4})
 	s := w.scheduler("one")
@@ -374,7 +376,7 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// An orderIndex fails the test where a tick begins what has a later deadline first.
+// An orderIndex fails the test if a tick begins shards with later deadlines first.
 type orderIndex struct {
 	*world
 	last time.Time

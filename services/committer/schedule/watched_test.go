@@ -47,14 +47,14 @@ func TestMetrics(t *testing.T) {
 	f.tick(s)
 	f.measured("none is due", "bctl_schedule_waiting 0", "bctl_schedule_begun_total 2", "bctl_schedule_late_seconds_count 2", "bctl_schedule_late_seconds_sum 0")
 
-	// Due at midnight of the 3rd, begun in the evening of the 5th: two more have passed.
+	// Due at midnight of the 3rd, begun in the evening of the 5th: two more due times have passed.
 	f.now = time.Date(2026, 3, 5, 20, 0, 0, 0, time.UTC)
 	f.tick(s, "a")
 	f.measured("late", "bctl_schedule_missed_total 2", "bctl_schedule_late_seconds_sum 244800", `bctl_schedule_late_seconds_bucket{le="86400"} 2`,
 		`bctl_schedule_late_seconds_bucket{le="259200"} 3`)
 	f.finish("a")
 
-	// What fails is counted, and is no pass.
+	// A failed tick is counted, and does not count as passed.
 	before := f.now
 	f.now = f.now.Add(time.Minute)
 	x.shard, x.err = f.shard("b").ID, backup.ErrInvalid
@@ -67,7 +67,7 @@ func TestMetrics(t *testing.T) {
 	}
 	f.measured("the tick failed", fmt.Sprintf("bctl_schedule_pass_timestamp_seconds %v", float64(before.Add(time.Minute).Unix())))
 
-	// Who does not lead has nothing to tell.
+	// A scheduler that does not lead exports nothing.
 	x.err = nil
 	f.must(f.idx.Resign(f.ctx, s.term))
 	_, _, err := f.idx.Lead(f.ctx, Role, "another", time.Hour)
@@ -76,7 +76,8 @@ func TestMetrics(t *testing.T) {
 	f.measured("another leads", "bctl_scheduler 0", "bctl_schedule_waiting 0", `bctl_schedule_policies{state="followed"} 0`)
 }
 
-// A schedule that this binary does not understand is told, and keeps no other from being followed.
+// A schedule that this binary does not understand is logged, and does not keep others from being
+// followed.
 func TestPolicyThatIsNotUnderstood(t *testing.T) {
 	f := newFixture(t)
 	f.metrics = telemetry.NewMetrics("committer", "test")
@@ -95,7 +96,7 @@ func (x newerPolicy) ListPolicies(ctx context.Context) ([]backup.Policy, error) 
 	return append(list, backup.Policy{ID: 99, Revision: 1, Name: "newer", Labels: map[string]string{"no": "filer"}, Schedule: "at dawn"}), err
 }
 
-// What has passed is counted, up to a bound.
+// Missed due times are counted, up to a bound.
 func TestMissedIsBounded(t *testing.T) {
 	times, err := policy.Parse(backup.Policy{Schedule: "@every 1m"})
 	if err != nil {
@@ -109,7 +110,7 @@ func TestMissedIsBounded(t *testing.T) {
 	}
 }
 
-// A hangingIndex does not answer until it is let go.
+// A hangingIndex does not answer until it is released.
 type hangingIndex struct {
 	Index
 	hang chan struct{}
@@ -120,7 +121,7 @@ func (x hangingIndex) Lead(context.Context, string, string, time.Duration) (inde
 	return index.Term{}, false, nil
 }
 
-// A scheduler that hangs is told by /healthz; one that only ticks is well.
+// /healthz reports a scheduler that hangs; one that only ticks is healthy.
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, x := health.New(), hangingIndex{hang: make(chan struct{})}

@@ -20,7 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// faulty has the fixture's reader read through a faultsource.
+// faulty makes the fixture's reader read through a faultsource.
 func (f *fixture) faulty() *faultsource.Source {
 	s := faultsource.New(f.reader.Source)
 	f.reader.Source = s
@@ -31,7 +31,7 @@ func fault(call faultsource.Call, path string, errno syscall.Errno, times int) f
 	return faultsource.Fault{Call: call, Path: path, Times: times, Err: faultsource.Posix(call, errno)}
 }
 
-// answer makes an attempt, and returns what it tells the committer.
+// answer makes an attempt, and returns its message to the committer.
 func (f *fixture) answer(msg *backup.ReadBatch) (m *backup.BatchStored, err error) {
 	f.Helper()
 	return f.answerAt(msg, 1)
@@ -47,8 +47,8 @@ func (f *fixture) answerAt(msg *backup.ReadBatch, looks int) (m *backup.BatchSto
 	return m, err
 }
 
-// wantLeftToOthers fails the test unless an attempt ends because another tree is
-// there; and the batch fails where there are no others, or they were asked often enough.
+// wantLeftToOthers fails the test unless an attempt ends because the tree is a different one, and
+// the batch fails if there are no other readers, or enough of them have looked.
 func (f *fixture) wantLeftToOthers(attempt func(looks int) (*backup.BatchStored, error), msg *backup.ReadBatch) {
 	f.Helper()
 	for _, test := range []struct {
@@ -71,8 +71,8 @@ func (f *fixture) wantLeftToOthers(attempt func(looks int) (*backup.BatchStored,
 	}
 }
 
-// A file system that is unmounted while files of it are read takes nothing with
-// it, whether its files are gone then or others are there.
+// If a file system is unmounted while its files are read, they do not count as gone, whether
+// nothing is there then or other files are.
 func TestMountVanishesInMidRead(t *testing.T) {
 	for name, below := range map[string]treetest.Tree{
 		"nothing is below": nil,
@@ -109,7 +109,7 @@ func TestMountVanishesInMidRead(t *testing.T) {
 	}
 }
 
-// A reader that sees another tree at the source, or none, says nothing of what it sees.
+// A reader that sees another tree at the source, or none, reports nothing of it.
 func TestBlindReader(t *testing.T) {
 	for name, becomeBlind := range map[string]func(f *fixture) error{
 		"an empty directory": func(f *fixture) error { return os.Mkdir(f.dir, 0o755) },
@@ -144,8 +144,8 @@ func TestBlindReader(t *testing.T) {
 	}
 }
 
-// Where nothing tells the root from others, files are gone only if something
-// that was beside them is still there.
+// If the root has no identity, files count as gone only if another entry of their directory still
+// exists.
 func TestGoneWithoutAnIdentity(t *testing.T) {
 	for name, test := range map[string]struct {
 		gone    []string
@@ -166,7 +166,7 @@ func TestGoneWithoutAnIdentity(t *testing.T) {
 			pages := []string{"a", "one", ""}
 			f.begin()
 			listed := f.pagesOf(pages...)
-			if name == "all of the root" { // whose subdirectories have to be gone as well
+			if name == "all of the root" { // its subdirectories have to be gone as well
 				listed = f.withoutDirectories(listed)
 			}
 			f.announce(listed)
@@ -202,7 +202,7 @@ func (f *fixture) withoutDirectories(pages []backup.PageVersion) []backup.PageVe
 	return pages
 }
 
-// What vanishes between walk and read is counted, and nothing else is said.
+// A file that vanishes between walk and read is counted, and not reported as a problem.
 func TestVanishedIsCounted(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"gone": treetest.File("12345"), "replaced": treetest.File("123"), "stays": treetest.File("1")})
 	msg := f.batchOf("")
@@ -230,8 +230,8 @@ func TestVanishedIsCounted(t *testing.T) {
 	f.wantLookedAtAgain("")
 }
 
-// What a file server has forgotten is opened again, and read; if it stays so,
-// it is a problem, and never a file that is gone.
+// A file with a stale handle is opened again, and read; if the handle is stale again, it is a
+// problem, and never a file that is gone.
 func TestStaleFile(t *testing.T) {
 	for _, call := range []faultsource.Call{
 		faultsource.OpenFile, faultsource.StatFile, faultsource.Extent, faultsource.Read, faultsource.FileXattrs, faultsource.OpenDirectory,
@@ -288,8 +288,7 @@ func TestStaleFile(t *testing.T) {
 	}
 }
 
-// A file that is open cannot say that its name is gone: that shows when it is
-// opened again.
+// An error of an open file does not show that its name is gone: opening it again does.
 func TestOpenFileIsNotGone(t *testing.T) {
 	for _, call := range []faultsource.Call{faultsource.StatFile, faultsource.Extent, faultsource.Read, faultsource.FileXattrs} {
 		f := newFixture(t, treetest.Tree{"file": treetest.File("content"), "other": treetest.File("x")})
@@ -307,8 +306,8 @@ func TestOpenFileIsNotGone(t *testing.T) {
 	}
 }
 
-// A read that ends early is made again; a file that ends early each time could
-// not be read, although nothing has failed.
+// A read that ends early is repeated; a file that ends early each time could not be read, although
+// no call has failed.
 func TestShortReads(t *testing.T) {
 	for _, size := range []int{1000, 1 << 20, 3 << 20} {
 		for _, times := range []int{1, readTries - 1, 0} {
@@ -338,7 +337,7 @@ func TestShortReads(t *testing.T) {
 	}
 }
 
-// What this machine is short of ends the attempt, and is said of no file.
+// A shortage of resources on this machine ends the attempt, and is not attributed to a file.
 func TestShortOfSomething(t *testing.T) {
 	for _, call := range []faultsource.Call{
 		faultsource.OpenRoot, faultsource.OpenDirectory, faultsource.OpenFile, faultsource.StatFile, faultsource.Extent, faultsource.Read, faultsource.FileXattrs,
@@ -366,8 +365,8 @@ func TestShortOfSomething(t *testing.T) {
 	}
 }
 
-// The names of a hardlinked file are read once, and all have its content and
-// its extended attributes, wherever these are.
+// A hardlinked file is read once, and all its names have its content and its extended attributes,
+// wherever these are stored.
 func TestHardlinksAreReadOnce(t *testing.T) {
 	for name, attribute := range map[string]string{"inline": "value", "in a chunk": random(1, inlineXattrBytes)} {
 		t.Run(name, func(t *testing.T) {
@@ -396,8 +395,8 @@ func TestHardlinksAreReadOnce(t *testing.T) {
 	}
 }
 
-// The last good copy of a file is found where its directory was before it moved,
-// but not in another that had its inode.
+// The last good copy of a file is found where its directory was before it moved, but not in another
+// directory that had its inode.
 func TestLastCopyOfAMovedDirectory(t *testing.T) {
 	for _, moved := range []bool{true, false} {
 		f := newFixture(t, treetest.Tree{"was": treetest.Dir(), "was/file": treetest.File("good").WithXattr("user.x", "1")})
@@ -426,7 +425,7 @@ func TestLastCopyOfAMovedDirectory(t *testing.T) {
 	}
 }
 
-// A bornSource has directories that were made at another time than they were.
+// A bornSource reports another birth time for directories.
 type bornSource struct {
 	source.Source
 	born backup.Time
@@ -458,8 +457,8 @@ func (d bornDirectory) Self() backup.Entry {
 	return e
 }
 
-// What is in list chunks is told in each attempt, also where the chunks are
-// stored already: who stored them may have died before it told.
+// The content of list chunks is reported in each attempt, also if the chunks are stored already:
+// the reader that stored them may have died before it reported.
 func TestListsAreToldInEachAttempt(t *testing.T) {
 	defer func(n int) { listRefs = n }(listRefs)
 	listRefs = 3

@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// answer waits until every pack that the batch relies on is durable, and then
-// tells the committer: data first, index second (I1).
+// answer waits until each pack that the batch relies on is durable, and then reports to the
+// committer: data first, index second (I1).
 func (b *batch) answer(ctx context.Context) error {
 	m := &backup.BatchStored{Snapshot: b.msg.Job.Snapshot, Batch: b.msg.ID, Attempt: b.msg.Attempt, Problems: b.problems}
 	for ref := range b.packs {
@@ -41,7 +41,7 @@ func (b *batch) answer(ctx context.Context) error {
 	return nil
 }
 
-// fail tells the committer that the batch can never be read.
+// fail reports to the committer that the batch can never be read.
 func (b *batch) fail(ctx context.Context, cause error) error {
 	return b.svc.sendBatch(ctx, &backup.BatchStored{
 		Snapshot: b.msg.Job.Snapshot, Batch: b.msg.ID, Attempt: b.msg.Attempt,
@@ -49,12 +49,12 @@ func (b *batch) fail(ctx context.Context, cause error) error {
 	})
 }
 
-// listMessageBytes of chunk ids are told of in one message, about.
+// listMessageBytes is the approximate size of the chunk ids in one message.
 const listMessageBytes = 400 << 10
 
-// tellList notes what is in a list chunk, for the committer. It is told in every
-// attempt, also where the chunk is stored already: who stored it may have died
-// before it told.
+// tellList records the content of a list chunk, to be reported to the committer. It is reported in
+// each attempt, even if the chunk is stored already: the process that stored it may have died
+// before it reported.
 func (b *batch) tellList(ctx context.Context, list backup.ChunkID, nested bool, refs []backup.Ref) error {
 	const idBytes = len(backup.ChunkID{}) + 2
 	l := backup.ChunkList{List: list, Nested: nested, Chunks: make([]backup.ChunkID, len(refs))}
@@ -72,7 +72,7 @@ func (b *batch) tellList(ctx context.Context, list backup.ChunkID, nested bool, 
 	return nil
 }
 
-// tellLists sends what tellList noted.
+// tellLists sends the lists that tellList recorded.
 func (b *batch) tellLists(ctx context.Context) error {
 	if len(b.lists) == 0 {
 		return nil
@@ -82,8 +82,8 @@ func (b *batch) tellLists(ctx context.Context) error {
 	return b.svc.tell(ctx, "the chunks of a large file", func() error { return b.svc.sendLists(ctx, m) })
 }
 
-// encode makes page versions of the pages that were read: so a batch takes
-// little while it waits for its packs.
+// encode makes page versions of the pages that were read, so that a batch takes little memory while
+// it waits for its packs.
 func (b *batch) encode() error {
 	var encode listing.Encoder
 	for i := range b.pages {

@@ -22,48 +22,48 @@ type batch struct {
 	svc      *Service
 	msg      *backup.ReadBatch
 	delivery delivery
-	looks    int // how often it was delivered at this attempt, to any reader
+	looks    int // deliveries at this attempt, to any reader
 	started  time.Time
 	trace    telemetry.Parent
 	pages    []page               // while it is read
-	complete []backup.PageVersion // then
+	complete []backup.PageVersion // afterwards
 
-	// What the goroutine that reads uses:
+	// Used by the reading goroutine:
 	hash   *chunk.Hasher
 	cutter *chunk.Cutter
 	window *window
-	short  bool                // a read of this file gave less than its size promised
+	short  bool                // a read of this file returned less than its size
 	links  map[link]linkedFile // files that have several names
 	tree   source.Tree
 	file   watchedFile   // the one that is open
-	pace   *rate.Limiter // nil: there is no limit
+	pace   *rate.Limiter // nil: no limit
 
-	// What the filer took, and was not told yet:
+	// Opens by the filer, not yet reported:
 	opens, largeOpens int64
 	openSeconds       float64
 
-	// What the watch goes by:
-	call    atomic.Int64 // tick at which the call of the source began; 0: there is none
-	stalled bool         // under the watch's mu
-	counted bool         // as in hand; under the watch's mu
+	// Used by the watch:
+	call    atomic.Int64 // tick at which the current call of the source began; 0: none
+	stalled bool         // guarded by the watch's mu
+	counted bool         // as in progress; guarded by the watch's mu
 
 	counts       backup.Counts
 	problems     []backup.Problem
 	problemBytes int
-	inlineBytes  int // of xattrs that the listings hold
+	inlineBytes  int // of extended attributes in the listings
 	racyFrom     backup.Time
-	lists        []backup.ChunkList // that the committer was not told of yet
+	lists        []backup.ChunkList // not yet reported to the committer
 	listBytes    int
 
-	// What store workers tell, under mu:
+	// Results of the store workers, guarded by mu:
 	storing sync.WaitGroup // windows that are not stored yet
 	mu      sync.Mutex
-	packs   map[*packRef]struct{} // what the content is in
+	packs   map[*packRef]struct{} // that contain the content
 	stage   backup.Counts         // of the stages after reading
 	err     error
 }
 
-// A page of a batch, on its way to being complete.
+// A page of a batch while it is being completed.
 type page struct {
 	backup.Page
 	version backup.PageVersion
@@ -71,19 +71,19 @@ type page struct {
 	old     *oldPage // nil until it is needed
 }
 
-// What a batch may add to its pages, so that they still fit one message.
+// Limits on what a batch adds to its pages, so that they still fit into one message.
 const (
-	// inlineXattrBytes is what xattrs may take in the batch's listings; those
-	// that come after are stored as chunks.
+	// inlineXattrBytes is the room for extended attributes in the batch's listings; further ones
+	// are stored as chunks.
 	inlineXattrBytes = 48 << 10
-	// maxProblemBytes is what is told of problems; all are counted, and flagged.
+	// maxProblemBytes is the room for reported problems; all problems are counted and flagged.
 	maxProblemBytes = 96 << 10
 	problemOverhead = 64
 )
 
 func newBatch(s *Service, msg *backup.ReadBatch, d delivery) *batch {
 	b := &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}}
-	if d != nil { // which it is in tests
+	if d != nil { // nil in tests
 		b.looks = d.Attempts()
 	}
 	return b
@@ -103,7 +103,7 @@ func (b *batch) decode() error {
 	return nil
 }
 
-// read reads all wanted files, and gives their chunks to the store workers.
+// read reads all wanted files, and passes their chunks to the store workers.
 func (b *batch) read(ctx context.Context) error {
 	if err := b.decode(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (b *batch) read(ctx context.Context) error {
 			return err
 		}
 	}
-	// What was read is believed if all that was mounted in the tree still is.
+	// The data is trusted only if all mounts of the tree are still mounted.
 	if err := source.Believe(ctx, tree, b.msg.Mounts); err != nil {
 		return err
 	}
@@ -134,19 +134,21 @@ func (b *batch) read(ctx context.Context) error {
 	return b.encode()
 }
 
-// A place is the open directory of a page, or why it could not be opened.
+// A place is the open directory of a page, or the reason why it could not be opened.
 type place struct {
-	dir    source.Directory // nil where err is not
+	dir    source.Directory // nil if err is not
 	err    error
-	proven bool // it is of the tree that was walked, which nothing else tells (believeGone)
+	proven bool // another entry proved that it is of the tree that was walked (believeGone)
 
-	gone, stays bool // it is not at its path any more; it was there after something in it had vanished
+	// gone: the directory is not at its path any more. stays: it was still there after an entry in
+	// it had vanished.
+	gone, stays bool
 }
 
 func (b *batch) openPlace(ctx context.Context, path string) (at place) {
 	dir, err := b.tree.OpenDirectory(ctx, path)
 	if path == "" && source.IsGone(err) {
-		// The tree is open: its root is there, whatever this call says.
+		// The tree is open, so its root exists, whatever this call returns.
 		err = fmt.Errorf("the root of %s cannot be opened: %v: %w", b.msg.Job.Source, err, backup.ErrUnavailable) //nolint:errorlint // it must not count as gone
 	}
 	if err != nil {
@@ -199,8 +201,8 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 	return nil
 }
 
-// readEntry reads a wanted file, or settles what becomes of it. keep is false
-// where it is not there any more.
+// readEntry reads a wanted file, or settles how it is recorded. keep is false if the file no longer
+// exists.
 func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
 	e.Flags &^= backup.Wanted | backup.XattrsWanted
 	size := e.Size
@@ -217,9 +219,8 @@ func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Ent
 	return true, nil
 }
 
-// again calls read, unless the directory could not be opened. Where the file
-// server has forgotten what was opened, the directory is opened once more, by its
-// path, and read is called for the last time.
+// again calls read, unless the directory could not be opened. If the file server reports a stale
+// handle, the directory is opened once more, by its path, and read is called for the last time.
 func (b *batch) again(ctx context.Context, at *place, p *page, read func(last bool) error) error {
 	err := at.err
 	if err == nil {
@@ -235,7 +236,7 @@ func (b *batch) again(ctx context.Context, at *place, p *page, read func(last bo
 	return read(true)
 }
 
-// progress adds what the filer took since it was told last.
+// progress adds the opens, and their time, since the last report.
 func (b *batch) progress(p backup.Progress) backup.Progress {
 	p.Opens, p.OpenSeconds = b.opens, b.openSeconds
 	b.opens, b.openSeconds = 0, 0

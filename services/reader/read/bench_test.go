@@ -16,8 +16,8 @@ const (
 	benchFileBytes   = 1 << 10
 )
 
-// An operation is a batch of 1,000 files of 1 KiB: opened, read, hashed, looked for in the index, and, where they are
-// new, compressed, sealed and put into the store; then the batch is settled.
+// An operation is a batch of 1,000 files of 1 KiB: opened, read, hashed, looked up in the index
+// and, if they are new, compressed, sealed and put into the store; then the batch is settled.
 func BenchmarkReadBatch(b *testing.B) {
 	for _, changes := range []bool{true, false} {
 		b.Run(map[bool]string{true: "new", false: "stored"}[changes], func(b *testing.B) { benchReadBatch(b, changes) })

@@ -8,15 +8,15 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// known remembers which chunks this process stored of late, for the index
-// knows of them only when the committer has heard. It holds two generations of
-// bounded size: when the younger is full, the older is forgotten.
+// known remembers the chunks that this process stored recently, because the index learns of them
+// only when the committer does. It holds two generations of bounded size: when the younger is full,
+// the older is dropped.
 type known struct {
 	mu         sync.Mutex
 	young, old map[backup.ChunkID]*packRef
 }
 
-const knownChunks = 64 << 10 // a generation: about 4 MB
+const knownChunks = 64 << 10 // per generation: about 4 MB
 
 func newKnown() *known { return &known{young: map[backup.ChunkID]*packRef{}} }
 
@@ -31,7 +31,7 @@ func (k *known) add(ids []backup.ChunkID, ref *packRef) {
 	}
 }
 
-// find returns the pack of each chunk that it knows, nil for the rest.
+// find returns the pack of each chunk that it knows, nil for the others.
 func (k *known) find(chunks []windowChunk) []*packRef {
 	refs := make([]*packRef, len(chunks))
 	k.mu.Lock()
@@ -49,14 +49,13 @@ func (k *known) find(chunks []windowChunk) []*packRef {
 	return refs
 }
 
-// dedup finds out which chunks of the window are stored already, has the batch
-// rely on their packs, and returns the rest.
+// dedup finds out which chunks of the window are stored already, makes the batch rely on their
+// packs, and returns the other chunks.
 func (s *Service) dedup(ctx context.Context, w *window) (fresh []windowChunk, err error) {
 	b := w.batch
 	refs := make([]*packRef, len(w.chunks))
 	if b.msg.Attempt <= 1 {
-		// A later attempt may be there because a pack was condemned, which
-		// only the index knows.
+		// A later attempt may exist because a pack was condemned, which only the index knows.
 		refs = s.known.find(w.chunks)
 	}
 	var ask []backup.ChunkID

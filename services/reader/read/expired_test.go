@@ -13,8 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A source snapshot that expires while it is read fails the snapshot, at
-// whatever point that shows: its files do not count as deleted.
+// A source snapshot that expires while it is read fails the snapshot, at whatever point that is
+// noticed: its files do not count as deleted.
 func TestExpiredSourceSnapshotFailsTheSnapshot(t *testing.T) {
 	expires := func(root string) error { return os.RemoveAll(root) }
 	rotates := func(root string) error {
@@ -66,7 +66,7 @@ func TestExpiredSourceSnapshotFailsTheSnapshot(t *testing.T) {
 	}
 }
 
-// A source snapshot that stays is as any other tree, though files of it may be gone.
+// A source snapshot that persists is like any other tree, even if files of it are gone.
 func TestSourceSnapshotIsRead(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"snapshots": treetest.Dir(), "snapshots/1": treetest.Dir(),

@@ -18,8 +18,8 @@ import (
 
 var errPower = errors.New("the power went")
 
-// Each durable write fails in two ways: lost, and done all the same. Either
-// way no batch that relies on the pack is answered, and the next try stores anew.
+// Each durable write fails in two ways: lost, and applied nevertheless. In both cases no batch that
+// relies on the pack is answered, and the next attempt stores the content again.
 func TestPutFails(t *testing.T) {
 	for name, fault := range map[string]func(put func() error) error{
 		"lost": func(func() error) error { return errPower },
@@ -47,7 +47,7 @@ func TestPutFails(t *testing.T) {
 	}
 }
 
-// Many batches have their content in one pack; when it cannot be put, all fail.
+// Many batches have their content in one pack; if it cannot be put, all fail.
 func TestAllBatchesOfALostPackFail(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"a": treetest.Dir(), "a/1": treetest.File("one"), "b": treetest.Dir(), "b/2": treetest.File("two"), "c": treetest.Dir(), "c/3": treetest.File("one"),
@@ -57,7 +57,7 @@ func TestAllBatchesOfALostPackFail(t *testing.T) {
 	f.announce(f.pagesOf("a"), f.pagesOf("b"), f.pagesOf("c"), f.pagesOf(""))
 	messages := []*backup.ReadBatch{f.claim(), f.claim(), f.claim(), f.claim()}
 	f.store.bad = []func(func() error) error{func(func() error) error { return errPower }}
-	f.reader.packer.begin() // so that nothing is flushed before all are in
+	f.reader.packer.begin() // so that nothing is flushed before all batches are read
 	errs := f.readAll(messages, func() { f.reader.packer.end() })
 	for i, err := range errs[:3] {
 		if !errors.Is(err, errPower) {
@@ -76,7 +76,7 @@ func TestAllBatchesOfALostPackFail(t *testing.T) {
 	f.wantTree()
 }
 
-// readAll reads batches at the same time; released is called when all have been read.
+// readAll reads batches concurrently; released is called when all have been read.
 func (f *fixture) readAll(messages []*backup.ReadBatch, released func()) []error {
 	ctx, cancel := context.WithTimeout(f.ctx, time.Minute)
 	defer cancel()
@@ -86,7 +86,7 @@ func (f *fixture) readAll(messages []*backup.ReadBatch, released func()) []error
 		all.Go(func() { errs[i] = f.reader.try(ctx, msg) })
 	}
 	for (f.reader.known.count() == 0 || f.reader.packer.busy() > 1) && ctx.Err() == nil {
-		_, _ = f.idx.InHand(ctx, time.Now(), 1) // the pace
+		_, _ = f.idx.InHand(ctx, time.Now(), 1) // a query that sets the pace
 	}
 	released()
 	all.Wait()
@@ -103,8 +103,8 @@ func (p *packer) busy() int {
 	return int(p.active.Load())
 }
 
-// A slow store blocks who adds, not who waits for its packs; and a reader
-// whose store hangs stops when it is told to.
+// A slow store blocks batches that add chunks, but not those that wait for their packs; a reader
+// whose store hangs can be stopped.
 func TestPutHangs(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"a": treetest.File(random(1, 36<<20))})
 	release := make(chan struct{})
@@ -114,7 +114,7 @@ func TestPutHangs(t *testing.T) {
 	msg, result := f.batchOf(""), make(chan error, 1)
 	go func() { result <- f.reader.try(ctx, msg) }()
 	for f.store.putsSoFar() == 0 {
-		_, _ = f.idx.InHand(f.ctx, time.Now(), 1) // the pace
+		_, _ = f.idx.InHand(f.ctx, time.Now(), 1) // a query that sets the pace
 	}
 	cancel()
 	if err := <-result; !errors.Is(err, context.Canceled) {
@@ -126,8 +126,8 @@ func TestPutHangs(t *testing.T) {
 	f.wantTree()
 }
 
-// Two readers find the same content at the same time, each stores it, and
-// every page of both can be read back, whichever place the index has kept.
+// Two readers find the same content at the same time, and each stores it. Each page of both can be
+// read back, whichever location the index has kept.
 func TestTwoReadersOfTheSameContent(t *testing.T) {
 	same := random(1, 6<<20)
 	f := newFixture(t, treetest.Tree{
@@ -151,8 +151,8 @@ func TestTwoReadersOfTheSameContent(t *testing.T) {
 	f.wantTree()
 }
 
-// A pack that was condemned after it was found makes the batch be read again,
-// and its content is stored anew (I6).
+// If a pack is condemned after it was found, the batch is read again, and its content is stored
+// again (I6).
 func TestCondemnedPackIsNotReliedOn(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "b": treetest.File(random(1, 2<<20))})
 	f.read(f.batchOf(""))
@@ -188,7 +188,7 @@ func TestCondemnedPackIsNotReliedOn(t *testing.T) {
 	f.wantTree()
 }
 
-// The committer cannot be told of a pack for a while: the batch waits for it.
+// If a pack cannot be reported to the committer for a while, the batch waits.
 func TestPackIsToldUntilItIsTaken(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"a": treetest.File("content")})
 	tell, tries := f.reader.sendPack, 0
@@ -203,8 +203,8 @@ func TestPackIsToldUntilItIsTaken(t *testing.T) {
 	f.wantTree()
 }
 
-// Whoever breaks into a reader has its key, but cannot read with it what is
-// in the store (I8).
+// An intruder on a reader's machine gets its key, but cannot read the content of the store with it
+// (I8).
 func TestWorkerKeyOpensNothing(t *testing.T) {
 	const secret = "a secret that would be found in a pack"
 	f := newFixture(t, treetest.Tree{"a": treetest.File(secret)})

@@ -11,12 +11,12 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// readTries is how often a file that changes under the reader is read.
+// readTries is how often a file that changes while it is read is read.
 const readTries = 3
 
-// readFile reads one file and gives e its content, its xattrs, and its
-// attributes as they were when the reading began. Where it fails, e is as it was.
-// last says that it is not called again where something was stale.
+// readFile reads one file and sets the content, the extended attributes, and the attributes of e as
+// they were when reading began. If it fails, e is unchanged. last means that readFile is not called
+// again after a stale handle.
 func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entry, last bool) (err error) {
 	started, hashed, walked := time.Now(), b.counts.HashSeconds, *e
 	f, err := at.dir.OpenFile(ctx, e.Name)
@@ -61,9 +61,9 @@ func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entr
 	return nil
 }
 
-// steadyContent reads the file's data again until all of it came and it has not
-// changed meanwhile, and sets before to what it was when that began. changed says
-// that it changed each time.
+// steadyContent reads the file's data until all of it was read without a change, at most readTries
+// times, and sets before to the file's state when the last reading began. changed reports that it
+// changed each time.
 func (b *batch) steadyContent(ctx context.Context, f source.File, before *backup.Entry) (c backup.Content, changed bool, err error) {
 	for try := 1; ; try++ {
 		b.short = false
@@ -97,17 +97,16 @@ func sameState(a, b *backup.Entry) bool {
 	return a.Size == b.Size && a.Mtime == b.Mtime && a.Ctime == b.Ctime
 }
 
-// sameFile reports whether two entries say the same of a file, as far as a
-// fingerprint has it.
+// sameFile reports whether two entries agree in all attributes that a fingerprint covers.
 func sameFile(a, b *backup.Entry) bool {
 	return sameState(a, b) && a.Inode == b.Inode && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.Nlink == b.Nlink
 }
 
-// describe gives e the attributes of the file that was read, which may not be
-// those that the walker saw.
+// describe gives e the attributes of the file that was read, which may differ from those that the
+// walker saw.
 func (b *batch) describe(p *page, e, now *backup.Entry) {
 	if !sameFile(e, now) {
-		p.again = true // the page's fingerprint is of what the walker saw
+		p.again = true // the page's fingerprint is of the walker's view
 	}
 	flags := e.Flags &^ backup.Racy
 	if listing.IsRacy(b.msg.Job.Compare, now, b.racyFrom) {
@@ -118,7 +117,7 @@ func (b *batch) describe(p *page, e, now *backup.Entry) {
 	e.Name, e.Flags, e.Xattrs, e.XattrChunk = name, flags, xattrs, ref
 }
 
-// contentSize is where the last data of a file of unsteady size ends.
+// contentSize returns the offset at which the last data of a file of unsteady size ends.
 func contentSize(c backup.Content) (n int64) {
 	for i := range c.Refs {
 		n += c.Refs[i].Hole + c.Refs[i].Span
@@ -151,7 +150,7 @@ func (b *batch) content(ctx context.Context, f source.File, e *backup.Entry) (ba
 	return s.refs.finish(ctx, b)
 }
 
-// wholeFile reads a small file, without holes, as one chunk, straight into the window.
+// wholeFile reads a small file without holes as one chunk, directly into the window.
 func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backup.Content, error) {
 	space, err := b.space(ctx, int(size))
 	if err != nil {

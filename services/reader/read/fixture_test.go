@@ -28,8 +28,8 @@ import (
 	"github.com/bctl/bctl/internal/store/dirstore"
 )
 
-// A fixture is a repository and a reader in it. What the reader tells the
-// committer is applied to the index at once; the walker is the test.
+// A fixture is a repository and a reader in it. The reader's messages to the committer are applied
+// to the index at once; the test plays the walker.
 type fixture struct {
 	testing.TB
 	ctx    context.Context
@@ -42,7 +42,7 @@ type fixture struct {
 	shard  backup.Shard
 	snap   backup.Snapshot
 	root   backup.Root // that was walked
-	mounts []string    // that the walk found
+	mounts []string    // found by the walker
 	// lastEntries are those of the snapshot that was committed last.
 	lastEntries map[string]backup.Entry
 
@@ -77,7 +77,8 @@ func newFixture(t testing.TB, tree treetest.Tree) *fixture {
 	return f
 }
 
-// memoryDirectory is one that is synced in no time, where there is such with xattrs.
+// memoryDirectory returns a directory in memory, where syncs take no time, if there is one that
+// supports extended attributes.
 func memoryDirectory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "bctl-test-") //nolint:usetesting // it syncs in no time
@@ -111,8 +112,8 @@ func must2[T, U any](v T, u U, err error) func(testing.TB) (T, U) {
 	}
 }
 
-// newReader starts a reader that takes no batches from a queue; it stops with
-// the test. Its results are not sent but applied.
+// newReader starts a reader that takes no batches from a queue; it stops with the test. Its results
+// are not sent but applied.
 func (f *fixture) newReader(o Options) *Service {
 	f.Helper()
 	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, o)
@@ -157,21 +158,21 @@ func (s *Service) try(ctx context.Context, msg *backup.ReadBatch) error {
 	return s.attempt(ctx, ctx, newBatch(s, msg, nil))
 }
 
-// look is try, after others have looked at the batch as often.
+// look is try, after this many looks at the batch.
 func (s *Service) look(ctx context.Context, msg *backup.ReadBatch, looks int) error {
 	b := newBatch(s, msg, nil)
 	b.looks = looks
 	return s.attempt(ctx, ctx, b)
 }
 
-// until waits for what must happen.
+// until waits until done returns true.
 func (f *fixture) until(done func() bool) {
 	f.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
 		if time.Now().After(end) {
 			f.Fatal("it does not come about")
 		}
-		_, _ = f.idx.InHand(f.ctx, time.Now(), 1) // the pace
+		_, _ = f.idx.InHand(f.ctx, time.Now(), 1) // a query that sets the pace
 	}
 }
 
@@ -183,7 +184,7 @@ func (f *fixture) apply(r index.Result) error {
 	return outcomes[0].Err
 }
 
-// allDurable polices I1: a result is sent when the packs are in the store, not before.
+// allDurable checks I1: a result is sent when the packs are in the store, not before.
 func (f *fixture) allDurable(packs []backup.PackID) {
 	names := map[string]bool{}
 	for o, err := range f.store.List(f.ctx, "") {
@@ -204,8 +205,8 @@ func (f *fixture) allDurable(packs []backup.PackID) {
 	}
 }
 
-// batchOf begins a snapshot and claims a batch of the directories' files, as
-// a walker that finds all of them new.
+// batchOf begins a snapshot and claims a batch of the directories' files, like a walker that finds
+// all of them new.
 func (f *fixture) batchOf(paths ...string) *backup.ReadBatch {
 	f.Helper()
 	f.begin()
@@ -297,7 +298,7 @@ func (f *fixture) commit() {
 	f.lastEntries = f.entries()
 }
 
-// entries are all entries of the newest snapshot, which must be committed, by path.
+// entries returns all entries of the newest snapshot, which must be committed, by path.
 func (f *fixture) entries() map[string]backup.Entry {
 	f.Helper()
 	all := map[string]backup.Entry{}
@@ -337,8 +338,8 @@ func (f *fixture) wantDir(dir string) {
 	}
 }
 
-// content puts a file together from its chunks, each found by the index, read
-// out of its pack in the store, and verified.
+// content assembles a file from its chunks, each located by the index, read from its pack in the
+// store, and verified.
 func (f *fixture) content(e *backup.Entry) []byte {
 	f.Helper()
 	data := make([]byte, e.Size)
@@ -396,8 +397,8 @@ func (f *fixture) chunk(id backup.ChunkID) []byte {
 	return raw[at.Start : at.Start+at.Length]
 }
 
-// A writeOnlyStore polices that a reader only writes, and asks whether packs
-// are there (I8): its other methods are those of a nil Store.
+// A writeOnlyStore checks that a reader only writes, and checks for the presence of packs (I8): its
+// other methods are those of a nil Store.
 type writeOnlyStore struct {
 	store.Store
 	puts *faultStore
@@ -414,7 +415,7 @@ func (s writeOnlyStore) Stat(ctx context.Context, name string) (int64, error) {
 	return s.puts.Stat(ctx, name)
 }
 
-// A faultStore is a store whose Puts and Stats can go wrong, and are counted.
+// A faultStore is a store whose Puts and Stats can fail, and are counted.
 type faultStore struct {
 	store.Store
 	mu    sync.Mutex

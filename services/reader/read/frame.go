@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/pack"
 )
 
-// storeWindows takes windows and stores what is new in them, until ctx is done.
+// storeWindows takes windows and stores their new chunks, until ctx is done.
 func (s *Service) storeWindows(ctx context.Context) {
 	var f framer
 	for {
@@ -26,7 +26,7 @@ func (s *Service) storeWindows(ctx context.Context) {
 	}
 }
 
-// maxFrameChunks bounds a frame of tiny files: several such fit into a pack.
+// maxFrameChunks bounds a frame of tiny files, so that several fit into a pack.
 const maxFrameChunks = pack.MaxChunks / 4
 
 // A framer has the buffers of one store worker.
@@ -42,8 +42,8 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 	if err != nil {
 		return err
 	}
-	// Dense chunks (media, archives) and others do not share frames: the one
-	// kind is stored as it is, and the other compresses better alone.
+	// Dense chunks (media, archives) and others do not share frames: dense ones are stored
+	// uncompressed, and the others compress better alone.
 	for i := range fresh {
 		c := &fresh[i]
 		c.dense = pack.Dense(w.buf[c.start : c.start+c.size])
@@ -95,8 +95,8 @@ func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks [
 	return nil
 }
 
-// gather returns the chunks' bytes in one piece: where they lie, if nothing
-// between them is left out.
+// gather returns the chunks' bytes as one slice: without copying, if they are contiguous in the
+// window.
 func (f *framer) gather(w *window, chunks []windowChunk, size int) []byte {
 	f.chunks, f.ids = f.chunks[:0], f.ids[:0]
 	offset := 0
@@ -128,7 +128,8 @@ func (b *batch) windowStored(err error) {
 // stored waits until all windows of the batch are in packs.
 func (b *batch) stored(ctx context.Context) error {
 	done := make(chan struct{})
-	go func() { // ends when the workers have ended their windows, which they do also when ctx is done
+	// Ends when the workers have finished the windows, which they do also when ctx is done.
+	go func() {
 		b.storing.Wait()
 		close(done)
 	}()

@@ -9,14 +9,14 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// An oldPage is what the last snapshot has of the entries of a page.
+// An oldPage is the last snapshot's content of the entries of a page.
 type oldPage struct {
 	self    *backup.Entry
 	entries map[string]*backup.Entry // nil: none
 }
 
-// oldEntry returns what the last snapshot has of an entry of the page, or, of
-// no name, of the directory itself; nil where it has nothing.
+// oldEntry returns the last snapshot's version of an entry of the page or, for an empty name, of
+// the directory itself; nil if there is none.
 func (b *batch) oldEntry(ctx context.Context, at *place, p *page, name string) (*backup.Entry, error) {
 	if err := b.readOld(ctx, at, p); err != nil {
 		return nil, err
@@ -27,9 +27,8 @@ func (b *batch) oldEntry(ctx context.Context, at *place, p *page, name string) (
 	return p.old.entries[name], nil
 }
 
-// readOld fetches what the last snapshot has of the page's names: on the page
-// of the same key most of the time, else on others of the directory, of which
-// one is held at a time.
+// readOld fetches the last snapshot's entries of the page's names: mostly from the page of the same
+// key, otherwise from other pages of the directory, which are held one at a time.
 func (b *batch) readOld(ctx context.Context, at *place, p *page) error {
 	if p.old != nil {
 		return nil
@@ -57,8 +56,7 @@ func (b *batch) readOld(ctx context.Context, at *place, p *page) error {
 	return nil
 }
 
-// take takes the entries of a page whose names are wanted, and returns how many
-// these are.
+// take takes the entries of a page whose names are wanted, and returns their number.
 func (old *oldPage) take(page *backup.Page) (found int) {
 	if page.Self != nil {
 		old.self = page.Self
@@ -72,9 +70,9 @@ func (old *oldPage) take(page *backup.Page) (found int) {
 	return found
 }
 
-// oldKeys returns which pages the last snapshot has of the directory, and where:
-// it may have been elsewhere then. An inode is given to another directory once it
-// is free, so the birth times have to be the same, too.
+// oldKeys returns the keys of the last snapshot's pages of the directory, and their path, which may
+// have been different then. A freed inode may be reassigned to another directory, so the birth
+// times must be equal, too.
 func (b *batch) oldKeys(ctx context.Context, at *place, p *page) (path string, keys []backup.PageKey, err error) {
 	job := &b.msg.Job
 	if job.Base == 0 {
@@ -97,7 +95,8 @@ func (b *batch) oldKeys(ctx context.Context, at *place, p *page) (path string, k
 	return from, keys, err
 }
 
-// oldListing returns a page of the last snapshot; the zero Page where it is not there, or damaged: there is no good copy then.
+// oldListing returns a page of the last snapshot. It returns the zero Page if the page is missing
+// or damaged, because there is no good copy then.
 func (b *batch) oldListing(ctx context.Context, path string, key backup.PageKey) (backup.Page, error) {
 	job := &b.msg.Job
 	listings, err := b.svc.Index.Listings(ctx, job.Shard, job.Base, []backup.PageName{{Path: path, Key: key}})

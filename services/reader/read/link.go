@@ -6,8 +6,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A link is what an open file says of itself: two names of one file say the
-// same, unless it changed between.
+// A link is the identity of an open file. Two names of one file have the same link, unless the file
+// changed in between.
 type link struct {
 	device, inode uint64
 	size          int64
@@ -22,11 +22,11 @@ func linkOf(e *backup.Entry) link {
 type linkedFile struct {
 	content backup.Content
 	xattrs  []backup.Xattr
-	ref     backup.Ref // of the xattrs, where they are in a chunk
+	ref     backup.Ref // of the extended attributes, if they are in a chunk
 }
 
-// readLink gives e what the batch has read of the same file by another name,
-// and reports whether it has. now is what the open file says of itself.
+// readLink gives e what the batch has read of the same file by another name, and reports whether it
+// has. now is the state of the open file.
 func (b *batch) readLink(ctx context.Context, p *page, e, now *backup.Entry) (bool, error) {
 	if now.Nlink < 2 {
 		return false, nil
@@ -40,8 +40,8 @@ func (b *batch) readLink(ctx context.Context, p *page, e, now *backup.Entry) (bo
 	return true, b.placeXattrs(ctx, e, known.xattrs, known.ref)
 }
 
-// noteLink remembers a file that has other names, unless something about it
-// could not be read, or changed.
+// noteLink remembers a file that has other names, unless a part of it could not be read, or
+// changed.
 func (b *batch) noteLink(e *backup.Entry) {
 	if e.Nlink < 2 || e.Flags&backup.Flawed != 0 {
 		return

@@ -14,34 +14,33 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// The index says in which pack a chunk is. Whether the store still has that pack
-// is asked before a batch relies on it: else new content would be called stored
-// that nobody can restore. It costs one Stat for each pack that this process
-// relies on and did not store itself, and nothing for a file that is not read.
+// The index records in which pack a chunk is. Before a batch relies on a pack, the store is asked
+// whether it still has the pack; otherwise new content would count as stored that cannot be
+// restored. This costs one Stat for each pack that this process relies on and did not store itself,
+// and nothing for a file that is not read.
 
 const (
-	// maxLooks is how many answers of the store are kept, a few megabytes. With
-	// more packs than that the store is asked again.
+	// maxLooks is how many answers of the store are kept: a few megabytes. With more packs, the
+	// store is asked again.
 	maxLooks = 16 << 10
-	// statsAtATime is how many packs one window asks for at a time.
+	// statsAtATime is how many packs one window asks for concurrently.
 	statsAtATime = 8
 )
 
-// A look is what the store said of a pack.
+// A look is the store's answer about a pack.
 type look struct {
 	done chan struct{} // closed when lost and err are valid
-	lost error         // why the pack cannot be relied on; nil: it is all there
+	lost error         // why the pack cannot be relied on; nil: it is complete
 	err  error         // the store did not answer
 
-	reported bool // that it is lost
+	reported bool // the loss was reported
 }
 
-// looks are those of this process. Who asks for a pack that is being asked for
-// waits for the same answer.
+// looks are those of this process. Concurrent requests for a pack share one answer.
 type looks struct {
 	mu    sync.Mutex
 	packs map[backup.PackID]*look
-	seen  bool // the store has shown a pack: these credentials may see them
+	seen  bool // the store has returned a pack: these credentials may see packs
 	lost  int  // packs that were reported
 }
 
@@ -68,7 +67,7 @@ func (s *Service) intact(ctx context.Context, at index.PackPlace) (bool, error) 
 	if l.lost, l.err = s.lookAt(ctx, at); l.err != nil {
 		s.looks.mu.Lock()
 		if s.looks.packs[at.Pack] == l {
-			delete(s.looks.packs, at.Pack) // the next one asks again
+			delete(s.looks.packs, at.Pack) // the next request asks again
 		}
 		s.looks.mu.Unlock()
 	}
@@ -76,11 +75,11 @@ func (s *Service) intact(ctx context.Context, at index.PackPlace) (bool, error) 
 	return l.lost == nil, l.err
 }
 
-// missed reports, once, that a pack is lost which has the only copy of a chunk.
+// missed reports, once, that a lost pack has the only copy of a chunk.
 func (s *Service) missed(pack backup.PackID) {
 	s.looks.mu.Lock()
 	l := s.looks.packs[pack]
-	known := l == nil || l.reported // nil: it was forgotten since it was looked at
+	known := l == nil || l.reported // nil: it was evicted since
 	if !known {
 		l.reported = true
 		s.looks.lost++
@@ -93,8 +92,8 @@ func (s *Service) missed(pack backup.PackID) {
 	}
 }
 
-// lookAt asks the store. lost says why a pack cannot be relied on. err says that
-// the store does not answer, from which nothing follows.
+// lookAt asks the store. lost is the reason why a pack cannot be relied on. err means that the
+// store did not answer, from which nothing follows.
 func (s *Service) lookAt(ctx context.Context, at index.PackPlace) (lost, err error) {
 	sizeBytes, err := s.Store.Stat(ctx, store.PackName(at.Snapshot, at.Object))
 	if err == nil {
@@ -112,7 +111,7 @@ func (s *Service) lookAt(ctx context.Context, at index.PackPlace) (lost, err err
 	case !errors.Is(err, fs.ErrPermission):
 		return nil, err
 	case s.sawPacks():
-		// Amazon answers this, in place of "not found", to whoever may not list.
+		// Amazon S3 answers this, instead of "not found", to clients that may not list.
 		return err, nil
 	}
 	s.blind.Do(func() {
@@ -127,15 +126,16 @@ func (s *Service) sawPacks() bool {
 	return s.looks.seen
 }
 
-// LostPacks returns how many packs the store lacks, or has a part of, whose content had to be stored again.
+// LostPacks returns the number of packs that the store lacks, wholly or in part, and whose content
+// had to be stored again.
 func (s *Service) LostPacks() int {
 	s.looks.mu.Lock()
 	defer s.looks.mu.Unlock()
 	return s.looks.lost
 }
 
-// believe replaces places in packs that the store does not have by others of the
-// same chunk, or by none: then the chunk is stored anew.
+// believe replaces locations in packs that the store does not have by others of the same chunk or,
+// if there are none, by the zero location: then the chunk is stored again.
 func (s *Service) believe(ctx context.Context, ids []backup.ChunkID, found []index.Location) error {
 	intact, err := s.intactOf(ctx, found)
 	if err != nil {
@@ -175,7 +175,7 @@ func (s *Service) believe(ctx context.Context, ids []backup.ChunkID, found []ind
 	return nil
 }
 
-// intactOf asks for each pack of some places, and returns those that are intact.
+// intactOf asks the store for each pack of some locations, and returns those that are intact.
 func (s *Service) intactOf(ctx context.Context, found []index.Location) (map[backup.PackID]bool, error) {
 	var mu sync.Mutex
 	asked, intact := map[backup.PackID]bool{}, map[backup.PackID]bool{}

@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// losses are what can become of an object without anybody's knowledge.
+// losses are the ways in which an object can be lost without notice.
 var losses = map[string]func(f *fixture, name string){
 	"deleted": func(f *fixture, name string) {},
 	"emptied": func(f *fixture, name string) { f.must(f.store.Store.Put(f.ctx, name, nil)) },
@@ -35,7 +35,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// packNames are the packs in the store.
+// packNames returns the packs in the store.
 func (f *fixture) packNames() (names []string) {
 	f.Helper()
 	for o, err := range f.store.List(f.ctx, store.PacksPrefix) {
@@ -45,7 +45,7 @@ func (f *fixture) packNames() (names []string) {
 	return names
 }
 
-// lose has all packs of the store meet with a loss.
+// lose applies a loss to all packs in the store.
 func (f *fixture) lose(loss string) {
 	f.Helper()
 	for _, name := range f.packNames() {
@@ -63,8 +63,8 @@ func lossTree() treetest.Tree {
 	}
 }
 
-// What is read is in the store when the batch is answered, whatever the store
-// had lost before: it is stored again, once, and found where it is now.
+// All content that was read is in the store when the batch is answered, whatever the store had lost
+// before: it is stored again, once, and found at its new location.
 func TestLostPackIsNotReliedOn(t *testing.T) {
 	for loss := range losses {
 		t.Run(loss, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestLostPackIsNotReliedOn(t *testing.T) {
 			}
 
 			before = f.store.putsSoFar()
-			f.reader = f.newReader(Options{}) // which knows nothing of this
+			f.reader = f.newReader(Options{}) // knows nothing of earlier reads
 			f.read(f.batchOf(""))
 			f.commit()
 			f.wantTree()
@@ -108,7 +108,7 @@ func TestLostPackIsNotReliedOn(t *testing.T) {
 	}
 }
 
-// A store that does not answer has lost nothing: the batch is tried again.
+// A store that does not answer has lost nothing: the batch is retried.
 func TestStoreThatDoesNotAnswerHasLostNothing(t *testing.T) {
 	f := newFixture(t, lossTree())
 	f.read(f.batchOf(""))
@@ -129,8 +129,8 @@ func TestStoreThatDoesNotAnswerHasLostNothing(t *testing.T) {
 	}
 }
 
-// Whoever may not see packs believes the index. Whoever has seen one is not told
-// "not found" at some stores, but that it may not see it.
+// A reader that may not see packs trusts the index. For a reader that has seen a pack, "access
+// denied" means that the pack is missing: some stores answer that instead of "not found".
 func TestPacksThatMayNotBeSeen(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		f := newFixture(t, treetest.Tree{"a": treetest.File("content"), "sub": treetest.Dir(), "sub/b": treetest.File("more")})
@@ -154,7 +154,7 @@ func TestPacksThatMayNotBeSeen(t *testing.T) {
 	}
 }
 
-// The store is asked once for each pack, however many chunks are in it.
+// The store is asked once per pack, however many chunks are in it.
 func TestPacksAreLookedAtOnce(t *testing.T) {
 	tree := treetest.Tree{}
 	for i := range 200 {

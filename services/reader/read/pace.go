@@ -8,16 +8,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A batch of a filer with a limit reads in pieces of paceBytes, and what it may
-// save up while it does something else is a small window.
+// A batch of a filer with a limit reads in pieces of paceBytes. The budget that it accumulates
+// while it does something else is at most one small window.
 const (
 	paceBytes  = 256 << 10
 	burstBytes = smallWindowBytes
 )
 
-// newPace returns what holds a batch to its share of the filer's bytes a
-// second; nil: there is no limit. It begins with nothing saved up, for a snapshot
-// may be of many small batches.
+// newPace returns the limiter that holds a batch to its share of the filer's bytes per second; nil:
+// there is no limit. It starts empty, because a snapshot may consist of many small batches.
 func newPace(bytesPerSecond int64) *rate.Limiter {
 	if bytesPerSecond <= 0 {
 		return nil
@@ -27,7 +26,7 @@ func newPace(bytesPerSecond int64) *rate.Limiter {
 	return pace
 }
 
-// readFull reads until p is full or the file ends, no faster than the batch may.
+// readFull reads until p is full or the file ends, within the batch's limit.
 func (b *batch) readFull(ctx context.Context, f io.ReaderAt, p []byte, offset int64) (n int, err error) {
 	for n < len(p) {
 		piece := p[n:]

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A readLog notes when how much was read.
+// A readLog records the time and size of reads.
 type readLog struct {
 	io.ReaderAt
 	read func(n int)
@@ -46,7 +46,7 @@ func TestPaceIsKept(t *testing.T) {
 	})
 }
 
-// What was not used while the batch did something else is used later, up to a small window.
+// Budget that was not used while the batch did something else is used later, up to a small window.
 func TestPaceSavesUpLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond = 1 << 20
@@ -73,7 +73,7 @@ func TestPaceEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// A batch's limit holds for all that it reads of files, small ones and large.
+// A batch's limit holds for everything that it reads, from small files and large.
 func TestBatchWithALimitReadsInPieces(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"large": treetest.File(random(1, 3<<20)), "small": treetest.File(random(2, 900<<10))})
 	largest := map[string]int{}

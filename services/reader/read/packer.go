@@ -16,25 +16,25 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// maxPackAge is how long a pack that is not full waits for more while there is
-// something to read: batches in it wait as long. It is longer in tests.
+// maxPackAge is how long a partly filled pack waits for more chunks while there are files to read;
+// batches in it wait as long. It is longer in tests.
 var maxPackAge = 10 * time.Second
 
 const (
-	// packBufferBytes hold a pack that has just got full, and its table.
+	// packBufferBytes hold a pack that has just become full, and its table.
 	packBufferBytes = pack.TargetBytes + 3<<20
-	// maxOpenBytes bounds what is in the packs being filled, one for each
-	// snapshot: beyond it the fullest is uploaded as it is.
+	// maxOpenBytes bounds the packs being filled, one per snapshot: beyond it the fullest is
+	// uploaded as it is.
 	maxOpenBytes = 4 * pack.TargetBytes
-	// fullBuffers is how many open packs have a buffer for a full pack from the
-	// beginning. Where there are more, each begins with a small one.
+	// fullBuffers is how many open packs start with a buffer for a full pack. If there are more,
+	// the others start with a small one.
 	fullBuffers = 4
-	// durableRefs is how many packs are remembered to be durable.
+	// durableRefs is how many packs are remembered as durable.
 	durableRefs = 4096
 )
 
-// A packRef is a pack that batches rely on. done is closed when the pack is
-// durable and the committer has been told, or when that failed.
+// A packRef is a pack that batches rely on. done is closed when the pack is durable and reported to
+// the committer, or when that failed.
 type packRef struct {
 	id   backup.PackID
 	done chan struct{}
@@ -60,26 +60,26 @@ type openPack struct {
 	opened   time.Time
 }
 
-// A packer seals frames into packs, one at a time for each snapshot, and
-// uploads those that are full or that nothing more will come for.
+// A packer seals frames into packs, one at a time per snapshot, and uploads packs that are full or
+// that get no more frames.
 type packer struct {
 	svc    *Service
 	sealer *seal.Sealer
 
 	mu   sync.Mutex
 	open map[backup.SnapshotID]*openPack
-	held int                        // bytes in them
-	refs map[backup.PackID]*packRef // durable ones
+	held int                        // bytes in open packs
+	refs map[backup.PackID]*packRef // durable packs
 
 	active  atomic.Int64 // batches that may still add
-	hurried atomic.Bool  // packs are uploaded although more might come
+	hurried atomic.Bool  // packs are uploaded although more frames might come
 
 	full  chan *openPack
-	idle  chan struct{} // told when active becomes 0
-	bufs  chan []byte   // of packs that were uploaded, to be used again
+	idle  chan struct{} // signaled when active becomes 0
+	bufs  chan []byte   // of uploaded packs, for reuse
 	owned sync.WaitGroup
 
-	uploadNanos atomic.Int64 // spent, and not yet told by a batch
+	uploadNanos atomic.Int64 // spent, and not yet reported by a batch
 }
 
 func newPacker(svc *Service, sealer *seal.Sealer) *packer {
@@ -90,8 +90,8 @@ func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 	}
 }
 
-// run uploads until ctx is done. Packs that are not uploaded then are lost,
-// and so are the attempts that rely on them.
+// run uploads until ctx is done. Packs that are not uploaded by then are lost, and so are the
+// attempts that rely on them.
 func (p *packer) run(ctx context.Context) {
 	for range p.svc.opts.Uploads {
 		p.owned.Go(func() {
@@ -109,7 +109,7 @@ func (p *packer) run(ctx context.Context) {
 	p.owned.Wait()
 }
 
-// flushLoop sees to packs that are not full.
+// flushLoop uploads packs that are not full in time.
 func (p *packer) flushLoop(ctx context.Context) {
 	age := time.NewTicker(maxPackAge / 4)
 	defer age.Stop()
@@ -134,8 +134,7 @@ func (p *packer) flushLoop(ctx context.Context) {
 	}
 }
 
-// flush uploads the open packs of at least this age; of age 0 only if nobody
-// is about to add to them.
+// flush uploads the open packs of at least this age; for age 0, only if no batch may add to them.
 func (p *packer) flush(ctx context.Context, age time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +150,7 @@ func (p *packer) flush(ctx context.Context, age time.Duration) {
 	}
 }
 
-// begin and end frame the time in which a batch may add to packs.
+// begin and end enclose the time in which a batch may add to packs.
 func (p *packer) begin() { p.active.Add(1) }
 
 func (p *packer) end() {
@@ -160,14 +159,14 @@ func (p *packer) end() {
 	}
 }
 
-// hurry has packs uploaded as soon as a batch is read, for the reader stops.
+// hurry makes packs be uploaded as soon as a batch is read, because the reader stops.
 func (p *packer) hurry() {
 	p.hurried.Store(true)
 	signal(p.idle)
 }
 
-// add seals a frame into the snapshot's open pack, and says by how many bytes
-// that grew. It blocks while as many packs as may be are on their way.
+// add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. It
+// blocks while the maximum number of packs is being uploaded.
 func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (ref *packRef, grewBytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,7 +230,7 @@ func (p *packer) fullest() (fullest *openPack) {
 	return fullest
 }
 
-// close hands an open pack to an upload. The caller holds mu.
+// close passes an open pack to an upload. The caller holds mu.
 func (p *packer) close(ctx context.Context, open *openPack) error {
 	delete(p.open, open.snapshot)
 	p.held -= open.writer.Size()
@@ -267,7 +266,7 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		}()
 	}
 	started := time.Now()
-	// What a Put that failed may have written is an orphan: the pack's name is not used again.
+	// A failed Put may leave an orphan object: the pack's name is not used again.
 	if err := p.svc.Store.Put(ctx, store.PackName(open.snapshot, open.ref.id), data); err != nil {
 		return err
 	}
@@ -281,14 +280,14 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 	return p.svc.tell(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
 }
 
-// tell calls send until the message is taken: what comes next relies on it.
+// tell calls send until the message is accepted, because later messages rely on it.
 func (s *Service) tell(ctx context.Context, about string, send func() error) error {
 	for {
 		err := send()
 		switch {
 		case err == nil || !errors.Is(err, backup.ErrUnavailable):
 			return err
-		case ctx.Err() != nil: // that is why
+		case ctx.Err() != nil: // the cause of the failure
 			return ctx.Err()
 		}
 		s.opts.Log.Warn("the committer cannot be told yet", "about", about, "error", err)

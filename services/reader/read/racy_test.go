@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// Whether a file is racy goes by the clock that stamps it, at the time of reading.
+// Whether a file is racy is determined by the clock that stamps it, at the time of reading.
 func TestRacyByTheTreesClock(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"file": treetest.File("x")})
 	changed := f.kernelCtime("file")

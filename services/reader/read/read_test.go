@@ -19,7 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// random is content that does not compress, the same for the same seed.
+// random returns content that does not compress, the same for the same seed.
 func random(seed uint64, n int) string {
 	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
 	b := make([]byte, n)
@@ -27,7 +27,7 @@ func random(seed uint64, n int) string {
 	return string(b)
 }
 
-// text is content that compresses, and in which no two chunks are the same.
+// text returns content that compresses, and in which no two chunks are the same.
 func text(n int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < n; i++ {
@@ -76,8 +76,7 @@ func TestEveryFileComesBack(t *testing.T) {
 	}
 }
 
-// The list chunks of a long file are stored while what comes after them waits
-// in the same window.
+// The list chunks of a long file are stored while the data after them waits in the same window.
 func TestListsOfLists(t *testing.T) {
 	defer func(n int) { listRefs = n }(listRefs)
 	listRefs = 3
@@ -96,7 +95,7 @@ func TestListsOfLists(t *testing.T) {
 	}
 }
 
-// extents are n runs of data of one block, every so many bytes.
+// extents returns n runs of data of one block, at intervals of every bytes.
 func extents(n int, every int64) (list []treetest.Extent) {
 	for i := range n {
 		list = append(list, treetest.Extent{Offset: int64(i)*every + 4096, Data: random(uint64(i), 4096)})
@@ -159,7 +158,7 @@ func TestPacksFullOfTinyFiles(t *testing.T) {
 	for range batches {
 		messages = append(messages, f.claim())
 	}
-	f.reader.packer.begin() // so that nothing is flushed before all are in
+	f.reader.packer.begin() // so that nothing is flushed before all batches are read
 	for _, err := range f.readAll(messages, f.reader.packer.end) {
 		if err != nil {
 			t.Fatal(err)
@@ -189,7 +188,7 @@ func TestWhatIsStoredIsNotStoredAgain(t *testing.T) {
 	f.read(f.batchOf(""))
 	f.commit()
 	before := f.store.putsSoFar()
-	f.reader = f.newReader(Options{}) // which remembers nothing
+	f.reader = f.newReader(Options{}) // remembers nothing
 	f.read(f.batchOf(""))
 	f.commit()
 	if puts := f.store.putsSoFar() - before; puts != 0 {
@@ -201,7 +200,7 @@ func TestWhatIsStoredIsNotStoredAgain(t *testing.T) {
 	}
 }
 
-// addTo adds a frame with one chunk of so many bytes to the snapshot's pack.
+// addTo adds a frame with one chunk of frameBytes bytes to the snapshot's pack.
 func (p *packer) addTo(f *fixture, snapshot backup.SnapshotID, n, frameBytes int) {
 	f.Helper()
 	data := make([]byte, frameBytes)
@@ -214,9 +213,8 @@ func (p *packer) addTo(f *fixture, snapshot backup.SnapshotID, n, frameBytes int
 	}
 }
 
-// However many snapshots are read at a time, their packs share one bound. The
-// small work of each is in few packs, and not in one for each piece: what is full
-// is uploaded first.
+// However many snapshots are read at a time, their packs share one bound. The small work of each is
+// in few packs, and not in one per piece: the fullest pack is uploaded first.
 func TestManySnapshotsShareThePacks(t *testing.T) {
 	const snapshots, frames, frameBytes = 24, 20, 512 << 10
 	packsStayOpen(t)
@@ -230,7 +228,7 @@ func TestManySnapshotsShareThePacks(t *testing.T) {
 		packs, storedBytes = packs+1, storedBytes+m.StoredBytes
 		return nil
 	}
-	s.packer.begin() // so that nothing is flushed because all is idle
+	s.packer.begin() // so that nothing is flushed because all batches are idle
 	ids := make([]backup.SnapshotID, snapshots)
 	for i := range ids {
 		ids[i] = backup.NewSnapshotID()
@@ -248,7 +246,7 @@ func TestManySnapshotsShareThePacks(t *testing.T) {
 	}
 }
 
-// heldBytes is what the open packs hold, which must be what the packer counts.
+// heldBytes returns the size of the open packs, which must equal the packer's count.
 func (p *packer) heldBytes(t *testing.T) (held int) {
 	t.Helper()
 	p.mu.Lock()

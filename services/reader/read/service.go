@@ -20,41 +20,42 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// Index is what a reader asks: where chunks are, and, for a file that cannot
-// be read, what the last snapshot has of it.
+// Index is what a reader queries: the location of chunks and, for a file that cannot be read, the
+// last snapshot's version.
 type Index interface {
 	index.Dedup
 	index.Walking
 }
 
-// Options tune a reader; docs/tuning.md says how.
+// Options tune a reader; see docs/tuning.md.
 type Options struct {
-	Worker  string // name of this process, for people
+	Worker  string // name of this process, for display
 	Site    string // whose filers it can reach; "": backup.DefaultSite
 	Batches int    // batches of one filer being read at a time; four times as many of all
-	InHand  int    // batches of one filer being read or waiting for their packs; twice as many of all
-	Workers int    // that compress and seal
-	Uploads int    // packs on their way to the store at a time
-	// Linger is how long a pack that is not full waits for more, when there
-	// is nothing left to read.
+	// Batches of one filer being read or waiting for their packs; twice as many of all.
+	InHand  int
+	Workers int // that compress and seal
+	Uploads int // packs being uploaded at a time
+	// Linger is how long a partly filled pack waits for more chunks when there is nothing left to
+	// read.
 	Linger time.Duration
-	// StallAfter is how long a filer may take to answer one call. Then the
-	// batch is stalled: it goes on waiting, and keeps nothing from others.
+	// StallAfter is how long a filer may take to answer one call. After that the batch is stalled:
+	// it keeps waiting, and blocks no other.
 	StallAfter time.Duration
-	// StopTimeout is how long Run takes at most once its ctx is done: it
-	// finishes what it has in hand, and hands back what it cannot. Below 0: it
-	// hands back at once.
+	// StopTimeout is the maximum time that Run takes once its ctx is done: it finishes its work in
+	// progress, and hands back what it cannot finish. Below 0: it hands back everything at once.
 	StopTimeout time.Duration
-	// Alone: there is no other reader that might see what this one does not.
+	// Alone means that no other reader exists that might see a tree that this one does not.
 	Alone bool
-	// Refused, if not nil, says why the store takes no writes now: then all that is in hand is handed back. nil: it does.
+	// Refused, if not nil, returns why the store refuses writes at present: then all work in
+	// progress is handed back. It returns nil if the store accepts writes.
 	Refused func() error
-	// OnRetry, if not nil, is told why a batch is handed back, in place of the log.
+	// OnRetry, if not nil, receives the reason why a batch is handed back, instead of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
 	Metrics *telemetry.Reader // nil: nothing is measured
 	Trace   *telemetry.Tracer // nil: nothing is traced
-	Health  *health.Process   // nil: nobody asks
+	Health  *health.Process   // nil: health is not reported
 }
 
 // Defaults of Options.
@@ -67,15 +68,15 @@ const (
 	DefaultStopTimeout = 10 * time.Second
 
 	retryDelay = 2 * time.Second
-	// crowdedDelay is after how long a batch comes again whose filer has too
-	// many in hand here: to this reader or to another.
+	// crowdedDelay is the delay before a batch is delivered again, to any reader, if its filer has
+	// too many in progress here.
 	crowdedDelay = 500 * time.Millisecond
-	// leavingTime is the part of StopTimeout in which what was told to end does so.
+	// leavingTime is the part of StopTimeout reserved for cancelled work to end.
 	leavingTime = time.Second
 
-	// largeWindows are filled at a time for one filer.
+	// largeWindows is how many large windows are filled at a time for one filer.
 	largeWindows = 4
-	// allFilers is how many filers' worth of batches are read at a time.
+	// allFilers is the number of batches being read at a time, as a multiple of one filer's.
 	allFilers = 4
 )
 
@@ -89,7 +90,7 @@ type delivery interface {
 	Trace(ctx context.Context) context.Context
 }
 
-// Parts are what a reader works with; they stay the caller's to close.
+// Parts are the dependencies of a reader; the caller closes them.
 type Parts struct {
 	Conn       *flow.Conn
 	Index      Index
@@ -100,30 +101,30 @@ type Parts struct {
 	Report     *flow.Reporter
 }
 
-// A Service reads the batches that it is sent.
+// A Service reads the batches that it receives.
 type Service struct {
 	Parts
 	opts     Options
 	compress *pack.Compressor
 	known    *known
 	looks    looks
-	blind    sync.Once // it was said that packs cannot be seen
+	blind    sync.Once // for logging once that packs cannot be seen
 	packer   *packer
 	watch    *watch
-	inHand   *shares // a share for each batch in hand that is not stalled
+	inHand   *shares // a share for each batch in progress that is not stalled
 	reading  *shares // a share for each batch being read
 	small    *windows
 	large    *windows
-	toStore  chan *window // those that are full
+	toStore  chan *window // full windows
 
-	// To the committer; not through NATS in tests.
+	// Send to the committer; not through NATS in tests.
 	sendPack  func(context.Context, *backup.PackStored) error
 	sendLists func(context.Context, *backup.ListsStored) error
 	sendBatch func(context.Context, *backup.BatchStored) error
 }
 
-// New returns a reader. It fails with backup.ErrInvalid where the repository
-// asks for algorithms that this binary does not have.
+// New returns a reader. It fails with backup.ErrInvalid if the repository requires algorithms that
+// this binary does not have.
 func New(p Parts, o Options) (*Service, error) {
 	orDefault(&o.Batches, DefaultBatches)
 	orDefault(&o.InHand, DefaultInHand)
@@ -178,10 +179,9 @@ func orDefault[T int | time.Duration](v *T, def T) {
 	}
 }
 
-// Run takes batches until ctx is done, and then finishes what it has in hand;
-// what it cannot finish within StopTimeout it hands back. It returns in that
-// time though a filer may never answer: a goroutine that waits for one is left
-// behind, and ends with its call.
+// Run takes batches until ctx is done, and then finishes its work in progress; what it cannot
+// finish within StopTimeout it hands back. It returns within that time even if a filer never
+// answers: a goroutine that waits for one is left behind, and ends with its call.
 func (s *Service) Run(ctx context.Context) {
 	s.run(ctx, func(handle func(*backup.ReadBatch, delivery)) {
 		s.Conn.ConsumeRead(ctx, s.opts.Site, 2*s.opts.InHand, func(msg *backup.ReadBatch, d *flow.Delivery) { handle(msg, d) })
@@ -191,7 +191,7 @@ func (s *Service) Run(ctx context.Context) {
 // run is Run with batches from consume, which returns when ctx is done.
 func (s *Service) run(ctx context.Context, consume func(handle func(*backup.ReadBatch, delivery))) {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer s.opts.Metrics.InHand(0, 0) // the process may go on, drained
+	defer s.opts.Metrics.InHand(0, 0) // the process may keep running, drained
 	defer end()
 	var owned sync.WaitGroup
 	s.start(work, &owned)
@@ -221,8 +221,8 @@ func (s *Service) run(ctx context.Context, consume func(handle func(*backup.Read
 	}
 }
 
-// finish waits for the batches in hand that do not wait for their filer, and
-// says how long the rest may take to end.
+// finish waits for the batches in progress that do not wait for their filer, and returns how long
+// the others may take to end.
 func (s *Service) finish() (leaving time.Duration) {
 	if s.opts.StopTimeout < 0 {
 		return DefaultStopTimeout
@@ -240,7 +240,7 @@ func (s *Service) finish() (leaving time.Duration) {
 	return leaving
 }
 
-// start starts what batches give their windows to, and what watches them.
+// start starts the goroutines that take the batches' windows, and the watch.
 func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	for range s.opts.Workers {
 		owned.Go(func() { s.storeWindows(ctx) })
@@ -249,8 +249,8 @@ func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	owned.Go(func() { s.watchCalls(ctx) })
 }
 
-// handle makes an attempt at a batch and ends its delivery. When ctx is done it
-// begins nothing, and when work is done it ends what it began.
+// handle makes an attempt at a batch and ends its delivery. When ctx is done it starts nothing new,
+// and when work is done it ends what it started.
 func (s *Service) handle(ctx, work context.Context, b *batch) {
 	defer s.done(b)
 	defer s.Report.Batch(&b.msg.Job, b.msg.ID)()
@@ -264,9 +264,9 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 		b.delivery.Ack()
 	case ctx.Err() != nil:
 		b.delivery.Retry(0)
-	case s.opts.Refused() != nil: // it was said why
+	case s.opts.Refused() != nil: // the reason was logged
 		s.opts.Metrics.Retry(err)
-		b.delivery.Retry(0) // to another: this one takes none
+		b.delivery.Retry(0) // to another reader: this one takes none
 	default:
 		s.retrying(b, err)
 		if source.IsOtherTree(err) {
@@ -310,16 +310,16 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	return b.answer(work)
 }
 
-// A reader that sees another tree than the one that was walked hands the batch
-// back after blindDelay, to any reader. No reader sees the right tree where so
-// many have looked each time the batch was handed out.
+// A reader that sees a different tree than the one that was walked hands the batch back after
+// blindDelay, to any reader. After blindLooks deliveries in an attempt, and blindAttempts attempts,
+// no reader is expected to see the right tree.
 const (
 	blindDelay    = time.Second
 	blindLooks    = 10
 	blindAttempts = 3
 )
 
-// isBlind reports whether err says that no reader sees the tree of the batch.
+// isBlind reports whether err means that no reader is expected to see the tree of the batch.
 func (b *batch) isBlind(err error) bool {
 	return source.IsOtherTree(err) && (b.svc.opts.Alone || b.looks >= blindLooks && b.msg.Attempt >= blindAttempts)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// What becomes of files that cannot be read. The rule is I11 and I13: the
-// problem is reported, the last good copy is kept, and the next snapshot looks
-// again; and only what is known to be gone is gone.
+// Handling of files that cannot be read. The rules are I11 and I13: the problem is reported, the
+// last good copy is kept, and the next snapshot looks again. Only what is known to be gone is
+// treated as gone.
 
-// settle decides what becomes of a file that was read, or could not be. keep is
-// false where it is not there any more. An error ends the attempt.
+// settle decides how a file is recorded after it was read, or could not be. keep is false if the
+// file no longer exists. An error ends the attempt.
 func (b *batch) settle(ctx context.Context, at *place, p *page, e *backup.Entry, err error) (keep bool, fatal error) {
 	if err == nil {
 		if e.Flags&backup.Provisional != 0 {
@@ -38,14 +38,13 @@ func (b *batch) settle(ctx context.Context, at *place, p *page, e *backup.Entry,
 	return true, b.carryForward(ctx, at, p, e)
 }
 
-// isFatal reports whether an error ends the attempt, rather than being about
-// one file.
+// isFatal reports whether an error ends the attempt, rather than concerning one file.
 func isFatal(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || source.IsTransient(err) || errors.Is(err, source.ErrExpired)
 }
 
-// blame returns nil where err is the fault of one file. Where it may be that of
-// the file server as a whole, that is found out.
+// blame returns nil if err concerns one file only. If the file server as a whole may be the cause,
+// blame checks that.
 func (b *batch) blame(ctx context.Context, err error) error {
 	if !source.MayBeAway(err) {
 		return nil
@@ -53,11 +52,10 @@ func (b *batch) blame(ctx context.Context, err error) error {
 	return b.tree.Check(ctx)
 }
 
-// vanished counts an entry as gone, where that can be believed. Where its
-// directory is gone as well, the directory may have been renamed, and what was in
-// it be at a place where the walker has been already. So a restore must say that
-// something is missing: the directory is flagged or, on a page that does not have
-// it, the entry is kept without what could not be read.
+// vanished counts an entry as gone, if that can be trusted. If its directory is gone as well, the
+// directory may have been renamed to a place where the walker had already been. A restore must then
+// report that something is missing: the directory is flagged or, on a page without its attributes,
+// the entry is kept without the content that could not be read.
 func (b *batch) vanished(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
 	if err := b.believeGone(ctx, at, p, e.Name); err != nil {
 		return false, err
@@ -84,8 +82,8 @@ func (b *batch) vanished(ctx context.Context, at *place, p *page, e *backup.Entr
 	return false, nil
 }
 
-// isDirectoryGone reports whether the directory of a page is not there any more,
-// or another is in its place.
+// isDirectoryGone reports whether the directory of a page no longer exists, or was replaced by
+// another.
 func (b *batch) isDirectoryGone(ctx context.Context, at *place, p *page) (bool, error) {
 	if at.dir == nil || at.gone {
 		return true, nil
@@ -110,9 +108,9 @@ func (b *batch) isDirectoryGone(ctx context.Context, at *place, p *page) (bool, 
 	return at.gone, nil
 }
 
-// believeGone returns nil where it can be believed that an entry is gone. Where
-// nothing tells the root of the tree from others, something else that the walker
-// saw in the directory must still be there, or at least the directory.
+// believeGone returns nil if an entry can be trusted to be gone. If the root of the tree has no
+// identity of its own, another entry that the walker saw in the directory must still exist, or at
+// least the directory.
 func (b *batch) believeGone(ctx context.Context, at *place, p *page, name string) error {
 	path := backup.Join(p.Path, name)
 	if err := source.Believe(ctx, b.tree, source.MountsAbove(b.msg.Mounts, path)); err != nil {
@@ -128,8 +126,8 @@ func (b *batch) believeGone(ctx context.Context, at *place, p *page, name string
 	return fmt.Errorf("%q is gone, with all that was beside it, and nothing tells whether its file system is mounted: %w", path, backup.ErrUnavailable)
 }
 
-// seesBeside reports whether the directory of a page has an entry that the walker
-// saw in it. Of a page with one entry, which is gone, the directory itself has to do.
+// seesBeside reports whether the directory of a page still has another entry that the walker saw in
+// it. For a page whose only entry is gone, an open directory suffices.
 func (b *batch) seesBeside(ctx context.Context, at *place, p *page) (bool, error) {
 	if at.dir == nil {
 		return false, nil
@@ -147,7 +145,7 @@ func (b *batch) seesBeside(ctx context.Context, at *place, p *page) (bool, error
 		case err == nil:
 		case isFatal(ctx, err):
 			return false, err
-		default: // the end, most of the time
+		default: // mostly the end of the directory
 			return false, nil
 		}
 	}
@@ -158,7 +156,7 @@ func (p *page) knows(e backup.Entry) bool {
 	return slices.ContainsFunc(p.Entries, func(seen backup.Entry) bool { return seen.Name == e.Name && seen.Kind == e.Kind })
 }
 
-// carryForward puts the last good copy in the place of a file that cannot be read.
+// carryForward replaces a file that cannot be read by its last good copy.
 func (b *batch) carryForward(ctx context.Context, at *place, p *page, e *backup.Entry) error {
 	old, err := b.oldEntry(ctx, at, p, e.Name)
 	if err != nil {

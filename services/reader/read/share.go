@@ -8,17 +8,16 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// shares divide something that there is not much of among filers, so that one
-// that is slow cannot have it all: a filer may have no more than the limit, and
-// no more than are free. Alone it gets the limit, and however many filers have
-// taken what they can keep for long, something is left for one that comes.
+// shares divide a scarce resource among filers, so that a slow one cannot take it all: a filer may
+// have no more than the limit, and no more than are free. A single filer gets the limit; no matter
+// how many filers hold their shares for long, some remain for another.
 type shares struct {
-	limit int // of one filer
+	limit int // per filer
 
 	mu      sync.Mutex
-	free    int // below 0 where shares were forced
+	free    int // below 0 if shares were forced
 	held    map[backup.FilerID]int
-	waiting []*waiter // first come first
+	waiting []*waiter // first come, first served
 }
 
 type waiter struct {
@@ -72,16 +71,16 @@ func (s *shares) tryTake(filer backup.FilerID) bool {
 	return true
 }
 
-// force takes a share though there may be none: of one that had it before,
-// and goes on with what it began.
+// force takes a share even if none is free: for a holder that had one before, and continues its
+// work.
 func (s *shares) force(filer backup.FilerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.grant(filer)
 }
 
-// give gives a share back, and passes on what has become possible: to the
-// filer that has fewest.
+// give returns a share, and grants those that have become possible: to the filer that has the
+// fewest.
 func (s *shares) give(filer backup.FilerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

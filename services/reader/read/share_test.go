@@ -9,7 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// takeAll takes shares for a filer until there is none for it.
+// takeAll takes all shares that a filer can get.
 func (s *shares) takeAll(filer backup.FilerID) (n int) {
 	for s.tryTake(filer) {
 		n++
@@ -20,7 +20,7 @@ func (s *shares) takeAll(filer backup.FilerID) (n int) {
 func TestSharesLeaveSomethingForWhoComes(t *testing.T) {
 	for _, c := range []struct {
 		total, limit int
-		want         []int // by filer, each taking what it can
+		want         []int // by filer, each taking as many as it can
 	}{
 		{32, 8, []int{8, 8, 8, 4, 2, 1, 1, 0}},
 		{12, 6, []int{6, 3, 2, 1, 0}},
@@ -55,7 +55,7 @@ func TestSharesGoToTheFilerThatHasFewest(t *testing.T) {
 		}
 	}
 	for _, step := range []struct{ given, granted backup.FilerID }{
-		{1, 4}, // which has none
+		{1, 4}, // it has none
 		{3, 0}, // filers 1 and 2 have one, as many as are free
 		{4, 1}, // came before 2, and has as many
 		{1, 2},
@@ -80,7 +80,7 @@ func (s *shares) waiters() int {
 	return len(s.waiting)
 }
 
-// Who gives up waiting takes nothing away, also when its share came at the same time.
+// A waiter that gives up takes no share, even if it was granted one at the same time.
 func TestSharesOfWhoGivesUp(t *testing.T) {
 	for range 200 {
 		s := newShares(2, 1)
@@ -106,8 +106,8 @@ func TestSharesOfWhoGivesUp(t *testing.T) {
 	}
 }
 
-// However many windows are stuck, there are never more than the shares and the
-// spare ones together (I9); and when they come back all is as before.
+// However many windows are stuck, there are never more than the shares and the spare ones together
+// (I9); when they are returned, the initial state is restored.
 func TestWindowsOfStuckReadsAreBounded(t *testing.T) {
 	const limit, spare = 4, 3
 	p := newWindows(limit, spare, 16)
@@ -117,7 +117,7 @@ func TestWindowsOfStuckReadsAreBounded(t *testing.T) {
 			taken = append(taken, must(p.take(t.Context(), filer))(t))
 		}
 	}
-	for range 10 { // the filer hangs with all it has, and is given more, again and again
+	for range 10 { // the filer hangs with all its windows, and gets more, again and again
 		takeAll(1)
 		for _, w := range taken {
 			p.replace(w)

@@ -14,11 +14,11 @@ type splitter struct {
 	batch *batch
 	file  source.File
 	refs  refTree
-	rest  []byte // what is carried from one window to the next
+	rest  []byte // bytes carried from one window to the next
 }
 
-// extent reads length bytes of data at start, which come after hole bytes of
-// hole, into windows, and cuts them there.
+// extent reads length bytes of data at start, which follow a hole of hole bytes, into windows, and
+// cuts them there.
 func (s *splitter) extent(ctx context.Context, hole, start, length int64) error {
 	b := s.batch
 	if b.cutter == nil {
@@ -43,7 +43,7 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 		offset += int64(n)
 		have += n
 		if have < want {
-			end = offset // the file was cut short meanwhile
+			end = offset // the file was truncated meanwhile
 			b.short = true
 		}
 		for have > 0 {
@@ -65,8 +65,8 @@ func (s *splitter) extent(ctx context.Context, hole, start, length int64) error 
 	return nil
 }
 
-// storeRefs stores the full list of refs as a chunk. What is not cut yet lies
-// where that chunk goes, and is moved behind it.
+// storeRefs stores the full list of refs as a chunk. Data that is not cut yet lies where that chunk
+// goes, and is moved behind it.
 func (s *splitter) storeRefs(ctx context.Context, uncut []byte) (moved []byte, err error) {
 	s.rest = append(s.rest[:0], uncut...)
 	if err := s.refs.store(ctx, s.batch, 0); err != nil || len(s.rest) == 0 {
@@ -77,8 +77,8 @@ func (s *splitter) storeRefs(ctx context.Context, uncut []byte) (moved []byte, e
 	return moved, err
 }
 
-// space returns room for want bytes in the window, the first have of which
-// are those that the last room's chunks left uncut.
+// space returns room for want bytes in the window. The first have bytes are those that the last
+// chunks left uncut.
 func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
 	b := s.batch
 	if have == 0 {
@@ -87,7 +87,7 @@ func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
 	if b.window.free() >= want {
 		return b.window.next(want), nil // they are there already
 	}
-	// The window is sent before another is taken: whoever waits for one holds none.
+	// The window is sent before another is taken: a goroutine that waits for one holds none.
 	s.rest = append(s.rest[:0], b.window.next(have)...)
 	if err := b.flush(ctx); err != nil {
 		return nil, err
@@ -97,18 +97,17 @@ func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
 	return space, err
 }
 
-// A refTree collects the refs of one file. A level that gets too long is
-// stored as a list chunk, and becomes one ref of the level above.
+// A refTree collects the refs of one file. A level that becomes too long is stored as a list chunk,
+// and becomes one ref of the level above.
 type refTree struct{ levels [][]backup.Ref }
 
 // inlineRefs is how many refs a listing holds; more are stored as a list chunk.
 const inlineRefs = 4
 
-// listRefs is how many refs a list chunk has, so that a message holds their
-// ids; fewer in tests.
+// listRefs is how many refs a list chunk has, so that their ids fit into a message; fewer in tests.
 var listRefs = 1 << 14
 
-// add takes a ref of the data; when the tree is full then, its refs are to be stored.
+// add adds a ref of the data. If the tree is full afterwards, its refs must be stored.
 func (t *refTree) add(ref backup.Ref) {
 	if len(t.levels) == 0 {
 		t.levels = append(t.levels, nil)
@@ -144,7 +143,7 @@ func (t *refTree) store(ctx context.Context, b *batch, level int) error {
 	return t.addAt(ctx, b, level+1, ref)
 }
 
-// finish returns the content, storing all levels but the last.
+// finish returns the content, and stores all levels but the last.
 func (t *refTree) finish(ctx context.Context, b *batch) (backup.Content, error) {
 	for level := 0; level < len(t.levels); level++ { //nolint:intrange // storing a level adds to the next, which may be new
 		refs := t.levels[level]

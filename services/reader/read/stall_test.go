@@ -16,7 +16,7 @@ import (
 
 const within = time.Minute
 
-// A told delivery tells the test how it ended.
+// A told delivery reports to the test how it ended.
 type told chan string
 
 func (d told) Ack()                { d <- "acknowledged" }
@@ -39,7 +39,7 @@ func (d told) wants(t *testing.T, want string) {
 	}
 }
 
-// otherFiler begins a snapshot of the same directory as another filer's.
+// otherFiler begins a snapshot of the same directory for another filer.
 func (f *fixture) otherFiler(name string) *fixture {
 	f.Helper()
 	other := *f
@@ -48,7 +48,7 @@ func (f *fixture) otherFiler(name string) *fixture {
 	return &other
 }
 
-// batchesOf is batchOf with a batch for each directory.
+// batchesOf is batchOf with one batch per directory.
 func (f *fixture) batchesOf(paths ...string) (messages []*backup.ReadBatch) {
 	f.Helper()
 	var batches [][]backup.PageVersion
@@ -63,14 +63,14 @@ func (f *fixture) batchesOf(paths ...string) (messages []*backup.ReadBatch) {
 	return messages
 }
 
-// packsStayOpen has packs wait for more as long as somebody reads.
+// packsStayOpen makes packs wait for more while any batch is being read.
 func packsStayOpen(t *testing.T) {
 	before := maxPackAge
 	maxPackAge = time.Hour
 	t.Cleanup(func() { maxPackAge = before })
 }
 
-// A run is a reader that takes what the test gives it, until it is told to stop.
+// A run is a reader that takes batches from the test, until it is stopped.
 type run struct {
 	t     *testing.T
 	give  func(*backup.ReadBatch) told
@@ -106,7 +106,7 @@ func (r *run) stopped() {
 	}
 }
 
-// hang has reads of a file wait until release is called; begun is told when one does.
+// hang makes reads of a file wait until release is called; begun is signaled when one does.
 func (s *unsteadySource) hang(t *testing.T, name string) (begun <-chan struct{}, release func()) {
 	waits, over := make(chan struct{}, 8), make(chan struct{})
 	s.onRead[name] = func() { waits <- struct{}{}; <-over }
@@ -120,8 +120,8 @@ var twoDirectories = treetest.Tree{
 	"bad": treetest.Dir(), "bad/a": treetest.File("read before it hangs"), "bad/hangs": treetest.File(random(1, 100_000)),
 }
 
-// A filer that hangs keeps nothing from others, nor from its own batches that
-// do not hang: no token, no place in hand, no window, and no pack waits for it.
+// A filer that hangs takes nothing from others, nor from its own batches that do not hang: no
+// token, no place in progress, no window, and no pack waits for it.
 func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
 	packsStayOpen(t)
 	f := newFixture(t, twoDirectories)
@@ -176,7 +176,7 @@ func (f *fixture) wantTreeOf(path string) {
 	f.wantTree()
 }
 
-// A filer that is slow, but does not stall, has no more than its share in hand.
+// A filer that is slow, but does not stall, has no more than its share in progress.
 func TestCrowdedFilerLeavesPlaces(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"1": treetest.Dir(), "1/hangs": treetest.File("1"), "2": treetest.Dir(), "2/hangs": treetest.File("2"),
@@ -194,16 +194,15 @@ func TestCrowdedFilerLeavesPlaces(t *testing.T) {
 	r.give(batches[1]).wants(t, "handed back")
 	other := f.otherFiler("other")
 	fast := r.give(other.batchOf("good"))
-	for s.known.count() == 0 || s.packer.busy() > 1 { // it is read meanwhile
-		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // the pace
+	for s.known.count() == 0 || s.packer.busy() > 1 { // the other is read meanwhile
+		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // a query that sets the pace
 	}
 	release()
 	slow.wants(t, "acknowledged")
 	fast.wants(t, "acknowledged")
 }
 
-// A reader that is told to stop finishes what it has in hand, with packs that
-// wait for nothing more.
+// A reader that is stopped finishes its work in progress, with packs that wait for no more chunks.
 func TestStopFinishesWhatIsInHand(t *testing.T) {
 	packsStayOpen(t)
 	f := newFixture(t, twoDirectories)
@@ -216,10 +215,10 @@ func TestStopFinishesWhatIsInHand(t *testing.T) {
 	<-begun
 	good := r.give(batches[1])
 	for s.known.count() == 0 || s.packer.busy() > 1 { // it waits for its pack
-		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // the pace
+		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // a query that sets the pace
 	}
 	r.stop()
-	good.wants(t, "acknowledged") // though another may still add to its pack
+	good.wants(t, "acknowledged") // although another may still add to its pack
 	release()
 	bad.wants(t, "acknowledged")
 	r.stopped()
@@ -227,7 +226,7 @@ func TestStopFinishesWhatIsInHand(t *testing.T) {
 	f.wantTree()
 }
 
-// A reader whose filer hangs stops all the same, and hands back what it cannot finish.
+// A reader whose filer hangs stops nevertheless, and hands back what it cannot finish.
 func TestStopWithAFilerThatHangs(t *testing.T) {
 	f := newFixture(t, twoDirectories)
 	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{Batches: 1, Linger: time.Millisecond, StopTimeout: 100 * time.Millisecond})
@@ -242,9 +241,9 @@ func TestStopWithAFilerThatHangs(t *testing.T) {
 	waits.wants(t, "handed back") // it was not begun
 	bad.wants(t, "handed back")
 	release()
-	bad.wants(t, "handed back") // by whoever was left behind: a Delivery ends once
+	bad.wants(t, "handed back") // by the goroutine that was left behind: a Delivery ends once
 	for s.watch.busy() > 0 {
-		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // the pace
+		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // a query that sets the pace
 	}
 	if snap := must(f.idx.Snapshot(f.ctx, f.snap.ID))(t); snap.Complete() {
 		t.Error("the batches are settled")
@@ -295,7 +294,7 @@ func (f *fixture) publish(conn *flow.Conn, messages ...*backup.ReadBatch) {
 	}
 }
 
-// What a filer does is told: how long its opens take, and what it stalls.
+// A filer's behavior is reported: how long its opens take, and which batches stall.
 func TestReaderTellsWhatTheFilerDoes(t *testing.T) {
 	conn := queue(t)
 	f := newFixture(t, twoDirectories)
@@ -336,7 +335,7 @@ func TestReaderTellsWhatTheFilerDoes(t *testing.T) {
 	}
 }
 
-// What a reader hands back when it stops comes to another one.
+// Another reader takes a batch that a stopping reader hands back.
 func TestAnotherReaderTakesWhatIsHandedBack(t *testing.T) {
 	conn := queue(t)
 	f := newFixture(t, twoDirectories)
@@ -364,7 +363,7 @@ func TestAnotherReaderTakesWhatIsHandedBack(t *testing.T) {
 	f.wantTree()
 }
 
-// Beyond the bound a batch that hangs keeps what it has.
+// Beyond the bound, a batch that hangs keeps its shares.
 func TestStalledBatchesAreBounded(t *testing.T) {
 	f := newFixture(t, nil)
 	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{})

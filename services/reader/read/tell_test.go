@@ -11,7 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What the end of the context makes fail is not said to be a failure of NATS: somebody asked for the end.
+// A failure caused by the end of the context is not reported as a failure of NATS: the end was
+// requested.
 func TestTellIsSilentAtTheEnd(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		var log bytes.Buffer

@@ -15,13 +15,13 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// An unsteadySource is a source whose files change, or fail, as they are read.
+// An unsteadySource is a source whose files change, or fail, while they are read.
 type unsteadySource struct {
 	source.Source
 	mu     sync.Mutex
 	onOpen map[string]func() error
 	onRead map[string]func() // called before each read from the file's start
-	// sawRead, if not nil, is told what each read asks for.
+	// sawRead, if not nil, is called with the size of each read.
 	sawRead func(name string, n int)
 }
 
@@ -78,7 +78,7 @@ func (f unsteadyFile) ReadAt(p []byte, offset int64) (int, error) {
 	return f.File.ReadAt(p, offset)
 }
 
-// unsteady has the fixture's reader read through an unsteadySource.
+// unsteady makes the fixture's reader read through an unsteadySource.
 func (f *fixture) unsteady() *unsteadySource {
 	s := &unsteadySource{Source: f.reader.Source, onOpen: map[string]func() error{}, onRead: map[string]func(){}}
 	f.reader.Source = s
@@ -116,7 +116,8 @@ func TestFileChangesWhileItIsRead(t *testing.T) {
 				if all["steady"].Flags&backup.ChangedWhileRead != 0 {
 					t.Error("the steady file is flagged")
 				}
-				unsteady := steadyFrom > readTries && c.name != "becomes empty" // which it then is, steadily
+				// An empty file is steady.
+				unsteady := steadyFrom > readTries && c.name != "becomes empty"
 				if flagged := e.Flags&backup.ChangedWhileRead != 0; flagged != unsteady {
 					t.Errorf("flagged: %t, after it was read %d times", flagged, try)
 				}
@@ -137,12 +138,13 @@ func TestFileChangesWhileItIsRead(t *testing.T) {
 	}
 }
 
-// A file that is replaced as a whole has one state or the other.
+// A file that is replaced by another is stored in one state or the other.
 func TestFileReplacedWhileItIsRead(t *testing.T) {
 	before, after := random(1, 2<<20), random(2, 2<<20)
 	f := newFixture(t, treetest.Tree{"file": treetest.File(before), "new": treetest.File(after)})
 	f.unsteady().onRead["file"] = func() {
-		_ = os.Rename(filepath.Join(f.dir, "new"), filepath.Join(f.dir, "file")) // the second time it is gone
+		// The second time the new file is gone.
+		_ = os.Rename(filepath.Join(f.dir, "new"), filepath.Join(f.dir, "file"))
 	}
 	f.read(f.batchOf(""))
 	f.commit()
@@ -183,8 +185,8 @@ func TestWhatIsGoneIsLeftOut(t *testing.T) {
 	f.wantLookedAtAgain("")
 }
 
-// The last good copy of a file that cannot be read is carried forward with its
-// size and times, and flagged, for as long as that lasts (I11).
+// The last good copy of a file that cannot be read is carried forward with its size and times, and
+// flagged, for as long as that lasts (I11).
 func TestUnreadableFileKeepsItsLastCopy(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"bad": treetest.File("good once").WithXattr("user.x", "1"), "new": treetest.File("never read"), "ok": treetest.File("ok"),
@@ -225,8 +227,8 @@ func TestUnreadableFileKeepsItsLastCopy(t *testing.T) {
 	f.wantTree()
 }
 
-// However many files of however long names cannot be read, the result fits a
-// message, and all are counted and flagged.
+// However many files with however long names cannot be read, the result fits into a message, and
+// all are counted and flagged.
 func TestManyProblemsFitAMessage(t *testing.T) {
 	f := newFixture(t, nil)
 	source := f.unsteady()

@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// stallTicks is how many ticks of the watch a call of the source may last
-	// before its batch counts as stalled. A call only notes the tick at which it began.
+	// stallTicks is how many ticks of the watch a call of the source may last before its batch
+	// counts as stalled. A call only records the tick at which it began.
 	stallTicks = 8
-	// callStalled is in the place of that tick once the batch is stalled.
+	// callStalled replaces that tick once the batch is stalled.
 	callStalled = -1
-	// maxStalled bounds the batches that are stalled. Those beyond it keep
-	// what they have, so that in the end nothing more is taken.
+	// maxStalled bounds the stalled batches. Further ones keep their shares, so that in the end
+	// nothing more is taken.
 	maxStalled = 256
-	// watchedWithin is how late the watch may be before the reader is taken to
-	// hang: it needs nothing but this process.
+	// watchedWithin is how late the watch may be before the reader counts as hung: the watch
+	// depends on nothing outside this process.
 	watchedWithin = time.Minute
 )
 
-// A watch knows the batches in hand, and finds those whose filer does not answer.
+// A watch knows the batches in progress, and finds those whose filer does not answer.
 type watch struct {
 	clock atomic.Int64 // ticks, from 1
 
 	mu      sync.Mutex
 	hand    map[*batch]struct{}
 	stalled int
-	changed chan struct{} // told when a batch is done, or stalls
+	changed chan struct{} // signaled when a batch is done, or stalls
 }
 
 func newWatch() *watch {
@@ -67,14 +67,13 @@ func (s *Service) lookAtCalls(now int64) {
 	}
 }
 
-// stall takes from a batch what others need more. It goes on waiting for the
-// filer, and holds the window that the filer may still write to. The caller
-// holds the watch's mu.
+// stall takes from a batch the resources that others need. The batch keeps waiting for the filer,
+// and holds the window that the filer may still write to. The caller holds the watch's mu.
 func (s *Service) stall(b *batch) {
 	b.stalled = true
 	s.watch.stalled++
 	signal(s.watch.changed)
-	if b.window != nil { // which its goroutine does not touch until the call returns
+	if b.window != nil { // its goroutine does not touch it until the call returns
 		b.window.home.replace(b.window)
 	}
 	s.reading.give(b.filer())
@@ -85,8 +84,7 @@ func (s *Service) stall(b *batch) {
 	s.opts.Log.Warn("the filer does not answer; the read batch waits apart", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID)
 }
 
-// goOn has a stalled batch take part again. It does not wait for its turn, for
-// it holds a window.
+// goOn lets a stalled batch continue. It does not wait for its turn, because it holds a window.
 func (s *Service) goOn(b *batch) {
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
@@ -98,7 +96,7 @@ func (s *Service) goOn(b *batch) {
 	s.opts.Log.Info("the filer answers again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID)
 }
 
-// pickUp takes a batch in hand, unless its filer has too many already.
+// pickUp counts a batch as in progress, unless its filer has too many already.
 func (s *Service) pickUp(b *batch) bool {
 	if !s.inHand.tryTake(b.filer()) {
 		return false
@@ -119,7 +117,7 @@ func (s *Service) done(b *batch) {
 	signal(s.watch.changed)
 }
 
-// putDown has a batch not count as in hand any more. The caller holds the watch's mu.
+// putDown stops counting a batch as in progress. The caller holds the watch's mu.
 func (s *Service) putDown(b *batch) {
 	if b.counted {
 		b.counted = false
@@ -127,14 +125,14 @@ func (s *Service) putDown(b *batch) {
 	}
 }
 
-// busy is how many batches are in hand and not stalled.
+// busy returns the number of batches that are in progress and not stalled.
 func (w *watch) busy() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.hand) - w.stalled
 }
 
-// handBack hands back what is in hand, without waiting for whoever has it.
+// handBack hands back the batches in progress, without waiting for their goroutines.
 func (w *watch) handBack() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,6 +144,6 @@ func (w *watch) handBack() {
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it was told already
+	default: // a signal is already pending
 	}
 }

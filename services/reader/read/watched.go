@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// asks and answered frame each call of the source: what lies between is the
-// filer's time, and nothing else is.
+// asks and answered bracket each call of the source: the time between them, and only that, is the
+// filer's time.
 func (b *batch) asks() { b.call.Store(b.svc.watch.clock.Load()) }
 
 func (b *batch) answered() {
@@ -20,10 +20,10 @@ func (b *batch) answered() {
 }
 
 const (
-	// firstReadBytes is the most that the read which is timed reads: so what
-	// it takes does not depend on how large the files are.
+	// firstReadBytes is the maximum size of the timed first read, so that its time does not depend
+	// on the size of the file.
 	firstReadBytes = 128 << 10
-	// largeSample is of how many larger files one is timed, for it takes an additional read.
+	// largeSample: one in this many larger files is timed, because that takes an additional read.
 	largeSample = 8
 )
 
@@ -76,7 +76,7 @@ func (d watchedDirectory) Xattrs(ctx context.Context, name string, kind backup.K
 	return d.Directory.Xattrs(ctx, name, kind)
 }
 
-// OpenFile opens the batch's one file: it reads one after the other.
+// OpenFile opens the batch's one file: a batch reads files one after the other.
 func (d watchedDirectory) OpenFile(ctx context.Context, name string) (source.File, error) {
 	started := time.Now()
 	d.b.asks()
@@ -99,12 +99,12 @@ type watchedFile struct {
 	source.File
 	b       *batch
 	opening time.Duration
-	read    bool // something was
+	read    bool // the first read was made
 }
 
-// fileError returns an error of an open file. One that says that the file is gone
-// may be of this descriptor only: whether its name is gone shows when it is opened
-// again, which a stale one is.
+// fileError converts an error of an open file. An error that reports the file as gone may concern
+// only this descriptor: it becomes source.ErrStale, so that the file is opened again by its name,
+// which shows whether the name is gone.
 func fileError(err error) error {
 	if source.IsGone(err) {
 		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
@@ -163,7 +163,7 @@ func (f *watchedFile) Close() error {
 	return f.File.Close()
 }
 
-// isTimed says whether the open of a file counts whose first read is of so many bytes.
+// isTimed reports whether the open of a file is timed whose first read has this many bytes.
 func (b *batch) isTimed(readBytes int) bool {
 	if readBytes <= firstReadBytes {
 		return true

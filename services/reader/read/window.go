@@ -9,39 +9,38 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 )
 
-// The sizes of windows. In a small one there is room for any file that is one
-// chunk, and one question to the index serves some hundred files; there are as many as
-// may be filled and stored at a time. In a large one there is room for any chunk; there are fewer.
+// The sizes of windows. A small one has room for any file that is one chunk, and one index query
+// serves some hundred files; there are as many as may be filled and stored at a time. A large one
+// has room for any chunk; there are fewer.
 const (
 	smallWindowBytes = chunk.WholeFileBytes
 	largeWindowBytes = chunk.MaxBytes
 )
 
-// A window collects chunks of one batch, one after the other in one buffer,
-// until it is full. Then the store workers take it.
+// A window collects chunks of one batch, one after the other in one buffer, until it is full. Then
+// the store workers take it.
 type window struct {
 	batch  *batch
 	home   *windows
-	filer  backup.FilerID // whose share it is
-	stuck  bool           // it has been replaced; under the home's mu
+	filer  backup.FilerID // whose share it uses
+	stuck  bool           // it has been replaced; guarded by the home's mu
 	buf    []byte
 	used   int
 	chunks []windowChunk
 }
 
-// windows are all windows of one size. Each has a buffer that is made when it
-// is first needed, and kept.
+// windows are all windows of one size. Each buffer is allocated when it is first needed, and kept.
 type windows struct {
 	size   int
 	shares *shares
 
 	mu    sync.Mutex
 	free  []*window
-	spare int // windows that may be made for those that are stuck
+	spare int // windows that may be made to replace stuck ones
 }
 
-// newWindows returns windows of which one filer may have limit at a time, all
-// filers together twice as many, and spare more while as many are stuck.
+// newWindows returns windows, at most limit at a time for one filer and twice as many for all
+// filers, and up to spare more to replace stuck ones.
 func newWindows(limit, spare, size int) *windows {
 	return &windows{size: size, shares: newShares(2*limit, limit), spare: spare}
 }
@@ -64,8 +63,8 @@ func (p *windows) take(ctx context.Context, filer backup.FilerID) (*window, erro
 	return w, nil
 }
 
-// replace lets another window be made in the place of one that is stuck: a
-// read that hangs may still write to it. It does nothing where too many are stuck already.
+// replace allows another window to be made instead of a stuck one, because a read that hangs may
+// still write to it. It does nothing if too many are stuck already.
 func (p *windows) replace(w *window) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +76,7 @@ func (p *windows) replace(w *window) {
 	p.shares.give(w.filer)
 }
 
-// recycle makes a window free again; one that was replaced ends.
+// recycle makes a window free again; a replaced one is discarded.
 func (w *window) recycle() {
 	p := w.home
 	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
@@ -99,11 +98,11 @@ type windowChunk struct {
 
 func (w *window) free() int { return len(w.buf) - w.used }
 
-// next returns the next n bytes of the buffer, which may hold anything.
+// next returns the next n bytes of the buffer, with arbitrary content.
 func (w *window) next(n int) []byte { return w.buf[w.used : w.used+n : w.used+n] }
 
-// space returns room for n bytes of the next chunk; addChunk takes what was
-// used of it. A window that has not so much left is sent to be stored.
+// space returns room for n bytes of the next chunk; addChunk takes the part that was used. A window
+// that has less room left is sent to be stored.
 func (b *batch) space(ctx context.Context, n int) ([]byte, error) {
 	if b.window != nil && b.window.free() < n {
 		if err := b.flush(ctx); err != nil {
@@ -124,7 +123,7 @@ func (b *batch) space(ctx context.Context, n int) ([]byte, error) {
 	return b.window.next(n), nil
 }
 
-// addChunk makes the data, which is the start of the space given last, a chunk.
+// addChunk makes a chunk of the data, which is the start of the last space.
 func (b *batch) addChunk(data []byte) backup.Ref {
 	started := time.Now()
 	hash := b.hash.Sum(data)
@@ -135,7 +134,7 @@ func (b *batch) addChunk(data []byte) backup.Ref {
 	return backup.Ref{Chunk: hash.ID(), Length: int64(len(data)), Span: int64(len(data))}
 }
 
-// storeChunk stores data that is not from a file's content.
+// storeChunk stores data that is not a file's content.
 func (b *batch) storeChunk(ctx context.Context, data []byte) (backup.Ref, error) {
 	space, err := b.space(ctx, len(data))
 	if err != nil {
@@ -145,7 +144,7 @@ func (b *batch) storeChunk(ctx context.Context, data []byte) (backup.Ref, error)
 	return b.addChunk(space), nil
 }
 
-// flush gives the window to the store workers, if there is anything in it.
+// flush passes the window to the store workers, if it contains anything.
 func (b *batch) flush(ctx context.Context) error {
 	w := b.window
 	b.window = nil
@@ -167,7 +166,7 @@ func (b *batch) flush(ctx context.Context) error {
 	}
 }
 
-// giveBack returns a window that reading ended with.
+// giveBack recycles a window that is left when reading ends.
 func (b *batch) giveBack() {
 	if b.window != nil {
 		b.window.recycle()

@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// readXattrsAlone reads the xattrs of a file whose content the snapshot has
-// already. A file that has changed since it was walked is read as a whole.
+// readXattrsAlone reads the extended attributes of a file whose content the snapshot has already. A
+// file that has changed since it was walked is read completely.
 func (b *batch) readXattrsAlone(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
 	changed := false
 	err = b.again(ctx, at, p, func(bool) error {
@@ -28,7 +28,7 @@ func (b *batch) readXattrsAlone(ctx context.Context, at *place, p *page, e *back
 		return b.takeXattrs(ctx, e, f.Xattrs)
 	})
 	if changed || source.IsGone(err) {
-		return b.readEntry(ctx, at, p, e) // which decides what becomes of it
+		return b.readEntry(ctx, at, p, e) // it settles the entry
 	}
 	if err != nil {
 		return true, b.xattrsFailed(ctx, at, p, e, err)
@@ -36,9 +36,8 @@ func (b *batch) readXattrsAlone(ctx context.Context, at *place, p *page, e *back
 	return true, nil
 }
 
-// readOwnXattrs reads the xattrs of a page's directory, or of one of its
-// entries that is not a regular file. keep is false where it is not there any
-// more.
+// readOwnXattrs reads the extended attributes of a page's directory, or of one of its entries that
+// is not a regular file. keep is false if it no longer exists.
 func (b *batch) readOwnXattrs(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, _ error) {
 	err := b.again(ctx, at, p, func(bool) error {
 		return b.takeXattrs(ctx, e, func() ([]backup.Xattr, error) { return at.dir.Xattrs(ctx, e.Name, e.Kind) })
@@ -52,7 +51,7 @@ func (b *batch) readOwnXattrs(ctx context.Context, at *place, p *page, e *backup
 	return true, b.xattrsFailed(ctx, at, p, e, err)
 }
 
-// takeXattrs gives e the xattrs that get returns.
+// takeXattrs gives e the extended attributes that get returns.
 func (b *batch) takeXattrs(ctx context.Context, e *backup.Entry, get func() ([]backup.Xattr, error)) error {
 	xattrs, err := get()
 	if err != nil {
@@ -62,8 +61,8 @@ func (b *batch) takeXattrs(ctx context.Context, e *backup.Entry, get func() ([]b
 	return b.placeXattrs(ctx, e, xattrs, backup.Ref{})
 }
 
-// xattrsFailed keeps the xattrs that the last snapshot has of an entry, which
-// cannot be read now, unless err ends the attempt.
+// xattrsFailed keeps the last snapshot's extended attributes of an entry whose attributes cannot be
+// read now, unless err ends the attempt.
 func (b *batch) xattrsFailed(ctx context.Context, at *place, p *page, e *backup.Entry, err error) error {
 	if isFatal(ctx, err) {
 		return err
@@ -84,8 +83,8 @@ func (b *batch) xattrsFailed(ctx context.Context, at *place, p *page, e *backup.
 	return b.placeXattrs(ctx, e, old.Xattrs, old.XattrChunk)
 }
 
-// placeXattrs puts xattrs into the entry or, where there is no room, a chunk.
-// They may be in one already.
+// placeXattrs puts extended attributes into the entry or, if there is no room, into a chunk. They
+// may be in a chunk already.
 func (b *batch) placeXattrs(ctx context.Context, e *backup.Entry, xattrs []backup.Xattr, stored backup.Ref) (err error) {
 	e.Xattrs, e.XattrChunk = nil, stored
 	if len(xattrs) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// xattrs are those of an entry, from the listing or their chunk.
+// xattrs returns the extended attributes of an entry, from the listing or their chunk.
 func (f *fixture) xattrs(e *backup.Entry) []backup.Xattr {
 	f.Helper()
 	if e.XattrChunk.Length == 0 {
@@ -23,8 +23,8 @@ func (f *fixture) xattrs(e *backup.Entry) []backup.Xattr {
 	return must(listing.DecodeXattrs(f.chunk(e.XattrChunk.Chunk)))(f)
 }
 
-// Extended attributes that a walker has left to the reader are in chunks then:
-// of all kinds of entries, and of the directory itself.
+// Extended attributes that a walker has left to the reader are stored in chunks: those of all kinds
+// of entries, and of the directory itself.
 func TestXattrsOfAllKinds(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"d": treetest.Dir(), "d/file": treetest.File("f"), "d/link": treetest.Symlink("x"), "d/fifo": treetest.FIFO(), "d/plain": treetest.FIFO(),
@@ -65,7 +65,8 @@ func TestXattrsOfAllKinds(t *testing.T) {
 	f.read(left())
 	f.commit()
 	want("")
-	// What cannot be read then keeps the last good copy, which no listing on its way has.
+	// Attributes that cannot be read then keep the last good copy, which none of the current
+	// listings has.
 	faults := f.faulty()
 	for path, call := range map[string]faultsource.Call{
 		"d": faultsource.DirectoryXattrs, "d/file": faultsource.FileXattrs, "d/link": faultsource.EntryXattrs, "d/fifo": faultsource.EntryXattrs,
@@ -85,8 +86,8 @@ func TestXattrsOfAllKinds(t *testing.T) {
 	want("")
 }
 
-// leaveXattrs has all xattrs wanted, as a walker does that has no room for them,
-// and the content of the file known.
+// leaveXattrs marks all extended attributes as wanted, like a walker that has no room for them, and
+// the content of the file as known.
 func (f *fixture) leaveXattrs(pages []backup.PageVersion) []backup.PageVersion {
 	f.Helper()
 	for i, v := range pages {
@@ -105,7 +106,7 @@ func (f *fixture) leaveXattrs(pages []backup.PageVersion) []backup.PageVersion {
 	return pages
 }
 
-// self is a directory's own entry in the newest snapshot.
+// self returns a directory's own entry in the newest snapshot.
 func (f *fixture) self(path string) *backup.Entry {
 	f.Helper()
 	for v, err := range f.idx.Pages(f.ctx, f.snap.ID, path) {
@@ -120,8 +121,8 @@ func (f *fixture) self(path string) *backup.Entry {
 	return nil
 }
 
-// A file whose attributes could not be read keeps those of the last good copy,
-// with its new content; they are read again with the next snapshot.
+// A file whose attributes could not be read keeps those of the last good copy, with its new
+// content; they are read again with the next snapshot.
 func TestXattrsFailOnce(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"file": treetest.File("one").WithXattr("user.x", "good")})
 	f.read(f.batchOf(""))

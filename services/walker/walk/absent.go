@@ -11,20 +11,19 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// What becomes of directories that cannot be read, and of those that are not
-// there. The rule is I11 and I13: it is said, the last good copy is kept, the
-// next snapshot looks again; and only what is known to be gone is gone.
+// Handling of directories that are missing or cannot be read. The rules are I11 and I13: the
+// problem is reported, the last good copy is kept, and the next snapshot looks again. Only what is
+// known to be gone is treated as gone.
 
-// An unread is what is known of a directory that could not be opened, or not
-// be listed.
+// An unread describes a directory that could not be opened or listed.
 type unread struct {
 	path, op string
 	self     backup.Entry
 	known    bool   // the last snapshot has it at path
-	from     string // where the last snapshot has it, if it does
+	from     string // its path in the last snapshot, if any
 }
 
-// settle decides what becomes of a directory that could not be read.
+// settle decides how a directory that could not be read is recorded.
 func (s *slice) settle(ctx context.Context, u *unread, err error) error {
 	gone, err := s.judge(ctx, u.path, err)
 	switch {
@@ -38,8 +37,8 @@ func (s *slice) settle(ctx context.Context, u *unread, err error) error {
 	return s.addUnreadable(ctx, u, err)
 }
 
-// judge finds out whether what is at path is gone, as err says that it may be.
-// An error that it returns is either ours (isOurs), or of what is at path alone.
+// judge determines whether the directory at path is gone, as err suggests. An error that it returns
+// either ends the attempt (isOurs) or concerns only path.
 func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _ error) {
 	switch {
 	case s.isOurs(ctx, err):
@@ -62,7 +61,8 @@ func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _
 		return false, notThere
 	}
 	if job := &s.task.Job; s.task.Generation == 0 || source.IsProven(job.Root, s.tree.Root(), job.Compare) {
-		return true, nil // of the first task, whatever it sees is the tree
+		// No other task has seen the tree: whatever the first task sees is the tree.
+		return true, nil
 	}
 	seen, otherErr := s.seesBeside(ctx, path)
 	if seen || otherErr != nil {
@@ -71,9 +71,9 @@ func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _
 	return false, err
 }
 
-// seesBeside reports whether the tree has something that was seen in it beside
-// path: a directory above, or another of the task. Where nothing else tells the
-// root of the tree from others, that does.
+// seesBeside reports whether the tree still has a directory that was seen in it besides path: one
+// above it, or another of the task. That identifies the tree if its root has no identity of its
+// own.
 func (s *slice) seesBeside(ctx context.Context, path string) (bool, error) {
 	var beside []string
 	for above, _ := backup.Split(path); above != ""; above, _ = backup.Split(above) {
@@ -99,16 +99,15 @@ func (s *slice) seesBeside(ctx context.Context, path string) (bool, error) {
 	return false, nil
 }
 
-// isOurs reports whether an error ends the attempt, rather than being about one
-// directory.
+// isOurs reports whether an error ends the attempt, rather than concerning one directory.
 func (s *slice) isOurs(ctx context.Context, err error) bool {
 	return transient(ctx, err) || isRootGone(err) || errors.Is(err, source.ErrExpired)
 }
 
-// carry keeps what the last snapshot has of a directory and of all below it,
-// which was at from then: flagged, so that the next snapshot looks again and a
-// restore says so. Where the directory has not moved, its rows stay as they are
-// but for that. cause is why; nil where it was reported already.
+// carry carries forward the last snapshot's content of a directory and of everything below it,
+// which was at from at that time. The entries are flagged, so that the next snapshot looks again
+// and a restore reports it. If the directory has not moved, its rows change only in that flag.
+// cause is the reason; nil if it was reported already.
 func (s *slice) carry(ctx context.Context, path, from string, cause error, op string) error {
 	job := &s.task.Job
 	for v, err := range s.svc.index.Subtree(ctx, job.Shard, job.Base, from) {
@@ -135,7 +134,8 @@ func (s *slice) carryPage(v *backup.PageVersion, path, from string) (contributio
 	add := contribution{path: path}
 	p, err := listing.DecodePage(*v)
 	if errors.Is(err, backup.ErrCorrupt) {
-		// The row stays as it is, or, where the directory has moved, is missing: a restore names the directory.
+		// The row stays unchanged or, if the directory has moved, is missing: a restore names the
+		// directory.
 		add.counts.Errors++
 		add.problems = []backup.Problem{{Path: strings.TrimPrefix(path+strings.TrimPrefix(v.Path, from), "/"), Op: "compare", Err: errDamagedCopy.Error()}}
 		return add, nil
@@ -169,8 +169,7 @@ func (s *slice) carryPage(v *backup.PageVersion, path, from string) (contributio
 	return add, nil
 }
 
-// addUnreadable adds a directory of which nothing is known but its own
-// attributes, or not even those.
+// addUnreadable adds a directory of which at most its own attributes are known.
 func (s *slice) addUnreadable(ctx context.Context, u *unread, cause error) error {
 	u.self.Flags |= backup.Unreadable
 	page, err := pageOf(u.path, u.self)
@@ -184,8 +183,7 @@ func (s *slice) addUnreadable(ctx context.Context, u *unread, cause error) error
 	})
 }
 
-// pageOf returns the page of a directory without entries, which the next
-// snapshot looks at again.
+// pageOf returns the page of a directory without entries, which the next snapshot looks at again.
 func pageOf(path string, self backup.Entry) (backup.PageVersion, error) {
 	data, err := listing.Encode(nil, &backup.Page{Path: path, Self: &self})
 	return backup.PageVersion{Path: path, Inode: self.Inode, Listing: data}, err

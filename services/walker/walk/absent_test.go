@@ -19,14 +19,13 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// fail injects an error into a call of a path: once, or always.
+// fail injects an error into a call for a path, this many times.
 func (f *fixture) fail(call faultsource.Call, path string, errno syscall.Errno, times int) *faultsource.Injected {
 	return f.source.Inject(faultsource.Fault{Call: call, Path: path, Times: times, Err: faultsource.Posix(call, errno)})
 }
 
-// attempt walks the tasks of a snapshot once each, in slices of so many
-// directories, until none is left that can be walked. It returns why attempts
-// ended, and why the snapshot failed.
+// attempt walks the tasks of a snapshot once each, in slices of this many directories, until no
+// task is left that can be walked. It returns why attempts ended, and why the snapshot failed.
 func (f *fixture) attempt(s backup.Snapshot, directories int) (ends []error, failed string) {
 	f.Helper()
 	f.svc.budgets = budgetOf(directories)
@@ -51,8 +50,8 @@ func (f *fixture) attempt(s backup.Snapshot, directories int) (ends []error, fai
 	}
 }
 
-// A walker that sees another tree at the source, or none, says nothing of what
-// it sees: not as the first, and not further down.
+// A walker that sees another tree at the source, or none, reports nothing of it, neither at the
+// root task nor at a later one.
 func TestBlindWalker(t *testing.T) {
 	blind := map[string]func(f *fixture){
 		"an empty directory": func(f *fixture) { must(f, os.Mkdir(f.dir, 0o755)) },
@@ -103,7 +102,7 @@ func TestBlindWalker(t *testing.T) {
 	}
 }
 
-// Who says that the root is another takes it, and what it has.
+// A snapshot that permits a new root takes it, with its content.
 func TestNewRoot(t *testing.T) {
 	f := newFixture(t, home)
 	f.snapshot()
@@ -123,8 +122,8 @@ func TestNewRoot(t *testing.T) {
 	f.wantTree(f.snapshot())
 }
 
-// Where nothing tells the root from others, a directory is gone only if another
-// that was seen is there.
+// If the root has no identity, a directory counts as gone only if another that was seen still
+// exists.
 func TestGoneWithoutAnIdentity(t *testing.T) {
 	for name, test := range map[string]struct {
 		directories []string
@@ -154,19 +153,20 @@ func TestGoneWithoutAnIdentity(t *testing.T) {
 	}
 }
 
-// Where nothing lasting tells the root from others, it is known by what is in it:
-// another file system at its path is not taken for one from which all was deleted.
+// If the root has no lasting identity, it is recognized by its content: another file system at its
+// path is not treated as one from which everything was deleted.
 func TestAnotherTreeWithoutAnIdentity(t *testing.T) {
 	other := treetest.Tree{"x": treetest.File("1"), "y/file": treetest.File("2"), "z": treetest.Symlink("x")}
 	tests := map[string]struct {
 		change  func(f *fixture)
 		refused bool
 	}{
-		"as it was":           {func(*fixture) {}, false},
-		"another":             {func(f *fixture) { f.replaceAll(other) }, true},
-		"another, large":      {func(f *fixture) { f.replaceAll(files("", 700)) }, true},
-		"an empty one":        {func(f *fixture) { f.replaceAll(nil) }, true},
-		"another of the same": {func(f *fixture) { f.replaceAll(mine()) }, false}, // which a remounted vfat looks like
+		"as it was":      {func(*fixture) {}, false},
+		"another":        {func(f *fixture) { f.replaceAll(other) }, true},
+		"another, large": {func(f *fixture) { f.replaceAll(files("", 700)) }, true},
+		"an empty one":   {func(f *fixture) { f.replaceAll(nil) }, true},
+		// A remounted vfat looks like this.
+		"another of the same": {func(f *fixture) { f.replaceAll(mine()) }, false},
 		"other kinds": {func(f *fixture) {
 			f.replaceAll(treetest.Tree{"ann": treetest.File(""), "zoe": treetest.Dir()})
 		}, true},
@@ -199,7 +199,7 @@ func TestAnotherTreeWithoutAnIdentity(t *testing.T) {
 	}
 }
 
-// mine is a tree whose root has several pages.
+// mine returns a tree whose root has several pages.
 func mine() treetest.Tree {
 	tree := treetest.Tree{"ann/file": treetest.File("a"), "zoe": treetest.File("z")}
 	for i := range 520 {
@@ -208,7 +208,7 @@ func mine() treetest.Tree {
 	return tree
 }
 
-// replaceAll replaces what is in the root, which stays what it is.
+// replaceAll replaces the content of the root directory, but not the directory.
 func (f *fixture) replaceAll(tree treetest.Tree) {
 	f.Helper()
 	was, err := os.ReadDir(f.dir)
@@ -224,8 +224,8 @@ func (f *fixture) replaceAll(tree treetest.Tree) {
 	}
 }
 
-// wantRefused walks the root of a tree of which only the inode number is known,
-// and fails the test unless it is refused, or not.
+// wantRefused walks the root of a tree whose inode number alone is known, and checks whether it is
+// refused.
 func (f *fixture) wantRefused(refused bool) {
 	f.Helper()
 	task := f.rootTask()
@@ -247,7 +247,7 @@ func (f *fixture) wantRefused(refused bool) {
 	}
 }
 
-// What the file server has forgotten is opened again before anything is said.
+// A directory with a stale handle is opened again before anything is reported.
 func TestStaleDirectory(t *testing.T) {
 	for _, call := range []faultsource.Call{faultsource.OpenDirectory, faultsource.StatDirectory, faultsource.List} {
 		f := newFixture(t, treetest.Tree{"ann/mail/2": treetest.File("two"), "ann/mail/old/0": treetest.File("zero")})
@@ -272,7 +272,7 @@ func TestStaleDirectory(t *testing.T) {
 	}
 }
 
-// What vanishes while it is looked at is left out, counted, and nothing else.
+// An entry that vanishes while it is read with stat is left out and counted, and nothing else.
 func TestVanishedIsCounted(t *testing.T) {
 	f := newFixture(t, home)
 	f.fail(faultsource.StatEntry, "ann/notes", unix.ENOENT, 1)
@@ -295,8 +295,8 @@ func TestVanishedIsCounted(t *testing.T) {
 	}
 }
 
-// Extended attributes that could not be read are said to be so, keep the last
-// good copy, and are read again although nothing else has changed.
+// Unreadable extended attributes are reported, keep the last good copy, and are read again although
+// nothing else has changed.
 func TestXattrsUnreadable(t *testing.T) {
 	for _, test := range []struct {
 		call  faultsource.Call
@@ -335,7 +335,7 @@ func TestXattrsUnreadable(t *testing.T) {
 	}
 }
 
-// What this machine is short of ends the attempt, and is said of no entry.
+// A shortage of resources on this machine ends the attempt, and is not attributed to an entry.
 func TestShortOfSomething(t *testing.T) {
 	for call, path := range map[faultsource.Call]string{
 		faultsource.OpenDirectory: "ann", faultsource.List: "ann", faultsource.StatEntry: "ann/notes", faultsource.ReadLink: "bob/photos/link",
@@ -357,8 +357,8 @@ func TestShortOfSomething(t *testing.T) {
 	}
 }
 
-// The clock of a file server may be behind this machine's: what has changed
-// since may have a time that looks old, and is looked at again.
+// The clock of a file server may be behind this machine's: an entry that has just changed may have
+// a time that looks old, and is looked at again.
 func TestRacyByTheTreesClock(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"old/file": treetest.File("o").WithMtime(longAgo)})
 	f.compare = backup.CompareMtime // a time that tests can set
@@ -382,8 +382,8 @@ func TestRacyByTheTreesClock(t *testing.T) {
 	}
 }
 
-// Device numbers change from boot to boot: what is on them is not read again,
-// and its links are still links.
+// Device numbers change from boot to boot: files on them are not read again, and hard links are
+// still recognized.
 func TestDevicesChangeNumbers(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"a": treetest.Dir(), "b": treetest.Dir()})
 	at := func(name string) string { return filepath.Join(f.dir, name) }
@@ -428,8 +428,8 @@ func TestDevicesChangeNumbers(t *testing.T) {
 	}
 }
 
-// A root that could be read before, and cannot be now, is left to others: it may
-// be this walker that is refused.
+// A root that could be read before, and now cannot be, is left to other walkers: the permission may
+// be missing only for this one.
 func TestRootThatIsRefused(t *testing.T) {
 	for _, call := range []faultsource.Call{faultsource.OpenDirectory, faultsource.List} {
 		f := newFixture(t, home)
@@ -454,7 +454,7 @@ func TestRootThatIsRefused(t *testing.T) {
 	}
 }
 
-// Check fails while a slice is walked: nothing of it is sent.
+// If Check fails while a slice is walked, nothing of it is sent.
 func TestRootIsCheckedBeforeAResultIsSent(t *testing.T) {
 	f := newFixture(t, home)
 	f.snapshot()

@@ -11,7 +11,7 @@ import (
 
 const maxAllocsPerEntry = 0.3
 
-// unchanged returns a task whose tree is as it was in the last snapshot.
+// unchanged returns a task whose tree has not changed since the last snapshot.
 func unchanged(t testing.TB, directories, filesEach int) (f *fixture, task *backup.WalkTask, entries int64) {
 	t.Helper()
 	tree := treetest.Tree{}
@@ -27,7 +27,7 @@ func unchanged(t testing.TB, directories, filesEach int) (f *fixture, task *back
 	return f, f.rootTask(), files + all
 }
 
-// walkUnchanged walks the task, of which nothing must come.
+// walkUnchanged walks the task, which must have an empty result.
 func (f *fixture) walkUnchanged(task *backup.WalkTask) {
 	f.Helper()
 	must(f, f.walk(f.Context(), task))
@@ -45,13 +45,13 @@ func BenchmarkWalkUnchanged(b *testing.B) {
 	b.ReportMetric(float64(entries)*float64(b.N)/b.Elapsed().Seconds(), "entries/s")
 }
 
-// Entries of an unchanged tree are not worth an allocation each.
+// Entries of an unchanged tree take less than one allocation each.
 func TestUnchangedAllocations(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector makes pools forget")
 	}
 	f, task, entries := unchanged(t, 20, 200)
-	f.walkUnchanged(task) // what is pooled is there
+	f.walkUnchanged(task) // fills the pools
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f.walkUnchanged(task)

@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// store adds to the result what differs from the last snapshot. carried says
-// that the directory is as it was then, because what was mounted there is gone:
-// then nothing that is there now counts.
+// store adds the differences from the last snapshot to the result. carried reports that the
+// directory was carried forward from the last snapshot because its mount is gone: its current
+// content is then ignored.
 func (w *visit) store(ctx context.Context, old *oldState, gone []backup.PageKey) (carried bool, err error) {
 	if len(w.pages) > 0 || len(gone) > 0 {
 		if w.unmounted(old.self) {
@@ -37,7 +37,7 @@ func (w *visit) store(ctx context.Context, old *oldState, gone []backup.PageKey)
 	return false, w.storePages(ctx)
 }
 
-// endedKeys returns the keys of pages that the directory does not have any more.
+// endedKeys returns the keys of pages that the directory no longer has.
 func (w *visit) endedKeys() (keys []backup.PageKey) {
 	if len(w.marks) <= 1 {
 		return nil // page 0 never ends alone
@@ -49,17 +49,17 @@ func (w *visit) endedKeys() (keys []backup.PageKey) {
 	return w.marksWithout(now)
 }
 
-// An oldState is what the last snapshot has of a directory.
+// An oldState is the last snapshot's content of a directory.
 type oldState struct {
 	self    *backup.Entry
-	entries []backup.Entry // of names that are still there, sorted
-	removed []string       // subdirectories that are not
-	mounts  []backup.Entry // at which a file system began that is not there now
+	entries []backup.Entry // of names that still exist, sorted
+	removed []string       // subdirectories that no longer exist
+	mounts  []backup.Entry // former mount points that are not mounted now
 }
 
-// oldState returns what the last snapshot has of the pages that changed or
-// ended. Of a directory that it does not have at this path, but knows by its
-// inode, it is what it had at the other.
+// oldState returns the last snapshot's content of the pages that changed or ended. If the last
+// snapshot does not have the directory at this path, but has its inode at another, the content at
+// the other path is returned.
 func (w *visit) oldState(ctx context.Context, gone []backup.PageKey) (old oldState, err error) {
 	if len(w.pages) == 0 && len(gone) == 0 {
 		return old, nil
@@ -110,7 +110,7 @@ func appendKept(dst, old, entries []backup.Entry) []backup.Entry {
 	return dst
 }
 
-// oldPages returns where the last snapshot has the pages that oldState is about.
+// oldPages returns the path and keys of the last snapshot's pages that oldState reads.
 func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path string, keys []backup.PageKey, err error) {
 	if len(w.marks) == 0 {
 		return w.allOldPages(ctx)
@@ -124,7 +124,7 @@ func (w *visit) oldPages(ctx context.Context, gone []backup.PageKey) (path strin
 	return w.path, keys, nil
 }
 
-// allOldPages returns the pages that the last snapshot has of the directory, at this path or another.
+// allOldPages returns the last snapshot's pages of the directory, at this path or another.
 func (w *visit) allOldPages(ctx context.Context) (path string, keys []backup.PageKey, err error) {
 	path, err = w.oldPath(ctx)
 	if err != nil {
@@ -141,12 +141,13 @@ func (w *visit) allOldPages(ctx context.Context) (path string, keys []backup.Pag
 	return path, keys, nil
 }
 
-// oldPath returns where the last snapshot has the directory: at this path, unless it knows its inode at another one alone. What
-// can be looked at is compared with what was there all the same: an inode that was given to another
-// directory, or an old path that is still there, does it no harm.
+// oldPath returns the path of the directory in the last snapshot: this path, unless its inode was
+// at exactly one other path. Entries are still compared with the old ones, so an inode that was
+// reassigned to another directory, or an old path that still exists, does no harm.
 func (w *visit) oldPath(ctx context.Context) (string, error) {
 	job := &w.slice.task.Job
-	if job.Base == 0 || job.NewRoot || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 { // where inodes say nothing
+	// Inodes are not compared, or not needed.
+	if job.Base == 0 || job.NewRoot || len(w.marks) > 0 || job.Compare.OrAll()&backup.CompareInode == 0 {
 		return w.path, nil
 	}
 	from, moved, err := w.slice.svc.index.DirectoryByInode(ctx, job.Shard, job.Base, w.self.Inode)
@@ -160,9 +161,8 @@ func (w *visit) oldPath(ctx context.Context) (string, error) {
 	return from, nil
 }
 
-// mount returns where the file system begins that the directory is on; "" is
-// the root. Inode numbers tell nothing beyond one file system, and on two of them
-// the roots, for one, have the same.
+// mount returns the mount point of the file system that the directory is on; "" is the root. Inode
+// numbers are meaningless beyond one file system: the roots of two, for example, have the same.
 func (w *visit) mount() (deepest string) {
 	for _, m := range w.slice.mounts.above(w.path) {
 		if len(m) > len(deepest) {
@@ -172,7 +172,8 @@ func (w *visit) mount() (deepest string) {
 	return deepest
 }
 
-// oldMount is mount of a directory in the last snapshot, with its birth time.
+// oldMount is mount for a directory in the last snapshot; it also returns the mount point's birth
+// time.
 func (w *visit) oldMount(ctx context.Context, path string) (deepest string, born backup.Time, err error) {
 	var names []backup.PageName
 	for above := path; above != ""; above, _ = backup.Split(above) {
@@ -194,11 +195,11 @@ func (w *visit) oldMount(ctx context.Context, path string) (deepest string, born
 	return deepest, born, err
 }
 
-// fetchPages of the last snapshot are held at a time.
+// fetchPages is how many pages of the last snapshot are held at a time.
 const fetchPages = 16
 
-// eachOld calls fn with those of the pages that the last snapshot has, in order.
-// It leaves out those that are damaged, and notes them.
+// eachOld calls fn with each of the pages that the last snapshot has, in order. It skips damaged
+// pages, and records them.
 func (w *visit) eachOld(ctx context.Context, pages []backup.PageName, fn func(path string, p *backup.Page) error) error {
 	job := &w.slice.task.Job
 	for names := range slices.Chunk(pages, fetchPages) {
@@ -235,9 +236,9 @@ func pageNames(path string, keys []backup.PageKey) []backup.PageName {
 	return names
 }
 
-// carryForward adds what the last snapshot has of entries that could not be
-// looked at, flagged. Of those that it does not have, the name is listed: a
-// restore then knows that there was something.
+// carryForward adds the last snapshot's entries, flagged, for those that could not be read with
+// stat. If the last snapshot has no such entry, the name is listed, so that a restore knows that
+// something was there.
 func (w *visit) carryForward(ctx context.Context) error {
 	slices.Sort(w.failed)
 	path, keys, err := w.allOldPages(ctx)
@@ -256,8 +257,8 @@ func (w *visit) carryForward(ctx context.Context) error {
 	return nil
 }
 
-// carryEntries is carryForward for what the last snapshot has at path; known
-// notes which of w.failed those are.
+// carryEntries is carryForward for the entries that the last snapshot has at path; known records
+// which of w.failed those are.
 func (w *visit) carryEntries(ctx context.Context, path string, keys []backup.PageKey, known []bool) error {
 	return w.eachOld(ctx, pageNames(path, keys), func(_ string, p *backup.Page) error {
 		for i := range p.Entries {
@@ -295,8 +296,8 @@ func (w *visit) marked(key backup.PageKey) bool {
 	return false
 }
 
-// takeOver gives unchanged entries of a page what is known of them, and reads
-// the xattrs of the rest but for regular files.
+// takeOver copies what is known of unchanged entries into a page, and reads the extended attributes
+// of the others except regular files.
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
 	by := w.slice.task.Job.Compare
 	reread := w.slice.svc.opts.Reread
@@ -321,14 +322,15 @@ func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSe
 	return w.takeInterrupted(ctx, p)
 }
 
-// settleEntries flags the entries that could not be looked at, and reads the
-// xattrs of those that the reader does not open.
+// settleEntries flags the entries that could not be read with stat, and reads the extended
+// attributes of those that the reader does not open.
 func (w *visit) settleEntries(ctx context.Context, p *page) error {
 	var gone []string
 	for i := range p.entries {
 		e := &p.entries[i]
 		if _, failed := slices.BinarySearch(w.failed, e.Name); failed && e.Kind != backup.Directory {
-			e.Flags = e.Flags&^(backup.Wanted|backup.XattrsWanted) | backup.Unreadable // it is the old one already
+			// It is already the old entry.
+			e.Flags = e.Flags&^(backup.Wanted|backup.XattrsWanted) | backup.Unreadable
 		}
 		if e.Kind == backup.File {
 			continue
@@ -351,9 +353,8 @@ func (w *visit) settleEntries(ctx context.Context, p *page) error {
 	return nil
 }
 
-// takeInterrupted gives files that would have to be read the content that a
-// snapshot which was not committed has stored of them, where they have not
-// changed since.
+// takeInterrupted gives files that would have to be read the content that an uncommitted snapshot
+// has stored of them, if they have not changed since.
 func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
 	job := &w.slice.task.Job
 	if files, _ := wanted(p.entries); !job.Interrupted || files == 0 || w.slice.svc.opts.Reread {
@@ -365,7 +366,7 @@ func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
 	}
 	left, err := listing.DecodePage(backup.PageVersion{Path: w.path, Key: p.key, Listing: listings[0]})
 	if errors.Is(err, backup.ErrCorrupt) {
-		return nil // what it has is read again
+		return nil // its files are read again
 	}
 	if err != nil {
 		return fmt.Errorf("index: interrupted snapshot of shard %d: %w", job.Shard, err)
@@ -374,8 +375,8 @@ func (w *visit) takeInterrupted(ctx context.Context, p *page) error {
 	return nil
 }
 
-// settleXattrs reads the xattrs of an entry that wants them. gone says that the
-// entry is not there any more. An error ends the attempt.
+// settleXattrs reads the extended attributes of an entry that wants them. gone reports that the
+// entry no longer exists. An error ends the attempt.
 func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gone bool, _ error) {
 	if e.Flags&backup.XattrsWanted == 0 {
 		return false, nil
@@ -397,15 +398,15 @@ func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gon
 	if s.isOurs(ctx, err) {
 		return false, err
 	}
-	// Those of the last snapshot stay, where it has any.
+	// The attributes of the last snapshot stay, if it has any.
 	e.Flags |= backup.XattrsUnreadable
 	p.fingerprint = backup.Fingerprint{}
 	w.problem(e.Name, "xattr", err)
 	return false, nil
 }
 
-// storePages adds the pages that differ to the result, with everything else
-// that is known of the directory.
+// storePages adds the pages that differ to the result, with everything else that is known of the
+// directory.
 func (w *visit) storePages(ctx context.Context) error {
 	add := contribution{path: w.path}
 	for i := range w.pages {
@@ -431,9 +432,8 @@ func (w *visit) storePages(ctx context.Context) error {
 	return w.slice.result.add(ctx, add)
 }
 
-// encodePage returns the page's listing. Where extended attributes make it too
-// large, they are left to the reader, which has another place for them: those
-// of files first.
+// encodePage returns the page's listing. If extended attributes make it too large, they are left to
+// the reader, which can store them elsewhere: those of files first.
 func (w *visit) encodePage(p *page) ([]byte, error) {
 	data, err := w.encode.Encode(nil, &backup.Page{Path: w.path, Key: p.key, Next: p.next, Self: p.self, Entries: p.entries})
 	for _, files := range []bool{true, false} {
@@ -460,7 +460,7 @@ func (w *visit) encodePage(p *page) ([]byte, error) {
 	return nil, errors.Join(fmt.Errorf("listing of %d bytes: %w", len(data), backup.ErrInvalid), err)
 }
 
-// mostBytes of one file count in progress and batches: a sparse file may claim more.
+// mostBytes limits how much one file counts in progress and batches: a sparse file may claim more.
 const mostBytes = 1 << 50
 
 // wanted counts the files whose content is to be read, and their bytes.

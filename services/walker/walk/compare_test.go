@@ -13,7 +13,7 @@ import (
 
 var longAgo = time.Date(2020, 1, 2, 3, 4, 5, 6, time.UTC)
 
-// replace puts a file in the place of another, with the same size and mtime; the directory keeps its own.
+// replace replaces a file by another with the same size and mtime; the directory keeps its own.
 func (f *fixture) replace(path, content string) {
 	f.Helper()
 	dir := filepath.Dir(filepath.Join(f.dir, path))
@@ -25,7 +25,7 @@ func (f *fixture) replace(path, content string) {
 	must(f, os.Chtimes(dir, info.ModTime(), info.ModTime()))
 }
 
-// What changed, and what is sent and read again for it, by what is compared.
+// Changes, and what is sent and read again for them, by the compared attributes.
 func TestCompare(t *testing.T) {
 	touched := func(f *fixture) { f.chmod(0o600, "d/file"); f.chmod(0o644, "d/file") }
 	replaced := func(f *fixture) { f.replace("d/file", "FILE") }
@@ -62,7 +62,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Another choice has every page stored again, and nothing read.
+// With a different choice each page is stored again, and nothing is read.
 func TestCompareChanges(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"d/file": treetest.File("file")})
 	f.snapshot()
@@ -77,7 +77,7 @@ func TestCompareChanges(t *testing.T) {
 	}
 }
 
-// Which names are one file is told by the inode, whatever is compared.
+// The inode determines which names are one file, whatever is compared.
 func TestCompareKeepsHardlinks(t *testing.T) {
 	f := newFixture(t, treetest.Tree{
 		"a/one": treetest.File("same").WithMtime(longAgo), "b/two": treetest.HardLink("a/one"), "c/single": treetest.File("same").WithMtime(longAgo),
@@ -100,7 +100,7 @@ func TestCompareKeepsHardlinks(t *testing.T) {
 	}
 }
 
-// Where inodes say nothing, a directory is not taken for one that had its inode.
+// If inodes are not compared, a directory is not identified with an earlier one that had its inode.
 func TestCompareWithoutInodeMovesNothing(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"d/file": treetest.File("file").WithMtime(longAgo)})
 	f.compare = backup.CompareMtime
@@ -117,7 +117,7 @@ func TestCompareWithoutInodeMovesNothing(t *testing.T) {
 	}
 }
 
-// Without ctime what is racy goes by mtime.
+// Without ctime, racy entries are determined by mtime.
 func TestRacyByMtime(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"calm": treetest.File("c").WithMtime(longAgo), "racy": treetest.File("r")})
 	f.compare = backup.CompareMtime

@@ -9,15 +9,15 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What becomes of a page of the last snapshot that the index cannot give back.
-// It is taken for one that is not there: its files are read again, and the page
-// is made anew. That is said, for the last good copies of its files are lost.
+// Handling of a page of the last snapshot that the index cannot return. The page is treated as
+// missing: its files are read again, and the page is rewritten. That is reported, because the last
+// good copies of its files are lost.
 
 var errDamagedPage = errors.New("the index's page of this directory in the last snapshot was damaged; it is made anew, and its files are read again")
 
 var errDamagedCopy = errors.New("the index's page of this directory is damaged, and the directory cannot be read to make it anew")
 
-// damaged notes a page that cannot be decoded.
+// damaged records a page that cannot be decoded.
 func (w *visit) damaged(page backup.PageName, cause error) {
 	if slices.Contains(w.broken, page) {
 		return
@@ -34,9 +34,9 @@ func (w *visit) isBroken(key backup.PageKey) bool {
 	return slices.Contains(w.broken, backup.PageName{Path: w.path, Key: key})
 }
 
-// eachUnlisted calls fn with the names of all subdirectories of which the last
-// snapshot has pages, if it has damaged pages that may have listed them. Else what
-// is gone of them would stay in the index for good.
+// eachUnlisted calls fn with the names of all subdirectories that have pages in the last snapshot,
+// if the directory has damaged pages that may have listed them. Otherwise pages of removed
+// subdirectories would stay in the index for ever.
 func (w *visit) eachUnlisted(ctx context.Context, fn func(name string)) error {
 	if !slices.ContainsFunc(w.broken, func(p backup.PageName) bool { return p.Path == w.path }) {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A damagedIndex gives other bytes for the pages of a directory.
+// A damagedIndex returns corrupt bytes for the pages of a directory.
 type damagedIndex struct {
 	index.Walking
 	path string
@@ -26,8 +26,8 @@ func (x damagedIndex) Listings(ctx context.Context, shard backup.ShardID, base b
 	return listings, err
 }
 
-// A damaged page is made anew, and what is gone of the directories that it
-// listed is found nevertheless. That is said once for each page.
+// A damaged page is rewritten, and removed subdirectories that it listed are found nevertheless.
+// That is reported once per page.
 func TestDamagedPage(t *testing.T) {
 	inMemoryAndSpilled(t, func(t *testing.T, spillEntries int) {
 		f := newFixture(t, treetest.Tree{

@@ -15,8 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// A visitor has what listing one directory needs, to be used again for the
-// next. It belongs to one goroutine.
+// A visitor holds the buffers for listing one directory, reused for the next. It belongs to one
+// goroutine.
 type visitor struct {
 	entries     []backup.Entry
 	pages       []page
@@ -25,11 +25,11 @@ type visitor struct {
 	encode      listing.Encoder
 }
 
-// keepEntries is how large a directory's buffer is kept for the next one.
+// keepEntries is the largest directory buffer, in entries, that is kept for the next directory.
 const keepEntries = 64 << 10
 
-// maxFailed entries of one directory can be told one by one; more are a
-// directory that cannot be read.
+// maxFailed is how many failed entries of one directory are reported one by one; with more, the
+// directory counts as unreadable.
 const maxFailed = 10_000
 
 var (
@@ -46,10 +46,10 @@ type page struct {
 	key, next   backup.PageKey
 	self        *backup.Entry // on page 0
 	entries     []backup.Entry
-	fingerprint backup.Fingerprint // as it will be stored: zero if it must be looked at again
+	fingerprint backup.Fingerprint // as it will be stored: zero if the page must be looked at again
 }
 
-// A visit is one directory of a slice, while it is worked on.
+// A visit is one directory of a slice while it is processed.
 type visit struct {
 	*visitor
 	slice *slice
@@ -60,27 +60,29 @@ type visit struct {
 
 	counts   backup.Counts
 	problems []backup.Problem
-	failed   []string          // entries that are there, but could not be looked at
-	blamed   error             // of one of those: may be more than one entry is to blame
-	broken   []backup.PageName // of the last snapshot: damaged
-	carried  []string          // subdirectories among those, of which all is carried forward already
-	total    int               // entries listed
-	excluded bool              // one of them says that the directory is kept empty
-	spilled  *spill            // the runs of a directory too large for memory
-	held     int               // entries that svc.held counts
-	answers  time.Duration     // that the source took for counts.StatCalls
-	latency  time.Duration     // of a stat, in the mean
+	failed   []string // entries that exist, but could not be read with stat
+	// The error of one of them, if the cause may affect more than one entry.
+	blamed error
+	broken []backup.PageName // of the last snapshot: damaged
+	// Subdirectories among failed whose content is already carried forward.
+	carried  []string
+	total    int           // entries listed
+	excluded bool          // a marker among the entries excludes the directory's content
+	spilled  *spill        // the runs of a directory too large for memory
+	held     int           // entries that svc.held counts
+	answers  time.Duration // time that the source took for counts.StatCalls
+	latency  time.Duration // mean time of a stat
 }
 
-// visit lists one directory, compares its pages with the last snapshot, and
-// adds what differs to the result. It returns the subdirectories to walk.
+// visit lists one directory, compares its pages with the last snapshot, and adds the differences to
+// the result. It returns the subdirectories to walk.
 func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirectories []string, entries int, err error) {
 	marks, err := s.marks.of(ctx, path)
 	if err != nil {
 		return nil, 0, err
 	}
 	w, err := v.look(ctx, s, path, marks)
-	if errors.Is(err, source.ErrStale) { // it may be there still
+	if errors.Is(err, source.ErrStale) { // it may still exist
 		w.close()
 		w, err = v.look(ctx, s, path, marks)
 	}
@@ -110,7 +112,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	if err != nil {
 		return nil, 0, err
 	}
-	if kept { // the entries are others now
+	if kept { // the entries have changed
 		w.pages, w.keys, w.counts.FilesUnchanged = w.pages[:0], w.keys[:0], unchanged
 		w.cut()
 		gone = w.endedKeys()
@@ -118,7 +120,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 			return nil, 0, err
 		}
 	}
-	subdirectories = w.subdirectories(nil, w.entries) // which may say of some that they cannot be walked
+	subdirectories = w.subdirectories(nil, w.entries) // may report some that cannot be walked
 	carried, err := w.store(ctx, &old, gone)
 	if err != nil || carried {
 		return nil, 0, err
@@ -126,8 +128,7 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 	return subdirectories, w.total, nil
 }
 
-// look opens and lists a directory. With an error, the visit says how far it
-// came.
+// look opens and lists a directory. With an error, the visit shows how far it came.
 func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index.PageMark) (*visit, error) {
 	w := &visit{visitor: v, slice: s, path: path, marks: marks}
 	asked := s.hold.ask()
@@ -142,10 +143,10 @@ func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index
 	return w, err
 }
 
-// unread settles a directory that could not be opened, or not be listed.
+// unread settles a directory that could not be opened or listed.
 func (w *visit) unread(ctx context.Context, err error) error {
 	u := unread{path: w.path, op: "open", from: w.path, known: len(w.marks) > 0}
-	if w.dir == nil { // all that is known of it is its name, which its parent lists
+	if w.dir == nil { // only its name is known, which its parent lists
 		u.self = backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown}
 		return w.slice.settle(ctx, &u, err)
 	}
@@ -155,7 +156,7 @@ func (w *visit) unread(ctx context.Context, err error) error {
 		return oldErr
 	}
 	if w.self.Btime.IsZero() {
-		u.from = w.path // an inode number alone does not prove that it is the directory that was there
+		u.from = w.path // an inode number alone does not prove that it is the same directory
 	}
 	return w.slice.settle(ctx, &u, err)
 }
@@ -177,7 +178,7 @@ func (w *visit) subdirectories(dst []string, entries []backup.Entry) []string {
 	return dst
 }
 
-// close lets go of what the directory held.
+// close releases what the directory held.
 func (w *visit) close() {
 	if w.dir != nil {
 		_ = w.dir.Close() // it was only read
@@ -195,8 +196,8 @@ func (w *visit) close() {
 	v.entries, v.pages, v.keys = v.entries[:0], v.pages[:0], v.keys[:0]
 }
 
-// list reads the directory, without what is excluded. Of a directory too large
-// for memory it leaves sorted runs in w.spilled, and the last of it in memory.
+// list reads the directory, without excluded entries. If the directory is too large for memory,
+// sorted runs are left in w.spilled, and the last entries in memory.
 func (w *visit) list(ctx context.Context) error {
 	w.entries = w.entries[:0]
 	w.flagRacy(&w.self)
@@ -241,8 +242,8 @@ func (w *visit) list(ctx context.Context) error {
 	return nil
 }
 
-// notStated notes an entry that could not be looked at, or has vanished. One that
-// is excluded, whatever it is, may be so for just that reason.
+// notStated records an entry that vanished or could not be read with stat. An entry that is
+// excluded in any case may have failed for just that reason, and is ignored.
 func (w *visit) notStated(name, op string, err error) {
 	path := backup.Join(w.path, name)
 	if m := w.slice.match; m.HasPatterns() && m.Excluded(path, false) && m.Excluded(path, true) {
@@ -259,8 +260,8 @@ func (w *visit) notStated(name, op string, err error) {
 	}
 }
 
-// blame returns nil where the entries that could not be looked at are to blame
-// themselves, and not the file server as a whole, or this machine.
+// blame returns nil if the entries that could not be read with stat are the cause themselves, and
+// not the file server as a whole or this machine.
 func (w *visit) blame(ctx context.Context) error {
 	err := w.blamed
 	w.blamed = nil
@@ -275,8 +276,8 @@ func (w *visit) blame(ctx context.Context) error {
 	return nil
 }
 
-// complete makes of what was listed what the snapshot shall have: with the
-// last good copy of entries that could not be looked at, and in order.
+// complete turns the listing into what the snapshot will have: sorted, with the last good copy of
+// entries that could not be read with stat.
 func (w *visit) complete(ctx context.Context) error {
 	if len(w.failed) > 0 {
 		if err := w.carryForward(ctx); err != nil {
@@ -290,7 +291,7 @@ func (w *visit) complete(ctx context.Context) error {
 	return nil
 }
 
-// admit sorts the entries in memory, flags what is racy and counts them.
+// admit sorts the entries in memory, flags racy ones and counts them.
 func (w *visit) admit() {
 	w.entries = listing.Sort(w.entries)
 	w.total += len(w.entries)
@@ -305,7 +306,7 @@ func (w *visit) admit() {
 	}
 }
 
-// dropAll makes the directory an empty one, of which nothing failed.
+// dropAll makes the directory an empty one without failures.
 func (w *visit) dropAll() {
 	clear(w.entries)
 	w.entries, w.failed, w.carried, w.problems = w.entries[:0], nil, nil, nil
@@ -316,8 +317,8 @@ func (w *visit) dropAll() {
 	}
 }
 
-// selectFrom keeps, in place, the entries from there on that are not excluded,
-// and notes whether one of them excludes all.
+// selectFrom removes excluded entries from index from on, in place, and records whether one of them
+// excludes all.
 func (w *visit) selectFrom(from int) {
 	m := w.slice.match
 	read := w.entries[from:]
@@ -331,7 +332,7 @@ func (w *visit) selectFrom(from int) {
 	w.entries = w.entries[:from+len(kept)]
 }
 
-// dropSnapshotDir leaves the directory of the source snapshots out.
+// dropSnapshotDir leaves out the directory of the source snapshots.
 func (w *visit) dropSnapshotDir(from int) {
 	kept := slices.DeleteFunc(w.entries[from:], func(e backup.Entry) bool {
 		return e.Kind == backup.Directory && e.Name == w.slice.snapshotDir
@@ -362,8 +363,8 @@ func plainError(err error) string {
 	return err.Error()
 }
 
-// cut cuts the sorted entries into pages and keeps those whose fingerprint is
-// not the last snapshot's.
+// cut cuts the sorted entries into pages and keeps those whose fingerprint differs from the last
+// snapshot.
 func (w *visit) cut() {
 	rest := w.entries
 	self, key := &w.self, backup.PageKey(0)
@@ -383,8 +384,8 @@ func (w *visit) cut() {
 	}
 }
 
-// compare keeps the page unless its fingerprint is the last snapshot's. A page
-// that must be looked at again is stored even if nothing else is new.
+// compare keeps the page unless its fingerprint equals the last snapshot's. A page that must be
+// looked at again is stored even if nothing else is new.
 func (w *visit) compare(p page) {
 	p.fingerprint = w.fingerprint.Of(w.slice.task.Job.Compare, p.self, p.entries, p.next)
 	flagged := isProvisional(&p)

@@ -24,7 +24,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// contextCancelledAfterSends returns a context that is cancelled after so many messages.
+// contextCancelledAfterSends returns a context that is cancelled after this many messages.
 func contextCancelledAfterSends(f *fixture, sends int) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(f.Context())
 	f.svc.send = func(ctx context.Context, m *backup.SliceWalked) error {
@@ -51,8 +51,8 @@ func (f *fixture) walkFrom(directories ...string) walked {
 	return w
 }
 
-// Directories that are gone when their turn comes, or are not directories any
-// more, are left out, and what the last snapshot has of them is ended.
+// Directories that are gone when their turn comes, or are no longer directories, are left out, and
+// their pages of the last snapshot are ended.
 func TestVanished(t *testing.T) {
 	f := newFixture(t, merged(home, treetest.Tree{"eve/file": treetest.File("x"), "dan/file": treetest.File("x")}))
 	f.snapshot()
@@ -64,21 +64,21 @@ func TestVanished(t *testing.T) {
 	f.remove("eve")
 	must(t, os.Symlink(outside, filepath.Join(f.dir, "eve")))
 	w := f.walkFrom("ann", "dan", "eve", "eve/sub", "never")
-	w.wantPages(t, "ann", "dan", "eve", "eve/sub", "never") // for their parents list them
+	w.wantPages(t, "ann", "dan", "eve", "eve/sub", "never") // because their parents list them
 	for _, v := range w.pages {
 		if p, err := listing.DecodePage(v); err != nil || len(p.Entries) > 0 || p.Self.Flags != backup.AttributesUnknown || v.Fingerprint != (backup.Fingerprint{}) {
 			t.Errorf("page of %q: %+v, error %v; want that nothing is known of it", v.Path, p, err)
 		}
 	}
-	w.wantRemoved(t, "ann", "dan", "eve") // the snapshot before never had the others
+	w.wantRemoved(t, "ann", "dan", "eve") // the previous snapshot never had the others
 	w.wantProblems(t)
 	if w.counts.Directories != 0 || w.counts.Vanished != 5 {
 		t.Errorf("%d directories, %d vanished", w.counts.Directories, w.counts.Vanished)
 	}
 }
 
-// Where the root is gone the snapshot fails: at once, if nobody has seen it, or
-// nobody else could; else when others have looked as well.
+// If the root is gone the snapshot fails: at once, if no walker has seen it or no other exists, and
+// otherwise after other walkers have looked as well.
 func TestRootGone(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -149,7 +149,7 @@ func (s *reluctantSource) Open(ctx context.Context, url string) (source.Tree, er
 	return s.Source.Open(ctx, url)
 }
 
-// A blockingSource says that it was asked, and answers when ctx is done.
+// A blockingSource signals each call, and answers when ctx is done.
 type blockingSource struct {
 	source.Source
 	asked chan<- struct{}
@@ -161,7 +161,7 @@ func (s blockingSource) Open(ctx context.Context, _ string) (source.Tree, error)
 	return nil, ctx.Err()
 }
 
-// While the index is away a task is handed back, and nothing is said about the tree.
+// While the index is unavailable a task is handed back, and nothing is reported about the tree.
 func TestIndexAway(t *testing.T) {
 	f := newFixture(t, home)
 	f.snapshot()
@@ -175,7 +175,7 @@ func TestIndexAway(t *testing.T) {
 	}
 }
 
-// So it is while this process has no descriptors left.
+// The same holds while this process has no descriptors left.
 func TestTransient(t *testing.T) {
 	for err, want := range map[error]bool{
 		syscall.EMFILE: true, syscall.ENFILE: true, backup.ErrUnavailable: true, syscall.EACCES: false, syscall.EIO: false,
@@ -186,7 +186,7 @@ func TestTransient(t *testing.T) {
 	}
 }
 
-// What cannot be read is a problem, and keeps what the last snapshot has of it.
+// Unreadable entries are problems, and keep their content of the last snapshot.
 func TestUnreadable(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)
@@ -205,7 +205,7 @@ func TestUnreadable(t *testing.T) {
 	t.Cleanup(func() { f.chmod(0o700, "closed", "names", "new") })
 	treetest.Make(t, f.dir, treetest.Tree{"new/file": treetest.File("x"), "names/new": treetest.File("x")})
 	f.chmod(0, "closed", "new")
-	f.chmod(0o444, "names") // to be listed, but not looked into
+	f.chmod(0o444, "names") // it can be listed, but its entries not read with stat
 	for range 2 {
 		w := f.snapshot()
 		w.wantProblems(t, "closed: list", "names/file: stat", "names/link: stat", "names/new: stat", "names/sub: open", "new: list")
@@ -221,7 +221,7 @@ func TestUnreadable(t *testing.T) {
 		if _, ok := state["new/file"]; ok {
 			t.Error(`"new/file" is in the snapshot`)
 		}
-		// Of what has no earlier copy, the name is known.
+		// An entry without an earlier copy is listed by its name.
 		want := backup.Entry{Name: "new", Kind: backup.File, Flags: backup.Unreadable | backup.ContentMissing | backup.AttributesUnknown}
 		if got := state["names/new"]; !reflect.DeepEqual(got, want) {
 			t.Errorf("names/new: %+v, want %+v", got, want)
@@ -233,7 +233,7 @@ func TestUnreadable(t *testing.T) {
 	f.wantTree(w)
 }
 
-// So it does where its directory was moved.
+// The same holds if its directory was moved.
 func TestUnreadableMoved(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)
@@ -260,7 +260,7 @@ func TestUnreadableMoved(t *testing.T) {
 	f.wantTree(w)
 }
 
-// A name that may not be looked at and is excluded is no problem.
+// An excluded name that stat may not read is no problem.
 func TestUnreadableExcluded(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)
@@ -274,7 +274,7 @@ func TestUnreadableExcluded(t *testing.T) {
 	w.wantProblems(t)
 }
 
-// A pattern of directories alone says nothing of an entry of which it is not known what it is.
+// A pattern for directories only does not exclude an entry whose kind is unknown.
 func TestUnreadableIsNotTakenForADirectory(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"d/cache": treetest.File("c"), "d/other": treetest.File("o")})
 	f.selection = backup.Selection{Exclude: []string{"cache/"}}
@@ -317,7 +317,7 @@ func asNobody(t *testing.T) {
 	}
 }
 
-// Directories deeper than a path may be are left out, and the rest is not.
+// Directories whose paths are too long are left out, and the others are not.
 func TestTooDeep(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"file": treetest.File("x")})
 	name := strings.Repeat("d", 255)
@@ -339,8 +339,8 @@ func TestTooDeep(t *testing.T) {
 	}
 }
 
-// Extended attributes that a listing has no room for become the reader's, which
-// has another place for them: those of files first, which it opens anyway.
+// Extended attributes for which a listing has no room are left to the reader, which can store them
+// elsewhere: those of files first, which it opens anyway.
 func TestXattrsWithoutRoom(t *testing.T) {
 	f := newFixture(t, nil)
 	seed := 0
@@ -354,7 +354,7 @@ func TestXattrsWithoutRoom(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		page page
-		want []string // the entries whose attributes are left
+		want []string // the entries whose attributes are left to the reader
 	}{
 		{"fits", page{self: &backup.Entry{Kind: backup.Directory, Xattrs: xattrs(some)}}, nil},
 		{"file", page{entries: []backup.Entry{

@@ -27,7 +27,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// within is how long a test waits for what must happen.
+// within is how long a test waits for an event that must happen.
 const within = 60 * time.Second
 
 // A fixture is a shard, its index, and a walker whose results it keeps.
@@ -41,7 +41,7 @@ type fixture struct {
 	snapshots string // the shard's pattern
 	svc       *Service
 	source    *faultsource.Source
-	now       time.Time       // that trees tell: late enough that nothing is racy
+	now       time.Time       // returned by trees: late enough that nothing is racy
 	request   backup.Snapshot // AllowShrink and the like of the next snapshot
 
 	mu   sync.Mutex
@@ -81,7 +81,7 @@ func (f *fixture) newShard(name string) {
 	must(f, err)
 }
 
-// keep stands where messages are published. None may be too large.
+// keep receives the messages instead of a publisher. No message may be too large.
 func (f *fixture) keep(_ context.Context, m *backup.SliceWalked) error {
 	size, err := flow.SizeOf(flow.Slices, m)
 	if err != nil || size > flow.MaxMessageBytes {
@@ -93,7 +93,7 @@ func (f *fixture) keep(_ context.Context, m *backup.SliceWalked) error {
 	return nil
 }
 
-// take returns what was sent since it was last asked.
+// take returns the messages sent since the last call.
 func (f *fixture) take() []*backup.SliceWalked {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,7 +137,7 @@ func (f *fixture) rootTask() *backup.WalkTask {
 	return &tasks[0]
 }
 
-// A walked is what the walks of one snapshot came to.
+// A walked is the combined result of the walks of one snapshot.
 type walked struct {
 	id       backup.SnapshotID
 	parts    []*backup.SliceWalked
@@ -151,8 +151,8 @@ type walked struct {
 	problems []string // path: op
 }
 
-// snapshot walks the shard until no task is left, applies all results, and
-// commits the snapshot, with made-up content.
+// snapshot walks the shard until no task is left, applies all results, and commits the snapshot,
+// with generated content.
 func (f *fixture) snapshot() walked {
 	f.Helper()
 	s := f.begin()
@@ -177,8 +177,8 @@ func (f *fixture) snapshot() walked {
 	return w
 }
 
-// nameSnapshots does what the index does where the shard has a pattern: the root task has it, the
-// others what that has found.
+// nameSnapshots does what the index does if the shard has a pattern: the root task gets the
+// pattern, and the others get the snapshot that it found.
 func (f *fixture) nameSnapshots(task *backup.WalkTask, w *walked) {
 	if task.Generation == 0 {
 		task.Job.Snapshots = f.snapshots
@@ -194,7 +194,7 @@ func (f *fixture) wantInOrder(task *backup.WalkTask) {
 	}
 }
 
-// apply has the index accept results.
+// apply makes the index accept results.
 func (f *fixture) apply(parts ...*backup.SliceWalked) []*backup.SliceWalked {
 	f.Helper()
 	results := make([]index.Result, len(parts))
@@ -216,7 +216,7 @@ func (f *fixture) accept(results []index.Result) {
 	}
 }
 
-// readBatches does what readers do, with content that goes by name and size.
+// readBatches does the work of readers, with content derived from name and size.
 func (f *fixture) readBatches(s backup.Snapshot) {
 	f.Helper()
 	for {
@@ -285,8 +285,8 @@ func (w *walked) add(parts []*backup.SliceWalked) {
 	slices.Sort(w.problems)
 }
 
-// wantPages fails the test unless these pages, and no others, were sent; a
-// page that is not its directory's first is "path+".
+// wantPages fails the test unless exactly these pages were sent; a page that is not its directory's
+// first is "path+".
 func (w *walked) wantPages(t testing.TB, want ...string) {
 	t.Helper()
 	got := make([]string, len(w.pages))
@@ -316,7 +316,7 @@ func (w *walked) wantProblems(t testing.TB, want ...string) {
 	}
 }
 
-// wanted are the paths of files that readers were to read.
+// wanted returns the paths of files that readers were to read.
 func (w *walked) wanted(t testing.TB) (paths []string) {
 	t.Helper()
 	for _, v := range w.pages {
@@ -332,7 +332,7 @@ func (w *walked) wanted(t testing.TB) (paths []string) {
 	return paths
 }
 
-// state is a committed snapshot, entry by entry: by path ("" is the root's own).
+// state returns a committed snapshot, entry by entry, by path ("" is the root itself).
 func (f *fixture) state(w walked) map[string]backup.Entry {
 	f.Helper()
 	state := map[string]backup.Entry{}
@@ -354,9 +354,9 @@ func (f *fixture) state(w walked) map[string]backup.Entry {
 	return state
 }
 
-// wantTree fails the test unless a snapshot is the tree as it is now, but for
-// what is below the paths of except. A directory has two entries: its name in its
-// parent, and its own, at its path and a slash.
+// wantTree fails the test unless a snapshot equals the current tree, except for entries below the
+// paths of except. A directory has two entries: its name in its parent, and its own, at its path
+// and a slash.
 func (f *fixture) wantTree(w walked, except ...string) {
 	f.Helper()
 	state := f.state(w)
@@ -418,7 +418,7 @@ func (f *fixture) wantAsKernel(path string, e backup.Entry) {
 	}
 }
 
-// entries is how many entries the tree has that are not directories, and how many that are.
+// entries returns the numbers of the tree's entries that are not directories, and that are.
 func (f *fixture) entries() (files, directories int64) {
 	f.Helper()
 	must(f, filepath.WalkDir(f.dir, func(_ string, d fs.DirEntry, err error) error {
@@ -447,7 +447,7 @@ func (f *fixture) rename(from, to string) {
 	must(f, os.Rename(filepath.Join(f.dir, from), filepath.Join(f.dir, to)))
 }
 
-// files are n files of one directory, in a tree of their own.
+// files returns a tree of n files in one directory.
 func files(dir string, n int) treetest.Tree {
 	tree := treetest.Tree{}
 	for i := range n {

@@ -11,36 +11,37 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// A hold is one task in hand, and what is known of how its filer answers.
-// Whatever asks the source says so (ask), and that it was answered (answer): that is
-// all that it takes to see that a filer hangs, for a call that hangs cannot say so itself.
+// A hold is one task in progress, and the state of its filer's answers. Bracket every source call
+// with ask and answer. A hung call cannot report itself, so the watchdog looks for an ask without
+// an answer.
 type hold struct {
 	svc      *Service
 	task     *backup.WalkTask
 	delivery *flow.Delivery
-	looks    int // how often the task was delivered at this attempt, to any walker
+	looks    int // deliveries of the task at this attempt, to any walker
 	lane     *lane
 	done     func() // ends the reports
 
-	calls    atomic.Int32 // of the source that have not returned
-	queued   atomic.Int32 // directories that wait for the lane
-	answered atomic.Int64 // when the source did last; where nothing was asked for, when it was asked again
-	stalled  bool         // the watchdog's
+	calls  atomic.Int32 // calls of the source that have not returned
+	queued atomic.Int32 // directories that wait for the lane
+	// Time of the source's last answer or, if no call was pending, of the next ask.
+	answered atomic.Int64
+	stalled  bool // written by the watchdog
 }
 
-// A lane bounds what is done for one filer at a time, so that one that hangs
+// A lane bounds the directories of one filer that are read at a time, so that a filer that hangs
 // takes no other's place.
 type lane struct {
 	tokens   chan struct{} // one for each directory being read
-	holds    int           // tasks of the filer in hand: the last one takes the lane away
-	answered atomic.Int64  // when the filer did last, to any of its tasks
+	holds    int           // tasks of the filer in progress: the last one removes the lane
+	answered atomic.Int64  // time of the filer's last answer, to any of its tasks
 }
 
-// hold takes a task in hand, until release.
+// hold registers a task as in progress until release.
 func (s *Service) hold(task *backup.WalkTask, d *flow.Delivery) *hold {
 	h := &hold{svc: s, task: task, delivery: d, done: sync.OnceFunc(s.report.Task(&task.Job, task.ID))}
 	h.answered.Store(s.clock())
-	if d != nil { // which it is in tests
+	if d != nil { // nil in tests
 		h.looks = d.Attempts()
 	}
 	s.mu.Lock()
@@ -66,7 +67,7 @@ func (h *hold) release() {
 	}
 }
 
-// giveBack hands back the tasks in hand, whatever their goroutines do.
+// giveBack hands back the tasks in progress, even if their goroutines still run.
 func (s *Service) giveBack() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,21 +83,20 @@ func (s *Service) inHand() int {
 	return len(s.holds)
 }
 
-// clock is a time in nanoseconds that only goes forward.
+// clock is a monotonic time in nanoseconds.
 func (s *Service) clock() int64 { return int64(time.Since(s.epoch)) }
 
-// ask notes that the source is asked, and returns when.
+// ask records the start of a source call, and returns its time.
 func (h *hold) ask() (at int64) {
 	at = h.svc.clock()
 	if h.calls.Load() == 0 {
-		h.answered.Store(at) // until now it had nothing to answer
+		h.answered.Store(at) // until now no call was pending
 	}
 	h.calls.Add(1)
 	return at
 }
 
-// answer notes that the source has answered what it was asked at a time, and
-// returns how long that took.
+// answer records the end of the source call that began at asked, and returns its duration.
 func (h *hold) answer(asked int64) time.Duration {
 	now := h.svc.clock()
 	h.answered.Store(now)
@@ -141,15 +141,15 @@ func (h *hold) tryEnter() bool {
 
 func (h *hold) leave() { <-h.lane.tokens }
 
-// isStalled reports whether the task has waited for the filer for so long. One that only
-// waits for the lane does not as long as others in it get answers.
+// isStalled reports whether the task has waited for the filer for the duration after. A task that
+// only waits for the lane is not stalled while others in the lane get answers.
 func (h *hold) isStalled(now int64, after time.Duration) bool {
 	since := h.answered.Load()
 	switch {
 	case h.calls.Load() > 0:
 	case h.queued.Load() > 0:
 		since = max(since, h.lane.answered.Load())
-	default: // it waits for the index, say, or works
+	default: // it waits for something else, such as the index, or works
 		return false
 	}
 	return now-since >= int64(after)
@@ -173,8 +173,8 @@ func (s *Service) watch(ctx context.Context) {
 	}
 }
 
-// watchedWithin is how late the watchdog may be before the walker is taken to hang: it needs
-// nothing but this process.
+// watchedWithin is how late the watchdog may be before the walker counts as hung: the watchdog
+// depends on nothing outside this process.
 const watchedWithin = time.Minute
 
 func (s *Service) noteStalls() {

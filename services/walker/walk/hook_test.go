@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// A hookedSource calls a hook before it does what it is asked for, and does it
-// then. A hook that blocks is a filer that hangs: it hears of no context.
+// A hookedSource calls a hook before each call that it forwards. A hook that blocks acts as a filer
+// that hangs: contexts do not end it.
 type hookedSource struct {
 	source.Source
 	onOpen      func(url string) error
@@ -61,9 +61,9 @@ func (d *hookedDirectory) Read(ctx context.Context, dst []backup.Entry, problem 
 	return d.Directory.Read(ctx, dst, problem)
 }
 
-// A hang is where calls wait until it is over.
+// A hang makes calls wait until it ends.
 type hang struct {
-	asked chan struct{} // a token for the first that waits
+	asked chan struct{} // has a token for the first call that waits
 	over  chan struct{}
 	calls atomic.Int32
 	end   func()

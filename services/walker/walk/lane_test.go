@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A slice reads as many directories at a time as it may, and all tasks of one
-// filer together no more.
+// A slice reads as many directories at a time as permitted, and all tasks of one filer together no
+// more.
 func TestDirectoriesAtATime(t *testing.T) {
 	const atATime = 4
 	tree := treetest.Tree{}
@@ -21,7 +21,7 @@ func TestDirectoriesAtATime(t *testing.T) {
 	f.svc.opts.Directories = atATime
 	var mu sync.Mutex
 	var now, most int
-	all := make(chan struct{}) // closed when so many are read at once
+	all := make(chan struct{}) // closed when this many are read at once
 	allOnce := sync.OnceFunc(func() { close(all) })
 	f.svc.source = &hookedSource{Source: posix.New(posix.Options{}), onDirectory: func(_, path string) {
 		if path == "" {

@@ -11,13 +11,12 @@ import (
 )
 
 const (
-	windowMarks = 8192 // that one query asks for
-	maxWindows  = 4    // that are kept
+	windowMarks = 8192 // fetched by one query
+	maxWindows  = 4    // held in memory
 )
 
-// marks has the fingerprints of the last snapshot's pages. It asks for those
-// of whole subtrees at a time, in the order of the walk, and keeps a bounded
-// number of them.
+// marks provides the fingerprints of the last snapshot's pages. It fetches those of whole subtrees
+// at a time, in the order of the walk, and holds a bounded number of them.
 type marks struct {
 	index index.Walking
 	shard backup.ShardID
@@ -32,7 +31,7 @@ type marks struct {
 type window struct {
 	from, to []byte // to nil: no end
 	marks    []index.PageMark
-	first    map[backup.DirectoryID]int32 // where a directory's marks begin
+	first    map[backup.DirectoryID]int32 // index of a directory's first mark
 }
 
 func newMarks(idx index.Walking, shard backup.ShardID, base backup.SnapshotNumber, directories []string) *marks {
@@ -43,8 +42,8 @@ func newMarks(idx index.Walking, shard backup.ShardID, base backup.SnapshotNumbe
 	return m
 }
 
-// of returns the marks of a directory's pages, which the caller must not
-// change: none where the last snapshot does not have the directory.
+// of returns the marks of a directory's pages, which the caller must not change. It returns none if
+// the last snapshot does not have the directory.
 func (m *marks) of(ctx context.Context, path string) ([]index.PageMark, error) {
 	if m.base == 0 {
 		return nil, nil

@@ -14,9 +14,9 @@ import (
 var errUnmounted = errors.New("the file system that was mounted here is not mounted; its last good copy is kept " +
 	"(bctl backup --allow-shrink takes what is there instead)")
 
-// mountPoints are directories at which file systems were seen to begin. What was
-// found in a tree is believed only while they still do. Its methods may be called
-// concurrently, with any lock held: its own is held by nothing that takes another.
+// mountPoints are directories that were seen to be mount points. The entries found in a tree are
+// trusted only while they still are. Its methods may be called concurrently, with any lock held: no
+// other lock is taken under its own.
 type mountPoints struct {
 	mu    sync.Mutex
 	paths []string
@@ -30,7 +30,7 @@ func (m *mountPoints) add(path string) {
 	}
 }
 
-// above returns those at and above the paths, sorted.
+// above returns the mount points at and above the paths, sorted.
 func (m *mountPoints) above(paths ...string) (mounts []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,20 +50,20 @@ func (m *mountPoints) all() []string {
 	return slices.Clone(m.paths)
 }
 
-// keepsMounts reports whether what was mounted, and is not now, is kept. A
-// backup of one file system leaves out what is mounted, and takes what is below.
+// keepsMounts reports whether content that was mounted, and now is not, is kept. A backup of one
+// file system leaves out mounted content, and takes what is below.
 func (s *slice) keepsMounts() bool {
 	return !s.task.Job.AllowShrink && !s.match.OneFileSystem()
 }
 
-// unmounted reports whether a file system began at this directory in the last
-// snapshot, and does not now: what is not there is not deleted (I13).
+// unmounted reports whether this directory was a mount point in the last snapshot and now is not:
+// missing content is then not treated as deleted (I13).
 func (w *visit) unmounted(old *backup.Entry) bool {
 	return old != nil && len(w.marks) > 0 && old.Flags&backup.Boundary != 0 && w.self.Flags&backup.Boundary == 0 && w.slice.keepsMounts()
 }
 
-// addLostDirectories adds to old.mounts the removed directories at which a file
-// system began: their own pages say so.
+// addLostDirectories adds to old.mounts the removed directories that were mount points, as their
+// own pages record.
 func (w *visit) addLostDirectories(ctx context.Context, old *oldState) error {
 	if !w.slice.keepsMounts() || w.excluded {
 		return nil
@@ -83,9 +83,8 @@ func (w *visit) addLostDirectories(ctx context.Context, old *oldState) error {
 	})
 }
 
-// lostMounts returns the old entries at which a file was mounted that is not
-// there now. Directories are looked at where they are visited (unmounted), or
-// where they are gone (addLostDirectories).
+// lostMounts returns the old entries on which a file was mounted that now is not. Directories are
+// checked when they are visited (unmounted), or when they are gone (addLostDirectories).
 func (w *visit) lostMounts(old []backup.Entry) (lost []backup.Entry) {
 	for i := range old {
 		e := &old[i]
@@ -100,20 +99,20 @@ func (w *visit) lostMounts(old []backup.Entry) (lost []backup.Entry) {
 	return lost
 }
 
-// keepsMountedFile reports whether an old entry is a file that was mounted, and
-// that is kept where it is not there now.
+// keepsMountedFile reports whether an old entry is a file that was mounted, and is kept if it is
+// not mounted now.
 func (w *visit) keepsMountedFile(e *backup.Entry) bool {
 	return e.Kind != backup.Directory && e.Flags&backup.Boundary != 0 && w.slice.keepsMounts() && !w.excluded &&
 		!w.slice.match.Excluded(backup.Join(w.path, e.Name), false)
 }
 
-// find returns where an entry is, or would be.
+// find returns the index of an entry, or the index where it would be inserted.
 func (w *visit) find(name string) (at int, is bool) {
 	return slices.BinarySearchFunc(w.entries, name, func(e backup.Entry, name string) int { return strings.Compare(e.Name, name) })
 }
 
-// keepMounts puts what was mounted, and is not there, among the entries as the
-// last snapshot has it (I13). It reports whether there was any.
+// keepMounts inserts the last snapshot's version of content that was mounted and now is not (I13).
+// It reports whether there was any.
 func (w *visit) keepMounts(ctx context.Context, old *oldState) (kept bool, err error) {
 	if w.unmounted(old.self) {
 		return false, nil
@@ -133,15 +132,15 @@ func (w *visit) keepMounts(ctx context.Context, old *oldState) (kept bool, err e
 	return len(old.mounts) > 0, nil
 }
 
-// uncount takes a file of this size out of the counts: a mount had covered it.
+// uncount removes a file of this size from the counts: a mount had covered it.
 func (w *visit) uncount(size int64) {
 	w.counts.Files--
 	w.counts.AddBytes(-size)
 	w.total--
 }
 
-// keepMount carries forward what was mounted at e, counts it and reports it. The
-// caller puts e among the entries, and sorts w.failed.
+// keepMount carries forward the content that was mounted at e, counts it and reports it. The caller
+// inserts e into the entries, and sorts w.failed.
 func (w *visit) keepMount(ctx context.Context, e *backup.Entry) error {
 	w.total++
 	if e.Kind == backup.Directory {

@@ -38,10 +38,9 @@ func (f *mountedFixture) mount() {
 	f.unmount = treetest.Bind(f.fixture, f.from, filepath.Join(f.dir, "mnt"))
 }
 
-// A file system that is unmounted while the tree is walked takes nothing with
-// it: wherever that happens, no result says that its files are gone. The
-// attempt is left to others, or, where there are none, the snapshot fails. The
-// next keeps the last good copy, and says so, for as long as it is away.
+// If a file system is unmounted at any point during a walk, no result reports its files as gone.
+// The attempt is left to others or, if there are none, the snapshot fails. The following snapshots
+// keep the last good copy, and report that, for as long as it is not mounted.
 func TestMountVanishesInMidWalk(t *testing.T) {
 	below := treetest.Tree{"mnt/a/file": treetest.File("another"), "mnt/a/below": treetest.File("x")}
 	for name, test := range map[string]struct {
@@ -121,7 +120,7 @@ func (f *mountedFixture) wantKept(base bool, below int) {
 	again.wantPages(f)
 }
 
-// Who says so takes what is there in the place of what was mounted.
+// A snapshot that permits it takes the content of the directory that was a mount point.
 func TestUnmountedIsBelieved(t *testing.T) {
 	for name, request := range map[string]func(f *mountedFixture){
 		"allow shrink":    func(f *mountedFixture) { f.request.AllowShrink = true },
@@ -139,20 +138,20 @@ func TestUnmountedIsBelieved(t *testing.T) {
 	}
 }
 
-// inMemoryAndSpilled runs a test twice: with directories that are held in memory,
-// and with directories that are all sorted through a file.
+// inMemoryAndSpilled runs a test twice: with directories that are held in memory, and with all
+// directories sorted through a file.
 func inMemoryAndSpilled(t *testing.T, test func(t *testing.T, spillEntries int)) {
 	for name, entries := range map[string]int{"in memory": spillEntries, "spilled": 1} {
 		t.Run(name, func(t *testing.T) { test(t, entries) })
 	}
 }
 
-// spill has the fixture hold so many entries of a directory in memory.
+// spill makes the fixture hold this many entries of a directory in memory.
 func (f *fixture) spill(entries int) {
 	f.svc.spillEntries, f.svc.opts.Directories = entries, 1
 }
 
-// A mount whose directory went with it, as automounters do it, is not deleted.
+// A mount whose directory disappeared with it, as with automounters, is not deleted.
 func TestMountPointIsGoneToo(t *testing.T) {
 	for name, test := range map[string]func(f *mountedFixture){
 		"gone":                   func(*mountedFixture) {},
@@ -196,7 +195,7 @@ func (f *mountedFixture) wantMountKept() {
 	f.wantTree(w)
 }
 
-// wantCounts fails the test unless the counts are those of what the snapshot has.
+// wantCounts fails the test unless the counts agree with the snapshot's content.
 func (f *fixture) wantCounts(w walked, state map[string]backup.Entry) {
 	f.Helper()
 	var files, bytes, directories int64
@@ -214,7 +213,7 @@ func (f *fixture) wantCounts(w walked, state map[string]backup.Entry) {
 	}
 }
 
-// The same of a file that was mounted over another.
+// The same for a file that was mounted over another.
 func TestMountedFileIsGone(t *testing.T) {
 	for name, test := range map[string]func(f *fixture){
 		"the file below is there": func(*fixture) {},
@@ -259,7 +258,7 @@ func testMountedFileIsGone(t *testing.T, entries int, change func(f *fixture)) {
 	f.wantTree(w)
 }
 
-// What is mounted and left out may go without a word.
+// A mount that is left out may disappear without a report.
 func TestMountThatIsLeftOutMayGo(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"mnt": treetest.Dir(), "plain/file": treetest.File("p")})
 	unmount := treetest.Tmpfs(t, filepath.Join(f.dir, "mnt"))
@@ -273,7 +272,7 @@ func TestMountThatIsLeftOutMayGo(t *testing.T) {
 	}
 }
 
-// A large directory at which a file system began is kept as any other.
+// A large directory that was a mount point is kept like any other.
 func TestUnmountedLargeDirectory(t *testing.T) {
 	f := newMountedFixture(t, merged(files("mnt", 300)))
 	f.snapshot()

@@ -10,10 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// recognize returns an OtherTreeError if the directory is a root without a
-// lasting identity, and has no entry that the last snapshot has there: another
-// file system may be mounted. A root whose entries were all deleted looks the
-// same; then the user has to say so.
+// recognize returns an OtherTreeError if the directory is a root without a lasting identity, and
+// has none of the entries of the last snapshot: another file system may be mounted. A root whose
+// entries were all deleted looks the same; then the user has to confirm it.
 func (w *visit) recognize(ctx context.Context) error {
 	job := &w.slice.task.Job
 	if w.path != "" || len(w.marks) == 0 || w.excluded || job.NewRoot || job.AllowShrink || source.IsLasting(job.Root, w.slice.tree.Root()) {
@@ -24,7 +23,7 @@ func (w *visit) recognize(ctx context.Context) error {
 		return err
 	}
 	had, key := false, backup.PageKey(0)
-	for range w.marks { // at most: pages that are damaged could lead in a circle
+	for range w.marks { // bounded: damaged pages could form a cycle
 		var page backup.Page
 		err := w.eachOld(ctx, pageNames("", []backup.PageKey{key}), func(_ string, p *backup.Page) error { page = *p; return nil })
 		if err != nil {
@@ -46,8 +45,8 @@ func (w *visit) recognize(ctx context.Context) error {
 		"is the right file system mounted here? If that is right, use --new-root or --allow-shrink", job.Source)}
 }
 
-// findAny reports whether one of the last snapshot's entries is there, and
-// whether there are any that could be.
+// findAny reports whether one of the last snapshot's entries still exists, and whether any is a
+// candidate.
 func (w *visit) findAny(old []backup.Entry, find lookup) (candidates, found bool, err error) {
 	for i := range old {
 		if w.leavesOut(&old[i]) {
@@ -62,15 +61,15 @@ func (w *visit) findAny(old []backup.Entry, find lookup) (candidates, found bool
 	return candidates, false, nil
 }
 
-// leavesOut reports whether an entry at the root of the last snapshot is one that
-// this snapshot does not have, wherever it is.
+// leavesOut reports whether an entry at the root of the last snapshot is one that this snapshot
+// leaves out in any case.
 func (w *visit) leavesOut(e *backup.Entry) bool {
 	m, isDir := w.slice.match, e.Kind == backup.Directory
 	return m.Excluded(e.Name, isDir) || m.LeavesOutMounted(*e) || e.Kind == backup.File && m.TooLarge(e.Size) || isDir && e.Name == w.slice.snapshotDir
 }
 
-// A lookup finds an entry of a directory by its name. It must be called with
-// the names in order.
+// A lookup finds an entry of a directory by its name. It must be called with names in ascending
+// order.
 type lookup func(name string) (e backup.Entry, is bool, err error)
 
 func (w *visit) finder() (lookup, error) {

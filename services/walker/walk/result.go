@@ -11,28 +11,28 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// How large results get. A message may have flow.MaxMessageBytes.
+// Size limits of results. A message may have flow.MaxMessageBytes.
 const (
 	maxListingBytes = 400 << 10
 	partBytes       = 420 << 10 // of a message's pages, paths and problems
 
-	// A read batch is large enough that a reader's round trips do not count,
-	// and small enough to be spread.
+	// A read batch is large enough that a reader's round trips do not matter, and small enough to
+	// spread the work.
 	batchFiles   = 2000
 	batchContent = 64 << 20
 	batchBytes   = 160 << 10 // of listings
 
-	// Of a slow filer batches are small, too: a reader takes one file of a batch after the other, and
-	// waits for each about as often as the walker did for readWaits stats.
+	// Batches of a slow filer are small, too: a reader reads the files of a batch one after the
+	// other, and waits for each about as long as the walker waited for readWaits stats.
 	batchWait = time.Second
 	readWaits = 4 // open, two fstats, read
 
-	// childrenOf a slice: early slices make many children, for they spread
-	// the tree; later ones only as many as keep walkers busy.
+	// Child tasks per slice: early slices make many, to spread the tree; later slices make only as
+	// many as keep walkers busy.
 	earlyChildren      = 32
 	laterChildren      = 8
 	earlyGenerations   = 2
-	laterChildMinimum  = 16 // directories a child of a later slice starts from, at least
+	laterChildMinimum  = 16 // the fewest directories that a child of a later slice starts from
 	pageOverheadBytes  = 64
 	pathOverheadBytes  = 8
 	nameOverheadBytes  = 24 // of a page's name: its key is long
@@ -47,26 +47,28 @@ type contribution struct {
 	toRead   []pageToRead
 	counts   backup.Counts
 	problems []backup.Problem
-	answers  time.Duration // that the source took for counts.StatCalls
-	latency  time.Duration // of a stat, in the mean of the whole directory
+	answers  time.Duration // time that the source took for counts.StatCalls
+	latency  time.Duration // of a stat, the mean of the whole directory
 }
 
-// A pageToRead is complete but for the content of some files.
+// A pageToRead is complete except for the content of some files.
 type pageToRead struct {
 	backup.PageVersion
 	files int
 	bytes int64
 }
 
-// A result collects what a slice finds and sends it, in as many messages as it
-// takes. Its methods may be called concurrently.
+// A result collects the findings of a slice and sends them, in as many messages as needed. Its
+// methods may be called concurrently.
 type result struct {
 	svc     *Service
-	answers time.Duration               // that the source took for the stats of part
-	source  string                      // that was taken; for the last part of a root task's result
-	root    backup.Root                 // that is walked; for the same
-	mounts  *mountPoints                // of the slice
-	check   func(context.Context) error // whether what was seen is to be believed; nil: it is
+	answers time.Duration // time that the source took for the stats of part
+	// Source snapshot that was taken, for the last part of a root task's result.
+	source string
+	root   backup.Root  // identity of the walked root; for the last part as well
+	mounts *mountPoints // of the slice
+	// Returns an error unless the findings can be trusted; nil: they can.
+	check func(context.Context) error
 
 	mu        sync.Mutex
 	part      *backup.SliceWalked
@@ -76,7 +78,8 @@ type result struct {
 	batch                    []backup.PageVersion
 	batchFiles, batchListing int
 	batchContent             int64
-	batchWait                time.Duration // that reading it is expected to take, for the filer's answers alone
+	// Expected time to read the batch, counting only the filer's answers.
+	batchWait time.Duration
 }
 
 func newResult(svc *Service, task *backup.WalkTask) *result {
@@ -85,7 +88,7 @@ func newResult(svc *Service, task *backup.WalkTask) *result {
 	}}
 }
 
-// bytes is about what the result has come to.
+// bytes returns the approximate size of the result so far.
 func (r *result) bytes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +127,7 @@ func (r *result) add(ctx context.Context, c contribution) error {
 	return nil
 }
 
-// report tells of what was found; what need not be read is done with that.
+// report reports progress; files that need not be read count as done.
 func (r *result) report(c *contribution) {
 	p := backup.Progress{
 		FilesFound: c.counts.Files, BytesFound: c.counts.Bytes, Errors: c.counts.Errors, Path: c.path,
@@ -140,8 +143,8 @@ func (r *result) report(c *contribution) {
 
 func pageBytes(p *backup.PageVersion) int { return len(p.Path) + len(p.Listing) + pageOverheadBytes }
 
-// addToBatch puts the page into the batch being made, after ending it where
-// the page would make it too large; the source answers with the latency.
+// addToBatch adds the page to the current batch, ending the batch first if the page would make it
+// too large. latency is the source's mean time per stat.
 func (r *result) addToBatch(ctx context.Context, p *pageToRead, latency time.Duration) error {
 	size := pageBytes(&p.PageVersion)
 	if r.batchListing > 0 && r.batchListing+size > batchBytes {
@@ -194,9 +197,9 @@ func (r *result) ended(ctx context.Context, page backup.PageName) error {
 	return nil
 }
 
-// vanished ends what the last snapshot has of a directory that went away before
-// it could be read; known says that it has something. Its parent lists it all the
-// same, and so it has a page, which says that nothing is known of it.
+// vanished ends the last snapshot's content of a directory that disappeared before it could be
+// read; known reports that there is such content. Its parent still lists the directory, so it gets
+// a page, which records that its attributes are unknown.
 func (r *result) vanished(ctx context.Context, path string, known bool) error {
 	page, err := pageOf(path, backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown})
 	if err != nil {
@@ -219,8 +222,8 @@ func (r *result) removed(ctx context.Context, path string) error {
 	return nil
 }
 
-// children makes child tasks of directories, which it puts into the order of
-// their path keys: many at work leave them almost in it.
+// children makes child tasks of directories, after sorting them by their path keys: concurrent
+// workers leave them almost in that order.
 func (r *result) children(ctx context.Context, directories []string, generation int32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +253,7 @@ func (r *result) children(ctx context.Context, directories []string, generation 
 	return nil
 }
 
-// comparePaths compares as backup.PathKey's order has it.
+// comparePaths compares paths in the order of backup.PathKey.
 func comparePaths(a, b string) int {
 	for i := range min(len(a), len(b)) {
 		switch {
@@ -266,7 +269,7 @@ func comparePaths(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// room sends what there is as a part where size more bytes would be too much.
+// room sends the current part if size more bytes would be too much.
 func (r *result) room(ctx context.Context, size int) error {
 	if r.partBytes > 0 && (r.partBytes+size > partBytes || len(r.part.Problems) > maxProblemsPerPart) {
 		if err := r.send(ctx, false); err != nil {
@@ -299,7 +302,7 @@ func (r *result) send(ctx context.Context, last bool) error {
 	return nil
 }
 
-// finish sends the last message: with it the attempt can be accepted.
+// finish sends the last message, after which the attempt can be accepted.
 func (r *result) finish(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,33 +18,33 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// Options tune a walker; docs/tuning.md says how.
+// Options tune a walker; see docs/tuning.md.
 type Options struct {
-	Worker string // name of this process, for people
+	Worker string // name of this process, for display
 	Site   string // whose filers it can reach; "": backup.DefaultSite
-	// Tasks in hand at a time, beside stalled ones. They cost little: what a filer
-	// has to bear is bounded by its limits, and by Directories.
+	// Tasks is the maximum number of tasks in progress, not counting stalled ones. Tasks cost
+	// little: the load on a filer is bounded by its limits, and by Directories.
 	Tasks       int
-	Directories int // of one filer, being read at a time, over all its tasks
-	// StallAfter is how long a task waits for an answer of its filer before it counts
-	// as stalled, and gives its place to others.
+	Directories int // maximum of one filer being read at a time, over all its tasks
+	// StallAfter is how long a task waits for an answer of its filer before it counts as stalled,
+	// and gives its place to others.
 	StallAfter time.Duration
-	// StopTimeout is how long Run goes on, when it is told to stop, with what is in hand.
+	// StopTimeout is how long Run continues the work in progress after it is stopped.
 	StopTimeout time.Duration
-	// Alone: there is no other walker that a fresh tree should be spread to, so
-	// that its first slices get full budgets, or that might see what this one does
-	// not.
+	// Alone means that there is no other walker: there is none to spread a fresh tree to, so the
+	// first slices get full budgets, and none that might see a tree that this one does not.
 	Alone bool
-	// Reread has every file read again, as if all had changed.
+	// Reread makes every file be read again, as if all had changed.
 	Reread bool
-	// Compile makes the Matcher of a selection, also one that the caller keeps; nil: selection.Compile.
+	// Compile makes the Matcher of a selection, and may return a cached one; nil:
+	// selection.Compile.
 	Compile func(backup.Selection) (*selection.Matcher, error)
-	// OnRetry, if not nil, is told why a task is handed back, in place of the log.
+	// OnRetry, if not nil, receives the reason why a task is handed back, instead of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
 	Metrics *telemetry.Walker // nil: nothing is measured
 	Trace   *telemetry.Tracer // nil: nothing is traced
-	Health  *health.Process   // nil: nobody asks
+	Health  *health.Process   // nil: health is not reported
 }
 
 // Defaults of Options.
@@ -55,20 +55,20 @@ const (
 	DefaultStopTimeout = 10 * time.Second
 
 	resolveTries = 3
-	aloneTasks   = 4 // where there are whole slices of one filer only
+	aloneTasks   = 4 // with Alone: all slices are of one filer, and have full budgets
 
-	// A walker that sees another tree than it should hands the task back after
-	// blindDelay, to any walker. No walker sees the right tree where so many have
-	// looked: at the root task, or, at a task whose tree somebody has seen, so many
-	// each time it was handed out. Half of the walkers can be blind then without
-	// being taken for all.
+	// A walker that sees the wrong tree hands the task back after blindDelay, to any walker. After
+	// this many attempts by walkers to see the tree, no walker is expected to: rootLooks at the
+	// root task or, at a task whose tree some walker has seen, childLooks in each of childAttempts
+	// attempts. With these limits, half of the walkers can see the wrong tree without the snapshot
+	// failing.
 	blindDelay    = time.Second
 	rootLooks     = 20
 	childLooks    = 10
 	childAttempts = 3
 )
 
-// A Service walks the tasks that it is sent.
+// A Service walks the tasks that it receives.
 type Service struct {
 	opts     Options
 	conn     *flow.Conn
@@ -76,22 +76,22 @@ type Service struct {
 	source   source.Source
 	report   *flow.Reporter
 	visitors sync.Pool
-	epoch    time.Time    // that clock counts from
+	epoch    time.Time    // origin of clock
 	stopping atomic.Bool  // slices end at the next directory
 	held     atomic.Int64 // entries of large directories in memory
 
 	mu    sync.Mutex
-	holds map[*hold]struct{} // the tasks in hand
+	holds map[*hold]struct{} // the tasks in progress
 	lanes map[backup.FilerID]*lane
 
-	// What only tests change.
+	// Changed only by tests.
 	send         func(context.Context, *backup.SliceWalked) error
 	budgets      []budget // by generation
 	scarceTime   time.Duration
-	spillEntries int // of one directory that are held in memory
+	spillEntries int // of one directory, held in memory
 }
 
-// New returns a walker. Its parts stay the caller's to close.
+// New returns a walker. The caller closes its parts.
 func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Reporter, o Options) *Service {
 	if o.Alone {
 		o.Tasks = orDefault(o.Tasks, aloneTasks)
@@ -125,14 +125,14 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return def
 }
 
-// Run takes tasks until ctx is done. Then those in hand end early: each sends
-// what it has, with what it has not walked as child tasks. What does not end
-// within StopTimeout, because a filer or the index does not answer, is handed back, and Run
-// returns although goroutines may wait in the kernel for ever.
+// Run takes tasks until ctx is done. Then the tasks in progress end early: each sends its results,
+// with the directories not yet walked as child tasks. Tasks that do not end within StopTimeout,
+// because a filer or the index does not answer, are handed back. Run then returns although
+// goroutines may wait in the kernel for ever.
 func (s *Service) Run(ctx context.Context) {
 	working, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	s.stopping.Store(false)
-	defer s.opts.Metrics.InHand(0, 0) // the process may go on, drained
+	defer s.opts.Metrics.InHand(0, 0) // the process may keep running, drained
 	defer context.AfterFunc(ctx, func() { s.stopping.Store(true) })()
 	var watchdog, tasks sync.WaitGroup
 	defer watchdog.Wait()
@@ -144,7 +144,7 @@ func (s *Service) Run(ctx context.Context) {
 	})
 	ended := make(chan struct{})
 	go func() { tasks.Wait(); close(ended) }()
-	grace := min(s.opts.StopTimeout/10, time.Second) // for what ends when its context does
+	grace := min(s.opts.StopTimeout/10, time.Second) // for work that ends when its context does
 	if endsWithin(ended, s.opts.StopTimeout-grace) {
 		return
 	}
@@ -166,7 +166,7 @@ func endsWithin(ended <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// errStopped: the walker was told to stop before it had walked anything.
+// errStopped means that the walker was stopped before it had walked anything.
 var errStopped = errors.New("the walker stops")
 
 func (s *Service) handle(ctx context.Context, h *hold) {
@@ -201,7 +201,7 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 		"attempt", task.Attempt, "error", err)
 }
 
-// walk makes one attempt at a task and sends what it found.
+// walk makes one attempt at a task and sends the result.
 func (s *Service) walk(ctx context.Context, h *hold) error {
 	if s.stopping.Load() {
 		return errStopped
@@ -224,7 +224,7 @@ func (s *Service) walk(ctx context.Context, h *hold) error {
 		return err
 	}
 	if away := h.believe(ctx, tree, nil); away != nil {
-		err = away // and the rest follows from that
+		err = away // the other errors follow from that
 	}
 	if isRootGone(err) || errors.Is(err, source.ErrExpired) || source.IsOtherTree(err) {
 		return s.notWalked(ctx, h, &task, err)
@@ -234,8 +234,8 @@ func (s *Service) walk(ctx context.Context, h *hold) error {
 
 func isRootGone(err error) bool { return errors.Is(err, errRootGone) }
 
-// notWalked decides whether a task whose tree cannot be read may be walked by
-// another walker, or later, or the snapshot fails.
+// notWalked decides whether a task whose tree cannot be read is left to another walker, or a later
+// time, or fails the snapshot.
 func (s *Service) notWalked(ctx context.Context, h *hold, task *backup.WalkTask, err error) error {
 	mayPass := transient(ctx, err)
 	if source.IsOtherTree(err) && ctx.Err() == nil {
@@ -247,8 +247,8 @@ func (s *Service) notWalked(ctx context.Context, h *hold, task *backup.WalkTask,
 	return s.fail(ctx, task, err)
 }
 
-// isBlind reports whether no walker sees the tree of a task that this one does
-// not see, at so many looks at this attempt.
+// isBlind reports whether no walker is expected to see a task's tree that this one does not see,
+// after this many looks at this attempt.
 func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
 	switch {
 	case s.opts.Alone:
@@ -259,8 +259,8 @@ func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
 	return looks >= childLooks && task.Attempt >= childAttempts
 }
 
-// open opens the tree of a job. Where the job names source snapshots, it
-// decides which is taken: job.Source is that one then.
+// open opens the tree of a job. If the job names source snapshots, open chooses one and sets
+// job.Source to it.
 func (s *Service) open(ctx context.Context, h *hold, job *backup.Job) (tree source.Tree, err error) {
 	asked := h.ask()
 	defer func() { h.answer(asked) }()
@@ -278,13 +278,13 @@ func (s *Service) open(ctx context.Context, h *hold, job *backup.Job) (tree sour
 			return tree, nil
 		}
 		if !errors.Is(err, source.ErrExpired) {
-			break // else it was rotated away just now
+			break // otherwise it was rotated away just now
 		}
 	}
 	return nil, err
 }
 
-// fail tells the committer that the shard cannot be walked at all.
+// fail reports to the committer that the shard cannot be walked at all.
 func (s *Service) fail(ctx context.Context, task *backup.WalkTask, cause error) error {
 	reason := fmt.Sprintf("cannot walk %s: %v", task.Job.Source, cause)
 	if errors.Is(cause, source.ErrExpired) {
@@ -296,7 +296,7 @@ func (s *Service) fail(ctx context.Context, task *backup.WalkTask, cause error) 
 	})
 }
 
-// transient reports whether an error is not the tree's: the same may work later.
+// transient reports whether an error is not caused by the tree: a retry may succeed.
 func transient(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || source.IsTransient(err)
 }

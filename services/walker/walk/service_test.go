@@ -37,8 +37,8 @@ func inProcess(t *testing.T) *flow.Conn {
 	}
 }
 
-// A running walker takes a task from its queue and answers; one whose source
-// is away for a while is tried again.
+// A running walker takes a task from its queue and answers; a task whose source is unavailable for
+// a while is retried.
 func TestRun(t *testing.T) {
 	f := newFixture(t, home)
 	conn := inProcess(t)
@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 	f.wantEachOnce(w)
 }
 
-// receive returns what comes from a channel in time.
+// receive returns the next value of a channel, and fails if none comes in time.
 func receive[T any](t *testing.T, what string, from <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -79,7 +79,7 @@ func receive[T any](t *testing.T, what string, from <-chan T) (v T) {
 	return v
 }
 
-// Run returns when its context is done, with nothing left in hand.
+// Run returns when its context is done, with no work left in progress.
 func TestStop(t *testing.T) {
 	f := newFixture(t, home)
 	conn := inProcess(t)

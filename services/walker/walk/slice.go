@@ -18,29 +18,30 @@ import (
 
 var errRootGone = errors.New("the shard's root cannot be read")
 
-// A budget ends a slice: what is not walked then becomes child tasks.
+// A budget ends a slice: the directories not yet walked become child tasks.
 type budget struct {
 	directories, entries, resultBytes int
 	time                              time.Duration
 }
 
-// budgets by generation: the first slices are small, so that a fresh tree is
-// spread over all walkers at once; the last is for all later ones.
+// budgets by generation: the first slices are small, so that a fresh tree is spread over all
+// walkers at once; the last is for all later ones.
 var budgets = []budget{
 	{16, 5_000, sliceBytes, 250 * time.Millisecond},
 	{256, 50_000, sliceBytes, time.Second},
 	{20_000, 400_000, sliceBytes, 2 * time.Second},
 }
 
-// scarceTime is the time of a later slice while tasks are scarce: the end of a walk is spread, too.
+// scarceTime is the time of a later slice while tasks are scarce, so that the end of a walk is
+// spread, too.
 const scarceTime = time.Second
 
 const (
 	// sliceBytes of results end a slice, so that most results are one message.
 	sliceBytes = 320 << 10
-	// maxFrontier directories wait in memory; more become child tasks at once.
+	// maxFrontier directories wait in memory; further ones become child tasks at once.
 	maxFrontier = 16 << 10
-	// childDirectories is the most that a child task starts from.
+	// childDirectories is the maximum number of directories that a child task starts from.
 	childDirectories = 2048
 )
 
@@ -51,11 +52,11 @@ type slice struct {
 	task        *backup.WalkTask
 	tree        source.Tree
 	match       *selection.Matcher
-	snapshotDir string // at the root: it holds the source snapshots, and is left out
+	snapshotDir string // at the root: holds the source snapshots, and is left out
 	marks       *marks
 	result      *result
-	mounts      *mountPoints // the task's, and those that were found since
-	racyFrom    backup.Time  // what changed from here on is racy, by the clock that stamps changes
+	mounts      *mountPoints // the task's, and those found since
+	racyFrom    backup.Time  // changes from here on are racy, by the clock that stamps them
 
 	budget  budget
 	end     time.Time
@@ -99,16 +100,16 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 	if task.Scarce && !svc.opts.Alone {
 		s.budget.time = min(s.budget.time, svc.scarceTime)
 	}
-	// Slices that began together shall not end together: their walkers would all wait for what comes next.
+	// Slices that began together must not end together: their walkers would all wait for new work.
 	s.end = time.Now().Add(s.budget.time/2 + rand.N(s.budget.time))
 	s.frontier = slices.Clone(task.Directories)
 	slices.Reverse(s.frontier)
 	return s, nil
 }
 
-// snapshotDir is the name, at the root of a tree, of the directory below which
-// a pattern finds source snapshots: some file servers list it, in the live tree
-// and in the snapshots themselves. A pattern of one component has none: the tree is that directory.
+// snapshotDir returns the name, at the root of a tree, of the directory that contains the source
+// snapshots that a pattern finds: some file servers list it, in the live tree and in the snapshots
+// themselves. It returns "" for a pattern of one component, because the tree is that directory.
 func snapshotDir(pattern string) string {
 	first, _, below := strings.Cut(pattern, "/")
 	if !below || source.IsPattern(first) {
@@ -117,8 +118,8 @@ func snapshotDir(pattern string) string {
 	return first
 }
 
-// walk walks down from the task's directories until there is nothing left, the
-// budget is spent, or the walker stops.
+// walk walks down from the task's directories until none is left, the budget is spent, or the
+// walker stops.
 func (s *slice) walk(ctx context.Context) error {
 	var working context.Context
 	s.workers, working = errgroup.WithContext(ctx)
@@ -137,9 +138,9 @@ func (s *slice) walk(ctx context.Context) error {
 	return s.result.children(ctx, s.frontier, s.task.Generation)
 }
 
-// work walks directories until there is none to walk now. It brings others to
-// work as far as there are directories for them and room in the lane; entered says
-// that it was let into the lane by one of them.
+// work walks directories until there is none to walk now. It starts other workers as far as there
+// are directories for them and room in the lane. entered reports that the worker that started this
+// one has already entered the lane for it.
 func (s *slice) work(ctx context.Context, entered bool) error {
 	for {
 		if !entered {
@@ -154,7 +155,8 @@ func (s *slice) work(ctx context.Context, entered bool) error {
 			return nil
 		}
 		started := time.Now()
-		v := s.svc.visitors.Get().(*visitor) // its buffers are as many as directories are read at a time
+		// Its buffers are as many as directories are read at a time.
+		v := s.svc.visitors.Get().(*visitor)
 		subdirectories, entries, err := v.visit(ctx, s, path)
 		s.svc.visitors.Put(v)
 		s.result.walked(time.Since(started))
@@ -174,8 +176,8 @@ func (s *slice) work(ctx context.Context, entered bool) error {
 	}
 }
 
-// next returns a directory to walk; ok is false, and the worker is none any
-// more, when there is none now or the slice is at its end.
+// next returns a directory to walk. ok is false, and the worker ends, if there is none now or the
+// slice is at its end.
 func (s *slice) next() (path string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,16 +194,16 @@ func (s *slice) next() (path string, ok bool) {
 	return path, true
 }
 
-// spent reports whether the budget is, or the walker stops. A slice walks one
-// directory at least, unless it is stopped before.
+// spent reports whether the budget is used up or the walker stops. A slice walks at least one
+// directory, unless it is stopped before.
 func (s *slice) spent() bool {
 	return s.svc.stopping.Load() || s.directories > 0 && (s.directories >= s.budget.directories || s.entries >= s.budget.entries ||
 		s.result.bytes() >= s.budget.resultBytes || time.Now().After(s.end))
 }
 
-// done puts a directory's subdirectories on the frontier. When that gets too
-// long it returns those that would be walked last, to become child tasks. help
-// is how many workers more there is a place for, each of which is in the lane already.
+// done puts a directory's subdirectories on the frontier. If the frontier becomes too long, it
+// returns those that would be walked last, to become child tasks. help is how many more workers
+// have room; each has already entered the lane.
 func (s *slice) done(subdirectories []string, entries int) (spill []string, help int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,13 +26,13 @@ import (
 // unlimited is more time than any slice takes.
 const unlimited = time.Hour
 
-// budgetOf is a budget of directories alone.
+// budgetOf returns a budget that limits only directories.
 func budgetOf(directories int) []budget {
 	return []budget{{directories, 1 << 30, 1 << 30, unlimited}}
 }
 
-// withoutTimeLimits are the budgets of a walker without their times: on a slow
-// machine, tests get the same slices.
+// withoutTimeLimits returns the budgets of a walker without their times, so that tests get the same
+// slices on a slow machine.
 func withoutTimeLimits(budgets []budget) []budget {
 	budgets = slices.Clone(budgets)
 	for i := range budgets {
@@ -41,7 +41,7 @@ func withoutTimeLimits(budgets []budget) []budget {
 	return budgets
 }
 
-// However small the slices are, every directory is in exactly one of them.
+// However small the slices are, each directory is in exactly one of them.
 func TestBudgets(t *testing.T) {
 	tree := treetest.Tree{}
 	for i := range 12 {
@@ -69,7 +69,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// wantEachOnce fails the test unless every directory was listed once, and its pages sent once.
+// wantEachOnce fails the test unless each directory was listed once, and its pages sent once.
 func (f *fixture) wantEachOnce(w walked) {
 	f.Helper()
 	files, directories := f.entries()
@@ -102,7 +102,7 @@ func TestCancelledSliceSendsNothing(t *testing.T) {
 	}
 }
 
-// What a slice does at the same time ends: no lock is taken in two orders.
+// The concurrent operations of a slice do not deadlock: no locks are taken in different orders.
 func TestSliceLocks(t *testing.T) {
 	f := newFixture(t, home)
 	task := f.rootTask()
@@ -140,8 +140,8 @@ func TestSliceLocks(t *testing.T) {
 	must(t, group.Wait())
 }
 
-// Random trees, changes and budgets: each snapshot is the tree as it is, each
-// directory is walked once, and what did not change is not sent.
+// Random trees, changes and budgets: each snapshot equals the current tree, each directory is
+// walked once, and unchanged pages are not sent.
 func TestAnyTree(t *testing.T) {
 	f := newFixture(t, nil)
 	top := t.TempDir()
@@ -195,7 +195,7 @@ func change(rt *rapid.T, dir string) {
 	}
 }
 
-// A directory that does not fit into memory gives the pages that it gives if it does.
+// A directory that does not fit into memory yields the same pages as one that does.
 func TestSpill(t *testing.T) {
 	tree := merged(files("large", 3000), home)
 	delete(tree, "bob/pipe")
@@ -212,7 +212,7 @@ func TestSpill(t *testing.T) {
 	f.wantEachOnce(w)
 	f.wantTree(w)
 	f.removeFirstOfPage(w)
-	f.wantTree(f.snapshot()) // what the ended page had is on others
+	f.wantTree(f.snapshot()) // the entries of the ended page are on others
 	if got := pagesByName(w); !maps.Equal(got, want) {
 		t.Errorf("%d pages through the file, %d from memory, or others", len(got), len(want))
 	}
@@ -235,7 +235,8 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// A directory that does not fit into memory is known again where it was moved to, also when there is another one at its old path.
+// A moved directory that does not fit into memory is recognized, also if another exists at its old
+// path.
 func TestSpillMoved(t *testing.T) {
 	tree := files("large", 1000)
 	for _, sub := range []string{"both", "gone", "moved"} {
@@ -262,7 +263,8 @@ func TestSpillMoved(t *testing.T) {
 	}
 }
 
-// What all directories hold in memory is bounded, too: where others hold much, a smaller one is sorted through a file.
+// The entries of all directories in memory are bounded, too: if others hold many, a smaller
+// directory is sorted through a file.
 func TestSpillForOthers(t *testing.T) {
 	f := newFixture(t, files("large", 300))
 	want := pagesByName(f.snapshot())
@@ -291,7 +293,7 @@ func TestSpillForOthers(t *testing.T) {
 	}
 }
 
-// removeFirstOfPage removes the file that a page begins with, and with it the page's key.
+// removeFirstOfPage removes the first file of a page, and with it the page's key.
 func (f *fixture) removeFirstOfPage(w walked) {
 	f.Helper()
 	for _, v := range w.pages {
@@ -305,7 +307,7 @@ func (f *fixture) removeFirstOfPage(w walked) {
 	f.Fatal("there is no page but the first")
 }
 
-// A name that is in several runs, because the directory changed, comes once.
+// A name that is in several runs, because the directory changed, is returned once.
 func TestMerge(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "runs"))
 	must(t, err)
@@ -344,7 +346,7 @@ func pagesByName(w walked) map[backup.PageName]string {
 	return pages
 }
 
-// Temporary space that is full is no fault of the directory's: the task is tried again.
+// If temporary space is full, the directory is not blamed: the task is retried.
 func TestSpillWithoutSpace(t *testing.T) {
 	f := newFixture(t, files("large", 300))
 	f.snapshot()
@@ -359,7 +361,7 @@ func TestSpillWithoutSpace(t *testing.T) {
 	}
 }
 
-// A result that is larger than a message comes in parts, which count as one.
+// A result that is larger than a message is sent in parts, which count as one.
 func TestParts(t *testing.T) {
 	f := newFixture(t, linksOfParts())
 	f.svc.budgets = budgetOf(1000)
@@ -376,8 +378,8 @@ func TestParts(t *testing.T) {
 	f.wantTree(w)
 }
 
-// An attempt that fails when a part was sent may be made again: its parts are
-// told apart from those of the first try.
+// An attempt that fails after a part was sent may be made again: its parts are distinguished from
+// those of the first try.
 func TestPartsThenCancelled(t *testing.T) {
 	f := newFixture(t, linksOfParts())
 	f.svc.budgets = budgetOf(1000)
@@ -402,8 +404,8 @@ func TestPartsThenCancelled(t *testing.T) {
 	}
 }
 
-// linksOfParts is a tree whose listings need several messages: symlinks need
-// no reader, and their targets do not compress.
+// linksOfParts returns a tree whose listings need several messages: symlinks need no reader, and
+// their targets do not compress.
 func linksOfParts() treetest.Tree {
 	tree := treetest.Tree{}
 	for i := range 30 {
@@ -414,7 +416,7 @@ func linksOfParts() treetest.Tree {
 	return tree
 }
 
-// Paths and names of any number fit into their messages.
+// Any number of paths and names fit into their messages.
 func TestNamesFit(t *testing.T) {
 	f := newFixture(t, nil)
 	r := newResult(f.svc, f.rootTask())
@@ -454,7 +456,7 @@ func TestComparePaths(t *testing.T) {
 	})
 }
 
-// noise is text that does not compress well.
+// noise returns text that does not compress well.
 func noise(seed, length int) string {
 	var b strings.Builder
 	x := uint64(seed)*2654435761 + 1
@@ -467,7 +469,8 @@ func noise(seed, length int) string {
 	return b.String()[:length]
 }
 
-// The slower a filer answers, the smaller are the batches of its files: others may read them meanwhile.
+// The slower a filer answers, the smaller are the batches of its files, so that several readers
+// share them.
 func TestBatchesOfASlowFilerAreSmall(t *testing.T) {
 	for _, test := range []struct {
 		latency time.Duration
@@ -491,7 +494,8 @@ func TestBatchesOfASlowFilerAreSmall(t *testing.T) {
 	}
 }
 
-// Sparse files can be larger together than an int64 holds: whoever makes some does not end the backups of the shard.
+// The total size of sparse files can exceed an int64: a user who makes such files must not break
+// the backups of the shard.
 func TestFilesLargerThanAllDisks(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"big": treetest.Dir(), "small": treetest.File("s")})
 	treetest.Tmpfs(t, filepath.Join(f.dir, "big"))

@@ -18,7 +18,7 @@ import (
 
 const hourly = ".snapshot/hourly.*"
 
-// below is a tree in a directory.
+// below returns a tree moved into a directory.
 func below(dir string, tree treetest.Tree) treetest.Tree {
 	moved := treetest.Tree{}
 	for path, e := range tree {
@@ -27,7 +27,7 @@ func below(dir string, tree treetest.Tree) treetest.Tree {
 	return moved
 }
 
-// rotate makes hourly.0 hourly.1, and of its files a new hourly.0, as rsnapshot does.
+// rotate renames hourly.0 to hourly.1, and links its files into a new hourly.0, as rsnapshot does.
 func (f *fixture) rotate() {
 	f.Helper()
 	f.remove(".snapshot/hourly.1")
@@ -45,8 +45,8 @@ func (f *fixture) rotate() {
 	}))
 }
 
-// The newest source snapshot is walked in the tree's place. Its result says
-// which it was, and when the next is another nothing is new because of its path.
+// The newest source snapshot is walked instead of the tree. Its result names it, and when the next
+// snapshot uses another, nothing counts as new because of its path.
 func TestSourceSnapshot(t *testing.T) {
 	f := newFixture(t, merged(below(".snapshot/hourly.0", home), treetest.Tree{
 		".snapshot/hourly.1/older": treetest.File("older"), "live": treetest.File("live"),
@@ -80,8 +80,8 @@ func TestSourceSnapshot(t *testing.T) {
 	}
 }
 
-// The directory that holds the source snapshots is none of what is backed up,
-// where the file server lists it; deeper down the name is a name.
+// The directory that holds the source snapshots is not backed up if the file server lists it; below
+// the root the name has no special meaning.
 func TestSnapshotDirIsLeftOut(t *testing.T) {
 	f := newFixture(t, below(".snapshot/hourly.0", treetest.Tree{
 		".snapshot/hourly.0/file": treetest.File("x"), "sub/.snapshot/file": treetest.File("x"), "file": treetest.File("x"),
@@ -105,8 +105,8 @@ func TestSnapshotDirIsLeftOut(t *testing.T) {
 	}
 }
 
-// A source snapshot that expires while it is walked fails the snapshot: what
-// vanished with it was not deleted.
+// A source snapshot that expires while it is walked fails the snapshot: files that vanished with it
+// were not deleted.
 func TestSourceSnapshotExpires(t *testing.T) {
 	for name, test := range map[string]struct {
 		tree   treetest.Tree
@@ -114,7 +114,8 @@ func TestSourceSnapshotExpires(t *testing.T) {
 	}{
 		"removed": {linksOfParts(), func(f *fixture) { f.remove(".snapshot/hourly.0") }},
 		"rotated": {home, func(f *fixture) { f.rotate() }},
-		"emptied": {home, func(f *fixture) { f.remove(".snapshot/hourly.0/ann") }}, // as far as that has come
+		// As far as the deletion has progressed.
+		"emptied": {home, func(f *fixture) { f.remove(".snapshot/hourly.0/ann") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, below(".snapshot/hourly.0", test.tree))
@@ -149,7 +150,7 @@ func TestSourceSnapshotExpires(t *testing.T) {
 	}
 }
 
-// That the root is gone is said as what it is.
+// A missing root is reported as such.
 func TestSourceSnapshotExpiresAtTheRoot(t *testing.T) {
 	f := newFixture(t, below(".snapshot/hourly.0", home))
 	f.svc.source = &hookedSource{Source: posix.New(posix.Options{}), onDirectory: func(string, string) { f.remove(".snapshot/hourly.0") }}
@@ -182,7 +183,7 @@ func TestNoSourceSnapshot(t *testing.T) {
 	}
 }
 
-// What is rotated away between being found and being opened is looked for again.
+// A source snapshot that is rotated away between being found and being opened is looked for again.
 func TestRotatedWhileResolved(t *testing.T) {
 	f := newFixture(t, below(".snapshot/hourly.0", home))
 	f.snapshots = hourly
@@ -205,7 +206,8 @@ func TestRotatedWhileResolved(t *testing.T) {
 	}
 }
 
-// That it cannot be told whether a snapshot is still there is no reason to fail, nor to send anything.
+// If it is unknown whether a snapshot still exists, the snapshot does not fail, and nothing is
+// sent.
 func TestCheckFails(t *testing.T) {
 	f := newFixture(t, home)
 	task := f.rootTask()

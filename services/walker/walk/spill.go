@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	// spillEntries is how much of one directory is held in memory: about 20 MB.
-	// A larger one is sorted in runs of so many entries, which are written to a
-	// temporary file and merged from there (I9).
+	// spillEntries is how many entries of one directory are held in memory: about 20 MB. A larger
+	// directory is sorted in runs of that many entries, which are written to a temporary file and
+	// merged from there (I9).
 	spillEntries = 64 << 10
-	// All directories together hold heldDirectories times as many: beyond that, runs are as short as a spillParts-th of it.
+	// All directories together hold heldDirectories times as many; beyond that, runs may be as
+	// short as one spillParts-th of spillEntries.
 	heldDirectories = 2
 	spillParts      = 8
-	spillRuns       = 64 // runs shorter than spillEntries are of a directory, at most
-	// blockEntries of a run are encoded and read back together.
+	spillRuns       = 64 // maximum number of runs of a directory that are shorter than spillEntries
+	// blockEntries is how many entries of a run are encoded and read back together.
 	blockEntries = 512
-	// spillSubdirectories of a directory wait in memory; more become child
-	// tasks at once.
+	// spillSubdirectories is how many subdirectories of a directory wait in memory; further ones
+	// become child tasks at once.
 	spillSubdirectories = 8192
 )
 
-// A spill is the sorted runs of one directory, in a file that has no name.
+// A spill is the sorted runs of one directory, in an unlinked file.
 type spill struct {
 	file *os.File
 	runs []run
@@ -40,18 +41,19 @@ type spill struct {
 // A run is a part of the file: blocks, each a length and a listing.
 type run struct{ from, to int64 }
 
-// isLarge says whether the entries in memory are to be spilled.
+// isLarge reports whether the entries in memory are to be spilled.
 func (w *visit) isLarge() bool {
 	n, most := len(w.entries), w.slice.svc.spillEntries
 	if n < most/spillParts {
-		return false // as of almost all directories
+		return false // the case of almost all directories
 	}
 	held := w.hold(n)
-	// A merge holds a block of each run: the more there are, the longer is the next.
+	// A merge holds one block per run: the more runs there are, the longer the next one must be.
 	return n >= most || held > int64(heldDirectories*most) && n >= w.total/spillRuns
 }
 
-// hold has the service count n entries of this directory, and returns how many it counts of all.
+// hold makes the service count n entries of this directory, and returns the count of all
+// directories.
 func (w *visit) hold(n int) int64 {
 	if n == w.held {
 		return w.slice.svc.held.Load()
@@ -61,8 +63,8 @@ func (w *visit) hold(n int) int64 {
 	return w.slice.svc.held.Add(int64(change))
 }
 
-// spill writes the entries in memory as one more run. That it cannot is this
-// machine's fault, and says nothing about the directory.
+// spill writes the entries in memory as one more run. A failure is caused by this machine, not by
+// the directory.
 func (w *visit) spill() error {
 	if err := w.spillRun(); err != nil {
 		return fmt.Errorf("sort a large directory: %w: %w", err, backup.ErrUnavailable)
@@ -118,20 +120,19 @@ func (s *spill) write(entries []backup.Entry) error {
 	return out.Flush()
 }
 
-func (s *spill) close() { _ = s.file.Close() } // it has no name: that is the end of it
+func (s *spill) close() { _ = s.file.Close() } // the file has no name, so that deletes it
 
-// A merge yields the entries of all runs in order, each name once: as the last
-// run has it.
+// A merge yields the entries of all runs in order, each name once: from the last run that has it.
 type merge struct {
 	cursors []*cursor
 	last    string // name that it yielded last
 }
 
-// A cursor is at one entry of a run.
+// A cursor is a position in a run.
 type cursor struct {
 	run     int
 	in      *bufio.Reader
-	entries []backup.Entry // of the block, from the one that the cursor is at
+	entries []backup.Entry // of the block, beginning with the current one
 }
 
 func (s *spill) merge() (*merge, error) {
@@ -162,7 +163,7 @@ func (c *cursor) block() error {
 	return err
 }
 
-// next appends up to n entries to dst; it returns io.EOF with none after the last.
+// next appends up to n entries to dst; after the last entry it appends none and returns io.EOF.
 func (m *merge) next(dst []backup.Entry, n int) ([]backup.Entry, error) {
 	if len(m.cursors) == 0 {
 		return dst, io.EOF
@@ -189,7 +190,7 @@ func (m *merge) next(dst []backup.Entry, n int) ([]backup.Entry, error) {
 	return dst, nil
 }
 
-// For container/heap: the cursor at the least name is first; of those, the one in the last run.
+// For container/heap: the cursor at the least name is first; of several, the one in the last run.
 func (m *merge) Len() int { return len(m.cursors) }
 func (m *merge) Less(i, j int) bool {
 	a, b := m.cursors[i], m.cursors[j]
@@ -206,8 +207,7 @@ func (m *merge) Pop() any {
 	return last
 }
 
-// pages calls fn with each page of the directory in turn; next is the key of
-// the one that follows.
+// pages calls fn with each page of the directory in turn; next is the key of the following page.
 func (s *spill) pages(fn func(key, next backup.PageKey, entries []backup.Entry) error) error {
 	m, err := s.merge()
 	if err != nil {
@@ -218,7 +218,7 @@ func (s *spill) pages(fn func(key, next backup.PageKey, entries []backup.Entry) 
 	key, more := backup.PageKey(0), true
 	for {
 		n := listing.Cut(window, more)
-		// What follows a page must be known, too.
+		// The entry after a page must be known, too.
 		for more && (n == 0 || n == len(window)) {
 			if window, err = m.next(window, blockEntries); errors.Is(err, io.EOF) {
 				more = false

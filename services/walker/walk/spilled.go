@@ -9,15 +9,15 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// storeSpilled is cut and store for a directory that is not in memory: a page
-// at a time, each compared with the last snapshot's page of the same key, at the path where the directory was then. A
-// file that has come to another page because the cuts moved is read again.
+// storeSpilled is cut and store for a directory that is not in memory. It works page by page, and
+// compares each with the last snapshot's page of the same key, at the directory's path in that
+// snapshot. A file that moved to another page because the cuts moved is read again.
 func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err error) {
 	from, err := w.oldPath(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(w.marks) > 0 { // elsewhere, the directory that it was in says what is gone
+	if len(w.marks) > 0 { // if it moved, its old parent directory settles what is gone
 		if carried, err := w.settleSpilled(ctx); err != nil || carried {
 			return nil, err
 		}
@@ -68,10 +68,9 @@ func (w *visit) storeSpilledPage(ctx context.Context, p page, from string) error
 	return err
 }
 
-// settleSpilled decides what becomes of what the last snapshot has in the
-// directory and is not there: what was mounted is kept (I13), other directories
-// are removed. It comes before any page is stored, because what is kept is on the
-// pages. carried is as for store.
+// settleSpilled decides how entries are recorded that the last snapshot has in the directory and
+// that are gone: those that were mounted are kept (I13), other directories are removed. It runs
+// before any page is stored, because kept entries belong to the pages. carried is as for store.
 func (w *visit) settleSpilled(ctx context.Context) (carried bool, err error) {
 	old, covered, err := w.spilledState(ctx)
 	if err != nil {
@@ -94,8 +93,8 @@ func (w *visit) settleSpilled(ctx context.Context) (carried bool, err error) {
 	return false, nil
 }
 
-// keepSpilledMounts is keepMounts for a directory that is not in memory. covered
-// has the sizes of the files that are there in the place of a mount.
+// keepSpilledMounts is keepMounts for a directory that is not in memory. covered has the sizes of
+// the files that now take the place of a mount.
 func (w *visit) keepSpilledMounts(ctx context.Context, mounts []backup.Entry, covered map[string]int64) error {
 	for i := range mounts {
 		if size, is := covered[mounts[i].Name]; is {
@@ -106,15 +105,15 @@ func (w *visit) keepSpilledMounts(ctx context.Context, mounts []backup.Entry, co
 		}
 	}
 	slices.Sort(w.failed)
-	if err := w.spilled.write(listing.Sort(mounts)); err != nil { // the last run: it hides what is covered
+	// The last run: it hides what is covered.
+	if err := w.spilled.write(listing.Sort(mounts)); err != nil {
 		return fmt.Errorf("sort a large directory: %w: %w", err, backup.ErrUnavailable)
 	}
 	return nil
 }
 
-// spilledState is oldState of a directory that is not in memory, without the
-// entries that are still there. covered has the sizes of the files that have the
-// name of something that is gone.
+// spilledState is oldState of a directory that is not in memory, without the entries that still
+// exist. covered has the sizes of the files that have the name of a missing entry.
 func (w *visit) spilledState(ctx context.Context) (old oldState, covered map[string]int64, err error) {
 	missing, err := w.missingFromPages(ctx, &old)
 	if err != nil || len(missing) == 0 {
@@ -150,9 +149,9 @@ func (w *visit) spilledState(ctx context.Context) (old oldState, covered map[str
 	return old, covered, err
 }
 
-// missingFromPages returns the directories of the last snapshot that are not on
-// the page on which they were, and the files at which something was mounted: they
-// may be on other pages now. It sets old.self if the directory itself has changed.
+// missingFromPages returns the last snapshot's directories and mounted files that are no longer on
+// their former page; they may be on other pages now. It sets old.self if the directory itself has
+// changed.
 func (w *visit) missingFromPages(ctx context.Context, old *oldState) (missing map[string]backup.Entry, err error) {
 	missing = map[string]backup.Entry{}
 	note := func(p *backup.Page, entries []backup.Entry) {

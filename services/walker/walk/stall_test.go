@@ -15,18 +15,18 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A running walker, with what it sends.
+// A running walker, with its results.
 type running struct {
 	testing.TB
 	svc      *Service
 	conn     *flow.Conn
 	results  chan flow.Result
 	progress chan backup.Progress
-	stop     func()        // tells it to stop
-	stopped  chan struct{} // when it has
+	stop     func()        // stops it
+	stopped  chan struct{} // closed when it has stopped
 }
 
-// start runs a walker over a source, which two filers have trees in.
+// start runs a walker over a source in which two filers have trees.
 func start(t *testing.T, src *hookedSource, o Options) *running {
 	t.Helper()
 	f := newFixture(t, nil)
@@ -90,7 +90,7 @@ func (r *running) wantResult(t *testing.T, task backup.TaskID) *backup.SliceWalk
 	return result.Slice
 }
 
-// wantProgress waits for a report that is as it should be.
+// wantProgress waits for a report that satisfies is.
 func (r *running) wantProgress(t *testing.T, what string, is func(backup.Progress) bool) {
 	t.Helper()
 	deadline := time.After(within)
@@ -106,7 +106,7 @@ func (r *running) wantProgress(t *testing.T, what string, is func(backup.Progres
 	}
 }
 
-// eventually waits for what no channel tells.
+// eventually waits for a condition that no channel signals.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -120,8 +120,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// A task whose filer hangs gives its place to others, is told as stalled, and
-// goes on when the filer answers, wherever it hung.
+// A task whose filer hangs gives its place to others, is reported as stalled, and continues when
+// the filer answers, wherever it hung.
 func TestStalledTask(t *testing.T) {
 	for name, hook := range map[string]func(s *hookedSource, wait func()){
 		"open":      func(s *hookedSource, wait func()) { s.onOpen = func(string) error { wait(); return nil } },
@@ -143,7 +143,7 @@ func TestStalledTask(t *testing.T) {
 			r.wantProgress(t, "a stalled task", func(p backup.Progress) bool {
 				return p.Filer == 1 && slices.Equal(p.Tasks, []backup.TaskID{11}) && slices.Equal(p.StalledTasks, p.Tasks)
 			})
-			r.publish(2, 22) // there is but one place
+			r.publish(2, 22) // there is only one place
 			r.wantResult(t, 22)
 			h.end()
 			if s := r.wantResult(t, 11); s.Snapshot != hung.Job.Snapshot || s.Counts.Files != int64(len(home)-1) {
@@ -153,7 +153,7 @@ func TestStalledTask(t *testing.T) {
 	}
 }
 
-// A stalled task is one no more when the filer has answered.
+// A stalled task stops being stalled when the filer has answered.
 func TestStallIsOver(t *testing.T) {
 	first, second := newHang(), newHang()
 	defer second.end()
@@ -203,8 +203,8 @@ func TestFilersHaveLanesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// What stalls, by the clock. A task stalls if its filer owes it an answer, and
-// not if it waits for something else.
+// Stalls by the clock. A task stalls if its filer has not answered a call, and not if it waits for
+// something else.
 func TestIsStalled(t *testing.T) {
 	const after = 10 * time.Second
 	f := newFixture(t, nil)
@@ -256,7 +256,7 @@ func TestIsStalled(t *testing.T) {
 	want("not queued any more", false)
 }
 
-// What the filer's stats took is reported, and nothing else counts as that.
+// The time of the filer's stats is reported, and nothing else is included.
 func TestLatencyIsReported(t *testing.T) {
 	slow := make(chan struct{})
 	src := &hookedSource{onRead: func(string) { <-slow }}

@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// A slice that is stopped ends at the next directory: what it has is sent, and
-// the rest is for others.
+// A slice that is stopped ends at the next directory: its results are sent, and the rest is left to
+// others.
 func TestSliceEndsEarlyAtStop(t *testing.T) {
 	f := newFixture(t, home)
 	var opened atomic.Int32
@@ -50,7 +50,7 @@ func TestSliceEndsEarlyAtStop(t *testing.T) {
 	f.wantEachOnce(w)
 }
 
-// A walker that is stopped sends what it has, though the filer takes its time.
+// A walker that is stopped sends its results even if the filer is slow.
 func TestStopSendsWhatItHas(t *testing.T) {
 	h := newHang()
 	defer h.end()
@@ -70,8 +70,8 @@ func TestStopSendsWhatItHas(t *testing.T) {
 	receive(t, "end", r.stopped)
 }
 
-// Where the filer hangs the task is handed back, and nothing waits for the
-// goroutine, which may be in the kernel for ever.
+// If the filer hangs the task is handed back, and Run does not wait for the goroutine, which may be
+// in the kernel for ever.
 func TestStopWithHungFiler(t *testing.T) {
 	h := newHang()
 	t.Cleanup(h.end)

@@ -27,8 +27,8 @@ var home = treetest.Tree{
 	"readme":          treetest.File("read me"),
 }
 
-// The first snapshot has everything; the next of an unchanged tree nothing,
-// and costs one stat an entry.
+// The first snapshot has everything; the next one of an unchanged tree has nothing, and costs one
+// stat per entry.
 func TestUnchanged(t *testing.T) {
 	tree := merged(home)
 	delete(tree, "bob/pipe") // WalkDir's comparison knows three kinds
@@ -67,7 +67,7 @@ func TestOneChangedFile(t *testing.T) {
 	}
 }
 
-// What is changed in the tree, and what a snapshot then sends.
+// Changes in the tree, and what a snapshot then sends.
 func TestChanges(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -118,8 +118,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// What changed less than the clock's grain before the snapshot began is looked
-// at again by the next.
+// An entry that changed within the clock's granularity before the snapshot began is looked at again
+// by the next.
 func TestRacy(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"calm/file": treetest.File("c"), "racy/file": treetest.File("r")})
 	f.now = changed(t, filepath.Join(f.dir, "racy/file")).Add(posix.DefaultGrain)
@@ -141,14 +141,15 @@ func TestRacy(t *testing.T) {
 	}
 	third := f.snapshot()
 	third.wantPages(t)
-	f.now = f.now.Add(-24 * time.Hour) // a clock that went back makes everything racy, and nothing lost
+	// If the clock was set back, everything is racy, and nothing is lost.
+	f.now = f.now.Add(-24 * time.Hour)
 	back := f.snapshot()
 	if e := f.state(back)["calm/file"]; e.Flags != backup.Racy {
 		t.Errorf("flags %v of a file that changed after the snapshot's start", e.Flags)
 	}
 }
 
-// changed is when the kernel says that something last changed.
+// changed returns the ctime of a path.
 func changed(t testing.TB, path string) time.Time {
 	t.Helper()
 	var st unix.Stat_t
@@ -192,7 +193,7 @@ func TestExclusion(t *testing.T) {
 	}
 }
 
-// What is mounted in the shard is kept, empty.
+// Mount points in the shard are kept, empty.
 func TestOneFileSystem(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"mnt/below": treetest.File("x"), "mnt/sub/file": treetest.File("x"), "file": treetest.File("x")})
 	f.snapshot()
@@ -218,8 +219,8 @@ func TestOneFileSystem(t *testing.T) {
 	f.wantTree(f.snapshot())
 }
 
-// So is a part of the same file system that is mounted again, and a file that
-// is mounted is not there, whatever it is on.
+// The same holds for a bind mount of a part of the same file system. A mounted file is left out,
+// whatever it is on.
 func TestOneFileSystemLeavesOutBindMounts(t *testing.T) {
 	inMemoryAndSpilled(t, func(t *testing.T, spillEntries int) {
 		f := newFixture(t, treetest.Tree{
@@ -252,8 +253,8 @@ func TestOneFileSystemLeavesOutBindMounts(t *testing.T) {
 	})
 }
 
-// A large directory has several pages: one new name changes one or two of
-// them, and pages that are gone are ended.
+// A large directory has several pages: one new name changes one or two of them, and pages that no
+// longer exist are ended.
 func TestPages(t *testing.T) {
 	f := newFixture(t, merged(files("large", 5000), treetest.Tree{"large/sub/file": treetest.File("x")}))
 	first := f.snapshot()
@@ -262,7 +263,8 @@ func TestPages(t *testing.T) {
 	}
 	f.write("large/file-002500x", "new")
 	w := f.snapshot()
-	if n := len(w.pages); n > 3 { // the first, with the directory's own attributes, and the one with the name
+	// The first, with the directory's own attributes, and the one with the name.
+	if n := len(w.pages); n > 3 {
 		t.Errorf("%d pages changed by one new file", n)
 	}
 	if got := w.wanted(t); !slices.Equal(got, []string{"large/file-002500x"}) {
