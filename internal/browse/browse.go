@@ -1,5 +1,5 @@
-// Package browse finds what is at a path of a committed snapshot. It reads
-// pages from the index and nothing else.
+// Package browse finds the entry at a path of a committed snapshot. It reads only pages of the
+// index.
 package browse
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// A Catalog yields the pages of a snapshot: the index.
+// A Catalog yields the pages of a snapshot. The index implements it.
 type Catalog interface {
 	// Pages is as in index.Catalog.
 	Pages(ctx context.Context, id backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error]
 }
 
-// CleanPath turns what a user wrote into a path within a shard: without
-// slashes at its ends or twice, and without "." components. ".." is backup.ErrInvalid.
+// CleanPath turns a path that a user wrote into one within a shard. It removes "." components, and
+// slashes that are repeated or at either end. For "..", the error is backup.ErrInvalid.
 func CleanPath(path string) (string, error) {
 	var names []string
 	for name := range strings.SplitSeq(path, "/") {
@@ -35,11 +35,11 @@ func CleanPath(path string) (string, error) {
 	return strings.Join(names, "/"), nil
 }
 
-// Lookup returns the entry at path, which CleanPath has made. A directory has
-// all its attributes, and its last name ("" for the root). Where its first page
-// is missing or damaged, only kind and name are known; Entries fails for it.
-// backup.ErrNotFound: the snapshot has no such path. backup.ErrCorrupt: pages
-// that would tell are missing from the index, or damaged.
+// Lookup returns the entry at path, which must be a result of CleanPath. The entry of a directory
+// has all its attributes and its last name ("" for the root). If the directory's first page is
+// missing or damaged, only kind and name are set, and Entries fails for the directory. Errors are
+// backup.ErrNotFound (the snapshot has no such path) and backup.ErrCorrupt (pages that would decide
+// that are missing from the index, or damaged).
 func Lookup(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (backup.Entry, error) {
 	self, err := Directory(ctx, c, id, path)
 	switch {
@@ -53,7 +53,7 @@ func Lookup(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (
 	}
 	e, err := listed(ctx, c, id, path)
 	switch {
-	case errors.Is(err, backup.ErrNotFound): // a directory above it, too
+	case errors.Is(err, backup.ErrNotFound): // also for a directory above it
 		return backup.Entry{}, notFound(id, path)
 	case err != nil:
 		return backup.Entry{}, err
@@ -63,9 +63,8 @@ func Lookup(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (
 	return e, nil
 }
 
-// listed returns what the parent directory has under the last name of path. It
-// looks at the directories above it as far as is needed to prove that the path
-// is not in the snapshot.
+// listed returns the entry that the parent directory has under the last name of path. It reads the
+// directories above the parent as far as necessary to prove that the path is not in the snapshot.
 func listed(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (backup.Entry, error) {
 	if path == "" {
 		return backup.Entry{}, lacksPages(path, &Chain{}) // every snapshot has a root
@@ -86,9 +85,8 @@ func notFound(id backup.SnapshotID, path string) error {
 	return fmt.Errorf("no %q in snapshot %s: %w", path, id.Short(), backup.ErrNotFound)
 }
 
-// Directory returns the attributes of the directory at path; nil where the
-// index has no page of it: there is no such directory, or its pages are
-// missing (Lookup finds out which).
+// Directory returns the attributes of the directory at path. It returns nil if the index has no
+// page of it: there is no such directory, or its pages are missing (Lookup determines which).
 func Directory(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (*backup.Entry, error) {
 	for v, err := range c.Pages(ctx, id, path) {
 		if err != nil {
@@ -113,11 +111,10 @@ func Directory(ctx context.Context, c Catalog, id backup.SnapshotID, path string
 	return nil, nil
 }
 
-// Entries yields the entries of the directory at path, page by page (not in
-// the order of names where there are several). Subdirectories come as their
-// parent lists them: Name, Kind, Inode and Flags only. Where pages of the
-// directory are missing or damaged, the last thing that it yields is an error that wraps
-// backup.ErrCorrupt; backup.ErrNotFound: there is no such directory.
+// Entries yields the entries of the directory at path, page by page; with more than one page, they
+// are not in the order of names. Subdirectories are as their parent lists them, with Name, Kind,
+// Inode and Flags only. If pages of the directory are missing or damaged, Entries last yields an
+// error that wraps backup.ErrCorrupt. If there is no such directory, it yields backup.ErrNotFound.
 func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) iter.Seq2[backup.Entry, error] {
 	return func(yield func(backup.Entry, error) bool) {
 		var chain Chain
@@ -132,7 +129,7 @@ func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) 
 			}
 			page, err := listing.DecodePage(v)
 			if err != nil {
-				damaged = err // the other pages have what they have
+				damaged = err // the other pages can still be read
 				continue
 			}
 			chain.Add(page.Key, page.Next)
@@ -156,7 +153,7 @@ func Entries(ctx context.Context, c Catalog, id backup.SnapshotID, path string) 
 	}
 }
 
-// lacksPages returns nil where the chain is complete.
+// lacksPages returns nil if the chain is complete.
 func lacksPages(path string, chain *Chain) error {
 	if err := chain.Err(); err != nil {
 		return fmt.Errorf("directory %q: %w", path, err)
@@ -164,7 +161,7 @@ func lacksPages(path string, chain *Chain) error {
 	return nil
 }
 
-// noDirectory returns why the index has no page of the directory at path.
+// noDirectory returns the reason why the index has no page of the directory at path.
 func noDirectory(ctx context.Context, c Catalog, id backup.SnapshotID, path string) error {
 	e, err := listed(ctx, c, id, path)
 	switch {
@@ -176,10 +173,10 @@ func noDirectory(ctx context.Context, c Catalog, id backup.SnapshotID, path stri
 	return lacksPages(path, &Chain{})
 }
 
-// Unread returns the topmost directory, at path or above it, that could not be
-// read when the snapshot was taken: all that is below it is as an earlier
-// snapshot had it. ok is false where there is none. With an error that wraps
-// backup.ErrCorrupt, dir is the directory whose page would tell.
+// Unread returns the topmost directory, at path or above it, that could not be read when the
+// snapshot was taken. Everything below it is as an earlier snapshot had it. ok is false if there is
+// no such directory. With an error that wraps backup.ErrCorrupt, dir is the directory whose page is
+// needed.
 func Unread(ctx context.Context, c Catalog, id backup.SnapshotID, path string) (dir string, ok bool, err error) {
 	for end := 0; end <= len(path); end++ {
 		if end > 0 && end < len(path) && path[end] != '/' {

@@ -36,7 +36,7 @@ func (c *catalog) Pages(_ context.Context, _ backup.SnapshotID, path string) ite
 	}
 }
 
-// add adds a directory: a list of names each page, of which those with a slash at the end are directories.
+// add adds a directory: a list of names per page. Names that end in a slash are directories.
 func (c *catalog) add(path string, flags backup.Flags, pages ...string) {
 	c.t.Helper()
 	var keys []backup.PageKey
@@ -91,10 +91,10 @@ func newCatalog(t *testing.T) *catalog {
 	return c
 }
 
-// "Not found" is only said where it is known.
+// "Not found" is returned only if it is certain.
 func TestLookup(t *testing.T) {
 	for _, test := range []struct {
-		drop, first string // the page that is missing; "-": none
+		drop, first string // the missing page; "-": none
 		found       string
 		notFound    string
 		corrupt     string
@@ -102,7 +102,7 @@ func TestLookup(t *testing.T) {
 		{"-", "", " /a /b /b/f /b/h /b/g /b/g/i /d/j/k", "/x /b/x /a/x /x/y/z /b/g/x", ""},
 		{"", "c", " /a /b /e /b/g/i /d/j", "/b/x /b/g/x", "/c /x /x/y/z"},
 		{"", "e", " /a /b /c /d", "/b/x", "/e /x /x/y"},
-		{"", "", " /c /b /b/f /d/j/k", "/b/x", "/a /x /x/y"}, // what was at c and e is found where it can be
+		{"", "", " /c /b /b/f /d/j/k", "/b/x", "/a /x /x/y"}, // c and e are found if possible
 		{"b", "", "/a /b /b/h /b/g /b/g/i", "/x", "/b/f /b/x /b/x/y"},
 		{"b", "h", "/b /b/f /b/g", "/x /b/g/x", "/b/h /b/x /b/x/y"},
 		{"b/g", "", "/b /b/h", "/x /b/x", "/b/g /b/g/i /b/g/x /b/g/x/y"},
@@ -195,7 +195,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// Of any pages of a directory, all and only all are complete, in any order.
+// A set of pages of a directory is complete only if it contains all of them, in any order.
 func TestChain(t *testing.T) {
 	keys := []backup.PageKey{0, 40, 10, 30, 20} // in the order of names
 	for set := range 1 << len(keys) {

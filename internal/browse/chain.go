@@ -6,16 +6,15 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Chain checks that the pages of one directory are all there: each but the
-// last names the key of the one that follows. It takes no memory per page. The
-// zero Chain has no page.
+// A Chain checks that all pages of one directory are present: each page but the last names the key
+// of the next. It takes no memory per page. The zero Chain has no page.
 type Chain struct {
 	pages, nexts int    // nexts counts the pages that are not the last
-	keys, named  uint64 // the sums of the keys that are there, and of those that are named
+	keys, named  uint64 // sums of the keys of the pages present, and of the keys that they name
 	hasFirst     bool
 }
 
-// Add takes a page. The order of the pages does not matter.
+// Add adds a page. The order of the pages does not matter.
 func (c *Chain) Add(key, next backup.PageKey) {
 	c.pages++
 	c.keys += uint64(key)
@@ -26,8 +25,8 @@ func (c *Chain) Add(key, next backup.PageKey) {
 	}
 }
 
-// Err returns nil where the pages of the directory are all there; else an error
-// that wraps backup.ErrCorrupt.
+// Err returns nil if all pages of the directory are present, and otherwise an error that wraps
+// backup.ErrCorrupt.
 func (c *Chain) Err() error {
 	switch {
 	case c.pages == 0:

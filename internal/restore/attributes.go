@@ -9,9 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// The attributes of directories. One gets those of the snapshot when nothing in
-// it changes any more. One that was there and keeps its own, or that an error
-// has kept from being finished, gets back what working in it has changed.
+// The attributes of directories. A directory gets those of the snapshot when nothing in it changes
+// any more. An existing directory that keeps its own attributes, or that an error kept from being
+// finished, gets back those that the restore's work in it has changed.
 
 // getsAttributes reports whether the directory gets the attributes of the snapshot.
 func (d *directory) getsAttributes() bool {
@@ -24,8 +24,8 @@ func (d *directory) getsAttributes() bool {
 	return !d.keep
 }
 
-// conclude gives the directory its attributes. finishTarget does that for the
-// target, but in a dry run.
+// conclude gives the directory its attributes. For the target, finishTarget does so, except in a
+// dry run.
 func (d *directory) conclude() {
 	r, gets := d.r, d.getsAttributes()
 	defer r.untrack(d)
@@ -56,15 +56,15 @@ func (d *directory) setAttributes(at *target.Dir, report target.Report) {
 	}
 }
 
-// sameAttributes reports whether the directory, before anything was done to it,
-// had the attributes of the snapshot.
+// sameAttributes reports whether the directory had the attributes of the snapshot before this
+// restore changed anything.
 func (d *directory) sameAttributes(at *target.Dir, others bool) bool {
 	e, had := &d.self, d.made.Before
 	return e.UID == had.UID && e.GID == had.GID && e.Mode&^d.lent == had.Mode && e.Mtime == had.Mtime && at.HasXattrs(".", e.Xattrs, others)
 }
 
-// putBack gives a directory that was there the mode and the time that it had
-// before something was made in it.
+// putBack gives an existing directory the mode and mtime that it had before something was created
+// in it.
 func (r *restorer) putBack(d *directory, at *target.Dir) {
 	had := d.made.Before
 	now, err := at.Stat(".")
@@ -85,7 +85,7 @@ func (r *restorer) putBack(d *directory, at *target.Dir) {
 	}
 }
 
-// track keeps a directory that was there, below the target, until it has its attributes.
+// track remembers an existing directory below the target until it has its attributes.
 func (r *restorer) track(d *directory) {
 	if d.made.Before == nil || d.parent == nil || r.o.DryRun {
 		return
@@ -104,8 +104,8 @@ func (r *restorer) untrack(d *directory) {
 	delete(r.unfinished, d)
 }
 
-// putBackUnfinished puts back all directories that an error, or the user, has
-// kept from being finished: what is in a directory before the directory.
+// putBackUnfinished puts back all directories that an error or a cancellation kept from being
+// finished. It handles a directory's content before the directory.
 func (r *restorer) putBackUnfinished() {
 	var all []*directory
 	for d := range r.unfinished {
@@ -117,7 +117,7 @@ func (r *restorer) putBackUnfinished() {
 	}
 }
 
-// putBackUnused puts a directory back that will not be finished.
+// putBackUnused puts back a directory that will not be finished.
 func (r *restorer) putBackUnused(d *directory) {
 	if d.made.Before == nil || r.o.DryRun {
 		return
@@ -131,10 +131,10 @@ func (r *restorer) putBackUnused(d *directory) {
 	r.putBack(d, at)
 }
 
-// stays reports whether what is there stays, but for attributes.
+// stays reports whether the existing entry stays, except for its attributes.
 func (a Action) stays() bool { return a == Keep || a == Attributes }
 
-// sameAttributes reports whether what is there has the attributes of the snapshot.
+// sameAttributes reports whether the existing entry has the attributes of the snapshot.
 func (f *file) sameAttributes(at *target.Dir, have *backup.Entry) bool {
 	e := &f.e
 	return e.UID == have.UID && e.GID == have.GID && e.Mtime == have.Mtime && (e.Mode == have.Mode || e.Kind == backup.Symlink) &&

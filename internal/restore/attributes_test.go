@@ -19,11 +19,11 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// lockedModes are modes of directories in which their owner may not work.
+// lockedModes are modes of directories that deny work in them to their owner.
 var lockedModes = []uint32{0o500, 0o555, 0o2555, 0o100, 0o070, 0}
 
-// lockedTree is a snapshot of directories with files in them, each of which is
-// at the target with one of lockedModes.
+// lockedTree is a snapshot of directories that contain files. At the target, each directory exists
+// with one of lockedModes.
 func lockedTree(t *testing.T) (f *fixture, prepare func(t *testing.T, dir string)) {
 	f = newFixture(t)
 	self := entry("", backup.Directory)
@@ -54,7 +54,7 @@ func lockedTree(t *testing.T) (f *fixture, prepare func(t *testing.T, dir string
 	}
 }
 
-// directoryStates returns mode and time of each directory from dir down.
+// directoryStates returns the mode and mtime of dir and each directory below it.
 func directoryStates(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	states := map[string]string{}
@@ -76,15 +76,16 @@ func directoryStates(t *testing.T, dir string) map[string]string {
 	return states
 }
 
-// A directory that was there and does not get the attributes of the snapshot keeps mode and time: with Never, where the attributes are not
-// known, and where the run ends before it is finished.
+// An existing directory that does not get the attributes of the snapshot keeps its mode and mtime:
+// with Never, if the attributes are not known, and if the run ends before the directory is
+// finished.
 func TestDirectoriesThatWereThere(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)
 	}
 	f, prepare := lockedTree(t)
 	f.newPack()
-	open := func(t *testing.T, dir string) { // or it cannot be removed
+	open := func(t *testing.T, dir string) { // otherwise it cannot be removed
 		for _, path := range slices.Sorted(maps.Keys(directoryStates(t, dir))) {
 			check(t, unix.Chmod(path, 0o700))
 		}
@@ -153,7 +154,7 @@ func (c failingCatalog) Pages(ctx context.Context, id backup.SnapshotID, path st
 	}
 }
 
-// The same wherever the index fails.
+// The same holds at whichever page the index fails.
 func TestDirectoriesThatAreNotFinished(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)
@@ -175,12 +176,12 @@ func TestDirectoriesThatAreNotFinished(t *testing.T) {
 			if after[path] != before[path] {
 				t.Errorf("%s has %s, and had %s", path, after[path], before[path])
 			}
-			check(t, unix.Chmod(path, 0o700)) // or it cannot be removed
+			check(t, unix.Chmod(path, 0o700)) // otherwise it cannot be removed
 		}
 	}
 }
 
-// A dry run counts and reports the attributes that a real run sets of what is there.
+// A dry run counts and reports the attributes that a real run sets on existing entries.
 func TestDryRunReportsAttributes(t *testing.T) {
 	needRoot(t)
 	f := newFixture(t)
@@ -268,7 +269,7 @@ func TestDryRunReportsAttributes(t *testing.T) {
 	}
 }
 
-// A run that restores nothing leaves nothing behind that it has made.
+// A run that restores nothing removes everything that it has created.
 func TestNothingIsLeftOfNothing(t *testing.T) {
 	f := destinationTree(t)
 	missing := f.file("missing", "m")
@@ -296,7 +297,7 @@ func TestNothingIsLeftOfNothing(t *testing.T) {
 			t.Log(err)
 			wantNames(t, above)
 
-			// What was there stays, empty or not.
+			// Existing directories stay, empty or not.
 			o.Target = filepath.Join(above, "c", "target")
 			check(t, os.MkdirAll(o.Target, 0o755))
 			_, _ = Restore(t.Context(), f.deps(), o, &observer{})

@@ -9,8 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// An operation is 2,000 files of 4 KiB in 20 directories, restored to a new place, or, with again, to one where they are; or, with
-// large, 32 MiB in one file.
+// One operation restores 2,000 files of 4 KiB in 20 directories to a new target or, with again, to
+// a target that has them. With large, it restores one file of 32 MiB.
 func BenchmarkRestore(b *testing.B) {
 	const directories, filesEach, fileBytes, largeBytes = 20, 100, 4 << 10, 32 << 20
 	random := rand.NewChaCha8([32]byte{1})

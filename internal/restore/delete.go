@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// remember keeps a name from deletion.
+// remember protects a name from deletion.
 func (d *directory) remember(name string) {
 	if !d.r.o.Delete {
 		return
@@ -17,15 +17,15 @@ func (d *directory) remember(name string) {
 		d.names, d.folded = make(map[uint64]struct{}), make(map[uint64]struct{})
 	}
 	if d.r.remembered.Add(1) > maxRememberedNames {
-		d.forgetful = true // too many to tell what is not among them
+		d.forgetful = true // names would be incomplete
 	}
 	d.names[hashOf(name)] = struct{}{}
 	d.folded[hashOf(foldCase(name))] = struct{}{}
 }
 
-// deleteOthers removes what the snapshot does not have. What is not selected
-// is left alone, and so is all that is in a directory that could not be read
-// when the snapshot was taken: that was reported.
+// deleteOthers removes the names that the snapshot does not have. It keeps names that are not
+// selected, and everything in a directory that could not be read when the snapshot was taken; that
+// was reported.
 func (d *directory) deleteOthers() {
 	if d.stale || d.keptEmpty() {
 		return
@@ -58,7 +58,7 @@ func (d *directory) deleteOthers() {
 				return keeps
 			}
 		case !d.r.o.DryRun:
-			// A restore that was interrupted has left it, and nobody has seen it as his.
+			// An interrupted restore has left it; no observer has seen it as a file.
 			return at.Remove(name)
 		}
 		return nil
@@ -70,10 +70,10 @@ func (d *directory) deleteOthers() {
 
 var errMayBeMarked = errors.New("it is empty in the snapshot, perhaps because of a marker file that is gone now; nothing in it was deleted")
 
-// keepsUnknown returns why what the snapshot does not have in the directory
-// stays nevertheless, and nil where it is deleted.
+// keepsUnknown returns the reason why names that the snapshot does not have stay in the directory;
+// nil if they are deleted.
 func (d *directory) keepsUnknown() error {
-	// The snapshot may have a mount point with nothing in it because nothing was mounted by then.
+	// The snapshot may have an empty mount point because nothing was mounted there at the time.
 	if d.foreign || d.mounted && len(d.names) == 0 {
 		return target.ErrMounted
 	}
@@ -83,8 +83,8 @@ func (d *directory) keepsUnknown() error {
 	return nil
 }
 
-// deleteOne removes a name that the snapshot does not have, if remove is true.
-// It reports whether Delete is for this name.
+// deleteOne removes a name that the snapshot does not have, if remove is true. It reports whether
+// Delete applies to this name.
 func (d *directory) deleteOne(at *target.Dir, name string, remove bool) bool {
 	path := backup.Join(d.path, name)
 	same, err := d.isInOtherCase(at, name)
@@ -108,8 +108,8 @@ func (d *directory) deleteOne(at *target.Dir, name string, remove bool) bool {
 	return true
 }
 
-// removeAll removes a name with all that is below it, but for what is excluded,
-// or reports what would be removed. It is false where something is left.
+// removeAll removes a name with everything below it, except what is excluded. In a dry run, it
+// reports what would be removed. It is false if anything is left.
 func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	return at.RemoveAll(name, &target.Removal{
 		DryRun:  r.o.DryRun,
@@ -120,7 +120,7 @@ func (r *restorer) removeAll(at *target.Dir, name string) (gone bool) {
 	})
 }
 
-// keeps is stays, and reports what belongs to the repository, which stays too.
+// keeps is stays, but it also keeps, and reports, what belongs to the repository.
 func (r *restorer) keeps(path string, e *backup.Entry) bool {
 	if r.stays(path, e) {
 		return true
@@ -137,22 +137,22 @@ func (r *restorer) stays(path string, e *backup.Entry) bool {
 	return r.excluded(path, e.Kind == backup.Directory) || r.leftOut(path, e)
 }
 
-// leftOut reports whether the backup would not have had what is at the target:
-// that the snapshot lacks it does not say that it was not there.
+// leftOut reports whether the backup would have left out the existing entry. The snapshot then
+// lacks the name whether it existed or not.
 func (r *restorer) leftOut(path string, e *backup.Entry) bool {
 	m := r.o.LeftOut
 	return m != nil && (m.Excluded(backup.Join(r.o.Path, path), e.Kind == backup.Directory) ||
 		e.Kind == backup.File && m.TooLarge(e.Size) || m.LeavesOutMounted(*e))
 }
 
-// keptEmpty reports whether the directory is empty in the snapshot because the
-// backup left out what was mounted there.
+// keptEmpty reports whether the directory is empty in the snapshot because the backup left out what
+// was mounted there.
 func (d *directory) keptEmpty() bool {
 	return d.r.o.LeftOut != nil && d.r.o.LeftOut.OneFileSystem() && d.self.Flags&backup.Boundary != 0
 }
 
-// marker returns what reports whether the backup kept a directory empty because
-// of a name in it. nil: no name did that.
+// marker returns a function that reports whether a name in a directory is one for which the backup
+// keeps the directory empty; nil if there are no such names.
 func (r *restorer) marker() func(name string) bool {
 	if r.o.LeftOut == nil || !r.o.LeftOut.HasMarkers() {
 		return nil
@@ -160,8 +160,7 @@ func (r *restorer) marker() func(name string) bool {
 	return r.o.LeftOut.IsMarker
 }
 
-// clear takes a directory out of the way of a file: an empty one, or with
-// Delete any.
+// clear removes a directory that is in the way of a file: an empty one, or with Delete any.
 func (f *file) clear(at *target.Dir) error {
 	if f.r.o.Delete && !f.dir.foreign {
 		if !f.r.removeAll(at, f.e.Name) {

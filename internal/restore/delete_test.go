@@ -44,7 +44,7 @@ func TestDelete(t *testing.T) {
 	t.Run("delete", func(t *testing.T) {
 		target := prepare(t)
 		sum, obs := f.restore(Options{Target: target, Delete: true, Exclude: patterns(t, "cache")})
-		obs.wantProblems(t, "unread") // it has no page: nothing is known of it
+		obs.wantProblems(t, "unread") // it has no page, so nothing about it is known
 		if got := obs.deleted(); !slices.Equal(got, deleted) || sum.Deleted != 6 {
 			t.Errorf("%q, want %q; %+v", got, deleted, sum)
 		}
@@ -55,12 +55,12 @@ func TestDelete(t *testing.T) {
 	wantFile(t, filepath.Join(outside, "precious"), "p")
 }
 
-// deleted are the actions that delete.
+// deleted returns the actions that delete.
 func (o *observer) deleted() []string {
 	return slices.DeleteFunc(o.actions(), func(a string) bool { return !strings.HasPrefix(a, "delete ") })
 }
 
-// A dry run reports exactly what a real one then does, and that is exactly what is gone afterwards.
+// A dry run reports exactly what a real run then does, and exactly that is then missing.
 func TestDryRunReportsWhatGoes(t *testing.T) {
 	for what, test := range map[string]struct {
 		o       Options
@@ -170,7 +170,7 @@ func (o *observer) problemPaths() (paths []string) {
 	return paths
 }
 
-// unfinished leaves what a restore of a snapshot that was killed may leave.
+// unfinished creates what an interrupted restore of a snapshot can leave.
 func unfinished(t *testing.T, snapshot backup.SnapshotID, at string, names ...string) {
 	t.Helper()
 	root, err := target.Open(target.Options{Path: at, Salt: snapshot[:]})
@@ -186,7 +186,7 @@ func unfinished(t *testing.T, snapshot backup.SnapshotID, at string, names ...st
 	}
 }
 
-// tree makes files that hold their own name.
+// tree creates files whose content is their own name.
 func tree(t *testing.T, dir string, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
@@ -196,7 +196,7 @@ func tree(t *testing.T, dir string, paths ...string) {
 	}
 }
 
-// mount mounts a new tmpfs, where the test may.
+// mount mounts a new tmpfs, if the test has the rights.
 func mount(t *testing.T, dir, options string) {
 	t.Helper()
 	needRoot(t)

@@ -9,11 +9,10 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// The target itself. One that a restore has made gets the attributes of the
-// directory that is restored. One that was there keeps its own: it may be
-// anything, such as /tmp.
+// The target itself. A target that the restore created gets the attributes of the directory that is
+// restored. An existing one keeps its own, because it may be anything, such as /tmp.
 
-// openTarget opens or makes the target. whole: a directory is restored, not a
+// openTarget opens or creates the target. whole reports whether a directory is restored and not a
 // single file.
 func (r *restorer) openTarget(whole bool) (err error) {
 	if _, err := os.Stat(r.o.Target); r.o.DryRun && errors.Is(err, fs.ErrNotExist) {
@@ -23,7 +22,7 @@ func (r *restorer) openTarget(whole bool) (err error) {
 	return err
 }
 
-// abandonTarget removes a target that this run has made, if nothing was restored to it.
+// abandonTarget removes the target if this run created it and restored nothing to it.
 func (r *restorer) abandonTarget() {
 	if r.root == nil {
 		return
@@ -33,8 +32,8 @@ func (r *restorer) abandonTarget() {
 	}
 }
 
-// A SyncError says that a file system of the target did not write all that it was
-// given. The kernel does not say which files lack something.
+// A SyncError reports that a file system of the target did not write all data that it was given.
+// The kernel does not report which files lack data.
 type SyncError struct{ Err error }
 
 func (e *SyncError) Error() string {
@@ -43,8 +42,8 @@ func (e *SyncError) Error() string {
 
 func (e *SyncError) Unwrap() error { return e.Err }
 
-// syncTarget waits until all that was restored is on the disk. It also waits where nothing was to be written: what is
-// right at the target may be from a restore that was interrupted.
+// syncTarget waits until everything that was restored is on disk. It also waits if nothing had to
+// be written, because files that were kept may come from a restore that was interrupted.
 func (r *restorer) syncTarget() error {
 	if r.top == nil {
 		return nil // a dry run, or the target is protected
@@ -61,11 +60,11 @@ func (r *restorer) closeTarget() {
 	}
 }
 
-// isMark reports whether a name in the directory is that of the target's mark.
+// isMark reports whether name in the directory is the name of the target's mark.
 func (d *directory) isMark(name string) bool { return d.parent == nil && target.IsMark(name) }
 
-// makeRoom removes the target's mark where the snapshot has something of its
-// name: that of a restore that was interrupted when it was backed up.
+// makeRoom removes the target's mark if the snapshot has an entry of the same name. The snapshot
+// has one if it was taken of the target of an interrupted restore.
 func (d *directory) makeRoom(name string) {
 	if !d.isMark(name) || d.r.root == nil || d.r.o.DryRun {
 		return
@@ -75,7 +74,7 @@ func (d *directory) makeRoom(name string) {
 	}
 }
 
-// useTarget is make for the target.
+// useTarget does for the target what make does for other directories.
 func (d *directory) useTarget() error {
 	made, now, err := d.r.root.MakeUsable()
 	d.made = made
@@ -86,8 +85,8 @@ func (d *directory) useTarget() error {
 	return err
 }
 
-// finishTarget sets the attributes of the target at the end of a run. complete:
-// no error has ended it.
+// finishTarget sets the attributes of the target at the end of a run. complete reports that no
+// error ended the run.
 func (r *restorer) finishTarget(complete bool) {
 	d := r.top
 	if d == nil {
@@ -113,9 +112,9 @@ func (r *restorer) finishTarget(complete bool) {
 	}
 }
 
-// finishOurs gives the target the attributes of the snapshot. Its mark stays
-// until it has them, but for the lack of rights that its owner needs to remove
-// the mark: a restore that is killed in between leaves the owner these.
+// finishOurs gives the target the attributes of the snapshot. The mark stays until the target has
+// all of them, except that the owner keeps the rights to remove the mark if the snapshot's mode
+// lacks them. A restore that is killed in between leaves these rights to the owner.
 func (r *restorer) finishOurs(d *directory, at *target.Dir) {
 	marked := r.root.Marked()
 	if marked {
@@ -124,7 +123,7 @@ func (r *restorer) finishOurs(d *directory, at *target.Dir) {
 	}
 	failed := false
 	d.setAttributes(at, func(op string, err error) {
-		// What the target does not keep, another run will not change.
+		// What the target does not support will not succeed in another run.
 		failed = failed || !errors.Is(err, target.ErrOwner) && !errors.Is(err, target.ErrNotTaken)
 		r.attribute("", op, err)
 	})
@@ -137,13 +136,14 @@ func (r *restorer) finishOurs(d *directory, at *target.Dir) {
 		r.lock(at, d.lent)
 	}
 	if marked && !failed {
-		if err := at.SetTime(d.self.Mtime); err != nil && !errors.Is(err, target.ErrNotTaken) { // that was reported
+		// ErrNotTaken was reported before.
+		if err := at.SetTime(d.self.Mtime); err != nil && !errors.Is(err, target.ErrNotTaken) {
 			r.attribute("", "set time", err)
 		}
 	}
 }
 
-// lock takes rights from the target. It gives none: set-id bits may be left out.
+// lock removes rights from the target's mode. It adds none, because set-id bits may be left out.
 func (r *restorer) lock(at *target.Dir, rights uint32) {
 	now, err := at.Stat(".")
 	if err == nil {

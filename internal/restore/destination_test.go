@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// aTarget makes a directory with attributes of its own.
+// aTarget creates a directory with attributes of its own.
 func aTarget(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "target")
@@ -46,7 +46,8 @@ func destinationTree(t *testing.T) *fixture {
 	return f
 }
 
-// A target that was there keeps its attributes, whatever is restored into it and how that ends, unless they are asked for.
+// An existing target keeps its attributes, whatever is restored into it and however that ends,
+// unless TargetAttributes is set.
 func TestTargetThatWasThere(t *testing.T) {
 	needRoot(t)
 	f := destinationTree(t)
@@ -104,8 +105,8 @@ func (f *fixture) interrupt(t *testing.T, o Options) {
 	}
 }
 
-// A target that a restore has made gets the attributes of the snapshot, also where that restore was interrupted and another one
-// has finished it.
+// A target that a restore has created gets the attributes of the snapshot, even if that restore was
+// interrupted and another one has finished it.
 func TestTargetThatIsMade(t *testing.T) {
 	needRoot(t)
 	for _, next := range []Options{{}, {Delete: true}, {Overwrite: Always}, {Overwrite: Never}} {
@@ -134,14 +135,15 @@ func TestTargetThatIsMade(t *testing.T) {
 		wantTarget(t, interrupted, 0o700, 42, testTime.Time(), "y", "")
 		wantNames(t, interrupted, "file", "d")
 
-		// From then on it is one that was there.
+		// From here on, it counts as an existing target.
 		check(t, os.Chmod(interrupted, 0o751))
 		f.restore(next)
 		wantTarget(t, interrupted, 0o751, 42, testTime.Time(), "y", "")
 	}
 }
 
-// What goes on may be a later snapshot, or another directory of it; a single file in between changes nothing.
+// The restore that continues may be of a later snapshot, or of another directory of it. A restore
+// of a single file in between changes nothing.
 func TestAnotherSnapshotGoesOn(t *testing.T) {
 	needRoot(t)
 	f := destinationTree(t)
@@ -158,7 +160,8 @@ func TestAnotherSnapshotGoesOn(t *testing.T) {
 	wantNames(t, dir, "in")
 }
 
-// A target that was being restored when it was backed up has the mark in its snapshot, as a file or as anything else.
+// If a target is backed up during a restore, its snapshot contains the mark, as a file or as
+// anything else.
 func TestMarkInTheSnapshot(t *testing.T) {
 	needRoot(t)
 	f := destinationTree(t)
@@ -186,7 +189,7 @@ func TestMarkInTheSnapshot(t *testing.T) {
 	}
 }
 
-// A single file says nothing of the directory that it was in.
+// A restore of a single file gives the target no attributes.
 func TestTargetThatIsMadeForAFile(t *testing.T) {
 	f := destinationTree(t)
 	dir := filepath.Join(t.TempDir(), "target")
@@ -197,7 +200,7 @@ func TestTargetThatIsMadeForAFile(t *testing.T) {
 	}
 }
 
-// What a target lacks of its attributes, the next restore sets.
+// If attributes of the target could not be set, the next restore sets them.
 func TestAttributesOfTheTargetThatFail(t *testing.T) {
 	needRoot(t)
 	f := destinationTree(t)
@@ -228,7 +231,7 @@ func markIn(t *testing.T, dir string) string {
 	return ""
 }
 
-// Who may write to the target cannot make a restore change its attributes.
+// A user who may write to the target cannot make a restore change the target's attributes.
 func TestPlantedMark(t *testing.T) {
 	needRoot(t)
 	f := destinationTree(t)
@@ -254,7 +257,8 @@ func TestPlantedMark(t *testing.T) {
 	}
 }
 
-// A target that its owner has locked is opened for the restore, and locked again.
+// A target that is not accessible to its owner is made accessible for the restore, and locked
+// again.
 func TestLockedTarget(t *testing.T) {
 	f := destinationTree(t)
 	dir := t.TempDir()

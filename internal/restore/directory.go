@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// maxListedNames bounds the names of subdirectories that are remembered
-	// until their own pages come. Those beyond it are missed, but not by name.
+	// maxListedNames bounds the names of subdirectories that are remembered until their pages come.
+	// If one beyond the limit is missing, that is still noticed, but its name is not known.
 	maxListedNames = 1 << 17
-	// maxRememberedNames bounds the names that Delete remembers, of the
-	// directories that the planner is in; each takes about 32 bytes.
+	// maxRememberedNames bounds the names that Delete remembers for the directories that the
+	// planner is in; each takes about 32 bytes.
 	maxRememberedNames = 1 << 22
 )
 
-// A directory is one directory of the snapshot, from its first page until
-// everything in it is done. The planner owns it, but for pending.
+// A directory is one directory of the snapshot, from its first page until everything in it is
+// finished. The planner owns it, except for pending.
 type directory struct {
 	r      *restorer
 	parent *directory
@@ -30,33 +30,33 @@ type directory struct {
 	name   string
 	self   backup.Entry
 
-	volume            int         // which file system of the shard it is on
-	flaw              string      // what of it is not as the file server had it
+	volume            int         // number of the shard's file system that it is on
+	flaw              string      // how it differs from what the file server had
 	stale             bool        // it is as an earlier snapshot had it
-	wanted            bool        // selected with all that is in it
+	wanted            bool        // selected with everything in it
 	attributesUnknown bool        // self is not set
 	partial           bool        // not all of its pages are known
-	tried, ready      bool        // to make it; it is there
-	made              target.Made //
-	lent              uint32      // rights that self.Mode has for as long as the target has its mark
-	keep              bool        // it was there and must stay as it is
-	mounted           bool        // a file system is mounted here, and not in its parent
-	foreign           bool        // it is on a file system from which Delete deletes nothing
+	tried, ready      bool        // creation was tried; it exists
+	made              target.Made // what Mkdir found at the target
+	lent              uint32      // rights that self.Mode has while the target has its mark
+	keep              bool        // it existed and must stay as it is
+	mounted           bool        // a file system is mounted here, unlike at its parent
+	foreign           bool        // it is on a file system on which Delete deletes nothing
 
 	chain    browse.Chain
-	pending  atomic.Int64 // the planner, entries and subdirectories that are not done
+	pending  atomic.Int64 // unfinished: the planner, entries and subdirectories
 	expected nameSet      // subdirectories whose pages have not come yet
 	children map[string]struct{}
-	unlisted bool // children has not all of them
+	unlisted bool // children is incomplete
 
-	names     map[uint64]struct{} // hashes of those that Delete leaves alone
-	folded    map[uint64]struct{} // hashes of names without their case
-	forgetful bool                // names has not all of them
+	names     map[uint64]struct{} // hashes of the names that Delete leaves alone
+	folded    map[uint64]struct{} // hashes of the names without their case
+	forgetful bool                // names is incomplete
 
 	letterCase letterCase
 }
 
-// A nameSet is what is needed of a set of names to find out whether it is empty.
+// A nameSet is a digest of a set of names that suffices to determine whether the set is empty.
 type nameSet struct {
 	count int
 	sum   uint64 // of hashes
@@ -65,7 +65,7 @@ type nameSet struct {
 func (s *nameSet) add(name string)    { s.count++; s.sum += maphash.String(nameSeed, name) }
 func (s *nameSet) remove(name string) { s.count--; s.sum -= maphash.String(nameSeed, name) }
 
-// enter makes the directory, and those that it is in, or finds it. It is false where that fails.
+// enter creates or finds the directory and its ancestors. It is false if that fails.
 func (r *restorer) enter(d *directory) bool {
 	if d.tried {
 		return d.ready
@@ -127,8 +127,8 @@ func (d *directory) make() (err error) {
 	return err
 }
 
-// checkProtected fails if what is at the target under the name of the directory
-// belongs to the repository.
+// checkProtected returns an error if the existing entry of the directory's name belongs to the
+// repository.
 func (d *directory) checkProtected(in *target.Dir) error {
 	if len(d.r.o.ProtectedInodes) == 0 || !d.parent.made.Existed {
 		return nil
@@ -143,14 +143,14 @@ func (d *directory) checkProtected(in *target.Dir) error {
 	return d.r.o.protected(&have)
 }
 
-// findMount finds out whether the directory is on a file system that the
-// snapshot does not have there. Delete would empty that file system: the
-// snapshot has only what was below the mount, or nothing.
+// findMount determines whether the directory is on a file system that the snapshot does not have
+// there. Delete must not run on it: the snapshot holds only what was below the mount, or nothing,
+// so Delete would empty that file system.
 func (d *directory) findMount() {
 	if !d.r.o.Delete || !d.made.Existed || d.parent == nil {
 		return
 	}
-	d.foreign = true // unless it is known to be otherwise
+	d.foreign = true // unless the checks below prove otherwise
 	in, err := d.parent.open()
 	if err != nil {
 		return
@@ -213,10 +213,11 @@ func (d *directory) replaced() {
 	d.r.obs.Change(Change{Action: Replace, Path: d.path, Kind: backup.Directory})
 }
 
-// open opens it at the target; the caller releases it.
+// open opens the directory at the target. The caller releases it.
 func (d *directory) open() (*target.Dir, error) { return d.r.root.Dir(d.path) }
 
-// list remembers a subdirectory until its page comes. It returns by how much the set has grown.
+// list remembers a subdirectory until its page comes. It returns by how many names the set has
+// grown.
 func (d *directory) list(name string, listed int) int {
 	if _, ok := d.children[name]; ok {
 		return 0
@@ -238,7 +239,7 @@ func (d *directory) expects(name string) bool {
 	return ok || d.unlisted || d.partial
 }
 
-// saw forgets a subdirectory whose page has come. It returns by how much the set has shrunk.
+// saw forgets a subdirectory whose page has come. It returns by how many names the set has shrunk.
 func (d *directory) saw(name string) int {
 	d.expected.remove(name)
 	if _, ok := d.children[name]; !ok {
@@ -248,8 +249,8 @@ func (d *directory) saw(name string) int {
 	return 1
 }
 
-// done says that something in the directory, or the planner, has no more to
-// do there. The last one finishes it, and tells its parent.
+// done reports that an entry of the directory, or the planner, has finished with it. The last call
+// finishes the directory and reports that to its parent.
 func (d *directory) done() {
 	for ; d != nil && d.pending.Add(-1) == 0; d = d.parent {
 		if d.ready {
@@ -265,6 +266,6 @@ func (d *directory) finish() {
 	d.r.remembered.Add(-int64(len(d.names)))
 	d.names, d.folded = nil, nil
 	if d.parent != nil || d.r.o.DryRun {
-		d.conclude() // finishTarget is for what has no parent
+		d.conclude() // finishTarget concludes the target
 	}
 }

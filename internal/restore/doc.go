@@ -1,64 +1,64 @@
 // Package restore writes a snapshot, or a part of one, into a directory.
 //
-// # The way of the data
+// # Data flow
 //
 //	plan.go        pages of the index, in walk order  ─► directories, files
-//	links.go       further names of a file            ─► wait for the first
-//	window.go      files, as many as fit a window
-//	xattrs.go      attributes that are in chunks      ─► entries
-//	existing.go    what is at the target already      ─► make, replace, keep
-//	window.go      wanted chunks (lists of lists on the way: refs.go)
+//	links.go       further names of a file            ─► wait for the first name
+//	window.go      files                              ─► windows of bounded size
+//	xattrs.go      attributes stored in chunks        ─► entries
+//	existing.go    what exists at the target          ─► create, replace, keep
+//	window.go      wanted chunks (chunk lists: refs.go)
 //	               package fetch: packs               ─► verified chunks
-//	file.go        chunks                             ─► files, finished when their last chunk is there
-//	links.go       further names                      ─► linked when the first is finished
-//	delete.go      what the snapshot does not have    ─► gone, with Delete
-//	directory.go   directories                        ─► attributes, when nothing below them is left to do
+//	file.go        chunks                             ─► files, each finished after its last chunk
+//	links.go       further names                      ─► linked after the first name is finished
+//	delete.go      names the snapshot does not have   ─► removed, with Delete
+//	directory.go   directories                        ─► attributes, after all work below is done
 //	destination.go the target itself                  ─► attributes, at the end
 //
-// The planner is one goroutine; up to windowsInFlight windows are fetched and
-// written behind it. Package target is the only one to touch the file system,
-// and holds it to the target (I10).
+// The planner is one goroutine. Behind it, up to windowsInFlight windows are fetched and written
+// concurrently. Only package target touches the file system, and it confines every access to the
+// target (I10).
 //
-// # What is reported
+// # Errors and problems
 //
-// A restore without a Problem has made the target what the file server had.
+// A restore that reports no Problem has made the target equal to what the file server had.
 // Everything else is a Problem:
 //
-//   - A file or attribute that cannot be restored; the rest goes on.
-//   - What the snapshot itself does not have as the file server had it
-//     (flaws.go): counted as Summary.Flawed, too.
-//   - A directory of which the index lacks pages. The pages of a directory form
-//     a chain (browse.Chain), each directory but the top is listed by another,
-//     and where all of a shard is restored the pages are compared with those
-//     that the snapshot was committed with (I12).
+//   - A file or attribute that cannot be restored. The rest of the restore continues.
+//   - An entry that the snapshot does not hold as the file server had it (flaws.go). Summary.Flawed
+//     counts these as well.
+//   - A directory for which the index lacks pages. Three checks find them: the pages of a directory
+//     form a chain (browse.Chain), each directory except the top is listed by another, and when a
+//     whole shard is restored, its pages are compared with those that the snapshot was committed
+//     with (I12).
 //
-// A full or read-only target, an index or store that does not answer, a wrong
-// key and an ended context end the restore with an error. An attribute that
-// cannot be set never does.
+// A full or read-only target, an index or store that does not answer, a wrong key, and a canceled
+// context end the restore with an error. An attribute that cannot be set never ends it.
 //
-// At the end, a restore waits until the file systems that it has written to have
-// their data on disk. Until then a disk that is full, over its quota or defective
-// may not show: the kernel writes later than it says. Where one of them fails, the
-// restore ends with a SyncError.
+// At the end, a restore waits until the file systems that it wrote to have their data on disk. The
+// kernel writes data after it has reported success, so an error of a disk that is full, over quota
+// or defective may appear only then. If a file system fails, the restore returns a SyncError.
 //
-// # What is left where it stops
+// # State after an interruption
 //
-//	stopped or killed               at the target                          run again (if-changed)
-//	before the target is finished   a mark, if the restore made it         finished, with its attributes
-//	while a file is written         a file under a temporary name, or one  written anew
-//	                                under its own whose mtime is not the snapshot's
-//	after a file is finished        the file                               left alone: size and mtime are right
-//	after an attribute has failed   the file, without the attribute        the attribute is set: those of files
-//	                                                                       that are left alone are compared
-//	before a directory is finished  the directory, mode 0700 if it is new; finished
-//	                                one that was there is put back, but
-//	                                for a kill: it may have more rights
-//	loss of power before the end    files may lack data that their size    --verify finds and rewrites them
-//	                                and mtime promise
+//	stopped or killed               at the target                       run again (if-changed)
+//	before the target is finished   a mark, if the restore created it   finished, with attributes
+//	while a file is written         a file under a temporary name, or   written again
+//	                                one under its own name whose mtime
+//	                                is not the snapshot's
+//	after a file is finished        the file                            kept: size and mtime match
+//	after an attribute has failed   the file, without the attribute     set: the attributes of kept
+//	                                                                    files are compared
+//	before a directory is finished  the directory, mode 0700 if it is   finished
+//	                                new; an existing one is put back,
+//	                                except after a kill: its mode may
+//	                                then grant more rights
+//	loss of power before the end    files may lack data that their      --verify finds and rewrites
+//	                                size and mtime promise              them
 //
 // # Memory
 //
-// Bounded by maxWindowEntries, maxWindowChunks and maxWindowXattrBytes, the
-// fetcher's concurrency, maxCachedXattrBytes, maxGroups, maxListedNames and
-// maxRememberedNames; not by the tree, a directory or a file (I9).
+// Memory is bounded by maxWindowEntries, maxWindowChunks and maxWindowXattrBytes, the fetcher's
+// concurrency, maxCachedXattrBytes, maxGroups, maxListedNames and maxRememberedNames. It does not
+// grow with the tree, a directory or a file (I9).
 package restore

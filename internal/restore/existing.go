@@ -14,16 +14,16 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// decide finds out what is to be done for the file, and settles it if that is nothing.
+// decide determines what to do for the file, and settles the file if there is nothing to do.
 func (f *file) decide(ctx context.Context) {
 	if f.further {
-		return // when the first name is there
+		return // decided when the first name is finished
 	}
 	if f.r.o.Verify && f.e.Kind == backup.File {
 		f.stream = newRefStream(f.e.Size, f.e.Content)
 	}
 	never := f.r.o.Overwrite == Never
-	// Several chunks take a while, and a reader should not see some of them.
+	// Several chunks take a while to arrive, and other processes must not see a part of the file.
 	f.place = target.Place{Inherits: f.dir.made.Inherits, Keep: never, Fresh: true, Temporary: never || len(f.e.Content.Refs) > 1 || f.e.Content.Depth > 0}
 	f.action = Create
 	if f.dir.made.Existed {
@@ -68,7 +68,7 @@ func (f *file) measure(ctx context.Context) error {
 	}
 }
 
-// meet decides what to do about what is there under the name already.
+// meet decides what to do with an existing entry of the file's name.
 func (f *file) meet(ctx context.Context) error {
 	at, err := f.dir.open()
 	if err != nil {
@@ -107,9 +107,9 @@ func (f *file) meet(ctx context.Context) error {
 	return nil
 }
 
-// mayKeep reports whether what is there can stay as far as its other names go:
-// they are not names of other files of the snapshot, and its attributes need not
-// be changed, for its other names may be outside the target.
+// mayKeep reports whether the other names of the existing file allow keeping it: they are not names
+// of other files of the snapshot, and its attributes need no change. Its other names may be outside
+// the target, so attributes must not be changed.
 func (f *file) mayKeep(at *target.Dir, have *backup.Entry) bool {
 	if have.Nlink < 2 {
 		return true
@@ -117,10 +117,10 @@ func (f *file) mayKeep(at *target.Dir, have *backup.Entry) bool {
 	return f.r.taken.take(have) && f.sameAttributes(at, have)
 }
 
-// othersUnwanted reports whether f.e.Xattrs are all that the file had.
+// othersUnwanted reports whether f.e.Xattrs are all xattrs that the file had.
 func (f *file) othersUnwanted() bool { return !f.xattrsLost && allXattrs(&f.e) }
 
-// same reports whether what is there can be what the snapshot has.
+// same reports whether the existing entry can be the snapshot's.
 func same(e, have *backup.Entry) bool {
 	if e.Kind != have.Kind {
 		return false
@@ -136,7 +136,8 @@ func same(e, have *backup.Entry) bool {
 	return true
 }
 
-// verified reports whether the content at the target is the snapshot's, where that was asked for.
+// verified reports whether the content at the target is the snapshot's. Without Verify it is always
+// true.
 func (f *file) verified(ctx context.Context, at *target.Dir) bool {
 	if !f.r.o.Verify || f.e.Kind != backup.File {
 		return true
@@ -152,7 +153,7 @@ func (f *file) verified(ctx context.Context, at *target.Dir) bool {
 
 var errDiffers = errors.New("differs")
 
-// compare compares the chunks and what is between them; end is where the last one ends.
+// compare compares the chunks and the gaps between them; end is the end offset of the last chunk.
 func (f *file) compare(ctx context.Context, in *os.File) (end int64, err error) {
 	hasher := chunk.NewHasher([32]byte(f.r.key))
 	var buf []byte
@@ -187,14 +188,13 @@ func (f *file) compare(ctx context.Context, in *os.File) (end int64, err error) 
 	}
 }
 
-// zero returns an error unless the file is zeros from one offset to another.
-// Holes are not read.
+// zero returns an error unless the file is zeros between the two offsets. It does not read holes.
 func zero(in *os.File, from, to int64) error {
 	buf := make([]byte, 64<<10)
 	for from < to {
 		data, err := unix.Seek(int(in.Fd()), from, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			return nil // nothing but a hole
+			return nil // only a hole is left
 		}
 		if err == nil {
 			from = data

@@ -21,18 +21,19 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// What becomes of a restore when a call that changes the target fails each time. The run ends where the table says so and
-// the error is one after which nothing else can be written; else each entry that is not as in the snapshot is named.
+// The result of a restore if a call that changes the target fails each time. The run ends if the
+// table says so and the error means that nothing else can be written. Otherwise, each entry that
+// differs from the snapshot is named.
 var faultTable = []struct {
 	call    target.Call
-	ends    bool     // the run, where the target is full or read-only
-	missing []string // entries that are not there
-	old     []string // entries that are as they were before
-	lacks   []string // entries that are there, but for an attribute
+	ends    bool     // the run, if the target is full or read-only
+	missing []string // entries that do not exist
+	old     []string // entries that are unchanged
+	lacks   []string // entries that exist but lack an attribute
 }{
 	{call: target.CallCreate, ends: true, old: []string{"replaced"}, missing: []string{
 		"chunks", "dir/in", "empty", "existing/in", "file", "hole", "inherit/in", "link1", "link2", "xattr"}},
-	{call: target.CallMkdir, ends: true, missing: []string{"dir", "inherit/sub"}}, // with what is in them
+	{call: target.CallMkdir, ends: true, missing: []string{"dir", "inherit/sub"}}, // with content
 	{call: target.CallWrite, ends: true, old: []string{"replaced"}, missing: []string{
 		"chunks", "dir/in", "existing/in", "file", "inherit/in", "link1", "link2", "xattr"}},
 	{call: target.CallTruncate, ends: true, missing: []string{"chunks", "hole"}},
@@ -42,14 +43,15 @@ var faultTable = []struct {
 	{call: target.CallMknod, ends: true, missing: []string{"fifo"}},
 	{call: target.CallClose, ends: true, old: []string{"replaced"}, missing: []string{
 		"chunks", "dir/in", "empty", "existing/in", "file", "hole", "inherit/in", "link1", "link2", "xattr"}},
-	{call: target.CallUnlink, ends: true, old: []string{"existing/foreign/1"}}, // and so the directory that it is in
+	// The directory that contains it stays as well.
+	{call: target.CallUnlink, ends: true, old: []string{"existing/foreign/1"}},
 	{call: target.CallChown, lacks: []string{"dir", "file", "kept", "symlink"}},
 	{call: target.CallChmod, lacks: []string{"dir", "existing", "fifo", "file", "inherit", "inherit/in", "inherit/sub", "kept", "xattr"}},
 	{call: target.CallSetXattr, lacks: []string{"dir", "kept", "xattr"}},
 	{call: target.CallRemoveXattr, lacks: []string{"existing", "inherit", "inherit/in", "inherit/sub", "kept"}},
 	{call: target.CallSetTime, lacks: []string{".", "chunks", "dir", "dir/in", "empty", "existing", "existing/in", "fifo", "file", "hole",
 		"inherit", "inherit/in", "inherit/sub", "link1", "replaced", "symlink", "xattr"}},
-	{call: target.CallSync}, // ends the run, whatever the error is
+	{call: target.CallSync}, // ends the run with any error
 }
 
 var fullErrors = []syscall.Errno{unix.ENOSPC, unix.EDQUOT, unix.EROFS}
@@ -87,7 +89,7 @@ func faultTree(t *testing.T) *fixture {
 	return f
 }
 
-// prepareFaults makes what is at the target before.
+// prepareFaults creates the existing content of the target.
 func prepareFaults(t *testing.T, dir string) {
 	t.Helper()
 	check(t, os.Mkdir(dir, 0o711))
@@ -104,26 +106,26 @@ func prepareFaults(t *testing.T, dir string) {
 	check(t, os.Chtimes(dir, time.Time{}, time.Unix(1_500_000_000, 0)))
 }
 
-// A faultRun is one restore that meets a fault.
+// A faultRun is one restore with a fault.
 type faultRun struct {
 	t      *testing.T
 	f      *fixture
-	model  string // what a restore without faults makes
+	model  string // the result of a restore without faults
 	dir    string
-	there  []string // directories that are at the target before
+	there  []string // existing directories at the target
 	call   target.Call
 	errno  syscall.Errno
 	always bool
 
-	applied bool // the call is done, and fails all the same
+	applied bool // the call succeeds but returns an error
 }
 
 func (r *faultRun) run() (*observer, error) {
 	r.t.Helper()
 	var failed atomic.Bool
 	fault := func(c target.Call, name string, done bool) error {
-		there := c == target.CallMkdir && slices.Contains(r.there, name) // EEXIST, before anything else
-		applied := r.applied || c == target.CallClose                    // a file is closed in any case
+		there := c == target.CallMkdir && slices.Contains(r.there, name) // EEXIST comes first
+		applied := r.applied || c == target.CallClose                    // a file is always closed
 		if c == r.call && done == applied && !there && (r.always || !failed.Swap(true)) {
 			return r.errno
 		}
@@ -134,7 +136,7 @@ func (r *faultRun) run() (*observer, error) {
 	return obs, err
 }
 
-// differences returns the paths that are not as in the model.
+// differences returns the paths that differ from the model.
 func (r *faultRun) differences() (paths []string) {
 	for _, line := range treetest.Compare(r.model, r.dir) {
 		path, _, _ := strings.Cut(line, ": ")
@@ -145,14 +147,15 @@ func (r *faultRun) differences() (paths []string) {
 	return paths
 }
 
-// named reports whether a problem names the path, another name of its file, or a directory that it is in, or that is in it.
+// named reports whether a problem names the path, another name of its file, a directory that
+// contains it, or a path below it.
 func named(path string, problems []backup.Problem) bool {
 	return slices.ContainsFunc(problems, func(p backup.Problem) bool {
 		return p.Path == path || p.Path == "" && (path == "." || target.IsMark(path)) || path == "link2" && p.Path == "link1" || strings.HasPrefix(path, p.Path+"/") || strings.HasPrefix(p.Path, path+"/")
 	})
 }
 
-// check holds for every fault, whatever the table says.
+// check checks what holds for every fault, whatever the table says.
 func (r *faultRun) check(obs *observer, err error) {
 	r.t.Helper()
 	if err != nil && (!errors.Is(err, r.errno) || !strings.Contains(err.Error(), r.dir)) {
@@ -170,7 +173,7 @@ func (r *faultRun) check(obs *observer, err error) {
 			}
 		}
 	}
-	// What has the time of the snapshot has its content.
+	// A file that has the snapshot's mtime has its content.
 	for _, path := range allNames(r.t, r.model) {
 		want := stat(r.t, filepath.Join(r.model, path))
 		var got unix.Stat_t
@@ -192,7 +195,7 @@ func (r *faultRun) heals() {
 		r.t.Errorf("the next run: %v, %v", err, obs.problems)
 	}
 	paths := r.differences()
-	if len(r.there) > 0 { // what could not be put back of a target's own attributes is not known any more
+	if len(r.there) > 0 { // attributes of an existing target that could not be put back are lost
 		paths = slices.DeleteFunc(paths, func(path string) bool { return path == "." && call == target.CallSetTime })
 	}
 	if len(paths) > 0 {
@@ -226,7 +229,7 @@ func TestFaultTableIsComplete(t *testing.T) {
 	}
 }
 
-// A target that is mounted read-only.
+// The target is on a read-only mount.
 func TestReadOnlyTarget(t *testing.T) {
 	f := faultTree(t)
 	dir := filepath.Join(t.TempDir(), "mount")
@@ -248,7 +251,8 @@ func TestReadOnlyTarget(t *testing.T) {
 	}
 }
 
-// All is as it should be: a target that is mounted read-only is left alone, and that is no problem.
+// A target on a read-only mount that is equal to the snapshot is left alone, and that is not a
+// problem.
 func TestReadOnlyTargetThatIsComplete(t *testing.T) {
 	f := newFixture(t)
 	color := []backup.Xattr{xattr("user.color", "blue"), xattr("trusted.color", "red")}
@@ -278,8 +282,9 @@ func TestReadOnlyTargetThatIsComplete(t *testing.T) {
 	}
 }
 
-// Every call that changes the target, every error that a full, failing or read-only target gives, once and always: the table above
-// holds, all that is not as in the snapshot is named, and the next restore puts it right.
+// Every call that changes the target fails with every error that a full, failing or read-only
+// target returns, once and always. The table above holds, each entry that differs from the snapshot
+// is named, and the next restore repairs it.
 func TestFaults(t *testing.T) {
 	needRoot(t)
 	f := faultTree(t)
@@ -316,7 +321,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// distinctPaths adds to paths what else of them is in the problems: an entry may lack several attributes.
+// distinctPaths returns paths, with each path repeated once per problem that it has, because an
+// entry may lack several attributes.
 func distinctPaths(obs *observer, paths []string) (want []string) {
 	counts := map[string]int{}
 	for _, p := range obs.problems {
@@ -333,7 +339,7 @@ func distinctPaths(obs *observer, paths []string) (want []string) {
 	return want
 }
 
-// wantState checks that the paths that the table has, and no others, are not as in the snapshot.
+// wantState checks that exactly the paths in the table differ from the snapshot.
 func (r *faultRun) wantState(missing, old, lacks []string) {
 	r.t.Helper()
 	for _, path := range missing {
@@ -359,8 +365,8 @@ func (r *faultRun) wantState(missing, old, lacks []string) {
 	}
 }
 
-// Calls that are done and fail all the same, as over a network, and the same faults where the restore makes the target: what it is to
-// get itself may fail, too.
+// Calls that succeed but return an error, as over a network, and the same faults if the restore
+// creates the target: the attributes of the target itself may fail, too.
 func TestOtherFaults(t *testing.T) {
 	needRoot(t)
 	f := faultTree(t)

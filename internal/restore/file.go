@@ -10,15 +10,15 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// maxOpenFiles bounds the descriptors of files that wait for further chunks.
+// maxOpenFiles bounds the open descriptors of files that wait for further chunks.
 const maxOpenFiles = 256
 
-// A file is one entry on its way to the target; symlinks and special files are too.
+// A file is one entry on its way to the target. Symlinks and special files are files, too.
 //
 //	planned ─► decided ─► (wanted ─► written …) ─► finished ─► settled
 //
-// remaining counts what is still to come: the planner, and each chunk that is
-// wanted. Whoever takes it to zero finishes the file.
+// remaining counts the planner and each wanted chunk that has not arrived. The goroutine that takes
+// it to zero finishes the file.
 type file struct {
 	r   *restorer
 	dir *directory
@@ -28,10 +28,10 @@ type file struct {
 	place   target.Place
 	settled bool
 	stream  refStream // the planner's
-	group   *group    // of hardlinks that it belongs to
+	group   *group    // the group of hardlinks that it belongs to
 	further bool      // it is not the group's first name
 
-	xattrsLost bool // e.Xattrs could not be had
+	xattrsLost bool // e.Xattrs could not be read
 
 	remaining atomic.Int64
 
@@ -40,7 +40,7 @@ type file struct {
 	parked  bool
 	at      *target.Dir // open while out is
 	out     *target.File
-	end     int64 // where the data ends
+	end     int64 // end offset of the data
 	written int64
 }
 
@@ -62,11 +62,11 @@ func (f *file) needsContent() bool {
 func (f *file) want(offset, length int64) {
 	f.remaining.Add(1)
 	f.mu.Lock()
-	f.end = offset + length // they come in order
+	f.end = offset + length // chunks are announced in order
 	f.mu.Unlock()
 }
 
-// Chunk writes a chunk to its place; it is part of fetch.Sink.
+// Chunk writes a chunk at its offset. It is part of fetch.Sink.
 func (f *file) Chunk(offset int64, data []byte) {
 	f.mu.Lock()
 	if !f.failed {
@@ -78,7 +78,7 @@ func (f *file) Chunk(offset int64, data []byte) {
 	f.arrive()
 }
 
-// Fail gives the file up; it is part of fetch.Sink.
+// Fail records that a chunk of the file cannot be restored. It is part of fetch.Sink.
 func (f *file) Fail(_ int64, err error) {
 	f.fail("restore", err)
 	f.arrive()
@@ -105,7 +105,7 @@ func (f *file) write(offset int64, data []byte) error {
 	return err
 }
 
-// create makes the file at the target, which is empty then.
+// create creates the file at the target, without content.
 func (f *file) create() (err error) {
 	if f.at, err = f.dir.open(); err != nil {
 		return err
@@ -124,14 +124,14 @@ func (f *file) create() (err error) {
 	return nil
 }
 
-// arrive says that one of what remained is done with.
+// arrive reports that one of what remaining counts is finished.
 func (f *file) arrive() {
 	if f.remaining.Add(-1) == 0 {
 		f.finish()
 	}
 }
 
-// finish completes the file, or removes what there is of it.
+// finish completes the file, or removes it if it failed.
 func (f *file) finish() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,7 +152,7 @@ func (f *file) finish() {
 	f.settle()
 }
 
-// closed gives back what belongs to an open file.
+// closed releases the resources of an open file.
 func (f *file) closed() {
 	if f.at == nil {
 		return
@@ -175,7 +175,7 @@ func (f *file) discard() {
 	}
 }
 
-// settle tells whoever waits for the file what has become of it.
+// settle reports the result of the file to the observer, its group and its directory.
 func (f *file) settle() {
 	f.settled = true
 	if !f.failed {
@@ -219,8 +219,8 @@ func (f *file) failLocked(op string, err error) {
 	}
 }
 
-// makeWhole restores what needs no chunk: special files, empty files and
-// single holes, and further names of a file.
+// makeWhole restores entries that need no chunk: special files, empty files, files that are one
+// hole, and further names of a file.
 func (f *file) makeWhole() {
 	f.mu.Lock()
 	var err error

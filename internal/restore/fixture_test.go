@@ -26,8 +26,8 @@ import (
 	"github.com/bctl/bctl/internal/store/dirstore"
 )
 
-// A fixture is a snapshot made by hand, in a real store. Its catalog believes
-// everything: an index may be hostile, and then holds what a real one refuses.
+// A fixture is a snapshot made by hand, in a real store. Its catalog accepts everything, because an
+// index may be hostile, and then contains what a real one refuses.
 type fixture struct {
 	t          testing.TB
 	repository backup.RepositoryID
@@ -40,7 +40,7 @@ type fixture struct {
 
 	pages []backup.PageVersion
 	at    map[backup.ChunkID]index.Location
-	// copies are further places.
+	// copies are further places of chunks.
 	copies map[backup.ChunkID][]index.Location
 	id     backup.PackID
 	pack   *pack.Writer
@@ -72,7 +72,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// newPack begins another pack; the one before is in the store then.
+// newPack starts another pack. The previous one is then in the store.
 func (f *fixture) newPack() {
 	f.t.Helper()
 	if f.pack != nil && f.pack.Chunks() == 0 {
@@ -111,7 +111,7 @@ func (f *fixture) chunk(data []byte, hole int64) backup.Ref {
 	return backup.Ref{Chunk: hash.ID(), Hole: hole, Length: int64(len(data)), Span: int64(len(data))}
 }
 
-// list stores a list chunk of refs and returns a content that names it.
+// list stores a list chunk of refs and returns a content that refers to it.
 func (f *fixture) list(depth int, refs ...backup.Ref) backup.Content {
 	f.t.Helper()
 	ref := f.chunk(listing.EncodeRefs(nil, backup.Content{Depth: depth - 1, Refs: refs}), 0)
@@ -124,7 +124,7 @@ func (f *fixture) list(depth int, refs ...backup.Ref) backup.Content {
 
 var testTime = backup.Time{Sec: 1_600_000_000, Nsec: 123_456_789}
 
-// entry returns an entry of the user who runs the test.
+// entry returns an entry that belongs to the user who runs the test.
 func entry(name string, kind backup.Kind) backup.Entry {
 	return backup.Entry{
 		Name: name, Kind: kind, Mode: 0o644, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Nlink: 1, Mtime: testTime, Inode: 7,
@@ -188,7 +188,7 @@ func (f *fixture) drop(path string, key backup.PageKey) {
 	}
 }
 
-// pageSet is what a snapshot of the pages that are there now is committed with.
+// pageSet is the page set with which a snapshot of the current pages is committed.
 func (f *fixture) pageSet() (s backup.PageSet) {
 	for i := range f.pages {
 		s.Add(listing.Digest(&f.pages[i]))
@@ -204,7 +204,7 @@ func (f *fixture) page(p backup.Page) {
 	f.pages = append(f.pages, backup.PageVersion{Path: p.Path, Key: p.Key, Listing: data})
 }
 
-// Pages, LocateAll and LocateAllCopies make it a Catalog.
+// Pages, LocateAll and LocateAllCopies implement Catalog.
 func (f *fixture) Pages(_ context.Context, _ backup.SnapshotID, path string) iter.Seq2[backup.PageVersion, error] {
 	return func(yield func(backup.PageVersion, error) bool) {
 		slices.SortStableFunc(f.pages, func(a, b backup.PageVersion) int {
@@ -260,7 +260,7 @@ func (f *fixture) tryRestore(ctx context.Context, o Options) (Summary, *observer
 	return sum, obs, err
 }
 
-// An observer keeps what it is told.
+// An observer records the events of a restore.
 type observer struct {
 	mu       sync.Mutex
 	problems []backup.Problem
@@ -285,7 +285,7 @@ func (o *observer) Problem(p backup.Problem) {
 	o.problems = append(o.problems, p)
 }
 
-// wantProblems checks at what paths there were problems.
+// wantProblems checks the paths of the problems.
 func (o *observer) wantProblems(t *testing.T, paths ...string) {
 	t.Helper()
 	var got []string
@@ -299,7 +299,7 @@ func (o *observer) wantProblems(t *testing.T, paths ...string) {
 	}
 }
 
-// wantText checks that a problem at the path says something.
+// wantText checks that a problem at the path contains text.
 func (o *observer) wantText(t *testing.T, path, text string) {
 	t.Helper()
 	for _, p := range o.problems {
@@ -335,7 +335,7 @@ func wantNothing(t *testing.T, path string) {
 	}
 }
 
-// wantNames checks what is in a directory.
+// wantNames checks the names in a directory.
 func wantNames(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -381,7 +381,7 @@ func (s *countingStore) GetRange(ctx context.Context, dst []byte, name string, o
 	return s.Store.GetRange(ctx, dst, name, offset, length)
 }
 
-// patterns is what --include and --exclude make of patterns.
+// patterns returns the Selector for the patterns of --include and --exclude.
 func patterns(t *testing.T, patterns ...string) Selector {
 	t.Helper()
 	m, err := selection.Compile(backup.Selection{Exclude: patterns})

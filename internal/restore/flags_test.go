@@ -14,7 +14,7 @@ import (
 // The flags of inodes, from linux/fs.h.
 const flagImmutable, flagAppend = 0x10, 0x20
 
-// setFlags adds flags to those of an inode, as chattr does, until the test has ended.
+// setFlags adds flags to those of an inode, as chattr does, until the test ends.
 func setFlags(t *testing.T, path string, flags int) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -28,7 +28,8 @@ func setFlags(t *testing.T, path string, flags int) {
 	})
 }
 
-// What cannot be changed because of a flag of its inode, or its directory's, is named with that flag.
+// If an entry cannot be changed because of a flag of its inode, or of its directory's, the problem
+// names the flag.
 func TestFlagsAreNamed(t *testing.T) {
 	needRoot(t)
 	f := newFixture(t)

@@ -10,19 +10,19 @@ import (
 	"github.com/bctl/bctl/internal/browse"
 )
 
-// What a snapshot has that is not what the file server had: each is a Problem,
-// of this op.
+// opBackup is the op of the Problems for entries that the snapshot does not hold as the file server
+// had them.
 const opBackup = "backup"
 
-// missing are the flags of files whose content the snapshot does not have. No
-// stored listing has Wanted, unless it was made by somebody else.
+// missing are the flags of files whose content the snapshot does not have. A stored listing never
+// has Wanted, unless another program wrote it.
 const missing = backup.ContentMissing | backup.Wanted
 
 var errContentMissing = errors.New("it could not be read when the snapshot was taken, and there is no earlier copy of it; " +
 	"a later snapshot may have it")
 
-// flawOf returns what of a restored entry that is not a directory is not as
-// the file server had it; empty where nothing is.
+// flawOf describes how a restored entry other than a directory differs from what the file server
+// had. It is empty if there is no difference.
 func flawOf(e *backup.Entry) string {
 	var flaws []string
 	if e.Flags&backup.Unreadable != 0 {
@@ -41,8 +41,8 @@ func xattrFlaw(e *backup.Entry) []string {
 	return []string{"its extended attributes could not be read when the snapshot was taken; they are those of an earlier snapshot, or missing"}
 }
 
-// flawOf is flawOf for a directory. What holds for all below it is said at the
-// top alone.
+// flawOf is flawOf for a directory. A flaw that applies to everything below it is reported only for
+// the top directory.
 func (d *directory) flawOf() string {
 	var flaws []string
 	switch {
@@ -61,7 +61,7 @@ func (d *directory) flawOf() string {
 	return strings.Join(append(flaws, xattrFlaw(&d.self)...), "; ")
 }
 
-// flaw reports one, if there is one.
+// flaw reports a flaw, unless text is empty.
 func (r *restorer) flaw(path, text string) {
 	if text != "" {
 		r.flawed.Add(1)
@@ -69,8 +69,8 @@ func (r *restorer) flaw(path, text string) {
 	}
 }
 
-// flawAbove reports whether what is restored is in a directory that could not
-// be read, and names that directory.
+// flawAbove reports whether what is restored is in a directory that could not be read, and reports
+// that directory as a flaw.
 func (r *restorer) flawAbove(ctx context.Context) (stale bool, err error) {
 	if r.o.Path == "" {
 		return false, nil

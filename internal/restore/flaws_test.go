@@ -8,7 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Every flag that says that an entry is not what the file server had is one problem, and says what was restored instead.
+// Every flag of an entry that differs from what the file server had is one problem, which describes
+// what was restored instead.
 func TestFlawedFiles(t *testing.T) {
 	for _, test := range []struct {
 		flags backup.Flags
@@ -59,8 +60,8 @@ func TestFlawedFiles(t *testing.T) {
 	}
 }
 
-// All kinds of entry are named, each time they are restored, linked or left alone because they are right; what stays
-// because of Never is not the snapshot's.
+// Flawed entries of all kinds are named, each time they are restored, linked, or kept because they
+// match. An entry that is kept because of Never is not the snapshot's, and is not named.
 func TestFlawedEntriesOfAllKinds(t *testing.T) {
 	f := newFixture(t)
 	flawed := func(e backup.Entry) backup.Entry {
@@ -86,7 +87,7 @@ func TestFlawedEntriesOfAllKinds(t *testing.T) {
 	obs.wantProblems(t, "file")
 }
 
-// A file that has no copy is not made, and one that is there stays, with Delete too.
+// A file whose content is missing is not created, and an existing one stays, also with Delete.
 func TestMissingContentLeavesWhatIsThere(t *testing.T) {
 	f := newFixture(t)
 	e := f.file("file", "")
@@ -103,7 +104,8 @@ func TestMissingContentLeavesWhatIsThere(t *testing.T) {
 	wantFile(t, filepath.Join(target, "file"), "theirs")
 }
 
-// carriedTree has a directory that was not read, with what an earlier snapshot had below it.
+// carriedTree has a directory that could not be read, with the content that an earlier snapshot had
+// below it.
 func carriedTree(t *testing.T) *fixture {
 	f := newFixture(t)
 	self := entry("", backup.Directory)
@@ -120,7 +122,7 @@ func carriedTree(t *testing.T) *fixture {
 	return f
 }
 
-// A directory that was gone before it could be looked at is named, and not made.
+// A directory that vanished before it could be read is named, and not created.
 func TestVanishedDirectory(t *testing.T) {
 	f := newFixture(t)
 	gone := backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown}
@@ -141,8 +143,8 @@ func TestVanishedDirectory(t *testing.T) {
 	}
 }
 
-// A directory that could not be read is named once, at the top; below it, nothing of the target is deleted, for what the
-// directory had is not known.
+// A directory that could not be read is named once, at the top. Nothing below it at the target is
+// deleted, because the content of the directory is not known.
 func TestCarriedDirectories(t *testing.T) {
 	f := carriedTree(t)
 	target := filepath.Join(t.TempDir(), "target")
@@ -175,7 +177,7 @@ func TestCarriedDirectories(t *testing.T) {
 	}
 }
 
-// A part of what could not be read says so, too.
+// A restore of a part of a directory that could not be read names that directory.
 func TestPartOfACarriedDirectory(t *testing.T) {
 	f := carriedTree(t)
 	for path, problems := range map[string][]string{
@@ -206,7 +208,8 @@ func TestPartOfACarriedDirectory(t *testing.T) {
 	obs.wantText(t, "", "whether this could be read when the snapshot was taken is not known")
 }
 
-// Of a directory that is not restored, nothing is said; of one that only selected files are restored from, it is.
+// A directory that is not restored is not named. A directory from which only selected files are
+// restored is named.
 func TestCarriedDirectoriesThatAreNotSelected(t *testing.T) {
 	f := carriedTree(t)
 	_, obs := f.restore(Options{Target: t.TempDir(), Exclude: patterns(t, "carried", "unknown")})
@@ -217,7 +220,7 @@ func TestCarriedDirectoriesThatAreNotSelected(t *testing.T) {
 	obs.wantProblems(t, "carried")
 }
 
-// Attributes of a directory, and those that could not be read.
+// Flaws of directories: their attributes, and attributes that could not be read.
 func TestFlawedAttributesOfDirectories(t *testing.T) {
 	f := newFixture(t)
 	self := entry("", backup.Directory)
@@ -232,7 +235,7 @@ func TestFlawedAttributesOfDirectories(t *testing.T) {
 	}
 }
 
-// What was not read of the attributes is no reason to take away what the target has.
+// Attributes that could not be read are no reason to remove attributes at the target.
 func TestUnreadableXattrsTakeNothingAway(t *testing.T) {
 	f := newFixture(t)
 	e := f.file("file", "content")

@@ -19,7 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// An arena is a target with something precious beside it.
+// An arena is a target with precious files beside it.
 type arena struct {
 	t              *testing.T
 	target, beside string
@@ -34,7 +34,7 @@ func newArena(t *testing.T) arena {
 	return a
 }
 
-// untouched checks that nothing outside of the target has changed.
+// untouched checks that nothing outside the target has changed.
 func (a arena) untouched() {
 	a.t.Helper()
 	wantNames(a.t, filepath.Dir(a.target), "target", "beside")
@@ -45,7 +45,7 @@ func (a arena) untouched() {
 	}
 }
 
-// Package listing refuses to decode such names; if it did not, restore would refuse them.
+// Package listing refuses to decode such names. If it did not, restore would refuse them.
 func TestHostileNames(t *testing.T) {
 	for _, name := range []string{"..", ".", "", "../beside/new", "a/b", "/beside", "nul\x00"} {
 		a := newArena(t)
@@ -89,7 +89,7 @@ func TestHostileDirectories(t *testing.T) {
 	}
 }
 
-// The snapshot has a symlink to the outside, and files below the name of it.
+// The snapshot has a symlink that leads outside, and files below its name.
 func TestFilesBelowASymlink(t *testing.T) {
 	a := newArena(t)
 	f := newFixture(t)
@@ -100,7 +100,7 @@ func TestFilesBelowASymlink(t *testing.T) {
 	a.untouched()
 }
 
-// Someone has planted symlinks at the target.
+// An attacker has planted symlinks at the target.
 func TestPlantedSymlinks(t *testing.T) {
 	for _, overwrite := range []Overwrite{IfChanged, Always, Never} {
 		a := newArena(t)
@@ -123,14 +123,14 @@ func TestPlantedSymlinks(t *testing.T) {
 	}
 }
 
-// The names of unfinished files can be known beforehand.
+// An attacker can predict the names of unfinished files.
 func TestPlantedTemporaryNames(t *testing.T) {
 	a := newArena(t)
 	f := newFixture(t)
 	f.directory("", f.file("file", "restored"))
 	write(t, filepath.Join(a.target, "file"), "old", testTime)
 	f.newPack()
-	// Learn the name: a file that cannot be finished leaves it for a moment.
+	// Learn the name: a file that cannot be finished has it for a moment.
 	root, err := target.Open(target.Options{Path: a.target, Salt: f.snapshot[:]})
 	check(t, err)
 	dir, err := root.Dir("")
@@ -189,7 +189,7 @@ func TestDirectoriesInTheWay(t *testing.T) {
 	wantFile(t, filepath.Join(target, "dir"), "a file")
 }
 
-// A damaged pack costs the files that need it, and gives nobody wrong bytes.
+// A damaged pack affects only the files that need it, and never yields wrong bytes.
 func TestDamage(t *testing.T) {
 	for _, damage := range []string{"flipped", "truncated", "missing", "unindexed", "misplaced"} {
 		t.Run(damage, func(t *testing.T) {
@@ -323,7 +323,7 @@ func TestFullTarget(t *testing.T) {
 	}
 }
 
-// Attributes that no file system has: each is a problem, and the rest of the entry is restored.
+// Each attribute that no file system has is a problem, and the rest of the entry is restored.
 func TestHostileXattrs(t *testing.T) {
 	hostile := []backup.Xattr{
 		xattr("", "x"), xattr("user.", "x"), xattr("user.nul\x00", "x"), xattr("none", "x"), xattr("user."+strings.Repeat("n", 300), "x"),
@@ -374,7 +374,7 @@ func TestHostileNumberOfXattrs(t *testing.T) {
 	}
 }
 
-// Chains of pages that lead nowhere, in a circle, or to pages of others.
+// Chains of pages that lead nowhere, in a circle, or to pages of other directories.
 func TestHostileChains(t *testing.T) {
 	for what, next := range map[string][]backup.PageKey{
 		"nowhere":         {5, 0},
@@ -408,7 +408,7 @@ func TestHostileChains(t *testing.T) {
 	}
 }
 
-// The same directory again, another in its place, and pages out of order.
+// A repeated directory, another in its place, and pages out of order.
 func TestHostileOrderOfPages(t *testing.T) {
 	f := newFixture(t)
 	f.directory("", subdirectory("a"), subdirectory("b"))
@@ -430,7 +430,7 @@ func TestHostileOrderOfPages(t *testing.T) {
 		deps := f.deps()
 		deps.Catalog = inOrder{&other}
 		_, err := Restore(t.Context(), deps, Options{Snapshot: f.snapshot, Target: a.target, Pages: f.pageSet(), Delete: true}, obs)
-		fine := slices.Equal(order, []string{"", "b", "a"}) // as good as any
+		fine := slices.Equal(order, []string{"", "b", "a"}) // an equally valid order
 		if !fine && err == nil && len(obs.problems) == 0 {
 			t.Errorf("pages of %q: nothing was said", order)
 		}
@@ -438,7 +438,7 @@ func TestHostileOrderOfPages(t *testing.T) {
 	}
 }
 
-// inOrder is a fixture that gives its pages as they are.
+// inOrder is a fixture that yields its pages in the given order.
 type inOrder struct{ *fixture }
 
 func (c inOrder) Pages(context.Context, backup.SnapshotID, string) iter.Seq2[backup.PageVersion, error] {
@@ -451,7 +451,7 @@ func (c inOrder) Pages(context.Context, backup.SnapshotID, string) iter.Seq2[bac
 	}
 }
 
-// Flags that make no sense where they are, or that nobody knows yet.
+// Flags that are invalid for their entry, or unknown.
 func TestHostileFlags(t *testing.T) {
 	for flags := range 17 {
 		f := newFixture(t)

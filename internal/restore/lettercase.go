@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// A target may ignore the case of names: CIFS, vfat and NTFS do, and ext4 may.
-// A name of the snapshot then finds what has another name, perhaps that of
-// another file of the snapshot. Such a name is a problem, never a replacement.
+// A target may ignore the case of names: CIFS, vfat and NTFS do, and ext4 can. A lookup of a name
+// of the snapshot then finds an entry with a different name, perhaps one of another file of the
+// snapshot. Such a name is reported as a problem and never replaces the existing entry.
 
 var (
 	errOtherCase = errors.New("the target ignores case, and has this name with letters of other case: " +
@@ -20,15 +20,15 @@ var (
 	errSharedName = errors.New("another file of the snapshot has this name here: the target ignores case")
 )
 
-// letterCase is what is known about case in a directory that was there.
+// letterCase is what is known about the case of names in an existing directory.
 type letterCase struct {
 	mu    sync.Mutex
 	known bool
 	names map[uint64]struct{} // hashes of all names, if the directory ignores case
 }
 
-// checkCase returns an error if the directory has no such name, although at
-// finds one: it is there in other case.
+// checkCase returns an error if the directory does not list name although a lookup finds it: the
+// existing name then differs in case.
 func (d *directory) checkCase(at *target.Dir, name string) error {
 	if target.SwapCase(name) == name {
 		return nil
@@ -55,7 +55,7 @@ func (d *directory) checkCase(at *target.Dir, name string) error {
 	return errOtherCase
 }
 
-// taken explains why a name is taken that was not there when it was looked for.
+// taken explains the error that a name is taken although it was free when it was looked up.
 func (d *directory) taken(name string, err error) error {
 	at, openErr := d.open()
 	if openErr != nil {
@@ -68,8 +68,8 @@ func (d *directory) taken(name string, err error) error {
 	return err
 }
 
-// isInOtherCase reports whether a name of the directory, which the snapshot does
-// not have, is one that the snapshot has, to a target that ignores case.
+// isInOtherCase reports whether, at a target that ignores case, a name of the directory equals a
+// name that the snapshot has. The snapshot does not have the name as it is written.
 func (d *directory) isInOtherCase(at *target.Dir, name string) (bool, error) {
 	if _, ok := d.folded[hashOf(foldCase(name))]; !ok {
 		return false, nil
@@ -81,5 +81,5 @@ var nameSeed = maphash.MakeSeed()
 
 func hashOf(name string) uint64 { return maphash.String(nameSeed, name) }
 
-// foldCase returns what names have in common that differ only in case.
+// foldCase maps names that differ only in case to one string.
 func foldCase(name string) string { return strings.ToLower(strings.ToUpper(name)) }

@@ -17,10 +17,11 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// caseless shows a directory through FUSE as a file system that keeps the case of names and ignores it.
+// caseless shows a directory through FUSE as a file system that preserves the case of names and
+// ignores it.
 type caseless struct {
 	fuse.RawFileSystem
-	noReplace bool // it has renames that replace nothing; NFS does not
+	noReplace bool // supports RENAME_NOREPLACE; NFS does not
 
 	mu    sync.Mutex
 	paths map[uint64]string // of directories, by node
@@ -30,7 +31,7 @@ type caseless struct {
 func (c *caseless) stored(node uint64, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	entries, _ := os.ReadDir(c.paths[node]) // what is not there has no other names
+	entries, _ := os.ReadDir(c.paths[node]) // a directory that does not exist has no names
 	for _, e := range entries {
 		if strings.EqualFold(e.Name(), name) {
 			return e.Name()
@@ -128,7 +129,7 @@ const (
 	otherCase  = "the target ignores case, and has this name with letters of other case"
 )
 
-// Names of a snapshot that a target takes for one are never taken for each other.
+// Names of a snapshot that a target considers equal are never confused.
 func TestTargetThatIgnoresCase(t *testing.T) {
 	for what, noReplace := range map[string]bool{"renames without replacing": true, "no such renames": false} {
 		t.Run(what, func(t *testing.T) {
@@ -153,7 +154,8 @@ func TestTargetThatIgnoresCase(t *testing.T) {
 				obs.wantText(t, p.Path, sharedName)
 			}
 			before := allNames(t, target)
-			if len(before) != 9 && len(before) != 10 { // KIND is a file, or a directory with a file
+			// KIND is a file, or a directory that contains a file.
+			if len(before) != 9 && len(before) != 10 {
 				t.Errorf("%q", before)
 			}
 
@@ -174,7 +176,8 @@ func TestTargetThatIgnoresCase(t *testing.T) {
 	}
 }
 
-// What is at the target in other case is neither replaced nor deleted; what is there in none is.
+// An existing name that differs only in case is neither replaced nor deleted. A name that the
+// snapshot has in no case is deleted.
 func TestDeleteWhereCaseIsIgnored(t *testing.T) {
 	f := newFixture(t)
 	f.directory("", f.file("readme", "r"), f.file("other", "o"), subdirectory("dir"))
@@ -189,7 +192,7 @@ func TestDeleteWhereCaseIsIgnored(t *testing.T) {
 	wantFile(t, filepath.Join(target, "README"), "README")
 	wantFile(t, filepath.Join(target, "other"), "o")
 
-	// Hard links whose names differ in case are two names where case counts.
+	// Hard links whose names differ in case are two names if case is significant.
 	f = newFixture(t)
 	one, two := f.file("file", "f"), f.file("FILE", "f")
 	one.Nlink, two.Nlink = 2, 2

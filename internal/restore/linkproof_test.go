@@ -8,9 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What a backup reads of a file with holes depends on what the file server has
-// in its cache. Names of one ctime are one file all the same, but only where the
-// ctime proves it.
+// The backup's view of a file with holes depends on what the file server has in its cache. Names
+// with one ctime are nevertheless one file, but only if the ctime proves it.
 func TestNamesOfTheSameCtime(t *testing.T) {
 	ctime := backup.Time{Sec: 1_600_000_000, Nsec: 5}
 	for what, test := range map[string]struct {
@@ -40,7 +39,7 @@ func TestNamesOfTheSameCtime(t *testing.T) {
 			for _, name := range []string{"a", "b", "c", "d"} {
 				e := f.file(name, "\x00\x00data")
 				e.Nlink, e.Inode, e.Ctime = 4, 99, ctime
-				if name == "b" || name == "c" { // with a hole where the others have zeros
+				if name == "b" || name == "c" { // with a hole at which the others have zeros
 					e.Content.Refs = []backup.Ref{f.chunk([]byte("data"), 2)}
 					test.change(&e)
 				}
@@ -48,7 +47,7 @@ func TestNamesOfTheSameCtime(t *testing.T) {
 			}
 			f.directory("", entries...)
 			target := t.TempDir()
-			for range 2 { // into a new place, and again
+			for range 2 { // into a new target, and again
 				f.restore(Options{Target: target, Compare: test.compare})
 				if test.apart {
 					wantGroups(t, target, "a d", "b c")
@@ -66,8 +65,8 @@ func TestNamesOfTheSameCtime(t *testing.T) {
 	}
 }
 
-// Names whose ctimes are in whole seconds, as on file systems that know no
-// others, are compared by their content.
+// Names whose ctimes are in whole seconds, as on file systems that store no others, are compared by
+// their content.
 func TestNamesOfTheSameCoarseCtime(t *testing.T) {
 	f := newFixture(t)
 	one, other := f.file("a", "content"), f.file("b", "CONTENT")
@@ -81,7 +80,7 @@ func TestNamesOfTheSameCoarseCtime(t *testing.T) {
 	wantFile(t, filepath.Join(target, "b"), "CONTENT")
 }
 
-// A name may be known by its ctime, and lead to another by its content.
+// A name may be matched by its ctime, and match another by its content.
 func TestNamesThatAgreeWithDifferentOnes(t *testing.T) {
 	f := newFixture(t)
 	ctime := backup.Time{Sec: 1_600_000_000, Nsec: 5}

@@ -13,23 +13,22 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// maxGroups bounds the hardlinked files whose further names are waited for.
-// Those beyond it become files of their own, and that is reported.
+// maxGroups bounds the hardlinked files that wait for further names. Names of files beyond it
+// become files of their own, and each is reported.
 const maxGroups = 1 << 18
 
-// A linkKey is a digest of what the names of one file have in common: which
-// file system of the shard it is on, its inode and attributes, and a proof that
-// its content is the same. Names of one inode that do not agree in these are of
-// two files, whose states are of different times; each is restored by itself.
+// A linkKey is a digest of what the names of one file have in common: the file system of the shard,
+// the inode, the attributes, and a proof that the content is the same. Names of one inode that
+// differ in any of these show states of different times; each is restored as a file of its own.
 type linkKey [16]byte
 
-// linkKeys returns the keys of an entry on a file system of the shard. Two names
-// are one file if they have a key in common.
+// linkKeys returns the keys of an entry on a file system of the shard. Two names are one file if
+// they have a key in common.
 //
-// Equal refs prove that the content is the same. Different refs do not prove
-// that it differs: which parts of a file are holes depends on what the file
-// server had in its cache, and chunks are cut at holes. An equal ctime proves
-// it, too, because whatever changes a file sets its ctime to the present.
+// Equal refs prove that the content is the same. Different refs do not prove that it differs: which
+// parts of a file are holes depends on what the file server had in its cache, and chunks are cut at
+// holes. An equal ctime proves equality as well, because every change of a file sets its ctime to
+// the current time.
 func (p *planner) linkKeys(volume int, e *backup.Entry) []linkKey {
 	b := make([]byte, 0, 256+len(e.Target))
 	number := func(numbers ...uint64) {
@@ -64,24 +63,23 @@ func (p *planner) linkKeys(volume int, e *backup.Entry) []linkKey {
 	return keys
 }
 
-// What a key takes as the proof.
+// The proofs that a key can contain.
 const (
 	byContent = iota
 	byCtime
 )
 
-// ctimeProves reports whether the content of an entry is that of the file at its
-// ctime. It may not be where the backup did not compare ctimes, where a change
-// could follow that left the ctime as it is, and where the entry has flaws. A
-// ctime in whole seconds proves nothing: there are file systems on which all
-// files have the same, and unions of them that have an inode number twice.
+// ctimeProves reports whether the ctime of an entry identifies its content. It does not if the
+// backup did not compare ctimes, if a later change could have left the ctime as it is, or if the
+// entry has flaws. A ctime in whole seconds proves nothing: on some file systems all files have the
+// same ctime, and unions of such file systems can use an inode number twice.
 func (r *restorer) ctimeProves(e *backup.Entry) bool {
 	return e.Kind == backup.File && e.Ctime.Nsec != 0 && e.Flags&(backup.Provisional|missing) == 0 &&
 		r.o.Compare.OrAll()&backup.CompareCtime != 0
 }
 
-// xattrChunk returns the id of the chunk that the extended attributes of an
-// entry are in, or would be in; zero where it has none.
+// xattrChunk returns the id of the chunk that contains, or would contain, the extended attributes
+// of an entry; zero if it has none.
 func (p *planner) xattrChunk(e *backup.Entry) backup.ChunkID {
 	if e.XattrChunk.Length > 0 {
 		return e.XattrChunk.Chunk
@@ -95,11 +93,11 @@ func (p *planner) xattrChunk(e *backup.Entry) backup.ChunkID {
 
 // A group is one file with several names. It is forgotten when all of them have been seen.
 type group struct {
-	dir, name string // the first one's, relative to the target
+	dir, name string // of the first name, relative to the target
 	seen      uint32
 	keys      []linkKey
 	state     groupState
-	kept      bool    // the first name was at the target
+	kept      bool    // the first name was kept at the target
 	waiting   []*file // names that came before the first was finished
 }
 
@@ -113,29 +111,29 @@ const (
 
 type linkGroups struct {
 	mu     sync.Mutex
-	groups map[linkKey]*group // by each of their keys
+	groups map[linkKey]*group // by each of the keys of a group
 	number int                // of groups
 }
 
-// join takes a file whose inode has several names. It is true when the file
-// waits for the first of them, and is settled without its caller.
+// join adds a file whose inode has several names to its group. It is true if the file waits for the
+// first name; the group then settles the file, not the caller.
 func (p *planner) join(f *file) bool {
-	// What is a mount by itself may have the inode number of another file.
+	// A file that is itself a mount point may have the inode number of another file.
 	if f.e.Nlink < 2 || f.e.Flags&backup.Boundary != 0 || f.staysAnyway() {
 		return false
 	}
 	return p.r.links.join(p.linkKeys(f.dir.volume, &f.e), f)
 }
 
-// staysAnyway reports whether what is at the target under the name stays,
-// whatever it is: it is not a name of the file in the snapshot then.
+// staysAnyway reports whether an existing entry of this name stays, whatever it is. Such an entry
+// is not a name of the snapshot's file.
 func (f *file) staysAnyway() bool {
 	if f.r.o.Overwrite != Never || !f.dir.made.Existed {
 		return false
 	}
 	at, err := f.dir.open()
 	if err != nil {
-		return true // and decide reports it
+		return true // decide reports it
 	}
 	defer at.Release()
 	_, err = at.Stat(f.e.Name)
@@ -176,11 +174,10 @@ func (l *linkGroups) join(keys []linkKey, f *file) bool {
 	return false
 }
 
-// maxGroupKeys bounds the keys of one group: its names may have been backed up
-// in many forms.
+// maxGroupKeys bounds the keys of one group. Its names may have been backed up in many forms.
 const maxGroupKeys = 8
 
-// learn has the group found by these keys, too, unless another group is.
+// learn registers the group under keys, except those under which a group is registered already.
 func (l *linkGroups) learn(g *group, keys []linkKey) {
 	for _, key := range keys {
 		if l.groups[key] == nil && len(g.keys) < maxGroupKeys {
@@ -190,7 +187,7 @@ func (l *linkGroups) learn(g *group, keys []linkKey) {
 	}
 }
 
-// forget forgets a group of which all names were seen.
+// forget removes a group of which all names were seen.
 func (l *linkGroups) forget(g *group) {
 	for _, key := range g.keys {
 		delete(l.groups, key)
@@ -199,7 +196,7 @@ func (l *linkGroups) forget(g *group) {
 	l.number--
 }
 
-// resolve makes the names that have waited for the first one.
+// resolve creates the names that have waited for the first one.
 func (l *linkGroups) resolve(first *file, ok bool) {
 	g := first.group
 	l.mu.Lock()
@@ -215,7 +212,7 @@ func (l *linkGroups) resolve(first *file, ok bool) {
 	}
 }
 
-// link makes the file a further name of its group's first, and settles it.
+// link makes the file a further name of its group's first name, and settles it.
 func (f *file) link() {
 	f.action = Link
 	err := errors.New("the first name of this file could not be restored")
@@ -251,7 +248,7 @@ func (f *file) linkToFirst() error {
 	return at.Link(from, f.group.name, f.e.Name, place)
 }
 
-// meetLink decides what to do about what is there under the name already.
+// meetLink decides what to do with an existing entry of the file's name.
 func (f *file) meetLink(place *target.Place) error {
 	at, err := f.dir.open()
 	if err != nil {
@@ -286,10 +283,10 @@ func (f *file) meetLink(place *target.Place) error {
 	return nil
 }
 
-// isFirst reports whether what is there is the group's first name already.
+// isFirst reports whether the existing entry already is a name of the group's first file.
 func (f *file) isFirst(have *backup.Entry) (bool, error) {
 	if f.r.o.DryRun && !f.group.kept {
-		return false, nil // it would be another by then, or is not there yet
+		return false, nil // by then it would be another file, or it does not exist yet
 	}
 	from, err := f.r.root.Dir(f.group.dir)
 	if err != nil {
@@ -300,16 +297,15 @@ func (f *file) isFirst(have *backup.Entry) (bool, error) {
 	return first.Inode == have.Inode && first.Device == have.Device, err
 }
 
-// inodes are those of the target that have several names, of which one has been
-// left alone: the others are of other files of the snapshot, if they are not
-// further names of its group.
+// inodes are the inodes at the target that have several names and of which one name was kept. Any
+// other name of such an inode belongs to another file of the snapshot, unless it is a further name
+// of the same group.
 type inodes struct {
 	mu   sync.Mutex
-	seen map[[2]uint64]struct{} // of device and inode
+	seen map[[2]uint64]struct{} // by device and inode
 }
 
-// take is true the first time that it is asked about an inode. Beyond maxGroups
-// of them it is false.
+// take is true on the first call for an inode. It is false for every inode beyond maxGroups.
 func (s *inodes) take(have *backup.Entry) bool {
 	key := [2]uint64{have.Device, have.Inode}
 	s.mu.Lock()

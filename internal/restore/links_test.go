@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What hardlinked names become when the first of them cannot be restored, and
-// when the target has another file of that name.
+// The result for hardlinked names if the first of them cannot be restored, and if the target has
+// another file of that name.
 func TestHardlinks(t *testing.T) {
 	f := newFixture(t)
 	names := func(content string, inode uint64, names ...string) (entries []backup.Entry) {
@@ -46,7 +46,7 @@ func TestHardlinks(t *testing.T) {
 	}
 }
 
-// wantGroups checks which names are one file: each group is a list of paths.
+// wantGroups checks which names are one file. Each group is a list of paths.
 func wantGroups(t *testing.T, target string, groups ...string) {
 	t.Helper()
 	byInode := map[uint64][]string{}
@@ -73,7 +73,7 @@ func wantGroups(t *testing.T, target string, groups ...string) {
 	}
 }
 
-// Names of one inode are one file only where all that a file has agrees.
+// Names of one inode are one file only if all attributes of the file agree.
 func TestNamesThatDoNotAgree(t *testing.T) {
 	needRoot(t)
 	for what, change := range map[string]func(f *fixture, e *backup.Entry){
@@ -117,7 +117,7 @@ func TestNamesThatDoNotAgree(t *testing.T) {
 			f.directory("", entries...)
 			model := f.separately(entries)
 			target := t.TempDir()
-			// Into a new place, again, and where all were joined before.
+			// Into a new target, again, and into one in which all names were one file.
 			for range 3 {
 				f.restore(Options{Target: target})
 				switch what {
@@ -139,7 +139,7 @@ func TestNamesThatDoNotAgree(t *testing.T) {
 	}
 }
 
-// The same for what is no file.
+// The same holds for special files.
 func TestSpecialNamesThatDoNotAgree(t *testing.T) {
 	needRoot(t)
 	fifo, device, link := entry("", backup.FIFO), entry("", backup.CharDev), symlink("", "x")
@@ -180,7 +180,7 @@ func linkLike(e *backup.Entry, target string) backup.Entry {
 	return l
 }
 
-// separately restores the entries as files of their own, and returns where.
+// separately restores the entries as files of their own, and returns the target.
 func (f *fixture) separately(entries []backup.Entry) string {
 	other := *f
 	other.pages = nil
@@ -210,7 +210,7 @@ func wantEqualFiles(t *testing.T, want, got string) {
 	wantNames(t, got, names...)
 }
 
-// describe says all that restore gives back of a file.
+// describe returns everything that restore sets on a file.
 func describe(t *testing.T, path string) string {
 	t.Helper()
 	st := stat(t, path)
@@ -246,7 +246,8 @@ func TestNamesWithXattrsInBothForms(t *testing.T) {
 	wantGroups(t, target, "a b")
 }
 
-// Inode numbers are those of a file system: what the listings say of where one begins tells two of equal numbers apart.
+// Inode numbers belong to a file system. The listings record where a file system begins, which
+// distinguishes equal numbers.
 func TestFileSystemsOfAShard(t *testing.T) {
 	f := newFixture(t)
 	name := func(name string) backup.Entry {
@@ -272,7 +273,7 @@ func TestFileSystemsOfAShard(t *testing.T) {
 	wantGroups(t, target, "a b deep/a", "inner/a inner/b")
 }
 
-// The first page of a directory is damaged: whether a file system begins there is not known.
+// The first page of a directory is damaged, so it is not known whether a file system begins there.
 func TestFileSystemOfADamagedPage(t *testing.T) {
 	f := newFixture(t)
 	name := func(name string) backup.Entry {
@@ -289,8 +290,9 @@ func TestFileSystemOfADamagedPage(t *testing.T) {
 	wantGroups(t, target, "a", "d/b d/c")
 }
 
-// Two names that are one file at the target, and two of the same size and time in the snapshot, do not stay one; nor are
-// attributes of a name outside of the snapshot changed with those of one in it.
+// Two names that are one file at the target, and two files of the same size and mtime in the
+// snapshot, do not stay one file. Nor does a restore change the attributes of a name outside the
+// snapshot through a name inside it.
 func TestInodesThatAreSharedAtTheTarget(t *testing.T) {
 	f := newFixture(t)
 	a, b := f.file("a", "aaaa"), f.file("b", "bbbb")
@@ -312,13 +314,13 @@ func TestInodesThatAreSharedAtTheTarget(t *testing.T) {
 	if st := stat(t, filepath.Join(target, "c")); st.Mode&0o777 != 0o600 {
 		t.Errorf("c has mode %o", st.Mode&0o777)
 	}
-	// One of a and b was left alone, and it cannot be told which; content tells.
+	// One of a and b was kept, and it is not known which; their content decides.
 	f.restore(Options{Target: target, Verify: true})
 	wantFile(t, filepath.Join(target, "a"), "aaaa")
 	wantFile(t, filepath.Join(target, "b"), "bbbb")
 }
 
-// A name outside the target is not changed, whatever the number of links says.
+// A name outside the target is not changed, whatever the number of links is.
 func TestLinkOutsideTheTarget(t *testing.T) {
 	f := newFixture(t)
 	a, b := f.file("a", "aaaa"), f.file("b", "aaaa")
@@ -337,7 +339,8 @@ func TestLinkOutsideTheTarget(t *testing.T) {
 	wantGroups(t, target, "a b")
 }
 
-// Never keeps what is there: that is no name of the snapshot's file, and nothing is linked to it.
+// Never keeps existing entries. Such an entry is not a name of the snapshot's file, and nothing is
+// linked to it.
 func TestLinksBesideWhatIsKept(t *testing.T) {
 	f := newFixture(t)
 	var entries []backup.Entry
@@ -356,7 +359,7 @@ func TestLinksBesideWhatIsKept(t *testing.T) {
 	wantFile(t, filepath.Join(target, "b"), "content")
 }
 
-// A dry run says of links what a real one then does.
+// A dry run reports the same links that a real run then makes.
 func TestLinksInADryRun(t *testing.T) {
 	for what, prepare := range map[string]func(t *testing.T, target string){
 		"new":       func(*testing.T, string) {},

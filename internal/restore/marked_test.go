@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/selection"
 )
 
-// What a marker kept out of the backup stays, wherever its directory is, and
-// where the marker is gone by now.
+// Entries that a marker kept out of the backup stay, wherever their directory is, and even if the
+// marker has been removed since.
 func TestDeleteLeavesMarkedDirectories(t *testing.T) {
 	f := newFixture(t)
 	f.directory("", subdirectory("marked"), subdirectory("unmarked"), subdirectory("full"), f.file("way", "w"))
@@ -39,7 +39,7 @@ func TestDeleteLeavesMarkedDirectories(t *testing.T) {
 		wantNothing(t, filepath.Join(target, path))
 	}
 
-	// Without markers, an empty directory is as it was.
+	// Without markers, an empty directory was empty.
 	f.restore(Options{Target: target, Delete: true})
 	wantNames(t, filepath.Join(target, "unmarked"))
 }

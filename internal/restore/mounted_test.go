@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A file that is mounted at the target stays. It is named, unless the backup left
-// out what is mounted; a dry run says the same.
+// A file that is mounted at the target stays. It is named, unless the backup left out mounts. A dry
+// run reports the same.
 func TestDeleteOfAMountedFile(t *testing.T) {
 	for _, oneFileSystem := range []bool{false, true} {
 		f := newFixture(t)
@@ -42,12 +42,13 @@ func TestDeleteOfAMountedFile(t *testing.T) {
 	}
 }
 
-// What is mounted at the target, and was not when the snapshot was taken, loses nothing.
+// A file system that is mounted at the target, and was not when the snapshot was taken, loses
+// nothing.
 func TestDeleteOnAnotherFileSystem(t *testing.T) {
 	for what, test := range map[string]struct {
 		flags backup.Flags
 		empty bool // in the snapshot
-		keeps bool // what the snapshot does not have
+		keeps bool // names that the snapshot does not have
 	}{
 		"a directory that was empty":      {empty: true, keeps: true},
 		"a directory that had something":  {keeps: true},
@@ -93,7 +94,7 @@ func TestDeleteOnAnotherFileSystem(t *testing.T) {
 				}
 			}
 
-			// Where all that is there is excluded, nothing was left that was to be deleted.
+			// If everything there is excluded, nothing is kept that Delete would have removed.
 			_, obs := f.restore(Options{Target: target, Delete: true, Exclude: patterns(t, "/mnt/*")})
 			obs.wantProblems(t)
 		})

@@ -15,8 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// withoutFSETID runs the calling test again, as root without CAP_FSETID, as in
-// a container. It is false in the process that does so.
+// withoutFSETID runs the calling test again, as root without CAP_FSETID, as in a container. It is
+// false in the process that does so.
 func withoutFSETID(t *testing.T) bool {
 	t.Helper()
 	const env = "BCTL_TEST_WITHOUT_FSETID"
@@ -32,7 +32,7 @@ func withoutFSETID(t *testing.T) bool {
 	check(t, err)
 	done := make(chan result)
 	go func() {
-		// The thread has lost the capability for good, and ends with the goroutine.
+		// The thread has lost the capability permanently, and ends with the goroutine.
 		runtime.LockOSThread()
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_FSETID, 0, 0, 0); err != nil {
 			done <- result{nil, err}
@@ -53,13 +53,13 @@ func withoutFSETID(t *testing.T) bool {
 	return true
 }
 
-// chmod(2) clears set-id bits without an error. Each entry that lacks them is
-// named, also when a further run finds it there.
+// chmod(2) clears set-id bits without an error. Each entry that lacks them is named, also if a
+// further run finds it that way.
 func TestSetIDBitsThatAreNotKept(t *testing.T) {
 	if withoutFSETID(t) {
 		return
 	}
-	const group = 12345 // that root is not in
+	const group = 12345 // root is not a member of it
 	with := func(e backup.Entry, mode, gid uint32) backup.Entry {
 		e.Mode, e.GID = mode, gid
 		return e
@@ -89,7 +89,7 @@ func TestSetIDBitsThatAreNotKept(t *testing.T) {
 	} {
 		for run := range 3 {
 			if run > 0 && len(lacking) == 6 {
-				lacking = lacking[1:] // the target keeps what it has from now on
+				lacking = lacking[1:] // now an existing target, which keeps its mode
 			}
 			_, obs := f.restore(Options{Target: target})
 			obs.wantProblems(t, append([]string(nil), lacking...)...)
@@ -109,8 +109,8 @@ func TestSetIDBitsThatAreNotKept(t *testing.T) {
 	}
 }
 
-// The kernel replaces times that a file system does not hold, without an error.
-// Each entry with another time than the snapshot's is named, in each run.
+// The kernel replaces times that a file system cannot store, without an error. Each entry whose
+// time differs from the snapshot's is named, in each run.
 func TestTimesThatAreNotKept(t *testing.T) {
 	f := newFixture(t)
 	at := func(e backup.Entry, year int) backup.Entry {

@@ -33,7 +33,7 @@ func pagedTree(t testing.TB) *fixture {
 	return f
 }
 
-// names returns all paths below a directory.
+// allNames returns all paths below a directory.
 func allNames(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -46,7 +46,7 @@ func allNames(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// wantNamed checks that each path that is missing is at or below a path that was named.
+// wantNamed checks that each missing path is at or below a path that a problem names.
 func wantNamed(t *testing.T, all, got []string, problems []backup.Problem) {
 	t.Helper()
 	for _, path := range all {
@@ -62,8 +62,9 @@ func wantNamed(t *testing.T, all, got []string, problems []backup.Problem) {
 	}
 }
 
-// Whichever page is missing from the index, and whichever two, a directory that it leaves something of is named; all that the other
-// pages have is restored, and with Delete nothing of what is there is deleted for it.
+// Whichever page, and whichever two pages, are missing from the index, each directory that lacks
+// something is named. Everything on the other pages is restored, and Delete removes nothing because
+// of the missing pages.
 func TestMissingPages(t *testing.T) {
 	whole := t.TempDir()
 	full := pagedTree(t)
@@ -126,7 +127,7 @@ func TestMissingPages(t *testing.T) {
 	}
 }
 
-// What is missing of a part that is not restored is not missed, and of a part that is, it is.
+// A missing page is not reported if its part of the tree is not restored, and is reported if it is.
 func TestMissingPagesOfAPart(t *testing.T) {
 	f := pagedTree(t)
 	f.drop("big/flat", 0)
@@ -151,7 +152,8 @@ func TestMissingPagesOfAPart(t *testing.T) {
 	obs.wantProblems(t, "in")
 }
 
-// Pages that are there and damaged count as missing: what the others have is restored, and nothing is deleted for them.
+// Damaged pages count as missing: everything on the others is restored, and nothing is deleted
+// because of the damaged ones.
 func TestDamagedPages(t *testing.T) {
 	whole := t.TempDir()
 	full := pagedTree(t)
@@ -178,7 +180,7 @@ func TestDamagedPages(t *testing.T) {
 	}
 }
 
-// A page that is there in another version than the snapshot has shows in the sum of all.
+// A page in another version than the snapshot's is detected by the sum of all pages.
 func TestOtherPages(t *testing.T) {
 	f := pagedTree(t)
 	set := f.pageSet()
@@ -188,9 +190,9 @@ func TestOtherPages(t *testing.T) {
 	write(t, filepath.Join(target, "theirs"), "x", testTime)
 	_, obs := f.restore(Options{Target: target, Pages: set, Delete: true})
 	obs.wantText(t, "", "other pages of the snapshot than it was committed with")
-	wantFile(t, filepath.Join(target, "theirs"), "x") // nothing is deleted that did not have to be by then
+	wantFile(t, filepath.Join(target, "theirs"), "x") // deleted only what had to be by then
 	_, obs = f.restore(Options{Target: t.TempDir(), Pages: set, Path: "big"})
-	obs.wantProblems(t) // what a part consists of is not known
+	obs.wantProblems(t) // the page set of a part is not known
 
 	f = pagedTree(t)
 	set = f.pageSet()
@@ -199,7 +201,7 @@ func TestOtherPages(t *testing.T) {
 	obs.wantText(t, "", "the index has 11 pages of the snapshot, which was committed with 12")
 }
 
-// More subdirectories than are remembered by name: those without pages are missed all the same.
+// With more subdirectories than are remembered by name, those without pages are still detected.
 func TestMissingPagesOfManyDirectories(t *testing.T) {
 	d := &directory{}
 	const more = 10
@@ -228,7 +230,7 @@ func TestMissingPagesOfManyDirectories(t *testing.T) {
 	obs.wantText(t, "", "the index lacks the pages of subdirectories (1 or more)")
 }
 
-// sqliteCatalog has the pages of a fixture in a real index, where rows can be deleted.
+// sqliteCatalog has the pages of a fixture in a real index, in which rows can be deleted.
 type sqliteCatalog struct {
 	*sqliteindex.Index
 	f    *fixture
@@ -314,11 +316,11 @@ func TestMissingRowsOfSQLite(t *testing.T) {
 	obs.wantText(t, "bigger/in", "the index has none of its pages")
 	c.drop("bigger", 0)
 	obs = restore()
-	obs.wantProblems(t, "big", "bigger") // which no page lists bigger/in any more
+	obs.wantProblems(t, "big", "bigger") // no page lists bigger/in any more
 	obs.wantText(t, "bigger", "the index lacks its first page")
 }
 
-// A target that is not there is not made for a snapshot that has no pages.
+// A target that does not exist is not created for a snapshot that has no pages.
 func TestSnapshotWithoutPages(t *testing.T) {
 	f := newFixture(t)
 	f.newPack()
@@ -332,7 +334,7 @@ func TestSnapshotWithoutPages(t *testing.T) {
 	}
 }
 
-// A directory of too many names to delete beside is checked like others.
+// A directory with too many names for Delete is checked like any other.
 func TestMissingPagesWhereNamesAreForgotten(t *testing.T) {
 	obs := &observer{}
 	d := &directory{r: &restorer{o: Options{Delete: true}, obs: obs}}

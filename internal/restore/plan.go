@@ -17,23 +17,22 @@ import (
 
 const opListing = "read listing"
 
-// A planner goes through the pages of a snapshot in walk order. It belongs to
-// one goroutine.
+// A planner reads the pages of a snapshot in walk order. It belongs to one goroutine.
 type planner struct {
 	r       *restorer
 	windows *errgroup.Group
 	window  *window
 	hasher  *chunk.Hasher
 
-	current *directory // the one whose pages are coming; its parents are below it
-	listed  int        // names in all children sets from current down to the root
+	current *directory // directory of the last page; its ancestors follow through parent
+	listed  int        // names in all children sets from current up to the root
 	volumes int        // file systems that begin below the top
-	skipped string     // path of a directory that is left out with all below it
+	skipped string     // path of a directory that is left out with everything below it
 	skip    bool
 
-	pages backup.PageSet // that came by
-	named bool           // a directory was reported because pages are missing or damaged
-	stale bool           // all that is restored is as an earlier snapshot had it
+	pages backup.PageSet // that were read
+	named bool           // a directory was reported because its pages are missing or damaged
+	stale bool           // everything that is restored is as an earlier snapshot had it
 }
 
 // plan restores the entry at o.Path.
@@ -43,7 +42,8 @@ func (p *planner) plan(ctx context.Context, entry backup.Entry) error {
 			return err
 		}
 	} else {
-		// One file goes into the target as it is; the target's attributes are not part of it.
+		// A single file is written into the target. The target's attributes are not part of the
+		// restore.
 		p.current = &directory{r: p.r, attributesUnknown: true, partial: true, wanted: true}
 		p.current.pending.Store(1)
 		if p.r.enter(p.current) {
@@ -83,11 +83,11 @@ func (p *planner) planTree(ctx context.Context) error {
 	return nil
 }
 
-// knowsPages reports whether it is known what all that is restored consists of.
+// knowsPages reports whether the complete page set of what is restored is known.
 func (p *planner) knowsPages() bool { return p.r.o.Pages.Pages > 0 && p.r.o.Path == "" }
 
-// checkPages compares all pages that came by with those that the snapshot was
-// committed with. Directories that are known to lack some were reported.
+// checkPages compares all pages that were read with those that the snapshot was committed with. It
+// skips snapshots for which a directory with missing pages was reported.
 func (p *planner) checkPages() {
 	want := p.r.o.Pages
 	if !p.knowsPages() || p.pages == want || p.named {
@@ -99,11 +99,11 @@ func (p *planner) checkPages() {
 	}
 	p.r.problem("", opListing, fmt.Errorf("%w: what was restored may lack files, or have others; compare with another snapshot. On one machine, move the index away and run bctl index rebuild: the copy in the store may be whole: %w", err, backup.ErrCorrupt))
 	for d := p.current; d != nil; d = d.parent {
-		d.partial = true // nothing is deleted any more
+		d.partial = true // nothing more is deleted
 	}
 }
 
-// relative returns path relative to what is restored.
+// relative returns path relative to what is restored. It is false for a path outside that.
 func (p *planner) relative(path string) (string, bool) {
 	top := p.r.o.Path
 	if top == "" || path == top {
@@ -113,14 +113,14 @@ func (p *planner) relative(path string) (string, bool) {
 	return rest, ok
 }
 
-// page takes the next page.
+// page processes the next page.
 func (p *planner) page(ctx context.Context, v *backup.PageVersion) error {
 	path, ok := p.relative(v.Path)
 	if !ok {
 		return fmt.Errorf("page of %q in a listing of %q: %w", v.Path, p.r.o.Path, backup.ErrCorrupt)
 	}
 	if p.knowsPages() {
-		digest := v.Digest // with which DecodePage compares the page
+		digest := v.Digest // DecodePage checks the page against it
 		if digest == (backup.PageDigest{}) {
 			digest = listing.Digest(v)
 		}
@@ -146,14 +146,14 @@ func (p *planner) page(ctx context.Context, v *backup.PageVersion) error {
 
 func below(path, dir string) bool { return dir == "" || strings.HasPrefix(path, dir+"/") }
 
-// lacks reports a directory of which not all is known.
+// lacks reports a directory that is not completely known.
 func (p *planner) lacks(path string, err error) {
 	p.named = true
 	p.r.problem(path, opListing, err)
 }
 
-// enter goes to another directory. It is false for one that is not restored,
-// and then neither is what is below it.
+// enter makes path the current directory. It is false if the directory is not restored; then
+// nothing below it is restored either.
 func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	parentPath, name := backup.Split(path)
 	for p.current != nil && (path == "" || p.current.path != parentPath) {
@@ -173,7 +173,7 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 		return p.orphan(path, "its name is not valid")
 	case path != "" && !p.current.expects(name):
 		return p.orphan(path, "its parent does not list it")
-	case damaged: // which page reports
+	case damaged: // page reports it
 	case page.Key != 0 || page.Self == nil:
 		p.lacks(path, fmt.Errorf("the index lacks its first page; its attributes, and some names in it, are not restored: %w", backup.ErrCorrupt))
 		d.attributesUnknown, d.partial = true, true
@@ -193,8 +193,8 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	d.stale = d.stale || d.self.Flags&(backup.Unreadable|backup.AttributesUnknown) != 0
 	d.pending.Store(1)
 	p.current = d
-	// Include is asked also for what is in a directory that it has taken in: whoever gave the patterns
-	// may want to know which of them match nothing.
+	// Include is also asked about paths in a directory that it selected, because the caller may
+	// want to know which patterns match nothing.
 	d.wanted = p.r.o.Include == nil || d.parent != nil && (p.r.o.Include.Excluded(path, true) || d.parent.wanted)
 	if d.wanted && !p.r.enter(d) {
 		p.pop()
@@ -204,7 +204,7 @@ func (p *planner) enter(path string, page *backup.Page, damaged bool) bool {
 	return true
 }
 
-// inherit takes over what d has from its parent, and has the parent wait for it.
+// inherit copies from the parent what d inherits, and makes the parent wait for d.
 func (d *directory) inherit(p *planner) {
 	d.parent.pending.Add(1)
 	d.stale = d.parent.stale
@@ -221,15 +221,15 @@ func (p *planner) orphan(path, why string) bool {
 	return false
 }
 
-// leave ends the planner's part in the current directory, after all pages of it
-// and of what is below it.
+// leave ends the planner's work in the current directory, after all of its pages and of those below
+// it.
 func (p *planner) leave() {
 	p.complete(p.current)
 	p.pop()
 }
 
-// ownPagesEnd reports, once, where a directory lacks pages. Its own come before
-// those of what is below it.
+// ownPagesEnd reports, at most once, that a directory lacks pages. A directory's own pages come
+// before those below it.
 func (p *planner) ownPagesEnd(d *directory) {
 	if err := d.chain.Err(); err != nil && !d.partial {
 		p.lacks(d.path, err)
@@ -237,7 +237,7 @@ func (p *planner) ownPagesEnd(d *directory) {
 	}
 }
 
-// complete reports what a directory lacks, once.
+// complete reports, at most once, what a directory lacks.
 func (p *planner) complete(d *directory) {
 	p.ownPagesEnd(d)
 	for name := range d.children {
@@ -252,13 +252,13 @@ func (p *planner) complete(d *directory) {
 	d.expected = nameSet{}
 }
 
-// forget forgets the subdirectories that have not come.
+// forget drops the subdirectories whose pages have not come.
 func (p *planner) forget(d *directory) {
 	p.listed -= len(d.children)
 	d.children = nil
 }
 
-// pop goes back to the parent of the current directory.
+// pop makes the parent of the current directory the current one.
 func (p *planner) pop() {
 	d := p.current
 	p.current = d.parent
@@ -266,7 +266,7 @@ func (p *planner) pop() {
 	d.done()
 }
 
-// entries takes a run of the current directory's entries.
+// entries processes a run of the current directory's entries.
 func (p *planner) entries(ctx context.Context, entries []backup.Entry) error {
 	d := p.current
 	for i := range entries {
@@ -295,7 +295,8 @@ func (p *planner) entries(ctx context.Context, entries []backup.Entry) error {
 	return nil
 }
 
-// entry takes one entry that is not a directory, whose directory is there.
+// entry processes one entry that is not a directory. The directory that contains it exists at the
+// target.
 func (p *planner) entry(ctx context.Context, e *backup.Entry) error {
 	f := newFile(p.r, p.current, e)
 	if e.Kind == backup.File && e.Flags&missing != 0 {
@@ -305,7 +306,7 @@ func (p *planner) entry(ctx context.Context, e *backup.Entry) error {
 		return nil
 	}
 	if p.join(f) {
-		return nil // done when the first of its names is
+		return nil // settled with the first of its names
 	}
 	p.window.add(f)
 	if p.window.full() {

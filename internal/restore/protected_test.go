@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What has a protected inode is neither deleted nor overwritten nor entered,
-// whatever it is called, and that is reported.
+// A file or directory with a protected inode is not deleted, overwritten or entered, whatever its
+// name is, and that is reported.
 func TestProtectedInodes(t *testing.T) {
 	for _, o := range []Options{{Overwrite: Always}, {Overwrite: IfChanged}} {
 		f := newFixture(t)
@@ -43,7 +43,7 @@ func TestProtectedInodes(t *testing.T) {
 	}
 }
 
-// A target that is protected itself is left alone with all that is in it.
+// A target that is protected itself is left alone with all its content.
 func TestProtectedTarget(t *testing.T) {
 	f := newFixture(t)
 	f.directory("", f.file("file", "f"))

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// maxDepth bounds lists of lists: each level multiplies by thousands.
+	// maxDepth bounds lists of lists. Each level multiplies the size by thousands.
 	maxDepth = 8
 	// maxListBytes bounds the list chunks that are fetched at once.
 	maxListBytes = 4 << 20
 )
 
-// A refStream yields the data chunks of one file in order. List chunks are
-// loaded when they are reached, one a level, so a file of any size takes little memory.
+// A refStream yields the data chunks of one file in order. It loads a list chunk when it reaches
+// it, and holds one per level, so a file of any size takes little memory.
 type refStream struct {
 	size   int64
 	levels []level
@@ -30,16 +30,17 @@ type refStream struct {
 type level struct {
 	depth int
 	refs  []backup.Ref
-	at    int64 // offset in the file where the next ref's hole begins
-	end   int64 // the level may not reach beyond
+	at    int64 // offset in the file at which the next ref's hole begins
+	end   int64 // offset beyond which the level must not reach
 }
 
 func newRefStream(size int64, c backup.Content) refStream {
 	return refStream{size: size, levels: []level{{c.Depth, c.Refs, 0, size}}}
 }
 
-// peek returns the next ref and its offset in the file. list: the ref is a
-// list chunk's, and push must be given its content. ok is false at the end, where err is set if the content makes no sense.
+// peek returns the next ref and its offset in the file. list means that the ref is that of a list
+// chunk, whose content must be passed to push. ok is false at the end; err is then set if the
+// content is invalid.
 func (s *refStream) peek() (ref backup.Ref, offset int64, list, ok bool, err error) {
 	for s.failed == nil && len(s.levels) > 0 {
 		l := &s.levels[len(s.levels)-1]
@@ -63,7 +64,7 @@ func (s *refStream) peek() (ref backup.Ref, offset int64, list, ok bool, err err
 	return ref, 0, false, false, s.failed
 }
 
-// advance goes past the ref that peek returned.
+// advance skips the ref that peek returned.
 func (s *refStream) advance() {
 	l := &s.levels[len(s.levels)-1]
 	ref := l.refs[0]
@@ -74,7 +75,7 @@ func (s *refStream) advance() {
 	}
 }
 
-// push goes past the list that peek returned, and into it.
+// push skips the list chunk that peek returned, and continues with its content.
 func (s *refStream) push(c backup.Content) {
 	l := &s.levels[len(s.levels)-1]
 	ref, depth, at := l.refs[0], l.depth, l.at+l.refs[0].Hole
@@ -86,7 +87,7 @@ func (s *refStream) push(c backup.Content) {
 	s.levels = append(s.levels, level{c.Depth, c.Refs, at, at + ref.Span})
 }
 
-// A listSink decodes list chunks; the offset of a want is the stream's number.
+// A listSink decodes list chunks. The offset of a want is the number of the stream.
 type listSink struct {
 	mu      sync.Mutex
 	streams []*refStream
@@ -109,8 +110,8 @@ func (l *listSink) Fail(n int64, err error) {
 	l.streams[n].failed = err
 }
 
-// loadLists loads the next list of the first stream, which is at one, and of
-// as many of those after it as are at one too and fit.
+// loadLists loads the next list of the first stream, and of as many of the following streams as are
+// at a list and fit into maxListBytes.
 func (r *restorer) loadLists(ctx context.Context, streams []*refStream) error {
 	sink := &listSink{}
 	var wants []fetch.Want

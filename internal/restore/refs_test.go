@@ -7,7 +7,8 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 )
 
-// Whatever the lists say, the chunks of a file ascend, do not overlap, and stay within it.
+// Whatever the lists contain, the chunks of a file ascend, do not overlap, and stay within the
+// file.
 func FuzzRefStream(f *testing.F) {
 	f.Add(int64(100), []byte{1, 10, 2, 0, 30, 0, 1, 5})
 	f.Add(int64(1<<62), []byte{2, 255, 255, 255, 255, 1, 0})

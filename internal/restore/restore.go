@@ -22,76 +22,82 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// Overwrite says what becomes of files that are at the target already.
+// Overwrite selects what happens to files that exist at the target.
 type Overwrite string
 
 const (
-	// IfChanged leaves a file alone whose size and mtime are the snapshot's; others are replaced.
+	// IfChanged keeps a file whose size and mtime equal the snapshot's, and replaces all others.
 	IfChanged Overwrite = "if-changed"
 	// Always replaces every file.
 	Always Overwrite = "always"
-	// Never keeps whatever there is.
+	// Never keeps every existing file.
 	Never Overwrite = "never"
 )
 
-// A Catalog is what restore asks of the index.
+// A Catalog is the part of the index that a restore reads.
 type Catalog interface {
 	browse.Catalog
 	fetch.Locator
 }
 
-// Deps are what a restore works with.
+// Deps are the dependencies of a restore.
 type Deps struct {
 	Catalog    Catalog
 	Store      store.Store
-	Repository backup.RepositoryID // of the packs
+	Repository backup.RepositoryID // that the packs belong to
 	Opener     *seal.Opener
 	HashKey    seal.DedupKey
 }
 
-// A Selector says which paths are meant, relative to what is restored.
-// directory paths that are not selected are not entered.
+// A Selector selects paths, relative to the directory that is restored. A restore does not descend
+// into directories that its Exclude selects.
 type Selector interface {
-	// Excluded reports whether a path is meant; directory says what it is.
+	// Excluded reports whether the selector matches path; directory reports whether path is a
+	// directory.
 	Excluded(path string, directory bool) bool
 }
 
-// Options say what to restore, where to, and how.
+// Options select what to restore, where, and how.
 type Options struct {
 	Snapshot backup.SnapshotID
-	Path     string // within the shard; "" is all of it. A directory's content, or one file, goes into Target.
-	Target   string // directory; made where it is not there
-	// Pages is what the snapshot was committed with; zero: not known. Where all of the shard is restored, pages of the
-	// index that are missing or others show.
+	// Path is within the shard; "" is all of it. The content of a directory, or one file, is
+	// written into Target.
+	Path   string
+	Target string // directory; created if it does not exist
+	// Pages is the page set that the snapshot was committed with; zero if it is not known. When the
+	// whole shard is restored, it reveals pages of the index that are missing or foreign.
 	Pages backup.PageSet
-	// Compare is what the snapshot's backup compared; zero: everything. Where it did not compare ctimes, an equal ctime
-	// does not prove that two names are one file.
+	// Compare is what the snapshot's backup compared; zero means everything. If it did not compare
+	// ctimes, an equal ctime does not prove that two names are one file.
 	Compare backup.Compare
 
-	Include Selector // nil: everything; else only what it "excludes" and what is below
+	Include Selector // nil: everything; otherwise only what it "excludes" and all below
 	Exclude Selector // nil: nothing
 
-	// Protected are paths relative to Target at which nothing is restored or deleted: the repository itself, and its keys.
+	// Protected are paths relative to Target at which nothing is restored or deleted: the
+	// repository itself, and its keys.
 	Protected []string
-	// ProtectedInodes are those of all that is protected, in Target or not. It is left alone, and reported, at whatever other
-	// path the restore meets it: another spelling of its name, a hard link, a mount that was made since.
+	// ProtectedInodes are the inodes of everything that is protected, inside Target or not. If the
+	// restore meets one of them at another path (another spelling of its name, a hard link, a mount
+	// that was made since), it leaves the inode alone and reports a Problem.
 	ProtectedInodes map[Inode]struct{}
 
 	Overwrite Overwrite // "": IfChanged
-	Delete    bool      // remove what the snapshot does not have
-	// LeftOut is what the backup left out, of the whole shard: Delete leaves that alone, for the snapshot cannot bring it
-	// back. nil: nothing.
+	Delete    bool      // remove names that the snapshot does not have
+	// LeftOut describes what the backup left out, for the whole shard; nil means nothing. Delete
+	// keeps these paths, because the snapshot cannot bring them back.
 	LeftOut *selection.Matcher
-	// TargetAttributes gives a Target that was there the attributes of the directory that is restored. Without it, such a
-	// Target keeps its own; one that this restore makes has those of the snapshot in any case.
+	// TargetAttributes gives an existing Target the attributes of the directory that is restored.
+	// Without it, an existing Target keeps its own. A Target that this restore creates always gets
+	// those of the snapshot.
 	TargetAttributes bool
-	DryRun           bool // only say what would be done
+	DryRun           bool // only report what would be done
 	NoSync           bool // do not wait at the end until the data is on the disk
-	Verify           bool // compare the content of files that are left alone
+	Verify           bool // compare the content of files that are kept
 
-	Concurrency int // ranges of packs in flight; 0: a few for each CPU
+	Concurrency int // concurrent reads of pack ranges; 0: a few per CPU
 
-	fault func(c target.Call, name string, done bool) error // for tests: target.Options
+	fault func(c target.Call, name string, done bool) error // for tests: see target.Options
 }
 
 // An Inode identifies a file or directory of this machine.
@@ -99,7 +105,7 @@ type Inode struct{ Device, Number uint64 }
 
 var errProtected = errors.New("it belongs to the repository, and is left alone")
 
-// protected returns an error if what is at the target belongs to the repository.
+// protected returns an error if the existing entry belongs to the repository.
 func (o *Options) protected(have *backup.Entry) error {
 	if _, ok := o.ProtectedInodes[Inode{have.Device, have.Inode}]; ok {
 		return errProtected
@@ -107,21 +113,22 @@ func (o *Options) protected(have *backup.Entry) error {
 	return nil
 }
 
-// An Action is what becomes of one path.
+// An Action is what a restore does with one path.
 type Action string
 
 // The actions. With DryRun they are what would be done.
 const (
 	Create  Action = "create"
-	Replace Action = "replace" // a directory, too: it takes the place of something else
-	Keep    Action = "keep"    // right already, or kept because of Never
+	Replace Action = "replace" // also a directory that takes the place of something else
+	Keep    Action = "keep"    // equal already, or kept because of Never
 	Link    Action = "link"    // another name of a file
 	Delete  Action = "delete"
-	// Attributes: what was there stays, a directory too, and gets attributes of the snapshot that it did not have.
+	// Attributes keeps an existing file or directory and gives it attributes of the snapshot that
+	// it did not have.
 	Attributes Action = "attributes"
 )
 
-// A Change says what was done with one path.
+// A Change reports what was done with one path.
 type Change struct {
 	Action Action
 	Path   string // relative to the target
@@ -129,36 +136,37 @@ type Change struct {
 	Size   int64 // bytes
 }
 
-// Progress is how far a restore is.
+// Progress is the progress of a restore.
 type Progress struct {
-	Files int64 // that are done, those that were left alone included
-	Bytes int64 // of them
+	Files int64 // finished, including those that were kept
+	Bytes int64 // of these files
 	Path  string
 }
 
-// An Observer is told what happens, from any goroutine.
+// An Observer receives the events of a restore. Its methods are called from any goroutine.
 type Observer interface {
-	// Progress is how far it is now.
+	// Progress reports the current progress.
 	Progress(Progress)
-	// Change is one thing that was done to the target, or would be in a dry run.
+	// Change reports one change that was made to the target, or would be made in a dry run.
 	Change(Change)
-	// Problem is one thing that could not be restored or set, path relative to what is restored.
+	// Problem reports one thing that could not be restored or set. Its path is relative to what is
+	// restored.
 	Problem(backup.Problem)
 }
 
-// A Summary is what a restore did.
+// A Summary counts what a restore did.
 type Summary struct {
-	Files        int64 // written, symlinks and special files among them
+	Files        int64 // written, including symlinks and special files
 	Links        int64 // further names of files
 	Directories  int64
-	Kept         int64 // files left alone
-	Attributes   int64 // files and directories that were there and got other attributes
+	Kept         int64 // files that were left alone
+	Attributes   int64 // existing files and directories that got other attributes
 	Deleted      int64
 	Bytes        int64 // written, or to be written in a dry run, without holes
-	KeptBytes    int64 // sizes of the files left alone
+	KeptBytes    int64 // sizes of the files that were left alone
 	Problems     int64
-	Flawed       int64 // of these: entries that the snapshot has not as the file server had them
-	OwnersNotSet int64 // because only root may; one Problem for all
+	Flawed       int64 // of the problems: flawed entries of the snapshot (flaws.go)
+	OwnersNotSet int64 // because only root may set them; one Problem reports all
 }
 
 // A restorer is one run of Restore.
@@ -168,20 +176,20 @@ type restorer struct {
 	cat    Catalog
 	fetch  *fetch.Fetcher
 	key    seal.DedupKey
-	root   *target.Root // nil: a dry run to a target that is not there
-	top    *directory   // the target; nil: it is not used yet, and in a dry run never
+	root   *target.Root // nil in a dry run if the target does not exist
+	top    *directory   // the target; nil until it is used, and always in a dry run
 	links  linkGroups
 	taken  inodes
 	xattrs xattrCache
 
-	ctx   context.Context // of the run, for what is called back without one
+	ctx   context.Context // of the run, for callbacks that have none
 	abort context.CancelCauseFunc
 
 	mu     sync.Mutex
 	active map[*file]struct{} // files between two chunks
 	last   string             // path for Progress
 
-	unfinished map[*directory]struct{} // that were there, below the target
+	unfinished map[*directory]struct{} // existing directories below the target
 
 	files, linked, directories, kept, deleted atomic.Int64
 	attributes                                atomic.Int64
@@ -191,9 +199,9 @@ type restorer struct {
 	openFiles, remembered                     atomic.Int64
 }
 
-// Restore restores what o says. The Summary is valid with an error, too:
-// backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable,
-// syscall.ENOSPC where the target is full, a SyncError, or the context's. Problems are not an error.
+// Restore restores what o selects. The Summary is also valid with an error. Errors are
+// backup.ErrNotFound, ErrInvalid (the target), ErrWrongKey, ErrUnavailable, syscall.ENOSPC (the
+// target is full), a SyncError, or the context's. Problems are not errors.
 func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, error) {
 	if o.Overwrite == "" {
 		o.Overwrite = IfChanged
@@ -209,7 +217,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 		}),
 	}
 	if entry.Kind != backup.Directory {
-		r.o.Delete = false // one file says nothing of what is beside it
+		r.o.Delete = false // one file says nothing about its siblings
 	}
 	if err := r.openTarget(entry.Kind == backup.Directory); err != nil {
 		return Summary{}, err
@@ -229,7 +237,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	}
 	if err == nil {
 		r.reportOwners()
-		err = context.Cause(r.ctx) // what has come up in the end
+		err = context.Cause(r.ctx) // an error of the final steps
 	}
 	if err == nil && !o.NoSync {
 		err = r.syncTarget()
@@ -237,7 +245,7 @@ func Restore(ctx context.Context, d Deps, o Options, obs Observer) (Summary, err
 	return r.summary(), err
 }
 
-// run plans and writes until all is done.
+// run plans and writes until everything is done.
 func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(windowsInFlight)
@@ -249,26 +257,27 @@ func (r *restorer) run(ctx context.Context, entry backup.Entry) error {
 	if waited := g.Wait(); err == nil || errors.Is(err, context.Canceled) {
 		err = errors.Join(waited, err)
 	}
-	// What ended the run is better told by its cause than by who noticed first.
+	// The cause is a better error than that of the goroutine that noticed it first.
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err
 }
 
-// discardActive removes what is half written. All writers have ended.
+// discardActive removes unfinished files. All writers have ended.
 func (r *restorer) discardActive() {
 	for f := range r.active {
 		f.discard()
 	}
 }
 
-// full are the errors after which no further file can be written.
+// full reports whether err means that no further file can be written.
 func full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }
 
-// problem reports what could not be restored at path; what makes going on pointless ends the run.
+// problem reports what could not be restored at path. An error that makes continuing pointless ends
+// the run.
 func (r *restorer) problem(path, op string, err error) {
 	if full(err) {
 		r.abort(fmt.Errorf("write to target %s: %w", r.o.Target, err))
@@ -277,13 +286,13 @@ func (r *restorer) problem(path, op string, err error) {
 	r.attribute(path, op, err)
 }
 
-// attribute reports an attribute that could not be set. It never ends the run: an extended attribute for which an inode has no
-// room is "no space left on device" as well.
+// attribute reports an attribute that could not be set. It never ends the run: "no space left on
+// device" is also the error of an extended attribute for which an inode has no room.
 func (r *restorer) attribute(path, op string, err error) {
 	switch {
 	case errors.Is(err, target.ErrOwner):
 		r.owners.Add(1)
-	case errors.Is(err, context.Canceled): // Restore's error says so
+	case errors.Is(err, context.Canceled): // Restore's error reports it
 	default:
 		text := err.Error()
 		if errors.Is(err, fs.ErrPermission) && r.root != nil {
@@ -330,7 +339,7 @@ func (r *restorer) progress() Progress {
 	return Progress{Files: r.done.Load(), Bytes: r.doneBytes.Load(), Path: r.last}
 }
 
-// tellProgress tells the observer ten times a second until stop.
+// tellProgress reports progress to the observer ten times per second until stop is called.
 func (r *restorer) tellProgress() (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {

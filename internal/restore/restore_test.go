@@ -77,7 +77,7 @@ func TestEverythingComesBack(t *testing.T) {
 		t.Errorf("summary %+v", sum)
 	}
 
-	// Again: nothing is left to do, and nothing is made worse.
+	// A second run has nothing left to do, and does no damage.
 	sum, obs = f.restore(Options{Target: got, Verify: true})
 	obs.wantProblems(t)
 	treetest.Equal(t, want, got)
@@ -272,8 +272,8 @@ func TestPartOfASnapshot(t *testing.T) {
 	}
 }
 
-// Stopped after any number of files, nothing at the target looks finished that
-// is not, and running it again completes it.
+// After an interruption at any file, no unfinished file at the target looks finished, and a second
+// run completes the restore.
 func TestInterruptedAndRunAgain(t *testing.T) {
 	f := newFixture(t)
 	content := map[string]string{}
@@ -326,7 +326,8 @@ func TestInterruptedAndRunAgain(t *testing.T) {
 	wantNames(t, target, names...)
 }
 
-// A directory that could not be read when it was backed up is made, and said: an empty one would look like what was there.
+// A directory that could not be read during the backup is created and reported. Unreported, an
+// empty directory would look like the original.
 func TestDirectoryThatCouldNotBeRead(t *testing.T) {
 	f := newFixture(t)
 	f.directory("", f.file("file", "f"), subdirectory("closed"))
@@ -337,7 +338,7 @@ func TestDirectoryThatCouldNotBeRead(t *testing.T) {
 		_, obs := f.restore(Options{Target: filepath.Join(t.TempDir(), "target"), DryRun: dry})
 		obs.wantProblems(t, "closed")
 	}
-	// Nothing in it is deleted, since it may have been there.
+	// Nothing in it is deleted, because the original may have contained it.
 	target := filepath.Join(t.TempDir(), "target")
 	check(t, os.MkdirAll(filepath.Join(target, "closed"), 0o700))
 	check(t, os.WriteFile(filepath.Join(target, "closed/there"), []byte("t"), 0o600))

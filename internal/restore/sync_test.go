@@ -13,7 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// thinDisk mounts an ext4 of 40 MiB at dir, whose disk has room for only 3 MiB: what is written fails when it is written back.
+// thinDisk mounts an ext4 of 40 MiB at dir whose disk has room for only 3 MiB. Writes beyond that
+// fail when the kernel writes them back.
 func thinDisk(t *testing.T, dir string) {
 	t.Helper()
 	below := t.TempDir()
@@ -28,7 +29,7 @@ func thinDisk(t *testing.T, dir string) {
 	treetest.Attach(t, image, dir)
 }
 
-// wide is a snapshot of a file in the top and, below a directory, more than a thin disk holds.
+// wide is a snapshot of a file at the top and, below a directory, more data than a thin disk holds.
 func wide(t *testing.T) *fixture {
 	f := newFixture(t)
 	f.directory("", f.file("top", "t"), subdirectory("mnt"))
@@ -40,7 +41,7 @@ func wide(t *testing.T) *fixture {
 	return f
 }
 
-// What the disk of the target does not take after the last write fails the restore, wherever the disk is mounted.
+// If the target's disk fails after the last write, the restore fails, wherever the disk is mounted.
 func TestDiskThatFailsAtWriteBack(t *testing.T) {
 	for _, mountedAt := range []string{"", "mnt"} {
 		t.Run("mounted at "+mountedAt, func(t *testing.T) {
@@ -67,12 +68,12 @@ func TestRestoreWithoutSync(t *testing.T) {
 	}
 }
 
-// A disk that takes everything is no error, whether there is something to write or not.
+// A disk without errors causes none, whether there is something to write or not.
 func TestDisksThatTakeEverything(t *testing.T) {
 	f, target := wide(t), t.TempDir()
 	check(t, os.Mkdir(filepath.Join(target, "mnt"), 0o755))
 	mount(t, filepath.Join(target, "mnt"), "size=16m")
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second run has nothing to do
 		_, obs := f.restore(Options{Target: target})
 		obs.wantProblems(t)
 	}

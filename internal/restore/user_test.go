@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Without root: owners are not set, which is said once, and nobody gets a
-// set-id file of the wrong owner; what is locked is opened and locked again.
+// Without root, owners are not set, which is reported once, and no file of the wrong owner gets
+// set-id bits. Locked directories are made accessible and locked again.
 func TestWithoutRoot(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)
@@ -46,9 +46,9 @@ func TestWithoutRoot(t *testing.T) {
 		wantFile(t, filepath.Join(target, "closed/in"), "i")
 		check(t, os.Chmod(filepath.Join(target, "closed"), 0))
 	}
-	check(t, os.Chmod(filepath.Join(target, "closed"), 0o700)) // or it cannot be removed
+	check(t, os.Chmod(filepath.Join(target, "closed"), 0o700)) // otherwise it cannot be removed
 
-	// That the owner of the target is not set is no reason to leave its mark.
+	// The mark is also removed if the owner of the target cannot be set.
 	f = newFixture(t)
 	theirDirectory := entry("", backup.Directory)
 	theirDirectory.Mode, theirDirectory.UID = 0o750, 12345
@@ -61,7 +61,7 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
-// A target that its owner may not write gets its mode, and no mark stays in it.
+// A target that its owner may not write gets its mode, and the mark is removed from it.
 func TestTargetWithoutTheRightToWrite(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asNobody(t)
@@ -72,7 +72,7 @@ func TestTargetWithoutTheRightToWrite(t *testing.T) {
 	self.Mode = 0o555
 	f.page(backup.Page{Self: &self, Entries: []backup.Entry{f.file("file", "f")}})
 	target := filepath.Join(t.TempDir(), "target")
-	t.Cleanup(func() { check(t, os.Chmod(target, 0o700)) }) // or it cannot be removed
+	t.Cleanup(func() { check(t, os.Chmod(target, 0o700)) }) // otherwise it cannot be removed
 	for range 2 {
 		_, obs := f.restore(Options{Target: target})
 		obs.wantProblems(t)

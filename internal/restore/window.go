@@ -15,17 +15,16 @@ const (
 	maxWindowEntries = 8192
 	maxWindowChunks  = 1 << 16
 	windowsInFlight  = 2
-	// lookahead is how many files' lists are loaded together.
+	// lookahead is the number of files whose lists are loaded together.
 	lookahead = 128
-	// runEntries is how many entries one goroutine takes at a time.
+	// runEntries is the number of entries that one goroutine processes at a time.
 	runEntries = 128
 )
 
-// A window is a run of files that are restored together, in whatever order
-// their chunks come.
+// A window is a run of files that are restored together, in whatever order their chunks arrive.
 type window struct {
 	files       []*file
-	directories []*directory // that wait until their xattr chunk is fetched
+	directories []*directory // that wait for their xattr chunk
 	chunks      int
 	xattrs      map[backup.Ref]struct{} // chunks of files and directories
 	xattrBytes  int64
@@ -39,7 +38,7 @@ func (w *window) add(f *file) {
 	}
 }
 
-// addDirectory has the directory wait until its xattr chunk is fetched, if it has one.
+// addDirectory makes the directory wait until its xattr chunk is fetched, if it has one.
 func (w *window) addDirectory(d *directory) {
 	if d.self.XattrChunk.Length > 0 {
 		w.directories = append(w.directories, d)
@@ -59,14 +58,14 @@ func (w *window) wantXattrs(ref backup.Ref) {
 		w.xattrs = make(map[backup.Ref]struct{})
 	}
 	w.xattrs[ref] = struct{}{}
-	w.xattrBytes += min(ref.Length, chunk.MaxBytes) // no chunk has more
+	w.xattrBytes += min(ref.Length, chunk.MaxBytes) // no chunk is longer
 }
 
 func (w *window) full() bool {
 	return len(w.files)+len(w.directories) >= maxWindowEntries || w.chunks >= maxWindowChunks || w.xattrBytes >= maxWindowXattrBytes
 }
 
-// flush finds out what to do with the window's files and starts that.
+// flush decides what to do with the window's files and starts the work.
 func (p *planner) flush(ctx context.Context) error {
 	r, w, files := p.r, p.window, p.window.files
 	p.window = &window{}
@@ -98,7 +97,7 @@ func (p *planner) flush(ctx context.Context) error {
 	return p.gather(ctx, content)
 }
 
-// gather turns files into wanted chunks, and has them fetched as they fill windows.
+// gather turns files into wanted chunks and starts fetching them whenever they fill a window.
 func (p *planner) gather(ctx context.Context, files []*file) error {
 	var wants []fetch.Want
 	for len(files) > 0 {
@@ -109,7 +108,7 @@ func (p *planner) gather(ctx context.Context, files []*file) error {
 			f.fail("restore", err)
 			fallthrough
 		case !ok || f.hasFailed():
-			f.arrive() // the planner has no more for it
+			f.arrive() // the planner has no more chunks for it
 			files = files[1:]
 		case list:
 			if err := p.r.loadLists(ctx, streamsOf(files)); err != nil {
@@ -132,7 +131,7 @@ func (p *planner) gather(ctx context.Context, files []*file) error {
 	return nil
 }
 
-// fetch has the chunks fetched and written; it waits while too many windows are in flight.
+// fetch starts fetching and writing the chunks. It waits while too many windows are in flight.
 func (p *planner) fetch(ctx context.Context, wants []fetch.Want) {
 	if len(wants) > 0 {
 		p.windows.Go(func() error { return p.r.fetch.Get(ctx, wants) })
@@ -147,7 +146,7 @@ func streamsOf(files []*file) []*refStream {
 	return streams
 }
 
-// each calls do for every file, on all CPUs, until the context ends.
+// each calls do for every file, on all CPUs, until the context is canceled.
 func each(ctx context.Context, files []*file, do func(*file)) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))

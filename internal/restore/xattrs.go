@@ -11,24 +11,24 @@ import (
 	"github.com/bctl/bctl/internal/restore/target"
 )
 
-// Extended attributes that a page has no room for are in chunks. They are
-// fetched for a whole window of entries before it is decided what to do about
-// these. ACLs repeat: the chunks used last are kept.
+// Extended attributes that do not fit into a page are stored in chunks. They are fetched for a
+// whole window of entries before it is decided what to do with these entries. ACLs repeat, so the
+// most recently used chunks are kept.
 
 const (
-	// maxWindowXattrBytes is how much of such chunks a window may have.
+	// maxWindowXattrBytes is the maximum size of such chunks in one window.
 	maxWindowXattrBytes = 4 << 20
-	// maxCachedXattrBytes bounds the attributes that are kept for windows to come.
+	// maxCachedXattrBytes bounds the attributes that are cached for later windows.
 	maxCachedXattrBytes = 8 << 20
 )
 
-// An xattrSet is the content of an xattr chunk, or why it cannot be had.
+// An xattrSet is the content of an xattr chunk, or the error of reading it.
 type xattrSet struct {
 	xattrs []backup.Xattr
 	err    error
 }
 
-// bytes is about what the set takes in memory.
+// bytes is the approximate memory use of the set.
 func (s *xattrSet) bytes() int {
 	n := 128
 	for i := range s.xattrs {
@@ -37,7 +37,7 @@ func (s *xattrSet) bytes() int {
 	return n
 }
 
-// An xattrCache keeps the sets used last. It belongs to nobody.
+// An xattrCache keeps the most recently used sets. It may be used concurrently.
 type xattrCache struct {
 	mu     sync.Mutex
 	sets   map[backup.ChunkID]*list.Element // of *cachedXattrs
@@ -61,7 +61,7 @@ func (c *xattrCache) get(id backup.ChunkID) *xattrSet {
 	return el.Value.(*cachedXattrs).set
 }
 
-// put keeps a set, but for one that could not be had.
+// put caches a set, unless it failed to load.
 func (c *xattrCache) put(id backup.ChunkID, set *xattrSet) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *xattrCache) put(id backup.ChunkID, set *xattrSet) {
 	}
 }
 
-// An xattrSink decodes xattr chunks; the offset of a want is the set's number.
+// An xattrSink decodes xattr chunks. The offset of a want is the number of the set.
 type xattrSink []xattrSet
 
 func (s xattrSink) Chunk(n int64, data []byte) {
@@ -89,7 +89,7 @@ func (s xattrSink) Chunk(n int64, data []byte) {
 
 func (s xattrSink) Fail(n int64, err error) { s[n].err = err }
 
-// loadXattrs returns the content of xattr chunks. The error ends the run.
+// loadXattrs returns the content of xattr chunks. Its error ends the run.
 func (r *restorer) loadXattrs(ctx context.Context, chunks map[backup.Ref]struct{}) (map[backup.Ref]*xattrSet, error) {
 	sets := make(map[backup.Ref]*xattrSet, len(chunks))
 	sink := make(xattrSink, len(chunks))
@@ -111,11 +111,10 @@ func (r *restorer) loadXattrs(ctx context.Context, chunks map[backup.Ref]struct{
 	return sets, nil
 }
 
-// takeXattrs gives the window's files the extended attributes that are in
-// chunks. Directories take theirs when they are finished (ownXattrs), from the
-// cache most of the time.
+// takeXattrs gives the window's files the extended attributes that are in chunks. Directories get
+// theirs when they are finished (ownXattrs), usually from the cache.
 func (w *window) takeXattrs(ctx context.Context, r *restorer) error {
-	if len(w.xattrs) == 0 || r.root == nil { // nothing is there to compare with
+	if len(w.xattrs) == 0 || r.root == nil { // nothing exists to compare with
 		return nil
 	}
 	sets, err := r.loadXattrs(ctx, w.xattrs)
@@ -135,8 +134,8 @@ func (w *window) takeXattrs(ctx context.Context, r *restorer) error {
 	return nil
 }
 
-// ownXattrs gives a directory the extended attributes that are in a chunk, and
-// reports whether they can be had.
+// ownXattrs gives a directory the extended attributes that are in a chunk, and reports whether they
+// could be read.
 func (d *directory) ownXattrs(report target.Report) (known bool) {
 	ref := d.self.XattrChunk
 	if ref.Length == 0 {
@@ -159,8 +158,8 @@ func (d *directory) ownXattrs(report target.Report) (known bool) {
 	return true
 }
 
-// allXattrs reports whether an entry was backed up with all its extended
-// attributes: then those that it has not are not wanted at the target.
+// allXattrs reports whether an entry was backed up with all its extended attributes. Only then are
+// other attributes at the target unwanted.
 func allXattrs(e *backup.Entry) bool {
 	return e.Flags&(backup.XattrsUnreadable|backup.XattrsWanted) == 0
 }

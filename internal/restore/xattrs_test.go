@@ -15,7 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// The forms in which a listing carries the attributes of an entry.
+// xattrForms are the forms in which a listing stores the attributes of an entry.
 var xattrForms = map[string]func(f *fixture, e *backup.Entry, xattrs []backup.Xattr){
 	"inline":     func(_ *fixture, e *backup.Entry, xattrs []backup.Xattr) { e.Xattrs = xattrs },
 	"in a chunk": func(f *fixture, e *backup.Entry, xattrs []backup.Xattr) { e.XattrChunk = f.xattrs(xattrs...) },
@@ -40,15 +40,16 @@ func wantXattr(t *testing.T, path, name, value string) {
 	}
 }
 
-// An ACL that gives user 4242 more than others; the mode of what has it is 0664.
+// An ACL that gives user 4242 more rights than others. The mode of a file with it is 0664.
 const testACL = "\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x06\x00\x92\x10\x00\x00" +
 	"\x04\x00\x04\x00\xff\xff\xff\xff" + "\x10\x00\x06\x00\xff\xff\xff\xff" + "\x20\x00\x04\x00\xff\xff\xff\xff"
 
-// The same of a directory with mode 0775.
+// The same for a directory with mode 0775.
 const testACLOf775 = "\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x07\x00\x92\x10\x00\x00" +
 	"\x04\x00\x05\x00\xff\xff\xff\xff" + "\x10\x00\x07\x00\xff\xff\xff\xff" + "\x20\x00\x05\x00\xff\xff\xff\xff"
 
-// Every kind of entry gets its attributes back in each form, into a target that is new, and into one where the entries are without.
+// Every kind of entry gets its attributes back in each form, into a new target, and into one in
+// which the entries lack them.
 func TestXattrsOfAllKindsInAllForms(t *testing.T) {
 	needRoot(t)
 	mtime := testTime.Time()
@@ -90,7 +91,8 @@ func TestXattrsOfAllKindsInAllForms(t *testing.T) {
 			obs.wantProblems(t)
 			treetest.Equal(t, want, target)
 
-			// What lost its attributes gets them again, and what is more goes, though size and mtime are right.
+			// Lost attributes are restored, and additional ones are removed, although size and
+			// mtime match.
 			for _, path := range []string{"file", "empty", "symlink", "fifo", "null", "dir/in"} {
 				check(t, unix.Lremovexattr(filepath.Join(target, path), name))
 			}
@@ -110,7 +112,7 @@ func TestXattrsOfAllKindsInAllForms(t *testing.T) {
 	}
 }
 
-// 2,000 files with an ACL each, of which there are three: each chunk is fetched once.
+// 2,000 files with one of three ACLs: each chunk is fetched once.
 func TestRepeatedXattrChunks(t *testing.T) {
 	f := newFixture(t)
 	const files, directories = 200, 10
@@ -143,12 +145,13 @@ func TestRepeatedXattrChunks(t *testing.T) {
 			wantXattr(t, filepath.Join(dir, fmt.Sprintf("f%03d", i)), "user.a", fmt.Sprint(i%3))
 		}
 	}
-	if n := counted.ranges.Load(); n > 8 { // the pack's table, attributes, and the one chunk of all files
+	// The pack's table, attributes, and the one chunk of all files.
+	if n := counted.ranges.Load(); n > 8 {
 		t.Errorf("%d ranges were read", n)
 	}
 }
 
-// Directories that have nothing else to wait for get their attributes together.
+// Directories that wait for nothing else get their attributes together.
 func TestXattrChunksOfEmptyDirectories(t *testing.T) {
 	f := newFixture(t)
 	const directories = 100
@@ -175,12 +178,14 @@ func TestXattrChunksOfEmptyDirectories(t *testing.T) {
 	}
 }
 
-// More attributes than a window and the cache have room for, all of them different.
+// More attributes, all different, than fit into a window and the cache.
 func TestManyXattrsAreBounded(t *testing.T) {
 	f := newFixture(t)
 	const files = 400
-	value := func(i int) string { return strings.Repeat(fmt.Sprintf("%08d", i), 3500/8) } // what an inode of ext4 has room for
-	filler := strings.Repeat("f", 48<<10)                                                 // beside it: bytes of the chunk, refused by the kernel
+	// Each value is as large as an inode of ext4 can hold. The filler is the rest of the chunk,
+	// which the kernel refuses.
+	value := func(i int) string { return strings.Repeat(fmt.Sprintf("%08d", i), 3500/8) }
+	filler := strings.Repeat("f", 48<<10)
 	var entries []backup.Entry
 	for i := range files {
 		e := f.file(fmt.Sprintf("f%03d", i), "x")
@@ -229,8 +234,8 @@ func TestWindowsOfXattrsAreBounded(t *testing.T) {
 	}
 }
 
-// What cannot be had of the attributes is a problem of each entry that has them; the rest of it is
-// restored, what is at the target stays, and the next restore tries again.
+// If attributes cannot be read, each entry that has them is a problem. The rest of the entry is
+// restored, existing attributes stay, and the next restore tries again.
 func TestXattrChunksThatCannotBeHad(t *testing.T) {
 	for name, spoil := range map[string]func(f *fixture) backup.Ref{
 		"in no pack": func(*fixture) backup.Ref { return backup.Ref{Chunk: backup.ChunkID{1}, Length: 10, Span: 10} },
@@ -276,7 +281,8 @@ func TestXattrChunksThatCannotBeHad(t *testing.T) {
 				if sum.Kept == 0 && sum.Files == 0 {
 					t.Errorf("%+v", sum)
 				}
-				for _, path := range []string{"bad", "dir"} { // they may be known from elsewhere
+				// They may be known from another place.
+				for _, path := range []string{"bad", "dir"} {
 					if run == 0 {
 						setXattr(t, filepath.Join(target, path), "user.theirs", "x")
 					}
@@ -287,7 +293,7 @@ func TestXattrChunksThatCannotBeHad(t *testing.T) {
 	}
 }
 
-// A chunk that was lost is back: the next restore sets what it could not.
+// If a lost chunk is back, the next restore sets the attributes that it could not set before.
 func TestXattrChunkComesBack(t *testing.T) {
 	f := newFixture(t)
 	e := f.file("file", "content")
@@ -308,7 +314,7 @@ func TestXattrChunkComesBack(t *testing.T) {
 	}
 }
 
-// What one file has of several names is said once.
+// A problem of a file with several names is reported once.
 func TestXattrChunkOfLinks(t *testing.T) {
 	f := newFixture(t)
 	var names []backup.Entry
@@ -325,7 +331,7 @@ func TestXattrChunkOfLinks(t *testing.T) {
 	}
 }
 
-// An attribute that an inode has no room for is "no space left on device", too.
+// An attribute that does not fit into an inode also fails with "no space left on device".
 func TestXattrWithoutRoom(t *testing.T) {
 	f := newFixture(t)
 	probe := filepath.Join(t.TempDir(), "probe")

@@ -22,10 +22,10 @@ func (s *byteSet) invert() {
 	}
 }
 
-// parseSet parses the "[…]" that glob begins with, and returns how long it is.
+// parseSet parses the "[…]" at the beginning of glob, and returns its length.
 //
-// "!" or "^" first means everything else; "]" first is itself; "a-z" is a
-// range; "\" escapes; "[:digit:]" and the like are the classes of POSIX.
+// A leading "!" or "^" negates the set; a leading "]" is literal; "a-z" is a range; "\" escapes;
+// "[:digit:]" and the like are the POSIX classes.
 func parseSet(glob string) (*byteSet, int, error) {
 	set := new(byteSet)
 	i := 1
@@ -33,7 +33,7 @@ func parseSet(glob string) (*byteSet, int, error) {
 	if negated {
 		i++
 	}
-	low := -1 // what a "-" would make a range from
+	low := -1 // lower end of a range, if "-" follows
 	for first := true; ; first = false {
 		if i >= len(glob) {
 			return nil, 0, errBracket
@@ -50,7 +50,7 @@ func parseSet(glob string) (*byteSet, int, error) {
 			if err != nil {
 				return nil, 0, err
 			}
-			set.addRange(byte(low), high) // empty where it goes backwards
+			set.addRange(byte(low), high) // empty if the bounds are reversed
 			i += 1 + length
 			low = -1
 		case c == '[' && strings.HasPrefix(glob[i+1:], ":"):
@@ -58,7 +58,7 @@ func parseSet(glob string) (*byteSet, int, error) {
 			if err != nil {
 				return nil, 0, err
 			}
-			if low = -1; length == 0 { // no ":]": a '[' like any other
+			if low = -1; length == 0 { // no ":]": an ordinary '['
 				set.addRange('[', '[')
 				low, length = '[', 1
 			}
@@ -86,8 +86,8 @@ func setByte(glob string) (c byte, length int, err error) {
 	return glob[1], 2, nil
 }
 
-// addClass adds the "[:name:]" that glob begins with, and returns how long it
-// is: 0 if what ends it is a "]" without ":".
+// addClass adds the "[:name:]" at the beginning of glob, and returns its length. The length is 0 if
+// a "]" without ":" ends it.
 func (s *byteSet) addClass(glob string) (length int, err error) {
 	end := strings.IndexByte(glob[2:], ']')
 	if end < 0 {
@@ -107,7 +107,7 @@ func (s *byteSet) addClass(glob string) (length int, err error) {
 	return 2 + end + 1, nil
 }
 
-// classes are POSIX's, of ASCII: pairs of first and last byte.
+// classes are the POSIX classes for ASCII: pairs of first and last byte.
 var classes = map[string]string{
 	"alnum":  "09AZaz",
 	"alpha":  "AZaz",

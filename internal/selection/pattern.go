@@ -1,9 +1,8 @@
 package selection
 
-// Why this is our own: of the libraries that can be had, go-gitignore
-// (sabhiram) takes "[!a]" for "[a]" and loses "?" and "\ ", and go-git's matcher
-// is filepath.Match, which knows neither "[!a]" nor "[[:alpha:]]", behind a
-// large module. A wrong exclusion is lost data.
+// Why this is our own code: of the available libraries, go-gitignore (sabhiram) treats "[!a]" as
+// "[a]" and does not support "?" and "\ ", and go-git's matcher is filepath.Match, which supports
+// neither "[!a]" nor "[[:alpha:]]" and is part of a large module. A wrong exclusion is lost data.
 
 import (
 	"errors"
@@ -13,17 +12,17 @@ import (
 
 // A pattern is one compiled gitignore pattern.
 type pattern struct {
-	negated       bool // what matches is taken in
+	negated       bool // a match includes the path again
 	directoryOnly bool
-	anchored      bool // matched against the path; else against the last component
+	anchored      bool // matched against the path; otherwise against the last component
 
-	literal string  // what a match begins with
-	suffix  bool    // rest is one "*" and bytes: what a match ends with is in tail
-	tail    string  //
+	literal string  // prefix of every match
+	suffix  bool    // rest is one "*" and literal bytes, which are in tail
+	tail    string  // suffix of every match, if suffix is set
 	rest    []token // after literal
 }
 
-// match reports whether the pattern is for this path.
+// match reports whether the pattern matches this path.
 func (p *pattern) match(path, base string, isDir bool) bool {
 	if p.directoryOnly && !isDir {
 		return false
@@ -74,8 +73,8 @@ func compile(text string) (p pattern, err error) {
 	if strings.Contains(text, "//") || strings.HasPrefix(text, "/") || strings.HasSuffix(text, "/") {
 		return p, errDoubledSlash
 	}
-	// What comes before the first special byte is compared as it is. What follows is
-	// looked at as a pattern of its own: "a/b**/c" is "a/b" and then "**/c".
+	// The part before the first special byte is compared literally. The rest is a pattern of its
+	// own: "a/b**/c" is "a/b" followed by "**/c".
 	n := strings.IndexAny(text, `*?[\`)
 	if n < 0 {
 		p.literal = text
@@ -91,9 +90,9 @@ func compile(text string) (p pattern, err error) {
 	return p, nil
 }
 
-// trimSpaces removes the spaces at the end of a pattern that no "\" escapes.
+// trimSpaces removes the trailing spaces of a pattern that no "\" escapes.
 func trimSpaces(text string) string {
-	end := 0 // after the last byte that counts
+	end := 0 // after the last significant byte
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case ' ':
@@ -117,15 +116,15 @@ type op uint8
 
 const (
 	opByte          op = iota // the byte literal
-	opAny                     // any byte but '/'
+	opAny                     // any byte except '/'
 	opSet                     // a byte of set
-	opStar                    // any bytes but '/'
-	opStarStar                // any bytes: "**" as a last component
-	opStarStarSlash           // nothing, or any bytes that end in '/': "**/"
+	opStar                    // any number of bytes except '/'
+	opStarStar                // any number of bytes: "**" as the last component
+	opStarStarSlash           // nothing, or any number of bytes that end in '/': "**/"
 )
 
-// tokenize turns glob into tokens. Only in an anchored pattern is "**" more
-// than "*": a name has no '/'.
+// tokenize splits glob into tokens. "**" differs from "*" only in an anchored pattern, because a
+// name has no '/'.
 func tokenize(glob string, anchored bool) ([]token, error) {
 	var tokens []token
 	for i := 0; i < len(glob); {
@@ -143,7 +142,7 @@ func tokenize(glob string, anchored bool) ([]token, error) {
 				case rest[0] == '/':
 					token.op = opStarStarSlash
 					i++
-				case strings.HasPrefix(rest, `\/`): // git allows it, but it is no "**/": the '/' has to be there
+				case strings.HasPrefix(rest, `\/`): // accepted, but not as "**/": the '/' is required
 					token.op = opStarStar
 				}
 			}
@@ -172,13 +171,13 @@ func tokenize(glob string, anchored bool) ([]token, error) {
 	return tokens, nil
 }
 
-// matchTokens reports whether tokens match all of s. It goes from left to
-// right and, where it cannot go on, back to the last star and lets that take
-// one byte more; a "**" is further back than any "*" after it. Earlier stars need never be
-// tried again, so the time is at most len(tokens)·len(s)².
+// matchTokens reports whether tokens match all of s. It proceeds from left to right. On a mismatch,
+// it returns to the last star and lets that match one more byte; a "**" is always further back than
+// any "*" after it. Earlier stars never need another try, so the time is at most
+// len(tokens)·len(s)².
 func matchTokens(tokens []token, s string) bool {
 	const none = -1
-	star, starAt := none, 0 // token after the last "*", and where in s it was tried
+	star, starAt := none, 0 // token after the last "*", and the position in s at which it was tried
 	deep, deepAt := none, 0 // the same for "**" and "**/"
 	t, i := 0, 0
 	for {

@@ -1,25 +1,23 @@
-// Package selection decides what of a shard is left out: it compiles a
-// backup.Selection into a Matcher.
+// Package selection decides what a backup of a shard leaves out. It compiles a backup.Selection
+// into a Matcher.
 //
-// Patterns are gitignore's (https://git-scm.com/docs/gitignore), relative to
-// the shard's root, and mean what git makes of them, byte for byte (a test
-// compares with git itself):
+// Patterns are those of gitignore (https://git-scm.com/docs/gitignore), relative to the shard's
+// root, and have the same meaning as in git, byte for byte (a test compares with git itself):
 //
-//   - the last pattern that matches a path decides; "!" at its beginning takes
-//     the path in again
-//   - "/" at the beginning or in the middle ties the pattern to the root; without one
-//     it is for the last component, at any depth
-//   - "/" at the end: directories only
-//   - "*", "?" and "[…]" match within a component; "**" as a whole component,
-//     any number of components
-//   - "\" takes the meaning from what follows it; spaces at the end do not count without it
+//   - The last pattern that matches a path decides. "!" at the beginning includes the path again.
+//   - "/" at the beginning or in the middle anchors the pattern at the root. Without it, the
+//     pattern applies to the last component, at any depth.
+//   - "/" at the end: directories only.
+//   - "*", "?" and "[…]" match within a component. "**" as a whole component matches any number of
+//     components.
+//   - "\" escapes the next byte. Trailing spaces are ignored unless they are escaped.
 //
-// A pattern that git passes over in silence is an error here: an empty
-// one, a comment, one that ends in a lone "\" or in the middle of "[…]"; so is
-// one with an empty component ("//").
+// A pattern that git silently ignores is an error here: an empty pattern, a comment, and a pattern
+// that ends in a lone "\" or within "[…]". A pattern with an empty component ("//") is an error as
+// well.
 //
-// An excluded directory is not entered, so nothing below it can be taken in
-// again: Excluded is asked on the way down, and answers for its own path only.
+// The backup does not descend into an excluded directory, so nothing below it can be included
+// again. Excluded must therefore be called on the way down; its answer is for its own path only.
 package selection
 
 import (
@@ -31,24 +29,24 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// MaxPatternBytes is the most that one pattern may have; a path is not longer.
+// MaxPatternBytes is the maximum length of one pattern. A path is not longer.
 const MaxPatternBytes = 4096
 
-// MaxPatterns is the most patterns of one selection: each entry of the tree is
-// compared with all of them.
+// MaxPatterns is the maximum number of patterns per selection. Each entry of the tree is compared
+// with all of them.
 const MaxPatterns = 10_000
 
-// A Matcher is a compiled backup.Selection. It is for concurrent use, and
-// matching allocates nothing.
+// A Matcher is a compiled backup.Selection. It may be used concurrently, and matching does not
+// allocate.
 type Matcher struct {
-	patterns  []pattern // last first: the first that matches decides
+	patterns  []pattern // last first: the first match decides
 	markers   []string
 	selection backup.Selection
-	matched   []atomic.Bool // of patterns, where somebody watches
+	matched   []atomic.Bool // by pattern; set by Watch
 }
 
-// Compile returns a Matcher. Its error wraps backup.ErrInvalid and names what
-// is wrong with which pattern.
+// Compile returns a Matcher. Its error wraps backup.ErrInvalid and names the pattern and what is
+// wrong with it.
 func Compile(s backup.Selection) (*Matcher, error) {
 	m := &Matcher{selection: s, markers: s.ExcludeIfPresent}
 	if len(s.Exclude) > MaxPatterns {
@@ -72,8 +70,7 @@ func Compile(s backup.Selection) (*Matcher, error) {
 	return m, nil
 }
 
-// Lines returns the patterns of a gitignore file: its lines without comments
-// and blank ones.
+// Lines returns the patterns of a gitignore file: its lines except comments and blank lines.
 func Lines(text string) []string {
 	var patterns []string
 	for line := range strings.SplitSeq(text, "\n") {
@@ -85,7 +82,8 @@ func Lines(text string) []string {
 	return patterns
 }
 
-// Empty reports whether nothing is ever left out, so that nobody need ask.
+// Empty reports whether the selection never leaves anything out, so that no other method need be
+// called.
 func (m *Matcher) Empty() bool {
 	return len(m.patterns) == 0 && len(m.markers) == 0 && !m.selection.OneFileSystem && m.selection.ExcludeLargerBytes == 0
 }
@@ -93,10 +91,10 @@ func (m *Matcher) Empty() bool {
 // HasPatterns reports whether Excluded can be true.
 func (m *Matcher) HasPatterns() bool { return len(m.patterns) > 0 }
 
-// Excluded reports whether the patterns leave path out, which is relative to
-// the shard's root. None of the directories above it is.
+// Excluded reports whether the patterns leave out path, which is relative to the shard's root. No
+// directory above path may be excluded.
 func (m *Matcher) Excluded(path string, isDir bool) bool {
-	if path == "" { // the root is what was asked for
+	if path == "" { // the root was requested explicitly
 		return false
 	}
 	base := path[strings.LastIndexByte(path, '/')+1:]
@@ -109,11 +107,12 @@ func (m *Matcher) Excluded(path string, isDir bool) bool {
 	return false
 }
 
-// Watch has the Matcher note which patterns match, for Unmatched. It is called before anything is matched.
+// Watch makes the Matcher record which patterns match, for Unmatched. It must be called before the
+// first match.
 func (m *Matcher) Watch() { m.matched = make([]atomic.Bool, len(m.patterns)) }
 
-// Unmatched returns the patterns that have matched none of the paths that Excluded was asked for since Watch, in
-// their order. A pattern counts as matching also where a later one decided.
+// Unmatched returns, in order, the patterns that have matched no path passed to Excluded since
+// Watch. A pattern also counts as a match if a later one decided.
 func (m *Matcher) Unmatched() []string {
 	var texts []string
 	for i := range slices.Backward(m.matched) {
@@ -124,7 +123,7 @@ func (m *Matcher) Unmatched() []string {
 	return texts
 }
 
-// mark notes that pattern i matches, and which of those after it do, too.
+// mark records that pattern i matches, and which of those after it in m.patterns match as well.
 func (m *Matcher) mark(i int, path, base string, isDir bool) {
 	if m.matched == nil {
 		return
@@ -139,8 +138,7 @@ func (m *Matcher) mark(i int, path, base string, isDir bool) {
 // HasMarkers reports whether IsMarker can be true.
 func (m *Matcher) HasMarkers() bool { return len(m.markers) > 0 }
 
-// IsMarker reports whether a directory that holds an entry of this name is
-// kept empty.
+// IsMarker reports whether a directory that contains an entry of this name is kept empty.
 func (m *Matcher) IsMarker(name string) bool { return slices.Contains(m.markers, name) }
 
 // TooLarge reports whether a file of this size is left out.
@@ -148,12 +146,12 @@ func (m *Matcher) TooLarge(sizeBytes int64) bool {
 	return m.selection.ExcludeLargerBytes > 0 && sizeBytes > m.selection.ExcludeLargerBytes
 }
 
-// OneFileSystem reports whether what is mounted below the root is left out:
-// directories are kept empty.
+// OneFileSystem reports whether file systems mounted below the root are left out. Their directories
+// are kept empty.
 func (m *Matcher) OneFileSystem() bool { return m.selection.OneFileSystem }
 
-// LeavesOutMounted reports whether the entry is a file that is left out because
-// it is mounted where it is.
+// LeavesOutMounted reports whether the entry is a file that is left out because it is a mount
+// point.
 func (m *Matcher) LeavesOutMounted(e backup.Entry) bool {
 	return m.selection.OneFileSystem && e.Kind != backup.Directory && e.Flags&backup.Boundary != 0
 }

@@ -111,13 +111,12 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A pattern that makes naive matchers take exponential time.
+// A pattern for which naive matchers take exponential time.
 func TestManyStars(t *testing.T) {
 	compile(t, "/"+strings.Repeat("**/*a*", 300)+"/b").Excluded(strings.Repeat("a", 255)+"/"+strings.Repeat("a/", 1500)+"c", false)
 }
 
-// TestAsGit compares with git check-ignore on one tree and many random lists
-// of patterns.
+// TestAsGit compares with git check-ignore on one tree and many random lists of patterns.
 func TestAsGit(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed")
@@ -136,7 +135,7 @@ func TestAsGit(t *testing.T) {
 		for i := range patterns {
 			patterns[i] = randomPattern(random)
 		}
-		patterns = slices.DeleteFunc(patterns, func(p string) bool { // what git passes over
+		patterns = slices.DeleteFunc(patterns, func(p string) bool { // git ignores it
 			_, err := selection.Compile(backup.Selection{Exclude: []string{p}})
 			return err != nil
 		})
@@ -161,7 +160,7 @@ func TestAsGit(t *testing.T) {
 	t.Logf("%d comparisons, %d excluded", compared, matches)
 }
 
-// What we refuse is what git passes over in silence.
+// git silently ignores the patterns that Compile refuses.
 func TestInvalidPatternsMatchNothingInGit(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed")
@@ -173,7 +172,7 @@ func TestInvalidPatternsMatchNothingInGit(t *testing.T) {
 	for range 3000 {
 		p := randomPattern(random)
 		if _, err := selection.Compile(backup.Selection{Exclude: []string{p}}); err == nil || strings.Contains(p, "//") {
-			continue // git does make something of some empty components: by accident, since no path has any
+			continue // git accepts some empty components, by accident, since no path has any
 		}
 		if ignored := ignoredByGit(t, root, []string{p}, paths); len(ignored) > 0 {
 			t.Errorf("pattern %q is refused, but git ignores %d paths by it", p, len(ignored))
@@ -181,7 +180,7 @@ func TestInvalidPatternsMatchNothingInGit(t *testing.T) {
 	}
 }
 
-// excludedFromTop asks for each directory on the way to path, as a walk does.
+// excludedFromTop calls Excluded for each directory on the way to path, as a walk does.
 func excludedFromTop(m *selection.Matcher, path string) bool {
 	path, isDir := strings.CutSuffix(path, "/")
 	for i := range len(path) {
@@ -194,8 +193,7 @@ func excludedFromTop(m *selection.Matcher, path string) bool {
 
 var names = []string{"a", "b", "ab", "aa", "abc", "b.o", "a.log", "x[1]", "#a", "!b", "a ", "A", "é", "\xff", "-", "]", "\\", "1"}
 
-// makeTree makes a tree of random names and returns its paths, directories
-// with a slash at the end.
+// makeTree creates a tree of random names and returns its paths. Directories end in a slash.
 func makeTree(t *testing.T, root string, random *rand.Rand) (paths []string) {
 	dirs := []string{"a/", "a/b/", "a/b/a/", "ab/", "ab/a/", "b/", "b/ab/", "b/ab/abc/"}
 	for _, dir := range dirs {
@@ -245,7 +243,8 @@ func ignoredByGit(t *testing.T, root string, patterns, paths []string) map[strin
 	}
 	var stdin bytes.Buffer
 	for _, p := range paths {
-		// git looks for itself what is a directory, and would take the slash for an empty name.
+		// git determines itself whether a path is a directory, and would read the slash as an empty
+		// name.
 		fmt.Fprintf(&stdin, "./%s\x00", strings.TrimSuffix(p, "/"))
 	}
 	ignored := map[string]bool{}
@@ -274,14 +273,14 @@ func git(t *testing.T, dir string, stdin *bytes.Buffer, args ...string) []byte {
 	return out
 }
 
-// Which patterns match nothing is known of a Matcher that is watched; looking costs no allocation.
+// A watched Matcher reports which patterns match nothing, without an allocation.
 func TestUnmatched(t *testing.T) {
 	for _, test := range []struct{ patterns, paths, want string }{
 		{"*.log *.tmp", "a.log b", "*.tmp"},
 		{"*.log *.tmp", "", "*.log *.tmp"},
 		{"a b c", "c a", "b"},
 		{"*.log a.log", "a.log", ""},  // the last one decides, and both match
-		{"*.log !a.log", "a.log", ""}, // what is taken in again was matched by both
+		{"*.log !a.log", "a.log", ""}, // both matched the path that is included again
 		{"*.log !a.log", "b.log", "!a.log"},
 		{"cache/ cache", "cache", "cache/"}, // a file
 		{"cache/ cache", "cache/", ""},

@@ -11,12 +11,12 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What is read is believed only of the tree that is meant (I13). The functions
-// here are the only places that decide it, for walkers and readers alike.
+// Data that is read is believed only if it comes from the intended tree (I13). The functions in
+// this file are the only places that decide that, for both walkers and readers.
 
-// OpenRoot opens the tree at a URL, and fails with an OtherTreeError where its
-// root is not the one that is wanted, or where there is none although somebody
-// has seen it: another machine may see it still. A zero root is any.
+// OpenRoot opens the tree at a URL. It fails with an OtherTreeError if the root is not the wanted
+// one, or if there is none although the root was seen before: another machine may still see it. A
+// zero root matches any.
 func OpenRoot(ctx context.Context, s Source, url string, want backup.Root, by backup.Compare) (Tree, error) {
 	t, err := s.Open(ctx, url)
 	switch {
@@ -34,8 +34,8 @@ func OpenRoot(ctx context.Context, s Source, url string, want backup.Root, by ba
 	return t, nil
 }
 
-// IsProven reports whether two roots that do not differ are known to be one:
-// whether both have what tells a root from any other.
+// IsProven reports whether two roots that do not differ are certainly one root, because both have
+// the attributes that distinguish a root from any other.
 func IsProven(want, is backup.Root, by backup.Compare) bool {
 	if want.ID == "" {
 		is.ID = ""
@@ -49,15 +49,14 @@ func IsProven(want, is backup.Root, by backup.Compare) bool {
 	return is.IsUnique(by)
 }
 
-// IsLasting reports whether two roots that do not differ are known to be one,
-// whatever was mounted since the first was seen. Inode numbers do not show it: the
-// roots of most file systems of one type have the same.
+// IsLasting reports whether two roots that do not differ are certainly one root, whatever was
+// mounted since the first was seen. Inode numbers do not prove it, because the roots of most file
+// systems of one type have the same number.
 func IsLasting(want, is backup.Root) bool {
 	return want.ID != "" && is.ID != "" || !want.Born.IsZero() && !is.Born.IsZero()
 }
 
-// ResolveRoot is Resolve of the tree with the root that is wanted; errors are
-// those of OpenRoot as well.
+// ResolveRoot is Resolve for the tree with the wanted root. It also returns the errors of OpenRoot.
 func ResolveRoot(ctx context.Context, s Source, url, pattern string, want backup.Root, by backup.Compare) (resolved string, err error) {
 	t, err := OpenRoot(ctx, s, url, want, by)
 	if err != nil {
@@ -69,9 +68,9 @@ func ResolveRoot(ctx context.Context, s Source, url, pattern string, want backup
 	return s.Resolve(ctx, url, pattern)
 }
 
-// An OtherTreeError says that what is there is not what is meant: the root is
-// another, or a file system in the tree is not mounted any more. Another machine
-// may see what is meant: it is a backup.ErrUnavailable.
+// An OtherTreeError reports that a path does not lead to the intended tree: the root is another, or
+// a file system in the tree is no longer mounted. Another machine may see the intended tree, so it
+// is a backup.ErrUnavailable.
 type OtherTreeError struct{ What string }
 
 func (e *OtherTreeError) Error() string { return e.What }
@@ -85,16 +84,16 @@ func IsOtherTree(err error) bool {
 	return ok
 }
 
-// IsGone reports whether err says that what was seen is not there: it may be
-// believed once Believe has returned nil.
+// IsGone reports whether err means that an entry no longer exists. This may be believed after
+// Believe has returned nil.
 func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, backup.ErrOutside) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, ErrReplaced)
 }
 
-// Believe returns nil where what was seen in the tree can be believed: its root
-// is the one that was opened, and at the mounts, directories at which file
-// systems were seen to begin, they still do. Else the error wraps ErrExpired or
-// backup.ErrUnavailable; it is an OtherTreeError where something else is there.
+// Believe returns nil if everything that was read from the tree can be believed: its root is the
+// one that was opened, and file systems still begin at the mounts, the directories at which they
+// were seen to begin. Otherwise, the error wraps ErrExpired or backup.ErrUnavailable; if a path
+// leads to something else, it is an OtherTreeError.
 func Believe(ctx context.Context, t Tree, mounts []string) error {
 	if err := t.Check(ctx); err != nil {
 		return err
@@ -128,7 +127,7 @@ func believeMount(ctx context.Context, t Tree, mount string) error {
 	return nil
 }
 
-// MountsAbove returns those of the mounts that are path, or above it.
+// MountsAbove returns the mounts that are path or one of its ancestors.
 func MountsAbove(mounts []string, path string) (above []string) {
 	for _, m := range mounts {
 		if rest, ok := strings.CutPrefix(path, m); ok && (rest == "" || rest[0] == '/') {
@@ -138,16 +137,15 @@ func MountsAbove(mounts []string, path string) (above []string) {
 	return above
 }
 
-// IsTransient reports whether an error says nothing about the tree: this
-// machine is short of something, or the source does not answer. The same call
-// may work later.
+// IsTransient reports whether an error says nothing about the tree, because this machine lacks a
+// resource or the source does not answer. The same call may succeed later.
 func IsTransient(err error) bool {
 	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ENOBUFS)
 }
 
-// MayBeAway reports whether an error can mean that the file server is away as
-// a whole. Where Check fails then, nothing is to be said of the single entry.
+// MayBeAway reports whether an error can mean that the whole file server is unavailable. If Check
+// then fails, the error proves nothing about the single entry.
 func MayBeAway(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.ENOTCONN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH,

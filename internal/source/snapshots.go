@@ -8,8 +8,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// CheckPattern fails with backup.ErrInvalid unless pattern can name source
-// snapshots: components as path.Match has them, none of them empty, "." or "..".
+// CheckPattern returns an error that wraps backup.ErrInvalid unless pattern is valid for source
+// snapshots: components in the syntax of path.Match, none of them empty, "." or "..".
 func CheckPattern(pattern string) error {
 	for component := range strings.SplitSeq(pattern, "/") {
 		if component == "" || component == "." || component == ".." || strings.IndexByte(component, 0) >= 0 {
@@ -22,24 +22,22 @@ func CheckPattern(pattern string) error {
 	return nil
 }
 
-// IsPattern reports whether a component of a pattern is to be matched, and is
-// not a name.
+// IsPattern reports whether a component of a pattern must be matched, and is not a literal name.
 func IsPattern(component string) bool { return strings.ContainsAny(component, `*?[\`) }
 
 const (
-	maxCounter   = 10_000 // and above it is a date
-	firstCounter = 1      // the newest at most: 0 is away for a moment while others are renamed
+	maxCounter   = 10_000 // from here on, numbers are dates
+	firstCounter = 1      // maximum of the newest: 0 is missing for a moment during a rotation
 )
 
-// Newest returns the newest of the names of source snapshots, of which there
-// is at least one.
+// Newest returns the newest of the names of source snapshots. names must not be empty.
 //
-// Names of the same beginning, a dot or an underscore, and a number each, are
-// rotating counters, of which the smallest is the newest (hourly.0 becomes
-// hourly.1 when the next is taken): as long as the smallest is 0 or 1, none
-// has leading zeros, and all are below 10,000. Otherwise the names
-// have a date or a growing number in them, and the last in natural order is the
-// newest: with digits compared as numbers (daily.2024-01-31_0010, auto-9, auto-10).
+// Names that consist of the same beginning, a dot or an underscore, and a number are rotating
+// counters: the smallest is the newest (hourly.0 becomes hourly.1 when the next snapshot is taken).
+// This requires that the smallest number is 0 or 1, that none has leading zeros, and that all are
+// below 10,000. Otherwise, the names contain a date or a growing number, and the last name in
+// natural order is the newest. Natural order compares digits as numbers (daily.2024-01-31_0010,
+// auto-9, auto-10).
 func Newest(names []string) string {
 	newest := names[0]
 	least, rotating := -1, true
@@ -81,7 +79,7 @@ func counter(name string) (stem string, n int, ok bool) {
 	return name[:at], n, true
 }
 
-// naturalLess compares runs of digits as numbers, and the rest bytewise.
+// naturalLess compares runs of digits as numbers, and all other bytes as bytes.
 func naturalLess(a, b string) bool {
 	x, y := a, b
 	for x != "" && y != "" {
@@ -102,10 +100,10 @@ func naturalLess(a, b string) bool {
 	if len(x) != len(y) {
 		return len(x) < len(y)
 	}
-	return a < b // they differ in leading zeros at most
+	return a < b // they differ at most in leading zeros
 }
 
-// cutNumber cuts off the digits that s begins with, without leading zeros.
+// cutNumber splits off the leading digits of s, without leading zeros.
 func cutNumber(s string) (digits, rest string) {
 	end := 0
 	for end < len(s) && isDigit(s[end]) {

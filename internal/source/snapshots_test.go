@@ -18,9 +18,9 @@ func TestNewest(t *testing.T) {
 		{"hourly.2 hourly.0 hourly.10 hourly.1", "hourly.0"},
 		{"hourly.3 hourly.1 hourly.2", "hourly.1"}, // between two renames
 		{"weekly_1 weekly_0", "weekly_0"},
-		{"snap.57 snap.80 snap.9", "snap.80"},    // they grow: the first are gone
+		{"snap.57 snap.80 snap.9", "snap.80"},    // they grow: the first were deleted
 		{"hourly.0 daily.0 daily.1", "hourly.0"}, // two counters
-		{"hourly.0 hourly.1 manual", "manual"},   // not all of them count
+		{"hourly.0 hourly.1 manual", "manual"},   // not all of them are counters
 		{"auto-9 auto-10 auto-8", "auto-10"},     // a hyphen does not make a counter
 		{"s.0 s.10000", "s.10000"},               // too large for a counter
 		{"s.1 s.02", "s.02"},                     // leading zeros: a date
@@ -44,7 +44,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// Whatever the names and their order are, one of them is the newest, and always the same.
+// Whatever the names and their order are, Newest returns one of them, and always the same.
 func TestNewestIsOne(t *testing.T) {
 	name := rapid.StringMatching(`[a.]?[._]?[0-9]{0,5}`)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -9,8 +9,8 @@ import (
 
 // The names of objects. docs/formats/store.md describes the layout.
 const (
-	// ConfigName is the repository's configuration: what it is and how the
-	// worker key is sealed to the recipients. It is written once, by init.
+	// ConfigName is the repository's configuration: its identity, and the worker key sealed to the
+	// recipients. It is written once, by init.
 	ConfigName = "repository"
 
 	PacksPrefix    = "packs/"
@@ -21,15 +21,14 @@ const (
 	KeysPrefix     = "keys/"
 )
 
-// PackName is the name of a pack's object. It carries the snapshot that the
-// pack was made for: what belongs to no registered pack and no running
-// snapshot is an orphan.
+// PackName is the name of a pack's object. It contains the snapshot that the pack was created for.
+// An object that belongs to no registered pack and to no running snapshot is an orphan.
 func PackName(snapshot backup.SnapshotID, pack backup.PackID) string {
 	return PacksPrefix + snapshot.String() + "/" + pack.String()
 }
 
-// SegmentName is the name of part n of a snapshot's index segment, as written
-// by one attempt at the commit.
+// SegmentName is the name of part n of a snapshot's index segment, as written by one attempt at the
+// commit.
 func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) string {
 	return fmt.Sprintf("%s%s/%s-%06d", SegmentsPrefix, snapshot, attempt, part)
 }
@@ -37,7 +36,7 @@ func SegmentName(snapshot backup.SnapshotID, attempt backup.PackID, part int) st
 // CommitName is the name of a snapshot's commit record.
 func CommitName(snapshot backup.SnapshotID) string { return CommitsPrefix + snapshot.String() }
 
-// CatalogName is the name of a catalog: names sort as their sequences do.
+// CatalogName is the name of a catalog. The names sort in the order of their sequences.
 func CatalogName(sequence int64) string { return fmt.Sprintf("%s%016x", CatalogPrefix, sequence) }
 
 // IndexName is the name of part n of a copy of the index.
@@ -45,13 +44,13 @@ func IndexName(sequence int64, part int) string {
 	return fmt.Sprintf("%s%016x-%06d", IndexPrefix, sequence, part)
 }
 
-// MaxNameBytes is the length of the longest name. S3 allows 1,024 bytes; the
-// rest is for the prefix that a store may have within its bucket.
+// MaxNameBytes is the length of the longest name. S3 allows 1,024 bytes; the rest is for the prefix
+// that a store may have within its bucket.
 const MaxNameBytes = 512
 
-// CheckName returns an error that wraps backup.ErrInvalid unless name can be
-// an object's: components of letters, digits, '.', '-' and '_' with a slash
-// between them, none of them ".", ".." or longer than 255 bytes.
+// CheckName returns an error that wraps backup.ErrInvalid unless name is valid for an object:
+// components of letters, digits, '.', '-' and '_', separated by slashes, none of them ".", ".." or
+// longer than 255 bytes.
 func CheckName(name string) error {
 	if len(name) > MaxNameBytes {
 		return fmt.Errorf("a name of %d bytes, more than %d: %w", len(name), MaxNameBytes, backup.ErrInvalid)
@@ -64,8 +63,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckPrefix is CheckName for what may begin a name: it may be empty, and
-// may end with a slash.
+// CheckPrefix is CheckName for the beginning of a name: it may be empty, and may end in a slash.
 func CheckPrefix(prefix string) error {
 	if prefix == "" {
 		return nil
@@ -88,8 +86,8 @@ func validComponent(s string) bool {
 	return true
 }
 
-// CheckRange returns an error that wraps backup.ErrInvalid unless offset and
-// length are a range that GetRange allows.
+// CheckRange returns an error that wraps backup.ErrInvalid unless offset and length are a range
+// that GetRange allows.
 func CheckRange(offset, length int64) error {
 	if length < 0 || offset < 0 && length > -offset || offset >= 0 && offset+length < 0 {
 		return fmt.Errorf("no range: %d bytes from %d: %w", length, offset, backup.ErrInvalid)

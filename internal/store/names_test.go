@@ -30,7 +30,7 @@ func TestNamesOfObjectsAreNames(t *testing.T) {
 	}
 }
 
-// Names are format: they are in stores that exist, and signatures name them.
+// Names are part of the format: existing stores contain them, and signatures cover them.
 func TestNamesNeverChange(t *testing.T) {
 	snapshot, pack := backup.SnapshotID{0xab, 15: 1}, backup.PackID{0xcd, 15: 2}
 	const s, p = "ab000000000000000000000000000001", "cd000000000000000000000000000002"
@@ -50,7 +50,7 @@ func TestNamesNeverChange(t *testing.T) {
 	}
 }
 
-// A store lists by name: the newest catalog is the last.
+// A store lists by name, so the newest catalog comes last.
 func TestNamesOfCatalogsAscend(t *testing.T) {
 	last := ""
 	for _, sequence := range []int64{1, 2, 9, 10, 15, 16, 255, 256, 1 << 40, math.MaxInt64} {

@@ -1,6 +1,5 @@
-// Package testtarget marks tests that "make test" leaves to a longer target of
-// the Makefile, because they need more than Go, a C compiler and Postgres, or
-// more than a few seconds.
+// Package testtarget marks tests that "make test" leaves to a longer target of the Makefile,
+// because they need more than Go, a C compiler and Postgres, or take more than a few seconds.
 //
 //	func TestBothServers(t *testing.T) {
 //		testtarget.Need(t, testtarget.S3)
@@ -16,23 +15,23 @@ import (
 	"testing"
 )
 
-// Setting is the environment variable that names the targets whose tests run,
-// separated by commas.
+// Setting is the environment variable that lists the targets whose tests run, separated by commas.
 const Setting = "BCTL_TEST_TARGETS"
 
-// All is the value of Setting for which every test runs.
+// All is the value of Setting that runs every test.
 const All = "all"
 
-// A Target is a target of the Makefile without its "test-".
+// A Target is a target of the Makefile without its "test-" prefix.
 type Target string
 
 // The targets.
 const (
 	S3        Target = "s3"        // needs versitygw, minio or mc, which take minutes to build
-	Upgrade   Target = "upgrade"   // needs bctl as the previous release had it
+	Upgrade   Target = "upgrade"   // needs bctl of the previous release
 	Manifests Target = "manifests" // needs promtool
-	Long      Target = "long"      // takes long, or repeats what is random more often
-	// Exhaustive tests try all that a table or a set of histories has, where other targets try a part of it.
+	Long      Target = "long"      // takes long, or repeats random tests more often
+	// Exhaustive tests try all cases of a table or a set of histories; other targets try a part of
+	// them.
 	Exhaustive Target = "exhaustive"
 )
 
@@ -50,7 +49,7 @@ func Need(t testing.TB, target Target) {
 	}
 }
 
-// FewerChecks is Checks unless the tests of Long run.
+// FewerChecks is Checks, except that it does nothing if the tests of Long run.
 func FewerChecks(t testing.TB, number string) {
 	t.Helper()
 	if !Runs(Long) {
@@ -58,8 +57,8 @@ func FewerChecks(t testing.TB, number string) {
 	}
 }
 
-// Checks makes rapid.Check make so many checks until the test ends, which must
-// not run beside others. Where -rapid.checks is given, that holds.
+// Checks sets the number of checks of rapid.Check until the test ends. The test must not run in
+// parallel with others. An explicit -rapid.checks flag takes precedence.
 func Checks(t testing.TB, number string) {
 	t.Helper()
 	given := false
@@ -72,5 +71,5 @@ func Checks(t testing.TB, number string) {
 	if err := checks.Set(number); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = checks.Set(before) }) // it was that
+	t.Cleanup(func() { _ = checks.Set(before) }) // the previous value is valid
 }

@@ -22,7 +22,7 @@ func TestNeed(t *testing.T) {
 	}
 }
 
-// A skip names a target that exists, and the target has the tests run.
+// A skip message names a target that exists, and the target runs the test.
 func TestTargetsAreInTheMakefile(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

@@ -21,17 +21,17 @@ const (
 	xattrNFS4ACL    = "system.nfs4_acl"
 )
 
-// ErrOwner: the owner could not be set because only root may.
+// ErrOwner reports that the owner could not be set because only root may.
 var ErrOwner = errors.New("only root may set the owner")
 
-// ErrNotTaken: a call returned no error, and yet the target has another value.
+// ErrNotTaken reports that a call returned no error although the target has a different value.
 var ErrNotTaken = errors.New("the target does not keep it")
 
 // A Report is called with each attribute that could not be set.
 type Report func(op string, err error)
 
-// FinishDirectory sets a directory's attributes, when nothing in it changes any more. alone: it keeps the extended
-// attributes that it has and the entry has not.
+// FinishDirectory sets a directory's attributes, after the last change in it. alone keeps extended
+// attributes that the directory has and the entry does not have.
 func (d *Dir) FinishDirectory(e *backup.Entry, alone bool, report Report) {
 	d.root.finish(d.fd, e, !alone, report)
 }
@@ -42,8 +42,8 @@ func (d *Dir) SetTime(mtime backup.Time) error { return d.root.opened(d.fd).putT
 // SetMode sets the mode of a directory.
 func (d *Dir) SetMode(mode uint32) error { return d.root.opened(d.fd).putMode(mode) }
 
-// owner sets uid and gid through chown, and reports whether both are right
-// then: if not, set-id bits must not be given to somebody else's file.
+// owner sets uid and gid through chown, and reports whether both are then right. If not, the file
+// must not get set-id bits, because it belongs to another user.
 func (r *Root) owner(e *backup.Entry, chown func(uid, gid int) error, report Report) bool {
 	err := chown(int(e.UID), int(e.GID))
 	if err == nil {
@@ -59,11 +59,10 @@ func (r *Root) owner(e *backup.Entry, chown func(uid, gid int) error, report Rep
 	return false
 }
 
-// finish sets the attributes of an open file or directory: the owner first,
-// because that clears set-id bits and capabilities, and mtime last, because it
-// marks a file as finished. What is right already is left alone: asking costs a
-// third of setting, and the target may be read-only. others: it may have
-// extended attributes that the entry does not have.
+// finish sets the attributes of an open file or directory: the owner first, because that clears
+// set-id bits and capabilities, and mtime last, because it marks a file as finished. It does not
+// set values that are already right: a query costs a third of setting, and the target may be
+// read-only. others means that the file may have extended attributes that the entry does not have.
 func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
 	o := r.opened(fd)
 	var st unix.Stat_t
@@ -76,7 +75,7 @@ func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
 	if chown && !r.owner(e, o.chown, report) {
 		mode &^= unix.S_ISUID | unix.S_ISGID
 	}
-	// Setting an ACL, and removing one, changes the mode.
+	// Setting or removing an ACL changes the mode.
 	changed := o.putXattrs(e.Xattrs, others, report)
 	if st.Mode&0o7777 != mode || chown || changed {
 		if err := o.putMode(mode); err != nil {
@@ -91,8 +90,8 @@ func (r *Root) finish(fd int, e *backup.Entry, others bool, report Report) {
 	}
 }
 
-// Apply sets the attributes of a name that is not a directory, without opening
-// it. have is what is there now, and others is as in finish.
+// Apply sets the attributes of a name that is not a directory, without opening it. have is the
+// existing entry; others is as in finish.
 func (d *Dir) Apply(name string, e, have *backup.Entry, others bool, report Report) {
 	mode := e.Mode
 	chown := have.UID != e.UID || have.GID != e.GID
@@ -111,8 +110,8 @@ func (d *Dir) Apply(name string, e, have *backup.Entry, others bool, report Repo
 	}
 }
 
-// applyThroughProc sets what has no call relative to a directory that leaves
-// symlinks alone. The descriptor is of the inode, so nothing can be swapped.
+// applyThroughProc sets the attributes for which no call is relative to a directory and does not
+// follow symlinks. The descriptor refers to the inode, so the file cannot be exchanged in between.
 func (d *Dir) applyThroughProc(name string, e *backup.Entry, mode uint32, chmod, others bool, report Report) {
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Openat(d.fd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -136,8 +135,8 @@ func (d *Dir) applyThroughProc(name string, e *backup.Entry, mode uint32, chmod,
 	}
 }
 
-// putMode sets the mode. The kernel silently clears set-id bits that the caller
-// may not give: that costs a look, where there are such bits.
+// putMode sets the mode. The kernel silently clears set-id bits that the caller may not set, so
+// putMode verifies the mode if it has such bits.
 func (o object) putMode(mode uint32) error {
 	if err := o.chmod(mode); err != nil || mode&(unix.S_ISUID|unix.S_ISGID|unix.S_ISVTX) == 0 {
 		return err
@@ -152,16 +151,17 @@ func (o object) putMode(mode uint32) error {
 	return nil
 }
 
-// Times that every file system holds: FAT begins in 1980, local time, and 32 bits end in 2038.
+// Times that every file system can store: FAT begins in 1980, in local time, and 32 bits end in
+// 2038.
 const (
 	firstSureSeconds = 315_619_200 // 1980-01-02
 	lastSureSeconds  = 1<<31 - 1
 	roundingSeconds  = 2 // of FAT
 )
 
-// checkTime fails where the target has made another time of mtime, which the
-// kernel does silently where the file system does not hold it. Rounding is no error.
-// Times that every file system holds are not looked at.
+// checkTime returns an error if the target has stored a different time than mtime. The kernel
+// changes times silently if the file system cannot store them. Rounding is not an error. Times that
+// every file system can store are not checked.
 func checkTime(mtime backup.Time, stat func(*unix.Stat_t) error) error {
 	if mtime.Sec >= firstSureSeconds && mtime.Sec < lastSureSeconds {
 		return nil
@@ -192,8 +192,8 @@ func (d *Dir) putTimeAt(name string, mtime backup.Time) error {
 	return checkTime(mtime, func(st *unix.Stat_t) error { return unix.Fstatat(d.fd, name, st, unix.AT_SYMLINK_NOFOLLOW) })
 }
 
-// putXattrs sets what is wanted, with others removes what is not, and reports
-// whether it has tried to change anything.
+// putXattrs sets the wanted attributes and, with others, removes all that are not wanted. It
+// reports whether it tried to change anything.
 func (o object) putXattrs(wanted []backup.Xattr, others bool, report Report) (changed bool) {
 	var have map[string]struct{}
 	if others {
@@ -219,9 +219,8 @@ func (o object) putXattrs(wanted []backup.Xattr, others bool, report Report) (ch
 	return changed
 }
 
-// removeOtherXattrs removes those of names that are not wanted, and reports
-// whether there were any. An access ACL with another value goes, too: the one
-// that is wanted may be refused.
+// removeOtherXattrs removes those of names that are not wanted, and reports whether there were any.
+// It also removes an access ACL with a different value, because setting the wanted one may fail.
 func (o object) removeOtherXattrs(names []string, wanted []backup.Xattr, report Report) (removed bool) {
 	values := valuesOf(wanted)
 	for _, name := range names {
@@ -237,9 +236,8 @@ func (o object) removeOtherXattrs(names []string, wanted []backup.Xattr, report 
 	return removed
 }
 
-// isOurs reports whether an attribute is removed where it is not wanted. Names
-// that belong to the system (security.selinux …) stay, but not rights that a file
-// gives to whoever runs it.
+// isOurs reports whether an attribute is removed if it is not wanted. Attributes that belong to the
+// system (security.selinux …) stay, except rights that a file gives to the user who runs it.
 func isOurs(name string) bool {
 	return strings.HasPrefix(name, "user.") || name == xattrAccessACL || name == xattrDefaultACL || name == xattrCapability
 }
@@ -252,9 +250,8 @@ func valuesOf(xattrs []backup.Xattr) map[string][]byte {
 	return values
 }
 
-// HasXattrs reports whether a name has the extended
-// attributes that are wanted, and, with others, no others. What cannot be
-// found out is false.
+// HasXattrs reports whether a name has the wanted extended attributes and, with others, no other
+// ones. It is false if the attributes cannot be read.
 func (d *Dir) HasXattrs(name string, wanted []backup.Xattr, others bool) bool {
 	names, err := xattrNames(func(buf []byte) (int, error) { return d.listXattrs(name, buf) })
 	if err != nil {
@@ -278,9 +275,9 @@ func (d *Dir) HasXattrs(name string, wanted []backup.Xattr, others bool) bool {
 	return true
 }
 
-// listXattrs is llistxattr(2) of a name in the directory. What is left alone
-// is asked for nothing but this and its stat: listxattrat(2), of Linux 6.13,
-// takes a quarter of the time that the way through /proc does.
+// listXattrs is llistxattr(2) of a name in the directory. An entry that is kept costs only this
+// call and its stat. listxattrat(2), of Linux 6.13, takes a quarter of the time of a path through
+// /proc.
 func (d *Dir) listXattrs(name string, buf []byte) (int, error) {
 	if !d.root.noListxattrat.Load() {
 		path, err := unix.BytePtrFromString(name)
@@ -292,7 +289,7 @@ func (d *Dir) listXattrs(name string, buf []byte) (int, error) {
 		switch errno {
 		case 0:
 			return int(n), nil
-		case unix.ENOSYS, unix.EPERM: // a sandbox that does not know the call may say the latter
+		case unix.ENOSYS, unix.EPERM: // a sandbox that does not know the call may return EPERM
 			d.root.noListxattrat.Store(true)
 		default:
 			return 0, errno
@@ -301,7 +298,7 @@ func (d *Dir) listXattrs(name string, buf []byte) (int, error) {
 	return unix.Llistxattr(procPath(d.fd)+"/"+name, buf)
 }
 
-// isXattr reports whether get, as getxattr(2) does, puts value into a buffer.
+// isXattr reports whether get, which is getxattr(2), puts value into a buffer.
 func isXattr(value []byte, get func(buf []byte) (int, error)) bool {
 	buf := make([]byte, len(value)+1)
 	n, err := ignoringEINTR(func() (int, error) { return get(buf) })
@@ -317,8 +314,8 @@ func (o object) hasXattr(name string, value []byte) bool {
 	})
 }
 
-// xattrNames returns the names that list puts into a buffer, as listxattr(2)
-// does; none where the file system has no extended attributes.
+// xattrNames returns the names that list, which is listxattr(2), puts into a buffer. It returns
+// none if the file system has no extended attributes.
 func xattrNames(list func(buf []byte) (int, error)) (names []string, err error) {
 	var buf []byte
 	for {
@@ -326,11 +323,11 @@ func xattrNames(list func(buf []byte) (int, error)) (names []string, err error) 
 		switch {
 		case errors.Is(err, unix.ENOTSUP) || err == nil && n == 0:
 			return nil, nil
-		case errors.Is(err, unix.ERANGE): // one was added
+		case errors.Is(err, unix.ERANGE): // an attribute was added
 			buf = nil
 		case err != nil:
 			return nil, err
-		case buf == nil: // this was the size
+		case buf == nil: // the call returned the size
 			buf = make([]byte, n)
 		default:
 			for name := range bytes.SplitSeq(bytes.TrimSuffix(buf[:n], []byte{0}), []byte{0}) {

@@ -15,8 +15,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Every system call that changes the target is in this file, so that tests can
-// make each of them fail.
+// This file contains every system call that changes the target, so that tests can make each of them
+// fail.
 
 // A Call is a kind of system call that changes the target.
 type Call string
@@ -41,7 +41,7 @@ const (
 	CallSync        Call = "sync" // of a file system
 )
 
-// before returns the error that a test wants instead of the call.
+// before returns the error that a test injects in place of the call.
 func (r *Root) before(c Call, name string) error {
 	if r.o.Fault == nil {
 		return nil
@@ -49,8 +49,7 @@ func (r *Root) before(c Call, name string) error {
 	return r.o.Fault(c, name, false)
 }
 
-// after returns what the call has returned, or the error that a test wants
-// although it was done.
+// after returns the call's error, or the error that a test injects after a successful call.
 func (r *Root) after(c Call, name string, err error) error {
 	if r.o.Fault == nil || err != nil {
 		return err
@@ -70,7 +69,7 @@ func (r *Root) makeTarget() error {
 	return err
 }
 
-// exists is true for what cannot be looked at.
+// exists is also true if the path cannot be read.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -121,11 +120,11 @@ func (r *Root) truncate(fd int, size int64) error {
 	return r.after(CallTruncate, "", retryEINTR(func() error { return unix.Ftruncate(fd, size) }))
 }
 
-// close closes a file that was written. It is closed whatever close returns.
+// close closes a file that was written. The descriptor is closed even if close returns an error.
 func (r *Root) close(fd int) error { return r.after(CallClose, "", unix.Close(fd)) }
 
-// syncfs waits until what was written to a file system is on its disk, and says
-// what could not be written since fd was opened.
+// syncfs waits until all data written to a file system is on its disk. Its error reports data that
+// could not be written since fd was opened.
 func (r *Root) syncfs(fd int, path string) error {
 	if err := r.before(CallSync, path); err != nil {
 		return err
@@ -133,7 +132,7 @@ func (r *Root) syncfs(fd int, path string) error {
 	return r.after(CallSync, path, retryEINTR(func() error { return unix.Syncfs(fd) }))
 }
 
-// renameAt renames within a directory. replace: to may exist.
+// renameAt renames within a directory. With replace, to may exist.
 func (r *Root) renameAt(dir int, from, to string, replace bool) error {
 	if err := r.before(CallRename, to); err != nil {
 		return err
@@ -174,7 +173,7 @@ func (r *Root) unlinkAt(dir int, name string, flags int) error {
 	return r.after(CallUnlink, name, retryEINTR(func() error { return unix.Unlinkat(dir, name, flags) }))
 }
 
-// chownAt changes the owner of a name without following it. -1 leaves one alone.
+// chownAt changes the owner of a name without following symlinks. -1 keeps the uid or gid.
 func (r *Root) chownAt(dir int, name string, uid, gid int) error {
 	if err := r.before(CallChown, name); err != nil {
 		return err
@@ -191,18 +190,18 @@ func (r *Root) setTimeAt(dir int, name string, mtime backup.Time) error {
 	}))
 }
 
-// An object is an inode of the target: an open file, or one that is open with
-// O_PATH, for which there are calls with a path only.
+// An object is an inode of the target: an open file, or one that was opened with O_PATH, for which
+// the calls need a path.
 type object struct {
 	root *Root
 	fd   int
-	path string // the inode itself, below /proc; "" for a file that is open
+	path string // the inode itself, below /proc; "" for an open file
 }
 
-// opened is a file or directory that is open.
+// opened returns the object of an open file or directory.
 func (r *Root) opened(fd int) object { return object{root: r, fd: fd} }
 
-// pathOnly is what is open with O_PATH.
+// pathOnly returns the object of a descriptor that was opened with O_PATH.
 func (r *Root) pathOnly(fd int) object { return object{root: r, fd: fd, path: procPath(fd)} }
 
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
@@ -246,7 +245,7 @@ func (o object) listXattrs(buf []byte) (int, error) {
 	return unix.Flistxattr(o.fd, buf)
 }
 
-// removeXattr removes an attribute; one that is not there is no error.
+// removeXattr removes an attribute. A missing attribute is not an error.
 func (o object) removeXattr(name string) error {
 	if err := o.root.before(CallRemoveXattr, name); err != nil {
 		return err
@@ -263,8 +262,7 @@ func (o object) removeXattr(name string) error {
 	return o.root.after(CallRemoveXattr, name, err)
 }
 
-// setTime has no wrapper in package unix for an open file: it is utimensat
-// with a NULL path.
+// setTime is utimensat with a NULL path, for which package unix has no wrapper.
 func (o object) setTime(mtime backup.Time) error {
 	if err := o.root.before(CallSetTime, ""); err != nil {
 		return err
@@ -277,7 +275,7 @@ func (o object) setTime(mtime backup.Time) error {
 	return o.root.after(CallSetTime, "", nil)
 }
 
-// timespecs leaves atime alone.
+// timespecs keeps atime.
 func timespecs(mtime backup.Time) []unix.Timespec {
 	return []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: mtime.Sec, Nsec: int64(mtime.Nsec)}}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// What changes a file system, of the packages unix and os.
+// changing are the functions of packages unix and os that change a file system.
 var changing = []string{
 	"Mkdirat", "Mkdir", "MkdirAll", "Mknodat", "Mknod", "Symlinkat", "Symlink", "Linkat", "Link", "Unlinkat", "Unlink", "Rmdir", "Remove", "RemoveAll",
 	"Renameat", "Renameat2", "Rename", "Pwrite", "Write", "WriteFile", "Ftruncate", "Truncate", "Fallocate",
@@ -21,7 +21,8 @@ var changing = []string{
 	"Create", "OpenFile", "O_CREAT",
 }
 
-// Calls that change the target are in calls.go, where tests can make them fail; and each of them asks whether it shall.
+// All calls that change the target are in calls.go, in which tests can make them fail, and each of
+// them calls the fault function.
 func TestCallsAreInOnePlace(t *testing.T) {
 	files := token.NewFileSet()
 	names, err := filepath.Glob("*.go")

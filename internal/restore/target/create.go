@@ -14,13 +14,14 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Place says how a name comes into being.
+// A Place controls how a name is created.
 type Place struct {
-	// Temporary: made under a temporary name and renamed when it is finished.
+	// Temporary: the file is created under a temporary name and renamed when it is finished.
 	Temporary bool
-	// Keep: where the name is taken by then, that stays, and Finish is fs.ErrExist.
+	// Keep: if the name exists by the time of the rename, it stays, and Finish returns fs.ErrExist.
 	Keep bool
-	// Fresh: the name was not there when it was looked for. Where it is by then, Finish is fs.ErrExist.
+	// Fresh: the name did not exist when it was looked up. If it exists by the time of the rename,
+	// Finish returns fs.ErrExist.
 	Fresh bool
 	// Inherits is the directory's Made.Inherits.
 	Inherits bool
@@ -29,15 +30,15 @@ type Place struct {
 // A File is a regular file that is being written. It belongs to one goroutine at a time.
 type File struct {
 	dir   *Dir
-	name  string // that it has now
+	name  string // current name
 	final string
 	place Place
 	fd    int
 	inode uint64 // set by Park
 }
 
-// Create makes the file that e describes, without content. The name is taken, and not temporary: fs.ErrExist.
-// The directory must stay open until Finish or Discard.
+// Create creates the file that e describes, without content. If the name exists and place is not
+// Temporary, the error is fs.ErrExist. The directory must stay open until Finish or Discard.
 func (d *Dir) Create(e *backup.Entry, place Place) (*File, error) {
 	f := &File{dir: d, name: e.Name, final: e.Name, place: place}
 	if place.Temporary {
@@ -47,7 +48,7 @@ func (d *Dir) Create(e *backup.Entry, place Place) (*File, error) {
 	var err error
 	f.fd, err = d.root.createAt(d.fd, f.name, mode)
 	if errors.Is(err, fs.ErrExist) && place.Temporary {
-		if err := d.Remove(f.name); err != nil { // left by a restore that was interrupted
+		if err := d.Remove(f.name); err != nil { // left by an interrupted restore
 			return nil, err
 		}
 		f.fd, err = d.root.createAt(d.fd, f.name, mode)
@@ -58,8 +59,8 @@ func (d *Dir) Create(e *backup.Entry, place Place) (*File, error) {
 	return f, nil
 }
 
-// firstMode is what e's file is made with: what it will have, less what the
-// umask takes, where nobody else's file is being made and it can be opened again for writing.
+// firstMode is the mode that e's file is created with. It is the final mode, less the umask, if the
+// file belongs to the current user and group and can be reopened for writing; otherwise 0600.
 func (r *Root) firstMode(e *backup.Entry, place Place) uint32 {
 	const rights = unix.S_IRWXU | unix.S_IRWXG | unix.S_IRWXO
 	ours := e.UID == r.euid && e.GID == r.egid
@@ -98,7 +99,7 @@ func (f *File) Park() error {
 	return errors.Join(err, f.close())
 }
 
-// reopen opens a parked file again: no other that somebody has put in its place.
+// reopen opens a parked file again. It fails if another file has taken its place.
 func (f *File) reopen() error {
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Openat(f.dir.fd, f.name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -121,9 +122,9 @@ func (f *File) close() error {
 	return f.dir.root.close(fd)
 }
 
-// Finish gives the file its size (what was not written is a hole), attributes
-// and name, and closes it. end is where the data that was written ends. On an
-// error it has removed the file.
+// Finish gives the file its size (ranges that were not written are holes), attributes and name, and
+// closes it. end is the end offset of the data that was written. If Finish returns an error, it has
+// removed the file.
 func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
 	err := f.finish(e, end, report)
 	if err != nil {
@@ -133,7 +134,7 @@ func (f *File) Finish(e *backup.Entry, end int64, report Report) error {
 }
 
 func (f *File) finish(e *backup.Entry, end int64, report Report) error {
-	if _, err := f.WriteAt(nil, 0); err != nil { // opens it again if it is parked
+	if _, err := f.WriteAt(nil, 0); err != nil { // reopens a parked file
 		return err
 	}
 	if end < e.Size {
@@ -142,15 +143,16 @@ func (f *File) finish(e *backup.Entry, end int64, report Report) error {
 		}
 	}
 	f.dir.root.finish(f.fd, e, f.place.Inherits, report)
-	if err := f.close(); err != nil { // where NFS says that the disk is full
+	if err := f.close(); err != nil { // NFS reports a full disk here
 		return err
 	}
 	return f.dir.rename(f.name, f.final, f.place)
 }
 
-// Discard closes and removes a file that cannot be finished. The caller has the
-// error that matters already; a file that stays does not look finished, is
-// found by its name, and written anew by the next restore to this place.
+// Discard closes and removes a file that cannot be finished. It returns no error, because the
+// caller already has the one that matters. A file that cannot be removed gets a current mtime, so
+// it does not look finished, and the next restore to this place finds it by its name and writes it
+// again.
 func (f *File) Discard() {
 	if f.fd >= 0 {
 		_ = f.close()
@@ -160,7 +162,7 @@ func (f *File) Discard() {
 	}
 }
 
-// rename gives what was made under a temporary name its own.
+// rename gives the final name to what was created under a temporary one.
 func (d *Dir) rename(from, to string, place Place) error {
 	if !place.Temporary {
 		return nil
@@ -170,14 +172,14 @@ func (d *Dir) rename(from, to string, place Place) error {
 	if replace || !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// The file system, such as NFS, has no rename that replaces nothing.
+	// The file system, such as NFS, has no rename that fails if the name exists.
 	if place.Keep {
 		if err := d.root.linkAt(d.fd, from, d.fd, to); err != nil {
 			return err
 		}
 		return d.root.unlinkAt(d.fd, from, 0)
 	}
-	d.renaming.Lock() // two names that the file system takes for one
+	d.renaming.Lock() // for two names that the file system considers equal
 	defer d.renaming.Unlock()
 	if _, err := d.Stat(to); err == nil {
 		return fmt.Errorf("%q: %w", to, fs.ErrExist)
@@ -185,13 +187,13 @@ func (d *Dir) rename(from, to string, place Place) error {
 	return d.root.renameAt(d.fd, from, to, true)
 }
 
-// MakeSpecial makes a symlink, fifo, socket or device with all its attributes.
+// MakeSpecial creates a symlink, fifo, socket or device with all its attributes.
 func (d *Dir) MakeSpecial(e *backup.Entry, place Place, report Report) error {
 	return d.make(e.Name, place, func(name string) error {
 		if err := d.mknod(name, e); err != nil {
 			return err
 		}
-		// The umask, the directory, and a server that maps users decide what it was made with.
+		// Its attributes depend on the umask, the directory, and a server that maps users.
 		have, err := d.Stat(name)
 		if err != nil {
 			return err
@@ -215,14 +217,14 @@ func (d *Dir) mknod(name string, e *backup.Entry) error {
 	return d.root.mknodAt(d.fd, name, bits|0o600, e.Rdev)
 }
 
-// Link makes name another name of what oldName in from is.
+// Link makes name another name of oldName in from.
 func (d *Dir) Link(from *Dir, oldName, name string, place Place) error {
 	return d.make(name, place, func(name string) error {
 		return d.root.linkAt(from.fd, oldName, d.fd, name)
 	})
 }
 
-// make runs create with the name that place asks for, and then renames.
+// make calls create with the name that place requires, and then renames.
 func (d *Dir) make(name string, place Place, create func(name string) error) error {
 	if !place.Temporary {
 		return create(name)
@@ -239,7 +241,7 @@ func (d *Dir) make(name string, place Place, create func(name string) error) err
 		return err
 	}
 	if err := d.rename(temp, name, place); err != nil {
-		_ = d.Remove(temp) // what stays is replaced by the next restore to this place
+		_ = d.Remove(temp) // a file that stays is replaced by the next restore to this place
 		return err
 	}
 	return nil

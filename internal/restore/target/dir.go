@@ -16,32 +16,31 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// tempPrefix begins the names of what is not finished.
+// tempPrefix is the prefix of the names of unfinished files.
 const tempPrefix = ".bctl-restore-"
 
-// ownPrefix begins those of one snapshot.
+// ownPrefix is the prefix of those of one snapshot.
 func ownPrefix(salt []byte) string {
 	sum := blake3.Sum256(salt)
 	return tempPrefix + hex.EncodeToString(sum[:4]) + "-"
 }
 
-// IsOwn reports whether a name is one that unfinished files of the snapshot
-// have.
+// IsOwn reports whether a name has the prefix of the snapshot's unfinished files.
 func (r *Root) IsOwn(name string) bool { return strings.HasPrefix(name, r.own) }
 
-// tempName returns the temporary name for name in d: the same whenever this
-// snapshot is restored to this place.
+// tempName returns the temporary name for name in d. It is the same whenever this snapshot is
+// restored to this place.
 func (d *Dir) tempName(name string) string {
 	h := blake3.New()
 	h.Write(d.root.o.Salt)
-	_, _ = h.WriteString(d.path + "/" + name) // a hash takes everything
+	_, _ = h.WriteString(d.path + "/" + name) // a hash never fails
 	var sum [12]byte
 	h.Digest().Read(sum[:])
 	return d.root.own + hex.EncodeToString(sum[:])
 }
 
-// Stat returns the attributes of a name without following it, with the target
-// of a symlink but without xattrs. fs.ErrNotExist: the name is free.
+// Stat returns the attributes of a name, including the target of a symlink but not xattrs. It does
+// not follow symlinks. fs.ErrNotExist means that the name is free.
 func (d *Dir) Stat(name string) (backup.Entry, error) {
 	var st unix.Stat_t
 	err := retryEINTR(func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
@@ -83,17 +82,18 @@ func mtimeOf(st *unix.Stat_t) backup.Time {
 	return backup.Time{Sec: seconds, Nsec: uint32(nanoseconds)}
 }
 
-// A Made says what Mkdir found.
+// A Made describes the directory that Mkdir created or found.
 type Made struct {
 	Existed bool
-	// Before is what the directory was, before anything was done to it; nil for one that is new.
+	// Before is the directory's entry before anything was changed; nil for a new directory.
 	Before *backup.Entry
-	// Inherits: what is made in the directory may get a group or an ACL from it.
+	// Inherits means that new entries of the directory may inherit a group or an ACL from it.
 	Inherits bool
 }
 
-// Mkdir makes the directory name, mode 0700. Unless it has to be new, Mkdir takes the one that is there,
-// which becomes accessible to its owner (Finish sets the mode). Anything else of that name is fs.ErrExist.
+// Mkdir creates the directory name with mode 0700. If the name exists as a directory and isNew is
+// false, Mkdir uses that directory and makes it accessible to its owner; FinishDirectory sets the
+// final mode. If anything else has the name, the error is fs.ErrExist.
 func (d *Dir) Mkdir(name string, isNew bool) (Made, error) {
 	err := d.root.mkdirAt(d.fd, name, 0o700)
 	existed := errors.Is(err, unix.EEXIST)
@@ -119,7 +119,7 @@ func (d *Dir) Mkdir(name string, isNew bool) (Made, error) {
 	return made, err
 }
 
-// MakeUsable is Mkdir for the target itself. now is what it was.
+// MakeUsable is Mkdir for the target itself. now is the entry of the target before the call.
 func (r *Root) MakeUsable() (made Made, now backup.Entry, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(r.fd, &st); err != nil {
@@ -129,8 +129,8 @@ func (r *Root) MakeUsable() (made Made, now backup.Entry, err error) {
 	return made, entryOf("", &st), err
 }
 
-// inspect makes an open directory usable for its owner and finds out what it
-// hands down. A new one loses what it was handed down itself.
+// inspect makes an open directory usable for its owner and determines what new entries inherit from
+// it. It removes from a new directory what that directory itself has inherited.
 func (r *Root) inspect(fd int, path string, existed bool) (Made, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -141,8 +141,8 @@ func (r *Root) inspect(fd int, path string, existed bool) (Made, error) {
 	}
 	hasACL := hasXattrNow(fd, xattrDefaultACL)
 	setgid := st.Mode&unix.S_ISGID != 0
-	// Of NFSv4's ACLs nothing tells whether they are handed down. Where the directory has not our group, it may be
-	// mounted so that what is made in it gets the directory's.
+	// NFSv4 ACLs do not show whether they are inherited. If the directory's group is not ours, the
+	// file system may be mounted so that new entries get the directory's group.
 	otherwise := st.Gid != r.egid && !setgid || hasXattrNow(fd, xattrNFS4ACL)
 	made := Made{Existed: existed, Inherits: setgid || hasACL || otherwise}
 	if existed {
@@ -152,12 +152,12 @@ func (r *Root) inspect(fd int, path string, existed bool) (Made, error) {
 	}
 	o := r.opened(fd)
 	if hasACL {
-		// FinishDirectory sets those of the snapshot, and reports what it cannot remove.
+		// FinishDirectory sets those of the snapshot, and reports the ones that it cannot remove.
 		_ = o.removeXattr(xattrDefaultACL)
 		_ = o.removeXattr(xattrAccessACL)
 	}
 	if setgid {
-		_ = o.chown(-1, int(r.egid)) // FinishDirectory sets the group, and reports where it cannot
+		_ = o.chown(-1, int(r.egid)) // FinishDirectory sets the group, and reports if it cannot
 		if err := o.chmod(0o700); err != nil {
 			return made, err
 		}
@@ -171,8 +171,8 @@ func hasXattrNow(fd int, name string) bool {
 	return err == nil && size > 0
 }
 
-// makeUsable gives the owner of an open directory the rights to work in it,
-// where they are missing. In one that is read-only, there may be nothing to do.
+// makeUsable gives the owner of an open directory the rights to work in it, if they are missing. A
+// read-only file system is not an error, because there may be nothing to do in the directory.
 func (r *Root) makeUsable(fd int, st *unix.Stat_t) error {
 	if st.Mode&0o700 == 0o700 || st.Uid != r.euid {
 		return nil
@@ -187,8 +187,8 @@ func (r *Root) makeUsable(fd int, st *unix.Stat_t) error {
 	return err
 }
 
-// unlock opens a directory that its owner has locked himself out of, and gives
-// him access to it. before is what it was. What cannot be opened is locked again.
+// unlock opens a directory whose mode denies its owner access, after granting that access. before
+// is the entry before the change. If the directory cannot be opened, unlock restores its mode.
 func (d *Dir) unlock(name string) (fd int, before *backup.Entry, err error) {
 	path, err := d.openMode(name, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -201,7 +201,7 @@ func (d *Dir) unlock(name string) (fd int, before *backup.Entry, err error) {
 	}
 	o := d.root.pathOnly(path)
 	if err := o.chmod(st.Mode&0o7777 | 0o700); errors.Is(err, unix.EROFS) {
-		return -1, nil, unix.EACCES // which says more
+		return -1, nil, unix.EACCES // the more specific error
 	} else if err != nil {
 		return -1, nil, err
 	}
@@ -223,7 +223,7 @@ func (d *Dir) openMode(name string, flags int) (int, error) {
 
 // Names calls yield for each name in the directory until it returns an error.
 func (d *Dir) Names(yield func(name string) error) error {
-	// A descriptor of its own: the offset of d's is shared by all its users.
+	// All users of d share the offset of its descriptor, so Names opens its own.
 	fd, err := d.root.openAt(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err

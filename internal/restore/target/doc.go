@@ -1,39 +1,36 @@
-// Package target is the directory that a restore writes into, and the only
-// place where restore touches a file system.
+// Package target is the directory that a restore writes into, and the only place where restore
+// touches a file system.
 //
 // # Confinement (I10)
 //
-// A snapshot may be hostile, and so may whatever is at the target already.
-// Nothing here acts outside the directory that Open was given:
+// A snapshot may be hostile, and so may whatever exists at the target. Nothing here acts outside
+// the directory that Open was given:
 //
 //   - Directories are opened relative to the target's descriptor with
-//     openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS),
-//     or component by component with O_NOFOLLOW where the kernel has no openat2.
-//   - Everything else is done relative to such a descriptor, with one name
-//     that backup.CheckName has passed, and never through a symlink.
-//   - What only a path can name (chmod of a fifo, xattrs of a symlink) goes
-//     through an O_PATH descriptor and /proc/self/fd, which is the inode itself.
+//     openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS), or component by
+//     component with O_NOFOLLOW if the kernel has no openat2.
+//   - All other calls are relative to such a descriptor, with one name that backup.CheckName has
+//     accepted, and never follow a symlink.
+//   - Calls that take only a path (chmod of a fifo, xattrs of a symlink) go through an O_PATH
+//     descriptor and /proc/self/fd, which is the inode itself.
 //
-// # What a crash leaves
+// # State after a crash
 //
-// A name that is free and whose content is one write gets the file directly:
-// created with O_EXCL, for nobody else who may not have it in the end, with its
-// mtime set last. Everything else is made under a temporary name (which tells
-// the snapshot and the name) and renamed. So a file that is there under its
-// name with its size and mtime is whole, as far as the kernel was still
-// running; after a loss of power only its content can tell. The temporary name
-// is the same when the restore is run again, which then replaces what the first
-// run left.
+// If a name is free and its content is one write, the file is created directly under that name:
+// with O_EXCL, accessible to nobody who may not access it in the end, and with its mtime set last.
+// Every other file is created under a temporary name, which encodes the snapshot and the name, and
+// then renamed. A file that exists under its name with the right size and mtime is therefore
+// complete, as long as the kernel kept running; after a loss of power only its content can prove
+// that. A repeated restore uses the same temporary name, and so replaces what the first run left.
 //
-// A directory that is new has mode 0700 until FinishDirectory; one that was
-// there, and that its owner may not work in, has more rights than before until
-// then, or until its caller gives it back what Made.Before has. A target that Open has made
-// has a mark in it until Unmark.
+// A new directory has mode 0700 until FinishDirectory. An existing directory in which its owner may
+// not work has additional rights until then, or until its caller restores what Made.Before holds. A
+// target that Open has created contains a mark until Unmark.
 //
-// # What fails
+// # Errors
 //
-// Every call that changes the target can fail, and its error is returned or,
-// where it is about an attribute, given to a Report: then the rest is done, and
-// the file is finished without the attribute. The next restore sees that it is
-// not there (Dir.Stat, Dir.HasXattrs).
+// Every call that changes the target can fail. Its error is returned or, if it concerns an
+// attribute, passed to a Report; in the latter case the remaining steps are done, and the file is
+// finished without the attribute. The next restore notices that the attribute is missing (Dir.Stat,
+// Dir.HasXattrs).
 package target

@@ -8,9 +8,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Flags returns, to be added to an error, what flags of inodes let nobody change
-// path: its own, or those of the directory that it is in. "" if there are none, or
-// the file system does not say.
+// Flags returns, as a suffix for an error message, the inode flags that prevent any change of path:
+// its own, or those of its directory. It is "" if there are none, or if the file system does not
+// report them.
 func (r *Root) Flags(path string) string {
 	parent, name := backup.Split(path)
 	if path == "" {

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// SwapCase returns name with the case of its letters swapped: name itself where
-// it has no letters.
+// SwapCase returns name with the case of its letters swapped. It returns name itself if that has no
+// letters.
 func SwapCase(name string) string {
 	swap := func(r rune) rune {
 		if unicode.IsUpper(r) {
@@ -22,7 +22,7 @@ func SwapCase(name string) string {
 	if utf8.ValidString(name) {
 		return strings.Map(swap, name)
 	}
-	b := []byte(name) // strings.Map would replace what is not UTF-8
+	b := []byte(name) // strings.Map would replace bytes that are not UTF-8
 	for i, c := range b {
 		if c < utf8.RuneSelf {
 			b[i] = byte(swap(rune(c)))
@@ -31,9 +31,8 @@ func SwapCase(name string) string {
 	return string(b)
 }
 
-// IgnoresCase reports whether the directory ignores the case of names: whether
-// it shows name, which must be in it, also with its case swapped, although it
-// does not list that.
+// IgnoresCase reports whether the directory ignores the case of names: a lookup of name, which must
+// exist, succeeds with its case swapped although the directory does not list that spelling.
 func (d *Dir) IgnoresCase(name string) (bool, error) {
 	swapped := SwapCase(name)
 	if swapped == name {
@@ -50,7 +49,8 @@ func (d *Dir) IgnoresCase(name string) (bool, error) {
 	if err != nil || have.Inode != other.Inode || have.Device != other.Device {
 		return false, err
 	}
-	listed, err := d.HasName(func(n string) bool { return n == swapped }) // a hard link, or name is the one not listed
+	// The other spelling is listed if it is a hard link, or if name is the one that is not listed.
+	listed, err := d.HasName(func(n string) bool { return n == swapped })
 	if err != nil || !listed {
 		return !listed, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Remove removes a name: what is not a directory, or an empty directory.
+// Remove removes a name: anything but a directory, or an empty directory.
 func (d *Dir) Remove(name string) error {
 	err := d.root.unlinkAt(d.fd, name, 0)
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
@@ -23,7 +23,7 @@ func (d *Dir) Remove(name string) error {
 	return err
 }
 
-// IsEmpty reports whether the directory name has nothing in it.
+// IsEmpty reports whether the directory name is empty.
 func (d *Dir) IsEmpty(name string) (bool, error) {
 	below, err := d.below(name)
 	if err != nil {
@@ -34,7 +34,7 @@ func (d *Dir) IsEmpty(name string) (bool, error) {
 	return err == nil && !taken, err
 }
 
-// HasName reports whether the directory has a name for which is is true.
+// HasName reports whether is returns true for any name in the directory.
 func (d *Dir) HasName(is func(name string) bool) (bool, error) {
 	found := errors.New("found")
 	err := d.Names(func(name string) error {
@@ -52,30 +52,28 @@ func (d *Dir) HasName(is func(name string) bool) (bool, error) {
 const (
 	// maxRemoveDepth bounds the descriptors that RemoveAll holds.
 	maxRemoveDepth = 512
-	// maxStuck bounds the names that RemoveAll remembers of a directory because
-	// they stay.
+	// maxStuck bounds the names per directory that RemoveAll remembers because they stay.
 	maxStuck = 4096
 )
 
-// A Removal says how RemoveAll works. Paths are relative to the target.
+// A Removal controls RemoveAll. Paths are relative to the target.
 type Removal struct {
-	// DryRun: nothing is removed; all else is as if it were.
+	// DryRun removes nothing; everything else is as if it did.
 	DryRun bool
-	// Keep reports whether a name stays, and so the directories that it is in. A
-	// file at which another is mounted has the flag Boundary.
+	// Keep reports whether a name stays, and with it the directories that contain it. A file at
+	// which another file is mounted has the flag Boundary.
 	Keep func(path string, e *backup.Entry) bool
-	// Marker reports whether a directory with such a name in it stays with all
-	// that is below it. nil: none does.
+	// Marker reports whether a directory that contains such a name stays with everything below it.
+	// If it is nil, no directory does.
 	Marker func(name string) bool
-	// Removed is called with each name that was removed, what is in a directory
-	// before the directory.
+	// Removed is called with each name that was removed; a directory follows its content.
 	Removed func(path string, e *backup.Entry)
-	// Failed is called with what cannot be removed; the rest goes on.
+	// Failed is called with each name that cannot be removed. The rest continues.
 	Failed func(path string, err error)
 }
 
-// RemoveAll removes a name and what is below it, crossing no symlink and no
-// mount point. It reports whether nothing is left of it.
+// RemoveAll removes a name and everything below it. It crosses no symlink and no mount point. It
+// reports whether nothing is left.
 func (d *Dir) RemoveAll(name string, how *Removal) (gone bool) { return d.removeAll(name, how, 0) }
 
 func (d *Dir) removeAll(name string, how *Removal, depth int) (gone bool) {
@@ -117,8 +115,7 @@ func (d *Dir) removeAll(name string, how *Removal, depth int) (gone bool) {
 	return true
 }
 
-// emptied removes what is in the directory name, and reports whether anything
-// of it is left.
+// emptied removes the content of the directory name, and reports whether anything is left.
 func (d *Dir) emptied(name string, how *Removal, depth int) (left bool, err error) {
 	if depth >= maxRemoveDepth {
 		return true, errors.New("the directory is too deep to be removed")
@@ -139,8 +136,10 @@ func (d *Dir) emptied(name string, how *Removal, depth int) (left bool, err erro
 			return true, err
 		}
 	}
-	stuck := make(map[string]struct{}) // what stays is found again, and is not to be reported again
-	// A file system may skip names of a directory from which others are removed: it is read until none goes any more.
+	// Names that stay are read again, and must not be reported again.
+	stuck := make(map[string]struct{})
+	// A file system may skip names of a directory from which others are removed, so the directory
+	// is read until a pass removes nothing.
 	for progress := true; progress && len(stuck) < maxStuck; {
 		progress = false
 		err := below.Names(func(n string) error {
@@ -164,7 +163,7 @@ func (d *Dir) emptied(name string, how *Removal, depth int) (left bool, err erro
 	return left, nil
 }
 
-// below opens a directory for the caller alone, who closes its descriptor.
+// below opens a directory for one caller, who closes its descriptor.
 func (d *Dir) below(name string) (*Dir, error) {
 	fd, err := d.openMode(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -173,11 +172,10 @@ func (d *Dir) below(name string) (*Dir, error) {
 	return &Dir{root: d.root, path: backup.Join(d.path, name), fd: fd}, nil
 }
 
-// ErrMounted is why nothing is deleted in a directory.
+// ErrMounted is the reason why nothing is deleted in a directory.
 var ErrMounted = errors.New("another file system is mounted here; nothing on it was deleted")
 
-// IsMounted reports whether another file system is mounted at below, which is a
-// directory in d.
+// IsMounted reports whether another file system is mounted at below, which is a directory in d.
 func (d *Dir) IsMounted(below *Dir) (bool, error) {
 	var a, b unix.Stat_t
 	if err := errors.Join(unix.Fstat(d.fd, &a), unix.Fstat(below.fd, &b)); err != nil {
@@ -188,16 +186,16 @@ func (d *Dir) IsMounted(below *Dir) (bool, error) {
 
 var errMountedFile = errors.New("another file is mounted here; neither was deleted")
 
-// isMountedFile reports whether something is mounted at a name that is no
-// directory; false where the kernel does not say.
+// isMountedFile reports whether something is mounted at a name that is not a directory; false if
+// the kernel does not report it.
 func (d *Dir) isMountedFile(name string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(d.fd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)
 	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// isMountRoot reports whether something is mounted at a directory, be it a part
-// of the same file system; false where the kernel does not say (before 5.8).
+// isMountRoot reports whether something is mounted at a directory, including a part of the same
+// file system; false if the kernel does not report it (before 5.8).
 func isMountRoot(fd int) bool {
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, 0, &st)

@@ -20,32 +20,32 @@ import (
 // maxIdleDirectories bounds the descriptors that are kept open for reuse.
 const maxIdleDirectories = 256
 
-// maxOpenPathBytes is the longest path given to one system call; PATH_MAX is
-// 4,096 with the NUL.
+// maxOpenPathBytes is the longest path that is passed to one system call. PATH_MAX is 4,096 with
+// the NUL.
 const maxOpenPathBytes = 3500
 
 // Options of Open.
 type Options struct {
 	Path string
 	Salt []byte // the snapshot's id: part of temporary names
-	// Mark leaves a mark in a directory that Open makes, until Unmark. Open
-	// finds it there after a restore that was interrupted.
+	// Mark leaves a mark in a directory that Open creates, until Unmark. After an interrupted
+	// restore, the next Open finds it.
 	Mark bool
-	// Fault, for tests, is asked before and after each call that changes the
-	// target: an error that it returns is the call's. name is the one that is
-	// changed (or of the attribute), and empty where there is a descriptor only.
+	// Fault, for tests, is called before a call that changes the target, and with done after one
+	// that has succeeded. An error that it returns becomes the call's error. name is the name that
+	// the call changes, or that of the attribute; it is empty if the call takes only a descriptor.
 	Fault func(c Call, name string, done bool) error
 }
 
 // A Root is an open target. Its methods may be called concurrently.
 type Root struct {
 	o             Options
-	own           string // beginning of the temporary names of the snapshot
+	own           string // prefix of the snapshot's temporary names
 	fd            int
 	euid          uint32
 	egid          uint32
 	created       bool
-	makes         []string // the target and its parents, as far as Open makes them
+	makes         []string // the target and its parents, if Open creates them
 	ours          bool
 	marked        bool
 	openat2       bool // false: the kernel has none
@@ -56,8 +56,8 @@ type Root struct {
 	idle          *list.List // of *Dir without users, most recently used first
 }
 
-// Open opens the directory at o.Path, which is made (mode 0700, with its
-// parents) where it is not there.
+// Open opens the directory at o.Path. If it does not exist, Open creates it with its parents (mode
+// 0700).
 func Open(o Options) (*Root, error) {
 	r := &Root{
 		o: o, own: ownPrefix(o.Salt), openat2: true,
@@ -84,7 +84,8 @@ func Open(o Options) (*Root, error) {
 		return nil, fmt.Errorf("open target %s: %w", o.Path, err)
 	}
 	r.fd = fd
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) { // some file systems have no locks
+	// Some file systems have no locks, so other errors are ignored.
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		unix.Close(fd)
 		return nil, &runningError{o.Path}
 	}
@@ -96,7 +97,7 @@ func Open(o Options) (*Root, error) {
 	return r, nil
 }
 
-// A runningError is backup.ErrRunning, but what runs is no snapshot.
+// A runningError is backup.ErrRunning for a restore instead of a snapshot.
 type runningError struct{ target string }
 
 func (e *runningError) Error() string {
@@ -105,12 +106,11 @@ func (e *runningError) Error() string {
 
 func (e *runningError) Is(target error) bool { return target == backup.ErrRunning }
 
-// markName is the same for all snapshots: the one that is restored next may be
-// a later one.
+// markName is the same for all snapshots, because the next restore may be of a later one.
 const markName = tempPrefix + "target"
 
-// mark marks a directory that Open has made, or finds such a mark. Only the
-// user himself can have made one that counts.
+// mark creates the mark in a directory that Open has created, or looks for one. A mark counts only
+// if it belongs to the current user.
 func (r *Root) mark() error {
 	r.ours = r.created
 	if !r.o.Mark {
@@ -140,8 +140,8 @@ func (r *Root) Unmark() error {
 	return r.unlinkAt(r.fd, markName, 0)
 }
 
-// Abandon removes a target that Open has made, and what Open has made of its
-// parents, if nothing but the mark is in it.
+// Abandon removes the target, and those of its parents that Open created, if Open created the
+// target and it contains nothing but the mark.
 func (r *Root) Abandon() error {
 	if !r.created {
 		return nil
@@ -167,8 +167,7 @@ func (r *Root) Marked() bool { return r.marked }
 // IsMark reports whether a name in the target is that of the mark.
 func IsMark(name string) bool { return name == markName }
 
-// Ours reports whether Open made the directory, or a restore that was
-// interrupted.
+// Ours reports whether the directory was created by Open, or by an interrupted restore.
 func (r *Root) Ours() bool { return r.ours }
 
 // Close closes all descriptors. No Dir may be in use any more.
@@ -183,8 +182,8 @@ func (r *Root) Close() error {
 	return unix.Close(r.fd)
 }
 
-// A Dir is an open directory of the target. Its methods may be called
-// concurrently, between Root.Dir and Release.
+// A Dir is an open directory of the target. Its methods may be called concurrently, between
+// Root.Dir and Release.
 type Dir struct {
 	root *Root
 	path string
@@ -195,9 +194,8 @@ type Dir struct {
 	renaming sync.Mutex
 }
 
-// Dir opens the directory at path, which is relative to the target and "" for
-// the target itself. Errors wrap fs.ErrNotExist, backup.ErrOutside (a
-// component is a symlink) or syscall.ENOTDIR.
+// Dir opens the directory at path, which is relative to the target and "" for the target itself.
+// Errors wrap fs.ErrNotExist, backup.ErrOutside (a component is a symlink) or syscall.ENOTDIR.
 func (r *Root) Dir(path string) (*Dir, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +216,7 @@ func (r *Root) Dir(path string) (*Dir, error) {
 	return d, nil
 }
 
-// Release gives the directory back.
+// Release ends the use of the directory by one caller of Root.Dir.
 func (d *Dir) Release() {
 	r := d.root
 	r.mu.Lock()
@@ -234,8 +232,8 @@ func (d *Dir) Release() {
 	}
 }
 
-// openBeneath opens a directory of any depth, in steps that a system call
-// takes. The caller closes the descriptor.
+// openBeneath opens a directory of any depth, in steps that fit into one system call. The caller
+// closes the descriptor.
 func (r *Root) openBeneath(path string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY
 	at := r.fd
@@ -262,12 +260,12 @@ func cutPath(path string) (step, rest string) {
 	}
 	i := strings.LastIndexByte(path[:maxOpenPathBytes], '/')
 	if i < 0 {
-		return path, "" // a name that no file system has; the call fails
+		return path, "" // no file system has such a name; the call fails
 	}
 	return path[:i], path[i+1:]
 }
 
-// openAt opens path below the directory at, following no symlink.
+// openAt opens path below the directory at. It follows no symlink.
 func (r *Root) openAt(at int, path string, flags int) (int, error) {
 	if r.openat2 {
 		fd, err := ignoringEINTR(func() (int, error) {
@@ -284,7 +282,7 @@ func (r *Root) openAt(at int, path string, flags int) (int, error) {
 	return openStepwise(at, path, flags)
 }
 
-// openStepwise is openat2's resolution by hand, for kernels before 5.6.
+// openStepwise resolves the path as openat2 does, one component per call, for kernels before 5.6.
 func openStepwise(at int, path string, flags int) (int, error) {
 	names := strings.Split(path, "/")
 	fd := at

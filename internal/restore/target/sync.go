@@ -15,23 +15,23 @@ import (
 // maxFileSystems bounds the descriptors that are kept for Sync.
 const maxFileSystems = 1024
 
-// Most writes return before the data is on the disk. The kernel reports an error
-// of the disk later, to whoever asks with a descriptor that was open by then.
+// Most writes return before the data is on disk. The kernel reports an error of the disk later, to
+// a process that asks through a descriptor that was open by then.
 
 // A fileSystem is one that a restore may write to.
 type fileSystem struct {
-	path string // of the first directory on it that the restore has met
-	fd   int    // of that directory, open since before anything was written
+	path string // of the first directory on it that the restore used
+	fd   int    // of that directory, open since before the first write
 }
 
 // fileSystems are those of a target.
 type fileSystems struct {
 	mu      sync.Mutex
 	all     map[uint64]fileSystem // by device
-	tooMany string                // path of one for which there was no room
+	tooMany string                // path of one that exceeded maxFileSystems
 }
 
-// meet remembers the file system of an open directory, of which fd is closed by the caller.
+// meet remembers the file system of an open directory. The caller closes fd.
 func (s *fileSystems) meet(fd int, device uint64, path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,10 +60,9 @@ func (s *fileSystems) close() {
 	s.all = nil
 }
 
-// Sync waits until all that was written to the target is on its disks, those of
-// the file systems that are mounted in it included. An error names each file
-// system that could not write: since the target was opened, or before, and nothing
-// has asked since. Kernels before 5.8 return none of these errors.
+// Sync waits until everything that was written to the target is on disk, including the file systems
+// mounted in it. Its error names each file system that failed to write, since the target was
+// opened, or before if no process has asked since. Kernels before 5.8 return none of these errors.
 func (r *Root) Sync() error {
 	s := &r.fileSystems
 	s.mu.Lock()

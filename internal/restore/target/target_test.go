@@ -28,7 +28,7 @@ func open(t *testing.T, openat2 bool) (*Root, string) {
 	return r, path
 }
 
-// With openat2 and without: directories open, symlinks and what is no directory do not.
+// With and without openat2, directories can be opened; symlinks and other files cannot.
 func TestDirIsConfined(t *testing.T) {
 	for _, openat2 := range []bool{true, false} {
 		r, path := open(t, openat2)
@@ -48,7 +48,7 @@ func TestDirIsConfined(t *testing.T) {
 			if err == nil {
 				d.Release()
 			}
-			// Which of the two a symlink gives depends on where in the path it is.
+			// Which of the two errors a symlink causes depends on its position in the path.
 			confined := errors.Is(err, backup.ErrOutside) || errors.Is(err, unix.ENOTDIR)
 			if test.want == nil && err != nil || test.want != nil && !errors.Is(err, test.want) && !confined {
 				t.Errorf("openat2 %v, %q: %v, want %v", openat2, test.path, err, test.want)
@@ -80,7 +80,7 @@ func TestIdleDirectoriesAreBounded(t *testing.T) {
 	}
 }
 
-// What the target's own directory hands down (a group, an ACL) does not stick.
+// New entries do not keep what they inherit from the target's own directory (a group, an ACL).
 func TestInheritedAttributes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("takes root")
@@ -129,7 +129,8 @@ func TestInheritedAttributes(t *testing.T) {
 	}
 }
 
-// Files get their mode whatever the umask, and have no right before that they will not have.
+// Files get their mode whatever the umask is, and never have a right before that they will not have
+// in the end.
 func TestModes(t *testing.T) {
 	r, path := open(t, true)
 	d, err := r.Dir("")
@@ -161,7 +162,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Special files get their mode whatever the umask.
+// Special files get their mode whatever the umask is.
 func TestModesOfSpecialFiles(t *testing.T) {
 	r, path := open(t, true)
 	d, err := r.Dir("")
@@ -192,7 +193,7 @@ func TestModesOfSpecialFiles(t *testing.T) {
 	}
 }
 
-// Keep: what came into being meanwhile is not replaced.
+// With Keep, a file that was created in the meantime is not replaced.
 func TestKeepDoesNotReplace(t *testing.T) {
 	r, path := open(t, true)
 	d, err := r.Dir("")
@@ -220,7 +221,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// With listxattrat and without: what is there is compared with what is wanted, and symlinks are not followed.
+// With and without listxattrat, existing attributes are compared with the wanted ones, and symlinks
+// are not followed.
 func TestHasXattrs(t *testing.T) {
 	r, path := open(t, true)
 	d, err := r.Dir("")
@@ -258,14 +260,14 @@ func TestHasXattrs(t *testing.T) {
 	}
 }
 
-// Two restores of a snapshot have the same temporary names: there is one at a time.
+// Two restores of a snapshot use the same temporary names, so only one may run at a time.
 func TestOneRestoreAtATime(t *testing.T) {
 	o := Options{Path: filepath.Join(t.TempDir(), "target"), Salt: []byte("snapshot")}
 	first, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "another restore to target " + o.Path + " is running" // no snapshot is
+	want := "another restore to target " + o.Path + " is running" // no snapshot runs
 	if _, err := Open(o); !errors.Is(err, backup.ErrRunning) || err.Error() != want {
 		t.Errorf("second: %v", err)
 	}
@@ -281,7 +283,7 @@ func TestOneRestoreAtATime(t *testing.T) {
 	}
 }
 
-// What a file system rounds is right; what it replaces by another time is not.
+// A time that a file system rounds is right. A time that it replaces is not.
 func TestCheckTime(t *testing.T) {
 	for _, test := range []struct {
 		want, got int64

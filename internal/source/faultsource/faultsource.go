@@ -1,9 +1,12 @@
-// Package faultsource is a source for tests that fails as it is told to: a
-// chosen call of a chosen path, once, some times or always, with a chosen error,
-// with less than was asked for, or with no answer at all.
+// Package faultsource is a source for tests that injects faults: a chosen call for a chosen path
+// fails once, several times or always, with a chosen error, with a short read, or without any
+// answer.
 //
 //	src := faultsource.New(posix.New(posix.Options{}))
-//	src.Inject(faultsource.Fault{Call: faultsource.Read, Path: "home/a", From: 1 << 20, Times: 1, Err: faultsource.Posix(faultsource.Read, syscall.EIO)})
+//	src.Inject(faultsource.Fault{
+//		Call: faultsource.Read, Path: "home/a", From: 1 << 20, Times: 1,
+//		Err: faultsource.Posix(faultsource.Read, syscall.EIO),
+//	})
 package faultsource
 
 import (
@@ -17,22 +20,21 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// A Call is something that a source is asked.
+// A Call is a kind of call to a source.
 type Call string
 
-// The calls. Each is of a path within the shard: of a directory, or of one of
-// its entries.
+// The calls. Each is for a path within the shard: that of a directory, or of one of its entries.
 const (
 	OpenRoot        Call = "open root"
 	Resolve         Call = "resolve"
 	Check           Call = "check"
 	OpenDirectory   Call = "open directory"
-	StatDirectory   Call = "stat directory" // which opening it does
+	StatDirectory   Call = "stat directory" // part of opening the directory
 	List            Call = "list"
 	DirectoryXattrs Call = "directory xattrs"
 	StatEntry       Call = "stat entry"
 	ReadLink        Call = "read link"
-	EntryXattrs     Call = "entry xattrs" // of what is no directory and no file
+	EntryXattrs     Call = "entry xattrs" // of an entry that is neither a directory nor a file
 	OpenFile        Call = "open file"
 	StatFile        Call = "stat file"
 	Extent          Call = "extent"
@@ -40,27 +42,27 @@ const (
 	FileXattrs      Call = "file xattrs"
 )
 
-// A Fault is what happens instead of an answer.
+// A Fault replaces the answer to a call.
 type Fault struct {
 	Call  Call
 	Path  string
-	From  int64 // of Read: the first offset that it happens at
-	After int   // how many calls are answered before
-	Times int   // how often it happens then; 0: always
+	From  int64 // of Read: the first offset at which it happens
+	After int   // number of calls that are answered before
+	Times int   // how often it happens after that; 0: always
 
 	Do    func() // called first, if not nil
-	Err   error  // the answer; nil: what the source answers
-	Short bool   // of Read: half of what was asked for, and the end
-	Hang  bool   // there is no answer before the fault is lifted
+	Err   error  // the answer; nil: that of the source
+	Short bool   // of Read: half of the requested bytes, and the end
+	Hang  bool   // no answer until the fault is lifted
 }
 
-// An Injected is a fault that is in force.
+// An Injected is an active fault.
 type Injected struct {
 	Fault
 	source *Source
 	lifted chan struct{}
 	lift   func()
-	calls  int // under the source's mu
+	calls  int // guarded by the source's mu
 }
 
 // Lift ends the fault.
@@ -77,19 +79,19 @@ func (i *Injected) Happened() int {
 	return n
 }
 
-// A Source is a source with faults. It is for concurrent use.
+// A Source is a source with faults. It may be used concurrently.
 type Source struct {
 	source.Source
 	mu     sync.Mutex
 	faults []*Injected
-	asked  map[Call]map[string]int // nil: nobody counts
+	asked  map[Call]map[string]int // nil: calls are not counted
 	clock  func() (now time.Time, behind time.Duration)
 }
 
 // New returns a source without faults.
 func New(s source.Source) *Source { return &Source{Source: s} }
 
-// Inject has a fault happen from now on.
+// Inject activates a fault.
 func (s *Source) Inject(f Fault) *Injected {
 	i := &Injected{Fault: f, source: s, lifted: make(chan struct{})}
 	i.lift = sync.OnceFunc(func() {
@@ -104,15 +106,14 @@ func (s *Source) Inject(f Fault) *Injected {
 	return i
 }
 
-// SetClock has trees tell another time than they do: their clock is not this
-// machine's.
+// SetClock replaces the clock of trees, as if it were not this machine's.
 func (s *Source) SetClock(clock func() (now time.Time, behind time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock = clock
 }
 
-// Count has the source count what it is asked, from zero.
+// Count starts counting calls, from zero.
 func (s *Source) Count() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,15 +127,15 @@ func (s *Source) Asked(call Call, path string) int {
 	return s.asked[call][path]
 }
 
-// isQuiet reports whether nothing is to be done at a call.
+// isQuiet reports whether there are no faults and calls are not counted.
 func (s *Source) isQuiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked == nil && len(s.faults) == 0
 }
 
-// before is called with each call, before it is made. It returns the fault that
-// happens in the place of the answer, if one does.
+// before must be called before each call. It returns the fault that replaces the answer, if there
+// is one.
 func (s *Source) before(ctx context.Context, call Call, path string, end int64) *Injected {
 	f := s.next(call, path, end)
 	if f == nil {
@@ -172,7 +173,7 @@ func (s *Source) next(call Call, path string, end int64) *Injected {
 	return nil
 }
 
-// err is the error that happens in the place of an answer, if one does.
+// err returns the error that replaces an answer, if there is one.
 func (s *Source) err(ctx context.Context, call Call, path string) error {
 	if f := s.before(ctx, call, path, 0); f != nil {
 		return f.Err

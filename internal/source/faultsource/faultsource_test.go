@@ -27,7 +27,7 @@ func value[T any](v T, err error) func(testing.TB) T {
 
 var errFault = errors.New("fault")
 
-// A fault happens to its call and its path, when and as often as it is to.
+// A fault happens for its call and its path, when and as often as it should.
 func TestFaults(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{
@@ -41,7 +41,7 @@ func TestFaults(t *testing.T) {
 	} {
 		for name, test := range map[string]struct {
 			after, times int
-			want         []bool // whether it happens to each of some calls
+			want         []bool // whether it happens at each of several calls
 		}{
 			"always": {0, 0, []bool{true, true, true, true}}, "once": {0, 1, []bool{true, false, false, false}},
 			"later": {2, 0, []bool{false, false, true, true}}, "once, later": {1, 2, []bool{false, true, true, false}},
@@ -67,7 +67,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// fails makes every call once, and reports whether one of them fails, which must be this one.
+// fails makes every call once, and reports whether one of them fails. The failed one must be call.
 func fails(t *testing.T, s *faultsource.Source, url string, call faultsource.Call) (failed bool) {
 	t.Helper()
 	ctx := t.Context()
@@ -130,7 +130,7 @@ func fails(t *testing.T, s *faultsource.Source, url string, call faultsource.Cal
 	return failed
 }
 
-// A read is short, or fails, from an offset on; and hangs until the fault is lifted.
+// A read is short, or fails, from an offset on, and hangs until the fault is lifted.
 func TestReads(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{"file": treetest.File("0123456789")})

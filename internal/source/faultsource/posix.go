@@ -9,8 +9,7 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// Posix returns the error that the source posix answers a call with where the
-// kernel says errno.
+// Posix returns the error that the source posix returns from a call if the kernel returns errno.
 func Posix(call Call, errno syscall.Errno) error {
 	switch call {
 	case OpenRoot, Resolve:
@@ -35,7 +34,7 @@ func Posix(call Call, errno syscall.Errno) error {
 	panic("no call of a source: " + call)
 }
 
-// stale says so of an error that means it.
+// stale wraps source.ErrStale if errno means that.
 func stale(errno syscall.Errno) error {
 	if errno == syscall.ESTALE {
 		return fmt.Errorf("%w: %w", errno, source.ErrStale)
@@ -50,7 +49,7 @@ func rootError(call Call, errno syscall.Errno) error {
 	case syscall.EACCES:
 		return fmt.Errorf("%s: %w", call, errno)
 	case syscall.ENOTDIR, syscall.ELOOP:
-		if call == Resolve { // then nothing is at the pattern's path
+		if call == Resolve { // nothing is at the pattern's path
 			return fmt.Errorf("%s: %w: %w", call, errno, backup.ErrNotFound)
 		}
 		return fmt.Errorf("%s: %w: %w", call, errno, backup.ErrInvalid)

@@ -15,11 +15,11 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// The tree of the benchmarks: 20,000 files of 1 KiB in 200 directories. With
-// BCTL_BENCH_TREE set it is that directory instead.
+// The tree of the benchmarks: 20,000 files of 1 KiB in 200 directories, or the directory in
+// BCTL_BENCH_TREE if that is set.
 const (
 	benchDirectories = 200
-	benchFiles       = 100 // in each directory
+	benchFiles       = 100 // per directory
 )
 
 func benchTree(b *testing.B) string {
@@ -88,8 +88,8 @@ func walkAll(tb testing.TB, tree source.Tree, visit func(path string, d source.D
 	return entries, stats
 }
 
-// An operation is one entry: a directory's share of opening, listing and
-// closing is in it. What is allocated is the names and one directory's state.
+// One operation is one entry, including a share of opening, listing and closing its directory. The
+// allocations are the names and the state of one directory.
 func BenchmarkRead(b *testing.B) {
 	tree := openTree(b, benchTree(b))
 	entries, _ := walkAll(b, tree, nil) // warm
@@ -103,7 +103,7 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportMetric(float64(done)/b.Elapsed().Seconds(), "entries/s")
 }
 
-// An operation is one file of 1 KiB: openat, statx, preadv2, statx, close.
+// One operation is one file of 1 KiB: openat, statx, preadv2, statx, close.
 func BenchmarkOpenReadClose(b *testing.B) {
 	tree := openTree(b, benchTree(b))
 	ctx := context.Background()

@@ -26,8 +26,8 @@ type directory struct {
 	fd   int
 	self backup.Entry
 
-	denied  syscall.Errno // why it could not be opened to be listed; else 0
-	pending *pending      // of a buffer that was read in part; nil: nothing
+	denied  syscall.Errno // why it could not be opened for listing; otherwise 0
+	pending *pending      // of a buffer that was partly read; nil: nothing
 }
 
 // pending is the rest of a getdents64 buffer.
@@ -37,8 +37,8 @@ type pending struct {
 }
 
 const (
-	// readFor is how long one Read stats entries, so that its caller hears of a slow file server while it
-	// answers; it is looked at every so many entries.
+	// readFor is the time limit for the stats of one Read, so that its caller notices a slow file
+	// server while that still answers. It is checked every readCheck entries.
 	readFor   = time.Second
 	readCheck = 64
 )
@@ -54,9 +54,9 @@ func (d *directory) Close() error {
 	return unix.Close(fd)
 }
 
-// Read makes one getdents64 call and one statx for each entry in it that is
-// not a directory; what it has not stat'ed within readFor is for the next call. The names
-// of one call share one allocation.
+// Read makes one getdents64 call, and one statx for each entry in it that is not a directory.
+// Entries that it has not read with statx within readFor are left for the next call. The names of
+// one call share one allocation.
 func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(name, op string, err error)) ([]backup.Entry, int, error) {
 	if err := ctx.Err(); err != nil {
 		return dst, 0, err
@@ -99,8 +99,8 @@ func (d *directory) Read(ctx context.Context, dst []backup.Entry, problem func(n
 	return dst, statCalls, nil
 }
 
-// fill puts the next entries into s: what the last Read has left, or another
-// buffer. It returns how long their names are together.
+// fill puts the next entries into s: those that the last Read left, or another buffer. It returns
+// the total length of their names.
 func (d *directory) fill(s *scratch) (namesBytes int, err error) {
 	if p := d.pending; p != nil {
 		d.pending = nil
@@ -111,7 +111,7 @@ func (d *directory) fill(s *scratch) (namesBytes int, err error) {
 		}
 		return namesBytes, nil
 	}
-	for namesBytes == 0 { // a buffer may hold nothing but "." and ".."
+	for namesBytes == 0 { // a buffer may contain only "." and ".."
 		n, errno := s.getdents(d.fd)
 		if errno != 0 {
 			return 0, &fs.PathError{Op: "list", Path: d.path, Err: asError(errno)}
@@ -129,7 +129,7 @@ func (d *directory) fill(s *scratch) (namesBytes int, err error) {
 	return namesBytes, nil
 }
 
-// keep keeps the records, and the names that they are about, for the next Read.
+// keep keeps the records, and their names, for the next Read.
 func (d *directory) keep(s *scratch, rest []record) {
 	end := uint32(0)
 	for _, r := range rest {
@@ -138,7 +138,7 @@ func (d *directory) keep(s *scratch, rest []record) {
 	d.pending = &pending{dents: slices.Clone(s.dents[:end]), records: slices.Clone(rest)}
 }
 
-// stat fills e; with an error it returns what failed.
+// stat fills e. With an error, it returns the operation that failed.
 func (d *directory) stat(s *scratch, r record, e *backup.Entry) (op string, err error) {
 	name := &s.dents[r.start]
 	for try := 1; ; try++ {
@@ -146,12 +146,12 @@ func (d *directory) stat(s *scratch, r record, e *backup.Entry) (op string, err 
 			return "stat", asError(errno)
 		}
 		switch s.st.Mode & unix.S_IFMT {
-		case unix.S_IFDIR: // the file system does not say in the listing, or it was replaced since
+		case unix.S_IFDIR: // the listing lacks the kind, or the entry was replaced since
 			e.Kind, e.Inode = backup.Directory, r.inode
 			return "", nil
 		case unix.S_IFLNK:
 			target, errno := readTarget(s, d.fd, name)
-			if errno == unix.EINVAL && try < raceRetries { // it is none any more
+			if errno == unix.EINVAL && try < raceRetries { // it is no longer a symlink
 				continue
 			}
 			if errno != 0 {
@@ -170,8 +170,7 @@ func (d *directory) stat(s *scratch, r record, e *backup.Entry) (op string, err 
 	return "", nil
 }
 
-// mountRoot reports whether something is mounted at what st is of, and whether
-// the kernel says so (5.8).
+// mountRoot reports whether st is that of a mount point, and whether the kernel reports that (5.8).
 func (t *tree) mountRoot(st *unix.Statx_t) (known, is bool) {
 	known = st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && !t.noMountRoot
 	return known, known && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
@@ -183,7 +182,7 @@ func readTarget(s *scratch, dir int, name *byte) (string, syscall.Errno) {
 	if errno != 0 {
 		return "", errno
 	}
-	if n == len(s.path) { // cut off
+	if n == len(s.path) { // truncated
 		return "", unix.ENAMETOOLONG
 	}
 	return string(s.path[:n]), 0
@@ -237,8 +236,8 @@ const (
 	direntName   = 19
 )
 
-// parse sets s.records to the entries in dents, which is the beginning of
-// s.dents, and returns how long their names are together.
+// parse sets s.records to the entries in dents, which is the beginning of s.dents, and returns the
+// total length of their names.
 func (s *scratch) parse(dents []byte) (namesBytes int, err error) {
 	s.records = s.records[:0]
 	for at := 0; at < len(dents); {
@@ -272,7 +271,7 @@ func (s *scratch) parse(dents []byte) (namesBytes int, err error) {
 	return namesBytes, nil
 }
 
-// setAttributes fills e from st, but for its name and a symlink's target.
+// setAttributes fills e from st, except its name and a symlink's target.
 func setAttributes(e *backup.Entry, st *unix.Statx_t) {
 	e.Kind = backup.KindOfMode(uint32(st.Mode))
 	e.Mode = uint32(st.Mode) & 0o7777

@@ -19,8 +19,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// What a file system says of a call, through the kernel, is what faultsource
-// says in its place: tests that use that see what posix does.
+// An error that a file system returns through the kernel equals the one that faultsource returns in
+// its place, so tests with faultsource see what posix does.
 func TestErrorsOfTheKernel(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{
@@ -34,7 +34,7 @@ func TestErrorsOfTheKernel(t *testing.T) {
 		call    faultsource.Call
 		request slowfs.Request
 		path    string
-		file    string // that is open before
+		file    string // that was opened before
 	}{
 		{faultsource.OpenRoot, slowfs.Lookup, "root", ""},
 		{faultsource.Check, slowfs.Lookup, "root", ""},
@@ -60,7 +60,7 @@ func TestErrorsOfTheKernel(t *testing.T) {
 			syscall.ENOTCONN, syscall.EMFILE, syscall.ENOMEM,
 		} {
 			if test.request == slowfs.Read && errno != syscall.EIO {
-				continue // the kernel makes all others that
+				continue // the kernel generates all others
 			}
 			got := kernelError(t, src, url, test.call, func() func() { return filer.Fail(test.request, test.path, errno) }, test.file)
 			if want := faultsource.Posix(test.call, errno); kindsOf(got) != kindsOf(want) {
@@ -70,7 +70,7 @@ func TestErrorsOfTheKernel(t *testing.T) {
 	}
 }
 
-// kindsOf is what of an error decides what becomes of it.
+// kindsOf returns the properties of an error that decide how it is handled.
 func kindsOf(err error) string {
 	var kinds []string
 	for _, k := range []struct {
@@ -115,7 +115,7 @@ func kernelError(t *testing.T, src *posix.Source, url string, call faultsource.C
 	case faultsource.OpenDirectory, faultsource.StatDirectory:
 		defer fail()()
 		d, err := tree.OpenDirectory(t.Context(), "dir")
-		if err == nil { // it may be looked at, and not be listed
+		if err == nil { // stat may succeed although listing fails
 			defer d.Close()
 			_, _, err = d.Read(t.Context(), nil, nil)
 		}

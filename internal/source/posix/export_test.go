@@ -4,8 +4,7 @@ package posix
 
 import "github.com/bctl/bctl/internal/source"
 
-// What tests switch off, to meet the ways that older kernels and other file
-// systems take.
+// Tests switch these features off to take the code paths of older kernels and other file systems.
 
 func DisableOpenat2(t source.Tree)   { t.(*tree).noOpenat2 = true }
 func DisableMountRoot(t source.Tree) { t.(*tree).noMountRoot = true }

@@ -18,23 +18,23 @@ type file struct {
 	fd   int
 
 	st     unix.Statx_t
-	fresh  bool // st is from opening, and nothing was read since: the next Stat is that one
+	fresh  bool // st is from opening, and nothing was read since: the next Stat returns it
 	size   int64
 	device uint64
-	solid  bool // no holes that matter, or nobody can tell
+	solid  bool // has no holes that matter, or the file system cannot report them
 	unsure bool // its blocks cover the size, which does not prove that it is solid
 
-	uncached bool // reads carry RWF_DONTCACHE; else guard looks after the page cache
+	uncached bool // reads use RWF_DONTCACHE; otherwise guard manages the page cache
 	guard    guard
 	iov      unix.Iovec
 }
 
-// trustedBytes is the largest size of a file whose number of blocks is believed to
-// show whether it has holes. Blocks may be behind the end of the file, or allocated and
-// never written; lseek(2) finds that out, and takes no time beside reading a larger file.
+// trustedBytes is the largest size for which the number of blocks is trusted to show whether a file
+// has holes. Blocks may be behind the end of the file, or allocated and never written. lseek(2)
+// detects that, and its time is negligible compared with reading a larger file.
 const trustedBytes = 1 << 20
 
-// init is called once st holds the attributes that the file has when opened.
+// init must be called when st holds the attributes that the file has when opened.
 func (f *file) init() {
 	f.fresh = true
 	f.size = int64(f.st.Size)
@@ -45,8 +45,8 @@ func (f *file) init() {
 	f.guard = guard{tree: f.tree, fd: f.fd, size: f.size}
 }
 
-// Stat implements source.File. The first call, before anything is read, tells
-// what opening the file has asked already.
+// Stat implements source.File. The first call, if nothing was read before, returns the attributes
+// from opening the file.
 func (f *file) Stat() (backup.Entry, error) {
 	if !f.fresh {
 		if errno := statDescriptor(f.fd, &f.st); errno != 0 {
@@ -80,7 +80,7 @@ func (f *file) NextExtent(offset, size int64) (start, length int64, err error) {
 	case nil:
 	case unix.ENXIO: // no data from here on, or the file has shrunk
 		return size, 0, nil
-	case unix.EINVAL, unix.EOPNOTSUPP: // the file system does not know
+	case unix.EINVAL, unix.EOPNOTSUPP: // the file system does not support it
 		f.solid = true
 		return offset, size - offset, nil
 	default:
@@ -90,14 +90,14 @@ func (f *file) NextExtent(offset, size int64) (start, length int64, err error) {
 		return size, 0, nil
 	}
 	end, err := unix.Seek(f.fd, start, unix.SEEK_HOLE)
-	if err != nil || end <= start { // it shrank meanwhile: reading will tell
+	if err != nil || end <= start { // the file shrank meanwhile: the read detects it
 		end = size
 	}
 	return start, min(end, size) - start, nil
 }
 
-// ReadAt implements io.ReaderAt. A read that comes back short exactly where
-// the file ended when it was opened is its end: no second read asks again.
+// ReadAt implements io.ReaderAt. A short read that ends exactly at the size that the file had when
+// it was opened is the end of the file; no second read confirms it.
 func (f *file) ReadAt(p []byte, offset int64) (n int, err error) {
 	f.fresh = false
 	for n < len(p) {

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What was never written is a hole, also where as many blocks are allocated as
-// the size of the file takes: behind its end, or in the hole.
+// Ranges that were never written are holes, even if as many blocks are allocated as the file's size
+// requires: behind its end, or in the hole.
 func TestHolesThatHaveBlocks(t *testing.T) {
 	const size = 10 << 20
 	for what, test := range map[string]struct {
 		make func(f *os.File) error
-		data int64 // bytes at the beginning, as far as NextExtent tells
+		data int64 // bytes at the beginning, as NextExtent reports them
 	}{
 		"blocks behind the end": {func(f *os.File) error { return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, size, size) }, 0},
 		"data, and blocks behind the end": {func(f *os.File) error {

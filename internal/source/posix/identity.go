@@ -14,15 +14,15 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// A fileSystem is what the magic number of a file system says of it.
+// A fileSystem is what the magic number of a file system implies.
 type fileSystem struct {
 	name    string
-	network bool // it is another machine's
-	lasting bool // f_fsid stays what it is, whichever device it is on
+	network bool // on another machine
+	lasting bool // f_fsid is permanent, whichever device the file system is on
 }
 
 var fileSystems = map[uint32]fileSystem{
-	unix.EXT4_SUPER_MAGIC:      {"ext4", false, true}, // ext2 and ext3 too; f_fsid is made of the UUID
+	unix.EXT4_SUPER_MAGIC:      {"ext4", false, true}, // also ext2, ext3; f_fsid is derived from the UUID
 	unix.XFS_SUPER_MAGIC:       {"xfs", false, false}, // f_fsid is the device
 	unix.BTRFS_SUPER_MAGIC:     {"btrfs", false, false},
 	unix.TMPFS_MAGIC:           {"tmpfs", false, false},
@@ -41,7 +41,7 @@ var fileSystems = map[uint32]fileSystem{
 	0x19830326:                 {"beegfs", true, false},
 }
 
-// identify finds out what the root is that fd has open.
+// identify sets the identity of the root that fd has open.
 func (t *tree) identify(fd int) error {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -54,8 +54,8 @@ func (t *tree) identify(fd int) error {
 	return nil
 }
 
-// identityOf returns what tells the root that fd has open from any other; what
-// its file server says of it now is in s.st then.
+// identityOf returns the attributes that distinguish the root of fd from any other. It leaves the
+// current attributes, as the file server reports them, in s.st.
 func identityOf(s *scratch, fd int) (root backup.Root, network bool, err error) {
 	if errno := statx(fd, emptyName, unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, &s.st); errno != 0 {
 		return root, false, asError(errno)
@@ -83,9 +83,9 @@ func identityOf(s *scratch, fd int) (root backup.Root, network bool, err error) 
 	return root, known.network, nil
 }
 
-// Check implements source.Tree. It compares the root that is open with what is
-// at its path, both as the file server has them now: what the root was when it
-// was opened is no measure, for there are file servers whose inode numbers change.
+// Check implements source.Tree. It compares the open root with the one at its path, both with their
+// current attributes. It does not compare with the attributes from when the root was opened,
+// because the inode numbers of some file servers change.
 func (t *tree) Check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -119,8 +119,8 @@ func (t *tree) Check(ctx context.Context) error {
 	return nil
 }
 
-// openRootNow identifies the root that is open, which the server may have
-// forgotten. What it says of it is in s.st then.
+// openRootNow identifies the open root, which the server may have forgotten. It leaves its current
+// attributes in s.st.
 func (t *tree) openRootNow(s *scratch) (backup.Root, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

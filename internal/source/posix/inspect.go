@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Mount is where a path's file system comes from.
+// A Mount describes the mount of the file system that a path is on.
 type Mount struct {
 	Point      string // where it is mounted
 	FileSystem string // ext4, nfs4 …
@@ -36,7 +36,7 @@ func (m *Mount) Network() bool {
 	return false
 }
 
-// Option returns the value of a mount option ("vers" of vers=4.2), and whether it is there.
+// Option returns the value of a mount option ("vers" of vers=4.2), and whether it is set.
 func (m *Mount) Option(name string) (value string, ok bool) {
 	for _, o := range m.Options {
 		if key, value, _ := strings.Cut(o, "="); key == name {
@@ -46,7 +46,7 @@ func (m *Mount) Option(name string) (value string, ok bool) {
 	return "", false
 }
 
-// MountOf returns what a path is on.
+// MountOf returns the mount that a path is on.
 func MountOf(path string) (Mount, error) {
 	var m Mount
 	var st unix.Statx_t
@@ -67,7 +67,7 @@ func MountOf(path string) (Mount, error) {
 	return m, err
 }
 
-// find sets what the mount with this id says.
+// find sets the fields that the mount table has for this id.
 func (m *Mount) find(mounts []mounted, id uint64) error {
 	for _, at := range mounts {
 		if at.id == id {
@@ -78,25 +78,26 @@ func (m *Mount) find(mounts []mounted, id uint64) error {
 	return fmt.Errorf("mount %d is not in %s: %w", id, mountTable, backup.ErrNotFound)
 }
 
-// A Survey is what a short walk of a tree has shown.
+// A Survey is the result of a short walk of a tree.
 type Survey struct {
 	Entries, Directories int
 	Median, P99          time.Duration // of a stat
-	Denied               int           // entries that could not be looked at, or directories that could not be listed
+	Denied               int           // entries without stat, or directories without a listing
 	DeniedPath           string        // one of them
 	Openat2              bool          // the kernel resolves beneath the root
-	NoAtimeDenied        bool          // reading leaves traces: O_NOATIME is not for us
-	File                 string        // that was opened; empty: there was none
-	FileError            error         // why it could not be read
-	XattrError           error         // why its extended attributes could not be
+	NoAtimeDenied        bool          // O_NOATIME is not permitted: reading changes atimes
+	File                 string        // the file that was opened; empty: none
+	FileError            error         // error of reading it
+	XattrError           error         // error of reading its extended attributes
 	Uncached             bool          // RWF_DONTCACHE works: pages that are read do not stay
-	Cachestat            bool          // else: the kernel says what is cached
-	Grain                time.Duration // of change times: what all that were seen are multiples of
+	Cachestat            bool          // otherwise: the kernel reports what is cached
+	Grain                time.Duration // of change times: all that were seen are multiples of it
 	Newest               time.Time     // change time
 }
 
-// Survey walks the tree at a path, breadth first, until it has stat'ed so many entries, and opens one file of them. It
-// does as a backup does, and changes nothing. Errors are as Open's.
+// Survey walks the tree at path, breadth first, until it has read the given number of entries with
+// stat, and opens one of the files. It makes the same calls as a backup, and changes nothing.
+// Errors are those of Open.
 func (s *Source) Survey(ctx context.Context, path string, entries int) (Survey, error) {
 	t, err := s.open(URL(path))
 	if err != nil {
@@ -126,7 +127,7 @@ type surveyor struct {
 	times []time.Duration
 }
 
-// directory looks at the entries of one directory, and returns those that are directories.
+// directory reads the entries of one directory, and returns the subdirectories.
 func (w *surveyor) directory(ctx context.Context, path string) (below []string, err error) {
 	w.seen.Directories++
 	opened, err := w.tree.OpenDirectory(ctx, path)
@@ -167,7 +168,7 @@ func (w *surveyor) directory(ctx context.Context, path string) (below []string, 
 	return below, nil
 }
 
-// skip notes what could not be looked at. Of the root it is an error.
+// skip records a path that could not be read. For the root, it returns an error.
 func (w *surveyor) skip(ctx context.Context, path string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

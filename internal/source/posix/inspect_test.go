@@ -65,7 +65,7 @@ func TestMountOf(t *testing.T) {
 	}
 }
 
-// A survey sees what cannot be read, and goes on.
+// A survey records entries that cannot be read, and continues.
 func TestSurveyOfWhatIsDenied(t *testing.T) {
 	if os.Getuid() == 0 {
 		asNobody(t) // root may read everything
@@ -93,7 +93,7 @@ func TestSurveyOfWhatIsDenied(t *testing.T) {
 	}
 }
 
-// asNobody runs the test again as a user who is not root.
+// asNobody runs the test again as a user other than root.
 func asNobody(t *testing.T) {
 	t.Helper()
 	tmp, err := os.MkdirTemp("", "bctl-nobody-") //nolint:usetesting // t.TempDir is below a directory that only its user may enter

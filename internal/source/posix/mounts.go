@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountTable has the mounts that this process sees.
+// mountTable lists the mounts that this process sees.
 const mountTable = "/proc/self/mountinfo"
 
-// A mounted is one line of the mount table: the file system with this device
-// shows its directory or file root at point.
+// A mounted is one line of the mount table: at point, the file system with this device shows its
+// directory or file root.
 type mounted struct {
 	id                  uint64
 	device, root, point string
@@ -37,8 +37,8 @@ func readMounts() ([]mounted, error) {
 	return parseMounts(table)
 }
 
-// parseMounts reads a mount table. Lines of another form are left out. The form
-// is in proc_pid_mountinfo(5):
+// parseMounts parses a mount table. It skips malformed lines. The format is described in
+// proc_pid_mountinfo(5):
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 func parseMounts(table io.Reader) (mounts []mounted, err error) {
@@ -62,13 +62,13 @@ func parseMounts(table io.Reader) (mounts []mounted, err error) {
 	return mounts, lines.Err()
 }
 
-// unescape undoes what the kernel does to blanks: \040.
+// unescape reverses the kernel's escaping of blanks: \040.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// mountID returns the id of the mount that path is on, or would be on if it
-// existed. It does not use statx(2), which has the id only since Linux 5.8.
+// mountID returns the id of the mount that path is on, or would be on if it existed. It does not
+// use statx(2), which returns the id only since Linux 5.8.
 func mountID(path string) (uint64, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {

@@ -9,25 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A guard leaves the page cache of one file as it was before the file is read,
-// where RWF_DONTCACHE does not do that for us. It drops pages that were not
-// resident, behind the reader, and what the kernel has read ahead on close.
+// A guard leaves the page cache of one file as it was before the file was read, if RWF_DONTCACHE is
+// not supported. Behind the reader, it drops pages that were not resident. On close, it drops those
+// that the kernel has read ahead.
 //
 //	nothing resident     drop everything
 //	everything resident  drop nothing
-//	some of it           the runs that are cold, found by mincore window by
-//	                     window and always further than the kernel reads ahead
-//	may not ask          drop nothing
+//	partly resident      drop the cold runs; mincore finds them, window by window, and
+//	                     always further ahead than the kernel's readahead
+//	query not permitted  drop nothing
 //
-// A small cold file costs one cachestat and one fadvise, a hot one the former.
+// A small cold file costs one cachestat and one fadvise, a hot one only the former.
 type guard struct {
 	tree  *tree
 	fd    int
 	size  int64 // bytes, when the file was opened
 	state guardState
 
-	done    int64 // where pages were dropped last
-	sampled int64 // partly: what is before it has been looked at
+	done    int64 // end offset of the last drop
+	sampled int64 // partly: residency is known up to here
 	cold    []run // partly: not dropped yet, in order
 }
 
@@ -37,7 +37,7 @@ const (
 	unasked guardState = iota
 	hot                // drop nothing
 	cold               // drop everything
-	partly             // drop what is in guard.cold
+	partly             // drop the runs in guard.cold
 )
 
 // A run is the pages from start to end, in bytes of the file.
@@ -46,16 +46,16 @@ type run struct{ start, end int64 }
 const (
 	dropBytes   = 1 << 20  // how far pages trail behind the reader before they are dropped
 	windowBytes = 16 << 20 // of one mincore
-	// More than the kernel reads ahead: two windows, of 16 MiB each on a device
-	// with a large one. There are at most 10,240 cold runs in it: 160 KiB.
+	// More than the kernel reads ahead: two windows, of 16 MiB each on a device with a large one.
+	// It contains at most 10,240 cold runs: 160 KiB.
 	aheadBytes = 64 << 20
-	// Up to here a file is read at once, and the default readahead stops at its end.
+	// A file up to this size is read at once, and the default readahead stops at its end.
 	smallBytes = 256 << 10
 )
 
 var pageBytes = int64(os.Getpagesize())
 
-// before is called before the bytes from offset on are read.
+// before must be called before the bytes from offset on are read.
 func (g *guard) before(offset, length int64) {
 	if g.state == unasked {
 		g.ask()
@@ -66,15 +66,15 @@ func (g *guard) before(offset, length int64) {
 	g.sampled = max(g.sampled, offset/pageBytes*pageBytes)
 	for g.sampled < min(g.size, offset+length+aheadBytes) {
 		if !g.sample(min(windowBytes, g.size-g.sampled)) {
-			g.state = hot // what has not been looked at stays
+			g.state = hot // pages of unknown residency stay
 			return
 		}
 	}
 }
 
-// after is called when the bytes up to end have been read. It drops each run
-// from its beginning: pages come in folios of up to some MiB, which go only as
-// a whole, and where nothing is left, dropping costs nothing.
+// after must be called when the bytes up to end have been read. It drops each run from its
+// beginning: pages are in folios of up to some MiB, which can be dropped only as a whole, and
+// dropping costs nothing if no page is left.
 func (g *guard) after(end int64) {
 	if end-g.done < dropBytes {
 		return
@@ -107,12 +107,12 @@ func (g *guard) close() {
 	g.state, g.cold = hot, nil
 }
 
-// drop is advice: there is nothing to do where it fails.
+// drop only gives advice to the kernel. A failure needs no action.
 func (g *guard) drop(r run) {
 	_ = unix.Fadvise(g.fd, r.start, r.end-r.start, unix.FADV_DONTNEED)
 }
 
-// ask finds out how much of the file is resident.
+// ask determines how much of the file is resident.
 func (g *guard) ask() {
 	g.state = partly
 	if !g.tree.noCachestat.Load() {
@@ -121,7 +121,7 @@ func (g *guard) ask() {
 		switch err := unix.Cachestat(uint(g.fd), &whole, &stat, 0); {
 		case err == unix.ENOSYS:
 			g.tree.noCachestat.Store(true)
-		case err != nil: // EPERM: not ours to know; EOPNOTSUPP: a file system without a cache
+		case err != nil: // EPERM: not permitted; EOPNOTSUPP: a file system without a cache
 			g.state = hot
 		case stat.Cache == 0:
 			g.state = cold
@@ -134,14 +134,14 @@ func (g *guard) ask() {
 	}
 }
 
-// sample looks at the next window of length bytes, and reports whether it could.
+// sample determines the residency of the next window of length bytes. It is false if that fails.
 func (g *guard) sample(length int64) bool {
 	pages := (length + pageBytes - 1) / pageBytes
 	at, err := unix.MmapPtr(g.fd, g.sampled, nil, uintptr(length), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = unix.MunmapPtr(at, uintptr(length)) }() // fails only for what is not mapped
+	defer func() { _ = unix.MunmapPtr(at, uintptr(length)) }() // fails only for unmapped memory
 	resident := make([]byte, pages)
 	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(at), uintptr(length), uintptr(unsafe.Pointer(&resident[0]))); errno != 0 {
 		return false

@@ -20,8 +20,8 @@ import (
 
 const pageBytes = 4096
 
-// What was resident before a file is read is resident afterwards, and nothing else,
-// by each of the ways to get there.
+// Exactly the pages that were resident before a file is read are resident afterwards, with each of
+// the methods.
 func TestPageCacheIsLeftAsItWas(t *testing.T) {
 	for name, prepare := range map[string]func(source.Tree){
 		"dontcache": func(source.Tree) {},
@@ -30,12 +30,13 @@ func TestPageCacheIsLeftAsItWas(t *testing.T) {
 	} {
 		for _, sizeBytes := range []int{1000, 100_000, 20<<20 + 777, 100 << 20} {
 			for _, pattern := range []string{"cold", "hot", "partly"} {
-				if sizeBytes > 50<<20 && (!testtarget.Runs(testtarget.Long) || pattern != "partly") { // more than one window
+				// More than one window.
+				if sizeBytes > 50<<20 && (!testtarget.Runs(testtarget.Long) || pattern != "partly") {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%d/%s", name, sizeBytes, pattern), func(t *testing.T) {
 					var changed string
-					for range 3 { // the machine's other work evicts pages too
+					for range 3 { // other processes of the machine evict pages, too
 						if changed = readAndCompare(t, prepare, sizeBytes, pattern); changed == "" {
 							return
 						}
@@ -47,7 +48,7 @@ func TestPageCacheIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// readAndCompare returns how reading a file has changed what is resident of it.
+// readAndCompare returns how reading a file has changed which of its pages are resident.
 func readAndCompare(t *testing.T, prepare func(source.Tree), sizeBytes int, pattern string) (changed string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
@@ -110,7 +111,7 @@ func (c *chunked) WriteTo(w io.Writer) (total int64, err error) {
 	}
 }
 
-// heat makes a file of which nothing, everything or some runs are resident.
+// heat creates a file of which nothing, everything or some runs are resident.
 func heat(t *testing.T, path string, sizeBytes int, pattern string) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -135,7 +136,7 @@ func heat(t *testing.T, path string, sizeBytes int, pattern string) {
 	}
 }
 
-// residency asks the kernel which pages of a file are resident.
+// residency queries which pages of a file are resident.
 func residency(t *testing.T, path string, sizeBytes int) []bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -30,7 +30,7 @@ func TestSource(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T, dir string) source.Tree { return openTree(t, dir) })
 }
 
-// A file server that is so slow that each Read returns before its buffer is done.
+// A file server that is so slow that each Read returns before its buffer is finished.
 func TestSourceInPieces(t *testing.T) {
 	dir := memoryDirectory(t)
 	for i := range 200 {
@@ -86,7 +86,7 @@ func memoryDirectory(t *testing.T) string {
 	return dir
 }
 
-// On tmpfs, and with nothing that came after Linux 5.5.
+// On tmpfs, and without any feature that is newer than Linux 5.5.
 func TestSourceOfOlderKernel(t *testing.T) {
 	open := func(t *testing.T, dir string) source.Tree {
 		tree := openTree(t, dir)
@@ -163,7 +163,7 @@ func TestRoot(t *testing.T) {
 	if _, err := tree.OpenDirectory(context.Background(), ""); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("after Close: error %v, want ErrClosed", err)
 	}
-	if os.Getuid() == 0 { // nobody must come as far
+	if os.Getuid() == 0 { // nobody must be able to get here
 		for above := dir; strings.HasPrefix(above, os.TempDir()+"/"); above = filepath.Dir(above) {
 			os.Chmod(above, 0o755)
 		}
@@ -175,7 +175,7 @@ func TestRoot(t *testing.T) {
 	})
 }
 
-// asNobody calls f on a thread that is nobody to file systems.
+// asNobody calls f on a thread that file systems treat as user nobody.
 func asNobody(t *testing.T, f func()) {
 	if os.Getuid() != 0 {
 		f()
@@ -211,7 +211,7 @@ func TestSortByInode(t *testing.T) {
 	})
 }
 
-// A file system that does not say in its directories what is one.
+// A file system whose listings do not contain the kinds of entries.
 func TestUnknownKinds(t *testing.T) {
 	dir := mountWithoutKinds(t)
 	treetest.Make(t, dir, treetest.Tree{"dir/in": treetest.File("x"), "file": treetest.File(""), "link": treetest.Symlink("x")})
@@ -254,7 +254,7 @@ func mountWithoutKinds(t *testing.T) string {
 	return dir
 }
 
-// What is called once a file or an entry does not allocate.
+// Calls that are made once per file or per entry do not allocate.
 func TestAllocations(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{"file": treetest.File("content"), "link": treetest.Symlink("x")})

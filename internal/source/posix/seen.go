@@ -10,10 +10,10 @@ import (
 	"slices"
 )
 
-// SeenAt returns all paths on this machine that lead to the file or directory at
-// path, or to a part of it: path itself, the places to which it or a part of it is
-// bind-mounted, and all places of each file system that is mounted below it. path
-// is absolute and has no symlinks; it need not exist.
+// SeenAt returns all paths on this machine that lead to the file or directory at path, or to a part
+// of it: path itself, the places to which it or a part of it is bind-mounted, and all places of
+// each file system that is mounted below it. path must be absolute and without symlinks; it need
+// not exist.
 func SeenAt(path string) ([]string, error) {
 	mounts, err := readMounts()
 	if err != nil {
@@ -25,7 +25,7 @@ func SeenAt(path string) ([]string, error) {
 	}
 	seen := []string{path}
 	for _, part := range mounts {
-		top := part.point // where it is known to be seen
+		top := part.point // a place at which it is known to be visible
 		if part.id == id {
 			rel, _ := within(path, part.point)
 			top, part.root = path, filepath.Join(part.root, rel)
@@ -44,7 +44,8 @@ func SeenAt(path string) ([]string, error) {
 			} else {
 				continue
 			}
-			// Another mount may hide this one, and roots of network file systems can look alike.
+			// Another mount may hide this one, and the roots of network file systems can look
+			// alike.
 			if same(at, original) {
 				seen = append(seen, at)
 			}
@@ -54,14 +55,14 @@ func SeenAt(path string) ([]string, error) {
 	return slices.Compact(seen), nil
 }
 
-// within returns path relative to dir; ok is false where it is not in dir.
+// within returns path relative to dir; ok is false if path is not in dir.
 func within(path, dir string) (rel string, ok bool) {
 	rel, err := filepath.Rel(dir, path)
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
-// same reports whether two paths lead to the same file, or to the same place
-// for one that does not exist.
+// same reports whether two paths lead to the same file. For files that do not exist, it reports
+// whether they would be at the same place.
 func same(a, b string) bool {
 	one, errA := os.Lstat(a)
 	other, errB := os.Lstat(b)

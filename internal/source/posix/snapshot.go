@@ -19,8 +19,8 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// A snapshot is a source snapshot: a directory below what the operator named.
-// Inode and times of its root tell it from another that comes to the same path.
+// A snapshot is a source snapshot: a directory below the one that the operator named. The inode and
+// the times of its root distinguish it from another that is later at the same path.
 type snapshot struct {
 	path         string // relative
 	inode        uint64
@@ -45,7 +45,7 @@ func (n *snapshot) url(top string) string {
 	}.Encode()
 }
 
-// cutSnapshot splits a URL into that of the tree and the snapshot in it: nil for none.
+// cutSnapshot splits a URL into that of the tree and the snapshot in it; n is nil if there is none.
 func cutSnapshot(rawURL string) (top string, n *snapshot, err error) {
 	top, query, ok := strings.Cut(rawURL, "?")
 	if !ok {
@@ -81,8 +81,8 @@ func parseTime(text string) (t backup.Time, err error) {
 	return t, err
 }
 
-// openSnapshot opens a source snapshot in t. What the operator named may be
-// reached through symlinks; the snapshot below it may not.
+// openSnapshot opens a source snapshot in t. The directory that the operator named may be reached
+// through symlinks; the snapshot below it may not.
 func (t *tree) openSnapshot(n *snapshot) (source.Tree, error) {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -99,13 +99,13 @@ func (t *tree) openSnapshot(n *snapshot) (source.Tree, error) {
 		unix.Close(fd)
 		return nil, t.snapshotError(n.path, err)
 	}
-	// The URL says which snapshot it is; each has a root of its own.
+	// The URL identifies the snapshot; each snapshot has a root of its own.
 	found.identity = t.identity
 	return found, nil
 }
 
-// compare fails with ErrExpired unless the directory is the root of n. It
-// leaves what the file server says of it, now, in s.st.
+// compare fails with ErrExpired unless the directory is the root of n. It leaves the current
+// attributes, as the file server reports them, in s.st.
 func (t *tree) compare(s *scratch, fd int, n *snapshot) error {
 	if errno := statx(fd, emptyName, unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, &s.st); errno != 0 {
 		return t.snapshotError(n.path, asError(errno))
@@ -122,7 +122,7 @@ func snapshotOf(path string, st *unix.Statx_t) *snapshot {
 	return &snapshot{path: path, inode: root.Inode, mtime: root.Mtime, ctime: root.Ctime}
 }
 
-// snapshotError is ErrExpired where a source snapshot is not there any more.
+// snapshotError is ErrExpired if a source snapshot no longer exists.
 func (t *tree) snapshotError(path string, err error) error {
 	switch {
 	case isGone(err):
@@ -133,14 +133,13 @@ func (t *tree) snapshotError(path string, err error) error {
 	return fmt.Errorf("open %q in %q: %w: %w", path, t.path, err, backup.ErrUnavailable)
 }
 
-// isGone reports whether there is no such directory, or not at this path.
+// isGone reports whether the error means that there is no such directory, or not at this path.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, source.ErrStale) || errors.Is(err, backup.ErrOutside)
 }
 
-// checkSnapshot is Check of a source snapshot. It asks for the root that is
-// open, which the server may have forgotten, and for what is at its path, from
-// the top.
+// checkSnapshot is Check for a source snapshot. It checks the open root, which the server may have
+// forgotten, and the directory at its path, resolved from the top.
 func (t *tree) checkSnapshot() error {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -171,9 +170,9 @@ func (t *tree) compareRoot(s *scratch) error {
 }
 
 const (
-	// resolveTries is how often what is rotated away meanwhile is looked for again.
+	// resolveTries is the number of lookups for a snapshot that a rotation removes meanwhile.
 	resolveTries = 3
-	// maxSnapshots that match are compared: a name may have 255 bytes.
+	// maxSnapshots bounds the matching names that are compared. A name may have 255 bytes.
 	maxSnapshots = 64 << 10
 )
 
@@ -206,7 +205,7 @@ func resolveError(pattern, path string, err error) error {
 	return fmt.Errorf("source snapshot %q in %q: %w: %w", pattern, path, err, backup.ErrUnavailable)
 }
 
-// newest finds what the pattern names now.
+// newest finds the snapshot that the pattern currently matches.
 func (t *tree) newest(ctx context.Context, pattern string) (*snapshot, error) {
 	path := ""
 	for component := range strings.SplitSeq(pattern, "/") {
@@ -240,7 +239,8 @@ func (t *tree) matching(ctx context.Context, path, pattern string) (names []stri
 	defer d.Close()
 	var entries []backup.Entry
 	for {
-		entries, _, err = d.Read(ctx, entries[:0], func(string, string, error) {}) // what cannot be looked at is no directory to take
+		// An entry whose stat fails is not a directory, so problems are ignored.
+		entries, _, err = d.Read(ctx, entries[:0], func(string, string, error) {})
 		if errors.Is(err, io.EOF) {
 			return names, nil
 		}
@@ -252,7 +252,8 @@ func (t *tree) matching(ctx context.Context, path, pattern string) (names []stri
 				continue
 			}
 			if match, err := stdpath.Match(pattern, entries[i].Name); err == nil && match {
-				names = append(names, strings.Clone(entries[i].Name)) // the names of one Read share their memory
+				// The names of one Read share their memory.
+				names = append(names, strings.Clone(entries[i].Name))
 			}
 		}
 		if len(names) > maxSnapshots {

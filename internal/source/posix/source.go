@@ -23,13 +23,13 @@ const Scheme = "posix"
 
 // Options tune a Source. The zero Options are the defaults.
 type Options struct {
-	// SortByInode stats the entries of each getdents64 buffer in the order of
-	// their inodes, and returns them so. It helps on spinning disks.
+	// SortByInode reads and returns the entries of each getdents64 buffer in the order of their
+	// inodes. This is faster on spinning disks.
 	SortByInode bool
-	// Grain is how coarse clocks of file systems may be; 0: DefaultGrain.
+	// Grain is the maximum granularity of the clocks of file systems; 0: DefaultGrain.
 	Grain time.Duration
-	// Skew is by how much the clock of another machine may be behind this one's;
-	// 0: DefaultSkew.
+	// Skew is by how much the clock of another machine may be behind this machine's; 0:
+	// DefaultSkew.
 	Skew time.Duration
 }
 
@@ -39,7 +39,7 @@ const (
 	DefaultSkew  = 5 * time.Second
 )
 
-// A Source opens trees of this machine. It is for concurrent use.
+// A Source opens trees of this machine. It may be used concurrently.
 type Source struct {
 	options Options
 }
@@ -53,8 +53,7 @@ func New(options Options) *Source {
 	return &Source{options: options}
 }
 
-// URL returns the URL of an absolute path of any bytes: "/srv/a b" is
-// "posix:///srv/a%20b".
+// URL returns the URL of an absolute path of any bytes: "/srv/a b" is "posix:///srv/a%20b".
 func URL(path string) string {
 	return (&url.URL{Scheme: Scheme, Path: path}).String()
 }
@@ -113,7 +112,7 @@ func (s *Source) open(rawURL string) (*tree, error) {
 	return t, nil
 }
 
-// openRoot follows symlinks: the operator chose the path.
+// openRoot follows symlinks, because the operator chose the path.
 func openRoot(path string) (int, error) {
 	for {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

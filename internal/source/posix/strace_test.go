@@ -19,8 +19,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// The budget of system calls: one statx an entry and a directory, none of a
-// subdirectory in its parent; five calls to read a small file.
+// The budget of system calls: one statx per entry and per directory, none for a subdirectory in its
+// parent, and five calls to read a small file.
 func TestSystemCalls(t *testing.T) {
 	if os.Getenv("BCTL_TEST_TRACED") != "" {
 		return // this is the process under strace
@@ -35,7 +35,8 @@ func TestSystemCalls(t *testing.T) {
 	}
 	treetest.Make(t, dir, spec)
 
-	// Directories: the root, d, d/e, empty, empty/dir. Two getdents64 each: one says that it is the end.
+	// Directories: the root, d, d/e, empty, empty/dir. Each costs two getdents64; the second
+	// returns the end.
 	want := map[string]int{"openat2": 5, "getdents64": 10, "statx": 5 + 7, "readlinkat": 1}
 	if got := trace(t, dir, "walk"); !equalCounts(got, want) {
 		t.Errorf("a walk of 7 entries in 5 directories: %v, want %v", got, want)
@@ -50,7 +51,7 @@ func TestSystemCalls(t *testing.T) {
 	}
 }
 
-// What is mounted in a tree costs no more than the rest of it.
+// A mounted part of a tree costs no more than the rest of it.
 func TestSystemCallsBelowAMount(t *testing.T) {
 	if os.Getenv("BCTL_TEST_TRACED") != "" {
 		return
@@ -68,7 +69,7 @@ func TestSystemCallsBelowAMount(t *testing.T) {
 	}
 }
 
-// TestTraced is what runs under strace, between two calls that mark it.
+// TestTraced runs under strace. Two calls mark the measured part.
 func TestTraced(t *testing.T) {
 	dir := os.Getenv("BCTL_TEST_TRACED")
 	if dir == "" {
@@ -118,8 +119,7 @@ func readAsReader(t *testing.T, d source.Directory, name string) {
 	}
 }
 
-// trace returns how often the measured part makes each system call on files,
-// close left out.
+// trace returns how often the measured part makes each system call on files, except close.
 func trace(t *testing.T, dir, part string) map[string]int {
 	log := filepath.Join(t.TempDir(), "strace")
 	cmd := exec.Command("strace", "-f", "-o", log,

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls below take a pointer to a NUL-terminated name, so that names go
-// from a getdents64 buffer to statx without a copy, and return the bare errno,
-// so that nothing is allocated. All go through the scheduler, and start again
-// when a signal interrupts them (FUSE and NFS pass EINTR on).
+// The calls below take a pointer to a NUL-terminated name, so that names go from a getdents64
+// buffer to statx without a copy. They return the bare errno, so that they do not allocate. All go
+// through the scheduler, and are repeated after a signal (FUSE and NFS return EINTR).
 
 const (
 	dentsBytes = 64 << 10
 	pathMax    = unix.PathMax // with the NUL
 
-	// How often a path that others rename meanwhile is tried again.
+	// raceRetries is the number of tries for a path that other processes rename meanwhile.
 	raceRetries = 128
 
 	statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
@@ -27,8 +26,8 @@ const (
 
 var dotDot = &[]byte("..\x00")[0]
 
-// A scratch is the memory that one call into this package needs while it
-// lasts. What the kernel writes to or reads from lies here, not on a stack.
+// A scratch is the memory that one call into this package needs while it runs. The memory that the
+// kernel reads or writes is here, not on a stack.
 type scratch struct {
 	dents   [dentsBytes]byte
 	path    [pathMax]byte // a path to open, or a symlink's target
@@ -37,15 +36,15 @@ type scratch struct {
 	records []record
 }
 
-// device is st_dev of what st is of.
+// device is the st_dev of st.
 func (s *scratch) device() uint64 { return unix.Mkdev(s.st.Dev_major, s.st.Dev_minor) }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 var emptyName = new(byte) // ""
 
-// setPath stores path with its NUL, and returns its address. The caller has
-// checked that it fits and holds no NUL.
+// setPath stores path with its NUL, and returns its address. The caller has checked that it fits
+// and contains no NUL.
 func (s *scratch) setPath(path string) *byte {
 	n := copy(s.path[:pathMax-1], path)
 	s.path[n] = 0
@@ -61,8 +60,8 @@ func (s *scratch) getdents(fd int) (int, syscall.Errno) {
 	}
 }
 
-// statx fills st. Attributes are as stat(2) has them: on NFS they are asked
-// for again where the mount's caching says so.
+// statx fills st. Attributes are as fresh as those of stat(2): on NFS, the client revalidates them
+// according to the mount's caching.
 func statx(fd int, name *byte, flags int, st *unix.Statx_t) syscall.Errno {
 	for {
 		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(name)),
@@ -100,8 +99,8 @@ func openat(dir int, name *byte, flags int) (int, syscall.Errno) {
 	}
 }
 
-// openat2 resolves beneath dir and through no link at all. It does not take
-// O_NOFOLLOW: with it a symlink at the end would be ENOTDIR, without it ELOOP.
+// openat2 resolves path beneath dir and through no link at all. It must not use O_NOFOLLOW: with
+// it, a symlink at the end is ENOTDIR; without it, ELOOP.
 func (s *scratch) openat2(dir int, path *byte, flags int) (int, syscall.Errno) {
 	s.how = unix.OpenHow{
 		Flags:   uint64(flags),
@@ -112,7 +111,7 @@ func (s *scratch) openat2(dir int, path *byte, flags int) (int, syscall.Errno) {
 			uintptr(unsafe.Pointer(&s.how)), unix.SizeofOpenHow, 0, 0)
 		switch {
 		case errno == unix.EINTR:
-		case errno == unix.EAGAIN && races < raceRetries: // something was renamed while the kernel looked
+		case errno == unix.EAGAIN && races < raceRetries: // something was renamed during the lookup
 			races++
 		default:
 			return int(fd), errno
@@ -120,7 +119,7 @@ func (s *scratch) openat2(dir int, path *byte, flags int) (int, syscall.Errno) {
 	}
 }
 
-// hasOpenat2 also finds a sandbox that answers EPERM to calls it does not know.
+// hasOpenat2 also detects a sandbox that returns EPERM for unknown calls.
 func hasOpenat2(dir int) bool {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)

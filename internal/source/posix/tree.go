@@ -26,35 +26,34 @@ const (
 	fileFlags      = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC | unix.O_NOATIME
 )
 
-// A tree holds the descriptor of its root. Directories and files have their
-// own, and outlive it.
+// A tree holds the descriptor of its root. Directories and files have their own, and may outlive
+// the tree.
 type tree struct {
-	path      string    // that the operator named
-	snapshot  *snapshot // the source snapshot there that this is; nil: it is none
+	path      string    // as the operator named it
+	snapshot  *snapshot // the source snapshot that the tree is; nil: none
 	device    uint64
 	identity  backup.Root
-	network   bool // the file system is another machine's
+	network   bool // the file system is on another machine
 	options   Options
 	noOpenat2 bool
-	readFor   time.Duration // of one Read
+	readFor   time.Duration // time limit of one Read
 
-	noMountRoot bool // statx shall not say where something is mounted; in tests
+	noMountRoot bool // ignore the mount points that statx reports; for tests
 
-	mu   sync.RWMutex // held while root is used: its number may be another file's after Close
+	mu   sync.RWMutex // held while root is used: after Close, its number may be another file's
 	root int          // -1: closed
 
-	noAtimeDenied atomic.Bool // O_NOATIME is not for us: neither owner nor CAP_FOWNER
+	noAtimeDenied atomic.Bool // O_NOATIME is not permitted: neither owner nor CAP_FOWNER
 	noCachestat   atomic.Bool
 	noXattrat     atomic.Bool
-	cached        deviceSet // devices that do not know RWF_DONTCACHE
+	cached        deviceSet // devices that do not support RWF_DONTCACHE
 }
 
 func (t *tree) RootDevice() uint64 { return t.device }
 
 func (t *tree) Root() backup.Root { return t.identity }
 
-// Clock implements source.Tree. The clock of another machine may be behind by as
-// much as the options say.
+// Clock implements source.Tree. The clock of another machine may be behind by Options.Skew.
 func (t *tree) Clock() (now time.Time, behind time.Duration) {
 	behind = t.options.Grain
 	if t.network {
@@ -86,7 +85,7 @@ func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory
 	d := &directory{tree: t, path: path}
 	fd, err := t.openDirectory(s, path, directoryFlags)
 	if errno, ok := errors.AsType[syscall.Errno](err); ok && !source.IsGone(err) && !source.IsTransient(err) {
-		// What it is can be known though it cannot be listed.
+		// A directory that cannot be listed can still be identified.
 		var known error
 		if fd, known = t.openDirectory(s, path, stepFlags); known == nil {
 			d.denied, err = errno, nil
@@ -107,12 +106,11 @@ func (t *tree) OpenDirectory(ctx context.Context, path string) (source.Directory
 	return d, nil
 }
 
-// subvolumeInode is what the root of each subvolume of btrfs has. It is on a
-// device of its own, and nothing is mounted there.
+// subvolumeInode is the inode of the root of each subvolume of btrfs. A subvolume has a device of
+// its own, but is not a mount.
 const subvolumeInode = 256
 
-// isBoundary reports whether a file system begins at the directory that fd has
-// open and s.st is of.
+// isBoundary reports whether a file system begins at the directory of fd and s.st.
 func (t *tree) isBoundary(s *scratch, fd int) bool {
 	known, is := t.mountRoot(&s.st)
 	if known && (is || s.st.Ino != subvolumeInode) {
@@ -121,17 +119,18 @@ func (t *tree) isBoundary(s *scratch, fd int) bool {
 	return s.device() != t.device && t.isOtherDevice(s, fd)
 }
 
-// isOtherDevice reports whether a directory is on another device than the one
-// above it. Where its device is the root's nobody asks.
+// isOtherDevice reports whether a directory is on another device than its parent. It is not called
+// for directories on the root's device.
 func (t *tree) isOtherDevice(s *scratch, fd int) bool {
 	device := s.device()
 	if errno := statx(fd, dotDot, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, &s.st); errno != 0 {
-		return true // rather a boundary too many: what is beyond one is not joined with what is not
+		// Prefer a boundary too many: entries on its two sides are not considered one file.
+		return true
 	}
 	return s.device() != device
 }
 
-// checkPath refuses what is not a path below the root by its form alone.
+// checkPath refuses strings that cannot be a path below the root.
 func checkPath(path string) error {
 	if path == "" {
 		return nil
@@ -147,7 +146,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// openDirectory opens path, in pieces where PATH_MAX does not hold it.
+// openDirectory opens path, in pieces if it is longer than PATH_MAX.
 func (t *tree) openDirectory(s *scratch, path string, flags int) (int, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -176,7 +175,7 @@ func (t *tree) openDirectory(s *scratch, path string, flags int) (int, error) {
 	return fd, err
 }
 
-// closeStep closes a descriptor on the way to a directory, which may be the root's.
+// closeStep closes a descriptor on the way to a directory, unless it is the root's.
 func (t *tree) closeStep(fd int) {
 	if fd != t.root {
 		unix.Close(fd)
@@ -196,13 +195,13 @@ func (t *tree) openBeneath(s *scratch, at int, path string, flags int) (int, err
 		return fd, nil
 	case unix.ELOOP, unix.EXDEV:
 		return -1, fmt.Errorf("%w: %w", errno, backup.ErrOutside)
-	case unix.EAGAIN: // renames without end; one component needs no look back
+	case unix.EAGAIN: // endless renames; a single component does not have this problem
 		return t.openByComponents(s, at, path, flags)
 	}
 	return -1, asError(errno)
 }
 
-// openByComponents does what openat2 does, for kernels that have none.
+// openByComponents does what openat2 does, for kernels without it.
 func (t *tree) openByComponents(s *scratch, at int, path string, flags int) (int, error) {
 	start := at
 	for {
@@ -227,8 +226,8 @@ func (t *tree) openByComponents(s *scratch, at int, path string, flags int) (int
 	}
 }
 
-// openComponent opens the directory name in at, and tells whether it is a
-// symlink if it is none.
+// openComponent opens the directory name in at. If name is not a directory, symlink reports whether
+// it is a symlink.
 func (t *tree) openComponent(s *scratch, at int, name string, flags int) (fd int, symlink bool, errno syscall.Errno) {
 	for range raceRetries {
 		fd, errno = t.withoutAtime(flags, func(flags int) (int, syscall.Errno) {
@@ -240,13 +239,13 @@ func (t *tree) openComponent(s *scratch, at int, name string, flags int) (fd int
 		if kind := backup.KindOfMode(uint32(s.st.Mode)); kind != backup.Directory {
 			return -1, kind == backup.Symlink, errno
 		}
-		// It is one now: somebody swaps it.
+		// It is a directory now: another process exchanges it.
 	}
 	return fd, errno == unix.ELOOP, errno
 }
 
-// withoutAtime calls open with flags, but without O_NOATIME where the kernel
-// does not let us have it, and remembers that for the tree.
+// withoutAtime calls open with flags. If the kernel denies O_NOATIME, it omits that flag, and
+// remembers this for the tree.
 func (t *tree) withoutAtime(flags int, open func(flags int) (int, syscall.Errno)) (int, syscall.Errno) {
 	if t.noAtimeDenied.Load() {
 		flags &^= unix.O_NOATIME
@@ -261,7 +260,7 @@ func (t *tree) withoutAtime(flags int, open func(flags int) (int, syscall.Errno)
 	return fd, errno
 }
 
-// asError returns errno as an error; a descriptor that the server forgot is stale.
+// asError returns errno as an error. A descriptor that the server has forgotten is ErrStale.
 func asError(errno syscall.Errno) error {
 	if errno == unix.ESTALE {
 		return fmt.Errorf("%w: %w", errno, source.ErrStale)
@@ -269,8 +268,7 @@ func asError(errno syscall.Errno) error {
 	return errno
 }
 
-// A deviceSet is a set of few devices that is read at every file and written
-// once a device.
+// A deviceSet is a small set of devices. It is read for every file and written once per device.
 type deviceSet struct {
 	devices atomic.Pointer[[]uint64]
 }

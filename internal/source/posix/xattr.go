@@ -23,16 +23,16 @@ import (
 
 const (
 	xattrBufferBytes = 4 << 10
-	// The kernel's limits of one list and of one value (XATTR_LIST_MAX, XATTR_SIZE_MAX).
+	// The kernel's limits for one list and for one value (XATTR_LIST_MAX, XATTR_SIZE_MAX).
 	xattrMaxBytes = 64 << 10
-	// How often attributes that change while they are read are read again.
+	// xattrRetries is the number of tries for attributes that change while they are read.
 	xattrRetries = 8
 )
 
 var xattrBuffers = sync.Pool{New: func() any { return new([xattrBufferBytes]byte) }}
 
-// An xattrCaller makes the two system calls for one entry. dest is as the
-// system calls have it: what does not fit is ERANGE.
+// An xattrCaller makes the two system calls for one entry. dest is as in the system calls: if the
+// result does not fit, the error is ERANGE.
 type xattrCaller interface {
 	list(dest []byte) (int, error)
 	get(name string, dest []byte) (int, error)
@@ -51,7 +51,7 @@ func (d *directory) Xattrs(ctx context.Context, name string, _ backup.Kind) ([]b
 	}
 	if !d.tree.noXattrat.Load() {
 		found, err := xattrs(name, entryXattrs{d.fd, name})
-		// A sandbox may answer EPERM to calls it does not know.
+		// A sandbox may return EPERM for unknown calls.
 		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 			return found, err
 		}
@@ -68,8 +68,8 @@ func (f *file) Xattrs() ([]backup.Xattr, error) {
 	return xattrs("", descriptorXattrs(f.fd))
 }
 
-// xattrs reads all attributes through c. An entry that has none costs one
-// system call and no allocation.
+// xattrs reads all attributes through c. An entry that has none costs one system call and no
+// allocation.
 func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
 	buf := xattrBuffers.Get().(*[xattrBufferBytes]byte)
 	defer xattrBuffers.Put(buf)
@@ -102,7 +102,8 @@ func xattrs(path string, c xattrCaller) ([]backup.Xattr, error) {
 	return found, nil
 }
 
-// errXattrLimit is E2BIG, whose text is about the arguments of a program.
+// errXattrLimit is E2BIG with a text of its own, because that of E2BIG is about the arguments of a
+// program.
 type errXattrLimit struct{}
 
 func (errXattrLimit) Error() string {
@@ -111,8 +112,8 @@ func (errXattrLimit) Error() string {
 
 func (errXattrLimit) Unwrap() error { return unix.E2BIG }
 
-// readXattr makes call with buf, or where that is too small, with what the
-// kernel says is needed, until it fits.
+// readXattr makes call with buf. If that is too small, it repeats the call with a buffer of the
+// size that the kernel reports, until the result fits.
 func readXattr(buf []byte, call func(dest []byte) (int, error)) ([]byte, error) {
 	for range xattrRetries {
 		n, err := call(buf)
@@ -145,7 +146,7 @@ func (fd descriptorXattrs) get(name string, dest []byte) (int, error) {
 	return unix.Fgetxattr(int(fd), name, dest)
 }
 
-// pathXattrs are those of what a path names, itself if it is a symlink.
+// pathXattrs are those of the file at a path, without following a symlink.
 type pathXattrs string
 
 func (path pathXattrs) list(dest []byte) (int, error) { return unix.Llistxattr(string(path), dest) }
@@ -153,8 +154,8 @@ func (path pathXattrs) get(name string, dest []byte) (int, error) {
 	return unix.Lgetxattr(string(path), name, dest)
 }
 
-// entryXattrs are those of an entry of an open directory, which need not be
-// something that can be opened (Linux 6.13).
+// entryXattrs are those of an entry of an open directory. The entry need not be one that can be
+// opened (Linux 6.13).
 type entryXattrs struct {
 	dir  int
 	name string

@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// More attributes than are stored of an entry are an error that names the limit, and nothing else.
+// More attributes than can be stored per entry are an error that names the limit, and nothing else.
 func TestTooManyXattrs(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("takes root: a file system in memory has any number of attributes of root")

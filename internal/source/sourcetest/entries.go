@@ -22,8 +22,8 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// Every kind of entry has the attributes that the kernel gives, from one stat
-// each; a subdirectory has its name, kind and inode, from none.
+// Every kind of entry has the attributes that the kernel returns, from one stat each. A
+// subdirectory has its name, kind and inode, from none.
 func (s *suite) testKinds(t *testing.T) {
 	dir, tree := s.tree(t)
 	when := time.Date(1969, 12, 31, 23, 59, 58, 987654321, time.UTC)
@@ -66,7 +66,7 @@ func (s *suite) testKinds(t *testing.T) {
 	if len(entries) != len(spec) {
 		t.Errorf("%d entries, want %d", len(entries), len(spec))
 	}
-	if want := len(spec) - 1; statCalls != want { // but for the directory
+	if want := len(spec) - 1; statCalls != want { // except the directory
 		t.Errorf("%d stat calls, want %d", statCalls, want)
 	}
 	if a, b := entries["file"], entries["same"]; a.Inode != b.Inode || a.Nlink != 2 {
@@ -74,7 +74,7 @@ func (s *suite) testKinds(t *testing.T) {
 	}
 }
 
-// A name is any bytes but '/' and NUL.
+// A name is any bytes except '/' and NUL.
 func (s *suite) testNames(t *testing.T) {
 	dir, tree := s.tree(t)
 	names := []string{"a", " ", "\n", "...", "..a", ".hidden", "*", `\`, "\xff\xfe", "é", "-rf", strings.Repeat("x", 255), strings.Repeat("é", 127), "$(x)"}
@@ -108,7 +108,7 @@ func (s *suite) testNames(t *testing.T) {
 func (s *suite) testEmptyDirectory(t *testing.T) {
 	_, tree := s.tree(t)
 	d := openDirectory(t, tree, "")
-	for range 2 { // the end stays the end
+	for range 2 { // further reads also return the end
 		entries, n, err := d.Read(context.Background(), nil, nil)
 		if len(entries) != 0 || n != 0 || err != io.EOF {
 			t.Errorf("%d entries, %d stat calls, error %v; want the end", len(entries), n, err)
@@ -116,7 +116,7 @@ func (s *suite) testEmptyDirectory(t *testing.T) {
 	}
 }
 
-// A large directory comes in bounded pieces, every entry once.
+// A large directory is returned in bounded pieces, every entry once.
 func (s *suite) testLargeDirectory(t *testing.T) {
 	files, most := 100_000, 20_000
 	if !testtarget.Runs(testtarget.Long) {
@@ -161,7 +161,7 @@ func (s *suite) testLargeDirectory(t *testing.T) {
 	}
 }
 
-// Paths may be longer than PATH_MAX, by long names and by many.
+// Paths may be longer than PATH_MAX, because of long names or of many.
 func (s *suite) testDeepPath(t *testing.T) {
 	for _, name := range []string{strings.Repeat("n", 255), "ab"} {
 		dir, tree := s.tree(t)
@@ -180,8 +180,8 @@ func (s *suite) testDeepPath(t *testing.T) {
 	}
 }
 
-// makeDeep makes directories in one another until their path is long, and a
-// file and a symlink in the last. They are gone before the test's directory is.
+// makeDeep creates nested directories until their path is long, and a file and a symlink in the
+// last. They are removed before the test's directory is.
 func makeDeep(t *testing.T, dir, name string, pathBytes int) (path string) {
 	t.Helper()
 	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -214,8 +214,8 @@ func makeDeep(t *testing.T, dir, name string, pathBytes int) (path string) {
 	return path
 }
 
-// What vanishes while a directory is read is left out, and said to be gone; what
-// stays comes.
+// An entry that vanishes while a directory is read is left out and reported as gone; the others are
+// returned.
 func (s *suite) testVanishing(t *testing.T) {
 	dir, tree := s.tree(t)
 	stop, stopped := make(chan struct{}), make(chan struct{})

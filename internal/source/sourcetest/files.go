@@ -64,8 +64,8 @@ func readFile(t testing.TB, d source.Directory, name string) string {
 	return string(content)
 }
 
-// Content is read from front to back in pieces of any size, and as io.ReaderAt
-// has it at the end; Stat sees what changes.
+// Content is read from front to back in pieces of any size, and at the end as io.ReaderAt requires.
+// Stat reports changes.
 func (s *suite) testContent(t *testing.T) {
 	dir, tree := s.tree(t)
 	content := make([]byte, 3<<20+123)
@@ -132,8 +132,8 @@ func (s *suite) statSeesChange(t *testing.T, dir string, d source.Directory) {
 	}
 }
 
-// Extents, at whatever offsets the file was written, cover all that is not
-// zero, and what is between them is.
+// Extents, at whatever offsets the file was written, cover everything that is not zero. The ranges
+// between them are zero.
 func (s *suite) testExtents(t *testing.T) {
 	dir, tree := s.tree(t)
 	spec := treetest.Tree{
@@ -163,8 +163,8 @@ func (s *suite) testExtents(t *testing.T) {
 	}
 }
 
-// checkExtents reads a file by its extents and compares with a plain read of
-// everything that SEEK_DATA finds.
+// checkExtents reads a file by its extents and compares them with a plain read of everything that
+// SEEK_DATA finds.
 func checkExtents(t *testing.T, name string, f source.File, size int64, path string) (dataBytes int64) {
 	t.Helper()
 	plain, err := os.Open(path)
@@ -172,7 +172,7 @@ func checkExtents(t *testing.T, name string, f source.File, size int64, path str
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	end := int64(0) // of the extent before
+	end := int64(0) // end of the previous extent
 	for offset := int64(0); ; {
 		start, length, err := f.NextExtent(offset, size)
 		if err != nil {
@@ -205,8 +205,7 @@ func checkExtents(t *testing.T, name string, f source.File, size int64, path str
 	}
 }
 
-// Attributes come sorted, of everything that may have them, and POSIX ACLs
-// are among them.
+// Attributes are sorted, are returned for every entry that may have them, and include POSIX ACLs.
 func (s *suite) testXattrs(t *testing.T) {
 	dir, tree := s.tree(t)
 	treetest.Make(t, dir, treetest.Tree{"file": treetest.File("x"), "plain": treetest.File(""), "dir/in": treetest.File(""),
@@ -278,7 +277,7 @@ func xattrsOf(t *testing.T, tree source.Tree, d source.Directory, path string) (
 	return openFile(t, d, path).Xattrs()
 }
 
-// Up to MaxXattrBytes come, more is an error and not a part of them.
+// Attributes up to MaxXattrBytes are returned. More is an error, and returns none of them.
 func (s *suite) testXattrLimit(t *testing.T) {
 	if !s.has(Xattrs) {
 		t.Skip("the source has no extended attributes")
@@ -288,9 +287,9 @@ func (s *suite) testXattrLimit(t *testing.T) {
 	d := openDirectory(t, tree, "")
 	totalBytes, space := 0, "user."
 	if os.Getuid() == 0 {
-		space = "trusted." // tmpfs takes any number of these
+		space = "trusted." // tmpfs accepts any number of these
 	}
-	for name := 'a'; name <= 't'; name++ { // the last ones are too many
+	for name := 'a'; name <= 't'; name++ { // the last ones exceed the limit
 		attribute := space + string(name)
 		if err := unix.Setxattr(filepath.Join(dir, "file"), attribute, bytes.Repeat([]byte{byte(name)}, 60<<10), 0); err != nil {
 			t.Skipf("the file system does not take %d bytes of attributes: %v", totalBytes, err)

@@ -20,8 +20,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// The root of a tree is the same each time it is opened, whatever changes in
-// it, and is told from every other.
+// The root of a tree is the same each time it is opened, whatever changes in it, and differs from
+// every other.
 func (s *suite) testRoot(t *testing.T) {
 	dir, tree := s.tree(t)
 	root := tree.Root()
@@ -45,7 +45,7 @@ func (s *suite) testRoot(t *testing.T) {
 	}
 }
 
-// change changes what may change in a root that stays the same.
+// change changes everything that may change in a root that stays the same.
 func (s *suite) change(t *testing.T, dir string) {
 	t.Helper()
 	treetest.Make(t, dir, treetest.Tree{"comes": treetest.File("x"), "moves/in": treetest.File("x"), "goes": treetest.Dir()})
@@ -60,8 +60,8 @@ func (s *suite) change(t *testing.T, dir string) {
 	}
 }
 
-// What the clock of a tree says now is not later than what a change right after
-// it is stamped with.
+// The current time of a tree's clock is not later than the stamp of a change made immediately
+// afterwards.
 func (s *suite) testClock(t *testing.T) {
 	dir, tree := s.tree(t)
 	for i := range 200 {
@@ -79,7 +79,7 @@ func (s *suite) testClock(t *testing.T) {
 	}
 }
 
-// Check tells what becomes of a tree's root from what becomes of its content.
+// Check distinguishes changes of a tree's root from changes of its content.
 func (s *suite) testCheck(t *testing.T) {
 	other := func(t *testing.T, err error) {
 		t.Helper()
@@ -145,8 +145,8 @@ func (s *suite) testCheck(t *testing.T) {
 	}
 }
 
-// A root that is mounted is not there any more once it is unmounted, although
-// what was opened in it can still be read.
+// A mounted root no longer exists after it is unmounted, although files that were opened in it can
+// still be read.
 func (s *suite) testCheckUnmounted(t *testing.T) {
 	for name, mount := range s.mounts() {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func (s *suite) testCheckUnmounted(t *testing.T) {
 	}
 }
 
-// mounts are the ways in which something gets mounted at a directory.
+// mounts are the ways to mount something at a directory.
 func (s *suite) mounts() map[string]func(t testing.TB, dir string) (unmount func()) {
 	return map[string]func(t testing.TB, dir string) func(){
 		"tmpfs": treetest.Tmpfs,
@@ -181,7 +181,7 @@ func (s *suite) mounts() map[string]func(t testing.TB, dir string) (unmount func
 	}
 }
 
-// Where a file system begins the directory says so, and nothing else does.
+// A directory has the flag Boundary if a file system begins there, and no other entry has it.
 func (s *suite) testBoundary(t *testing.T) {
 	for name, mount := range s.mounts() {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func (s *suite) testBoundary(t *testing.T) {
 			for path, want := range map[string]bool{"": false, "a": false, "a/plain": false, "a/plain/in": false, "a/mnt": true, "a/mnt/sub": false, "a/mnt/sub/deep": false} {
 				s.wantBoundary(t, tree, path, want)
 			}
-			inside := s.open(t, filepath.Join(dir, "a/mnt")) // whatever is above a root is none of its business
+			inside := s.open(t, filepath.Join(dir, "a/mnt")) // the parents of a root are ignored
 			defer inside.Close()
 			s.wantBoundary(t, inside, "", false)
 			s.wantBoundary(t, inside, "sub", false)
@@ -205,7 +205,7 @@ func (s *suite) testBoundary(t *testing.T) {
 	}
 }
 
-// wantBoundary looks at a directory and at what is in it.
+// wantBoundary checks a directory and its entries.
 func (s *suite) wantBoundary(t *testing.T, tree source.Tree, path string, want bool) {
 	t.Helper()
 	d := openDirectoryOnce(t, tree, path)
@@ -220,7 +220,7 @@ func (s *suite) wantBoundary(t *testing.T, tree source.Tree, path string, want b
 	}
 }
 
-// A file that something is mounted at is on a file system of its own.
+// A file at which something is mounted is on a file system of its own.
 func (s *suite) testBoundaryFile(t *testing.T) {
 	if !s.has(Binds) {
 		t.Skip("the source does not know of them")
@@ -236,8 +236,7 @@ func (s *suite) testBoundaryFile(t *testing.T) {
 	}
 }
 
-// Believe is what walkers and readers go by: the root, and what is mounted in
-// the tree.
+// Walkers and readers rely on Believe: the root, and what is mounted in the tree.
 func (s *suite) testBelieve(t *testing.T) {
 	dir, tree := s.tree(t)
 	treetest.Make(t, dir, treetest.Tree{"mnt/below": treetest.File("x"), "sub/mnt": treetest.Dir()})
@@ -273,7 +272,7 @@ func (s *suite) testBelieve(t *testing.T) {
 	}
 }
 
-// A tree that is closed cannot be checked, nor looked at.
+// A closed tree can neither be checked nor read.
 func (s *suite) testClosed(t *testing.T) {
 	tree := s.open(t, s.dir(t))
 	var closing sync.WaitGroup

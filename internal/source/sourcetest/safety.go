@@ -23,8 +23,8 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A file that became something else after it was listed is ErrReplaced, at once:
-// a fifo without a writer does not block.
+// A file that became something else after it was listed is ErrReplaced, at once: a fifo without a
+// writer does not block.
 func (s *suite) testReplacedFile(t *testing.T) {
 	dir, tree := s.tree(t)
 	outside := t.TempDir()
@@ -72,7 +72,7 @@ func (s *suite) testNotADirectory(t *testing.T) {
 	}
 }
 
-// Paths that are none are refused by their form; they may come from a message.
+// Invalid paths are refused by their form; they may come from a message.
 func (s *suite) testBadPaths(t *testing.T) {
 	dir, tree := s.tree(t)
 	treetest.Make(t, dir, treetest.Tree{"a/b/file": treetest.File("")})
@@ -93,7 +93,7 @@ func (s *suite) testBadPaths(t *testing.T) {
 	}
 }
 
-// No component of a path may be a symlink, not even one that stays inside.
+// No component of a path may be a symlink, not even one that leads inside.
 func (s *suite) testOutside(t *testing.T) {
 	dir, tree := s.tree(t)
 	outside := t.TempDir()
@@ -118,8 +118,8 @@ func (s *suite) testOutside(t *testing.T) {
 	}
 }
 
-// While a directory and a file are swapped with symlinks to the outside as fast
-// as they can be, nothing from outside is ever read (I10).
+// While a directory and a file are exchanged with symlinks to the outside as fast as possible,
+// nothing outside is ever read (I10).
 func (s *suite) testSwappedRapidly(t *testing.T) {
 	dir, tree := s.tree(t)
 	outside := t.TempDir()
@@ -194,8 +194,8 @@ func tryReadFile(t *testing.T, d source.Directory, name string) string {
 	return "inside"
 }
 
-// What may not be read is fs.ErrPermission; what may be stat'ed all the same
-// is listed.
+// Entries that may not be read are fs.ErrPermission. Those that can still be read with stat are
+// listed.
 func (s *suite) testPermission(t *testing.T) {
 	if !s.has(LocalErrors) {
 		t.Skip("the source does not act as the calling thread")
@@ -206,7 +206,7 @@ func (s *suite) testPermission(t *testing.T) {
 		"closed/file":  treetest.File(""),
 		"no-file":      treetest.File("x").WithMode(0),
 		"list/file":    treetest.File("x"),
-		"list":         treetest.Dir().WithMode(0o444), // names can be seen, attributes not
+		"list":         treetest.Dir().WithMode(0o444), // names can be read, attributes cannot
 		"enter/file":   treetest.File("x"),
 		"enter":        treetest.Dir().WithMode(0o111),
 		"file":         treetest.File("x"),
@@ -219,7 +219,7 @@ func (s *suite) testPermission(t *testing.T) {
 	})
 	var done sync.WaitGroup
 	done.Go(func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := dropPrivileges(); err != nil {
 			t.Errorf("drop privileges: %v", err)
 			return
@@ -231,7 +231,7 @@ func (s *suite) testPermission(t *testing.T) {
 	done.Wait()
 }
 
-// dropPrivileges makes this thread somebody else to file systems.
+// dropPrivileges makes file systems treat this thread as another user.
 func dropPrivileges() error {
 	if os.Getuid() != 0 {
 		return nil
@@ -296,7 +296,7 @@ func checkPermission(tree source.Tree) error {
 	return nil
 }
 
-// A tree, and OpenFile of one directory, may be used by many at once.
+// Many goroutines may use a tree, and OpenFile of one directory, at once.
 func (s *suite) testConcurrency(t *testing.T) {
 	dir, tree := s.tree(t)
 	spec := treetest.Tree{}

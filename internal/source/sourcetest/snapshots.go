@@ -23,8 +23,8 @@ type snapshots struct {
 	url    func(dir string) string
 }
 
-// RunSnapshots runs the part of the suite that is about source snapshots. url
-// is how src names a directory of this machine.
+// RunSnapshots runs the part of the suite for source snapshots. url returns src's URL for a
+// directory of this machine.
 func RunSnapshots(t *testing.T, src source.Source, url func(dir string) string) {
 	s := &snapshots{src, url}
 	for name, test := range map[string]func(*testing.T){
@@ -135,7 +135,7 @@ func (s *snapshots) testAnyBytes(t *testing.T) {
 	}
 }
 
-// An error names the pattern, and where it was looked for.
+// An error names the pattern and the directory that was searched.
 func (s *snapshots) testNoMatch(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{
@@ -152,7 +152,7 @@ func (s *snapshots) testNoMatch(t *testing.T) {
 	}
 }
 
-// No component may be a symlink, neither one of the pattern nor one that is found (I10).
+// No component may be a symlink, neither of the pattern nor of a snapshot that is found (I10).
 func (s *snapshots) testNothingOutside(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	treetest.Make(t, outside, treetest.Tree{"hourly.0/secret": treetest.File("")})
@@ -178,7 +178,7 @@ func (s *snapshots) testBadPatterns(t *testing.T) {
 	}
 }
 
-// A snapshot has no snapshots, and a URL is whole or none.
+// A snapshot has no snapshots, and an incomplete URL is invalid.
 func (s *snapshots) testBadURLs(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{"snap/a/b/file": treetest.File("")})
@@ -197,7 +197,7 @@ func (s *snapshots) testBadURLs(t *testing.T) {
 	}
 }
 
-// hourly.0 becomes hourly.1, and a new one takes its place.
+// hourly.0 becomes hourly.1, and a new snapshot takes its place.
 func (s *snapshots) testRotation(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{"hourly.0/first": treetest.File(""), "hourly.1/before": treetest.File("")})
@@ -225,7 +225,7 @@ func (s *snapshots) testRemoved(t *testing.T) {
 	s.wantExpired(t, tree, url)
 }
 
-// Where the whole tree is gone there is nothing to say of the snapshot, but that it cannot be trusted.
+// If the whole tree is gone, nothing is known about the snapshot, except that it cannot be trusted.
 func (s *snapshots) testRemovedWithTop(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "top")
 	treetest.Make(t, dir, treetest.Tree{"snap/1/file": treetest.File("")})
@@ -254,7 +254,7 @@ func (s *snapshots) testBecameSymlink(t *testing.T) {
 	s.wantExpired(t, tree, url)
 }
 
-// A directory of the same inode that is not as it was is another.
+// A directory with the same inode but changed attributes is another snapshot.
 func (s *snapshots) testChangedInPlace(t *testing.T) {
 	dir := t.TempDir()
 	treetest.Make(t, dir, treetest.Tree{"snap/1/file": treetest.File("")})
@@ -266,7 +266,7 @@ func (s *snapshots) testChangedInPlace(t *testing.T) {
 	s.wantExpired(t, tree, url)
 }
 
-// What a source snapshot is mounted from is its device, not that of the live tree.
+// The device of a source snapshot is the one that it is mounted from, not that of the live tree.
 func (s *snapshots) testDeviceOfItsOwn(t *testing.T) {
 	dir := t.TempDir()
 	mounted := filepath.Join(dir, "snap/1")

@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package sourcetest is the suite that every source passes. It makes trees in a directory of this
-// machine, opens them through the source, and compares with what the
-// kernel says of them.
+// Package sourcetest is the suite that every source passes. It creates trees in a directory of this
+// machine, opens them through the source, and compares the results with those of the kernel.
 package sourcetest
 
 import (
@@ -20,18 +19,18 @@ import (
 	"github.com/bctl/bctl/internal/source"
 )
 
-// A Feature is something that a source may lack.
+// A Feature is a feature that a source may lack.
 type Feature int
 
 const (
-	// Xattrs: extended attributes, and ACLs among them.
+	// Xattrs: extended attributes, including ACLs.
 	Xattrs Feature = iota
 	// Holes: NextExtent finds them.
 	Holes
 	// BirthTime: entries have a Btime.
 	BirthTime
-	// LocalErrors: the source acts with the credentials of the calling thread, so
-	// that permission can be denied to it.
+	// LocalErrors: the source acts with the credentials of the calling thread, so that permission
+	// can be denied to it.
 	LocalErrors
 	// Devices: device numbers of directories, files and nodes are the kernel's.
 	Devices
@@ -39,16 +38,16 @@ const (
 	Binds
 )
 
-// An Option changes what Run does.
+// An Option changes the behaviour of Run.
 type Option func(*suite)
 
-// Lacks says that the source does not have some features.
+// Lacks declares that the source does not have some features.
 func Lacks(features ...Feature) Option {
 	return func(s *suite) { s.lacks = append(s.lacks, features...) }
 }
 
-// In says where trees are to be made, for a source that cannot read
-// everywhere; t.TempDir is the default.
+// In sets where trees are created, for a source that cannot read everywhere. The default is
+// t.TempDir.
 func In(dir func(t *testing.T) string) Option {
 	return func(s *suite) { s.dir = dir }
 }
@@ -61,8 +60,8 @@ type suite struct {
 
 func (s *suite) has(f Feature) bool { return !slices.Contains(s.lacks, f) }
 
-// Run runs the suite. open opens a directory of this machine as a tree, which
-// is closed when the test is over.
+// Run runs the suite. open opens a directory of this machine as a tree, which the suite closes at
+// the end of the test.
 func Run(t *testing.T, open func(t *testing.T, dir string) source.Tree, options ...Option) {
 	s := &suite{open: open, dir: func(t *testing.T) string { return t.TempDir() }}
 	for _, option := range options {
@@ -100,8 +99,8 @@ func Run(t *testing.T, open func(t *testing.T, dir string) source.Tree, options 
 	}
 }
 
-// tree makes an empty directory and opens it. What a test makes in it
-// afterwards is there to be seen.
+// tree creates an empty directory and opens it. The tree shows entries that a test creates in it
+// afterwards.
 func (s *suite) tree(t *testing.T) (dir string, tree source.Tree) {
 	t.Helper()
 	dir = s.dir(t)
@@ -124,8 +123,7 @@ func openDirectory(t testing.TB, tree source.Tree, path string) source.Directory
 	return d
 }
 
-// readAll reads a directory to its end. A problem fails the test, but for an
-// entry that has vanished.
+// readAll reads a directory to its end. A problem fails the test, unless the entry has vanished.
 func readAll(t testing.TB, d source.Directory) (entries []backup.Entry, statCalls int) {
 	t.Helper()
 	for {
@@ -146,7 +144,7 @@ func readAll(t testing.TB, d source.Directory) (entries []backup.Entry, statCall
 	}
 }
 
-// byName reads a directory and returns its entries by name; each must come once.
+// byName reads a directory and returns its entries by name. Each name must be returned once.
 func byName(t testing.TB, d source.Directory) (entries map[string]backup.Entry, statCalls int) {
 	t.Helper()
 	entries = map[string]backup.Entry{}
@@ -160,7 +158,7 @@ func byName(t testing.TB, d source.Directory) (entries map[string]backup.Entry, 
 	return entries, statCalls
 }
 
-// kernelEntry is what the kernel says of path, as an entry without a name.
+// kernelEntry is the entry that the kernel reports for path, without a name.
 func (s *suite) kernelEntry(t *testing.T, path string) backup.Entry {
 	t.Helper()
 	var st unix.Statx_t

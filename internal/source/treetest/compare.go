@@ -16,28 +16,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Aspect is something that Compare can be told not to look at.
+// An Aspect is a property that Compare can ignore.
 type Aspect int
 
 const (
 	// Owner: uid and gid, which only root can restore.
 	Owner Aspect = iota
-	// DirectoryTimes: mtimes of directories, which any change in them moves.
+	// DirectoryTimes: mtimes of directories, which any change in them updates.
 	DirectoryTimes
-	// Holes: where files are sparse.
+	// Holes: the positions of holes in files.
 	Holes
 	// Xattrs: extended attributes.
 	Xattrs
 )
 
-// MaxDifferences is how many lines Compare returns at most, and one that says so.
+// MaxDifferences is the maximum number of lines that Compare returns, not counting one that reports
+// the limit.
 const MaxDifferences = 1000
 
-// Compare compares all that a backup must bring back: names, types, content, modes, owners, mtimes to
-// the nanosecond, extended attributes, targets, device numbers, which names
-// are hard links of one another, and holes: where a is a hole, b may not have data. It returns what
-// differs, a line each, "path: what", in order; nothing if the trees are equal.
-// Trees may be deeper than PATH_MAX. Memory grows with directories and hard links, not with files.
+// Compare compares everything that a backup must bring back: names, types, content, modes, owners,
+// mtimes to the nanosecond, extended attributes, targets, device numbers, which names are hard
+// links of one another, and holes: b must not have data at a hole of a. It returns the differences
+// in order, one line "path: what" each; nothing if the trees are equal. Trees may be deeper than
+// PATH_MAX. Memory grows with directories and hard links, not with files.
 func Compare(a, b string, ignore ...Aspect) []string {
 	c := &comparison{ignore: map[Aspect]bool{}, buf: [2][]byte{make([]byte, 256<<10), make([]byte, 256<<10)}}
 	for i := range c.links {
@@ -59,7 +60,7 @@ type comparison struct {
 	ignore map[Aspect]bool
 	lines  []string
 	more   int
-	links  [2]map[inode]string // the first path of what has several names
+	links  [2]map[inode]string // the first path of each inode with several names
 	buf    [2][]byte
 }
 
@@ -99,12 +100,12 @@ func (c *comparison) roots(a, b string) {
 	c.directories("", fds)
 }
 
-// procPath names an entry of an open directory, however deep that is.
+// procPath is a path to an entry of an open directory, however deep that is.
 func procPath(dir int, name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(dir) + "/" + name
 }
 
-// directories compares what is in two open directories.
+// directories compares the content of two open directories.
 func (c *comparison) directories(path string, dirs [2]int) {
 	var names [2][]string
 	for i, dir := range dirs {
@@ -150,7 +151,7 @@ func listNames(dir int) ([]string, error) {
 	return names, err
 }
 
-// entries compares what has the same name on both sides.
+// entries compares the entries with the same name on both sides.
 func (c *comparison) entries(path, name string, dirs [2]int) {
 	var stats [2]unix.Stat_t
 	for i, dir := range dirs {
@@ -218,7 +219,7 @@ func closeBoth(fds [2]int) {
 	unix.Close(fds[1])
 }
 
-// attributes compares all but content, target and names.
+// attributes compares everything except content, target and names.
 func (c *comparison) attributes(path string, stats [2]unix.Stat_t, names [2]string) {
 	a, b := &stats[0], &stats[1]
 	kind := a.Mode & unix.S_IFMT
@@ -246,7 +247,7 @@ func timeString(t unix.Timespec) string {
 	return time.Unix(t.Unix()).UTC().Format("2006-01-02T15:04:05.000000000")
 }
 
-// hardLinks compares the first path under which each inode was met.
+// hardLinks compares the first path of each inode.
 func (c *comparison) hardLinks(path string, stats [2]unix.Stat_t) {
 	var first [2]string
 	for i := range stats {
@@ -324,7 +325,7 @@ func (c *comparison) targets(path, name string, dirs [2]int) {
 	}
 }
 
-// files compares content, and where there is none.
+// files compares content and holes.
 func (c *comparison) files(path, name string, dirs [2]int, stats [2]unix.Stat_t) {
 	if stats[0].Size != stats[1].Size {
 		c.differ(path, "size %d, was %d", stats[1].Size, stats[0].Size)

@@ -4,13 +4,13 @@ package treetest
 
 import "golang.org/x/sys/unix"
 
-// holeBytes is the grain at which holes are compared: most file systems' block.
+// holeBytes is the granularity at which holes are compared: the block size of most file systems.
 const holeBytes = 4 << 10
 
 type extent struct{ start, end int64 }
 
-// extents returns where a file has data: one extent if it has no holes or the
-// file system does not know.
+// extents returns the ranges of a file that have data. It returns one extent if the file has no
+// holes or if the file system does not report them.
 func extents(fd int, st unix.Stat_t) (data []extent, err error) {
 	whole := []extent{{0, st.Size}}
 	if st.Blocks*512 >= st.Size {
@@ -37,8 +37,8 @@ func extents(fd int, st unix.Stat_t) (data []extent, err error) {
 	return data, nil
 }
 
-// holes reports where the copy has data in a hole of the original, blocks that
-// are data in part left out on both sides.
+// holes reports data of the copy in a hole of the original. It ignores blocks that are partly data
+// on either side.
 func (c *comparison) holes(path string, fds [2]int, stats [2]unix.Stat_t) {
 	original, err := extents(fds[0], stats[0])
 	if err != nil {

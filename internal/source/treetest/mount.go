@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs mounts a file system of its own at dir. The test is skipped where that
-// cannot be done. unmount works while files are open; without it the end of the
-// test unmounts.
+// Tmpfs mounts a file system of its own at dir. It skips the test if that fails. unmount works
+// while files are open; without it, the end of the test unmounts.
 func Tmpfs(t testing.TB, dir string) (unmount func()) {
 	t.Helper()
 	return mounted(t, dir, unix.Mount("bctl-test", dir, "tmpfs", 0, "size=1m"))
 }
 
-// Bind mounts what is at from, a directory or a file, at to, which is one as well.
+// Bind mounts the directory or file at from at to, which must be of the same kind.
 func Bind(t testing.TB, from, to string) (unmount func()) {
 	t.Helper()
 	return mounted(t, to, unix.Mount(from, to, "", unix.MS_BIND, ""))
@@ -35,7 +34,7 @@ func Loop(t testing.TB, dir string) (unmount func()) {
 	return Attach(t, image, dir)
 }
 
-// Ext4 makes a small file system in a file.
+// Ext4 creates a small file system in a file.
 func Ext4(t testing.TB, image string) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 8<<20)); err != nil {
@@ -44,15 +43,14 @@ func Ext4(t testing.TB, image string) {
 	run(t, "mkfs.ext4", "-q", image)
 }
 
-// Attach mounts the file system in a file at dir. The device is free again once
-// it is unmounted.
+// Attach mounts the file system in a file at dir. The device is free again after it is unmounted.
 func Attach(t testing.TB, image, dir string) (unmount func()) {
 	t.Helper()
 	run(t, "mount", "-o", "loop", image, dir)
 	return mounted(t, dir, nil)
 }
 
-// run skips the test where a command does not work.
+// run skips the test if a command fails.
 func run(t testing.TB, command ...string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package treetest makes trees for tests, and compares trees. It shares no
-// code with the sources and with restore, so that it can judge them.
+// Package treetest creates trees for tests, and compares trees. It shares no code with the sources
+// and with restore, so that it can judge them.
 //
 //	treetest.Make(t, dir, treetest.Tree{
 //		"etc/passwd": treetest.File("root:x:0:0\n").WithMode(0o600),
@@ -29,15 +29,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tree is the entries to make, by path. Directories on the way are made.
+// A Tree is the entries to create, by path. Missing parent directories are created.
 type Tree map[string]Entry
 
-// An Entry is what to make. The functions below return them; the With methods
-// return changed copies.
+// An Entry describes what to create. The functions below return entries; the With methods return
+// changed copies.
 type Entry struct {
 	kind    uint32 // S_IF…; 0: a hard link
 	mode    uint32
-	uid     int // -1: whoever makes the tree
+	uid     int // -1: the user who creates the tree
 	gid     int
 	mtime   time.Time // zero: now
 	size    int64
@@ -47,7 +47,7 @@ type Entry struct {
 	xattrs  map[string]string
 }
 
-// An Extent is data at a place in a file.
+// An Extent is data at an offset in a file.
 type Extent struct {
 	Offset int64
 	Data   string
@@ -60,7 +60,7 @@ func File(content string) Entry {
 	return Sparse(int64(len(content)), Extent{Data: content})
 }
 
-// Sparse is a regular file of a size that is hole except for the extents.
+// Sparse is a regular file of a size that consists of holes except for the extents.
 func Sparse(sizeBytes int64, extents ...Extent) Entry {
 	e := entry(unix.S_IFREG, 0o644)
 	e.size, e.extents = sizeBytes, extents
@@ -77,19 +77,19 @@ func Symlink(target string) Entry {
 	return e
 }
 
-// HardLink is a further name of what is at another path of the tree.
+// HardLink is a further name of the entry at another path of the tree.
 func HardLink(path string) Entry { return Entry{target: path} }
 
 // FIFO is a named pipe.
 func FIFO() Entry { return entry(unix.S_IFIFO, 0o644) }
 
-// Socket is a socket that nobody listens to.
+// Socket is a socket without a listener.
 func Socket() Entry { return entry(unix.S_IFSOCK, 0o644) }
 
-// CharDev is a character device; making one takes root.
+// CharDev is a character device. Creating one requires root.
 func CharDev(major, minor uint32) Entry { return device(unix.S_IFCHR, major, minor) }
 
-// BlockDev is a block device; making one takes root.
+// BlockDev is a block device. Creating one requires root.
 func BlockDev(major, minor uint32) Entry { return device(unix.S_IFBLK, major, minor) }
 
 func device(kind, major, minor uint32) Entry {
@@ -101,7 +101,7 @@ func device(kind, major, minor uint32) Entry {
 // WithMode sets the permission, set-id and sticky bits.
 func (e Entry) WithMode(mode uint32) Entry { e.mode = mode; return e }
 
-// WithOwner sets the owner; it takes root.
+// WithOwner sets the owner. It requires root.
 func (e Entry) WithOwner(uid, gid int) Entry { e.uid, e.gid = uid, gid; return e }
 
 // WithMtime sets the modification time.
@@ -117,9 +117,9 @@ func (e Entry) WithXattr(name, value string) Entry {
 	return e
 }
 
-// Make makes the tree in dir, which it makes too, and may add to what is
-// there. Attributes of directories are set last and from below, so that making
-// what is in them does not change them. Errors end the test.
+// Make creates the tree in dir. It creates dir if necessary, and may add to existing entries. It
+// sets the attributes of directories last, from the bottom up, so that creating their content does
+// not change them. Errors end the test.
 func Make(t testing.TB, dir string, tree Tree) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -127,7 +127,7 @@ func Make(t testing.TB, dir string, tree Tree) {
 	}
 	paths := slices.SortedFunc(maps.Keys(tree), func(a, b string) int {
 		linkA, linkB := tree[a].kind == 0, tree[b].kind == 0
-		if linkA != linkB { // what hard links lead to first
+		if linkA != linkB { // targets of hard links first
 			if linkA {
 				return 1
 			}
@@ -195,8 +195,8 @@ func writeFile(path string, e Entry) error {
 	return f.Close()
 }
 
-// setAttributes ends with the mode, which changing the owner may change, and
-// the time, which everything may change.
+// setAttributes sets the mode after the owner, because changing the owner may change it, and the
+// time last, because any change may change it.
 func setAttributes(path string, e Entry) error {
 	for name, value := range e.xattrs {
 		if err := unix.Lsetxattr(path, name, []byte(value), 0); err != nil {
@@ -208,7 +208,8 @@ func setAttributes(path string, e Entry) error {
 			return err
 		}
 	}
-	_, acl := e.xattrs["system.posix_acl_access"] // it sets the mode, and the mode would change it
+	// An ACL sets the mode, and setting the mode would change the ACL.
+	_, acl := e.xattrs["system.posix_acl_access"]
 	if e.kind != unix.S_IFLNK && !acl {
 		if err := unix.Chmod(path, e.mode); err != nil {
 			return err

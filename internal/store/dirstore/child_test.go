@@ -14,12 +14,11 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// childDir, in the environment, tells a test that it runs in the process that
-// inChild started, and where.
+// childDir is the environment variable that marks the process that inChild started, and contains
+// its directory.
 const childDir = "DIRSTORE_TEST_DIR"
 
-// inChild runs the calling test once more, in a process of its own with
-// the attributes.
+// inChild runs the calling test once more, in a process of its own with the attributes.
 func inChild(t *testing.T, dir string, attributes *syscall.SysProcAttr) {
 	t.Helper()
 	attributes.Pdeathsig = syscall.SIGKILL
@@ -69,7 +68,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := s.Stat(t.Context(), "packs/one/object"); !errors.Is(err, backup.ErrNotFound) {
 		t.Errorf("the object: %v", err)
 	}
-	// Nothing was left behind: what fits, fits.
+	// Nothing was left behind, so an object that fits can be put.
 	if err := s.Put(t.Context(), "packs/one/fits", make([]byte, 400<<10)); err != nil {
 		t.Error(err)
 	}
@@ -78,7 +77,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A directory that is another user's.
+// A directory that belongs to another user.
 func TestPermission(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {

@@ -28,31 +28,31 @@ const (
 
 var _ store.Store = (*Store)(nil)
 
-// A Store keeps objects in a directory. Several Stores, of several processes,
-// may use one directory at the same time.
+// A Store keeps objects in a directory. Several Stores, of several processes, may use one directory
+// at the same time.
 type Store struct {
 	path string
-	root *os.Root // nothing below is opened but through it: no name or symlink leads outside
+	root *os.Root // everything below is opened through it: no name or symlink leads outside
 	ops  operations
 
-	mu sync.Mutex // also held while directories are made, so that nobody takes a new one for durable
-	// durable has the directories whose entries, and those of all their
-	// parents, are known to be on disk.
+	mu sync.Mutex // also held while directories are created, so none counts as durable too early
+	// durable contains the directories whose entries, and those of all their parents, are known to
+	// be on disk.
 	durable map[string]struct{}
 }
 
-// maxDurable bounds Store.durable. A process writes to a directory or two a snapshot.
+// maxDurable bounds Store.durable. A process writes to one or two directories per snapshot.
 const maxDurable = 4096
 
-// operations are the durable steps, apart so that tests can make them fail.
+// operations are the durable steps. They are separate so that tests can make them fail.
 type operations struct {
 	syncFile      func(*os.File) error
 	publish       func(from, to *os.File, temp, name string, exclusive bool) error
 	syncDirectory func(*os.File) error
 }
 
-// Open opens the store in the directory dir. An error wraps
-// backup.ErrNoRepository where there is none.
+// Open opens the store in the directory dir. An error wraps backup.ErrNoRepository if there is
+// none.
 func Open(dir string) (*Store, error) {
 	absolute, err := filepath.Abs(dir)
 	if err != nil {
@@ -72,9 +72,8 @@ func Open(dir string) (*Store, error) {
 	return s, nil
 }
 
-// Create makes the directory dir and its missing parents, durably, and opens
-// the store in it. A directory that is there already is as good: whether it
-// has a repository is for the caller to find out.
+// Create creates the directory dir and its missing parents, durably, and opens the store in it. An
+// existing directory is not an error; the caller determines whether it contains a repository.
 func Create(dir string) (*Store, error) {
 	absolute, err := filepath.Abs(dir)
 	if err != nil {
@@ -86,7 +85,8 @@ func Create(dir string) (*Store, error) {
 	return Open(absolute)
 }
 
-// makeDurable makes the directory and its missing parents, and syncs the parent of each that it made.
+// makeDurable creates the directory and its missing parents, and syncs the parent of each that it
+// created.
 func makeDurable(dir string) error {
 	err := os.Mkdir(dir, directoryMode)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func makeDurable(dir string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return nil // that it is a directory is for Open to find
+		return nil // Open checks that it is a directory
 	}
 	if err != nil {
 		return err
@@ -108,8 +108,8 @@ func makeDurable(dir string) error {
 	return parent.Sync()
 }
 
-// sweep removes temporary files that were last written before the given time.
-// It is only tidying: where it may not (a store that is mounted to be read), nothing is lost.
+// sweep removes temporary files that were last written before the given time. It ignores errors,
+// such as those of a store on a read-only mount, because it only tidies up.
 func (s *Store) sweep(before time.Time) {
 	dir, err := s.root.Open(tempDirectory)
 	if err != nil {
@@ -130,8 +130,8 @@ func (s *Store) sweep(before time.Time) {
 	}
 }
 
-// Delete implements store.Store. It also removes the directories that the
-// object leaves empty, but for those of the first level.
+// Delete implements store.Store. It also removes the directories that become empty, except those of
+// the first level.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := s.check(ctx, name); err != nil {
 		return s.fail("delete", name, err)
@@ -149,7 +149,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 		return s.fail("delete", name, err)
 	}
 	for path.Dir(parent) != "." {
-		if s.root.Remove(parent) != nil { // not empty, as a rule
+		if s.root.Remove(parent) != nil { // usually because it is not empty
 			break
 		}
 		s.forget(parent)
@@ -176,7 +176,7 @@ func (s *Store) fail(op, name string, err error) error { return failure(s.path, 
 func describe(dir string) string { return "directory " + dir }
 
 func openFailure(dir string, err error) error {
-	// os.OpenRoot has no error of its own for what is no directory.
+	// os.OpenRoot has no specific error for a file that is not a directory.
 	info, statErr := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) || statErr == nil && !info.IsDir() {
 		return &store.Error{Store: describe(dir), Op: "open", Kind: backup.ErrNoRepository, Err: cause(err)}
@@ -184,7 +184,7 @@ func openFailure(dir string, err error) error {
 	return failure(dir, "open", "", err)
 }
 
-// failure says what kind of error err is; every error of the package passes here.
+// failure returns the *store.Error for err. All errors of the package pass through it.
 func failure(dir, op, name string, err error) error {
 	e := &store.Error{Store: describe(dir), Op: op, Name: name, Err: cause(err)}
 	known := false
@@ -195,7 +195,7 @@ func failure(dir, op, name string, err error) error {
 		known = known || errors.Is(err, kind)
 	}
 	switch {
-	case known: // err says it itself
+	case known: // err wraps its kind
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		e.Kind = store.ErrFull
 	case errors.Is(err, syscall.EXDEV):
@@ -213,8 +213,8 @@ func failure(dir, op, name string, err error) error {
 	return e
 }
 
-// cause takes the operating system's own error out of what os wraps it in:
-// the path there is a temporary file's, or relative to a descriptor.
+// cause returns the operating system's error without the wrapper of package os, whose path is that
+// of a temporary file, or relative to a descriptor.
 func cause(err error) error {
 	var inPath *fs.PathError
 	var inLink *os.LinkError

@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) store.Store { return create(t, t.TempDir()) })
 }
 
-// As on NFS, which has no RENAME_NOREPLACE.
+// The same as on NFS, which has no RENAME_NOREPLACE.
 func TestConformanceByHardLink(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) store.Store {
 		s := create(t, t.TempDir())
@@ -209,7 +209,7 @@ func TestPutLeavesNothingInThePageCache(t *testing.T) {
 	}
 }
 
-// cachedPages asks cachestat(2), of Linux 6.5.
+// cachedPages calls cachestat(2), of Linux 6.5.
 func cachedPages(t *testing.T, name string) uint64 {
 	t.Helper()
 	file, err := os.Open(name)

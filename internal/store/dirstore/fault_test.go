@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// failOnce makes the next call of one operation fail with EIO, before it is done or after.
+// failOnce makes the next call of one operation fail with EIO, before or after it is carried out.
 func failOnce(s *Store, operation string, applied bool) {
 	failed := false
 	around := func(do func() error) error {
@@ -45,7 +45,7 @@ func failOnce(s *Store, operation string, applied bool) {
 	}
 }
 
-// Each durable step is lost, and is applied but reports an error.
+// Each durable step is lost, and is applied but returns an error.
 func TestFaults(t *testing.T) {
 	data := bytes.Repeat([]byte("pack"), 100_000)
 	methods := map[string]func(*Store) error{
@@ -94,7 +94,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// The order is what makes an object durable; the number is what it costs.
+// The order makes an object durable. The number is the cost.
 func TestSyncsOfAPut(t *testing.T) {
 	dir := t.TempDir()
 	s := create(t, dir)
@@ -136,13 +136,13 @@ func TestSyncsOfAPut(t *testing.T) {
 	}
 }
 
-// Whoever finds a directory that another Put has just made waits until it is durable.
+// A Put that finds a directory that another Put has just created waits until it is durable.
 func TestANewDirectoryIsDurableForAll(t *testing.T) {
 	s := create(t, t.TempDir())
 	defer s.Close()
 	syncing, release := make(chan struct{}), make(chan struct{})
 	published := make(chan struct{}, 2)
-	first := true // makeDirectory is under the Store's mutex
+	first := true // makeDirectory runs under the Store's mutex
 	before := s.ops
 	s.ops.syncDirectory = func(f *os.File) error {
 		if strings.HasSuffix(f.Name(), "/packs") && first {

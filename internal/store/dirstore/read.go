@@ -19,7 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// readDirEntries is how many entries of a directory are in memory at once.
+// readDirEntries is the number of entries of a directory in memory at once.
 const readDirEntries = 512
 
 // GetRange implements store.Store.
@@ -85,7 +85,7 @@ func (s *Store) open(ctx context.Context, name string) (*os.File, int64, error) 
 	if err := s.check(ctx, name); err != nil {
 		return nil, 0, err
 	}
-	// Not to be kept waiting by what is no regular file.
+	// O_NONBLOCK, because the open of a fifo or a device could block.
 	file, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		if errors.Is(err, syscall.ENOTDIR) { // a part of the name is another object
@@ -118,8 +118,8 @@ func readAt(dst []byte, file *os.File, start, length int64) ([]byte, error) {
 	return nil, err
 }
 
-// List implements store.Store. It reads the directories that can have names
-// of the prefix, and no others.
+// List implements store.Store. It reads only the directories that can contain names with the
+// prefix.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
 	return func(yield func(store.Object, error) bool) {
 		if err := store.CheckPrefix(prefix); err != nil {
@@ -134,7 +134,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Object,
 	}
 }
 
-// errStopped: the consumer of a List wants no more.
+// errStopped reports that the consumer of a List has stopped.
 var errStopped = errors.New("stopped")
 
 type lister struct {
@@ -143,11 +143,12 @@ type lister struct {
 	yield func(store.Object, error) bool
 }
 
-// list yields what is in the directory and below it, of the entries that begin as told.
+// list yields the objects in the directory and below it, restricted to entries that begin with
+// begin.
 func (l *lister) list(directory, begin string) error {
 	dir, err := l.root.OpenFile(directory, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil // never there, or deleted meanwhile
+		return nil // it never existed, or was deleted meanwhile
 	}
 	if err != nil {
 		return err

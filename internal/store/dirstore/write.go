@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writeBytes is how much is written before the disk is set to work on it, and
-// between two looks at the context.
+// writeBytes is the amount that is written before writeback starts, and between two checks of the
+// context.
 const writeBytes = 4 << 20
 
 // Put implements store.Store.
@@ -41,7 +41,7 @@ func (s *Store) put(ctx context.Context, name string, data []byte, exclusive boo
 	return nil
 }
 
-// writeTemp writes data, durably, to a new file in tempDirectory and returns its name there.
+// writeTemp writes data durably to a new file in tempDirectory and returns its name there.
 func (s *Store) writeTemp(ctx context.Context, data []byte) (string, error) {
 	temp := rand.Text()
 	file, err := s.createTemp(path.Join(tempDirectory, temp))
@@ -59,10 +59,10 @@ func (s *Store) writeTemp(ctx context.Context, data []byte) (string, error) {
 	return temp, nil
 }
 
-// removeTemp tidies up after an error; what cannot be removed is swept some day.
+// removeTemp removes a file after an error. If that fails, a later sweep removes it.
 func (s *Store) removeTemp(temp string) { _ = s.root.Remove(path.Join(tempDirectory, temp)) }
 
-// write writes data to the file, durably, and does not leave it in the page cache.
+// write writes data to the file durably, and drops it from the page cache.
 func (s *Store) write(ctx context.Context, file *os.File, data []byte) error {
 	fd := int(file.Fd())
 	for written := 0; written < len(data); {
@@ -74,8 +74,8 @@ func (s *Store) write(ctx context.Context, file *os.File, data []byte) error {
 			return err
 		}
 		if len(data) > writeBytes {
-			// A hint, so that the fsync finds the disk at work already: file
-			// systems that do not have it fail harmlessly.
+			// A hint, so that the disk is already writing when the fsync begins. It fails
+			// harmlessly on file systems that do not support it.
 			_ = unix.SyncFileRange(fd, int64(written), int64(n), unix.SYNC_FILE_RANGE_WRITE)
 		}
 		written += n
@@ -83,7 +83,8 @@ func (s *Store) write(ctx context.Context, file *os.File, data []byte) error {
 	if err := s.ops.syncFile(file); err != nil {
 		return err
 	}
-	// Nobody reads a pack soon, and the cache belongs to the machine's users. A hint as well.
+	// A pack is not read soon, and the cache belongs to the machine's users. This is a hint as
+	// well.
 	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED)
 	return nil
 }
@@ -100,14 +101,14 @@ func (s *Store) createTemp(name string) (*os.File, error) {
 	return s.root.OpenFile(name, flags, fileMode)
 }
 
-// place gives the temporary file its name, durably.
+// place gives the temporary file its final name, durably.
 func (s *Store) place(temp, name string, exclusive bool) error {
 	from, err := s.root.Open(tempDirectory)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	// Once more, should a Delete take away the directory that it has emptied.
+	// Repeat if a Delete removes the directory that it has emptied.
 	for range 3 {
 		if err = s.placeIn(path.Dir(name), from, temp, path.Base(name), exclusive); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -132,7 +133,7 @@ func (s *Store) placeIn(parent string, from *os.File, temp, base string, exclusi
 	return s.ops.syncDirectory(to)
 }
 
-// publish moves the file temp of the directory from to the name in the directory to.
+// publish moves the file temp in the directory from to name in the directory to.
 func publish(from, to *os.File, temp, name string, exclusive bool) error {
 	fromFD, toFD := int(from.Fd()), int(to.Fd())
 	if !exclusive {
@@ -145,21 +146,21 @@ func publish(from, to *os.File, temp, name string, exclusive bool) error {
 	return publishLink(fromFD, toFD, temp, name)
 }
 
-// publishLink is publish, exclusively, for file systems without RENAME_NOREPLACE.
+// publishLink is an exclusive publish for file systems without RENAME_NOREPLACE.
 func publishLink(fromFD, toFD int, temp, name string) error {
 	if err := unix.Linkat(fromFD, temp, toFD, name, 0); err != nil {
-		// NFS may make the link, lose the answer, and fail when it tries again.
+		// NFS may create the link, lose the answer, and fail on its own retry.
 		var stat unix.Stat_t
 		if unix.Fstatat(fromFD, temp, &stat, unix.AT_SYMLINK_NOFOLLOW) != nil || stat.Nlink != 2 {
 			return err
 		}
 	}
-	_ = unix.Unlinkat(fromFD, temp, 0) // what cannot be removed is swept some day
+	_ = unix.Unlinkat(fromFD, temp, 0) // a file that stays is swept later
 	return nil
 }
 
-// makeDirectories makes the directory and its missing parents, and sees to it
-// that their entries are durable.
+// makeDirectories creates the directory and its missing parents, and ensures that their entries are
+// durable.
 func (s *Store) makeDirectories(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +168,7 @@ func (s *Store) makeDirectories(name string) error {
 		return nil
 	}
 	if len(s.durable) >= maxDurable {
-		s.durable = map[string]struct{}{".": {}} // to sync them once more does no harm
+		s.durable = map[string]struct{}{".": {}} // syncing them again does no harm
 	}
 	parent := "."
 	for component := range strings.SplitSeq(name, "/") {
@@ -195,7 +196,7 @@ func (s *Store) makeDirectory(parent, directory string) error {
 	return s.ops.syncDirectory(opened)
 }
 
-// forget takes back what makeDirectories knows of a directory and of all that is below it.
+// forget removes a directory and everything below it from the known durable directories.
 func (s *Store) forget(directory string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,12 +20,12 @@ const (
 	dialTimeout      = 10 * time.Second
 	handshakeTimeout = 20 * time.Second
 	idleTimeout      = 90 * time.Second
-	idleConnections  = 128      // kept for the next requests; more can be open
-	bufferBytes      = 64 << 10 // a connection, in each direction
+	idleConnections  = 128      // kept for further requests; more can be open
+	bufferBytes      = 64 << 10 // per connection, in each direction
 )
 
-// newTransport returns the connections of a store. There is no time limit for
-// an answer here: a watchdog has one for each phase of an attempt.
+// newTransport returns the transport of a store. It sets no time limit for an answer, because a
+// watchdog has one for each phase of an attempt.
 func newTransport(o Options) (*http.Transport, error) {
 	tlsConfig, err := newTLSConfig(o)
 	if err != nil {
@@ -42,7 +42,7 @@ func newTransport(o Options) (*http.Transport, error) {
 		ExpectContinueTimeout: time.Second,
 		WriteBufferSize:       bufferBytes,
 		ReadBufferSize:        bufferBytes,
-		DisableCompression:    true, // or bytes would not be what Content-Length and Range say
+		DisableCompression:    true, // otherwise bytes would not match Content-Length and Range
 	}, nil
 }
 
@@ -74,8 +74,8 @@ func newTLSConfig(o Options) (*tls.Config, error) {
 var errNoCredentials = errors.New("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, " +
 	"or BCTL_S3_ACCESS_KEY_ID and BCTL_S3_SECRET_ACCESS_KEY, or name a credentials file")
 
-// newCredentials returns the first credentials that there are, and fails where
-// there are none: minio-go would go on without, and be refused.
+// newCredentials returns the first available credentials. It fails if there are none, because
+// minio-go would continue without, and be refused.
 func newCredentials(ctx context.Context, o Options, client *http.Client) (*credentials.Credentials, error) {
 	found := credentials.NewChainCredentials(providers(o))
 	value, err := found.GetWithContext(&credentials.CredContext{Client: client, Context: ctx})
@@ -111,7 +111,8 @@ func providers(o Options) []credentials.Provider {
 		&credentials.FileAWSCredentials{Profile: o.Profile},
 	}
 	if o.InstanceRole || roleVariable() {
-		// Only where it is asked for: elsewhere nobody answers at its address, and it takes long to find out.
+		// Only on request: on other machines nothing answers at its address, and the timeout is
+		// long.
 		chain = append(chain, &credentials.IAM{})
 	}
 	return chain

@@ -23,13 +23,13 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A real server behind a TLS front that demands a client certificate.
+// A real server behind a TLS front that requires a client certificate.
 func TestTLS(t *testing.T) {
 	server := testenv.VersityGW(t)
 	certFile, keyFile, clients := clientCertificate(t)
 	front := httptest.NewUnstartedServer(newProxy(t, server.Endpoint))
 	front.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients}
-	front.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail, as they should
+	front.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that fail, as expected
 	front.StartTLS()
 	t.Cleanup(front.Close)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
@@ -37,7 +37,7 @@ func TestTLS(t *testing.T) {
 
 	good := optionsFor(server)
 	good.Endpoint, good.CAFile, good.ClientCertFile, good.ClientKeyFile = front.URL, caFile, certFile, keyFile
-	good.RetryFor = time.Minute // what is misconfigured fails at once all the same
+	good.RetryFor = time.Minute // a misconfiguration nevertheless fails at once
 	for name, c := range map[string]struct {
 		change func(*Options)
 		want   error
@@ -57,7 +57,7 @@ func TestTLS(t *testing.T) {
 			if !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
-			// The server's alert may be overtaken by the end of the connection.
+			// The end of the connection may arrive before the server's alert.
 			if heard.retries.Load() != 0 && name != "no client certificate" {
 				t.Errorf("%d retries", heard.retries.Load())
 			}
@@ -65,7 +65,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// What real servers answer to wrong credentials, and to a bucket that is not there.
+// The answers of real servers to wrong credentials, and to a bucket that does not exist.
 func TestRefusals(t *testing.T) {
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
 		for name, c := range map[string]struct {
@@ -97,7 +97,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// clientCertificate makes a certificate that signs itself.
+// clientCertificate creates a self-signed certificate.
 func clientCertificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

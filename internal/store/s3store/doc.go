@@ -2,46 +2,43 @@
 //
 // # Writing
 //
-// An object is one PUT of bytes in memory. Three headers make it safe to
-// repeat, and safe to believe:
+// An object is one PUT of bytes in memory. Three headers make it safe to repeat the PUT, and safe
+// to trust its answer:
 //
-//   - x-amz-checksum-crc64nvme, computed before the first attempt and signed
-//     with the request: what arrives damaged is refused. A server whose answer
-//     does not repeat the checksum has its first object read back; from then on, and where the
-//     header is refused, there is Content-MD5 instead.
-//   - If-None-Match: *, on every PUT, so that a bucket policy can demand it and
-//     nobody's credentials need the power to overwrite. Where a server does not
-//     know it (501), Put does without.
-//   - for PutNew, x-amz-meta-bctl-put with a number that is random per call.
+//   - x-amz-checksum-crc64nvme, computed before the first attempt and signed with the request: the
+//     server refuses a body that arrives damaged. If the answer does not repeat the checksum, the
+//     first object is read back. From then on, and if the server refuses the header, Content-MD5
+//     takes its place.
+//   - If-None-Match: *, on every PUT, so that a bucket policy can require it and no credentials
+//     need the permission to overwrite. If a server does not support it (501), Put works without.
+//   - for PutNew, x-amz-meta-bctl-put with a token that is random per call.
 //
-// The states of a Put, and what ends them:
+// The states of a Put, and the next step in each:
 //
-//	answer to the PUT           then
-//	200, checksum repeated      done: durable, as far as the server promises it
-//	412, name is taken          Put: the stored size and checksum (or else bytes) are
-//	                            compared: equal is done, else ErrExists.
-//	                            PutNew: the stored number is ours: an earlier attempt
-//	                            was applied, done; else ErrExists.
-//	400 BadDigest and the like  damaged on its way: again
-//	409, 429, 5xx, none at all  unknown whether it was applied: after a pause the object is
-//	                            looked at as for 412; if it is not there, again
+//	answer to the PUT           next step
+//	200, checksum repeated      success: as durable as the server promises
+//	412, name is taken          Put: compare the stored size and checksum (or else the bytes):
+//	                            equal is success, otherwise ErrExists.
+//	                            PutNew: if the stored token is ours, an earlier attempt was
+//	                            applied: success; otherwise ErrExists.
+//	400 BadDigest and the like  damaged in transit: retry
+//	409, 429, 5xx, no answer    it is unknown whether the PUT was applied: after a pause, check
+//	                            the object as for 412; if it does not exist, retry
 //	403, 404 NoSuchBucket, …    final
 //
-// PutNew looks at the object first and once more at the end, since there are
-// servers that ignore If-None-Match. On such a server alone two PutNews that
-// run at the same moment may both succeed.
+// PutNew checks the object before the PUT and again after it, because some servers ignore
+// If-None-Match. Only on such a server, two PutNews that run at the same moment may both succeed.
 //
-// The bodies of plain HTTP requests are not hashed with SHA-256 for the
-// signature: the signed CRC finds accidents, and whoever can change what
-// passes on the wire could drop it as well. What is in the objects is sealed.
+// The bodies of plain HTTP requests are not hashed with SHA-256 for the signature. The signed CRC
+// detects accidents, and an attacker who can change the traffic could remove a hash as well. The
+// content of objects is sealed.
 //
-// # Trying again
+// # Retries
 //
-// Each operation is tried until Options.RetryFor is over, with growing, random
-// pauses of up to some 15 seconds; Options.OnRetry hears of each. minio-go's own
-// retries are off. Nothing can hang: an attempt that transfers no byte for
-// Options.StallTimeout, or whose answer does not come for
-// Options.ResponseTimeout, is given up and counts as failed.
+// Each operation is retried until Options.RetryFor is over, with growing, random pauses of up to
+// about 15 seconds. Options.OnRetry is called before each pause. minio-go's own retries are
+// disabled. No operation can hang: an attempt that transfers no byte for Options.StallTimeout, or
+// gets no answer within Options.ResponseTimeout, is aborted and counts as failed.
 //
 // When a method returns, no goroutine reads or writes the caller's buffers.
 package s3store

@@ -35,8 +35,8 @@ func times(n int, s step) (steps []step) {
 	return steps
 }
 
-// Both faults of a durable write, and others, in one Put or PutNew: it succeeds,
-// and what is stored is what was put.
+// Both faults of a durable write, and others, in one Put or PutNew. The call succeeds, and the
+// stored object is the one that was put.
 func TestWritesSurviveFaults(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
@@ -64,7 +64,7 @@ func TestWritesSurviveFaults(t *testing.T) {
 					heard := newCounter()
 					o.OnRetry = heard.observe
 					s := open(t, o)
-					p.next(slices.Clone(steps)...) // it eats them
+					p.next(slices.Clone(steps)...) // the request consumes them
 					if err := put(s, object, pack()); err != nil {
 						t.Fatal(err)
 					}
@@ -81,7 +81,7 @@ func TestWritesSurviveFaults(t *testing.T) {
 	})
 }
 
-// A damaged body is refused by the server itself, and does not become an object.
+// The server itself refuses a damaged body, which does not become an object.
 func TestADamagedBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
@@ -99,7 +99,7 @@ func TestADamagedBodyIsRefused(t *testing.T) {
 	})
 }
 
-// After an answer was lost, somebody else's object is still somebody else's.
+// After a lost answer, an object of another writer is still recognized as such.
 func TestPutNewKnowsItsOwnObject(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
@@ -118,7 +118,7 @@ func TestPutNewKnowsItsOwnObject(t *testing.T) {
 	})
 }
 
-// Names are never put twice; whoever does it learns it, and changes nothing.
+// Names are never put twice. A second Put gets an error, and changes nothing.
 func TestPutDoesNotOverwrite(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
@@ -179,7 +179,7 @@ func TestReadsSurviveFaults(t *testing.T) {
 	})
 }
 
-// What a request costs: no look before, none after.
+// The requests per operation: no check before, none after.
 func TestRequestsOfAnOperation(t *testing.T) {
 	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
@@ -226,7 +226,7 @@ func TestServersWithoutChecksums(t *testing.T) {
 			if !s.noChecksum.Load() {
 				t.Fatal("still believes in checksums")
 			}
-			// From now on MD5 finds the damage.
+			// From now on MD5 detects the damage.
 			p.next(step{"PUT", flipRequest})
 			if err := s.Put(t.Context(), "packs/one/second", pack()); err != nil {
 				t.Fatal(err)
@@ -241,7 +241,7 @@ func TestServersWithoutChecksums(t *testing.T) {
 	}
 }
 
-// An unchecked object that was damaged on its way is found at once.
+// An unchecked object that was damaged in transit is detected at once.
 func TestUncheckedDamageIsFound(t *testing.T) {
 	t.Parallel()
 	server := testenv.VersityGW(t)
@@ -260,7 +260,7 @@ func TestUncheckedDamageIsFound(t *testing.T) {
 	}
 }
 
-// A server that does not know If-None-Match on PUT is used without.
+// A server that does not support If-None-Match on PUT is used without it.
 func TestServersWithoutConditions(t *testing.T) {
 	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
@@ -280,7 +280,8 @@ func TestServersWithoutConditions(t *testing.T) {
 	}
 }
 
-// What is final is told at once; what is not is tried until the time is over.
+// A final error is returned at once. After any other, the operation is retried until the time is
+// over.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
@@ -333,7 +334,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// The server is killed and comes back while a Put keeps trying.
+// The server is killed and restarts while a Put retries.
 func TestPutOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
@@ -360,7 +361,8 @@ func TestPutOutlivesARestart(t *testing.T) {
 	})
 }
 
-// A server that does not answer is given up after RetryFor, with an error that says which and why.
+// An operation on a server that does not answer fails after RetryFor, with an error that names the
+// server and the cause.
 func TestGivingUp(t *testing.T) {
 	t.Parallel()
 	server := testenv.VersityGW(t)
@@ -379,7 +381,7 @@ func TestGivingUp(t *testing.T) {
 	}
 }
 
-// A context that ends in the middle ends the operation, and the caller has his buffer.
+// A context that is canceled in the middle ends the operation, and the caller may reuse the buffer.
 func TestCancelInTheMiddle(t *testing.T) {
 	t.Parallel()
 	p, o := throughProxy(t, testenv.VersityGW(t))
@@ -400,7 +402,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 			}})...)
 			data := bytes.Repeat([]byte("x"), 32<<20)
 			err := s.Put(ctx, object, data)
-			clear(data) // the race detector objects if someone still reads it
+			clear(data) // the race detector reports a goroutine that still reads it
 			if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), object) {
 				t.Errorf("got %v", err)
 			}

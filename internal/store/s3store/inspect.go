@@ -14,17 +14,17 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// An Answer is what the server says to anybody.
+// An Answer is the server's answer to a request without credentials.
 type Answer struct {
-	Server string // what it calls itself
+	Server string // the Server header
 	TLS    *tls.ConnectionState
-	// Date is the server's clock, in whole seconds; zero where it does not tell.
+	// Date is the server's clock, in whole seconds; zero if the server does not report it.
 	Date, Sent, Received time.Time
 }
 
-// Reach asks the server for something, without credentials: whatever it answers, it is there. Asked a second time it
-// tells the clock without the time that a connection takes. The error wraps backup.ErrUnavailable, or backup.ErrInvalid where trying
-// again is of no use.
+// Reach sends requests without credentials; any answer shows that the server can be reached. It
+// sends two, because the second gives the server's clock without the time to connect. The error
+// wraps backup.ErrUnavailable, or backup.ErrInvalid if a retry cannot succeed.
 func (s *Store) Reach(ctx context.Context) (Answer, error) {
 	var a Answer
 	for range 2 {
@@ -45,22 +45,23 @@ func (s *Store) Reach(ctx context.Context) (Answer, error) {
 	return a, nil
 }
 
-// A Promise is what the server does with a request that it should refuse.
+// A Promise is the server's reaction to a request that it should refuse.
 type Promise string
 
-// What it does.
+// The reactions.
 const (
-	Kept    Promise = "kept"    // it refuses
-	Broken  Promise = "broken"  // it does what it should not
-	Unknown Promise = "unknown" // it does not know the header, and says so: a Store then does without
+	Kept    Promise = "kept"    // it refuses the request
+	Broken  Promise = "broken"  // it carries out the request
+	Unknown Promise = "unknown" // it does not support the header: a Store works without it
 )
 
-// Overwrites puts an object that is there once more, as a Store does: with If-None-Match.
+// Overwrites puts an existing object once more, with If-None-Match as a Store does.
 func (s *Store) Overwrites(ctx context.Context, name string, data []byte) (Promise, error) {
 	return s.attempt(ctx, newPutRequest(name, data, ""), taken, "if-none-match")
 }
 
-// Damages puts an object whose bytes are not those of its checksum. Where that is Broken, the object is there.
+// Damages puts an object whose bytes do not match its checksum. If the result is Broken, the object
+// exists.
 func (s *Store) Damages(ctx context.Context, name string, data []byte) (Promise, error) {
 	put := newPutRequest(name, data, "")
 	put.checksum = newPutRequest(name, append([]byte("x"), data...), "").checksum
@@ -90,13 +91,14 @@ func (s *Store) attempt(ctx context.Context, put *putRequest, refused func(error
 	return Unknown, s.fail("put", put.name, kindOf(err), describe(err))
 }
 
-// A Refusal is why a store refuses a request.
+// A Refusal is the reason why a store refuses a request.
 type Refusal struct {
 	Reason string
-	Known  bool // it knows the credentials, and does not allow it to them
+	Known  bool // the store knows the credentials, but they lack the permission
 }
 
-// Refused says why a store refuses these credentials; ok is false where err is something else.
+// Refused returns the reason why a store refuses these credentials. ok is false if err is another
+// error.
 func Refused(err error) (r Refusal, ok bool) {
 	response, is := errors.AsType[minio.ErrorResponse](err)
 	if !is || !errors.Is(err, fs.ErrPermission) {

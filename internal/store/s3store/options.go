@@ -23,7 +23,7 @@ const (
 	DefaultResponseTimeout = 5 * time.Minute
 )
 
-// Addressing says where a request names the bucket.
+// Addressing selects where a request names the bucket.
 type Addressing uint8
 
 // The ways to address a bucket.
@@ -33,18 +33,17 @@ const (
 	AddressingHost                   // https://bucket.endpoint/object
 )
 
-// Options say where a store is and how to reach it. Printing them shows no
-// secret.
+// Options describe where a store is and how to reach it. Printing them shows no secret.
 type Options struct {
 	Endpoint   string // http://HOST[:PORT] or https://…, no path; empty: DefaultEndpoint
 	Bucket     string
-	Prefix     string // within the bucket; empty, or a name as store.CheckName has it
+	Prefix     string // within the bucket; empty, or valid for store.CheckName
 	Region     string // empty: AWS_REGION, AWS_DEFAULT_REGION, DefaultRegion
 	Addressing Addressing
 
-	// Credentials, the first of: these; the file; the environment (BCTL_S3_…,
-	// then AWS_ACCESS_KEY_ID …); the files that AWS tools use; the identity of the
-	// machine or the container, where InstanceRole or AWS's variables ask for it.
+	// Credentials are the first found of: these fields; the file; the environment (BCTL_S3_…, then
+	// AWS_ACCESS_KEY_ID …); the files that AWS tools use; the identity of the machine or the
+	// container, if InstanceRole or AWS's variables request it.
 	AccessKey       string
 	SecretKey       string
 	SessionToken    string
@@ -52,33 +51,33 @@ type Options struct {
 	Profile         string // in the file; empty: AWS_PROFILE, "default"
 	InstanceRole    bool
 
-	CAFile         string // PEM; the only authorities that are trusted, where set
-	ClientCertFile string // PEM; read again at each handshake, with ClientKeyFile
+	CAFile         string // PEM; if set, the only trusted authorities
+	ClientCertFile string // PEM; with ClientKeyFile, read again at each handshake
 	ClientKeyFile  string
 	Insecure       bool // do not verify the server's certificate
 
 	RetryFor        time.Duration // 0: DefaultRetryFor; negative: one attempt
 	StallTimeout    time.Duration // without a byte sent or received; 0: DefaultStallTimeout
-	ResponseTimeout time.Duration // from the last byte sent to the first received; 0: DefaultResponseTimeout
+	ResponseTimeout time.Duration // from last byte sent to first received; 0: DefaultResponseTimeout
 
-	// OnRetry, where set, is called before each pause, by the goroutine that
-	// waits; several may call it at once.
+	// OnRetry, if set, is called before each pause, by the goroutine that waits. It may be called
+	// concurrently.
 	OnRetry func(Retry)
 }
 
-// A Retry tells of an attempt that failed and will be made again.
+// A Retry describes an attempt that failed and will be repeated.
 type Retry struct {
 	Store     string // as Store.String
 	Op        string // put, get, stat, list, delete
 	Name      string // of the object
-	Attempt   int    // that has failed: 1, 2 …
-	Kind      error  // which of the errors that a store promises Err is, store.ErrFull say; nil: its chain says it
+	Attempt   int    // number of the failed attempt: 1, 2 …
+	Kind      error  // the store's error for Err, such as store.ErrFull; nil if Err wraps it
 	Err       error
 	Pause     time.Duration // until the next attempt
-	Remaining time.Duration // until it is given up
+	Remaining time.Duration // until the operation fails
 }
 
-// String has no secret.
+// String contains no secret.
 func (o Options) String() string {
 	s := "s3 " + o.Endpoint + " bucket " + o.Bucket
 	if o.Prefix != "" {
@@ -87,7 +86,7 @@ func (o Options) String() string {
 	return s
 }
 
-// GoString has no secret.
+// GoString contains no secret.
 func (o Options) GoString() string { return "s3store.Options(" + o.String() + ")" }
 
 // settings are the parameters of a store's URL.
@@ -112,19 +111,18 @@ var settings = map[string]func(o *Options, value string) error{
 	},
 }
 
-// ParseURL reads the URL of a store:
+// ParseURL parses the URL of a store:
 //
 //	s3://BUCKET[/PREFIX][?SETTING=VALUE&…]
 //
-// The settings are endpoint (http://HOST:PORT or https://…; a bare HOST:PORT
-// is https), region, path_style, insecure, instance_role (booleans), ca, cert,
-// key, credentials (files), profile and retry (a duration). Keys are not part
-// of it: URLs are shown and logged. Errors wrap backup.ErrInvalid, and do not
-// repeat the URL.
+// The settings are endpoint (http://HOST:PORT or https://…; a bare HOST:PORT is https), region,
+// path_style, insecure, instance_role (booleans), ca, cert, key, credentials (files), profile and
+// retry (a duration). Keys cannot be part of it, because URLs are shown and logged. Errors wrap
+// backup.ErrInvalid, and do not repeat the URL.
 func ParseURL(s string) (Options, error) {
 	u, err := url.Parse(s)
 	if err != nil {
-		// The error of url.Parse repeats the URL, and someone may have put a key there.
+		// The error of url.Parse repeats the URL, which may contain a key by mistake.
 		return Options{}, invalid("it cannot be parsed")
 	}
 	switch {
@@ -159,7 +157,7 @@ func ParseURL(s string) (Options, error) {
 
 func invalid(what string) error { return fmt.Errorf("s3 store URL: %s: %w", what, backup.ErrInvalid) }
 
-// complete fills in the defaults, and checks.
+// complete fills in the defaults, and validates the options.
 func (o Options) complete() (Options, error) {
 	o.Endpoint = firstOf(o.Endpoint, DefaultEndpoint)
 	o.Region = firstOf(o.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), DefaultRegion)
@@ -216,7 +214,7 @@ func validHost(s string) bool {
 		!strings.HasPrefix(s, "-") && !strings.HasPrefix(s, ".")
 }
 
-// validBucket is laxer than Amazon's rules; servers have their own.
+// validBucket is laxer than Amazon's rules, because other servers have their own.
 func validBucket(s string) bool {
 	return len(s) >= 3 && len(s) <= 63 && !strings.Contains(s, "..") && store.CheckName(s) == nil && !strings.Contains(s, "/")
 }

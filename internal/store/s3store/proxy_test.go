@@ -15,7 +15,7 @@ import (
 
 var minioPut = minio.PutObjectOptions{DisableContentSha256: true}
 
-// A proxy stands in front of a real server, and spoils what passes as it is told.
+// A proxy is in front of a real server, and damages requests and answers according to its steps.
 type proxy struct {
 	*httptest.Server
 	upstream string // host:port
@@ -26,7 +26,7 @@ type proxy struct {
 	done     chan struct{}  // closed when the test ends
 }
 
-// A step spoils one request with the method; the others pass.
+// A step damages one request with the method. Other requests pass.
 type step struct {
 	method string
 	fault  func(p *proxy, w http.ResponseWriter, r *http.Request)
@@ -42,7 +42,7 @@ func newProxy(t testing.TB, upstream string) *proxy {
 	return p
 }
 
-// next sets what happens to the next requests.
+// next sets the steps for the next requests.
 func (p *proxy) next(steps ...step) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fault(p, w, r)
 }
 
-// forward asks the real server. The Host stays, since it is signed.
+// forward sends the request to the real server. It keeps the Host, because it is signed.
 func (p *proxy) forward(r *http.Request) (*http.Response, error) {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host, out.RequestURI = "http", p.upstream, ""
@@ -118,7 +118,7 @@ func appliedThenError(p *proxy, w http.ResponseWriter, r *http.Request) {
 	answer(http.StatusInternalServerError, "InternalError")(p, w, r)
 }
 
-// answer: the server refuses.
+// answer: the server refuses the request.
 func answer(status int, code string) func(*proxy, http.ResponseWriter, *http.Request) {
 	return answerWith(status, code, "said the proxy")
 }
@@ -134,7 +134,7 @@ func answerWith(status int, code, message string) func(*proxy, http.ResponseWrit
 	}
 }
 
-// stall: the request is taken, its body is not, and nothing is answered.
+// stall: the request is accepted, its body is not read, and no answer comes.
 func stall(p *proxy, _ http.ResponseWriter, r *http.Request) {
 	select {
 	case <-p.done:
@@ -143,13 +143,13 @@ func stall(p *proxy, _ http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// cut: of the answer's body, only the first half comes.
+// cut: only the first half of the answer's body arrives.
 func cut(p *proxy, w http.ResponseWriter, r *http.Request) {
 	halve(p, w, r)
 	panic(http.ErrAbortHandler)
 }
 
-// cutAndStall: as cut, but the connection stays.
+// cutAndStall: as cut, but the connection stays open.
 func cutAndStall(p *proxy, w http.ResponseWriter, r *http.Request) {
 	halve(p, w, r)
 	stall(p, w, r)
@@ -169,7 +169,7 @@ func halve(p *proxy, w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).Flush()
 }
 
-// flipRequest: one bit of the request's body is turned.
+// flipRequest: one bit of the request's body is flipped.
 func flipRequest(p *proxy, w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -180,7 +180,7 @@ func flipRequest(p *proxy, w http.ResponseWriter, r *http.Request) {
 	p.pass(w, r)
 }
 
-// flipResponse: one bit of the answer's body is turned.
+// flipResponse: one bit of the answer's body is flipped.
 func flipResponse(p *proxy, w http.ResponseWriter, r *http.Request) {
 	response, err := p.forward(r)
 	if err != nil {
@@ -199,7 +199,7 @@ func flipResponse(p *proxy, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// forgetChecksum: the answer is that of a server that does not know checksums.
+// forgetChecksum: the answer is that of a server that does not support checksums.
 func forgetChecksum(p *proxy, w http.ResponseWriter, r *http.Request) {
 	p.passChanged(w, r, func(h http.Header) { h.Del(checksumHeader) })
 }

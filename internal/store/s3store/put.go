@@ -21,15 +21,15 @@ import (
 
 const (
 	checksumHeader = "x-amz-checksum-crc64nvme"
-	putMetadata    = "Bctl-Put" // in the form that comes back: x-amz-meta-bctl-put
+	putMetadata    = "Bctl-Put" // in the form that the server returns: x-amz-meta-bctl-put
 )
 
-// A putRequest is one Put or PutNew, over all its attempts.
+// A putRequest is one Put or PutNew, across all its attempts.
 type putRequest struct {
 	name     string
 	data     []byte
 	checksum string // CRC64NVME of data, as in the header
-	token    string // of a PutNew; else empty
+	token    string // of a PutNew; otherwise empty
 }
 
 func newPutRequest(name string, data []byte, token string) *putRequest {
@@ -45,8 +45,8 @@ func (s *Store) Put(ctx context.Context, name string, data []byte) error {
 	again := false
 	return s.do(ctx, "put", name, func(ctx context.Context, w *watchdog) error {
 		if again {
-			// The attempt before may have been applied, or refused with a 412
-			// that was lost: servers refuse early, and close on the body.
+			// The previous attempt may have been applied, or refused with a 412 that was lost:
+			// servers refuse early, and close the connection while the body is sent.
 			if there, err := s.there(ctx, w, put); there || err != nil {
 				return err
 			}
@@ -64,8 +64,8 @@ func (s *Store) Put(ctx context.Context, name string, data []byte) error {
 	})
 }
 
-// there reports whether the object is in the store. One with the name and
-// other content is backup.ErrExists. Without the permission to see it, it is not there.
+// there reports whether the object is in the store. If an object has the name but other content,
+// the error is backup.ErrExists. Without the permission to read it, there is false.
 func (s *Store) there(ctx context.Context, w *watchdog, put *putRequest) (bool, error) {
 	same, err := s.holds(ctx, w, put)
 	switch {
@@ -77,8 +77,8 @@ func (s *Store) there(ctx context.Context, w *watchdog, put *putRequest) (bool, 
 	return same, err
 }
 
-// PutNew implements store.Store. Where the server ignores If-None-Match, two
-// PutNews that run at the same time may both succeed.
+// PutNew implements store.Store. If the server ignores If-None-Match, two PutNews that run at the
+// same time may both succeed.
 func (s *Store) PutNew(ctx context.Context, name string, data []byte) error {
 	if err := store.CheckName(name); err != nil {
 		return s.fail("put", name, nil, err)
@@ -111,15 +111,15 @@ func (s *Store) PutNew(ctx context.Context, name string, data []byte) error {
 	})
 }
 
-// errVanished: deleted in between.
+// errVanished reports that the object was deleted in between.
 var errVanished = errors.New("the name was taken, but has no object")
 
-// An owner says whose object a PutNew finds under its name.
+// An owner is the owner of the object that a PutNew finds under its name.
 type owner uint8
 
 const (
 	nobody  owner = iota
-	unknown       // these credentials may not see it
+	unknown       // these credentials may not read it
 	ours
 	others
 )
@@ -139,15 +139,15 @@ func (s *Store) owner(ctx context.Context, put *putRequest) (owner, error) {
 	return nobody, err
 }
 
-// taken reports whether a PUT was refused because the name has an object. A server that locks its objects may look at
-// the lock before the condition.
+// taken reports whether a PUT was refused because the name has an object. A server that locks its
+// objects may check the lock before the condition.
 func taken(err error) bool {
 	response, ok := errors.AsType[minio.ErrorResponse](err)
 	return ok && (response.StatusCode == http.StatusPreconditionFailed ||
 		response.StatusCode == http.StatusForbidden && strings.Contains(strings.ToLower(response.Message), "object lock"))
 }
 
-// send makes the PUT, and makes it again without what the server turns out not to know.
+// send makes the PUT. It repeats it without a feature that the server turns out not to support.
 func (s *Store) send(ctx context.Context, w *watchdog, put *putRequest) error {
 	for {
 		checksum, conditional := !s.noChecksum.Load(), !s.noConditional.Load()
@@ -170,8 +170,8 @@ func (s *Store) send(ctx context.Context, w *watchdog, put *putRequest) error {
 	}
 }
 
-// refuses reports whether the server knows a header too little to take it. A
-// plain "not implemented" can mean any.
+// refuses reports whether the server refused the request because it does not support a header. A
+// plain "not implemented" can refer to any header.
 func refuses(err error, header string) bool {
 	response, ok := errors.AsType[minio.ErrorResponse](err)
 	if !ok {
@@ -209,12 +209,12 @@ func (s *Store) sendOnce(ctx context.Context, w *watchdog, put *putRequest, chec
 	w.timer.Reset(w.reply)
 	body := &upload{watchdog: w, rest: put.data}
 	defer body.release()
-	// The Core's PutObject: Client's takes the checksum header only together
-	// with trailing headers.
+	// Core's PutObject, because Client's sends the checksum header only together with trailing
+	// headers.
 	return s.core.PutObject(ctx, s.options.Bucket, s.prefix+put.name, body, int64(len(put.data)), md5Base64, "", options)
 }
 
-// holds reports whether the object that is there is the one to put.
+// holds reports whether the stored object is the one to put.
 func (s *Store) holds(ctx context.Context, w *watchdog, put *putRequest) (bool, error) {
 	info, err := s.head(ctx, put.name)
 	switch {
@@ -228,7 +228,7 @@ func (s *Store) holds(ctx context.Context, w *watchdog, put *putRequest) (bool, 
 	return s.sameBytes(ctx, w, put)
 }
 
-// readBack makes sure of an object that the server has stored without checking it.
+// readBack verifies an object that the server has stored without checking it.
 func (s *Store) readBack(ctx context.Context, w *watchdog, put *putRequest) error {
 	same, err := s.sameBytes(ctx, w, put)
 	if err == nil && !same {

@@ -17,11 +17,11 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// drainBytes: a body with no more than this left is read to its end, so that
-// the connection can be used again.
+// drainBytes is the maximum rest of a body that is read to its end, so that the connection can be
+// reused.
 const drainBytes = 256 << 10
 
-// GetRange implements store.Store. It is one request, but for a length of 0.
+// GetRange implements store.Store. It makes one request, except for a length of 0.
 func (s *Store) GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error) {
 	err := store.CheckName(name)
 	if err == nil {
@@ -82,15 +82,15 @@ func (s *Store) getRange(ctx context.Context, w *watchdog, dst []byte, name stri
 		return nil, err
 	}
 	if rest := -offset - length; offset < 0 && rest > 0 && rest <= drainBytes {
-		_, _ = io.Copy(io.Discard, in) // only for the sake of the connection
+		_, _ = io.Copy(io.Discard, in) // only to reuse the connection
 	}
 	return dst, nil
 }
 
-// checkServed checks that the answer has all of the range that was asked for, and begins with it.
+// checkServed checks that the answer contains the whole requested range, and begins with it.
 func checkServed(header http.Header, offset, length int64) error {
 	if header.Get("Content-Range") == "" {
-		// All of the object: the server ignores Range, as it may.
+		// The whole object: the server ignores Range, as it may.
 		size, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
 		if err == nil && size < max(offset+length, -offset) {
 			return tooShort(size)
@@ -101,7 +101,7 @@ func checkServed(header http.Header, offset, length int64) error {
 		return final{fmt.Errorf("the server cannot read a part of an object: %w", backup.ErrInvalid)}
 	}
 	if strings.HasSuffix(header.Get("Content-Range"), "/0") {
-		return tooShort(0) // an empty object has no range to name; minio answers "bytes 0--1/0"
+		return tooShort(0) // an empty object has no range; minio answers "bytes 0--1/0"
 	}
 	first, last, size, err := parseContentRange(header.Get("Content-Range"))
 	if err != nil {
@@ -120,7 +120,7 @@ func checkServed(header http.Header, offset, length int64) error {
 	return nil
 }
 
-// parseContentRange reads "bytes FIRST-LAST/SIZE".
+// parseContentRange parses "bytes FIRST-LAST/SIZE".
 func parseContentRange(s string) (first, last, size int64, err error) {
 	values, ok := strings.CutPrefix(s, "bytes ")
 	bounds, total, ok2 := strings.Cut(values, "/")
@@ -137,8 +137,8 @@ func parseContentRange(s string) (first, last, size int64, err error) {
 	return 0, 0, 0, fmt.Errorf("the answer has the range %.100q", s)
 }
 
-// Get implements store.Store. The bytes are checked against the checksum that
-// the server keeps, if it does.
+// Get implements store.Store. It compares the bytes with the checksum that the server stores, if
+// there is one.
 func (s *Store) Get(ctx context.Context, name string, maxBytes int64) ([]byte, error) {
 	if err := store.CheckName(name); err != nil {
 		return nil, s.fail("get", name, nil, err)
@@ -178,11 +178,11 @@ func (s *Store) getWhole(ctx context.Context, w *watchdog, name string, maxBytes
 	return data, nil
 }
 
-// listObjects is how many objects of a listing are in memory at once: a page of S3's.
+// listObjects is the number of objects of a listing in memory at once: a page of S3's.
 const listObjects = 1000
 
-// List implements store.Store. There is no goroutine behind it, and each page
-// is tried as long as any operation.
+// List implements store.Store. It starts no goroutine, and retries each page for as long as any
+// operation.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
 	return func(yield func(store.Object, error) bool) {
 		if err := store.CheckPrefix(prefix); err != nil {
@@ -208,9 +208,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Object,
 	}
 }
 
-// listPage returns the objects after the key last, no more than listObjects of
-// them, the key to go on after, and whether there may be more. With an error,
-// next is last.
+// listPage returns up to listObjects objects after the key last, the key after which the next page
+// begins, and whether there may be more. With an error, next is last.
 func (s *Store) listPage(ctx context.Context, prefix, last string) (page []store.Object, next string, more bool, err error) {
 	next = last
 	noOwner := false
@@ -232,7 +231,7 @@ func (s *Store) listPage(ctx context.Context, prefix, last string) (page []store
 			return page, next, true, nil
 		}
 	}
-	// A context that ends makes the iterator end as if that was all.
+	// If the context is canceled, the iterator ends as if the listing were complete.
 	if err := context.Cause(ctx); err != nil {
 		return nil, last, true, err
 	}

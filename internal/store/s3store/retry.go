@@ -25,7 +25,7 @@ const (
 	pauseJitter  = 30 // per cent, either way
 )
 
-// do makes attempts until one succeeds, fails for good, or the time is over.
+// do makes attempts until one succeeds, fails permanently, or the time is over.
 func (s *Store) do(ctx context.Context, op, name string, attempt func(context.Context, *watchdog) error) error {
 	var (
 		started = time.Now()
@@ -56,7 +56,7 @@ func (s *Store) do(ctx context.Context, op, name string, attempt func(context.Co
 	return s.fail(op, name, kindOf(last), described)
 }
 
-// pauses returns how long to wait after each failed attempt, and tells the observer.
+// pauses returns the pauses after failed attempts, and calls OnRetry before each.
 func (s *Store) pauses(op, name string, made *int, last *error) retry.Backoff {
 	exponential := retry.NewExponential(firstPause)
 	jittered := retry.WithJitterPercent(pauseJitter, retry.WithCappedDuration(longestPause, exponential))
@@ -78,15 +78,15 @@ func (s *Store) fail(op, name string, kind, err error) error {
 	return &store.Error{Store: s.String(), Op: op, Name: name, Kind: kind, Err: err}
 }
 
-// final marks an error that no further attempt can change. Its kind is in its chain.
+// final marks an error that no further attempt can change. It wraps its kind.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// errDamaged: bytes are not what was sent; another transfer may be.
+// errDamaged reports bytes that differ from those sent. Another transfer may succeed.
 var errDamaged = errors.New("the checksum is not that of the bytes")
 
-// codes says what the errors of S3 mean that their HTTP status does not tell.
+// codes maps S3 error codes whose meaning differs from that of their HTTP status.
 var codes = map[string]struct {
 	kind      error
 	transient bool
@@ -110,7 +110,7 @@ var codes = map[string]struct {
 	"ConditionalRequestConflict":     {backup.StoreAway, true},
 	"OperationAborted":               {backup.StoreAway, true},
 	"InvalidAccessKeyId":             {fs.ErrPermission, false},
-	"XAdminUserNotFound":             {fs.ErrPermission, false}, // versitygw's InvalidAccessKeyId, with a 404
+	"XAdminUserNotFound":             {fs.ErrPermission, false}, // versitygw's InvalidAccessKeyId
 	"SignatureDoesNotMatch":          {fs.ErrPermission, false},
 	"RequestTimeTooSkewed":           {fs.ErrPermission, false},
 }
@@ -137,7 +137,7 @@ func transient(err error) bool {
 	}
 }
 
-// kindOf returns which of the port's errors err is; nil where its chain says it.
+// kindOf returns the error of package store that err represents; nil if err wraps it.
 func kindOf(err error) error {
 	if _, ok := errors.AsType[final](err); ok || errors.Is(err, backup.ErrCorrupt) {
 		return nil
@@ -163,7 +163,7 @@ func kindOf(err error) error {
 	return backup.ErrInvalid
 }
 
-// misconfigured reports whether the connection failed in a way that waiting does not mend.
+// misconfigured reports whether the connection failed for a reason that waiting does not resolve.
 func misconfigured(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true
@@ -171,13 +171,13 @@ func misconfigured(err error) bool {
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return true
 	}
-	// The server wants another client certificate. The type of a TLS alert is not exported.
+	// The server requires another client certificate. The type of a TLS alert is not exported.
 	remote, ok := errors.AsType[*net.OpError](err)
 	return ok && remote.Op == "remote error" && strings.Contains(remote.Error(), "certificate")
 }
 
-// describe makes an error of the SDK readable: what S3 answered, or the error
-// of the connection without the URL.
+// describe makes an error of the SDK readable: the answer of S3, or the error of the connection
+// without the URL.
 func describe(err error) error {
 	if response, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		text := response.Code

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// The pauses grow to some 15 seconds, and fill the ten minutes.
+// The pauses grow to about 15 seconds, and fill the ten minutes.
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard []Retry
@@ -44,7 +44,7 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// Each phase of an attempt has its own limit, and progress begins it anew.
+// Each phase of an attempt has its own limit, and progress restarts it.
 func TestWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Store{options: Options{StallTimeout: time.Second, ResponseTimeout: time.Minute}}
@@ -83,7 +83,7 @@ func TestWatchdog(t *testing.T) {
 	})
 }
 
-// The transport may read a body after the attempt is over; by then the buffer is the caller's.
+// The transport may read a body after the attempt has ended, when the buffer is the caller's again.
 func TestAReleasedUploadReadsNothing(t *testing.T) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -21,18 +21,18 @@ var _ store.Store = (*Store)(nil)
 // A Store keeps objects in a bucket, below a prefix.
 type Store struct {
 	options   Options
-	prefix    string // "" or ending with a slash
+	prefix    string // "" or ending in a slash
 	core      minio.Core
 	transport *http.Transport
 
-	// What the server has turned out not to know.
-	noChecksum    atomic.Bool // x-amz-checksum-crc64nvme: Content-MD5 does it
+	// Features that the server has turned out not to support.
+	noChecksum    atomic.Bool // x-amz-checksum-crc64nvme; replaced by Content-MD5
 	noConditional atomic.Bool // If-None-Match on PUT
 }
 
-// Open returns the store. It looks for credentials, reads the files that the
-// options name and checks everything, but does not talk to the server:
-// whether it answers, and has the bucket, the first operation finds out.
+// Open returns the store. It finds the credentials, reads the files that the options name and
+// validates all options, but does not connect to the server. Whether the server answers, and has
+// the bucket, shows in the first operation.
 func Open(ctx context.Context, options Options) (*Store, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -59,7 +59,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		Transport:    s.transport,
 		Region:       o.Region,
 		BucketLookup: lookups[o.Addressing],
-		MaxRetries:   1, // do retries, for longer, and tells of it
+		MaxRetries:   1, // do retries for longer, and reports the retries
 	})
 	if err != nil {
 		return nil, s.openError(err)
@@ -121,8 +121,8 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	})
 }
 
-// objectName returns the name of the object with this key; ok is false for
-// what others have put into the bucket.
+// objectName returns the name of the object with this key. ok is false for objects that other
+// programs have put into the bucket.
 func (s *Store) objectName(key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(key, s.prefix)
 	return name, ok && store.CheckName(name) == nil

@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/store/storetest"
 )
 
-// servers are the two that every test of behaviour runs against.
+// servers are the two servers that every test of behaviour runs against.
 var servers = map[string]func(testing.TB) *testenv.S3Server{
 	"versitygw": testenv.VersityGW,
 	"minio":     testenv.Minio,
@@ -28,7 +28,7 @@ func forEachServer(t *testing.T, test func(t *testing.T, server *testenv.S3Serve
 	}
 }
 
-// optionsFor returns options for the server that give up quickly.
+// optionsFor returns options for the server with short timeouts.
 func optionsFor(server *testenv.S3Server) Options {
 	return Options{
 		Endpoint: "http://" + server.Endpoint, Bucket: server.Bucket, Region: server.Region,
@@ -59,7 +59,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A listing has many pages; what others keep in the bucket is not in it.
+// A listing has many pages, and omits objects of other programs in the bucket.
 func TestListOfManyPages(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, server *testenv.S3Server) {
@@ -90,8 +90,8 @@ func TestListOfManyPages(t *testing.T) {
 	})
 }
 
-// Two stores of one bucket do not see each other's objects, even where one's
-// prefix begins the other's.
+// Two stores in one bucket do not see each other's objects, even if the prefix of one begins with
+// that of the other.
 func TestPrefixesAreApart(t *testing.T) {
 	server := testenv.VersityGW(t)
 	o := optionsFor(server)
@@ -116,7 +116,7 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
-// counter counts what an OnRetry hears.
+// counter counts the calls of OnRetry.
 type counter struct {
 	retries atomic.Int64
 	first   chan Retry // the first of them

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// errStalled: the server takes or sends nothing any more.
+// errStalled reports that the server neither accepts nor sends data any more.
 var errStalled = errors.New("no progress")
 
-// A watchdog ends an attempt that makes no progress. http.Transport's own
-// limits do not see a body that stops half way.
+// A watchdog ends an attempt that makes no progress. The limits of http.Transport do not detect a
+// body that stops half way.
 type watchdog struct {
 	timer *time.Timer
-	stall time.Duration // while a body is under way
+	stall time.Duration // while a body is transferred
 	reply time.Duration // while the server works
 }
 
@@ -36,8 +36,8 @@ func (s *Store) watched(ctx context.Context, attempt func(context.Context, *watc
 	return err
 }
 
-// An upload is the body of one PUT. The transport may read on after it has
-// returned: release makes that end.
+// An upload is the body of one PUT. The transport may continue to read after the PUT has returned;
+// release ends that.
 type upload struct {
 	watchdog *watchdog
 	mu       sync.Mutex
@@ -64,7 +64,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// release returns when nobody reads the data any more, nor will.
+// release returns when no goroutine reads the data, and none will.
 func (u *upload) release() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

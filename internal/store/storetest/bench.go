@@ -7,8 +7,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// Bench measures what bctl does most: packs of 32 MiB put, read whole, and
-// read a frame at a time.
+// Bench measures the most frequent operations of bctl: packs of 32 MiB are put, read whole, and
+// read one frame at a time.
 func Bench(b *testing.B, s store.Store) {
 	data := content(32<<20, 9)
 	b.Run("Put32MiB", func(b *testing.B) {

@@ -117,7 +117,7 @@ func testNotFound(t *testing.T, s store.Store) {
 		_, err = s.Stat(t.Context(), name)
 		wantError(t, s, err, backup.ErrNotFound, name)
 	}
-	// What has objects below it is no object.
+	// The common prefix of objects is not an object.
 	_, err := s.Stat(t.Context(), "packs/one")
 	wantError(t, s, err, backup.ErrNotFound, "packs/one")
 	_, err = s.Get(t.Context(), "packs/one", 10)
@@ -172,7 +172,7 @@ func testListStops(t *testing.T, s store.Store) {
 	for i := range 10 {
 		put(t, s, fmt.Sprintf("packs/one/object-%d", i), []byte("x"))
 	}
-	names(t.Context(), t, s, "packs/") // whatever is started once is started now
+	names(t.Context(), t, s, "packs/") // the store now starts what it starts only once
 	before := runtime.NumGoroutine()
 	for range 50 {
 		for _, err := range s.List(t.Context(), "packs/") {
@@ -182,7 +182,7 @@ func testListStops(t *testing.T, s store.Store) {
 			break
 		}
 	}
-	wantGoroutines(t, before+10) // idle connections have a pair each
+	wantGoroutines(t, before+10) // idle connections have two each
 }
 
 func wantGoroutines(t *testing.T, limit int) {

@@ -1,5 +1,5 @@
-// Package storetest is the conformance suite of store.Store: every adapter
-// passes it, so that nothing above the port need know which one it has.
+// Package storetest is the conformance suite of store.Store. Every adapter passes it, so code above
+// the port need not know which one it uses.
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) store.Store { … })
@@ -17,8 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// Run runs the suite. open returns a store that is empty and no one else's;
-// the suite closes it.
+// Run runs the suite. open returns an empty store that nothing else uses; the suite closes it.
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	for _, c := range []struct {
 		name string
@@ -59,7 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	}
 }
 
-// content returns n bytes that do not compress, the same for the same seed.
+// content returns n bytes that do not compress. They are the same for the same seed.
 func content(n int, seed uint64) []byte {
 	var key [32]byte
 	key[0], key[1] = byte(seed), byte(seed>>8)
@@ -88,7 +87,7 @@ func wantContent(t testing.TB, s store.Store, name string, want []byte) {
 	}
 }
 
-// wantError checks that err is of the kind, and names the object and the store.
+// wantError checks that err wraps kind, and names the object and the store.
 func wantError(t testing.TB, s store.Store, err, kind error, name string) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -100,7 +99,7 @@ func wantError(t testing.TB, s store.Store, err, kind error, name string) {
 	}
 }
 
-// names lists what is below prefix.
+// names lists the objects below prefix.
 func names(ctx context.Context, t testing.TB, s store.Store, prefix string) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}

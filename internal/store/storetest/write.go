@@ -127,7 +127,7 @@ func testDelete(t *testing.T, s store.Store) {
 	if err := s.Delete(t.Context(), "packs/one/b"); err != nil {
 		t.Fatal(err)
 	}
-	put(t, s, "packs/one/c", []byte("c")) // where all was deleted there is room for more
+	put(t, s, "packs/one/c", []byte("c")) // new objects fit where all were deleted
 	wantContent(t, s, "packs/one/c", []byte("c"))
 	if err := s.PutNew(t.Context(), "packs/one/a", []byte("again")); err != nil {
 		t.Error(err)

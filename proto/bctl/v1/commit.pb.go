@@ -21,8 +21,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SliceWalked is what a walker found for one attempt at a WalkTask, on the
-// subject bctl.v1.commit.slice. A result too large for one message is several.
+// SliceWalked is a walker's result of one attempt at a WalkTask, on the subject
+// bctl.v1.commit.slice. A result that is too large for one message is sent as several.
 type SliceWalked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SnapshotId    []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
@@ -31,13 +31,13 @@ type SliceWalked struct {
 	Part          int32                  `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"` // 0, 1, 2 …
 	Last          bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
 	Pages         []*Page                `protobuf:"bytes,6,rep,name=pages,proto3" json:"pages,omitempty"`     // new or changed, complete
-	Ended         []*PageName            `protobuf:"bytes,7,rep,name=ended,proto3" json:"ended,omitempty"`     // pages that are gone from directories that are not
-	Removed       [][]byte               `protobuf:"bytes,8,rep,name=removed,proto3" json:"removed,omitempty"` // directories that are gone with all below them
+	Ended         []*PageName            `protobuf:"bytes,7,rep,name=ended,proto3" json:"ended,omitempty"`     // pages that no longer exist, in directories that still do
+	Removed       [][]byte               `protobuf:"bytes,8,rep,name=removed,proto3" json:"removed,omitempty"` // directories that no longer exist, with everything below them
 	Batches       []*SliceWalked_Batch   `protobuf:"bytes,9,rep,name=batches,proto3" json:"batches,omitempty"`
 	Children      []*SliceWalked_Child   `protobuf:"bytes,10,rep,name=children,proto3" json:"children,omitempty"`
 	Counts        *Counts                `protobuf:"bytes,11,opt,name=counts,proto3" json:"counts,omitempty"`
 	Problems      []*Problem             `protobuf:"bytes,12,rep,name=problems,proto3" json:"problems,omitempty"`
-	Failed        string                 `protobuf:"bytes,13,opt,name=failed,proto3" json:"failed,omitempty"` // not empty: the shard cannot be walked at all, and why
+	Failed        string                 `protobuf:"bytes,13,opt,name=failed,proto3" json:"failed,omitempty"` // if not empty: the shard cannot be walked at all, for this reason
 	Run           uint64                 `protobuf:"fixed64,14,opt,name=run,proto3" json:"run,omitempty"`     // random; the same in all parts of one walk
 	Source        string                 `protobuf:"bytes,15,opt,name=source,proto3" json:"source,omitempty"` // of a root task: URL of the source snapshot that was taken
 	Root          string                 `protobuf:"bytes,16,opt,name=root,proto3" json:"root,omitempty"`     // of a root task: identity of the root that was walked
@@ -187,20 +187,19 @@ func (x *SliceWalked) GetRoot() string {
 	return ""
 }
 
-// PackStored says that a pack is durable, and what is in it, on the subject
-// bctl.v1.commit.pack. It comes before every BatchStored that relies on it.
+// PackStored announces a durable pack and its content, on the subject bctl.v1.commit.pack. It
+// precedes each BatchStored that relies on the pack.
 type PackStored struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	SnapshotId  []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
 	Pack        []byte                 `protobuf:"bytes,2,opt,name=pack,proto3" json:"pack,omitempty"` // 16 bytes
 	StoredBytes int64                  `protobuf:"varint,3,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
-	// The chunks as columns of equal length: 16 bytes each in chunk_ids; frame
-	// numbers within the pack, ascending; lengths of plaintext in bytes. Chunks
-	// of a frame follow one another without gaps.
+	// The chunks as columns of equal length: 16 bytes per chunk in chunk_ids; frame numbers within
+	// the pack, ascending; lengths of plaintext in bytes. The chunks of a frame are contiguous.
 	ChunkIds      []byte   `protobuf:"bytes,4,opt,name=chunk_ids,json=chunkIds,proto3" json:"chunk_ids,omitempty"`
 	Frames        []uint32 `protobuf:"varint,5,rep,packed,name=frames,proto3" json:"frames,omitempty"`
 	Lengths       []uint32 `protobuf:"varint,6,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`
-	FrameBytes    []uint32 `protobuf:"varint,7,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"` // length of each frame, as it is stored
+	FrameBytes    []uint32 `protobuf:"varint,7,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"` // length of each frame as stored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -284,8 +283,8 @@ func (x *PackStored) GetFrameBytes() []uint32 {
 	return nil
 }
 
-// ListsStored says which chunks list chunks refer to, on the subject
-// bctl.v1.commit.list. It comes before every BatchStored that relies on it.
+// ListsStored reports the chunks that list chunks refer to, on the subject bctl.v1.commit.list. It
+// precedes each BatchStored that relies on the list chunks.
 type ListsStored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SnapshotId    []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
@@ -338,8 +337,8 @@ func (x *ListsStored) GetLists() []*ListsStored_List {
 	return nil
 }
 
-// BatchStored is what a reader made of one attempt at a ReadBatch, on the
-// subject bctl.v1.commit.batch.
+// BatchStored is a reader's result of one attempt at a ReadBatch, on the subject
+// bctl.v1.commit.batch.
 type BatchStored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SnapshotId    []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
@@ -349,7 +348,7 @@ type BatchStored struct {
 	ReliesOn      [][]byte               `protobuf:"bytes,5,rep,name=relies_on,json=reliesOn,proto3" json:"relies_on,omitempty"` // packs, 16 bytes each
 	Counts        *Counts                `protobuf:"bytes,6,opt,name=counts,proto3" json:"counts,omitempty"`
 	Problems      []*Problem             `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
-	Failed        string                 `protobuf:"bytes,8,opt,name=failed,proto3" json:"failed,omitempty"` // not empty: the batch can never be read, and why
+	Failed        string                 `protobuf:"bytes,8,opt,name=failed,proto3" json:"failed,omitempty"` // if not empty: the batch can never be read, for this reason
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -440,30 +439,33 @@ func (x *BatchStored) GetFailed() string {
 	return ""
 }
 
-// Progress is what a worker has in hand, about every second, on the subject
+// Progress is a worker's report of its work in progress, sent about every second on the subject
 // bctl.v1.progress. It may be lost.
 type Progress struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Worker         string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	SnapshotId     []byte                 `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
-	Tasks          []int64                `protobuf:"varint,3,rep,packed,name=tasks,proto3" json:"tasks,omitempty"`
-	Batches        []int64                `protobuf:"varint,4,rep,packed,name=batches,proto3" json:"batches,omitempty"`
-	FilesFound     int64                  `protobuf:"varint,5,opt,name=files_found,json=filesFound,proto3" json:"files_found,omitempty"`
-	BytesFound     int64                  `protobuf:"varint,6,opt,name=bytes_found,json=bytesFound,proto3" json:"bytes_found,omitempty"`
-	FilesDone      int64                  `protobuf:"varint,7,opt,name=files_done,json=filesDone,proto3" json:"files_done,omitempty"`
-	BytesDone      int64                  `protobuf:"varint,8,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
-	Errors         int64                  `protobuf:"varint,9,opt,name=errors,proto3" json:"errors,omitempty"`
-	Path           []byte                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"`
-	StalledTasks   []int64                `protobuf:"varint,11,rep,packed,name=stalled_tasks,json=stalledTasks,proto3" json:"stalled_tasks,omitempty"` // those of tasks that wait for the filer for long
-	StalledBatches []int64                `protobuf:"varint,12,rep,packed,name=stalled_batches,json=stalledBatches,proto3" json:"stalled_batches,omitempty"`
-	FilerId        int64                  `protobuf:"varint,13,opt,name=filer_id,json=filerId,proto3" json:"filer_id,omitempty"`
-	Stats          int64                  `protobuf:"varint,14,opt,name=stats,proto3" json:"stats,omitempty"` // since the last Progress, and the seconds that they took in all
-	StatSeconds    float64                `protobuf:"fixed64,15,opt,name=stat_seconds,json=statSeconds,proto3" json:"stat_seconds,omitempty"`
-	Opens          int64                  `protobuf:"varint,16,opt,name=opens,proto3" json:"opens,omitempty"` // with a first read each
-	OpenSeconds    float64                `protobuf:"fixed64,17,opt,name=open_seconds,json=openSeconds,proto3" json:"open_seconds,omitempty"`
-	Instance       string                 `protobuf:"bytes,18,opt,name=instance,proto3" json:"instance,omitempty"` // of the process: it is connected as long as somebody listens on bctl.v1.present.<instance>; empty: not known
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Worker     string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	SnapshotId []byte                 `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	Tasks      []int64                `protobuf:"varint,3,rep,packed,name=tasks,proto3" json:"tasks,omitempty"`
+	Batches    []int64                `protobuf:"varint,4,rep,packed,name=batches,proto3" json:"batches,omitempty"`
+	FilesFound int64                  `protobuf:"varint,5,opt,name=files_found,json=filesFound,proto3" json:"files_found,omitempty"`
+	BytesFound int64                  `protobuf:"varint,6,opt,name=bytes_found,json=bytesFound,proto3" json:"bytes_found,omitempty"`
+	FilesDone  int64                  `protobuf:"varint,7,opt,name=files_done,json=filesDone,proto3" json:"files_done,omitempty"`
+	BytesDone  int64                  `protobuf:"varint,8,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
+	Errors     int64                  `protobuf:"varint,9,opt,name=errors,proto3" json:"errors,omitempty"`
+	Path       []byte                 `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"`
+	// Tasks, and below batches, that have waited for the filer for long.
+	StalledTasks   []int64 `protobuf:"varint,11,rep,packed,name=stalled_tasks,json=stalledTasks,proto3" json:"stalled_tasks,omitempty"`
+	StalledBatches []int64 `protobuf:"varint,12,rep,packed,name=stalled_batches,json=stalledBatches,proto3" json:"stalled_batches,omitempty"`
+	FilerId        int64   `protobuf:"varint,13,opt,name=filer_id,json=filerId,proto3" json:"filer_id,omitempty"`
+	Stats          int64   `protobuf:"varint,14,opt,name=stats,proto3" json:"stats,omitempty"` // since the last Progress; stat_seconds is their total time
+	StatSeconds    float64 `protobuf:"fixed64,15,opt,name=stat_seconds,json=statSeconds,proto3" json:"stat_seconds,omitempty"`
+	Opens          int64   `protobuf:"varint,16,opt,name=opens,proto3" json:"opens,omitempty"` // each with a first read
+	OpenSeconds    float64 `protobuf:"fixed64,17,opt,name=open_seconds,json=openSeconds,proto3" json:"open_seconds,omitempty"`
+	// Of the process: it is connected while bctl.v1.present.<instance> has a subscriber; empty:
+	// unknown.
+	Instance      string `protobuf:"bytes,18,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Progress) Reset() {
@@ -622,11 +624,11 @@ func (x *Progress) GetInstance() string {
 	return ""
 }
 
-// Batch is the pages of one ReadBatch to be made.
+// Batch is the pages of one ReadBatch to create.
 type SliceWalked_Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pages         []*Page                `protobuf:"bytes,1,rep,name=pages,proto3" json:"pages,omitempty"`
-	Mounts        [][]byte               `protobuf:"bytes,2,rep,name=mounts,proto3" json:"mounts,omitempty"` // directories above at which file systems begin
+	Mounts        [][]byte               `protobuf:"bytes,2,rep,name=mounts,proto3" json:"mounts,omitempty"` // directories above the pages that are mount points
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -675,7 +677,7 @@ func (x *SliceWalked_Batch) GetMounts() [][]byte {
 	return nil
 }
 
-// Child is the directories of one WalkTask to be made.
+// Child is the directories of one WalkTask to create.
 type SliceWalked_Child struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directories   [][]byte               `protobuf:"bytes,1,rep,name=directories,proto3" json:"directories,omitempty"`

@@ -21,26 +21,29 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Job is what every worker must know of the snapshot that it works for.
+// Job is what each worker needs to know about the snapshot that it works for.
 type Job struct {
-	state              protoimpl.MessageState `protogen:"open.v1"`
-	SnapshotId         []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"` // 16 bytes
-	FilerId            int64                  `protobuf:"varint,2,opt,name=filer_id,json=filerId,proto3" json:"filer_id,omitempty"`
-	ShardId            int64                  `protobuf:"varint,3,opt,name=shard_id,json=shardId,proto3" json:"shard_id,omitempty"`
-	Number             int64                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`                                       // of the snapshot within the shard: 1, 2, 3 …
-	Base               int64                  `protobuf:"varint,5,opt,name=base,proto3" json:"base,omitempty"`                                           // number of the snapshot to compare with; 0: none
-	StartedSeconds     int64                  `protobuf:"varint,6,opt,name=started_seconds,json=startedSeconds,proto3" json:"started_seconds,omitempty"` // since 1970, UTC
-	StartedNanos       uint32                 `protobuf:"varint,7,opt,name=started_nanos,json=startedNanos,proto3" json:"started_nanos,omitempty"`
-	Source             string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"` // URL of the shard's root
-	Selection          *Selection             `protobuf:"bytes,9,opt,name=selection,proto3" json:"selection,omitempty"`
-	Snapshots          string                 `protobuf:"bytes,10,opt,name=snapshots,proto3" json:"snapshots,omitempty"`                                                  // in a root task: pattern of source snapshots, the newest of which is to be taken
-	Compare            uint32                 `protobuf:"varint,11,opt,name=compare,proto3" json:"compare,omitempty"`                                                     // what makes a file unchanged: 1 mtime, 2 ctime, 4 inode; 0: all of them
-	Site               string                 `protobuf:"bytes,12,opt,name=site,proto3" json:"site,omitempty"`                                                            // of the workers that can reach the source
-	ReadBytesPerSecond int64                  `protobuf:"varint,13,opt,name=read_bytes_per_second,json=readBytesPerSecond,proto3" json:"read_bytes_per_second,omitempty"` // that one batch may take; 0: no limit
-	Root               string                 `protobuf:"bytes,14,opt,name=root,proto3" json:"root,omitempty"`                                                            // identity of the root that is to be read: backup.Root; empty: not known yet
-	AllowShrink        bool                   `protobuf:"varint,15,opt,name=allow_shrink,json=allowShrink,proto3" json:"allow_shrink,omitempty"`                          // what looks like a mount that is gone is believed
-	NewRoot            bool                   `protobuf:"varint,16,opt,name=new_root,json=newRoot,proto3" json:"new_root,omitempty"`                                      // the root may be another than the last snapshot's
-	Interrupted        bool                   `protobuf:"varint,17,opt,name=interrupted,proto3" json:"interrupted,omitempty"`                                             // a snapshot that was not committed has left content of unchanged files
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	SnapshotId     []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"` // 16 bytes
+	FilerId        int64                  `protobuf:"varint,2,opt,name=filer_id,json=filerId,proto3" json:"filer_id,omitempty"`
+	ShardId        int64                  `protobuf:"varint,3,opt,name=shard_id,json=shardId,proto3" json:"shard_id,omitempty"`
+	Number         int64                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`                                       // of the snapshot within the shard: 1, 2, 3 …
+	Base           int64                  `protobuf:"varint,5,opt,name=base,proto3" json:"base,omitempty"`                                           // number of the snapshot to compare with; 0: none
+	StartedSeconds int64                  `protobuf:"varint,6,opt,name=started_seconds,json=startedSeconds,proto3" json:"started_seconds,omitempty"` // since 1970, UTC
+	StartedNanos   uint32                 `protobuf:"varint,7,opt,name=started_nanos,json=startedNanos,proto3" json:"started_nanos,omitempty"`
+	Source         string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"` // URL of the shard's root
+	Selection      *Selection             `protobuf:"bytes,9,opt,name=selection,proto3" json:"selection,omitempty"`
+	// In a root task: pattern of source snapshots, the newest of which is taken.
+	Snapshots string `protobuf:"bytes,10,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
+	// Attributes that must be equal for a file to be unchanged: 1 mtime, 2 ctime, 4 inode; 0: all of
+	// them.
+	Compare            uint32 `protobuf:"varint,11,opt,name=compare,proto3" json:"compare,omitempty"`
+	Site               string `protobuf:"bytes,12,opt,name=site,proto3" json:"site,omitempty"`                                                            // of the workers that can reach the source
+	ReadBytesPerSecond int64  `protobuf:"varint,13,opt,name=read_bytes_per_second,json=readBytesPerSecond,proto3" json:"read_bytes_per_second,omitempty"` // limit per batch; 0: no limit
+	Root               string `protobuf:"bytes,14,opt,name=root,proto3" json:"root,omitempty"`                                                            // identity of the root to read: backup.Root; empty: not known yet
+	AllowShrink        bool   `protobuf:"varint,15,opt,name=allow_shrink,json=allowShrink,proto3" json:"allow_shrink,omitempty"`                          // do not keep missing content because a mount may be gone
+	NewRoot            bool   `protobuf:"varint,16,opt,name=new_root,json=newRoot,proto3" json:"new_root,omitempty"`                                      // the root may differ from the last snapshot's
+	Interrupted        bool   `protobuf:"varint,17,opt,name=interrupted,proto3" json:"interrupted,omitempty"`                                             // an uncommitted snapshot has left content of unchanged files
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -194,7 +197,7 @@ func (x *Job) GetInterrupted() bool {
 	return false
 }
 
-// Selection says what of a shard is left out.
+// Selection lists the parts of a shard that are left out.
 type Selection struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Exclude            [][]byte               `protobuf:"bytes,1,rep,name=exclude,proto3" json:"exclude,omitempty"`                                             // gitignore patterns, of any bytes
@@ -393,7 +396,7 @@ func (x *PageName) GetKey() int64 {
 	return 0
 }
 
-// Problem is something that could not be backed up.
+// Problem is a file or directory that could not be backed up.
 type Problem struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"` // within the shard
@@ -454,7 +457,7 @@ func (x *Problem) GetError() string {
 	return ""
 }
 
-// Counts is what one result adds to the snapshot's counts.
+// Counts is the contribution of one result to the snapshot's counts.
 type Counts struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Files           int64                  `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`

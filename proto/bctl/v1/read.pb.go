@@ -21,15 +21,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ReadBatch asks a reader for the content of the pages' wanted entries.
-// Committers send it, on the subject bctl.v1.read.<site>.
+// ReadBatch asks a reader for the content of the pages' wanted entries. Committers send it, on the
+// subject bctl.v1.read.<site>.
 type ReadBatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           *Job                   `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	Batch         int64                  `protobuf:"varint,2,opt,name=batch,proto3" json:"batch,omitempty"`
 	Attempt       int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Pages         []*Page                `protobuf:"bytes,4,rep,name=pages,proto3" json:"pages,omitempty"`
-	Mounts        [][]byte               `protobuf:"bytes,5,rep,name=mounts,proto3" json:"mounts,omitempty"` // directories above at which file systems begin
+	Mounts        [][]byte               `protobuf:"bytes,5,rep,name=mounts,proto3" json:"mounts,omitempty"` // directories above the pages that are mount points
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -21,9 +21,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Service is what a service says of itself: when it starts, every few seconds, when
-// somebody asks on bctl.v1.ask, and when it stops. Its subject is
-// bctl.v1.service.<role>.<site>, or bctl.v1.service.committer; NATS lets each role publish only to its own.
+// Service is a service's description of itself. It is sent when the service starts, every few
+// seconds, when asked on bctl.v1.ask, and when it stops. Its subject is
+// bctl.v1.service.<role>.<site>, or bctl.v1.service.committer; NATS lets each role publish only to
+// its own.
 type Service struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Instance          string                 `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"` // of the process
@@ -34,19 +35,19 @@ type Service struct {
 	Reason            string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`      // why it is not ready
 	Leads             bool                   `protobuf:"varint,7,opt,name=leads,proto3" json:"leads,omitempty"`       // a committer: it is the keeper
 	Draining          bool                   `protobuf:"varint,8,opt,name=draining,proto3" json:"draining,omitempty"` // it takes no new work
-	Drained           bool                   `protobuf:"varint,9,opt,name=drained,proto3" json:"drained,omitempty"`   // and has nothing in hand
-	Tasks             int64                  `protobuf:"varint,10,opt,name=tasks,proto3" json:"tasks,omitempty"`      // in hand
+	Drained           bool                   `protobuf:"varint,9,opt,name=drained,proto3" json:"drained,omitempty"`   // and it has no work in progress
+	Tasks             int64                  `protobuf:"varint,10,opt,name=tasks,proto3" json:"tasks,omitempty"`      // in progress
 	Batches           int64                  `protobuf:"varint,11,opt,name=batches,proto3" json:"batches,omitempty"`
-	Stalled           int64                  `protobuf:"varint,12,opt,name=stalled,proto3" json:"stalled,omitempty"`                                              // of both, that wait for their filer
-	EntriesPerSecond  float64                `protobuf:"fixed64,13,opt,name=entries_per_second,json=entriesPerSecond,proto3" json:"entries_per_second,omitempty"` // found, or read, of late
-	BytesPerSecond    float64                `protobuf:"fixed64,14,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`       // read of late
+	Stalled           int64                  `protobuf:"varint,12,opt,name=stalled,proto3" json:"stalled,omitempty"`                                              // tasks and batches that wait for their filer
+	EntriesPerSecond  float64                `protobuf:"fixed64,13,opt,name=entries_per_second,json=entriesPerSecond,proto3" json:"entries_per_second,omitempty"` // found, or read, recently
+	BytesPerSecond    float64                `protobuf:"fixed64,14,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`       // read recently
 	ClockKnown        bool                   `protobuf:"varint,15,opt,name=clock_known,json=clockKnown,proto3" json:"clock_known,omitempty"`
-	ClockAheadSeconds float64                `protobuf:"fixed64,16,opt,name=clock_ahead_seconds,json=clockAheadSeconds,proto3" json:"clock_ahead_seconds,omitempty"` // of the clock of the database
-	Stops             bool                   `protobuf:"varint,17,opt,name=stops,proto3" json:"stops,omitempty"`                                                     // the last that is heard of this instance
-	// Only in a Roster: what the subject says else, and what the keeper knows.
+	ClockAheadSeconds float64                `protobuf:"fixed64,16,opt,name=clock_ahead_seconds,json=clockAheadSeconds,proto3" json:"clock_ahead_seconds,omitempty"` // relative to the clock of the database
+	Stops             bool                   `protobuf:"varint,17,opt,name=stops,proto3" json:"stops,omitempty"`                                                     // the last message of this instance
+	// Only in a Roster: the information that is otherwise in the subject, and the keeper's knowledge.
 	Role          string  `protobuf:"bytes,18,opt,name=role,proto3" json:"role,omitempty"`
 	Site          string  `protobuf:"bytes,19,opt,name=site,proto3" json:"site,omitempty"`
-	SilentSeconds float64 `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since it was last heard
+	SilentSeconds float64 `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since its last message
 	Gone          bool    `protobuf:"varint,21,opt,name=gone,proto3" json:"gone,omitempty"`                                         // its connection to NATS has ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -229,8 +230,8 @@ func (x *Service) GetGone() bool {
 	return false
 }
 
-// Roster is the services that the keeper has heard of, on the subject bctl.v1.roster. It comes
-// when somebody asks on bctl.v1.ask, as one message or several.
+// Roster lists the services that the keeper has heard of, on the subject bctl.v1.roster. It is sent
+// when asked on bctl.v1.ask, as one message or several.
 type Roster struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Services      []*Service             `protobuf:"bytes,1,rep,name=services,proto3" json:"services,omitempty"`
@@ -283,11 +284,11 @@ func (x *Roster) GetLast() bool {
 	return false
 }
 
-// Drain has a worker take no new work, on the subject bctl.v1.drain.<instance>.
+// Drain makes a worker take no new work, on the subject bctl.v1.drain.<instance>.
 type Drain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Undo          bool                   `protobuf:"varint,1,opt,name=undo,proto3" json:"undo,omitempty"` // it shall take work again
-	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`      // who asks for it, for logs
+	Undo          bool                   `protobuf:"varint,1,opt,name=undo,proto3" json:"undo,omitempty"` // take work again
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`      // who requested it, for logs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

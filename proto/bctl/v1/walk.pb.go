@@ -21,8 +21,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WalkTask asks a walker to walk down from some directories. Committers send
-// it, on the subject bctl.v1.walk.<site>.
+// WalkTask asks a walker to walk down from some directories. Committers send it, on the subject
+// bctl.v1.walk.<site>.
 type WalkTask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           *Job                   `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -30,8 +30,8 @@ type WalkTask struct {
 	Attempt       int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Generation    int32                  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`  // 0: the root task; a child has its parent's plus one
 	Directories   [][]byte               `protobuf:"bytes,5,rep,name=directories,proto3" json:"directories,omitempty"` // paths within the shard, in walking order
-	Scarce        bool                   `protobuf:"varint,6,opt,name=scarce,proto3" json:"scarce,omitempty"`          // there were places for more tasks of the filer than there were tasks
-	Mounts        [][]byte               `protobuf:"bytes,7,rep,name=mounts,proto3" json:"mounts,omitempty"`           // of the directories and those above them, at which file systems begin
+	Scarce        bool                   `protobuf:"varint,6,opt,name=scarce,proto3" json:"scarce,omitempty"`          // there was room for more tasks of the filer than there were tasks
+	Mounts        [][]byte               `protobuf:"bytes,7,rep,name=mounts,proto3" json:"mounts,omitempty"`           // the mount points among the directories and those above them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
