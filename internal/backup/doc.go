@@ -1,7 +1,7 @@
-// Package backup holds the nouns of bctl: what is backed up (filers, shards,
-// entries), what a backup is made of (snapshots, pages, chunks, packs), the
-// names that these have, and the errors that every part of the system shares.
+// Package backup defines the nouns of bctl: what is backed up (filers, shards, entries), what a
+// backup consists of (snapshots, pages, chunks, packs), the identifiers of these, and the errors
+// that all parts of the system share.
 //
-// It imports the standard library only, and everything else may import it. It
-// does no I/O. The way of the data through the system is in package flow.
+// It imports only the standard library, and every other package may import it. It does no I/O.
+// Package flow describes how data moves through the system.
 package backup

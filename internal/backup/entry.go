@@ -16,8 +16,8 @@ const (
 	BlockDev  Kind = 7
 )
 
-// KindOfMode returns the kind that the type bits of a POSIX st_mode name; 0 for
-// a type that is not backed up.
+// KindOfMode returns the kind that the type bits of a POSIX st_mode denote, or 0 for a type that is
+// not backed up.
 func KindOfMode(mode uint32) Kind {
 	switch mode & 0o170000 { // S_IFMT
 	case 0o100000: // S_IFREG
@@ -59,8 +59,8 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Time is a file system's time stamp: it reaches further than time.Time's
-// nanoseconds since 1970 do. The zero Time means that there is none.
+// Time is a file system's timestamp. Its range exceeds that of time.Time's nanoseconds since 1970.
+// The zero Time means that there is no timestamp.
 type Time struct {
 	Sec  int64  // since 1970-01-01 00:00:00 UTC
 	Nsec uint32 // 0 to 999,999,999
@@ -72,10 +72,10 @@ func TimeOf(t time.Time) Time { return Time{t.Unix(), uint32(t.Nanosecond())} }
 // Time returns t as a time.Time in UTC.
 func (t Time) Time() time.Time { return time.Unix(t.Sec, int64(t.Nsec)).UTC() }
 
-// IsZero reports whether there is no time stamp.
+// IsZero reports whether there is no timestamp.
 func (t Time) IsZero() bool { return t == Time{} }
 
-// Compare returns -1, 0 or 1 as t is before, at or after u.
+// Compare returns -1, 0 or 1 if t is before, equal to or after u.
 func (t Time) Compare(u Time) int {
 	switch {
 	case t.Sec < u.Sec || t.Sec == u.Sec && t.Nsec < u.Nsec:
@@ -86,102 +86,98 @@ func (t Time) Compare(u Time) int {
 	return 1
 }
 
-// Flags say what is special about an entry in one snapshot. The bits are part
-// of the listing format.
+// Flags describe the state of an entry in one snapshot. The bits are part of the listing format.
 type Flags uint16
 
 const (
-	// Racy: a change that follows the snapshot may not show in the times that
-	// are compared, because they are not older than the snapshot's start by
-	// the clock's grain. The next snapshot reads the entry again.
+	// Racy: a change made after the snapshot may not show in the compared times, because they are not
+	// older than the snapshot's start by at least the clock's granularity. The next snapshot reads the
+	// entry again.
 	Racy Flags = 1 << iota
-	// Unreadable: the entry could not be read. A file has the content, size and
-	// times of its last good copy, or no content where there is none. A
-	// directory has the entries of the last snapshot that could list it, and so
-	// has everything below it.
+	// Unreadable: the entry could not be read. A file has the content, size and times of its last good
+	// copy, or no content if there is none. A directory, and everything below it, has the entries of
+	// the last snapshot that could list it.
 	Unreadable
-	// ChangedWhileRead: the file changed under the reader each time it was
-	// read. Its content may mix several states. On the Self of a directory: it was
-	// renamed, replaced or removed before all files in it could be read; some that
-	// it had are missing.
+	// ChangedWhileRead: the file changed during each attempt to read it, so its content may mix
+	// several states. On the Self of a directory: the directory was renamed, replaced or removed
+	// before all of its files could be read, and some of them are missing.
 	ChangedWhileRead
-	// Wanted: the content is still to be read. Only a page on its way from a
-	// walker to a reader has this flag; no stored listing does.
+	// Wanted: the content is still to be read. Only a page on its way from a walker to a reader has
+	// this flag; no stored listing does.
 	Wanted
-	// XattrsWanted: the extended attributes are still to be read, as Wanted.
+	// XattrsWanted is Wanted for the extended attributes: they are still to be read.
 	XattrsWanted
-	// XattrsUnreadable: the extended attributes could not be read. They are
-	// those of the last good copy, or none where there is no such copy.
+	// XattrsUnreadable: the extended attributes could not be read. They are those of the last good
+	// copy, or none if there is no such copy.
 	XattrsUnreadable
-	// Boundary: the entry is on another file system, or another mount, than
-	// the directory that it is in. On the Self of a directory it means that a
-	// file system begins there. It is never set on the root of a shard.
+	// Boundary: the entry is on a different file system, or a different mount, than its directory. On
+	// the Self of a directory it means that a file system begins there. It is never set on the root of
+	// a shard.
 	Boundary
-	// AttributesUnknown: nothing is known of the entry but that it exists. One
-	// that may be a file, as far as is known, has the kind File and ContentMissing.
-	// A directory that is not Unreadable as well had vanished before it could be
-	// looked at: nothing was there.
+	// AttributesUnknown: only the existence of the entry is known. An entry that may be a file has the
+	// kind File and the flag ContentMissing. A directory that is not also Unreadable vanished before
+	// it could be read and has no entries.
 	AttributesUnknown
-	// ContentMissing: no snapshot has ever read the content of this file, which
-	// is Unreadable as well. Size is what the file system says.
+	// ContentMissing: no snapshot has ever read the content of this file, which is also Unreadable.
+	// Size is the size that the file system reports.
 	ContentMissing
 )
 
-// Provisional are the flags of an entry that the next snapshot must look at
-// again, whatever its attributes are then.
+// Provisional are the flags of an entry that the next snapshot must read again, whatever its
+// attributes are then.
 const Provisional = Racy | Unreadable | ChangedWhileRead | XattrsUnreadable | AttributesUnknown | ContentMissing
 
-// Flawed are the flags of an entry that is not what the file server had when
-// the snapshot was taken.
+// Flawed are the flags of an entry that differs from what the filer had when the snapshot was
+// taken.
 const Flawed = Provisional &^ Racy
 
-// HadVanished reports whether e, the Self of a directory, stands for one that was
-// gone before it could be looked at: its parent lists it all the same.
+// HadVanished reports whether e, the Self of a directory, stands for a directory that vanished
+// before it could be read. Its parent still lists it.
 func (e *Entry) HadVanished() bool {
 	return e.Kind == Directory && e.Flags&(AttributesUnknown|Unreadable) == AttributesUnknown
 }
 
-// An Xattr is one extended attribute; POSIX ACLs are among them, as
+// An Xattr is one extended attribute. POSIX ACLs are extended attributes too:
 // system.posix_acl_access and system.posix_acl_default.
 type Xattr struct {
 	Name  string
 	Value []byte
 }
 
-// An Entry is one name in a directory, or (as a page's Self, with an empty
-// Name) the directory itself. A subdirectory's entry in its parent has Name,
-// Kind and Inode only: the rest is in the subdirectory's own first page.
+// An Entry is one name in a directory or, as a page's Self with an empty Name, the directory
+// itself. A subdirectory's entry in its parent has only Name, Kind and Inode; the other attributes
+// are in the subdirectory's own first page.
 type Entry struct {
-	Name   string // any bytes but '/' and NUL
+	Name   string // any bytes except '/' and NUL
 	Kind   Kind
 	Flags  Flags
-	Mode   uint32 // permission, set-id and sticky bits: 07777
+	Mode   uint32 // permission, set-ID and sticky bits: 07777
 	UID    uint32
 	GID    uint32
 	Nlink  uint32
-	Size   int64 // bytes, of a File; 0 for others
+	Size   int64 // bytes, for a File; 0 for other kinds
 	Mtime  Time
 	Ctime  Time
-	Btime  Time   // zero where the file system has none
+	Btime  Time   // zero if the file system has none
 	Inode  uint64 //
-	Device uint64 // st_dev, as the machine that walks sees it now; no listing stores it
-	Rdev   uint64 // of CharDev and BlockDev
+	Device uint64 // st_dev as the walker's machine currently reports it; no listing stores it
+	Rdev   uint64 // of a CharDev or BlockDev
 	Target string // of a Symlink
 
-	// The extended attributes are inline, sorted by name, or, where a page has
-	// no room for them, in a chunk of their own (listing.DecodeXattrs); an
-	// XattrChunk of Length 0 is none.
+	// The extended attributes are inline, sorted by name, or, if the page has no room for them, in a
+	// chunk of their own (listing.DecodeXattrs). An XattrChunk of Length 0 means that there is no such
+	// chunk.
 	Xattrs     []Xattr
 	XattrChunk Ref
 
 	Content Content // of a File
 }
 
-// Content says where the bytes of a file are. A file of Size 0, and one that
-// is a single hole, has no Refs.
+// Content locates the bytes of a file. A file of Size 0, and a file that is a single hole, have no
+// Refs.
 type Content struct {
-	// Depth 0: the Refs are the file's data, in order. Depth n > 0: each Ref
-	// names a list chunk that holds further Refs of Depth n-1.
+	// At Depth 0 the Refs are the file's data, in order. At Depth n > 0 each Ref names a list chunk
+	// that holds further Refs of Depth n-1.
 	Depth int
 	Refs  []Ref
 }
@@ -189,20 +185,24 @@ type Content struct {
 // A Ref is one chunk in a Content.
 type Ref struct {
 	Chunk  ChunkID
-	Hole   int64 // bytes of hole between the end of the Ref before and this one
+	Hole   int64 // bytes of hole between the end of the previous Ref and this one
 	Length int64 // bytes of the chunk's plaintext
-	Span   int64 // bytes of the file, holes inside included, that this stands for: Length at depth 0
+	// Span is the number of bytes of the file that this Ref covers, including holes inside; it equals
+	// Length at depth 0.
+	Span int64
 }
 
-// A PageKey tells the pages of one directory apart: 0 for the first, else a
-// hash of the name that the page begins with. It stays while that name does.
+// A PageKey distinguishes the pages of one directory: 0 for the first page, otherwise a hash of the
+// first name in the page. It does not change as long as that name does not.
 type PageKey int64
 
-// A Page is a run of one directory's listing.
+// A Page is a consecutive part of one directory's listing.
 type Page struct {
-	Path    string  // of the directory within the shard: "" is the root, no leading or trailing slash
-	Key     PageKey //
-	Next    PageKey // of the directory's page that follows; 0: this is the last
-	Self    *Entry  // the directory itself: in page 0, and only there
+	// Path is that of the directory within the shard, without leading or trailing slash; "" is the
+	// root.
+	Path    string
+	Key     PageKey
+	Next    PageKey // key of the directory's next page; 0: this is the last page
+	Self    *Entry  // the directory itself; in page 0 only
 	Entries []Entry // sorted by name, bytewise
 }

@@ -2,24 +2,24 @@ package backup
 
 import "errors"
 
-// Every part of the system wraps these; errors.Is finds them, and the command
-// line turns them into its exit status.
+// The errors that all parts of the system wrap. Callers test for them with errors.Is, and the
+// command line maps them to exit statuses.
 var (
-	// ErrInvalid: the input is wrong, and will be however often it is tried.
+	// ErrInvalid: the input is wrong. Retrying does not help.
 	ErrInvalid = errors.New("invalid")
-	// ErrNotFound: the thing asked for does not exist.
+	// ErrNotFound: the requested object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrExists: the thing to make is there already.
+	// ErrExists: the object to create already exists.
 	ErrExists = errors.New("already exists")
 	// ErrNoRepository: there is no repository at this place.
 	ErrNoRepository = errors.New("no repository")
 	// ErrRunning: another snapshot of the shard is running.
 	ErrRunning = errors.New("another snapshot of this shard is running")
-	// ErrWrongKey: the identity or the worker key is not this repository's.
+	// ErrWrongKey: the identity or the worker key belongs to another repository.
 	ErrWrongKey = errors.New("wrong key")
-	// ErrCorrupt: stored bytes are not what was written.
+	// ErrCorrupt: stored bytes differ from what was written.
 	ErrCorrupt = errors.New("corrupt")
-	// ErrUnavailable: a dependency does not answer now, and may later.
+	// ErrUnavailable: a dependency does not respond. Retrying later may help.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrShrunk: the shard has far fewer files than its last snapshot.
 	ErrShrunk = errors.New("the shard has far fewer files than its last snapshot")
@@ -27,11 +27,11 @@ var (
 	ErrOutside = errors.New("leads outside")
 )
 
-// An Away is ErrUnavailable of one dependency, which the string names. All that
-// fails because of it fails for one reason, and the log says that reason once.
+// An Away is an ErrUnavailable that names the dependency. All failures that the dependency causes
+// share this one reason, so the log reports it once.
 type Away string
 
-// The dependencies of a process that can be away.
+// The dependencies that can become unavailable to a process.
 const (
 	IndexAway Away = "index"
 	NATSAway  Away = "nats"
@@ -40,5 +40,5 @@ const (
 
 func (Away) Error() string { return ErrUnavailable.Error() }
 
-// Unwrap makes every Away an ErrUnavailable.
+// Unwrap returns ErrUnavailable.
 func (Away) Unwrap() error { return ErrUnavailable }

@@ -12,29 +12,31 @@ import (
 type Filer struct {
 	ID        FilerID
 	Name      string
-	Site      string // the workers that can reach it; DefaultSite where nothing else was said
+	Site      string // the workers that can reach the filer; DefaultSite if not set
 	Limits    Limits
 	Compare   Compare
-	Selection Selection // of all its shards, beside what each leaves out itself
+	Selection Selection // for all of its shards, in addition to each shard's own
 	Labels    map[string]string
-	Retired   bool // not backed up any more; its snapshots stay
+	Retired   bool // no longer backed up; its snapshots stay
 }
 
-// Limits bound what all workers together do to one filer. A zero is the default.
+// Limits bound the load that all workers together put on one filer. A zero stands for the default.
 type Limits struct {
-	WalkTasks          int   // in hand at a time
-	ReadBatches        int   // in hand at a time
+	WalkTasks          int   // maximum open at a time
+	ReadBatches        int   // maximum open at a time
 	ReadBytesPerSecond int64 // 0: no limit
-	Floor              int   // percent of WalkTasks and ReadBatches that the governor leaves in any case; 0: the policy's
+	// Floor is the percentage of WalkTasks and ReadBatches that the governor always leaves; 0: the
+	// policy's value.
+	Floor int
 }
 
-// What the zero Limits stand for.
+// The defaults for zero Limits.
 const (
 	DefaultWalkTasks   = 32
 	DefaultReadBatches = 64
 )
 
-// WithDefaults returns l with the defaults in the place of zeros.
+// WithDefaults returns l with zeros replaced by the defaults.
 func (l Limits) WithDefaults() Limits {
 	if l.WalkTasks == 0 {
 		l.WalkTasks = DefaultWalkTasks
@@ -45,10 +47,10 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// A Load is how a filer does, and how much of its limits the governor lets the
-// workers use: WalkSlots and ReadSlots, from the floor to the limit; 0: the limit, for
-// nothing is known yet. Latencies are of one stat, and of one open and first
-// read; idle is the least that was seen lately.
+// A Load is the measured responsiveness of a filer, and the part of its limits that the governor
+// lets the workers use: WalkSlots and ReadSlots, between the floor and the limit. Zero slots mean
+// the limit, because nothing is known yet. Latencies are of one stat, and of one open with the
+// first read. The idle latency is the lowest recent one.
 type Load struct {
 	WalkSlots, ReadSlots int
 	WalkLatency          time.Duration
@@ -57,11 +59,12 @@ type Load struct {
 	ReadIdle             time.Duration
 }
 
-// readBytesPerSlot is a rate below which one more batch at a time makes nothing faster.
+// readBytesPerSlot is the rate below which an additional concurrent batch gains no speed.
 const readBytesPerSlot = 4 << 20
 
-// Slots returns how many walk tasks and read batches of a filer may be in hand. Under a limit of bytes the batches are no more
-// than it takes to use it, because each has its share of it.
+// Slots returns how many walk tasks and read batches of a filer may be open. Under a byte limit
+// there are no more batches than it takes to use the limit, because each batch gets an equal share
+// of it.
 func (l Limits) Slots(load Load) (walk, read int) {
 	governed := func(limit, slots int) int {
 		if slots > 0 {
@@ -77,30 +80,31 @@ func (l Limits) Slots(load Load) (walk, read int) {
 	return walk, read
 }
 
-// FastLatency is so little that no filer is slow that answers within it: what is measured is caches and schedulers.
+// FastLatency is the latency below which no filer counts as slow: at this scale the measurement
+// reflects caches and schedulers.
 const FastLatency = time.Millisecond
 
-// A Shard is one tree on a filer, snapshotted as a unit.
+// A Shard is one directory tree of a filer that is backed up as a unit.
 type Shard struct {
 	ID     ShardID
 	Key    ShardKey
 	Filer  FilerID
-	Name   string // unique on its filer; the absolute path where nothing else was said
-	Source string // where to read it: a URL, "posix:///srv/home"
-	// Snapshots, where it is not empty, is a pattern relative to the source,
-	// ".snapshot/hourly.*": the newest directory that it matches is backed up in the source's place.
+	Name   string // unique on its filer; defaults to the absolute path
+	Source string // a URL: "posix:///srv/home"
+	// Snapshots, if not empty, is a pattern relative to the source, such as ".snapshot/hourly.*". The
+	// newest directory that it matches is backed up in place of the source.
 	Snapshots string
 	Selection Selection
 	Retired   bool
 }
 
-// DefaultSite is where filers and workers are of which nothing else was said.
+// DefaultSite is the site of filers and workers for which none is set.
 const DefaultSite = "default"
 
 var siteName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 
-// CheckSite fails with ErrInvalid unless name can be a site's: it is part of
-// the names of subjects and consumers.
+// CheckSite fails with ErrInvalid unless name can be the name of a site: it becomes part of the
+// names of subjects and consumers.
 func CheckSite(name string) error {
 	if siteName.MatchString(name) {
 		return nil
@@ -108,13 +112,14 @@ func CheckSite(name string) error {
 	return fmt.Errorf("site %q: up to 32 small letters, digits and hyphens: %w", name, ErrInvalid)
 }
 
-// MaxNameBytes is the most that the name of a filer or of a policy may have.
+// MaxNameBytes is the maximum length of the name of a filer or a policy.
 const MaxNameBytes = 255
 
 var plainName = regexp.MustCompile(`^[\pL\pN][\pL\pM\pN._:@+-]*$`)
 
-// CheckPlainName fails with ErrInvalid unless name can be that of a new filer or policy, which what says: people type it, and
-// scripts, metrics and logs have it. The index takes any text, which filers of earlier versions may have.
+// CheckPlainName fails with ErrInvalid unless name can be the name of a new filer or policy; what
+// says which, for the error. Names are typed by people and appear in scripts, metrics and logs. The
+// index accepts any text, because filers made by earlier versions may have any name.
 func CheckPlainName(what, name string) error {
 	if len(name) <= MaxNameBytes && plainName.MatchString(name) {
 		return nil
@@ -122,8 +127,8 @@ func CheckPlainName(what, name string) error {
 	return fmt.Errorf("%s name %q: want letters, digits and . _ - : @ +, a letter or digit first, at most %d bytes: %w", what, name, MaxNameBytes, ErrInvalid)
 }
 
-// Compare says what must be equal for a file to count as unchanged, beside its
-// kind and size. The zero Compare stands for all of it: mtime,ctime,inode.
+// Compare lists the attributes, in addition to kind and size, that must be equal for a file to
+// count as unchanged. The zero Compare stands for all of them: mtime,ctime,inode.
 type Compare uint8
 
 // The attributes of a Compare. The bits are stored in the index and sent to workers.
@@ -136,7 +141,7 @@ const (
 
 var compareNames = []string{"mtime", "ctime", "inode"}
 
-// OrAll returns CompareAll for the zero Compare, else c.
+// OrAll returns c, or CompareAll if c is zero.
 func (c Compare) OrAll() Compare {
 	if c == 0 {
 		return CompareAll
@@ -144,7 +149,7 @@ func (c Compare) OrAll() Compare {
 	return c
 }
 
-// String is the form that ParseCompare reads: "mtime,ctime,inode".
+// String returns the form that ParseCompare reads: "mtime,ctime,inode".
 func (c Compare) String() string {
 	var names []string
 	for i, name := range compareNames {
@@ -155,7 +160,8 @@ func (c Compare) String() string {
 	return strings.Join(names, ",")
 }
 
-// ParseCompare reads a comma-separated list of mtime, ctime and inode; size is always compared, and may be named.
+// ParseCompare parses a comma-separated list of mtime, ctime and inode. The list may also contain
+// size, which is always compared.
 func ParseCompare(text string) (Compare, error) {
 	var c Compare
 	for name := range strings.SplitSeq(text, ",") {
@@ -174,7 +180,7 @@ func ParseCompare(text string) (Compare, error) {
 	return c, nil
 }
 
-// Merge returns what s and t leave out together.
+// Merge returns the Selection that excludes everything that s or t excludes.
 func (s Selection) Merge(t Selection) Selection {
 	larger := s.ExcludeLargerBytes
 	if larger == 0 || t.ExcludeLargerBytes > 0 && t.ExcludeLargerBytes < larger {

@@ -8,12 +8,11 @@ import (
 	"math/bits"
 )
 
-// A ChunkHash is the keyed BLAKE3 (256 bit) of a chunk's plaintext. It stands
-// in the chunk table of the pack that holds the chunk, and is verified on
-// every read.
+// A ChunkHash is the keyed BLAKE3 (256 bits) of a chunk's plaintext. It is stored in the chunk
+// table of the pack that holds the chunk, and is verified on every read.
 type ChunkHash [32]byte
 
-// ID returns the name that listings and the index use for the chunk.
+// ID returns the identifier by which listings and the index refer to the chunk.
 func (h ChunkHash) ID() ChunkID { return ChunkID(h[:16]) }
 
 // A ChunkID is the first 128 bits of a ChunkHash.
@@ -22,8 +21,8 @@ type ChunkID [16]byte
 // String returns the 32 hexadecimal digits.
 func (id ChunkID) String() string { return hex.EncodeToString(id[:]) }
 
-// A PackID names one pack. It is random, chosen by the attempt that makes the
-// pack, so that two attempts never write the same object.
+// A PackID names one pack. It is random and chosen by each attempt to make the pack, so that two
+// attempts never write the same object.
 type PackID [16]byte
 
 // NewPackID returns a random PackID.
@@ -32,9 +31,8 @@ func NewPackID() PackID { return PackID(random16()) }
 // String returns the 32 hexadecimal digits.
 func (id PackID) String() string { return hex.EncodeToString(id[:]) }
 
-// A SnapshotID names one snapshot of one shard for ever and everywhere: in the
-// index, in the names of its objects, and on the command line (as hexadecimal,
-// where a unique prefix will do).
+// A SnapshotID names one snapshot of one shard, permanently and globally: in the index, in the
+// names of its objects, and on the command line (in hexadecimal; a unique prefix suffices).
 type SnapshotID [16]byte
 
 // NewSnapshotID returns a random SnapshotID.
@@ -43,7 +41,7 @@ func NewSnapshotID() SnapshotID { return SnapshotID(random16()) }
 // String returns the 32 hexadecimal digits.
 func (id SnapshotID) String() string { return hex.EncodeToString(id[:]) }
 
-// Short returns the first eight digits, for people.
+// Short returns the first eight digits, for display.
 func (id SnapshotID) Short() string { return id.String()[:8] }
 
 // ParseSnapshotID reads the 32 hexadecimal digits of String.
@@ -67,8 +65,8 @@ func ParseRepositoryID(s string) (RepositoryID, error) {
 	return RepositoryID(raw), err
 }
 
-// A ShardKey names a shard for ever and everywhere, whatever it is called and
-// whichever index has it.
+// A ShardKey names a shard permanently and globally. It does not depend on the shard's name or on
+// the index that contains it.
 type ShardKey [16]byte
 
 // NewShardKey returns a random ShardKey.
@@ -83,7 +81,7 @@ func ParseShardKey(s string) (ShardKey, error) {
 	return ShardKey(raw), err
 }
 
-// A FilerID, ShardID, TaskID or BatchID is a row of the index.
+// FilerID, ShardID, TaskID and BatchID identify rows of the index.
 type (
 	FilerID int64
 	ShardID int64
@@ -91,37 +89,36 @@ type (
 	BatchID int64 // read batch
 )
 
-// A SnapshotNumber counts the snapshots of one shard: 1, 2, 3 …; 0 is none.
+// A SnapshotNumber counts the snapshots of one shard: 1, 2, 3, and so on. 0 means none.
 type SnapshotNumber int64
 
-// A DirectoryID is the first 128 bits of the BLAKE3 of a directory's path
-// within its shard. A btree key may have 2,704 bytes; a path may have more.
+// A DirectoryID is the first 128 bits of the BLAKE3 of a directory's path within its shard. The
+// path itself can exceed the 2,704 bytes that a btree key may have.
 type DirectoryID [16]byte
 
 // String returns the 32 hexadecimal digits.
 func (id DirectoryID) String() string { return hex.EncodeToString(id[:]) }
 
-// A Fingerprint is a 128-bit digest of a page's names and attributes, without
-// content: equal means unchanged. The zero Fingerprint equals nothing, itself
-// included: a page that must be looked at again carries it.
+// A Fingerprint is a 128-bit digest of a page's names and attributes, without content. Equal
+// fingerprints mean an unchanged page. The zero Fingerprint equals nothing, not even itself; a page
+// that must be read again has it.
 type Fingerprint [16]byte
 
-// Matches reports whether both are the same and neither is zero.
+// Matches reports whether f and other are equal and not zero.
 func (f Fingerprint) Matches(other Fingerprint) bool {
 	return f == other && f != Fingerprint{}
 }
 
-// A PageDigest is the BLAKE3 (256 bit) of one version of a page: where it is,
-// its fingerprint and its listing (listing.Digest).
+// A PageDigest is the BLAKE3 (256 bits) of one version of a page: its path and key, its fingerprint
+// and its listing (listing.Digest).
 type PageDigest [32]byte
 
-// A PageSet stands for the pages of a snapshot: how many there are, and the sum
-// of their digests, as integers of 256 bits, little endian, modulo 2^256. So
-// it is kept up to date by what a snapshot adds and ends, without a look at the
-// other pages.
+// A PageSet represents the pages of a snapshot: their number, and the sum of their digests as
+// 256-bit little-endian integers, modulo 2^256. It can therefore be updated from what a snapshot
+// adds and ends, without reading the other pages.
 //
-// It shows that pages are missing or damaged. It does not hold against somebody
-// who can choose pages as he likes: what is authentic follows from signatures.
+// It detects missing and damaged pages. It does not protect against an attacker who can choose
+// pages freely; authenticity follows from signatures.
 type PageSet struct {
 	Pages int64
 	Sum   [32]byte
@@ -133,7 +130,7 @@ func (s *PageSet) Add(d PageDigest) {
 	s.Sum = add256(s.Sum, d, 0)
 }
 
-// Remove takes a page away.
+// Remove removes a page.
 func (s *PageSet) Remove(d PageDigest) {
 	s.Pages--
 	for i := range d {

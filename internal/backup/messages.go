@@ -1,53 +1,54 @@
 package backup
 
-// What the stages tell one another. Package flow carries these as protobuf,
-// and the index accepts the results. The order of their lives:
+// The messages between the stages. Package flow carries these as protobuf, and the index accepts
+// the results. They follow one another in this order:
 //
 //	WalkTask ─► SliceWalked ─► ReadBatch ─► PackStored, ListsStored, BatchStored
 //
-// Only the committer makes WalkTasks and ReadBatches, out of rows of the index.
+// Only the committer makes WalkTasks and ReadBatches, from rows of the index.
 
-// A Job is what every worker must know of the snapshot that it works for.
+// A Job is what every worker must know about the snapshot that it works for.
 type Job struct {
 	Snapshot SnapshotID
 	Filer    FilerID
 	Shard    ShardID
 	Number   SnapshotNumber
 	Base     SnapshotNumber // 0: there is nothing to compare with
-	// Interrupted says that a snapshot of the shard which was not committed has
-	// left pages: the content that they have of unchanged files need not be read
-	// again.
+	// Interrupted means that an earlier, uncommitted snapshot of the shard left pages: content that
+	// they have of unchanged files need not be read again.
 	Interrupted bool
 	Started     Time
 	Source      string // URL of the shard's root
-	// Root is the root that is to be read: a worker that sees another at Source
-	// sees another tree. The first task of a shard's first snapshot has none.
+	// Root identifies the root to be read: a worker that finds another root at Source refuses the
+	// tree. The first task of a shard's first snapshot has no Root.
 	Root Root
-	// AllowShrink and NewRoot are the snapshot's.
+	// AllowShrink and NewRoot are those of the snapshot.
 	AllowShrink, NewRoot bool
-	// Snapshots, in a root task only, is the shard's pattern of source
-	// snapshots: the newest is to be taken, and told as SliceWalked.Source.
+	// Snapshots, in a root task only, is the shard's pattern of source snapshots. The walker uses the
+	// newest match and reports it as SliceWalked.Source.
 	Snapshots string
 	Selection Selection
 	Compare   Compare
 	Site      string // the workers that can reach the source
-	// ReadBytesPerSecond is the share of the filer's limit that one batch has; 0: no limit.
+	// ReadBytesPerSecond is one batch's share of the filer's limit; 0: no limit.
 	ReadBytesPerSecond int64
 }
 
-// A WalkTask asks a walker to walk down from some directories.
+// A WalkTask assigns a walker some directories, to be walked downwards.
 type WalkTask struct {
-	Job        Job
-	ID         TaskID
-	Attempt    int32
-	Generation int32 // 0: the root task; a child has its parent's plus one. Early generations get small budgets.
+	Job     Job
+	ID      TaskID
+	Attempt int32
+	// Generation is 0 for the root task, otherwise the parent's plus one. Early generations get small
+	// budgets.
+	Generation int32
 	// Directories are paths within the shard, in order of their path keys.
 	Directories []string
-	// Mounts are the directories among those and above them at which a file
-	// system was seen to begin, in this snapshot.
+	// Mounts are those of Directories and their ancestors at which this snapshot found that a file
+	// system begins.
 	Mounts []string
-	// Scarce: the filer soon has places for more tasks than are open. Walkers may be idle, so that
-	// the walk is to be cut up soon.
+	// Scarce means that the filer will soon have room for more tasks than are open. Walkers may be
+	// idle, so the walk is to be split early.
 	Scarce bool
 }
 
@@ -56,14 +57,16 @@ type PageVersion struct {
 	Path        string
 	Key         PageKey
 	Fingerprint Fingerprint
-	Inode       uint64 // of the directory, on page 0, so that a moved directory is recognised; else 0
-	Listing     []byte // encoded by package listing
-	// Digest is what the index has as the page's digest; zero: not known. No message has it.
+	// Inode is that of the directory, on page 0, so that a moved directory is recognised; otherwise 0.
+	Inode   uint64
+	Listing []byte // encoded by package listing
+	// Digest is the digest of the page according to the index; zero if not known. Messages do not
+	// carry it.
 	Digest PageDigest
 }
 
-// A PageChange is a page that a snapshot added or, where Ended, one that it
-// ended; of that, only Path, Key and Digest are there.
+// A PageChange is a page that a snapshot added or, if Ended is set, ended. An ended page has only
+// Path, Key and Digest.
 type PageChange struct {
 	Ended  bool
 	Digest PageDigest
@@ -76,59 +79,59 @@ type PageName struct {
 	Key  PageKey
 }
 
-// SliceWalked is what a walker found for one attempt at a WalkTask. A result
-// too large for one message is several, with Part 0, 1, 2 … and Last on the
-// last; they are accepted together or not at all.
+// SliceWalked is the result of one attempt at a WalkTask. A result too large for one message is
+// split into parts, numbered 0, 1, 2 and so on, with Last set on the last. The parts are accepted
+// together or not at all.
 type SliceWalked struct {
 	Snapshot SnapshotID
 	Task     TaskID
 	Attempt  int32
 	Part     int32
 	Last     bool
-	// Run is random, the same in all parts of one walk: an attempt may be
-	// walked twice, by a worker that was taken for dead and by another, and their
-	// parts do not fit together.
+	// Run is random, and the same in all parts of one walk. An attempt may be walked twice, by a
+	// worker that was presumed dead and by its replacement, and parts of different walks do not fit
+	// together.
 	Run uint64
 
-	// Pages are new or changed and complete: they name no content that is not stored.
+	// Pages are new or changed, and complete: all content that they refer to is stored.
 	Pages []PageVersion
-	// Ended are pages of directories that are still there which no longer exist.
+	// Ended lists pages that no longer exist, in directories that still do.
 	Ended []PageName
-	// Removed are directories that are gone, with all that was below them.
+	// Removed lists directories that no longer exist, each with everything below it.
 	Removed []string
-	// Batches are pages with content to read; each becomes one ReadBatch.
+	// Batches are pages with content to read. Each element becomes one ReadBatch.
 	Batches []PagesToRead
-	// Children are the directories left to walk; each becomes one WalkTask.
+	// Children are the directories left to walk. Each element becomes one WalkTask.
 	Children []Child
 
 	Counts   Counts
 	Problems []Problem
 
-	// Source, in the result of a root task, is the URL of the source snapshot
-	// that was taken: all other work of the snapshot reads that.
+	// Source, in the result of a root task, is the URL of the chosen source snapshot. All further work
+	// of the snapshot reads that.
 	Source string
-	// Root, in the result of a root task, identifies the tree that was walked:
-	// all other work of the snapshot reads that.
+	// Root, in the result of a root task, identifies the tree that was walked. All further work of the
+	// snapshot reads that tree.
 	Root Root
 
-	// Failed, where it is not empty, says why the shard cannot be walked at
-	// all (its root is gone, say); the snapshot fails with it.
+	// Failed, if not empty, is the reason why the shard cannot be walked at all (for example, its root
+	// is gone). The snapshot fails with it.
 	Failed string
 }
 
-// A Child is what a WalkTask will be about.
+// A Child describes a WalkTask to be made.
 type Child struct {
 	Directories []string
 	Mounts      []string
 }
 
-// PagesToRead are what a ReadBatch will be about. Mounts are as in WalkTask.
+// PagesToRead describes a ReadBatch to be made. Mounts is as in WalkTask.
 type PagesToRead struct {
 	Pages  []PageVersion
 	Mounts []string
 }
 
-// A ReadBatch asks a reader for the content of some pages' Wanted entries.
+// A ReadBatch assigns a reader the content of some pages' Wanted entries.
 type ReadBatch struct {
 	Job     Job
 	ID      BatchID
@@ -136,19 +139,18 @@ type ReadBatch struct {
 	PagesToRead
 }
 
-// PackStored says that a pack is durable in the store, and what is in it.
-// It comes before every BatchStored that relies on the pack.
+// PackStored reports that a pack is durable in the store, and lists its chunks. It precedes every
+// BatchStored that relies on the pack.
 type PackStored struct {
 	Snapshot    SnapshotID
 	Pack        PackID
 	StoredBytes int64    // size of the object
-	FrameBytes  []uint32 // length of each frame, as it is stored
+	FrameBytes  []uint32 // stored length of each frame
 	Chunks      []ChunkPlace
 }
 
-// ListsStored says which chunks are in list chunks that a batch's pages refer
-// to, so that what a file consists of is known without a key. It comes before
-// the BatchStored that relies on it.
+// ListsStored reports the contents of the list chunks that a batch's pages refer to, so that the
+// chunks of a file are known without a key. It precedes the BatchStored that relies on it.
 type ListsStored struct {
 	Snapshot SnapshotID
 	Lists    []ChunkList
@@ -161,7 +163,7 @@ type ChunkList struct {
 	Chunks []ChunkID
 }
 
-// A ChunkPlace is where a chunk is within its pack.
+// A ChunkPlace is the position of a chunk within its pack.
 type ChunkPlace struct {
 	ID     ChunkID
 	Frame  uint32 // number of the frame in the pack
@@ -169,46 +171,47 @@ type ChunkPlace struct {
 	Length uint32 // bytes of plaintext
 }
 
-// BatchStored is what a reader made of one attempt at a ReadBatch: the same
-// pages, complete, and the packs that they rely on (I6).
+// BatchStored is the result of one attempt at a ReadBatch: the same pages, complete, and the packs
+// that they rely on (I6).
 type BatchStored struct {
 	Snapshot SnapshotID
 	Batch    BatchID
 	Attempt  int32
 	Pages    []PageVersion
 	ReliesOn []PackID
-	Counts   Counts // Files and Bytes correct what the walker counted, and may be negative
+	Counts   Counts // Files and Bytes correct the walker's counts, and may be negative
 	Problems []Problem
 
-	// Failed, where it is not empty, says why the batch can never be read (its
-	// source snapshot has expired, say); the snapshot fails with it. There are no Pages then.
+	// Failed, if not empty, is the reason why the batch can never be read (for example, its source
+	// snapshot has expired). The snapshot fails with it, and there are no Pages.
 	Failed string
 }
 
-// Progress is what a worker tells whoever listens, every second or so, of what
-// it has in hand. It extends the leases of the tasks and batches that it names.
+// Progress reports, about once per second, what a worker has in progress. It extends the leases of
+// the tasks and batches that it names.
 type Progress struct {
 	Worker   string
 	Snapshot SnapshotID
 	Tasks    []TaskID
 	Batches  []BatchID
-	// Since the worker's last Progress for this snapshot:
+	// Counts since the worker's last Progress for this snapshot.
 	FilesFound, BytesFound, FilesDone, BytesDone, Errors int64
-	Path                                                 string // one that it is at now
+	Path                                                 string // one path in progress
 
-	// StalledTasks and StalledBatches are those of Tasks and Batches that have
-	// waited for the filer for so long that they count as stalled.
+	// StalledTasks and StalledBatches are those of Tasks and Batches that have waited for the filer
+	// long enough to count as stalled.
 	StalledTasks   []TaskID
 	StalledBatches []BatchID
-	// What the filer did since the last Progress: how many stats, and opens with a
-	// first read, and how long they took in all. The governor goes by them.
+	// Calls to the filer since the last Progress: the number of stats, the number of opens with a
+	// first read, and their total durations. The governor uses them.
 	Filer       FilerID
 	Stats       int64
 	StatSeconds float64
 	Opens       int64
 	OpenSeconds float64
 
-	// Instance names the worker's process, and no other ever: as long as it is connected
-	// to NATS, somebody is present under that name. Empty: an older worker, which cannot be looked for.
+	// Instance uniquely names the worker's process. While the process is connected to NATS, its
+	// presence is visible under that name. It is empty for an older worker, whose presence cannot be
+	// checked.
 	Instance string
 }

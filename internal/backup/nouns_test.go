@@ -53,7 +53,7 @@ func TestZeroFingerprintMatchesNothing(t *testing.T) {
 
 func TestTimeComesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		// The years that time.Time can tell, about.
+		// Approximately the years that time.Time can represent.
 		want := Time{rapid.Int64Range(-1<<36, 1<<36).Draw(t, "sec"), rapid.Uint32Range(0, 999_999_999).Draw(t, "nsec")}
 		if got := TimeOf(want.Time()); got != want {
 			t.Fatalf("%+v comes back as %+v", want, got)
@@ -85,7 +85,7 @@ func TestTimesCompareAsTheyFollow(t *testing.T) {
 	}
 }
 
-// Add must not forget a field: each of a sum is the sum of that field.
+// Add must include every field: each field of a sum is the sum of that field.
 func TestCountsAddEveryField(t *testing.T) {
 	var a, b Counts
 	fill := func(c *Counts, by int) {
@@ -125,7 +125,6 @@ func TestSnapshotIsCompleteWhenAllIsSettled(t *testing.T) {
 	}
 }
 
-// What a new filer may be called.
 func TestPlainNames(t *testing.T) {
 	for _, name := range []string{"nas1", "nas-1.example.com", "10.0.0.7", "fd00::1", "büro_2", "rack7@oslo", strings.Repeat("x", MaxNameBytes)} {
 		if err := CheckPlainName("filer", name); err != nil {

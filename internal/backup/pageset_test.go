@@ -26,7 +26,7 @@ func setOf(digests []PageDigest) (s PageSet) {
 	return s
 }
 
-// In whatever order pages come and go, the set is that of the pages that are there.
+// The set depends only on the pages present, not on the order in which pages are added and removed.
 func TestPageSetIsOfWhatIsThere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		digests := rapid.SliceOfN(anyDigest, 0, 30).Draw(t, "digests")
@@ -42,7 +42,7 @@ func TestPageSetIsOfWhatIsThere(t *testing.T) {
 		if s != want {
 			t.Fatalf("got %+v, want %+v", s, want)
 		}
-		// A page that ends before it was added, as a segment may have them.
+		// A page may end before it is added, as in a segment.
 		var early PageSet
 		for _, d := range digests[stay:] {
 			early.Remove(d)
@@ -74,7 +74,7 @@ func TestPageSetShowsWhatIsMissing(t *testing.T) {
 	})
 }
 
-// The sum is in commit records: it is format.
+// The sum is part of commit records, so it is part of the format.
 func TestPageSetSum(t *testing.T) {
 	for _, test := range []struct {
 		add, remove []PageDigest

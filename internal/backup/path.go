@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Path keys. A directory's path key is its path with each component followed
-// by a NUL: "usr/bin" is "usr\x00bin\x00", the root is empty. Bytewise order of
-// path keys is the order of a walk from the top down, and a directory with all
-// that is below it is exactly the keys that begin with its own.
+// Path keys. A directory's path key is its path with each component followed by a NUL: the key of
+// "usr/bin" is "usr\x00bin\x00", and that of the root is empty. The bytewise order of path keys is
+// the order of a top-down walk, and the keys of a directory and everything below it are exactly
+// those that begin with the directory's own.
 
 // PathKey returns the path key of path.
 func PathKey(path string) []byte {
@@ -37,8 +37,8 @@ func PathOfKey(key []byte) (string, error) {
 	return string(bytes.ReplaceAll(key[:len(key)-1], []byte{0}, []byte{'/'})), nil
 }
 
-// PathKeyEnd returns the first path key after path and all that is below it;
-// nil, for the root, means that there is no end.
+// PathKeyEnd returns the first path key after path and everything below it. For the root it returns
+// nil, which means that there is no end.
 func PathKeyEnd(path string) []byte {
 	if path == "" {
 		return nil
@@ -56,7 +56,7 @@ func Join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// Split is the reverse of Join: the directory of a path, and its name there.
+// Split is the inverse of Join: it returns the directory of a path and the name within it.
 func Split(path string) (dir, name string) {
 	i := strings.LastIndexByte(path, '/')
 	if i < 0 {
@@ -65,9 +65,9 @@ func Split(path string) (dir, name string) {
 	return path[:i], path[i+1:]
 }
 
-// CheckName returns an error that wraps ErrInvalid unless name can be the name
-// of an entry: not empty, not "." or "..", without '/' and NUL, and at most
-// 1,020 bytes (255 characters of up to 4 bytes: no file system allows more).
+// CheckName returns an error that wraps ErrInvalid unless name can be the name of an entry: not
+// empty, not "." or "..", without '/' and NUL, and at most 1,020 bytes (255 characters of up to 4
+// bytes; no file system allows more).
 func CheckName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > 1020 || strings.IndexByte(name, '/') >= 0 || strings.IndexByte(name, 0) >= 0 {
 		return fmt.Errorf("name %q: %w", name, ErrInvalid)
@@ -75,7 +75,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// MaxPathBytes is the longest path within a shard.
+// MaxPathBytes is the maximum length of a path within a shard.
 const MaxPathBytes = 64 << 10
 
 // CheckPath returns an error that wraps ErrInvalid unless path can be a path

@@ -12,7 +12,7 @@ import (
 )
 
 var anyName = rapid.Custom(func(t *rapid.T) string {
-	// Few letters, and those around the separators, so that names share beginnings.
+	// Few letters, and those next to the separators, so that names share prefixes.
 	letters := rapid.SampledFrom([]byte{1, ' ', '-', '.', '0', 'a', 'b', 0xff})
 	name := string(rapid.SliceOfN(letters, 1, 4).Draw(t, "name"))
 	if name == "." || name == ".." {
@@ -25,8 +25,8 @@ var anyPath = rapid.Custom(func(t *rapid.T) string {
 	return strings.Join(rapid.SliceOfN(anyName, 0, 5).Draw(t, "names"), "/")
 })
 
-// walkOrder compares paths as a walk from the top down meets them: a directory
-// before what is in it, names in bytewise order.
+// walkOrder compares paths in the order of a top-down walk: a directory before its entries, names
+// in bytewise order.
 func walkOrder(a, b string) int {
 	return slices.CompareFunc(components(a), components(b), cmp.Compare[string])
 }

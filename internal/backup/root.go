@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A Root identifies the root of a shard's tree, so that another tree at the
-// same place is not taken for it: the directory below a mount that is gone, or
-// a mount of something else. A zero field is not known, and equals everything.
+// A Root identifies the root of a shard's tree, so that a different tree at the same place is
+// detected: the directory below a missing mount, or a different mount. A zero field is unknown, and
+// equals everything.
 type Root struct {
 	FileSystem string // its type: "ext4", "nfs"
-	ID         string // what the file system calls itself, where that lasts
+	ID         string // the file system's own identifier, where that is stable
 	Inode      uint64
 	Born       Time // birth time of the directory
 }
@@ -21,14 +21,14 @@ type Root struct {
 // IsZero reports whether nothing is known of the root.
 func (r Root) IsZero() bool { return r == Root{} }
 
-// IsUnique reports whether the root tells itself from any other. Inodes count
-// where by says so.
+// IsUnique reports whether the root can be distinguished from every other root. Inodes count only
+// if by includes them.
 func (r Root) IsUnique(by Compare) bool {
 	return r.ID != "" || !r.Born.IsZero() || r.Inode != 0 && by.OrAll()&CompareInode != 0
 }
 
-// Differs returns what of r and s shows that they are not the same root; empty
-// where nothing does. Inodes count where by says so.
+// Differs returns a description of how r and s differ, or an empty string if nothing shows that
+// they are different roots. Inodes count only if by includes them.
 func (r Root) Differs(s Root, by Compare) string {
 	switch {
 	case r.FileSystem != "" && s.FileSystem != "" && r.FileSystem != s.FileSystem:
@@ -43,9 +43,9 @@ func (r Root) Differs(s Root, by Compare) string {
 	return ""
 }
 
-// String returns the form that ParseRoot reads: "type=ext4 inode=2", fields
-// that are not known left out. It is ASCII: in texts, what could end a field
-// and what is not ASCII stands as % and two hexadecimal digits.
+// String returns the form that ParseRoot reads, such as "type=ext4 inode=2". Unknown fields are
+// omitted. The form is ASCII: within texts, bytes that could end a field and bytes that are not
+// ASCII are written as % and two hexadecimal digits.
 func (r Root) String() string {
 	var fields []string
 	if r.FileSystem != "" {
@@ -63,7 +63,7 @@ func (r Root) String() string {
 	return strings.Join(fields, " ")
 }
 
-// ParseRoot is the reverse of String. Any text is safe: ErrInvalid.
+// ParseRoot is the inverse of String. It accepts untrusted input; errors wrap ErrInvalid.
 func ParseRoot(text string) (r Root, err error) {
 	const maxBytes = 4096
 	bad := fmt.Errorf("root %.80q: %w", text, ErrInvalid)
@@ -91,7 +91,7 @@ func ParseRoot(text string) (r Root, err error) {
 	return r, nil
 }
 
-// parseTime reads seconds and nine digits of nanoseconds.
+// parseTime parses seconds and nine digits of nanoseconds.
 func parseTime(text string) (t Time, err error) {
 	sec, nsec, ok := strings.Cut(text, ".")
 	if !ok || len(nsec) != 9 {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What a file system calls itself may be any bytes; it is sent as text.
+// A file system's identifier may be any bytes, and is sent as text.
 func TestEveryRootComesBack(t *testing.T) {
 	anyText := rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 40), func(b []byte) string { return string(b) })
 	rapid.Check(t, func(t *rapid.T) {

@@ -2,11 +2,11 @@ package backup
 
 import "time"
 
-// A State is where a snapshot is in its life.
+// A State is a stage in the life of a snapshot.
 type State string
 
-// The states of a snapshot. Running ends in Committed or Failed; either ends
-// in Deleting and then in nothing. Only a Committed snapshot can be read.
+// The states of a snapshot. Running ends in Committed or Failed. Either may then change to
+// Deleting, and the snapshot is finally removed. Only a Committed snapshot can be read.
 const (
 	Running   State = "running"
 	Committed State = "committed"
@@ -14,34 +14,42 @@ const (
 	Deleting  State = "deleting"
 )
 
-// A Selection says what of a shard is left out.
+// A Selection defines which parts of a shard are excluded.
 type Selection struct {
-	Exclude            []string `json:"exclude,omitempty"`              // gitignore patterns, relative to the shard's root
-	ExcludeIfPresent   []string `json:"exclude_if_present,omitempty"`   // a directory with such a name in it is kept empty
-	OneFileSystem      bool     `json:"one_file_system,omitempty"`      // what is mounted below the root is kept empty
-	ExcludeLargerBytes int64    `json:"exclude_larger_bytes,omitempty"` // files above this size; 0: no limit
+	// Exclude are gitignore patterns, relative to the shard's root.
+	Exclude []string `json:"exclude,omitempty"`
+	// ExcludeIfPresent are file names. A directory that contains one of them is kept empty.
+	ExcludeIfPresent []string `json:"exclude_if_present,omitempty"`
+	// OneFileSystem keeps the directories below the root empty on which other file systems are
+	// mounted.
+	OneFileSystem bool `json:"one_file_system,omitempty"`
+	// ExcludeLargerBytes excludes files above this size; 0: no limit.
+	ExcludeLargerBytes int64 `json:"exclude_larger_bytes,omitempty"`
 }
 
-// Counts is what one stage did for a snapshot; those of all accepted results
-// add up to the snapshot's. The names in JSON are part of the formats in the
-// store.
+// Counts are the statistics of one stage for a snapshot. A snapshot's Counts are the sum of those
+// of all accepted results. The JSON names are part of the formats in the store.
 type Counts struct {
-	Files          int64 `json:"files"` // entries that are not directories, as they are in the snapshot
+	Files          int64 `json:"files"` // entries that are not directories, as the snapshot has them
 	Directories    int64 `json:"directories"`
 	Bytes          int64 `json:"bytes"`     // sum of the sizes of the files
-	FilesNew       int64 `json:"files_new"` // no entry of this name before
+	FilesNew       int64 `json:"files_new"` // files that the previous snapshot did not have
 	FilesChanged   int64 `json:"files_changed"`
 	FilesUnchanged int64 `json:"files_unchanged"`
 	StatCalls      int64 `json:"stat_calls"`
-	NewBytes       int64 `json:"new_bytes"`    // plaintext of chunks not stored before
-	StoredBytes    int64 `json:"stored_bytes"` // what packs grew by
+	NewBytes       int64 `json:"new_bytes"`    // plaintext of chunks that were not stored before
+	StoredBytes    int64 `json:"stored_bytes"` // bytes added to packs
 	ReadBytes      int64 `json:"read_bytes"`   // bytes read from the source
 	Errors         int64 `json:"errors"`       // problems
-	Vanished       int64 `json:"vanished"`     // files that the walk found, and that were gone when they were to be read
-	Carried        int64 `json:"carried"`      // entries of which the snapshot has an earlier state, because they could not be read
-	Torn           int64 `json:"torn"`         // files that changed each time they were read
+	// Vanished is the number of files that the walk found, and that no longer existed when they were
+	// to be read.
+	Vanished int64 `json:"vanished"`
+	// Carried is the number of entries whose earlier state was carried forward, because they could not
+	// be read.
+	Carried int64 `json:"carried"`
+	Torn    int64 `json:"torn"` // files that changed during each attempt to read them
 
-	// Seconds of work by stage, summed over all workers that did it.
+	// Seconds of work per stage, summed over all workers.
 	WalkSeconds     float64 `json:"walk_seconds"`
 	ReadSeconds     float64 `json:"read_seconds"`
 	HashSeconds     float64 `json:"hash_seconds"`
@@ -51,11 +59,11 @@ type Counts struct {
 	CommitSeconds   float64 `json:"commit_seconds"`
 }
 
-// MaxCount is the most that a count of a result may be. Sparse files may say that
-// they are larger than that, and larger together than an int64 holds.
+// MaxCount is the maximum of a count in a result. Sparse files can claim to be larger than this,
+// and larger in total than an int64 holds.
 const MaxCount = 1 << 53
 
-// AddBytes adds to Bytes, as far as MaxCount.
+// AddBytes adds n to Bytes, up to MaxCount.
 func (c *Counts) AddBytes(n int64) {
 	n = min(max(n, -MaxCount), MaxCount)
 	c.Bytes = min(max(c.Bytes+n, -MaxCount), MaxCount)
@@ -96,46 +104,45 @@ type Snapshot struct {
 	BaseID SnapshotID     // its id; zero: none
 	State  State
 	Reason string // why it failed
-	// Bad, where it is not empty, is why an operator does not want a committed snapshot to count as good.
+	// Bad, if not empty, is the reason why an operator does not want a committed snapshot to count as
+	// good.
 	Bad string
 
 	Started   time.Time
 	Ended     time.Time // zero while State is Running
-	Committed time.Time // the same; zero unless State is Committed
-	// Source is the URL that is read: the shard's, or, once the root is walked,
-	// of the source snapshot that was taken.
+	Committed time.Time // likewise; zero unless State is Committed
+	// Source is the URL that is read: the shard's or, after the root was walked, that of the chosen
+	// source snapshot.
 	Source    string
 	Root      Root      // of the tree that is read; zero until the root is walked
-	Compare   Compare   // what counted for a file to be unchanged
-	Selection Selection // of filer, shard and request together
-	// Cancel, where it is not empty, is why an operator wants the snapshot to end.
+	Compare   Compare   // the attributes that determine whether a file is unchanged
+	Selection Selection // of filer, shard and request combined
+	// Cancel, if not empty, is the reason why an operator wants the snapshot to end.
 	Cancel string
-	// AllowShrink believes what else would look like a mount that is gone: far
-	// fewer files than in the last good snapshot, an empty root, an empty
-	// directory where another file system was.
+	// AllowShrink accepts what would otherwise indicate a missing mount: far fewer files than in the
+	// last good snapshot, an empty root, or an empty directory in place of another file system.
 	AllowShrink bool
-	// NewRoot believes that the shard's root was replaced by another.
+	// NewRoot accepts that the shard's root was replaced.
 	NewRoot bool
 	Tags    []string
 
 	Counts Counts
-	// Pages is what the snapshot consists of, and Segment where the store has
-	// what it changed, once it is committed.
+	// Pages is the snapshot's content, and Segment is the location of its changes in the store, once
+	// it is committed.
 	Pages   PageSet
 	Segment Segment
-	// Interrupted says that a snapshot before it, which was not committed, has
-	// left content that this one uses.
+	// Interrupted means that an earlier, uncommitted snapshot left content that this one uses.
 	Interrupted bool
-	// Announced and settled work: the snapshot is complete when they are equal.
+	// Announced and settled work. The snapshot is complete when the numbers are equal.
 	TasksAnnounced, TasksSettled, BatchesAnnounced, BatchesSettled int64
 }
 
-// A Segment is what the store has of the pages that a snapshot changed.
+// A Segment identifies the page changes of a snapshot in the store.
 type Segment struct {
-	Attempt    PackID // who wrote it
-	Parts      int    // 0: nothing was changed
-	Checkpoint bool   // it has all pages of the shard
-	Bytes      int64  // as stored; known to who writes it only
+	Attempt    PackID // the attempt that wrote it
+	Parts      int    // 0: nothing changed
+	Checkpoint bool   // contains all pages of the shard
+	Bytes      int64  // as stored; known only to the writer
 }
 
 // Complete reports whether every announced task and batch is settled (I4).
@@ -143,21 +150,21 @@ func (s *Snapshot) Complete() bool {
 	return s.TasksAnnounced > 0 && s.TasksAnnounced == s.TasksSettled && s.BatchesAnnounced == s.BatchesSettled
 }
 
-// A Problem is something that could not be backed up (I11).
+// A Problem is an entry that could not be backed up (I11).
 type Problem struct {
 	Path string // within the shard, any bytes
-	Op   string // what failed: open, read, stat, list, xattr …
+	Op   string // the operation that failed: open, read, stat, list, xattr …
 	Err  string
 }
 
-// A Repository is what all parts must agree on; it is stored in the object
-// store and in the index, and never changes after init but for its recipients.
+// A Repository is the configuration on which all parts must agree. It is stored in the object store
+// and in the index. After init only its recipients can change.
 type Repository struct {
 	ID         RepositoryID
 	Version    int // of the repository as a whole
 	Created    time.Time
 	Chunker    string   // name of the algorithm and its parameters
-	Codec      string   // name of the compression that new frames get
+	Codec      string   // name of the compression for new frames
 	Recipients []string // age recipients that packs are sealed to
-	Signer     [32]byte // public half of the key that signs what the store has of the index
+	Signer     [32]byte // public half of the key that signs the store's copy of the index
 }

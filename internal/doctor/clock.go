@@ -3,15 +3,17 @@ package doctor
 import "time"
 
 const (
-	// skewWarns is more than clocks that are kept by NTP ever differ. Leases are measured by one clock each,
-	// and only compared over minutes: it is the times that people and S3 see that are wrong.
+	// skewWarns is more than clocks that NTP synchronizes ever differ. Leases tolerate a difference,
+	// because each is measured with a single clock and only compared over minutes; but the times that
+	// people and S3 see are wrong.
 	skewWarns = 2 * time.Second
-	// skewFails is where S3 begins to refuse requests (15 min) and certificates that are new are not valid yet.
+	// skewFails is a difference that approaches those at which S3 refuses requests (15 min) and new
+	// certificates are not valid yet.
 	skewFails = 5 * time.Minute
 )
 
-// skew tells how far another clock is from ours. there was read between sent and received, with
-// this grain.
+// skew reports the difference of another clock from this machine's. there was read between sent and
+// received, with the given granularity.
 func skew(there, sent, received time.Time, grain time.Duration) Result {
 	here := sent.Add(received.Sub(sent) / 2)
 	difference := there.Add(grain / 2).Sub(here)

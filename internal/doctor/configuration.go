@@ -41,10 +41,12 @@ func settings(p *Parts) Result {
 	return ok("from the environment and flags alone")
 }
 
-// notSettings are variables of bctl's that are no settings. Credentials of S3 have names of their own.
+// notSettings are variables of bctl that are not settings. The credentials for S3 have names of
+// their own.
 var notSettings = []string{"BCTL_CONFIG", "BCTL_S3_ACCESS_KEY_ID", "BCTL_S3_SECRET_ACCESS_KEY", "BCTL_S3_SESSION_TOKEN"}
 
-// environment looks for variables that look like settings and are none: a misspelt one says nothing of itself.
+// environment looks for variables that look like settings but are not, because a misspelt variable
+// causes no error.
 func environment(environ []string) Result {
 	known := slices.Clone(notSettings)
 	for _, s := range config.Settings() {
@@ -71,7 +73,7 @@ func environment(environ []string) Result {
 // A namedFile is a file that a setting names.
 type namedFile struct{ key, path string }
 
-// namedFiles are all files that settings name: those that are called ..._file, and keys.
+// namedFiles returns all files that settings name: the settings called ..._file, and keys.
 func namedFiles(c *config.Config) []namedFile {
 	return collectFiles(nil, "", reflect.ValueOf(c).Elem())
 }
@@ -89,8 +91,8 @@ func collectFiles(list []namedFile, prefix string, v reflect.Value) []namedFile 
 	return list
 }
 
-// optional reports whether a file need not be there for what the role does: only readers seal packs, and
-// identities are for restoring, by whoever does that.
+// optional reports whether the role works without the file: only readers seal packs, and only those
+// who restore need identities.
 func (f *namedFile) optional(p *Parts) bool {
 	return f.key == "worker_key" && !p.is(installation.Reader) || f.key == "committer_key" && !p.is(installation.Committer) || f.key == "identity" && p.Role != installation.Operator
 }
@@ -129,7 +131,7 @@ func files(p *Parts) Result {
 	return v.result()
 }
 
-// secret reports whether a file's content must be kept from others. Certificates are for all to see.
+// secret reports whether a file's content must be kept secret. Certificates are public.
 func (f *namedFile) secret() bool {
 	return !strings.HasSuffix(f.key, "ca_file") && !strings.HasSuffix(f.key, "cert_file")
 }
@@ -145,7 +147,7 @@ func secrets(p *Parts) Result {
 	for _, f := range list {
 		info, err := os.Stat(f.path)
 		if err != nil {
-			continue // told of already
+			continue // reported already
 		}
 		switch mode := info.Mode().Perm(); {
 		case mode&0o007 != 0:
@@ -160,11 +162,11 @@ func secrets(p *Parts) Result {
 	return v.result()
 }
 
-// holdsSecret reports whether a secret is in the configuration file itself.
+// holdsSecret reports whether the configuration file itself contains a secret.
 func holdsSecret(file string) bool {
 	c, err := config.Load(config.Sources{File: file, Env: func(string) (string, bool) { return "", false }, Read: func(path string) ([]byte, error) {
 		if path != file {
-			return nil, nil // only what is in the file
+			return nil, nil // only the content of the file
 		}
 		return os.ReadFile(path)
 	}})
@@ -183,7 +185,7 @@ func certificates(p *Parts, now time.Time) Result {
 		}
 		data, err := os.ReadFile(f.path)
 		if err != nil {
-			continue // told of already
+			continue // reported already
 		}
 		own := strings.HasSuffix(f.key, "cert_file")
 		found := 0
@@ -200,11 +202,11 @@ func certificates(p *Parts, now time.Time) Result {
 			r := certificate(c, now)
 			r.Seen = f.key + ": " + r.Seen
 			if r.Status == Failure && !own && len(rest) > 0 {
-				r.Status = Warning // an authority that is retired, beside the next
+				r.Status = Warning // an expired authority next to its successor
 			}
 			v.add(r)
 			if own {
-				break // what follows is its chain
+				break // the rest is its chain
 			}
 		}
 		if found == 0 {

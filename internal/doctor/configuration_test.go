@@ -29,7 +29,7 @@ func TestConfiguration(t *testing.T) {
 		examine(t, good.with(settings{"BCTL_NATS_CERT_FILE": old}), "", "configuration").want(t, "configuration.certificates", doctor.Failure, "expired", "bctl deploy rotate")
 		examine(t, good.with(settings{"BCTL_NATS_CERT_FILE": ending}), "", "configuration").want(t, "configuration.certificates", doctor.Warning, "4 days left")
 		examine(t, good.with(settings{"BCTL_NATS_CERT_FILE": key}), "", "configuration").want(t, "configuration.certificates", doctor.Failure, "no certificate is in")
-		// An authority that has ended, beside the one that follows it, is only to be tidied away.
+		// An expired authority next to its successor only causes a recommendation to remove it.
 		two := append(read(t, old), read(t, a.File)...)
 		examine(t, good.with(settings{"BCTL_NATS_CA_FILE": write(t, "two.pem", two)}), "", "configuration").want(t, "configuration.certificates", doctor.Warning, "expired")
 	})
@@ -51,7 +51,7 @@ func TestConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 		examine(t, good.with(settings{"BCTL_NATS_KEY_FILE": open}), "", "configuration").want(t, "configuration.secrets", doctor.Warning, "a group can change")
-		if err := os.Chmod(open, 0o440); err != nil { // as Kubernetes mounts them
+		if err := os.Chmod(open, 0o440); err != nil { // the mode with which Kubernetes mounts them
 			t.Fatal(err)
 		}
 		examine(t, good.with(settings{"BCTL_NATS_KEY_FILE": open}), "", "configuration").want(t, "configuration.secrets", doctor.OK)

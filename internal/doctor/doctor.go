@@ -1,22 +1,22 @@
-// Package doctor tests what bctl depends on, from where it runs and with the
-// settings that it is given, and says what to change.
+// Package doctor tests the dependencies of bctl, from the machine on which it runs and with its
+// settings, and recommends changes.
 //
-// A check looks at one thing and tells how it is:
+// A check tests one thing and reports one of these statuses:
 //
 //	ok          as it should be
 //	warning     it works, but something should be changed
-//	failure     bctl does not work like this
-//	not tested  it could not be looked at, or there is nothing to look at: Seen says why
+//	failure     bctl does not work in this state
+//	not tested  it could not be tested, or there is nothing to test: Seen has the reason
 //
-// Checks of one dependency are a group and run in order, because later ones use what earlier
-// ones have opened; groups run at the same time. Every check has a time limit,
-// and one that does not end by then is left behind as a failure: a dependency that hangs holds
-// up nobody but those who need it.
+// The checks of one dependency form a group and run in order, because later ones use what earlier
+// ones have opened. Groups run concurrently. Each check has a time limit; a check that exceeds it
+// is abandoned and reported as a failure, so that a hanging dependency delays only the checks that
+// need it.
 //
-// Checks use the clients that the services use (their Inspect functions), so that what is tested is what
-// bctl does. Nothing is changed: what has to be tried is tried in a way that the server
-// refuses for another reason, but for small objects at the store, which are deleted again
-// where that is allowed, and are told of where not. Results never hold secrets.
+// Checks use the clients of the services (their Inspect functions), so that they test what bctl
+// does. They change nothing: a permission is tested with a request that the server refuses for
+// another reason. The exception are small objects in the store, which are deleted if that is
+// allowed, and reported otherwise. Results never contain secrets.
 package doctor
 
 import (
@@ -27,7 +27,7 @@ import (
 	"time"
 )
 
-// A Status is how the thing that a check looked at is.
+// A Status is the result of a check.
 type Status string
 
 // The statuses. They are names in JSON, and never change.
@@ -38,48 +38,48 @@ const (
 	NotTested Status = "not_tested"
 )
 
-// A Result is what a check has found.
+// A Result is the finding of a check.
 type Result struct {
 	Status Status
-	Seen   string // what there is, or why it was not tested
-	Advice string // what to change; empty where nothing need be
+	Seen   string // the observation, or the reason why it was not tested
+	Advice string // the recommended change; empty if there is none
 }
 
-// A Check looks at one thing.
+// A Check tests one thing.
 type Check struct {
 	ID      string        // unique among all groups: "nats.streams"
-	Needs   []string      // checks before it in its group, without which it is not tested
+	Needs   []string      // earlier checks in its group that must succeed first
 	Timeout time.Duration // 0: usualTimeout
 	Run     func(ctx context.Context) Result
 }
 
-// A Group is the checks of one dependency.
+// A Group consists of the checks of one dependency.
 type Group struct {
 	Name   string
 	Checks []Check
-	Close  func() // gives back what the checks have opened; nil: nothing
+	Close  func() // closes what the checks have opened; nil: nothing
 }
 
-// An Outcome is what became of one check.
+// An Outcome is the result of one check.
 type Outcome struct {
 	Group, ID string
 	Result
 	Took time.Duration
 }
 
-// usualTimeout is what a check may take that says nothing else.
+// usualTimeout is the default time limit of a check.
 const usualTimeout = 15 * time.Second
 
 // A Summary counts outcomes.
 type Summary struct{ OK, Warnings, Failures, NotTested int }
 
-// Run runs all checks, and calls report with what became of each, in the order of the
-// groups and their checks, from the caller's goroutine. When ctx ends, what is left is not tested.
+// Run runs all checks, and calls report with the outcome of each, in the order of the groups and
+// their checks, from the caller's goroutine. When ctx ends, the remaining checks are not tested.
 func Run(ctx context.Context, groups []Group, report func(Outcome)) Summary {
 	outcomes := make([]chan Outcome, len(groups))
 	for n := range groups {
 		outcomes[n] = make(chan Outcome, len(groups[n].Checks))
-		go func() { // ends with its group: checks have time limits
+		go func() { // ends with its group, because checks have time limits
 			defer close(outcomes[n])
 			groups[n].run(ctx, outcomes[n])
 		}()
@@ -104,7 +104,8 @@ func Run(ctx context.Context, groups []Group, report func(Outcome)) Summary {
 }
 
 func (g *Group) run(ctx context.Context, to chan<- Outcome) {
-	lacking := map[string]string{} // checks that did not succeed, and which is to blame: what needs them cannot be tested
+	// The unsuccessful checks, each with the original cause. Checks that need them cannot run.
+	lacking := map[string]string{}
 	left := false
 	for n := range g.Checks {
 		c := &g.Checks[n]
@@ -130,13 +131,13 @@ func (g *Group) run(ctx context.Context, to chan<- Outcome) {
 		}
 		to <- o
 	}
-	if g.Close != nil && !left { // a check that was left behind may use it still
+	if g.Close != nil && !left { // an abandoned check may still use it
 		g.Close()
 	}
 }
 
-// run runs the check. It may leave it behind: a system call that waits for a dead file server
-// does not end before the server is back, or the process has ended.
+// run runs the check. It may abandon it: a system call that waits for an unavailable filer does not
+// end before the filer is back, or the process has ended.
 func (c *Check) run(ctx context.Context) (r Result, left bool) {
 	limit := c.Timeout
 	if limit == 0 {
@@ -154,7 +155,7 @@ func (c *Check) run(ctx context.Context) (r Result, left bool) {
 	grace := time.NewTimer(unwind)
 	defer grace.Stop()
 	select {
-	case r := <-done: // it has seen that its context ended, and says where
+	case r := <-done: // it has noticed the end of its context, and reports where
 		return r, false
 	case <-grace.C:
 	}
@@ -164,7 +165,7 @@ func (c *Check) run(ctx context.Context) (r Result, left bool) {
 	return Result{Failure, fmt.Sprintf("no answer within %v", limit), "find out what it hangs at: it does not end when it is told to"}, true
 }
 
-// unwind is how long a check whose time is over may take to say so.
+// unwind is how long a check may take to return after its time limit.
 const unwind = time.Second
 
 var errTooLong = errors.New("it takes too long")
@@ -184,9 +185,10 @@ func skip(format string, args ...any) Result {
 	return Result{NotTested, fmt.Sprintf(format, args...), ""}
 }
 
-// A verdict collects what one check sees of several things: it is as bad as the worst of them.
+// A verdict collects the findings of one check about several things. Its status is the worst of
+// them.
 type verdict struct {
-	good []string // what is as it should be
+	good []string // findings without a problem
 	bad  []Result
 }
 

@@ -15,8 +15,8 @@ func collect(ctx context.Context, groups ...Group) (lines []string, s Summary) {
 	return lines, s
 }
 
-// A check that hangs, whatever it is told, is a failure after its time; what needs it is not tested, what does not is, and
-// other groups are not held up.
+// A check that hangs and ignores its context is a failure after its time limit. Checks that need it
+// are not tested; other checks and groups are not delayed.
 func TestACheckThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestACheckThatHangs(t *testing.T) {
 	})
 }
 
-// One whose context ends says itself where it was.
+// A check that returns when its context ends reports where it was.
 func TestACheckThatListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestACheckThatListens(t *testing.T) {
 	})
 }
 
-// Interrupted, it ends at once, and says what was not looked at.
+// An interrupted run ends immediately, and reports the checks that were not run.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestSkew(t *testing.T) {
 		{0, time.Millisecond, 0, OK, "(± 0.5 ms)"},
 		{1900 * time.Millisecond, 0, 0, OK, "1.9 s ahead"},
 		{-3 * time.Second, 0, 0, Warning, "3 s behind"},
-		{3 * time.Second, 4 * time.Second, 0, OK, "± 2 s"},        // it may be the round trip
+		{3 * time.Second, 4 * time.Second, 0, OK, "± 2 s"},        // it may be due to the round trip
 		{-500 * time.Millisecond, 0, time.Second, OK, "± 500 ms"}, // a Date header
 		{time.Hour, 0, time.Second, Failure, "60 min ahead"},
 		{-6 * time.Minute, time.Second, 0, Failure, "6 min behind"},

@@ -28,7 +28,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// settings are those of one bctl, by environment variable.
+// settings are the settings of one bctl process, by environment variable.
 type settings map[string]string
 
 func (s settings) with(more settings) settings {
@@ -50,10 +50,10 @@ func (s settings) load(t testing.TB) *config.Config {
 	return c
 }
 
-// outcomes are what became of the checks, by id.
+// outcomes are the outcomes of checks, by id.
 type outcomes map[string]doctor.Outcome
 
-// examine runs the checks of some groups (all where none is named), as a role.
+// examine runs the checks of some groups (all if none is given) for a role.
 func examine(t testing.TB, s settings, role installation.Role, groups ...string) outcomes {
 	t.Helper()
 	p := wire.Examine(s.load(t))
@@ -83,7 +83,7 @@ func run(t testing.TB, p *doctor.Parts, names ...string) outcomes {
 	return found
 }
 
-// want checks one outcome: its status, and what it has seen or advises.
+// want checks the status and the texts of one outcome.
 func (o outcomes) want(t testing.TB, id string, status doctor.Status, texts ...string) {
 	t.Helper()
 	got, is := o[id]
@@ -101,7 +101,7 @@ func (o outcomes) want(t testing.TB, id string, status doctor.Status, texts ...s
 	}
 }
 
-// onlyFails checks that nothing fails but these.
+// onlyFails checks that nothing except these checks fails.
 func (o outcomes) onlyFails(t testing.TB, ids ...string) {
 	t.Helper()
 	for id, outcome := range o {
@@ -111,7 +111,7 @@ func (o outcomes) onlyFails(t testing.TB, ids ...string) {
 	}
 }
 
-// hides checks that a secret is told by nobody.
+// hides checks that no outcome contains a secret.
 func (o outcomes) hides(t testing.TB, secret string) {
 	t.Helper()
 	for id, outcome := range o {
@@ -121,7 +121,7 @@ func (o outcomes) hides(t testing.TB, secret string) {
 	}
 }
 
-// initialize makes a repository, as bctl init does.
+// initialize creates a repository, as bctl init does.
 func initialize(t testing.TB, s settings) {
 	t.Helper()
 	c := s.load(t)
@@ -142,7 +142,7 @@ func initialize(t testing.TB, s settings) {
 	}
 }
 
-// makeStreams does what the keeper does.
+// makeStreams creates the streams, as the keeper does.
 func makeStreams(t testing.TB, o flow.Options, sites ...string) *flow.Conn {
 	t.Helper()
 	c, err := flow.Connect(o)
@@ -165,7 +165,7 @@ func makeStreams(t testing.TB, o flow.Options, sites ...string) *flow.Conn {
 	}
 }
 
-// An authority makes certificates.
+// An authority issues certificates.
 type authority struct {
 	t    testing.TB
 	key  *ecdsa.PrivateKey
@@ -204,7 +204,7 @@ func (a *authority) sign(template *x509.Certificate, left time.Duration) (*ecdsa
 	return key, der
 }
 
-// pair returns the files of a certificate that is valid for so long from now on.
+// pair returns the files of a certificate that is valid for the given time from now.
 func (a *authority) pair(name string, left time.Duration) (cert, key string) {
 	a.t.Helper()
 	private, der := a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},

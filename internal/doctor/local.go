@@ -18,16 +18,16 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// What is on this machine: a SQLite index, and a store in a directory.
+// Checks of this machine's SQLite index, and of a store in a directory.
 
-// leastFree is what should be free: some packs, and an index's log.
+// leastFree is the recommended free space: some packs, and an index's log.
 const leastFree = 1 << 30
 
-// noSpace is so little that nothing can be written.
+// noSpace is the free space below which nothing can be written.
 const noSpace = 1 << 20
 
-// place looks at the file system that a directory is on: whether it can be written to, and has
-// space. shared says what follows where it is another machine's.
+// place checks the file system of a directory: whether it is writable and has free space. shared is
+// the consequence if it belongs to another machine.
 func place(path, shared string) Result {
 	m, err := posix.MountOf(path)
 	if err != nil {
@@ -58,7 +58,8 @@ func place(path, shared string) Result {
 	return v.result()
 }
 
-// writable reports why a directory cannot be written to; nil where it can. Nothing is written.
+// writable returns the reason why a directory cannot be written to; nil if it can. It writes
+// nothing.
 func writable(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("user %d may not write to %s: %w", os.Getuid(), dir, err)
@@ -102,7 +103,8 @@ func indexFile(ctx context.Context, p *Parts, path string) Result {
 	if err := unix.Access(path, unix.R_OK); err != nil {
 		return fail("run bctl as the user who made the repository", "user %d may not read %s: %s", os.Getuid(), path, oneLine(err))
 	}
-	if err := unix.Access(path, unix.W_OK); err != nil && !errors.Is(err, unix.EROFS) { // index.place tells of that
+	// The check index.place reports a read-only file system.
+	if err := unix.Access(path, unix.W_OK); err != nil && !errors.Is(err, unix.EROFS) {
 		return fail("run bctl as the user who made the repository", "user %d may not write to %s: %s", os.Getuid(), path, oneLine(err))
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
@@ -111,8 +113,8 @@ func indexFile(ctx context.Context, p *Parts, path string) Result {
 	return ok("%s has %s", path, size(uint64(info.Size())))
 }
 
-// withSQLite runs a check of the index's file, or returns what notOpened makes
-// of the error if the index cannot be opened.
+// withSQLite runs a check of the index's file. If the index cannot be opened, it returns the result
+// of notOpened for the error.
 func withSQLite(ctx context.Context, p *Parts, notOpened func(error) Result, check func(context.Context, *Parts, *sqliteindex.Index) Result) Result {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
@@ -142,7 +144,7 @@ func integrity(ctx context.Context, _ *Parts, x *sqliteindex.Index) Result {
 	return ok("%s read, and whole (SQLite %s)", size(uint64(max(f.SizeBytes, 0))), f.Version)
 }
 
-// current looks whether the index knows all snapshots that the store has.
+// current checks whether the index knows all snapshots in the store.
 func current(ctx context.Context, p *Parts, x *sqliteindex.Index) Result {
 	r, err := x.Repository(ctx)
 	if err != nil {
@@ -184,7 +186,7 @@ func pages(ctx context.Context, _ *Parts, x *sqliteindex.Index) Result {
 	return ok("all (%d) are as they were committed", read)
 }
 
-// workerKey looks whether the worker key is this repository's.
+// workerKey checks whether the worker key belongs to this repository.
 func workerKey(ctx context.Context, p *Parts) Result {
 	return keyFile(ctx, p, p.Config.WorkerKey, func(r *backup.Repository) error {
 		_, err := repo.ReadWorkerKey(p.Config.WorkerKey, r.ID)
@@ -192,7 +194,7 @@ func workerKey(ctx context.Context, p *Parts) Result {
 	})
 }
 
-// committerKey looks whether the committer key is this repository's.
+// committerKey checks whether the committer key belongs to this repository.
 func committerKey(ctx context.Context, p *Parts) Result {
 	return keyFile(ctx, p, p.Config.CommitterKey, func(r *backup.Repository) error {
 		key, err := repo.ReadCommitterKey(p.Config.CommitterKey, r.ID)
@@ -203,7 +205,7 @@ func committerKey(ctx context.Context, p *Parts) Result {
 	})
 }
 
-// keyFile reads the key file at path, as of the repository that the index has.
+// keyFile reads the key file at path for the repository in the index.
 func keyFile(ctx context.Context, p *Parts, path string, read func(*backup.Repository) error) Result {
 	i, err := p.OpenIndex(ctx)
 	if err != nil {
@@ -220,7 +222,7 @@ func keyFile(ctx context.Context, p *Parts, path string, read func(*backup.Repos
 	return ok("%s is this repository's", path)
 }
 
-// A directoryDoctor looks at a store in a directory.
+// A directoryDoctor checks a store in a directory.
 type directoryDoctor struct {
 	objectDoctor
 	path string

@@ -26,7 +26,7 @@ func machineGroup(p *Parts) Group {
 	}}
 }
 
-// What kernels have: openat2, cachestat, RWF_DONTCACHE.
+// Kernel features: openat2, cachestat, RWF_DONTCACHE.
 var kernels = []struct {
 	major, minor int
 	has          string
@@ -63,7 +63,8 @@ func kernelOf(release string) Result {
 	return ok("Linux %s has %s", release, strings.Join(has, ", "))
 }
 
-// leastFiles is for a walker: each directory in hand is open, and so is each file that a reader has.
+// leastFiles is the minimum for a walker, which keeps each directory in progress open; a reader
+// keeps each file in progress open.
 const leastFiles = 4096
 
 func openFiles() Result {
@@ -77,7 +78,8 @@ func openFiles() Result {
 	return ok("%d files may be open at a time", limit.Cur)
 }
 
-// leastMemory is what a role takes at its default settings; the Kubernetes manifests ask for as much.
+// leastMemory is the memory that a role needs with default settings, which is also what the
+// Kubernetes manifests request.
 var leastMemory = map[installation.Role]uint64{
 	installation.Walker: 256 << 20, installation.Reader: 768 << 20, installation.Committer: 256 << 20, installation.Operator: 64 << 20, "": 768 << 20,
 }
@@ -94,7 +96,8 @@ func memory(role installation.Role) Result {
 	return ok("%s", text)
 }
 
-// memoryLimit is the least of the machine's memory and the limits of the control groups that the process is in.
+// memoryLimit returns the minimum of the machine's memory and the limits of the process's control
+// groups.
 func memoryLimit(proc, cgroups string) (limit uint64, from string) {
 	if data, err := os.ReadFile(filepath.Join(proc, "meminfo")); err == nil {
 		for line := range strings.Lines(string(data)) {
@@ -127,7 +130,7 @@ func memoryLimit(proc, cgroups string) (limit uint64, from string) {
 	return limit, from
 }
 
-// unsynchronised is the state of a clock that nobody keeps (TIME_ERROR of adjtimex(2)).
+// unsynchronised is the state of a clock that is not synchronized (TIME_ERROR of adjtimex(2)).
 const unsynchronised = 5
 
 func synchronised() Result {

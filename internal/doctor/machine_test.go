@@ -54,7 +54,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// The checks of this machine run on whatever it is.
+// The checks of this machine run on any machine.
 func TestThisMachine(t *testing.T) {
 	t.Parallel()
 	Run(t.Context(), []Group{machineGroup(&Parts{})}, func(o Outcome) {

@@ -13,19 +13,21 @@ import (
 	"github.com/bctl/bctl/internal/installation"
 )
 
-// A natsDoctor looks at NATS. Its connection is to the first server that answers.
+// A natsDoctor checks NATS. Its connection is to the first server that responds.
 type natsDoctor struct {
 	p       *Parts
 	options flow.Options
 	i       *flow.Inspection
 	servers []flow.ServerFacts
-	asked   asked // a clock
+	asked   asked // a clock reading
 
-	// mine is the repository that is tested for; "" where that cannot be found out. It is nil until somebody asks.
+	// mine is the repository under test; "" if it cannot be determined. It is nil until it is first
+	// needed.
 	mine *string
 }
 
-// An asked clock is one of another machine, with when it was asked here.
+// An asked is a reading of another machine's clock, with this machine's times of the request and
+// the response.
 type asked struct{ clock, sent, received time.Time }
 
 func natsGroup(p *Parts) Group {
@@ -76,7 +78,7 @@ func natsGroup(p *Parts) Group {
 	return g
 }
 
-// server connects to one server, and keeps the connection where it is the first.
+// server connects to one server, and keeps the connection if it is the first.
 func (d *natsDoctor) server(ctx context.Context, at flow.Server) Result {
 	begin := time.Now()
 	i, err := flow.Inspect(ctx, d.options, at)
@@ -113,7 +115,7 @@ func (d *natsDoctor) unreachable(err error) Result {
 	return r
 }
 
-// connection tells whether there is one to go on with.
+// connection reports whether there is a connection for the following checks.
 func (d *natsDoctor) connection(of int) Result {
 	if d.i == nil {
 		return fail("let one of the servers answer", "none of %s can be used", plural(of, "server"))
@@ -150,7 +152,8 @@ func (d *natsDoctor) identity(context.Context) Result {
 	return ok("known by what nats.url says")
 }
 
-// maxSensiblePayload is what the server's makers warn of.
+// maxSensiblePayload is the limit above which the NATS documentation advises against larger
+// payloads.
 const maxSensiblePayload = 8 << 20
 
 func (d *natsDoctor) payload(context.Context) Result {
@@ -167,7 +170,7 @@ func (d *natsDoctor) payload(context.Context) Result {
 	return ok("max_payload is %s", size(uint64(smallest)))
 }
 
-// slowRoundTrip is for servers that work is spread by: each task takes a few round trips.
+// slowRoundTrip is the limit for servers that distribute work: each task takes a few round trips.
 const slowRoundTrip = 100 * time.Millisecond
 
 func (d *natsDoctor) latency(context.Context) Result {
@@ -185,7 +188,7 @@ func roundTrip(took, slow time.Duration) Result {
 	return ok("a round trip takes %s (median)", duration(took))
 }
 
-// owner finds out whether a stream or queue belongs to another repository.
+// owner checks whether a stream or queue belongs to another repository.
 func (d *natsDoctor) owner(ctx context.Context, v *verdict, owner string) {
 	if owner == "" {
 		return
@@ -202,7 +205,7 @@ func (d *natsDoctor) owner(ctx context.Context, v *verdict, owner string) {
 	}
 }
 
-// makes reports whether the role makes streams and queues that are not there.
+// makes reports whether the role creates missing streams and queues.
 func (d *natsDoctor) makes() bool { return d.p.is(installation.Committer) }
 
 func (d *natsDoctor) stream(ctx context.Context, name string) Result {
@@ -237,7 +240,7 @@ func ledBy(leader string) string {
 	return ", led by " + leader
 }
 
-// missing tells of a stream or queue that cannot be looked at.
+// missing reports a stream or queue that cannot be examined.
 func (d *natsDoctor) missing(err error) Result {
 	const start = "start a committer: its keeper makes streams and queues"
 	switch {
@@ -257,7 +260,7 @@ func (d *natsDoctor) missing(err error) Result {
 	return fail("look at the server's log", "%s", oneLine(err))
 }
 
-// inboxes are the streams from which the role takes messages.
+// inboxes returns the streams from which the role takes messages.
 func (d *natsDoctor) inboxes() []string {
 	all := flow.Streams()
 	var list []string
@@ -297,7 +300,7 @@ func (d *natsDoctor) clock(context.Context) Result {
 	return skew(d.asked.clock, d.asked.sent, d.asked.received, 0)
 }
 
-// access is what the role does at NATS, or all roles.
+// access returns the permissions that the role, or all roles, need at NATS.
 func (d *natsDoctor) access() flow.Access {
 	inbox, site := d.options.InboxPrefix, d.p.Config.Worker.Site
 	if inbox == "" {
@@ -333,7 +336,7 @@ func (d *natsDoctor) may(ctx context.Context, right flow.Right) Result {
 	return fail("", "%s", oneLine(err))
 }
 
-// mayNot tries what others do.
+// mayNot tests requests that only other roles may make.
 func (d *natsDoctor) mayNot(ctx context.Context, access flow.Access) Result {
 	refused := 0
 	var allowed []string

@@ -20,7 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// natsServer starts a NATS server of this process, on a port of its own.
+// natsServer starts a NATS server in this process, on its own port.
 func natsServer(t testing.TB, change func(*server.Options)) string {
 	t.Helper()
 	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
@@ -39,7 +39,7 @@ func natsServer(t testing.TB, change func(*server.Options)) string {
 	return strings.Replace(s.ClientURL(), "0.0.0.0", "127.0.0.1", 1)
 }
 
-// allowed are the permissions of an Access.
+// allowed returns the permissions of an Access.
 func allowed(a flow.Access) *server.Permissions {
 	return &server.Permissions{Publish: &server.SubjectPermission{Allow: a.Publish}, Subscribe: &server.SubjectPermission{Allow: a.Subscribe}}
 }
@@ -56,7 +56,7 @@ func natsAs(url, name string) settings {
 	return settings{"BCTL_NATS": url, "BCTL_NATS_USER": name, "BCTL_NATS_PASSWORD": "secret-of-" + name}
 }
 
-// Each role, with the permissions that an installation gives it, lacks nothing and may do no more.
+// Each role has, with the permissions from an installation, exactly the permissions that it needs.
 func TestNATSRolesAsInstalled(t *testing.T) {
 	t.Parallel()
 	roles := map[installation.Role]flow.Access{
@@ -79,7 +79,7 @@ func TestNATSRolesAsInstalled(t *testing.T) {
 	}
 }
 
-// What is tested leaves no trace: messages stay, and nobody has taken one.
+// The tests leave no trace: messages stay, and none is consumed.
 func TestNATSIsLeftAsItWas(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t, nil)
@@ -107,7 +107,7 @@ func TestNATSIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// state is all that there is at JetStream.
+// state describes everything in JetStream.
 func state(t testing.TB, url string) string {
 	t.Helper()
 	nc, err := nats.Connect(url)
@@ -225,7 +225,7 @@ func TestNATSBroken(t *testing.T) {
 	})
 }
 
-// change does what people do to queues.
+// change makes changes to queues such as people make.
 func change(t testing.TB, url string) {
 	t.Helper()
 	nc, err := nats.Connect(url)
@@ -285,7 +285,8 @@ func TestNATSOverTLS(t *testing.T) {
 		want(t, "nats.server.1", doctor.OK)
 }
 
-// A server that says nothing is a failure in time, and holds up nobody else.
+// A server that does not respond is a failure within the time limit, and does not delay other
+// checks.
 func TestNATSThatHangs(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -305,7 +306,8 @@ func TestNoNATS(t *testing.T) {
 	examine(t, settings{}, installation.Walker, "nats").want(t, "nats", doctor.Failure, "nats.url")
 }
 
-// Of a cluster each server is reached, and each stream has its copies; with one server away the rest goes on.
+// In a cluster each server is reached, and each stream has its replicas. With one server
+// unavailable the others work.
 func TestNATSCluster(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	t.Parallel()
@@ -318,7 +320,7 @@ func TestNATSCluster(t *testing.T) {
 		return found["nats.stream.BCTL_COMMIT"].Status == doctor.OK && found["nats.queue.BCTL_COMMIT"].Status == doctor.OK
 	}
 	for begin := time.Now(); !current() && time.Since(begin) < time.Minute; {
-		found = examine(t, s, "", "nats") // copies that have just been made may be behind
+		found = examine(t, s, "", "nats") // replicas that were just created may be behind
 	}
 	found.onlyFails(t)
 	found.want(t, "nats.connection", doctor.OK, "3 of 3 servers")
@@ -337,7 +339,7 @@ func TestNATSCluster(t *testing.T) {
 	found.onlyFails(t, "nats.server.3")
 }
 
-// Queues of another repository are a failure, of streams and of the role's own queue; those of nobody are not.
+// Streams and queues of another repository are a failure; those without an owner are not.
 func TestNATSOfAnotherRepository(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t, nil)

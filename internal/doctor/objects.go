@@ -17,16 +17,17 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// An objectDoctor puts objects to a store, and sees what becomes of them. Checks of one store share it.
+// An objectDoctor puts objects into a store and checks the results. The checks of one store share
+// it.
 type objectDoctor struct {
 	p         *Parts
 	s         store.Store
-	places    []string // names for the object, the best first
+	places    []string // possible names for the object, the best first
 	name      string   // of the object that was put; empty: none
 	data      []byte
-	deletable bool          // objects like it may be deleted
-	put       time.Duration // that putting it took
-	left      []string      // objects that may be there still
+	deletable bool          // similar objects may be deleted
+	put       time.Duration // duration of the put
+	left      []string      // objects that may still exist
 }
 
 const (
@@ -34,13 +35,14 @@ const (
 	largeBytes = 8 << 20
 )
 
-// object puts one at the first place that is allowed.
+// object puts an object at the first place where that is allowed.
 func (d *objectDoctor) object(ctx context.Context) Result {
 	if len(d.places) == 0 {
 		return skip("%s stores nothing", d.p.whom())
 	}
 	d.data = make([]byte, smallBytes)
-	_, _ = mathrand.NewChaCha8([32]byte{}).Read(d.data) // the same each time; never fails, by its documentation
+	// The data is the same each time. Read never fails, according to its documentation.
+	_, _ = mathrand.NewChaCha8([32]byte{}).Read(d.data)
 	var denied error
 	for _, name := range d.places {
 		begin := time.Now()
@@ -54,7 +56,7 @@ func (d *objectDoctor) object(ctx context.Context) Result {
 			return storeFailure(err)
 		}
 		d.name, d.put = name, time.Since(begin)
-		d.deletable = d.s.Delete(ctx, sibling(name)) == nil // of what does not exist
+		d.deletable = d.s.Delete(ctx, sibling(name)) == nil // of an object that does not exist
 		return ok("an object of %s is stored", size(smallBytes))
 	}
 	if slices.ContainsFunc(d.places, func(name string) bool { return strings.HasPrefix(name, store.PacksPrefix) }) || d.p.Role == "" {
@@ -63,7 +65,7 @@ func (d *objectDoctor) object(ctx context.Context) Result {
 	return skip("there is no place where %s may put an object that is none of a backup", d.p.whom())
 }
 
-// storeFailure says what to change where a store fails.
+// storeFailure returns advice for an error of the store.
 func storeFailure(err error) Result {
 	switch {
 	case errors.Is(err, store.ErrFull):
@@ -80,7 +82,7 @@ func storeFailure(err error) Result {
 	return fail("look at the store's log", "%s", oneLine(err))
 }
 
-// read reads the object whole, and in parts.
+// read reads the whole object, and parts of it.
 func (d *objectDoctor) read(ctx context.Context) Result {
 	whole, err := d.s.Get(ctx, d.name, smallBytes)
 	if err != nil {
@@ -105,7 +107,7 @@ func (d *objectDoctor) read(ctx context.Context) Result {
 	return ok("what was stored comes back, whole and in ranges")
 }
 
-// listed lists right after the object was put.
+// listed lists the objects immediately after the put.
 func (d *objectDoctor) listed(ctx context.Context) Result {
 	found := false
 	for o, err := range d.s.List(ctx, d.name) {
@@ -128,7 +130,7 @@ func (d *objectDoctor) listed(ctx context.Context) Result {
 	return ok("an object is listed as soon as it is stored")
 }
 
-// slowObject is for small requests: a restore makes one a frame.
+// slowObject is the limit for small requests: a restore makes one per frame.
 const slowObject = 500 * time.Millisecond
 
 func (d *objectDoctor) latency(ctx context.Context) Result {
@@ -148,7 +150,7 @@ func (d *objectDoctor) latency(ctx context.Context) Result {
 	return ok("%s", text)
 }
 
-// slowStore is what one upload should do in a second; several run at a time.
+// slowStore is the expected speed of one upload in bytes per second; several run concurrently.
 const slowStore = 4 << 20
 
 func (d *objectDoctor) throughput(ctx context.Context) Result {
@@ -181,13 +183,14 @@ func (d *objectDoctor) throughput(ctx context.Context) Result {
 	return ok("%s", text)
 }
 
-// sibling is another name beside one, of the same form.
+// sibling returns another name in the same place, of the same form.
 func sibling(name string) string {
 	cut := strings.LastIndexAny(name, "/-") + 1
 	return name[:cut] + backup.NewPackID().String()
 }
 
-// close deletes what tidy has not come to, because the doctor was interrupted, and closes the store.
+// close deletes the objects that tidy has not reached, because the doctor was interrupted, and
+// closes the store.
 func (d *objectDoctor) close() {
 	if d.s == nil {
 		return
@@ -195,12 +198,12 @@ func (d *objectDoctor) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for _, name := range d.left {
-		_ = d.s.Delete(ctx, name) // what remains is part of no backup
+		_ = d.s.Delete(ctx, name) // the remaining objects do not belong to a backup
 	}
-	_ = d.s.Close() // nothing is on its way
+	_ = d.s.Close() // there are no requests in progress
 }
 
-// tidy deletes what was put, and says what is left.
+// tidy deletes the objects that were put, and reports those that remain.
 func (d *objectDoctor) tidy(ctx context.Context) Result {
 	if len(d.left) == 0 {
 		return ok("nothing was left")
@@ -213,7 +216,8 @@ func (d *objectDoctor) tidy(ctx context.Context) Result {
 		switch _, err := d.s.Stat(ctx, name); {
 		case deleted == nil && err == nil:
 			return fail("look at what protects objects there", "%s was deleted, and is there still", name)
-		case deleted != nil && !errors.Is(err, backup.ErrNotFound): // else it was never there: putting it had failed
+		case deleted != nil && !errors.Is(err, backup.ErrNotFound):
+			// Otherwise it never existed, because the put had failed.
 			remains = append(remains, name)
 		}
 	}
@@ -223,7 +227,7 @@ func (d *objectDoctor) tidy(ctx context.Context) Result {
 	return ok("%s deleted", plural(len(left), "object"))
 }
 
-// addObjectChecks adds those that need nothing but a store. overwrite and checksum are the adapter's own.
+// addObjectChecks adds the checks that need only a store. own are the adapter's own checks.
 func (d *objectDoctor) addObjectChecks(g *Group, needs string, own ...Check) {
 	add := func(id, needs string, timeout time.Duration, run func(context.Context) Result) {
 		g.Checks = append(g.Checks, Check{ID: id, Needs: []string{needs}, Timeout: timeout, Run: run})

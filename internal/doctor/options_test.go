@@ -26,7 +26,7 @@ func TestMountOptions(t *testing.T) {
 	}
 }
 
-// What a survey has seen, and what is said of it.
+// The results of a survey, and the report on it.
 func TestSurvey(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

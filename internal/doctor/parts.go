@@ -14,20 +14,22 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// Parts are what there is to test, and as whom.
+// Parts define what to test, and for which role.
 type Parts struct {
 	Config      *config.Config
 	ConfigFile  string // empty: none
 	ConfigError error  // why there is no Config
 	Environ     []string
 
-	Role    installation.Role // as which is looked: what it needs must be allowed, and all else refused. Empty: what all need must be
-	Sources []string          // directories that are to be backed up
+	// Role is the role to test for: everything that it needs must be allowed, and everything else
+	// refused. If it is empty, everything that any role needs must be allowed.
+	Role    installation.Role
+	Sources []string // directories to be backed up
 
-	// Throughput has large objects put, also where nobody may delete them.
+	// Throughput puts large objects even if they cannot be deleted.
 	Throughput bool
 
-	// How what the settings name is opened; only those that they do name are called.
+	// Functions that open what the settings name. Only those for named components are called.
 	NATS      func() flow.Options
 	Postgres  func() (dsn string, o pgindex.Options, err error)
 	S3        func() (s3store.Options, error)
@@ -35,18 +37,18 @@ type Parts struct {
 	OpenStore func(ctx context.Context) (store.Store, error)
 }
 
-// The roles that doctor knows.
+// The roles that doctor supports.
 var roles = []installation.Role{installation.Walker, installation.Reader, installation.Committer, installation.Operator}
 
-// KnowsRole reports whether doctor knows what a role needs.
+// KnowsRole reports whether doctor supports a role.
 func KnowsRole(role installation.Role) bool { return slices.Contains(roles, role) }
 
-// is reports whether what is tested for is one of these roles, or all of them.
+// is reports whether the tested role is one of these, or no role is set.
 func (p *Parts) is(one ...installation.Role) bool {
 	return p.Role == "" || slices.Contains(one, p.Role)
 }
 
-// whom is who is tested for: "a walker".
+// whom describes the tested role: "a walker".
 func (p *Parts) whom() string {
 	if p.Role == installation.Operator {
 		return "an operator"
@@ -54,7 +56,7 @@ func (p *Parts) whom() string {
 	return "a " + string(p.Role)
 }
 
-// Groups returns all checks that there are to make.
+// Groups returns all checks for the given parts.
 func Groups(p *Parts) []Group {
 	groups := []Group{configurationGroup(p)}
 	if p.Config == nil {
@@ -73,12 +75,12 @@ func Groups(p *Parts) []Group {
 	return append(groups, machineGroup(p))
 }
 
-// nothing is a check of what is not there.
+// nothing returns a check for a component that does not exist.
 func nothing(id, why string) Check {
 	return Check{ID: id, Run: func(context.Context) Result { return skip("%s", why) }}
 }
 
-// failed is a check of what cannot be begun.
+// failed returns a check for a component that could not be prepared.
 func failed(id string, r Result) Check {
 	return Check{ID: id, Run: func(context.Context) Result { return r }}
 }
@@ -105,7 +107,7 @@ func storeGroup(p *Parts) Group {
 	return s3Group(p)
 }
 
-// withoutPassword is a URL for people.
+// withoutPassword returns a URL for display.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

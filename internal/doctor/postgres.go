@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
 
-// A postgresDoctor looks at Postgres.
+// A postgresDoctor checks Postgres.
 type postgresDoctor struct {
 	p     *Parts
 	i     *pgindex.Inspection
@@ -103,7 +103,8 @@ func (d *postgresDoctor) user(context.Context) Result {
 	return ok("%s", d.facts.User)
 }
 
-// slowIndex is for transactions that have some round trips each, and hold locks meanwhile.
+// slowIndex is the limit for transactions that take some round trips each, and hold locks
+// meanwhile.
 const slowIndex = 20 * time.Millisecond
 
 func (d *postgresDoctor) latency(ctx context.Context) Result {
@@ -145,8 +146,8 @@ func (d *postgresDoctor) settings(ctx context.Context, names ...string) (map[str
 	return found, Result{Status: OK}
 }
 
-// durability: an index that loses what it has confirmed names no packs that do not exist, but forgets snapshots
-// and packs that do; one whose pages are torn is lost.
+// durability: an index that loses confirmed transactions never names packs that do not exist, but
+// forgets snapshots and packs that do. An index with torn pages is lost.
 func (d *postgresDoctor) durability(ctx context.Context) Result {
 	s, r := d.settings(ctx, "fsync", "full_page_writes", "synchronous_commit", "data_checksums", "wal_level", "archive_mode")
 	if r.Status != OK {
@@ -172,7 +173,7 @@ func (d *postgresDoctor) durability(ctx context.Context) Result {
 	return v.result()
 }
 
-// number is a setting that is one; -1 where it is not there.
+// number returns a numeric setting; -1 if it is missing.
 func number(settings map[string]string, name string) int64 {
 	n, err := strconv.ParseInt(settings[name], 10, 64)
 	if err != nil {
@@ -203,7 +204,8 @@ func (d *postgresDoctor) connections(ctx context.Context) Result {
 	return ok("%s: room for %d", text, all/own)
 }
 
-// leastBuffers are what the default is: for an index that is larger, it is a tenth of what helps.
+// leastBuffers is the setting below which shared_buffers causes a warning. It is more than the
+// default of Postgres. An index that is larger than this benefits from about ten times as much.
 const leastBuffers = 256 << 20
 
 func (d *postgresDoctor) memory(ctx context.Context) Result {
@@ -229,7 +231,8 @@ func (d *postgresDoctor) memory(ctx context.Context) Result {
 	return v.result()
 }
 
-// timeouts that would end what bctl does. Those that a session sets for itself are not meant.
+// timeouts checks for timeouts that would interrupt bctl. It ignores those that a session sets for
+// itself.
 func (d *postgresDoctor) timeouts(ctx context.Context) Result {
 	s, r := d.settings(ctx, "statement_timeout", "lock_timeout", "transaction_timeout", "idle_session_timeout")
 	if r.Status != OK {
@@ -249,7 +252,7 @@ func (d *postgresDoctor) timeouts(ctx context.Context) Result {
 	return v.result()
 }
 
-// session does what every connection of a service begins with.
+// session starts a session as every connection of a service does.
 func (d *postgresDoctor) session(ctx context.Context) Result {
 	err := d.i.Prepare(ctx)
 	if reason, forbidden := pgindex.Forbidden(err); forbidden {
@@ -261,7 +264,7 @@ func (d *postgresDoctor) session(ctx context.Context) Result {
 	return ok("time limits can be set, and temporary tables made")
 }
 
-// schema looks at it as a service does when it is started.
+// schema checks the schema as a service does at its start.
 func (d *postgresDoctor) schema(ctx context.Context) Result { return schema(ctx, d.p) }
 
 func schema(ctx context.Context, p *Parts) Result {
@@ -295,7 +298,7 @@ func schema(ctx context.Context, p *Parts) Result {
 	return ok("repository %v, with a schema that this bctl can work with", r.ID)
 }
 
-// indexFailure says what to change where an index cannot be opened or read.
+// indexFailure returns advice for an index that cannot be opened or read.
 func indexFailure(err error) Result {
 	switch {
 	case errors.Is(err, sqliteindex.ErrDamaged):
@@ -308,7 +311,7 @@ func indexFailure(err error) Result {
 	return fail("make the repository (bctl init), or correct the settings", "%s", oneLine(err))
 }
 
-// privileges compares what the user may with what the role needs.
+// privileges compares the user's privileges with those that the role needs.
 func (d *postgresDoctor) privileges(ctx context.Context) Result {
 	as := []string{string(d.p.Role)}
 	if d.p.Role == "" {

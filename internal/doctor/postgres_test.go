@@ -22,7 +22,8 @@ import (
 	"github.com/bctl/bctl/internal/installation"
 )
 
-// inPostgres are the settings of a repository with its index in Postgres, and its store in a directory.
+// inPostgres returns the settings of a repository with its index in Postgres and its store in a
+// directory.
 func inPostgres(t testing.TB, dsn string) settings {
 	dir := t.TempDir()
 	s := settings{"BCTL_INDEX": dsn, "BCTL_STORE": filepath.Join(dir, "store"), "BCTL_WORKER_KEY": filepath.Join(dir, "worker.key"), "BCTL_COMMITTER_KEY": filepath.Join(dir, "committer.key")}
@@ -73,7 +74,7 @@ func TestPostgresHealthy(t *testing.T) {
 func TestPostgresBroken(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.Postgres(t)
-	t.Run("not durable", func(t *testing.T) { // as the tests' shared server is
+	t.Run("not durable", func(t *testing.T) { // like the tests' shared server
 		found := examine(t, settings{"BCTL_INDEX": dsn}, "", "index")
 		if os.Getenv("TEST_POSTGRES_DSN") == "" {
 			found.want(t, "index.durability", doctor.Failure, "fsync is off", "full_page_writes is off", "synchronous_commit is off")
@@ -130,7 +131,7 @@ func TestPostgresBroken(t *testing.T) {
 	})
 }
 
-// Roles as an installation makes them have what they need and no more.
+// The roles of an installation have exactly the privileges that they need.
 func TestPostgresRoles(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.Postgres(t)
@@ -184,8 +185,8 @@ func TestPostgresRoles(t *testing.T) {
 	})
 }
 
-// pooled returns the DSN of a pooler before a server: all clients share one connection to it, or have one each with
-// a number of the pooler's.
+// pooled returns the DSN of a pooler in front of a server. Either all clients share one connection
+// to the server, or each has its own, with a process number from the pooler.
 func pooled(t testing.TB, dsn string, share bool) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -200,7 +201,7 @@ func pooled(t testing.TB, dsn string, share bool) string {
 	t.Cleanup(func() { listener.Close() })
 	go func() { // ends with the listener
 		var shared net.Conn
-		var active atomic.Pointer[net.Conn] // who has sent last, and gets the answers
+		var active atomic.Pointer[net.Conn] // the last sender, which gets the responses
 		for {
 			client, err := listener.Accept()
 			if err != nil {
@@ -230,8 +231,8 @@ func pooled(t testing.TB, dsn string, share bool) string {
 	return u.String()
 }
 
-// answer sends what the server says to the client whose turn it is. Where connections are not shared, the number of
-// the server's process is another.
+// answer forwards the server's messages to the active client. If connections are not shared, it
+// replaces the number of the server's process.
 func answer(from net.Conn, to *atomic.Pointer[net.Conn], keepNumber bool) {
 	defer from.Close()
 	buf := make([]byte, 64<<10)
@@ -249,7 +250,8 @@ func answer(from net.Conn, to *atomic.Pointer[net.Conn], keepNumber bool) {
 	}
 }
 
-// ask sends what a client says to the server, but its good-bye if others use the connection.
+// ask forwards a client's messages to the server, except the final one if other clients use the
+// connection.
 func ask(client, to net.Conn, active *atomic.Pointer[net.Conn], own bool) {
 	defer client.Close()
 	if own {
@@ -271,7 +273,7 @@ func ask(client, to net.Conn, active *atomic.Pointer[net.Conn], own bool) {
 	}
 }
 
-// greet lets a client in, as a pooler does that has a connection already.
+// greet accepts a client, as a pooler with an established connection does.
 func greet(client net.Conn) {
 	var length [4]byte
 	if _, err := io.ReadFull(client, length[:]); err != nil {

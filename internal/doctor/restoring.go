@@ -21,10 +21,10 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// What restoring needs, and nothing else notices until then: the identity, and packs that are
-// still where they were put.
+// Checks of what restoring requires, and no other operation detects: the identity, and packs that
+// are still in the store.
 
-// A restoreDoctor looks at what restoring needs.
+// A restoreDoctor checks the requirements of restoring.
 type restoreDoctor struct{ p *Parts }
 
 func restoringGroup(p *Parts) Group {
@@ -35,7 +35,7 @@ func restoringGroup(p *Parts) Group {
 	}}
 }
 
-// restores reports whether whoever is tested for restores: an operator, and everybody on one machine.
+// restores reports whether the tested role restores: an operator, or any user on one machine.
 func (p *Parts) restores() bool { return p.is(installation.Operator) }
 
 func (d *restoreDoctor) identity(ctx context.Context) Result {
@@ -59,7 +59,7 @@ func (d *restoreDoctor) identity(ctx context.Context) Result {
 		_, err = object.WorkerKey(identity.Opener)
 	}
 	switch {
-	case err != nil && d.p.Config.Fleet(): // others may have it
+	case err != nil && d.p.Config.Fleet(): // other people may have it
 		return warn("put its copy there, or name it (identity), where snapshots are to be restored", "%s", oneLine(err))
 	case err != nil:
 		return fail("put its copy there, or name it (--identity): without it nothing can be restored, whatever is backed up", "%s", oneLine(err))
@@ -76,29 +76,32 @@ func (d *restoreDoctor) identity(ctx context.Context) Result {
 }
 
 const (
-	// maxSampled is how many packs are looked for, and maxSampledPages how much of the listings is read for them.
+	// maxSampled is the maximum number of packs to look for, and maxSampledPages the maximum number of
+	// pages read to find them.
 	maxSampled      = 1000
 	maxSampledPages = 10_000
-	// packsWithin is how long that may take; then what was seen counts.
+	// packsWithin is the time limit of the search. After it the findings so far are used.
 	packsWithin = 30 * time.Second
-	// locateAtATime is how many chunks the index is asked for, and statsAtATime how many packs the store is.
+	// locateAtATime is the number of chunks per query of the index; statsAtATime is the number of
+	// concurrent requests to the store.
 	locateAtATime = 1000
 	statsAtATime  = 8
 )
 
-// A sample is the packs of the shards' last snapshots, those of the newest snapshot first.
+// A sample holds the packs of the shards' last snapshots, starting with the newest snapshot.
 type sample struct {
 	store     store.Store
 	snapshots int
-	homeless  int  // chunks that are in no pack
-	cut       bool // there are more
+	homeless  int  // chunks without a pack
+	cut       bool // there are more packs
 	looked    int
 	packs     map[string]*seenPack // by name
-	missing   []string             // packs that have the only copy of something, and are not in the store
-	short     []string             // the same, and not all of the pack is there
+	// missing are the packs that are missing from the store, and have the only copy of a chunk.
+	missing []string
+	short   []string // likewise, but the pack is incomplete
 }
 
-// A seenPack is what the store has of a pack.
+// A seenPack is the state of a pack in the store.
 type seenPack struct {
 	needBytes, bytes  int64
 	missing, reported bool
@@ -106,7 +109,7 @@ type seenPack struct {
 
 func (p *seenPack) good() bool { return !p.missing && p.bytes >= p.needBytes }
 
-// lostAdvice is how to get what lost packs had.
+// lostAdvice is advice on recovering the content of lost packs.
 const lostAdvice = "find out what changes the store. Then, on one machine, bctl backup --reread stores again what the trees still have; " +
 	"in a fleet, touch the files. bctl restore names the files that cannot be restored"
 
@@ -146,7 +149,7 @@ func (d *restoreDoctor) packs(ctx context.Context) Result {
 	return s.verdict(ctx.Err() != nil, d.p.lostRowsAdvice())
 }
 
-// lostRowsAdvice is how to get rows back that the index has lost.
+// lostRowsAdvice returns advice on recovering rows that the index has lost.
 func (p *Parts) lostRowsAdvice() string {
 	if path, local := p.Config.IndexPath(); local {
 		return "move " + path + " away and run bctl index rebuild: the copy in the store may be whole"
@@ -154,7 +157,7 @@ func (p *Parts) lostRowsAdvice() string {
 	return "restore the database from its last good dump"
 }
 
-// verdict says what was seen of the packs.
+// verdict returns the result for the packs examined.
 func (s *sample) verdict(interrupted bool, lostRowsAdvice string) Result {
 	need := fmt.Sprintf("that the last snapshots of %s need", plural(s.snapshots, "shard"))
 	var v verdict
@@ -179,7 +182,7 @@ func (s *sample) verdict(interrupted bool, lostRowsAdvice string) Result {
 	return v.result()
 }
 
-// collect finds the packs, until there are enough.
+// collect finds the packs, up to the maximum.
 func (s *sample) collect(ctx context.Context, i index.Index) error {
 	shards, err := i.ListShards(ctx, index.ShardFilter{})
 	if err != nil {
@@ -221,7 +224,7 @@ func (s *sample) collect(ctx context.Context, i index.Index) error {
 	return nil
 }
 
-// appendChunks appends the chunks that a page names.
+// appendChunks appends the chunks to which a page refers.
 func appendChunks(chunks []backup.ChunkID, page *backup.Page) []backup.ChunkID {
 	for n := range page.Entries {
 		e := &page.Entries[n]
@@ -235,8 +238,8 @@ func appendChunks(chunks []backup.ChunkID, page *backup.Page) []backup.ChunkID {
 	return chunks
 }
 
-// locate looks at the packs that chunks are in. A pack that is lost counts where no
-// other pack has the chunk.
+// locate examines the packs that hold chunks. A lost pack counts only if no other pack has the
+// chunk.
 func (s *sample) locate(ctx context.Context, i index.Index, chunks []backup.ChunkID) error {
 	for group := range slices.Chunk(chunks, locateAtATime) {
 		locations, err := i.LocateAll(ctx, group)
@@ -262,7 +265,7 @@ func (s *sample) locate(ctx context.Context, i index.Index, chunks []backup.Chun
 	return nil
 }
 
-// elsewhere looks for other packs that have the chunks.
+// elsewhere looks for the chunks in other packs.
 func (s *sample) elsewhere(ctx context.Context, i index.Index, chunks []backup.ChunkID) error {
 	if len(chunks) == 0 {
 		return nil
@@ -297,7 +300,7 @@ func (s *sample) report(name string) {
 
 func objectOf(l index.Location) string { return store.PackName(l.Snapshot, l.Object) }
 
-// look asks the store for packs that it was not asked for yet, until there are enough.
+// look requests the state of new packs from the store, up to the maximum.
 func (s *sample) look(ctx context.Context, at []index.Location) error {
 	asked := map[string]*seenPack{}
 	for _, l := range at {

@@ -16,7 +16,8 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// backUp makes a snapshot of a new tree with one file of that content, and returns the names of its packs.
+// backUp makes a snapshot of a new tree with one file of the given content, and returns the names
+// of its packs.
 func backUp(t testing.TB, s settings, content string) (packs []string) {
 	t.Helper()
 	check := func(err error) {

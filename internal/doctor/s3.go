@@ -17,16 +17,16 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// An s3Doctor looks at an S3 store.
+// An s3Doctor checks an S3 store.
 type s3Doctor struct {
 	objectDoctor
 	s3      *s3store.Store
 	options s3store.Options
 	answer  s3store.Answer
-	damages s3store.Promise // what the server does with a wrong checksum
+	damages s3store.Promise // the server's reaction to a wrong checksum
 }
 
-// noSnapshot is in the name of an object that is of no snapshot.
+// noSnapshot is part of the name of an object that belongs to no snapshot.
 var noSnapshot backup.SnapshotID
 
 func s3Group(p *Parts) Group {
@@ -35,7 +35,7 @@ func s3Group(p *Parts) Group {
 	case "", installation.Committer:
 		d.places = []string{"doctor/" + backup.NewPackID().String()}
 	case installation.Reader:
-		// What remains of the second is the same object each time, and once.
+		// If the second object cannot be deleted, it is the same one each time, so that only one remains.
 		d.places = []string{"doctor/" + backup.NewPackID().String(), store.PackName(noSnapshot, backup.PackID{})}
 	}
 	g := Group{Name: "store", Close: d.close}
@@ -69,7 +69,7 @@ func s3Group(p *Parts) Group {
 	return g
 }
 
-// isLocal reports whether an address is this machine's own.
+// isLocal reports whether an address belongs to this machine.
 func isLocal(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -82,7 +82,7 @@ func isLocal(address string) bool {
 func (d *s3Doctor) server(ctx context.Context) Result {
 	o, err := d.p.S3()
 	if err == nil {
-		o.RetryFor = -1 // a doctor tells of what fails, and does not wait for it to pass
+		o.RetryFor = -1 // the doctor reports failures instead of waiting
 		d.options = o
 		d.s3, err = s3store.Open(ctx, o)
 	}
@@ -107,7 +107,7 @@ func (d *s3Doctor) clock(context.Context) Result {
 	return skew(d.answer.Date, d.answer.Sent, d.answer.Received, time.Second)
 }
 
-// credentials asks for the repository object, which every role but reader and walker needs.
+// credentials requests the repository object, which every role except reader and walker needs.
 func (d *s3Doctor) credentials(ctx context.Context) Result {
 	object, err := repo.ReadObject(ctx, d.s)
 	refusal, refused := s3store.Refused(err)
@@ -132,13 +132,15 @@ func (d *s3Doctor) credentials(ctx context.Context) Result {
 	return storeFailure(err)
 }
 
-// bucket reports whether the bucket is there: a repository that is not says the same as a bucket that is not.
+// bucket reports whether the bucket exists: the errors for a missing repository and a missing
+// bucket are the same.
 func (d *s3Doctor) bucket(ctx context.Context) bool {
 	_, err := d.s3.Get(ctx, store.ConfigName, 1<<20)
 	return errors.Is(err, backup.ErrNotFound)
 }
 
-// mayPut puts an object that the server refuses once it has let it in: its checksum is wrong.
+// mayPut tests the permission to put an object with a wrong checksum, which the server refuses
+// after checking permissions.
 func (d *s3Doctor) mayPut(ctx context.Context, name string, who installation.Role) Result {
 	needed := d.p.is(who)
 	promise, err := d.s3.Damages(ctx, name, []byte("bctl doctor"))
@@ -179,7 +181,8 @@ func (d *s3Doctor) mayList(ctx context.Context) Result {
 	return ok("allowed")
 }
 
-// mayDelete deletes what does not exist. Services never delete.
+// mayDelete tests the permission to delete, with an object that does not exist. Services never
+// delete.
 func (d *s3Doctor) mayDelete(ctx context.Context) Result {
 	err := d.s3.Delete(ctx, store.PackName(noSnapshot, backup.NewPackID()))
 	switch {

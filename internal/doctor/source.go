@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// A sourceDoctor looks at a directory that is to be backed up.
+// A sourceDoctor checks a directory to be backed up.
 type sourceDoctor struct {
 	path   string
 	mount  posix.Mount
@@ -21,7 +21,7 @@ type sourceDoctor struct {
 	asked  time.Time
 }
 
-// surveyed is how many entries are looked at.
+// surveyed is the number of entries examined.
 const surveyed = 1000
 
 func sourceGroup(_ *Parts, path string) Group {
@@ -66,7 +66,7 @@ func (d *sourceDoctor) mounted(context.Context) Result {
 func (d *sourceDoctor) options(context.Context) Result {
 	m := &d.mount
 	var v verdict
-	v.ok("%s", strings.Join(m.Options, ",")) // the mount's and the file system's
+	v.ok("%s", strings.Join(m.Options, ",")) // options of the mount and the file system
 	if !strings.HasPrefix(m.FileSystem, "nfs") {
 		return v.result()
 	}
@@ -111,7 +111,7 @@ func (d *sourceDoctor) walked() Result {
 	return ok("%s", text)
 }
 
-// slowStat is what a walker takes for a filer that is slow.
+// slowStat is the latency from which a walker considers a filer slow.
 const slowStat = 20 * time.Millisecond
 
 func (d *sourceDoctor) latency(context.Context) Result {
@@ -126,7 +126,7 @@ func (d *sourceDoctor) latency(context.Context) Result {
 	return ok("%s", text)
 }
 
-// readEverything is what a walker or reader has to have to read files of every owner.
+// access checks the capability that a walker or reader needs to read files of every owner.
 func (d *sourceDoctor) access(context.Context) Result {
 	s := &d.survey
 	who := fmt.Sprintf("user %d", os.Getuid())
@@ -199,7 +199,8 @@ func (d *sourceDoctor) attributes(context.Context) Result {
 	return ok("extended attributes and ACLs can be read, where there are any")
 }
 
-// changeTimes: what changes within one grain of the clock after it was read looks as if it had not changed.
+// changeTimes checks the granularity of times: a change within one granule after a file was read
+// cannot be detected.
 func (d *sourceDoctor) changeTimes(context.Context) Result {
 	s := &d.survey
 	switch {
@@ -211,11 +212,11 @@ func (d *sourceDoctor) changeTimes(context.Context) Result {
 	return ok("change times go down to %v", s.Grain)
 }
 
-// recent is how new a change must be to say something of the file server's clock.
+// recent is the maximum age of a change that gives information about the filer's clock.
 const recent = time.Minute
 
-// clock can only tell a clock that is ahead: a file that was changed a while ago is no news. Nothing is written to
-// find out more.
+// clock can detect only a clock that is ahead, because an older change gives no information. It
+// writes nothing to find out more.
 func (d *sourceDoctor) clock(context.Context) Result {
 	newest := d.survey.Newest
 	switch ahead := newest.Sub(d.asked); {

@@ -85,7 +85,7 @@ func TestSourceBroken(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(old, "f"), time.Now(), time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	// A file's times may be set to anything; what counts is when it was changed.
+	// A file's times can be set to any value, but its ctime cannot.
 	examineSource(t, old).want(t, "source.clock", doctor.OK)
 	examineSource(t, "/proc/self/fdinfo").want(t, "source.mount", doctor.OK, "proc")
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// inS3 are the settings of a repository whose store is in a bucket of its own.
+// inS3 returns the settings of a repository whose store is in a bucket of its own.
 func inS3(t testing.TB, server *testenv.S3Server) settings {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func inS3(t testing.TB, server *testenv.S3Server) settings {
 	return s
 }
 
-// objects are the names of all objects in the store.
+// objects returns the names of all objects in the store.
 func objects(t testing.TB, s settings) string {
 	t.Helper()
 	st, err := wire.OpenStore(t.Context(), s.load(t), false, nil)
@@ -162,7 +162,8 @@ func TestS3Broken(t *testing.T) {
 	})
 	t.Run("overwrites, and does not check", func(t *testing.T) {
 		found := examine(t, s.through(t, nil, func(r *http.Response) {
-			if r.Request.Method == http.MethodPut && r.StatusCode >= 400 { // says that it took what it refused
+			// Reports success for refused requests.
+			if r.Request.Method == http.MethodPut && r.StatusCode >= 400 {
 				r.Status, r.StatusCode = "200 OK", http.StatusOK
 				r.Header = http.Header{"Etag": {`"x"`}, "X-Amz-Checksum-Crc64nvme": {r.Request.Header.Get("X-Amz-Checksum-Crc64nvme")}}
 				r.Body, r.ContentLength = http.NoBody, 0
@@ -189,7 +190,7 @@ func TestS3Broken(t *testing.T) {
 	})
 }
 
-// zeros is a body with every byte zero.
+// zeros is a body in which every byte is zero.
 type zeros struct{ io.ReadCloser }
 
 func (z zeros) Read(p []byte) (int, error) {
@@ -198,7 +199,8 @@ func (z zeros) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// through has the store reached by way of a proxy, which may answer itself, and change answers.
+// through returns settings with a proxy in front of the store, which may respond itself and change
+// responses.
 func (s settings) through(t testing.TB, answer func(*http.Request) *http.Response, change func(*http.Response)) settings {
 	t.Helper()
 	server, err := url.Parse(s["BCTL_STORE_ENDPOINT"])
@@ -206,7 +208,7 @@ func (s settings) through(t testing.TB, answer func(*http.Request) *http.Respons
 		t.Fatal(err)
 	}
 	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { // the host is signed
+		Rewrite: func(r *httputil.ProxyRequest) { // the signature includes the host
 			r.SetURL(server)
 			r.Out.Host = r.In.Host
 		},
@@ -234,7 +236,7 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// denied is what a store answers that does not allow something.
+// denied is the response of a store to a forbidden request.
 func denied(r *http.Request) *http.Response {
 	w := httptest.NewRecorder()
 	w.Header().Set("Content-Type", "application/xml")
@@ -279,7 +281,7 @@ func TestS3OverTLS(t *testing.T) {
 		want(t, "store.server", doctor.Failure, "let the server use TLS")
 }
 
-// A store that takes a connection and says nothing is a failure in time.
+// A store that accepts a connection and does not respond is a failure within the time limit.
 func TestS3ThatHangs(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -335,7 +337,7 @@ func TestOnThisMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 		const page = 4096
-		for at := 3 * page; at < len(data); at += page { // the tree's root stays
+		for at := 3 * page; at < len(data); at += page { // keep the tree's root
 			copy(data[at:], strings.Repeat("damage", 10))
 		}
 		if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -366,8 +368,8 @@ func TestOnThisMachine(t *testing.T) {
 	})
 }
 
-// A repository on a disk that is read-only or full can be read, and be restored from: what cannot
-// be written to is named once for the index and once for the store, and all else is looked at.
+// A repository on a read-only or full disk can be read and restored from. The problem is reported
+// once for the index and once for the store, and everything else is checked.
 func TestOnADiskThatCannotBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// result puts what was seen into one line: what is wrong first.
+// result combines the findings on one line, problems first.
 func (v *verdict) result() Result {
 	r := Result{Status: OK}
 	var seen, advice []string
@@ -26,12 +26,13 @@ func (v *verdict) result() Result {
 
 var rank = map[Status]int{OK: 0, NotTested: 1, Warning: 2, Failure: 3}
 
-// oneLine is an error's text without line breaks and other control characters: servers write what they like.
+// oneLine returns an error's text without line breaks and other control characters, because servers
+// may send any text.
 func oneLine(err error) string {
 	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
 }
 
-// duration is three digits of it, for people.
+// duration formats a duration with three digits.
 func duration(d time.Duration) string {
 	switch d = d.Abs(); {
 	case d < time.Millisecond:
@@ -48,7 +49,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
-// size is a number of bytes, for people.
+// size formats a number of bytes.
 func size(n uint64) string {
 	const units = "KMGTPE"
 	if n < 1024 {
@@ -61,7 +62,7 @@ func size(n uint64) string {
 	return fmt.Sprintf("%.3g %ciB", f, units[unit])
 }
 
-// plural is "1 file", "2 files".
+// plural returns "1 file", "2 files".
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -69,7 +70,7 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// some is the first of a list, and how many more there are.
+// some returns the first elements of a list, and the number of the others.
 func some(list []string) string {
 	const first = 3
 	text := strings.Join(list[:min(len(list), first)], ", ")

@@ -12,10 +12,12 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// certificateWarns is when a certificate should have been replaced: in the time that is left somebody can still do it.
+// certificateWarns is the remaining validity at which a certificate should have been replaced; it
+// leaves time to do so.
 const certificateWarns = 30 * 24 * time.Hour
 
-// secured tells of a connection's TLS. local: the other end is this machine, where nobody listens in.
+// secured reports on a connection's TLS. local means that the other end is this machine, so that
+// the connection cannot be intercepted.
 func secured(state *tls.ConnectionState, local bool, now time.Time) Result {
 	if state == nil {
 		if local {
@@ -35,7 +37,7 @@ func secured(state *tls.ConnectionState, local bool, now time.Time) Result {
 	return v.result()
 }
 
-// certificate tells whose a certificate is, by whom, and for how long.
+// certificate reports the subject, the issuer and the validity of a certificate.
 func certificate(c *x509.Certificate, now time.Time) Result {
 	text := fmt.Sprintf("certificate of %s by %s", subject(c), c.Issuer.CommonName)
 	left := c.NotAfter.Sub(now)
@@ -50,7 +52,7 @@ func certificate(c *x509.Certificate, now time.Time) Result {
 	return ok("%s, %d days left", text, int(left.Hours()/24))
 }
 
-// subject is what a certificate is for: its common name, or else the first of its names.
+// subject returns a certificate's common name, or the first of its other names.
 func subject(c *x509.Certificate) string {
 	switch {
 	case c.Subject.CommonName != "":
@@ -63,8 +65,8 @@ func subject(c *x509.Certificate) string {
 	return "nobody"
 }
 
-// unreachable says what to change where a connection failed; who is what was connected to, and ca the
-// setting with its authorities.
+// unreachable returns advice for a failed connection. who is the other end, and ca is the setting
+// with its authorities.
 func unreachable(err error, who, ca string) Result {
 	seen := oneLine(err)
 	var (

@@ -8,14 +8,14 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 )
 
-// Whether index and store are there together, and belong to each other.
+// Checks that the index and the store exist together, and belong to the same repository.
 
 const (
 	rebuildAdvice = "put the file back, or run bctl index rebuild: it makes the index again from the copy in the store"
 	damagedAdvice = "bctl index rebuild makes it again from the copy in the store"
 )
 
-// indexed returns the repository that the index is of; false where it is not known.
+// indexed returns the repository of the index; false if it is not known.
 func (p *Parts) indexed(ctx context.Context) (backup.RepositoryID, bool) {
 	if p.Config.Index.URL == "" {
 		return backup.RepositoryID{}, false
@@ -29,7 +29,7 @@ func (p *Parts) indexed(ctx context.Context) (backup.RepositoryID, bool) {
 	return r.ID, err == nil
 }
 
-// sameRepository compares the repository that the store holds with that of the index, where it is known.
+// sameRepository compares the repository in the store with that of the index, if it is known.
 func (p *Parts) sameRepository(ctx context.Context, stored backup.RepositoryID, good string) Result {
 	if id, known := p.indexed(ctx); known && id != stored {
 		return fail("name the index and the store of one repository (--repo, or index.url and store.url)",
@@ -38,7 +38,7 @@ func (p *Parts) sameRepository(ctx context.Context, stored backup.RepositoryID, 
 	return ok("%s", good)
 }
 
-// indexIsLost reports whether the store holds backups, so that an index that is not there is lost.
+// indexIsLost reports whether the store holds backups, so that a missing index is a lost one.
 func (p *Parts) indexIsLost(ctx context.Context) bool {
 	if p.Config.Store.URL == "" {
 		return false

@@ -22,12 +22,12 @@ const (
 	authorityKeyFile = "ca/ca.key"
 
 	authorityDays = 10 * 365
-	// backdate lets clocks that are behind take a new certificate at once.
+	// backdate makes new certificates valid immediately for clocks that are behind.
 	backdate = 10 * time.Minute
 )
 
-// routeName is in the certificates of NATS servers alone, as a URI: whoever is let in as a
-// node of the cluster may do everything.
+// routeName is a URI that only the certificates of NATS servers contain: any client accepted as a
+// node of the cluster has unlimited access.
 const routeName = "bctl:nats-route"
 
 // An authority signs certificates.
@@ -36,7 +36,7 @@ type authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// newAuthority makes an authority, and returns it with its certificate and key as PEM.
+// newAuthority creates an authority, and returns it with its certificate and key in PEM.
 func newAuthority(name string, generation int, now time.Time) (a *authority, certificate, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -57,7 +57,7 @@ func newAuthority(name string, generation int, now time.Time) (a *authority, cer
 	return a, certificate, key, err
 }
 
-// parseAuthority returns the authority of a key, of those that a bundle has.
+// parseAuthority returns the authority in a bundle to which a key belongs.
 func parseAuthority(bundle, key []byte) (*authority, error) {
 	block, _ := pem.Decode(key)
 	if block == nil {
@@ -94,16 +94,16 @@ func newTemplate(commonName string, now time.Time, days int) (*x509.Certificate,
 	}, nil
 }
 
-// A subject is whom a certificate is for.
+// A subject is the holder of a certificate.
 type subject struct {
-	name    string   // common
-	hosts   []string // names and addresses that it serves at
+	name    string   // common name
+	hosts   []string // names and addresses at which it serves
 	serves  bool
-	connect bool // shows the certificate where it connects to
+	connect bool // also uses the certificate as a client
 	route   bool // is a node of the NATS cluster
 }
 
-// issue makes a key and its certificate, both as PEM.
+// issue creates a key and its certificate, both in PEM.
 func (a *authority) issue(s subject, now time.Time, days int) (certificate, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -137,7 +137,7 @@ func (a *authority) issue(s subject, now time.Time, days int) (certificate, key 
 	return a.sign(template, private)
 }
 
-// sign returns a certificate for a key, and the key, as PEM.
+// sign returns a certificate for a key, and the key, in PEM.
 func (a *authority) sign(template *x509.Certificate, private *ecdsa.PrivateKey) (certificate, key []byte, err error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &private.PublicKey, a.key)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// storeKeysFile has the keys of all live generations. It stays with the authority.
+// storeKeysFile has the keys of all live generations. It is kept with the authority.
 const storeKeysFile = "ca/store-keys.yaml"
 
-// A changing is a change of an installation: its plan as it will be, and the files to write.
+// A changing is a change of an installation: the new plan, and the files to write.
 type changing struct {
 	plan   *Plan
-	signer *authority // nil until certificates are to be made
-	bundle []byte     // authorities that are trusted, the oldest first, PEM
+	signer *authority // nil until certificates are needed
+	bundle []byte     // trusted authorities, the oldest first, in PEM
 	keys   map[Identity]StoreKey
 	now    time.Time
 	files  []File
@@ -32,7 +32,8 @@ type changing struct {
 
 func (c *changing) add(files ...File) { c.files = append(c.files, files...) }
 
-// A server has a certificate, that replaces the last at once: clients trust the authority.
+// A server has a certificate that replaces the previous one immediately, because clients trust the
+// authority.
 type server struct {
 	name    string // for Rotate
 	folder  string
@@ -50,7 +51,7 @@ func (p *Plan) servers() (all []server) {
 	return all
 }
 
-// folders are the names of all identities.
+// folders returns the names of all identities.
 func (p *Plan) folders() (names []string) {
 	for _, i := range p.subjects() {
 		names = append(names, i.Folder())
@@ -58,7 +59,7 @@ func (p *Plan) folders() (names []string) {
 	return names
 }
 
-// certify makes the certificate and key of a folder.
+// certify creates the certificate and key of a folder.
 func (c *changing) certify(folder, base string, s subject) error {
 	certificate, key, err := c.signer.issue(s, c.now, c.plan.Days)
 	if err != nil {
@@ -72,7 +73,7 @@ func (c *changing) certify(folder, base string, s subject) error {
 	return nil
 }
 
-// begin begins the next generation of an identity.
+// begin starts the next generation of an identity.
 func (c *changing) begin(i Identity) error {
 	live := c.plan.Generations[i.Folder()]
 	i.Generation = 1
@@ -90,7 +91,7 @@ func (c *changing) begin(i Identity) error {
 	return c.certify(i.home(), "", s)
 }
 
-// accessKey is a generation's name at the store: "bctl-reader-paris-2".
+// accessKey returns a generation's name at the store: "bctl-reader-paris-2".
 func (p *Plan) accessKey(i Identity) string {
 	parts := []string{p.Name, string(i.Role)}
 	if i.Site != "" {
@@ -99,7 +100,7 @@ func (p *Plan) accessKey(i Identity) string {
 	return strings.Join(append(parts, strconv.Itoa(i.Generation)), "-")
 }
 
-// rotate begins the next generation of these names; of all where there are none.
+// rotate starts the next generation of the named identities, or of all if none are named.
 func (c *changing) rotate(names []string) error {
 	left := slices.Clone(names)
 	wanted := func(name string) bool {
@@ -126,7 +127,7 @@ func (c *changing) rotate(names []string) error {
 	return nil
 }
 
-// rotateAuthority makes a new authority beside the old, which signs all that comes.
+// rotateAuthority adds a new authority, which signs all new certificates.
 func (c *changing) rotateAuthority() error {
 	generation := c.plan.Authorities[len(c.plan.Authorities)-1] + 1
 	_, certificate, key, err := newAuthority(c.plan.Name, generation, c.now)
@@ -184,7 +185,7 @@ func (c *changing) generate() error {
 	return c.addStoreKeys()
 }
 
-// trusting are all folders that have the authorities.
+// trusting returns all folders that contain the authorities.
 func (c *changing) trusting() (folders []string) {
 	folders = append(folders, "ca")
 	for _, s := range c.plan.servers() {
@@ -225,7 +226,8 @@ func (c *changing) readStoreKeys(path string) error {
 	}
 	named := map[string]StoreKey{}
 	if err := yaml.Unmarshal(data, &named); err != nil {
-		return fmt.Errorf("%s cannot be read: %w", path, backup.ErrCorrupt) // the error could show a key
+		// The error is omitted, because it could contain a key.
+		return fmt.Errorf("%s cannot be read: %w", path, backup.ErrCorrupt)
 	}
 	for _, i := range c.plan.Identities() {
 		if key, ok := named[i.Name()]; ok {

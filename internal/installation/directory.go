@@ -12,14 +12,14 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A change is written whole into nextDir, which is then renamed to changeDir: from then on
-// it is made, and whoever opens the installation next finishes it.
+// A change is written completely to nextDir, which is then renamed to changeDir. The rename makes
+// the change effective, and the next process that opens the installation finishes it if necessary.
 const (
 	nextDir   = ".next"
 	changeDir = ".change"
 )
 
-// writeFiles writes files below root, and sees them to the disk.
+// writeFiles writes files durably below root.
 func writeFiles(root string, files []File) error {
 	for _, f := range files {
 		path := filepath.Join(root, filepath.FromSlash(f.Path))
@@ -46,7 +46,7 @@ func writeFile(path string, data []byte, mode fs.FileMode) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// create makes dir with these files, as a whole or not at all. It may be there already, but empty.
+// create creates dir with these files atomically. dir may exist if it is empty.
 func create(dir string, mode fs.FileMode, files []File) (err error) {
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -64,16 +64,16 @@ func create(dir string, mode fs.FileMode, files []File) (err error) {
 	if err := errors.Join(writeFiles(made, files), os.Chmod(made, mode)); err != nil {
 		return err
 	}
-	if err := os.Rename(made, dir); err != nil { // an empty directory gives way
+	if err := os.Rename(made, dir); err != nil { // replaces an empty directory
 		return err
 	}
 	return syncDir(parent)
 }
 
-// change replaces files of dir, and adds to them: all, or none.
+// change atomically replaces files of dir, and adds files.
 func change(dir string, files []File) error {
 	next := filepath.Join(dir, nextDir)
-	if err := os.RemoveAll(next); err != nil { // of somebody who was interrupted before
+	if err := os.RemoveAll(next); err != nil { // from an interrupted change
 		return err
 	}
 	if err := os.Mkdir(next, 0o700); err != nil {
@@ -82,17 +82,18 @@ func change(dir string, files []File) error {
 	if err := writeFiles(next, files); err != nil {
 		return errors.Join(err, os.RemoveAll(next))
 	}
-	// This is the point from which on the change is made.
+	// The change takes effect here.
 	if err := errors.Join(os.Rename(next, filepath.Join(dir, changeDir)), syncDir(dir)); err != nil {
 		return err
 	}
 	return finishChange(dir)
 }
 
-// accountsDir has a file for each live generation, and is replaced as a whole: those of retired ones go.
+// accountsDir has a file per live generation. It is replaced as a whole, so that files of retired
+// generations are removed.
 var accountsDir = filepath.Join("s3", "accounts")
 
-// finishChange moves the files of a change to their places. Doing so again is nothing.
+// finishChange moves the files of a change to their places. It is idempotent.
 func finishChange(dir string) error {
 	from := filepath.Join(dir, changeDir)
 	if accounts := filepath.Join(from, accountsDir); exists(accounts) {
@@ -137,7 +138,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// lock keeps others from changing dir until what it returns is closed, or the process has ended.
+// lock prevents other processes from changing dir until the returned file is closed, or the process
+// ends.
 func lock(dir string) (*os.File, error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -1,9 +1,9 @@
 package installation
 
-// A File is one that an installation is made of. Its path is within the
-// installation's directory, with slashes: "walker@paris/bctl.yaml".
+// A File is a file of an installation. Its path is relative to the installation's directory, with
+// slashes: "walker@paris/bctl.yaml".
 type File struct {
 	Path   string
 	Data   []byte
-	Secret bool // readable by its owner alone
+	Secret bool // readable only by its owner
 }

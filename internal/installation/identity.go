@@ -2,29 +2,31 @@ package installation
 
 import "fmt"
 
-// A Role is what a service or person may do.
+// A Role defines the permissions of a service or person.
 type Role string
 
-// The roles. What each may do is in docs/security.md.
+// The roles. docs/security.md lists their permissions.
 const (
-	Admin     Role = "admin"     // owns the index's tables: init and migrate
-	Committer Role = "committer" // hands out work, applies results, commits; the keeper and the scheduler
-	Walker    Role = "walker"    // lists and stats the filers of its site
-	Reader    Role = "reader"    // reads files of its site, and stores packs
-	Operator  Role = "operator"  // what people type: reads the index, submits, restores with an identity
-	Monitor   Role = "monitor"   // reads /metrics of the services, and nothing else
+	Admin Role = "admin" // owns the index's tables: init and migrate
+	// Committer assigns work, applies results, commits, and runs the keeper and the scheduler.
+	Committer Role = "committer"
+	Walker    Role = "walker" // lists and stats the filers of its site
+	Reader    Role = "reader" // reads files of its site, and stores packs
+	// Operator is the role of people: reads the index, submits, restores with an identity.
+	Operator Role = "operator"
+	Monitor  Role = "monitor" // reads /metrics of the services, and nothing else
 )
 
-// An Identity is one that servers know: a role, at a site where the role works at
-// one. Its certificate carries its name, with a generation: a later generation of
-// the same identity replaces it, and for a while both are accepted.
+// An Identity is a role known to servers, for one site if the role is bound to a site. Its
+// certificate contains its name with a generation. A later generation of the same identity replaces
+// it, and both are accepted for a time.
 type Identity struct {
 	Role       Role
 	Site       string // walkers and readers only
-	Generation int    // from 1
+	Generation int    // starting with 1
 }
 
-// Folder is where its files are in an installation: "walker@paris", "committer".
+// Folder returns the folder of its files in an installation: "walker@paris", "committer".
 func (i Identity) Folder() string {
 	if i.Site == "" {
 		return string(i.Role)
@@ -32,7 +34,8 @@ func (i Identity) Folder() string {
 	return fmt.Sprintf("%s@%s", i.Role, i.Site)
 }
 
-// Name is its certificate's common name, and its user at the servers: "walker@paris/2", "committer/1".
+// Name returns its certificate's common name, which is also its user at the servers:
+// "walker@paris/2", "committer/1".
 func (i Identity) Name() string {
 	return fmt.Sprintf("%s/%d", i.Folder(), i.Generation)
 }

@@ -1,12 +1,14 @@
-// Package installation makes what a fleet's servers and services need to trust nobody but each other:
-// an authority, a certificate an identity, and the configurations that say what each identity may do.
+// Package installation creates what a fleet's servers and services need to trust only one another:
+// an authority, a certificate per identity, and the configurations with the permissions of each
+// identity.
 //
-// An installation is a directory. Its plan (installation.yaml) says what was asked for and which
-// generations of each identity are live; all other files follow from the plan, and from keys that
-// are made once. Rotate begins a new generation beside those that are live, Retire ends the old
-// ones: between both, machines are given the new files one by one, and nothing stands still.
+// An installation is a directory. Its plan (installation.yaml) holds the requested configuration
+// and the live generations of each identity. All other files follow from the plan, and from keys
+// that are created once. Rotate adds a new generation to the live ones, and Retire ends the old
+// ones. In between, the new files are distributed to one machine after another without an
+// interruption of service.
 //
-// A change is made whole or not at all, also where bctl is killed in the middle of it.
+// A change is atomic, even if bctl is killed during it.
 package installation
 
 import (
@@ -22,7 +24,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// An Installation is a directory that nobody else changes until Close.
+// An Installation is a directory that no other process changes until Close.
 type Installation struct {
 	Plan *Plan
 
@@ -30,8 +32,8 @@ type Installation struct {
 	locked *os.File
 }
 
-// Init makes an installation in dir, which must not be there, or be empty. Of the plan, what
-// is live is not looked at: all begins with generation 1.
+// Init creates an installation in dir, which must not exist or be empty. It ignores the live
+// generations in the plan, because all start with generation 1.
 func Init(dir string, p Plan, now time.Time) error {
 	if _, err := os.Stat(filepath.Join(dir, planFile)); err == nil {
 		return fmt.Errorf("there is an installation in %s: %w", dir, backup.ErrExists)
@@ -66,12 +68,12 @@ func Init(dir string, p Plan, now time.Time) error {
 	}
 	mode := fs.FileMode(0o700)
 	if p.InPlace != "" {
-		mode = 0o755 // servers that run as somebody else find theirs in it
+		mode = 0o755 // servers that run as other users read their files in it
 	}
 	return create(dir, mode, c.files)
 }
 
-// Open opens the installation in dir, and finishes a change that was interrupted.
+// Open opens the installation in dir, and finishes an interrupted change.
 func Open(dir string) (*Installation, error) {
 	locked, err := lock(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,10 +99,10 @@ func Open(dir string) (*Installation, error) {
 	return i, nil
 }
 
-// Close lets others change the installation.
+// Close allows other processes to change the installation.
 func (i *Installation) Close() error { return i.locked.Close() }
 
-// begin begins a change of the installation as it is.
+// begin starts a change of the current installation.
 func (i *Installation) begin(now time.Time) (*changing, error) {
 	c := &changing{plan: i.Plan, now: now, keys: map[Identity]StoreKey{}}
 	var err error
@@ -111,7 +113,8 @@ func (i *Installation) begin(now time.Time) (*changing, error) {
 	return c, err
 }
 
-// sign lets a change make certificates. It needs the authority's key, which may be elsewhere.
+// sign enables a change to create certificates. It needs the authority's key, which may be stored
+// elsewhere.
 func (i *Installation) sign(c *changing) error {
 	key, err := os.ReadFile(filepath.Join(i.dir, authorityKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,13 +128,13 @@ func (i *Installation) sign(c *changing) error {
 	return err
 }
 
-// AuthorityName is what Rotate and Retire call the authority.
+// AuthorityName is the authority's name for Rotate and Retire.
 const AuthorityName = "ca"
 
-// Rotate makes a new certificate and key of each name: an identity's folder, or a server's. Without
-// names it is all of them, but the authority. Servers accept the identities' old
-// generations until Retire. The authority, "ca", is rotated alone: what is
-// signed from then on is signed by the new one, and both are trusted.
+// Rotate creates a new certificate and key for each name: an identity's folder, or a server's.
+// Without names it does so for all of them except the authority. Servers accept the identities' old
+// generations until Retire. The authority, "ca", can only be rotated alone: the new authority signs
+// all later certificates, and both are trusted.
 func (i *Installation) Rotate(now time.Time, names ...string) error {
 	c, err := i.begin(now)
 	if err != nil {
@@ -155,8 +158,9 @@ func (i *Installation) Rotate(now time.Time, names ...string) error {
 	return i.make(c)
 }
 
-// Retire has servers accept no generation of these identities but the newest; without names of
-// all of them. With "ca" the old authorities are trusted no longer: whatever is signed by them has to be rotated before.
+// Retire makes servers accept only the newest generation of these identities, or of all identities
+// without names. With "ca" the old authorities are no longer trusted: everything that they signed
+// must be rotated before.
 func (i *Installation) Retire(names ...string) error {
 	c, err := i.begin(time.Time{})
 	if err != nil {
@@ -182,7 +186,8 @@ func (i *Installation) Retire(names ...string) error {
 	return i.make(c)
 }
 
-// retireAuthority drops all authorities but the newest, unless something in the installation is signed by another.
+// retireAuthority removes all authorities except the newest, unless another one signed a
+// certificate in the installation.
 func (i *Installation) retireAuthority(c *changing) error {
 	newest, err := c.newestAuthority()
 	if err != nil {
@@ -202,7 +207,8 @@ func (i *Installation) retireAuthority(c *changing) error {
 		return fmt.Errorf("the old authority has signed the certificates of %q: rotate them, and give each machine its new one, before the authority is retired: %w", old, backup.ErrInvalid)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.plan.Generations)) {
-		// The folders have the newest generation only: an older one is accepted still, and may be another authority's.
+		// The folders contain only the newest generation. An older one that is still accepted may be
+		// signed by another authority.
 		if len(c.plan.Generations[name]) > 1 {
 			return fmt.Errorf("older generations of %q are accepted still: retire identities before the authority: %w", name, backup.ErrInvalid)
 		}
@@ -212,8 +218,8 @@ func (i *Installation) retireAuthority(c *changing) error {
 	return nil
 }
 
-// Refresh writes all files again that follow from the plan, as this bctl makes them, with
-// these sites added to it.
+// Refresh writes again all files that follow from the plan, in the form of this version of bctl,
+// after adding the given sites to the plan.
 func (i *Installation) Refresh(now time.Time, sites ...string) error {
 	c, err := i.begin(now)
 	if err != nil {
@@ -243,7 +249,7 @@ func (i *Installation) Refresh(now time.Time, sites ...string) error {
 	return i.make(c)
 }
 
-// make makes a change.
+// make makes a change effective.
 func (i *Installation) make(c *changing) error {
 	if err := c.generate(); err != nil {
 		return err

@@ -43,7 +43,7 @@ func certificate(t *testing.T, dir, name string) *x509.Certificate {
 	return c
 }
 
-// Every key is its owner's alone, and no other file has a secret in it.
+// Each key is readable only by its owner, and no other file contains a secret.
 func TestSecretsAreInSecretFiles(t *testing.T) {
 	for _, kind := range []StoreKind{VersityGW, MinIO} {
 		dir := filepath.Join(t.TempDir(), "fleet")
@@ -54,7 +54,7 @@ func TestSecretsAreInSecretFiles(t *testing.T) {
 		}
 		i := opened(t, dir)
 		c, err := i.begin(time.Now())
-		if err != nil || len(c.keys) != 5 { // admin, committer, operator, and a reader at each site
+		if err != nil || len(c.keys) != 5 { // admin, committer, operator, and one reader per site
 			t.Fatal(len(c.keys), err)
 		}
 		for name, text := range read(t, dir) {
@@ -104,7 +104,8 @@ func TestCertificatesAreForOneUse(t *testing.T) {
 	}
 }
 
-// Both generations are accepted until the old one is retired; whoever was not named keeps what it has.
+// Both generations are accepted until the old one is retired. Identities that were not named are
+// unchanged.
 func TestRotateAndRetire(t *testing.T) {
 	i := made(t, "nats1")
 	before := read(t, i.dir)
@@ -131,7 +132,8 @@ func TestRotateAndRetire(t *testing.T) {
 	if accounts := rotated["s3/iam/users.json"]; !strings.Contains(accounts, "bctl-reader-paris-1") || !strings.Contains(accounts, "bctl-reader-paris-2") {
 		t.Error(accounts)
 	}
-	if err := os.Remove(filepath.Join(i.dir, "ca", "ca.key")); err != nil { // retiring needs no authority
+	// Retiring does not need the authority.
+	if err := os.Remove(filepath.Join(i.dir, "ca", "ca.key")); err != nil {
 		t.Fatal(err)
 	}
 	if err := i.Retire(); err != nil {
@@ -150,7 +152,7 @@ func TestRotateAndRetire(t *testing.T) {
 	}
 }
 
-// What a store was told of a retired generation goes with it, where each account is a file.
+// Where each account of a store is a file, the account of a retired generation is removed.
 func TestRetiredAccountsGo(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "fleet")
 	plan := testPlan(dir, "nats1")
@@ -168,7 +170,8 @@ func TestRetiredAccountsGo(t *testing.T) {
 	}
 }
 
-// The authority is rotated in three steps, and nothing that is in use ever is of one that is not trusted.
+// The authority is rotated in three steps. No certificate in use is ever signed by an authority
+// that is not trusted.
 func TestRotateTheAuthority(t *testing.T) {
 	i := made(t, "nats1")
 	if err := i.Rotate(time.Now(), "ca", "operator"); !errors.Is(err, backup.ErrInvalid) {
@@ -208,7 +211,7 @@ func TestRotateTheAuthority(t *testing.T) {
 	}
 }
 
-// A new site has its own identities, and changes nobody's.
+// A new site has its own identities, and does not change others.
 func TestRefresh(t *testing.T) {
 	i := made(t, "nats1")
 	before := read(t, i.dir)
@@ -235,7 +238,8 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// Wherever a change is interrupted, the installation is the one before or the one after, and whoever opens it next finishes it.
+// Whenever a change is interrupted, the installation is in the old or the new state, and the next
+// process that opens it finishes the change.
 func TestChangesAreWhole(t *testing.T) {
 	i := made(t, "nats1")
 	before := read(t, i.dir)
@@ -253,14 +257,14 @@ func TestChangesAreWhole(t *testing.T) {
 		i = opened(t, i.dir)
 		return read(t, i.dir)
 	}
-	// Killed before it was made.
+	// Killed before the change took effect.
 	if err := errors.Join(os.Mkdir(filepath.Join(i.dir, nextDir), 0o700), writeFiles(filepath.Join(i.dir, nextDir), c.files[:3])); err != nil {
 		t.Fatal(err)
 	}
 	if now := reopen(); now["operator/cert.pem"] != before["operator/cert.pem"] || now[planFile] != before[planFile] {
 		t.Error("a change that was not made is there")
 	}
-	// Killed when it was, and some of its files were in their places.
+	// Killed afterwards, when some of its files were in place.
 	if err := writeFiles(filepath.Join(i.dir, changeDir), c.files); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +280,7 @@ func TestChangesAreWhole(t *testing.T) {
 	if !slices.Equal(i.Plan.Generations["operator"], []int{1, 2}) {
 		t.Error(i.Plan.Generations)
 	}
-	if err := i.Retire(); err != nil { // what is left of the first does not disturb
+	if err := i.Retire(); err != nil { // the remains of the first change do not interfere
 		t.Fatal(err)
 	}
 	for name := range read(t, i.dir) {

@@ -11,16 +11,16 @@ import (
 
 const (
 	natsPort = 4222
-	// The port of the cluster's routes is so much higher than the one of clients: 6222.
+	// The difference between the cluster's route port (6222) and the client port.
 	routesAbove = 2000
-	// maxPayload is more than any message of ours takes, with its headers.
+	// maxPayload exceeds all messages with their headers.
 	maxPayload = flow.MaxMessageBytes + 4096
-	// Each service has one connection, each bctl backup one.
+	// Each service has one connection, and so has each bctl backup.
 	maxConnections   = 8192
-	maxSubscriptions = 1024 // of one connection
+	maxSubscriptions = 1024 // per connection
 )
 
-// splitHost returns host and port of an address that may have no port.
+// splitHost returns host and port of an address, which need not have a port.
 func splitHost(address string, standard int) (host string, port int, err error) {
 	if !strings.Contains(address, ":") || net.ParseIP(address) != nil {
 		return strings.Trim(address, "[]"), standard, nil
@@ -36,10 +36,10 @@ func splitHost(address string, standard int) (host string, port int, err error) 
 	return host, port, nil
 }
 
-// natsNodes returns hosts and ports of NATS servers.
+// natsNodes returns hosts and ports of the NATS servers.
 func (p *Plan) natsNodes() (nodes []natsNode) {
 	for _, address := range p.NATS {
-		host, port, _ := splitHost(address, natsPort) // check has looked
+		host, port, _ := splitHost(address, natsPort) // check has validated it
 		nodes = append(nodes, natsNode{host, port})
 	}
 	return nodes
@@ -54,7 +54,7 @@ func (n natsNode) folder() string  { return "nats/" + n.host }
 func (n natsNode) address() string { return net.JoinHostPort(n.host, strconv.Itoa(n.port)) }
 func (n natsNode) route() string   { return net.JoinHostPort(n.host, strconv.Itoa(n.port+routesAbove)) }
 
-// natsURL is what clients connect to.
+// natsURL returns the URL for clients.
 func (p *Plan) natsURL() string {
 	var urls []string
 	for _, n := range p.natsNodes() {
@@ -63,7 +63,7 @@ func (p *Plan) natsURL() string {
 	return strings.Join(urls, ",")
 }
 
-// natsReplicas is how many copies of each stream there are.
+// natsReplicas returns the number of replicas of each stream.
 func (p *Plan) natsReplicas() int {
 	switch n := len(p.NATS); {
 	case n >= 5:
@@ -74,10 +74,11 @@ func (p *Plan) natsReplicas() int {
 	return 1
 }
 
-// inbox is where the replies to an identity go: nobody else may listen there.
+// inbox returns the prefix of the subjects for replies to an identity, to which no other identity
+// may subscribe.
 func (i Identity) inbox() string { return "_INBOX_" + i.Folder() }
 
-// access is what an identity may do at NATS; ok is false for one that has nothing to do there.
+// access returns the permissions of an identity at NATS; ok is false for one without access.
 func (i Identity) access() (a flow.Access, ok bool) {
 	switch i.Role {
 	case Walker:
@@ -103,8 +104,9 @@ func natsFiles(p *Plan) (files []File) {
 	return files
 }
 
-// natsConf is the configuration of one server. That of JetStream's account comes from users.conf. There is no
-// user of the system account, and no monitoring port: it would have no TLS.
+// natsConf returns the configuration of one server. The configuration of JetStream's account comes
+// from users.conf. There is no user of the system account, and no monitoring port, because that
+// would not use TLS.
 func natsConf(p *Plan, n natsNode) string {
 	data := natsData
 	if p.InPlace != "" {
@@ -176,7 +178,7 @@ cluster {
 	b.WriteString("  ]\n}\n")
 }
 
-// natsUsers lists the live generations of all identities, with all that each may do.
+// natsUsers lists the live generations of all identities with their permissions.
 func natsUsers(p *Plan) string {
 	var b strings.Builder
 	b.WriteString("# Made by bctl deploy: who may do what. What is not listed is refused.\nusers: [\n")

@@ -23,10 +23,10 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 )
 
-// within is how long a test waits for what must happen.
+// within is how long a test waits for an event that must occur.
 const within = 60 * time.Second
 
-// made makes an installation for these NATS servers, with the sites paris and oslo.
+// made creates an installation for these NATS servers, with the sites paris and oslo.
 func made(t *testing.T, nats ...string) *Installation {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -54,7 +54,7 @@ func opened(t *testing.T, dir string) *Installation {
 	return i
 }
 
-// options are how a service of a folder connects.
+// options returns the options with which the service of a folder connects.
 func (i *Installation) options(folder string) flow.Options {
 	file := func(name string) string { return filepath.Join(i.dir, folder, name) }
 	return flow.Options{
@@ -76,8 +76,8 @@ func (i *Installation) connect(t *testing.T, folder string) *flow.Conn {
 	return c
 }
 
-// On a cluster of three each role does its work: what a committer hands out at a site is taken there, the results
-// come back, and an operator hears the reports.
+// On a cluster of three each role does its work: work that a committer assigns at a site is taken
+// there, the results return, and an operator receives the reports.
 func TestRolesDoTheirWork(t *testing.T) {
 	i := made(t, testenv.FreeNATS(t, 3)...)
 	testenv.LockNATS(t, i.dir)
@@ -92,7 +92,8 @@ func TestRolesDoTheirWork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if lost, err := committer.EnsureStreams(ctx, []string{"paris", "oslo"}); lost || err != nil { // the queues of a site that is gone are deleted
+	// The queues of a removed site are deleted.
+	if lost, err := committer.EnsureStreams(ctx, []string{"paris", "oslo"}); lost || err != nil {
 		t.Fatal(lost, err)
 	}
 	if err := errors.Join(committer.HaveStreams(ctx), operator.HaveStreams(ctx)); err != nil {
@@ -108,7 +109,8 @@ func TestRolesDoTheirWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	working, stopWork := context.WithCancel(ctx) // a result may be taken before whoever sent it hears that it was
+	// A result may be taken before its sender gets the acknowledgement.
+	working, stopWork := context.WithCancel(ctx)
 	done := make(chan string, 16)
 	for _, run := range []func(){
 		func() {
@@ -153,7 +155,7 @@ func TestRolesDoTheirWork(t *testing.T) {
 		}
 	}
 	var all []string
-	for range 5 { // and nothing of oslo's
+	for range 5 { // and none of oslo's
 		select {
 		case what := <-done:
 			all = append(all, what)
@@ -172,7 +174,7 @@ func TestRolesDoTheirWork(t *testing.T) {
 	}
 }
 
-// A client is a raw client, that tries what bctl never does.
+// A client is a raw client, for operations that bctl never uses.
 type client struct{ *nats.Conn }
 
 func (i *Installation) raw(t *testing.T, folder string) *client {
@@ -187,7 +189,7 @@ func (i *Installation) raw(t *testing.T, folder string) *client {
 	return &client{c}
 }
 
-// may tries something, and reports whether the server lets it.
+// may tries an operation, and reports whether the server allows it.
 func (c *client) may(t *testing.T, what string) bool {
 	t.Helper()
 	verb, subject, _ := strings.Cut(what, " ")
@@ -199,7 +201,7 @@ func (c *client) may(t *testing.T, what string) bool {
 	} else {
 		_, err = c.SubscribeSync(subject)
 	}
-	// What the server refuses it says before it answers a ping, and the client notes it before the answer.
+	// The server reports a refusal before it answers a ping, so the client has recorded it by then.
 	if err := errors.Join(err, c.FlushTimeout(within)); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
@@ -207,7 +209,7 @@ func (c *client) may(t *testing.T, what string) bool {
 	return !errors.Is(last, nats.ErrPermissionViolation) || !strings.Contains(last.Error(), refusal)
 }
 
-// Everything that anybody does, and what nobody does.
+// All operations that some role uses, and others that none uses.
 var attempts = []string{
 	"publish bctl.v1.walk.paris", "publish bctl.v1.walk.oslo", "publish bctl.v1.read.paris", "publish bctl.v1.read.oslo",
 	"publish bctl.v1.commit.slice", "publish bctl.v1.commit.pack", "publish bctl.v1.commit.batch", "publish bctl.v1.commit.other",
@@ -240,7 +242,7 @@ var attempts = []string{
 	"subscribe _INBOX_reader@paris.>", "subscribe _INBOX_operator.>", "subscribe $JS.>", "subscribe $SYS.>", "subscribe $JS.EVENT.ADVISORY.>",
 }
 
-// What is not listed here is refused: each attempt is made by each role.
+// Each role tries each operation. Those that are not listed here must be refused.
 var allowed = map[string][]string{
 	"committer": {
 		"publish bctl.v1.walk.paris", "publish bctl.v1.walk.oslo", "publish bctl.v1.read.paris", "publish bctl.v1.read.oslo",
@@ -283,11 +285,12 @@ func TestWhatIsNotARolesIsRefused(t *testing.T) {
 	}
 }
 
-// Nobody comes in but over TLS, with a certificate of this authority, of an identity that NATS knows.
+// The servers accept only connections over TLS with a certificate of this authority, for an
+// identity that NATS knows.
 func TestWhoIsNobodyIsRefused(t *testing.T) {
 	i := made(t, testenv.FreeNATS(t, 3)...)
 	testenv.LockNATS(t, i.dir)
-	other := made(t, i.Plan.NATS...) // another authority, the same names
+	other := made(t, i.Plan.NATS...) // another authority with the same names
 	ca := nats.RootCAs(filepath.Join(i.dir, "ca", "ca.pem"))
 	node := i.Plan.natsNodes()[0]
 	pair := func(i *Installation, folder, certificate, key string) nats.Option {
@@ -330,7 +333,8 @@ func TestWhoIsNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// asRoute connects to the cluster's port as a node would, and returns how the server ends it, or PONG.
+// asRoute connects to the cluster's port as a node would. It returns the server's final message, or
+// PONG.
 func asRoute(t *testing.T, i *Installation, certificate, key string) string {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(i.dir, certificate), filepath.Join(i.dir, key))
@@ -367,7 +371,7 @@ func plaintext(t *testing.T, address, text string) string {
 	return lastAnswer(t, conn)
 }
 
-// lastAnswer reads until the server ends the connection, or has answered a ping.
+// lastAnswer reads until the server closes the connection or answers a ping.
 func lastAnswer(t *testing.T, conn net.Conn) (last string) {
 	t.Helper()
 	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
@@ -384,8 +388,8 @@ func lastAnswer(t *testing.T, conn net.Conn) (last string) {
 	return last
 }
 
-// A rotation ends no connection. A retirement ends those of the old generation: who has been given the new
-// certificate comes back with it, without being restarted, and who has not does not.
+// A rotation closes no connections. A retirement closes those of the old generation: services that
+// have the new certificate reconnect with it, without a restart, and others cannot.
 func TestRotationAtNATS(t *testing.T) {
 	i := made(t, testenv.FreeNATS(t, 1)...)
 	nodes := testenv.LockNATS(t, i.dir)
@@ -452,8 +456,9 @@ func TestRotationAtNATS(t *testing.T) {
 	await(t, "a machine that gets its new certificate late is back", func() bool { return late.Ready() == nil })
 }
 
-// Whoever may ask JetStream for a message may have it sent to subjects that it must not publish to: to the stream of another
-// stage, say. But a message keeps the subject that it was published to, and nobody takes it from there.
+// A client that may request messages from JetStream can have them delivered to subjects to which it
+// must not publish, such as those of another stage. But a message keeps its original subject, and
+// no consumer takes it from there.
 func TestAnswersArePassedOnToNobody(t *testing.T) {
 	i := made(t, testenv.FreeNATS(t, 1)...)
 	testenv.LockNATS(t, i.dir)

@@ -15,34 +15,37 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// planVersion is that of installation.yaml.
+// planVersion is the version of installation.yaml.
 const planVersion = 1
 
 const planFile = "installation.yaml"
 
-// A Plan is what was asked for, and which generations of certificates are live:
-// all that the generated files follow from, but keys. It is installation.yaml.
+// A Plan holds the requested configuration, and the live generations of certificates: everything
+// from which the generated files follow, except keys. It is stored in installation.yaml.
 type Plan struct {
-	Version     int              `yaml:"version"`
-	Name        string           `yaml:"name"` // of the installation: begins the names of roles at Postgres and the store
-	NATS        []string         `yaml:"nats"` // host or host:port each; more than one is a cluster
-	Postgres    Database         `yaml:"postgres"`
-	Store       Store            `yaml:"store"`
-	Sites       []string         `yaml:"sites"`
-	Days        int              `yaml:"days"`               // that a new certificate is valid
-	InPlace     string           `yaml:"in_place,omitempty"` // the installation's directory, where all is used where it was made
-	Authorities []int            `yaml:"authorities"`        // live generations, the oldest first
-	Generations map[string][]int `yaml:"generations"`        // of each identity's folder: those that servers accept, the oldest first
+	Version int `yaml:"version"`
+	// Name is the installation's name, and the prefix of the names of roles at Postgres and the store.
+	Name     string   `yaml:"name"`
+	NATS     []string `yaml:"nats"` // host or host:port each; several form a cluster
+	Postgres Database `yaml:"postgres"`
+	Store    Store    `yaml:"store"`
+	Sites    []string `yaml:"sites"`
+	Days     int      `yaml:"days"` // validity of a new certificate
+	// InPlace is the installation's directory, if everything is used where it was created.
+	InPlace     string `yaml:"in_place,omitempty"`
+	Authorities []int  `yaml:"authorities"` // live generations, the oldest first
+	// Generations are the generations that servers accept, by identity folder, the oldest first.
+	Generations map[string][]int `yaml:"generations"`
 }
 
-// A Database says where the index is.
+// A Database locates the index.
 type Database struct {
 	Host string `yaml:"host"`
 	Port int    `yaml:"port"`
 	Name string `yaml:"name"`
 }
 
-// A Store says where packs are.
+// A Store locates the packs.
 type Store struct {
 	URL      string    `yaml:"url"`                // s3://bucket/prefix
 	Endpoint string    `yaml:"endpoint,omitempty"` // empty: Amazon's
@@ -50,7 +53,8 @@ type Store struct {
 	Kind     StoreKind `yaml:"kind"`
 }
 
-// A StoreKind is what serves the store, for each is told of keys and policies in its own way.
+// A StoreKind is the type of the store's server. Each type has its own configuration of keys and
+// policies.
 type StoreKind string
 
 // The kinds of stores.
@@ -60,26 +64,26 @@ const (
 	VersityGW StoreKind = "versitygw"
 )
 
-// Ours reports whether the store is a server of this installation: then it has a certificate
-// of its authority, and keys that we choose.
+// Ours reports whether the store is a server of this installation, with a certificate of its
+// authority and keys that the installation chooses.
 func (k StoreKind) Ours() bool { return k != AWS }
 
-// A StoreKey is what one generation of an identity shows to the store.
+// A StoreKey is the credential of one generation of an identity at the store.
 type StoreKey struct {
 	Access string `yaml:"access"`
 	Secret string `yaml:"secret"`
 }
 
-// roles are all, in the order in which they are shown.
+// roles are all roles, in display order.
 var roles = []Role{Admin, Committer, Walker, Reader, Operator, Monitor}
 
-// sited reports whether a role works at a site.
+// sited reports whether a role is bound to a site.
 func (r Role) sited() bool { return r == Walker || r == Reader }
 
-// usesStore reports whether a role has a key of the store.
+// usesStore reports whether a role has a key for the store.
 func (r Role) usesStore() bool { return r != Walker && r != Monitor }
 
-// check fails with backup.ErrInvalid unless an installation can be made of the plan.
+// check fails with backup.ErrInvalid unless an installation can be created from the plan.
 func (p *Plan) check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), backup.ErrInvalid)
@@ -144,16 +148,16 @@ func (s *Store) check() error {
 	return nil
 }
 
-// host is the store's server's.
+// host returns the host of the store's server.
 func (s *Store) host() string {
 	u, err := url.Parse(s.Endpoint)
 	if err != nil {
-		return "" // check has looked
+		return "" // check has validated it
 	}
 	return u.Hostname()
 }
 
-// parsePlan reads installation.yaml.
+// parsePlan parses installation.yaml.
 func parsePlan(data []byte) (*Plan, error) {
 	p := &Plan{}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -178,7 +182,7 @@ func parsePlan(data []byte) (*Plan, error) {
 	return p, nil
 }
 
-// Identities returns every generation of each identity that servers are to accept.
+// Identities returns all generations of each identity that servers accept.
 func (p *Plan) Identities() []Identity {
 	var all []Identity
 	for _, i := range p.subjects() {
@@ -190,7 +194,7 @@ func (p *Plan) Identities() []Identity {
 	return all
 }
 
-// newest returns each identity in the generation that its folder has the certificate of.
+// newest returns each identity in the generation whose certificate is in its folder.
 func (p *Plan) newest() []Identity {
 	all := p.subjects()
 	for n, i := range all {
@@ -201,7 +205,7 @@ func (p *Plan) newest() []Identity {
 	return all
 }
 
-// subjects returns each identity that there is to be, without a generation.
+// subjects returns each identity of the plan, without a generation.
 func (p *Plan) subjects() []Identity {
 	var all []Identity
 	for _, role := range roles {
@@ -216,7 +220,8 @@ func (p *Plan) subjects() []Identity {
 	return all
 }
 
-// Where folders go, unless those of servers are used in place. That of an identity works anywhere.
+// Directories to which folders are copied, unless those of servers are used in place. The folder of
+// an identity works in any directory.
 const (
 	identityEtc   = "/etc/bctl"
 	natsEtc       = "/etc/nats"
@@ -226,8 +231,8 @@ const (
 	prometheusEtc = "/etc/prometheus/bctl"
 )
 
-// place returns the path that a file of a server, nats/<host>/server.pem, has on the machine
-// that it is for.
+// place returns the path of a server's file, such as nats/<host>/server.pem, on the server's
+// machine.
 func (p *Plan) place(file string) string {
 	if p.InPlace != "" {
 		return filepath.Join(p.InPlace, filepath.FromSlash(file))

@@ -9,7 +9,8 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-// indexRoles are the roles that the index knows, all for now. Who has a certificate of another role cannot connect.
+// indexRoles are the roles with access to the index, which currently are all. Holders of a
+// certificate for another role cannot connect.
 var indexRoles = []Role{Admin, Committer, Walker, Reader, Operator, Monitor}
 
 //go:embed roles.sql
@@ -24,8 +25,9 @@ var postgresTemplates = func() *template.Template {
 	return template.Must(t.New("postgresql.conf").Parse(postgresText))
 }()
 
-// postgresFiles returns what the database server of the index is configured with: nobody but those who hold a
-// certificate of a live generation comes in, over TLS, and each as the role of its identity. There is no password.
+// postgresFiles returns the configuration of the index's database server. Only holders of a
+// certificate of a live generation can connect, over TLS, each as the role of its identity. There
+// are no passwords.
 func postgresFiles(p *Plan) ([]File, error) {
 	schema, err := migrations.Version(migrations.Postgres)
 	if err != nil {
@@ -62,7 +64,7 @@ func postgresFiles(p *Plan) ([]File, error) {
 	return files, nil
 }
 
-// databaseRole is the Postgres role of those who have a role here.
+// databaseRole returns the Postgres role for a role.
 func (p *Plan) databaseRole(role Role) string { return p.Name + "_" + string(role) }
 
 // indexIdentities returns the live identities that may connect to the index.
@@ -104,10 +106,11 @@ func (p *Plan) ident() string {
 	return text.String()
 }
 
-// quoteIdent quotes an identifier of SQL; in pg_hba.conf and pg_ident.conf it takes their special meaning from words.
+// quoteIdent quotes an SQL identifier. In pg_hba.conf and pg_ident.conf quoting removes the special
+// meaning of words.
 func quoteIdent(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
 func quoteLiteral(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
 
-// quoteSetting quotes a value of postgresql.conf, where a backslash is special, too.
+// quoteSetting quotes a value of postgresql.conf, in which a backslash is special too.
 func quoteSetting(s string) string { return quoteLiteral(strings.ReplaceAll(s, `\`, `\\`)) }

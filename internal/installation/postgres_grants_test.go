@@ -13,7 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
-// Whatever was granted by hand, by an older version or to nobody is right again after bctl migrate, and after roles.sql.
+// bctl migrate followed by roles.sql corrects all grants that were made by hand or by an older
+// version, or that are missing.
 func (d *database) testMadeAnew(t *testing.T) {
 	ctx := t.Context()
 	owner := d.must(t, "admin", Admin)
@@ -63,7 +64,7 @@ func (d *database) testMadeAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	// A role that this version needs is not there yet; a schema is not this version's.
+	// A role that this version needs does not exist yet, and a schema is not that of this version.
 	if _, err := conn.Exec(ctx, "ALTER DATABASE bctl SET bctl.roles = 'other'"); err != nil {
 		t.Fatal(err)
 	}
@@ -78,14 +79,14 @@ func (d *database) testMadeAnew(t *testing.T) {
 	if _, err := owner.Exec(ctx, "UPDATE goose_db_version SET version_id = version_id + 100; GRANT UPDATE ON pages TO bctl_walker"); err != nil {
 		t.Fatal(err)
 	}
-	d.server.Roles(t) // says what is to be done, and leaves the tables alone
+	d.server.Roles(t) // reports what to do, and does not change the tables
 	if err := try(t, d.must(t, "walker@paris", Walker), "UPDATE pages SET inode = inode"); err != nil {
 		t.Errorf("roles.sql on a newer schema: %v", err)
 	}
 	if _, err := owner.Exec(ctx, "UPDATE goose_db_version SET version_id = version_id - 100"); err != nil {
 		t.Fatal(err)
 	}
-	// A schema that somebody else has made becomes the installation's, with what is in it.
+	// A schema that another user created becomes the installation's, with its content.
 	if _, err := x.EnsureFiler(ctx, "another"); err != nil {
 		t.Fatal(err)
 	}

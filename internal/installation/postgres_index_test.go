@@ -22,8 +22,8 @@ import (
 	"github.com/bctl/bctl/services/committer/schedule"
 )
 
-// Each method of the index is called by a role that it is for, in all that the suite of the port does: so whoever lacks
-// a privilege for something that the index does is found here.
+// Each method of the index is called by a role that uses it, throughout the conformance suite of
+// the port. This detects each privilege that a role lacks.
 func TestIndexByRoles(t *testing.T) {
 	testtarget.Need(t, testtarget.Long)
 	if testing.Short() {
@@ -47,13 +47,13 @@ func TestIndexByRoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = owner.Close() }) // nothing is written by then
+		t.Cleanup(func() { _ = owner.Close() }) // there are no writes by then
 		return indextest.Database{Open: func() index.Index { return openByRoles(t, &p, cluster.DSN()) }, SQL: owner, UUIDs: true}
 	}
 	indextest.Run(t, fresh, fresh)
 }
 
-// runRoles runs the roles.sql of a plan at a server.
+// runRoles runs the roles.sql of a plan on a server.
 func runRoles(t testing.TB, p *Plan, dsn string) {
 	t.Helper()
 	files, err := postgresFiles(p)
@@ -71,7 +71,7 @@ func runRoles(t testing.TB, p *Plan, dsn string) {
 	}
 }
 
-// as is a superuser's DSN, for the plan's database, whose sessions are a role's from the start.
+// as returns a superuser's DSN for the plan's database, whose sessions start with the given role.
 func as(t testing.TB, p *Plan, dsn string, role Role) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -85,14 +85,14 @@ func as(t testing.TB, p *Plan, dsn string, role Role) string {
 	return u.String()
 }
 
-// committing has every call that a committer makes on the index.
+// committing has all calls that a committer makes on the index.
 type committing interface {
 	commit.Index
 	schedule.Index
 }
 
-// byRoles is an index with a connection for each role. A method that two roles
-// call is ambiguous and does not compile: it is written out below, and calls both.
+// byRoles is an index with a connection per role. A method that two roles use is ambiguous and does
+// not compile, so it is defined below, and calls both.
 type byRoles struct {
 	index.Admin
 	index.Catalog
@@ -119,12 +119,12 @@ func openByRoles(t testing.TB, p *Plan, dsn string) *byRoles {
 	}
 }
 
-// ExpireLeases is what a committer does, where a stream was missing.
+// ExpireLeases is called by a committer after a stream was lost.
 func (x *byRoles) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
 	return x.committer.ExpireLeases(ctx, id)
 }
 
-// Snapshot, Snapshots, ListFilers and ListShards are what committers look at, too.
+// Snapshot, Snapshots, ListFilers and ListShards are also called by committers.
 func (x *byRoles) Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error) {
 	if s, err := x.committer.Snapshot(ctx, id); err != nil {
 		return s, err
@@ -160,7 +160,7 @@ func (x *byRoles) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
 	return x.Catalog.ListPolicies(ctx)
 }
 
-// Problems is what committers put into commit records, too.
+// Problems is also called by committers, for commit records.
 func (x *byRoles) Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error] {
 	for _, err := range x.committer.Problems(ctx, id) {
 		if err != nil {
@@ -170,7 +170,7 @@ func (x *byRoles) Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[
 	return x.Catalog.Problems(ctx, id)
 }
 
-// Clock, Repository and CheckSchema are what everybody asks.
+// Clock, Repository and CheckSchema are called by all roles.
 func (x *byRoles) Clock(ctx context.Context) (now time.Time, err error) {
 	for _, each := range x.all {
 		if now, err = each.Clock(ctx); err != nil {

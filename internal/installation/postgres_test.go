@@ -20,7 +20,8 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
-// database is an installation with its Postgres server, as roles.sql and the other generated files make it.
+// database is an installation with its Postgres server, set up with roles.sql and the other
+// generated files.
 type database struct {
 	*Installation
 	server *testenv.Locked
@@ -39,7 +40,7 @@ func withDatabase(t *testing.T) *database {
 	return &database{opened(t, dir), server.Lock(t, filepath.Join(dir, "postgres"))}
 }
 
-// dsn is how the holder of a folder's certificate connects as a role.
+// dsn returns the DSN with which the holder of a folder's certificate connects as a role.
 func (d *database) dsn(folder string, role Role, change ...string) string {
 	file := func(name string) string { return filepath.Join(d.dir, folder, name) }
 	query := url.Values{
@@ -70,7 +71,7 @@ func (d *database) must(t *testing.T, folder string, role Role) *pgx.Conn {
 	return conn
 }
 
-// Whoever has a certificate of a live generation comes in, as the role of its identity; nobody else does.
+// Only holders of a certificate of a live generation can connect, as the role of their identity.
 func TestPostgresConnections(t *testing.T) {
 	d := withDatabase(t)
 	for _, i := range d.Plan.newest() {
@@ -99,7 +100,8 @@ func TestPostgresConnections(t *testing.T) {
 			t.Errorf("%s: %s came in as %s", test.name, test.folder, test.role)
 		}
 	}
-	for _, user := range []string{"postgres", "bctl_walker"} { // the superuser's database, and another than the index's
+	// Roles on the superuser's database, which is not the index's.
+	for _, user := range []string{"postgres", "bctl_walker"} {
 		u, err := url.Parse(d.dsn("admin", Admin))
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +121,8 @@ func TestPostgresConnections(t *testing.T) {
 	}
 }
 
-// While old and new are accepted both come in; when the old is retired it does not, and its sessions are ended.
+// While old and new generations are accepted, both can connect. A retired generation cannot, and
+// its sessions are closed.
 func TestPostgresRotation(t *testing.T) {
 	d := withDatabase(t)
 	old := filepath.Join(t.TempDir(), "old")
@@ -156,7 +159,7 @@ func TestPostgresRotation(t *testing.T) {
 	}
 }
 
-// seed is one row of each table, made by the owner.
+// seed inserts one row into each table, as the owner.
 const seed = `
 INSERT INTO repositories (id, repository, version, created, chunker, codec, recipients, signer) VALUES (1, gen_random_uuid(), 1, now(), 'c', 'z', '[]', '');
 INSERT INTO filers (name) VALUES ('filer');
@@ -178,7 +181,7 @@ INSERT INTO pages (shard, page, first_snapshot, inode, directory, fingerprint, d
 INSERT INTO interrupted_pages VALUES (1, 0, gen_random_uuid(), '');
 INSERT INTO leaders (role, holder, epoch, until) VALUES ('keeper', 'somebody', 1, 0);`
 
-// seeded is a database with a schema, made by admin, and a row of each table.
+// seeded returns a database with the schema, created by admin, and a row in each table.
 func seeded(t *testing.T) *database {
 	t.Helper()
 	d := withDatabase(t)
@@ -196,7 +199,8 @@ func seeded(t *testing.T) *database {
 	return d
 }
 
-// tables are all of the index's, partitions too, with a column of each that can be set to itself.
+// tables returns all tables of the index, including partitions, each with a column that can be set
+// to its own value.
 func tables(t *testing.T, conn *pgx.Conn) map[string]string {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `SELECT c.relname, min(a.attname::text) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
@@ -220,7 +224,7 @@ func refused(err error) bool {
 	return errors.As(err, &failure) && failure.Code == "42501"
 }
 
-// try runs a statement in a transaction that is undone.
+// try runs a statement in a transaction that is rolled back.
 func try(t *testing.T, conn *pgx.Conn, statement string) error {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
@@ -231,7 +235,8 @@ func try(t *testing.T, conn *pgx.Conn, statement string) error {
 	return errors.Join(err, tx.Rollback(context.WithoutCancel(t.Context())))
 }
 
-// What each role may do with each table and row, by what the server says and by trying.
+// Tests the permissions of each role on each table and row, both those that the server reports and
+// the actual ones.
 func TestPostgresRoles(t *testing.T) {
 	d := seeded(t)
 	t.Run("privileges", d.testPrivileges)
@@ -239,8 +244,9 @@ func TestPostgresRoles(t *testing.T) {
 	t.Run("made anew", d.testMadeAnew)
 }
 
-// Of each table: who may read it, add to it, change it or take from it. It is what these lists say, of every table that
-// there is: a new one is nobody's until it is said here and in migrations.Privileges.
+// The roles that may select from, insert into, update and delete from each table. The lists cover
+// every existing table: no role has access to a new table until it is added here and in
+// migrations.Privileges.
 func (d *database) testPrivileges(t *testing.T) {
 	owner := d.must(t, "admin", Admin)
 	everyone := []string{"goose_db_version", "repositories", "schema_versions"}
@@ -295,7 +301,7 @@ func (d *database) testPrivileges(t *testing.T) {
 		if test.role == Committer {
 			continue
 		}
-		// What changes nothing, but takes space or stands in others' way.
+		// Statements that change nothing, but use space or block others.
 		for _, statement := range []string{
 			"CREATE TEMP TABLE mine (a int)", "SELECT pg_advisory_lock(1650684012, 1)", "SELECT pg_advisory_xact_lock(1650684012, 1)",
 			"SELECT pg_try_advisory_lock_shared(1)", "LOCK TABLE pages IN ACCESS EXCLUSIVE MODE", "SELECT pg_logical_emit_message(false, 'a', 'b')",
@@ -307,7 +313,8 @@ func (d *database) testPrivileges(t *testing.T) {
 	}
 }
 
-// Reads and writes of tables are refused when they are tried, and not only said to be.
+// Forbidden reads and writes of tables fail when they are tried, and not only according to the
+// catalogs.
 func (d *database) testForbidden(t *testing.T) {
 	all := tables(t, d.must(t, "admin", Admin))
 	for folder, role := range map[string]Role{"walker@paris": Walker, "reader@oslo": Reader, "prometheus": Monitor} {
@@ -324,7 +331,7 @@ func (d *database) testForbidden(t *testing.T) {
 		}
 	}
 	const running, committed = "'00000000-0000-0000-0000-000000000002'", "'00000000-0000-0000-0000-000000000001'"
-	// The next snapshot's row, with what is said of it changed or added.
+	// The row of the next snapshot, with some columns changed or added.
 	begin := func(change ...string) string {
 		row := map[string]string{
 			"id": "gen_random_uuid()", "shard_id": "1", "filer_id": "1", "number": "3", "state": "'running'", "base": "1", "base_id": committed,
@@ -370,7 +377,8 @@ func (d *database) testForbidden(t *testing.T) {
 			begin("number", "4"), begin("base", "2"), begin("base", "0"), begin("base_id", running), begin("base_id", "NULL"),
 			begin("committed", "now()"), begin("ended", "now()"), begin("recorded", "true"), begin("committer", "'x'"), begin("commit_until", "7"), begin("files", "1"), begin("problems_stored", "1"), begin("bad", "'x'"),
 			begin("segment", "gen_random_uuid()"), begin("segment_parts", "1"), begin("checkpoint", "true"), begin("pages", "1"), begin("pages_sum", "''"),
-			begin("root", "'inode=3'"), begin("root", "''"), begin("new_root", "true"), // a new root is asked for, and not named
+			// A new root is requested, and not named.
+			begin("root", "'inode=3'"), begin("root", "''"), begin("new_root", "true"),
 			begin("sort_time", "'2026-01-04'"), begin("sort_time", "'2026-01-02'"), begin("started", "'2026-01-01'", "sort_time", "'2026-01-01'"),
 			"INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES (" + running + ", 1, 0, now(), '\\x01010000')",
 		},
@@ -383,7 +391,7 @@ func (d *database) testForbidden(t *testing.T) {
 			}
 		}
 	}
-	// With the one that runs out of the way, an operator begins the next, and adds its root once.
+	// After the running snapshot has ended, an operator can start the next one, and set its root once.
 	if _, err := d.must(t, "admin", Admin).Exec(t.Context(), end+"; DELETE FROM walk_tasks"); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// readme says which folder goes where.
+// readme describes where each folder belongs.
 func readme(p *Plan) File {
 	var b strings.Builder
 	line := func(folder, what string) { fmt.Fprintf(&b, "%-20s %s\n", folder, what) }

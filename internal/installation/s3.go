@@ -10,22 +10,24 @@ import (
 	"text/template"
 )
 
-// storeRoles are the roles that the store knows. Walkers do not talk to it.
+// storeRoles are the roles with access to the store. Walkers do not use it.
 var storeRoles = []Role{Admin, Committer, Reader, Operator}
 
-// An s3Right is what a role may do with the store, as all kinds of servers say it.
+// An s3Right is a permission of a role at the store, independent of the type of server.
 type s3Right struct {
 	actions []string
 	objects []string // below the store's prefix; nil: the bucket itself
 }
 
-// s3Rights returns what a role may do. No role may delete, and none may put a name twice, as far as the server lets us say so.
+// s3Rights returns the permissions of a role. No role may delete objects, and none may overwrite
+// objects, as far as the server can enforce that.
 func s3Rights(role Role) []s3Right {
 	get, put, list := "s3:GetObject", "s3:PutObject", []string{"s3:ListBucket"}
 	switch role {
-	case Admin: // init looks for backups in the store, and writes what the repository is
+	case Admin: // init looks for backups in the store, and writes the repository object
 		return []s3Right{{[]string{get}, []string{"*"}}, {list, nil}, {[]string{put}, []string{"repository"}}}
-	case Committer: // looks for packs that it is told of; without ListBucket what is not there would look like what it may not see
+	case Committer:
+		// Checks reported packs; without ListBucket a missing object would look like a forbidden one.
 		written := []string{"segments/*", "commits/*", "catalog/*"}
 		return []s3Right{{[]string{get}, append([]string{"repository", "packs/*"}, written...)}, {list, nil}, {[]string{put}, written}}
 	case Reader:
@@ -36,7 +38,8 @@ func s3Rights(role Role) []s3Right {
 	return nil
 }
 
-// A statement is one of a policy in Amazon's language, which the others speak to some part.
+// A statement is a statement of a policy in Amazon's language, which the other servers support in
+// part.
 type statement struct {
 	Sid       string         `json:",omitempty"`
 	Effect    string         `json:""`
@@ -54,7 +57,8 @@ func encodePolicy(statements []statement) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// bucket returns the store's bucket, and the prefix of its objects, which is empty or ends with a slash.
+// bucket returns the store's bucket, and the prefix of its objects, which is empty or ends with a
+// slash.
 func (s *Store) bucket() (bucket, prefix string) {
 	bucket, prefix, _ = strings.Cut(strings.TrimPrefix(s.URL, "s3://"), "/")
 	if prefix = strings.Trim(prefix, "/"); prefix != "" {
@@ -63,7 +67,7 @@ func (s *Store) bucket() (bucket, prefix string) {
 	return bucket, prefix
 }
 
-// port is the server's, where it is one of ours.
+// port returns the port of the store's server, if it belongs to the installation.
 func (s *Store) port() string {
 	if u, err := url.Parse(s.Endpoint); err == nil && u.Port() != "" {
 		return u.Port()
@@ -71,7 +75,8 @@ func (s *Store) port() string {
 	return "443"
 }
 
-// statements are what a role may do. A PUT that says If-None-Match never overwrites; only Amazon lets a policy insist on it.
+// statements returns the permissions of a role. A PUT with If-None-Match never overwrites; only
+// Amazon's policies can require it.
 func (s *Store) statements(role Role, principal any) []statement {
 	bucket, prefix := s.bucket()
 	var list []statement
@@ -93,14 +98,14 @@ func (s *Store) statements(role Role, principal any) []statement {
 
 // A storeAccount is a user of the store.
 type storeAccount struct {
-	Name   string // at the server: the access key where we choose it
-	Policy string // the file of what it may do, without .json
-	Folder string // where its key goes, where the server makes it
+	Name   string // at the server; the access key, if the installation chooses it
+	Policy string // file of its policy, without .json
+	Folder string // folder for its key, if the server creates the key
 	key    StoreKey
 }
 
-// storeAccounts returns the users of the live identities: one a generation where we choose keys; else one an
-// identity, because Amazon gives each user two keys.
+// storeAccounts returns the users of the live identities: one per generation if the installation
+// chooses keys; otherwise one per identity, because Amazon gives each user two keys.
 func (p *Plan) storeAccounts(keys map[Identity]StoreKey) ([]storeAccount, error) {
 	var all []storeAccount
 	identities := p.Identities()
@@ -129,8 +134,8 @@ func (p *Plan) storeAccounts(keys map[Identity]StoreKey) ([]storeAccount, error)
 //go:embed s3-*.sh s3-*.md
 var storeTexts embed.FS
 
-// storeFiles returns the policies of the store, what its server has to know of keys, and the commands that
-// tell it. keys are those of live identities; those of Amazon are made there.
+// storeFiles returns the policies of the store, the server's configuration of keys, and the
+// commands that apply it. keys are those of live identities; Amazon creates its own.
 func storeFiles(p *Plan, keys map[Identity]StoreKey) ([]File, error) {
 	accounts, err := p.storeAccounts(keys)
 	if err != nil {
@@ -168,7 +173,7 @@ func storeFiles(p *Plan, keys map[Identity]StoreKey) ([]File, error) {
 	return files, nil
 }
 
-// rolePolicies are a file a role, with what its users may do.
+// rolePolicies returns one file per role, with the permissions of its users.
 func (p *Plan) rolePolicies() ([]File, error) {
 	var files []File
 	for _, role := range storeRoles {
@@ -181,7 +186,8 @@ func (p *Plan) rolePolicies() ([]File, error) {
 	return files, nil
 }
 
-// awsFiles: who may do what, and what nobody may do with the bucket, whoever else has rights in the account.
+// awsFiles returns the permissions of users, and the operations on the bucket that are denied to
+// everyone, whatever other rights they have in the account.
 func (p *Plan) awsFiles() ([]File, error) {
 	files, err := p.rolePolicies()
 	if err != nil {
@@ -202,7 +208,8 @@ func (p *Plan) awsFiles() ([]File, error) {
 	return append(files, File{Path: "s3/bucket-policy.json", Data: text}), err
 }
 
-// minioFiles: a policy a role, and a file an account, which mc reads its key from: on a command line all users of the machine would see it.
+// minioFiles returns one policy per role, and one file per account, from which mc reads its key: on
+// a command line all users of the machine could see it.
 func (p *Plan) minioFiles(accounts []storeAccount) ([]File, error) {
 	files, err := p.rolePolicies()
 	for _, a := range accounts {
@@ -211,7 +218,8 @@ func (p *Plan) minioFiles(accounts []storeAccount) ([]File, error) {
 	return files, err
 }
 
-// versityFiles: the accounts as the gateway's own service for them keeps them, and a bucket policy that names them.
+// versityFiles returns the accounts in the format of the gateway's internal account service, and a
+// bucket policy that names them.
 func (p *Plan) versityFiles(accounts []storeAccount) ([]File, error) {
 	type user struct {
 		Access string `json:"access"`

@@ -22,7 +22,8 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// objectStore is an installation with its store, as apply.sh and the other generated files make it.
+// objectStore is an installation with its store, set up with apply.sh and the other generated
+// files.
 type objectStore struct {
 	*Installation
 	server *testenv.LockedS3
@@ -43,7 +44,7 @@ func withStore(t *testing.T, kind StoreKind, lock func(testing.TB, string, int) 
 	return &objectStore{opened(t, dir), lock(t, filepath.Join(dir, "s3"), port)}
 }
 
-// key is the newest of a folder's identity.
+// key returns the newest key of a folder's identity.
 func (s *objectStore) key(t *testing.T, folder string) StoreKey {
 	t.Helper()
 	c, err := s.begin(time.Now())
@@ -59,7 +60,7 @@ func (s *objectStore) key(t *testing.T, folder string) StoreKey {
 	return StoreKey{}
 }
 
-// as is the store to who has a key.
+// as returns the store, accessed with a key.
 func (s *objectStore) as(t *testing.T, key StoreKey) store.Store {
 	t.Helper()
 	x, err := s3store.Open(t.Context(), s3store.Options{
@@ -73,7 +74,7 @@ func (s *objectStore) as(t *testing.T, key StoreKey) store.Store {
 	return x
 }
 
-// raw is the same to who does not use bctl.
+// raw returns the store, accessed with a key but without bctl.
 func (s *objectStore) raw(t *testing.T, key StoreKey) *minio.Core {
 	t.Helper()
 	transport, err := minio.DefaultTransport(true)
@@ -105,7 +106,7 @@ const (
 	segmentObject = "segments/00000000000000000000000000000001/00000000000000000000000000000003-000000"
 )
 
-// What each role must do at a store it can, and what it must not it cannot, with bctl or with any other client.
+// Each role can perform the operations that it needs, and no others, with bctl or any other client.
 func TestStoreRoles(t *testing.T) {
 	for kind, lock := range servers {
 		t.Run(string(kind), func(t *testing.T) {
@@ -157,7 +158,7 @@ func (s *objectStore) testWork(t *testing.T) {
 	for name, of := range map[string]store.Store{packObject: reader, segmentObject: committer, store.ConfigName: committer} {
 		_, err := of.GetRange(ctx, nil, name, 0, 4)
 		must("get "+name, err)
-		_, err = of.Stat(ctx, store.ConfigName) // whether the store answers
+		_, err = of.Stat(ctx, store.ConfigName) // whether the store responds
 		must("stat", err)
 	}
 	_, err := committer.Stat(ctx, packObject)
@@ -218,8 +219,9 @@ func objects(names ...string) <-chan minio.ObjectInfo {
 	return list
 }
 
-// A reader that is broken into puts other bytes under the name of a pack, without the condition that bctl puts with: it is refused, or
-// the first bytes are kept, and are back when the root user does what the README says.
+// A compromised reader puts other bytes under the name of a pack, without bctl's condition. The
+// request is refused, or the first bytes are kept as a version, and restored when the root user
+// follows the README.
 func (s *objectStore) testOverwrite(t *testing.T) {
 	ctx := t.Context()
 	evil := []byte("evil")
@@ -246,7 +248,7 @@ func (s *objectStore) testOverwrite(t *testing.T) {
 		if len(versions) != 2 || versions[0].VersionID == versions[1].VersionID {
 			t.Fatalf("versions %v", versions)
 		}
-		for _, v := range versions { // nobody removes the trace
+		for _, v := range versions { // the trace cannot be removed
 			for other := range map[string]string{"reader@paris": "", "committer": "", "admin": "", "operator": ""} {
 				err := s.raw(t, s.key(t, other)).RemoveObject(ctx, "bctl", v.Key, minio.RemoveObjectOptions{VersionID: v.VersionID, GovernanceBypass: true})
 				if minio.ToErrorResponse(err).Code != "AccessDenied" {
@@ -277,7 +279,8 @@ func (s *objectStore) get(t *testing.T, name, version string) []byte {
 	return data
 }
 
-// After a rotation both keys are taken, after the retirement the new one alone; and nothing goes without TLS or a key.
+// After a rotation both keys are accepted, and after the retirement only the new one. Access
+// without TLS or without a key is refused.
 func (s *objectStore) testKeys(t *testing.T) {
 	ctx := t.Context()
 	look := func(key StoreKey) error {
@@ -301,7 +304,7 @@ func (s *objectStore) testKeys(t *testing.T) {
 	}
 	s.server.Apply(t)
 	if s.Plan.Store.Kind == VersityGW {
-		s.server.Restart() // or two minutes
+		s.server.Restart() // or wait two minutes
 	}
 	if err := look(first); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a retired key: %v", err)
@@ -326,7 +329,7 @@ func (s *objectStore) testKeys(t *testing.T) {
 	}
 }
 
-// Amazon's policies, of which no server is here to ask: a PUT has to say If-None-Match, and nobody may delete.
+// Tests Amazon's policies without a server: a PUT must have If-None-Match, and no role may delete.
 func TestAmazonPolicies(t *testing.T) {
 	p := testPlan(t.TempDir())
 	p.Store = Store{URL: "s3://bucket/some/prefix/", Kind: AWS}

@@ -11,23 +11,23 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// What is in the folder of each identity.
+// The files in the folder of each identity.
 const (
 	certificateName  = "cert.pem"
 	keyName          = "key.pem"
 	authoritiesName  = "ca.pem"
 	settingsName     = "bctl.yaml"
 	storeSecretName  = "s3-secret-key"
-	credentialsName  = "s3-credentials" // made by people, where the store makes keys itself
-	workerKeyName    = "worker.key"     // made by bctl init
-	committerKeyName = "committer.key"  // made by bctl init
-	identityName     = "identity.txt"   // made by bctl init
+	credentialsName  = "s3-credentials" // created by people, if the store creates keys itself
+	workerKeyName    = "worker.key"     // created by bctl init
+	committerKeyName = "committer.key"  // created by bctl init
+	identityName     = "identity.txt"   // created by bctl init
 )
 
-// httpPort is where services serve their metrics and health.
+// httpPort is the port of the services' metrics and health.
 const httpPort = 9464
 
-// home is the folder of what a role shows.
+// home returns the folder with the credentials of a role.
 func (i Identity) home() string {
 	if i.Role == Monitor {
 		return "prometheus"
@@ -35,13 +35,15 @@ func (i Identity) home() string {
 	return i.Folder()
 }
 
-// serverName is in the certificates of a role's services, whatever machine they run on: Prometheus asks for it.
+// serverName is contained in the certificates of a role's services, independent of the machine.
+// Prometheus verifies it.
 func (p *Plan) serverName(r Role) string { return string(r) + "." + p.Name }
 
-// services are the roles that are watched.
+// services are the roles that serve metrics.
 var services = []Role{Committer, Walker, Reader}
 
-// settingsFiles are the settings of each identity in its newest generation, and what it shows to the store.
+// settingsFiles returns the settings of each identity in its newest generation, and its credentials
+// for the store.
 func settingsFiles(p *Plan, keys map[Identity]StoreKey) (files []File, err error) {
 	for _, i := range p.newest() {
 		if i.Role == Monitor {
@@ -77,9 +79,9 @@ func encodeYAML(to *bytes.Buffer, v any) error {
 	return e.Close()
 }
 
-// settings of one identity: what its role needs, and no more.
+// settings returns the settings of one identity: exactly those that its role needs.
 func (p *Plan) settings(i Identity) group {
-	tls := func(more group) group { // names are relative to the file that they are in
+	tls := func(more group) group { // names are relative to the file that contains them
 		more["ca_file"], more["cert_file"], more["key_file"] = authoritiesName, certificateName, keyName
 		return more
 	}
@@ -90,7 +92,8 @@ func (p *Plan) settings(i Identity) group {
 	s := group{"index": tls(group{"url": index.String()})}
 	if _, ok := i.access(); ok {
 		nats := tls(group{"url": p.natsURL(), "inbox_prefix": i.inbox()})
-		if i.Role == Committer || i.Role == Operator { // who makes the streams, and who looks after them
+		// The role that creates the streams, and the one that examines them.
+		if i.Role == Committer || i.Role == Operator {
 			nats["replicas"] = p.natsReplicas()
 		}
 		s["nats"] = nats
@@ -137,7 +140,7 @@ func (p *Plan) storeSettings() group {
 	return s
 }
 
-// watchers are the certificates that may read metrics.
+// watchers returns the names in the certificates that may read metrics.
 func (p *Plan) watchers() (names []string) {
 	for _, i := range p.Identities() {
 		if i.Role == Monitor {
@@ -147,7 +150,8 @@ func (p *Plan) watchers() (names []string) {
 	return names
 }
 
-// prometheusFile scrapes the services, under the names of jobs that deploy/prometheus/alerts.yaml knows.
+// prometheusFile returns a configuration that scrapes the services, with the job names that
+// deploy/prometheus/alerts.yaml uses.
 func prometheusFile(p *Plan) (File, error) {
 	file := func(name string) string { return p.place("prometheus/" + name) }
 	var jobs []group

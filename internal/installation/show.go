@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Kind is what a certificate is of.
+// A Kind is the type of a certificate's holder.
 type Kind string
 
 // The kinds.
@@ -19,18 +19,18 @@ const (
 	KindIdentity  Kind = "identity"
 )
 
-// An Entry is what an installation has one certificate of.
+// An Entry is an authority, identity or server with a certificate.
 type Entry struct {
 	Name        string // for Rotate and Retire
 	Kind        Kind
 	Folder      string
-	Generations []int     // live ones, the oldest first; of a server none
-	Ends        time.Time // of the newest certificate
+	Generations []int     // live ones, the oldest first; none for a server
+	Ends        time.Time // expiry of the newest certificate
 
 	file string
 }
 
-// entries are all identities and servers.
+// entries returns all identities and servers.
 func (p *Plan) entries() (all []Entry) {
 	for _, i := range p.subjects() {
 		all = append(all, Entry{Name: i.Folder(), Kind: KindIdentity, Folder: i.home(), Generations: p.Generations[i.Folder()], file: certificateName})
@@ -79,7 +79,7 @@ func (i *Installation) certificateOf(e Entry) (*x509.Certificate, error) {
 	return certificate, nil
 }
 
-// newestAuthority is the last of the bundle.
+// newestAuthority returns the last authority of the bundle.
 func (c *changing) newestAuthority() (*x509.Certificate, error) {
 	all, err := parseCertificates(c.bundle)
 	if err != nil {

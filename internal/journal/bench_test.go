@@ -6,7 +6,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// benchChanges are those of 100,000 files that are new, at 34 bytes of listing each.
+// benchChanges are the changes of 100,000 new files, with 34 bytes of listing each.
 const (
 	benchChanges      = 1000
 	benchListingBytes = 3400

@@ -11,15 +11,15 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Catalog is what operators have set: filers, shards and policies.
+// A Catalog holds the configuration that operators have set: filers, shards and policies.
 type Catalog struct {
 	Filers   []CatalogFiler
 	Shards   []CatalogShard
 	Policies []CatalogPolicy
 }
 
-// A CatalogHeader is the header of a catalog. Of two, the one of the greater
-// Sequence holds.
+// A CatalogHeader is the header of a catalog. The catalog with the greatest Sequence is the current
+// one.
 type CatalogHeader struct {
 	Version  int       `json:"version"`
 	Sequence int64     `json:"sequence"`
@@ -80,7 +80,7 @@ type CatalogRetention struct {
 	WithinSeconds float64 `json:"within_seconds,omitempty"`
 }
 
-// FilerOf returns f as the catalog has it.
+// FilerOf converts f to its form in the catalog.
 func FilerOf(f *backup.Filer) CatalogFiler {
 	return CatalogFiler{
 		Name: f.Name, Site: f.Site, WalkTasks: f.Limits.WalkTasks, ReadBatches: f.Limits.ReadBatches,
@@ -88,14 +88,14 @@ func FilerOf(f *backup.Filer) CatalogFiler {
 	}
 }
 
-// ShardOf returns s, a shard of the filer of that name, as the catalog has it.
+// ShardOf converts s, a shard of the filer with the given name, to its form in the catalog.
 func ShardOf(s *backup.Shard, filer string) CatalogShard {
 	return CatalogShard{
 		Key: s.Key.String(), Filer: filer, Name: s.Name, Source: s.Source, Snapshots: s.Snapshots, Selection: s.Selection, Retired: s.Retired,
 	}
 }
 
-// PolicyOf returns p as the catalog has it.
+// PolicyOf converts p to its form in the catalog.
 func PolicyOf(p *backup.Policy) CatalogPolicy {
 	r := p.Retention
 	return CatalogPolicy{
@@ -105,15 +105,15 @@ func PolicyOf(p *backup.Policy) CatalogPolicy {
 	}
 }
 
-// A catalogLine is one of the three.
+// Exactly one field of a catalogLine is set.
 type catalogLine struct {
 	Filer  *CatalogFiler  `json:"filer,omitempty"`
 	Shard  *CatalogShard  `json:"shard,omitempty"`
 	Policy *CatalogPolicy `json:"policy,omitempty"`
 }
 
-// Lines returns the catalog as lines of JSON, one for each filer, shard and
-// policy: the same catalog in the same order gives the same lines.
+// Lines returns the catalog as lines of JSON, one per filer, shard and policy. The same catalog in
+// the same order gives the same lines.
 func (c *Catalog) Lines() ([]byte, error) {
 	var b []byte
 	add := func(line catalogLine) error {
@@ -139,8 +139,8 @@ func (c *Catalog) Lines() ([]byte, error) {
 	return b, nil
 }
 
-// EncodeCatalog seals and signs a catalog. The object's name is
-// store.CatalogName. Sequences begin with 1.
+// EncodeCatalog seals and signs a catalog. The object's name is store.CatalogName. Sequences begin
+// with 1.
 func EncodeCatalog(keys Keys, sequence int64, written time.Time, c *Catalog) ([]byte, error) {
 	if sequence < 1 {
 		return nil, fmt.Errorf("catalog %d: %w", sequence, backup.ErrInvalid)
@@ -155,7 +155,7 @@ func EncodeCatalog(keys Keys, sequence int64, written time.Time, c *Catalog) ([]
 	}
 	for len(lines) > 0 {
 		n := 0
-		for n < min(len(lines), frameBytes) { // a frame has whole lines
+		for n < min(len(lines), frameBytes) { // a frame holds whole lines
 			end := n
 			for lines[end] != '\n' {
 				end++
@@ -172,13 +172,13 @@ func EncodeCatalog(keys Keys, sequence int64, written time.Time, c *Catalog) ([]
 	return o.finish(header, catalogID(sequence), store.CatalogName(sequence))
 }
 
-// catalogID is the pack id of a catalog.
+// catalogID returns the pack id of a catalog.
 func catalogID(sequence int64) (id backup.PackID) {
 	binary.BigEndian.PutUint64(id[8:], uint64(sequence))
 	return id
 }
 
-// OpenCatalog opens the catalog of that sequence. data is the whole object.
+// OpenCatalog opens the catalog with the given sequence. data is the whole object.
 func OpenCatalog(data []byte, sequence int64, trust Trust) (h CatalogHeader, c *Catalog, err error) {
 	name := store.CatalogName(sequence)
 	o, err := open(data, pack.KindCatalog, name, catalogID(sequence), trust, &h)

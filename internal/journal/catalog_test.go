@@ -17,8 +17,8 @@ var written = time.Date(2026, 11, 22, 1, 2, 3, 4, time.UTC)
 
 const sequence = 0x1234
 
-// exampleCatalog has everything that a filer, a shard and a policy can have,
-// and one of each that has nothing.
+// exampleCatalog has a filer, a shard and a policy with all fields set, and one of each with none
+// set.
 func exampleCatalog() *Catalog {
 	selection := backup.Selection{Exclude: []string{"*.o", "<&>"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 1 << 40}
 	filer := backup.Filer{
@@ -41,7 +41,7 @@ func exampleCatalog() *Catalog {
 	}
 }
 
-// goldenCatalog is the example as it was when the golden files were written: without what came later.
+// goldenCatalog is the example as of when the golden files were written, without later additions.
 func goldenCatalog() *Catalog {
 	c := exampleCatalog()
 	c.Filers[0].FloorPercent, c.Policies[0].FloorPercent = 0, 0
@@ -68,7 +68,7 @@ func TestCatalogComesBack(t *testing.T) {
 	}
 }
 
-// Every field of what operators set is in the catalog, but for rows of the index.
+// The catalog has every field that operators can set, but no identifiers of index rows.
 func TestCatalogHasEverything(t *testing.T) {
 	c := exampleCatalog()
 	for _, v := range []any{c.Filers[0], c.Shards[0], c.Policies[0]} {
@@ -85,7 +85,8 @@ func TestCatalogHasEverything(t *testing.T) {
 	}{
 		{backup.Filer{}, CatalogFiler{}, []string{"ID", "Limits"}}, // limits are four fields
 		{backup.Shard{}, CatalogShard{}, []string{"ID"}},
-		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint", "Floor"}}, // durations are seconds, the floor is percent
+		// Durations are seconds, the floor is percent.
+		{backup.Policy{}, CatalogPolicy{}, []string{"ID", "Revision", "Jitter", "RecoveryPoint", "Floor"}},
 		{backup.Retention{}, CatalogRetention{}, []string{"Within"}},
 	} {
 		noun, line := reflect.TypeOf(test.noun), reflect.TypeOf(test.line)
@@ -102,7 +103,7 @@ func TestCatalogHasEverything(t *testing.T) {
 	}
 }
 
-// Whoever compares the lines sees every change, and nothing else.
+// A comparison of the lines shows every change and nothing else.
 func TestLinesAreTheSameForTheSameCatalog(t *testing.T) {
 	one, err := exampleCatalog().Lines()
 	if err != nil {
@@ -114,7 +115,7 @@ func TestLinesAreTheSameForTheSameCatalog(t *testing.T) {
 	}
 }
 
-// A catalog of a large fleet has several frames, of whole lines.
+// The catalog of a large fleet has several frames, each of whole lines.
 func TestLargeCatalog(t *testing.T) {
 	k := newKeys(t)
 	c := &Catalog{}

@@ -13,7 +13,7 @@ const (
 	added = 1
 	ended = 2
 
-	// maxChangeBytes is what a change takes, its path and listing apart.
+	// maxChangeBytes is the maximum encoded length of a change without its path and listing.
 	maxChangeBytes = 1 + 16 + 4*binary.MaxVarintLen64
 )
 
@@ -58,7 +58,7 @@ func decodeChange(b []byte) (c backup.PageChange, rest []byte, err error) {
 	return c, r.b, nil
 }
 
-// reader takes values from b; once something is missing, bad stays true.
+// reader reads values from b. After the first missing value, bad stays true.
 type reader struct {
 	b   []byte
 	bad bool

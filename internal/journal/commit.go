@@ -14,26 +14,24 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A Commit is the record of how a snapshot ended. It is written after the
-// commit point: a snapshot without a record was not committed, or its record is
-// still to come.
+// A Commit is the record of how a snapshot ended. It is written after the commit point: if a
+// snapshot has no record, it was not committed, or its record is not written yet.
 type Commit struct {
 	Version  int          `json:"version"`
 	State    backup.State `json:"state"`            // committed or failed
-	Reason   string       `json:"reason,omitempty"` // why it failed
+	Reason   string       `json:"reason,omitempty"` // the reason of the failure
 	Ended    time.Time    `json:"ended"`
 	Snapshot Snapshot     `json:"snapshot"`
-	// Segment is the one that holds, of a committed snapshot that changed
-	// anything.
+	// Segment is the valid segment of a committed snapshot; nil if nothing changed.
 	Segment *CommitSegment `json:"segment,omitempty"`
-	// Content is what a committed snapshot consists of.
+	// Content is the digest of a committed snapshot's pages.
 	Content *Digest       `json:"content,omitempty"`
 	Counts  backup.Counts `json:"counts"`
-	// Problems is how many problems follow; Counts.Errors says how many there were.
+	// Problems is the number of problems that follow. Counts.Errors is the total number.
 	Problems int64 `json:"problems"`
 }
 
-// A CommitSegment names a segment.
+// A CommitSegment identifies a segment.
 type CommitSegment struct {
 	Attempt    string `json:"attempt"` // hexadecimal
 	Parts      int    `json:"parts"`
@@ -53,9 +51,8 @@ func NewCommit(s *backup.Snapshot, ended time.Time) Commit {
 	return c
 }
 
-// EncodeCommit seals and signs the record, with what could not be backed up: as
-// many of the problems, from the first on, as an object of partBytes takes. The
-// object's name is store.CommitName.
+// EncodeCommit seals and signs the record with the problems, starting with the first: as many as an
+// object of partBytes holds. The object's name is store.CommitName.
 func EncodeCommit(keys Keys, id backup.SnapshotID, c Commit, problems iter.Seq2[backup.Problem, error]) ([]byte, error) {
 	o, err := newObject(keys, pack.KindCommit)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 var ended1 = time.Date(2026, 10, 1, 2, 30, 0, 0, time.UTC)
 
-// exampleCommit is the record of a snapshot that was committed.
+// exampleCommit is the record of a committed snapshot.
 func exampleCommit() Commit {
 	s := exampleSnapshot()
 	s.Pages = exampleBase()
@@ -25,7 +25,7 @@ func exampleCommit() Commit {
 	return NewCommit(s, ended1)
 }
 
-// failedCommit is the record of one that was not.
+// failedCommit is the record of a failed snapshot.
 func failedCommit() Commit {
 	s := exampleSnapshot()
 	s.State, s.Reason, s.Base, s.BaseID, s.Source = backup.Failed, "the root is gone", 0, backup.SnapshotID{}, s.Shard.Source
@@ -101,7 +101,7 @@ func TestNewCommit(t *testing.T) {
 	}
 }
 
-// Any path comes back, and what is text is UTF-8.
+// Any path can be read back unchanged, and texts are UTF-8.
 func TestEveryProblemComesBack(t *testing.T) {
 	k := newKeys(t)
 	anyText := rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 30), func(b []byte) string { return string(b) })
@@ -114,7 +114,7 @@ func TestEveryProblemComesBack(t *testing.T) {
 			rt.Fatalf("%d problems of %d: %v", len(got), len(problems), err)
 		}
 		for i, p := range problems {
-			// json replaces each byte that is not UTF-8.
+			// Package json replaces each byte that is not UTF-8.
 			want := backup.Problem{Path: p.Path, Op: string([]rune(p.Op)), Err: string([]rune(p.Err))}
 			if got[i] != want {
 				rt.Fatalf("got %q, want %q", got[i], want)
@@ -123,7 +123,7 @@ func TestEveryProblemComesBack(t *testing.T) {
 	})
 }
 
-// A snapshot may have more problems than an object takes: the record says how many it has.
+// A snapshot may have more problems than fit into an object. The record has the total number.
 func TestCommitOfManyProblems(t *testing.T) {
 	k := newKeys(t)
 	path := strings.Repeat("d/", 2000)

@@ -16,7 +16,7 @@ import (
 
 var attempt = backup.PackID{1, 2, 3}
 
-// An opening is how an object is opened; it reads all of it.
+// An opening is a way to open an object and read all of it.
 type opening struct {
 	name string
 	open func(data []byte, trust Trust) error
@@ -59,7 +59,7 @@ func catalogAs(n int64) opening {
 	}}
 }
 
-// A genuine object is one of each, as the committers have made it.
+// A genuine object is one that the committers made, of each type.
 type genuine struct {
 	what string
 	own  opening
@@ -83,8 +83,8 @@ func genuineObjects(t testing.TB, k keys) []genuine {
 	}
 }
 
-// Whoever can write to the store can make anything but the signature, and can
-// move what is there: none of it is believed.
+// An attacker who can write to the store can make everything except the signature, and can move
+// objects. None of this is accepted.
 func TestForgeriesAreRefused(t *testing.T) {
 	k := newKeys(t)
 	forger, elsewhere := k, k
@@ -138,7 +138,7 @@ func TestForgeriesAreRefused(t *testing.T) {
 	}
 }
 
-// Every byte is covered: a change of any is seen, and so is every cut.
+// The signature covers every byte: each change and each truncation is detected.
 func TestDamagedObjects(t *testing.T) {
 	k := newKeys(t)
 	for _, g := range genuineObjects(t, k) {
@@ -159,8 +159,8 @@ func TestDamagedObjects(t *testing.T) {
 	}
 }
 
-// A header or record that the committers have signed and that makes no sense is
-// refused all the same. sealedAs makes an object of frames as they are.
+// sealedAs makes an object with the given frames. A header or record that the committers have
+// signed, but that is not valid, is still refused.
 func sealedAs(t testing.TB, k keys, kind pack.Kind, id backup.PackID, name string, frames ...string) []byte {
 	w, err := pack.NewWriter(kind, repository, id, k.Sealer, nil)
 	if err != nil {
@@ -178,7 +178,7 @@ func sealedAs(t testing.TB, k keys, kind pack.Kind, id backup.PackID, name strin
 	return data
 }
 
-// snapshotJSON is the least that a header must say of the snapshot.
+// snapshotJSON returns the minimal valid header of a snapshot.
 func snapshotJSON(edits ...string) string {
 	text := fmt.Sprintf(`{"id":"%s","shard_key":"%s","number":7,"base":{"number":6,"id":"%s"},"started":"2026-10-01T02:03:04Z"}`,
 		snapshot, strings.Repeat("5a", 16), strings.Repeat("aa", 16))
@@ -234,7 +234,7 @@ func TestMalformedSegments(t *testing.T) {
 	}
 }
 
-// bounded opens an object, which must not cost much more than its own bytes.
+// bounded opens an object, which must not allocate much more than the object's length.
 func bounded(t *testing.T, name string, data []byte, as opening, k keys) error {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -316,8 +316,8 @@ func TestMalformedCatalogs(t *testing.T) {
 	}
 }
 
-// FuzzOpen gives the readers objects that the committers have signed, with any
-// header and any records: an error, or what can be read to its end.
+// FuzzOpen reads objects that the committers have signed, with any header and any records. The
+// result is an error, or an object that can be read to its end.
 func FuzzOpen(f *testing.F) {
 	k := newKeys(f)
 	for _, g := range genuineObjects(f, k)[2:] {
@@ -359,10 +359,10 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// idOf reads the pack id that a genuine object has in the clear.
+// idOf reads the pack id of a genuine object, which is not encrypted.
 func idOf(g genuine) backup.PackID { return backup.PackID(g.data[28:44]) }
 
-// FuzzOpenUnsigned gives the readers anything: without the signing key nothing is believed.
+// FuzzOpenUnsigned reads any bytes: without the signing key nothing is accepted.
 func FuzzOpenUnsigned(f *testing.F) {
 	k := goldenKeys(f)
 	openings := []opening{segmentAs(snapshot, attempt, 0), commitAs(snapshot), catalogAs(sequence)}

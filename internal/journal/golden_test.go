@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files that are missing")
 
-// The files of testdata/v1 are frozen: every version to come must read them.
+// The files of testdata/v1 are frozen: all later versions must read them.
 const goldenDir = "testdata/v1"
 
 func golden(t testing.TB, name string) []byte {
@@ -31,8 +31,7 @@ func golden(t testing.TB, name string) []byte {
 	return data
 }
 
-// goldenChanges are a segment of two parts: the first is full of pages that
-// compress well.
+// goldenChanges are a segment of two parts. The first part is full of pages that compress well.
 func goldenChanges() (changes []backup.PageChange) {
 	for i := range 5 {
 		changes = append(changes, addedPage(backup.PageVersion{Path: fmt.Sprintf("large-%d", i), Listing: bytes.Repeat([]byte("a listing "), partBytes/40)}))
@@ -40,8 +39,8 @@ func goldenChanges() (changes []backup.PageChange) {
 	return append(changes, exampleChanges()...)
 }
 
-// A goldenObject is how an object of testdata/v1 is made again: its frames are
-// the same, whatever key they are sealed with.
+// A goldenObject describes how to make an object of testdata/v1 again, with the same frames but
+// under a different key.
 type goldenObject struct {
 	kind  pack.Kind
 	id    backup.PackID
@@ -49,7 +48,7 @@ type goldenObject struct {
 	bytes func() []byte
 }
 
-// goldenAttempts are those of the golden segments, which are random otherwise.
+// goldenAttempts are the attempts of the golden segments, which are random otherwise.
 var goldenAttempts = map[string]backup.PackID{"segment": {1, 2, 3}, "checkpoint": {4, 5, 6}}
 
 func goldenObjects(t testing.TB, k keys) map[string]goldenObject {
@@ -117,7 +116,7 @@ func TestWriteGolden(t *testing.T) {
 	}
 }
 
-// goldenKeys are those of testdata/v1: they protect nothing else.
+// goldenKeys are the keys of testdata/v1. They protect nothing else.
 func goldenKeys(t testing.TB) keys {
 	t.Helper()
 	file := golden(t, "identity.txt")
@@ -174,8 +173,8 @@ func TestGoldenFilesAreRead(t *testing.T) {
 	}
 }
 
-// What is written now has the frames that it had. (What a compressor makes of
-// them may change with its version, so they are compared as plaintext.)
+// Objects written by the current version have the same frames. (Compressed bytes may change with
+// the compressor's version, so plaintexts are compared.)
 func TestGoldenFramesAreWritten(t *testing.T) {
 	k := goldenKeys(t)
 	for name, o := range goldenObjects(t, k) {

@@ -11,23 +11,23 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// indexPartBytes is how much of an index file one object has. It is small because
-// the first touch of new memory takes longer than sealing what is put there.
+// indexPartBytes is the length of an index file's part per object. It is small because the first
+// access to new memory takes longer than sealing the data that is put there.
 const indexPartBytes = 4 << 20
 
 // An IndexHeader is the header of each part of a copy of an index file.
 type IndexHeader struct {
 	Version  int       `json:"version"`
-	Sequence int64     `json:"sequence"` // of two copies, the one of the greater is newer
+	Sequence int64     `json:"sequence"` // the copy with the greater Sequence is newer
 	Part     int       `json:"part"`
 	Parts    int       `json:"parts"`
 	Bytes    int64     `json:"bytes"` // of the file
 	Written  time.Time `json:"written"`
 }
 
-// WriteIndexCopy encodes, seals and signs a copy of the SQLite file of an
-// index, and gives its parts to put, in order; data is only valid during the
-// call. The file's pages are mostly compressed already, and stay as they are.
+// WriteIndexCopy encodes, seals and signs a copy of the SQLite file of an index. It calls put with
+// each part, in order; data is valid only during the call. The file's pages are mostly compressed
+// already, and are not compressed again.
 func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader, bytes int64, put func(name string, data []byte) error) error {
 	h := IndexHeader{
 		Version: version, Sequence: sequence, Parts: int(max(1, (bytes+indexPartBytes-1)/indexPartBytes)), Bytes: bytes, Written: written.UTC(),
@@ -48,7 +48,7 @@ func WriteIndexCopy(keys Keys, sequence int64, written time.Time, file io.Reader
 	return nil
 }
 
-// copyPart makes a part of the next bytes of a file; frame is storage.
+// copyPart makes a part from the next bytes of a file. frame is reusable storage.
 func (o *object) copyPart(h IndexHeader, name string, file io.Reader, bytes int64, frame []byte) ([]byte, error) {
 	w, err := o.begin(h, indexPartID(h.Sequence, h.Part), int(bytes))
 	if err != nil {
@@ -67,15 +67,14 @@ func (o *object) copyPart(h IndexHeader, name string, file io.Reader, bytes int6
 	return o.end(w, name)
 }
 
-// indexPartID is the pack id of a part of an index copy.
+// indexPartID returns the pack id of a part of an index copy.
 func indexPartID(sequence int64, part int) (id backup.PackID) {
 	binary.BigEndian.PutUint64(id[:], uint64(sequence))
 	binary.BigEndian.PutUint64(id[8:], uint64(part))
 	return id
 }
 
-// OpenIndexPart opens a part of the index copy of that sequence. data is the
-// whole object.
+// OpenIndexPart opens a part of the index copy with the given sequence. data is the whole object.
 func OpenIndexPart(data []byte, sequence int64, part int, trust Trust) (h IndexHeader, write func(io.Writer) error, err error) {
 	name := store.IndexName(sequence, part)
 	o, err := open(data, pack.KindIndex, name, indexPartID(sequence, part), trust, &h)

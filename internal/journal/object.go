@@ -12,38 +12,37 @@ import (
 
 const (
 	version       = 1
-	frameBytes    = 2 << 20 // of plaintext; a frame ends with the record that takes it there
-	partBytes     = 8 << 20 // the same of an object
+	frameBytes    = 2 << 20 // of plaintext; the record that reaches this size ends its frame
+	partBytes     = 8 << 20 // likewise, for an object
 	overheadBytes = 64 << 10
 	codec         = "zstd-1"
 )
 
-// Keys are what writing takes.
+// Keys are the keys for writing.
 type Keys struct {
 	Repository backup.RepositoryID
 	Sealer     *seal.Sealer
 	Signing    seal.SigningKey
 }
 
-// Trust is what reading takes: whose signatures to believe, and what to open
-// the objects with.
+// Trust holds what reading requires: the signer to trust, and the key to open objects with.
 type Trust struct {
 	Repository backup.RepositoryID
 	Signer     seal.Signer
 	Opener     *seal.Opener
 }
 
-// An object is one signed pack that is being written: frames are collected, and
-// sealed together with the header, which comes first and is known last.
+// An object is a signed pack under construction. Its frames are collected and then sealed together
+// with the header, which comes first but is complete only at the end.
 type object struct {
 	keys     Keys
 	kind     pack.Kind
-	compress *pack.Compressor // nil: frames stay as they are
+	compress *pack.Compressor // nil: frames are not compressed
 
-	raw    []byte // frames, one after the other
-	ends   []int  // of frames in raw
-	body   []byte // storage
-	sealed []byte // storage
+	raw    []byte // frames, one after another
+	ends   []int  // ends of the frames in raw
+	body   []byte // reusable storage
+	sealed []byte // reusable storage
 }
 
 func newObject(keys Keys, kind pack.Kind) (*object, error) {
@@ -54,7 +53,7 @@ func newObject(keys Keys, kind pack.Kind) (*object, error) {
 	return &object{keys: keys, kind: kind, compress: c}, nil
 }
 
-// framed is how much of raw is in whole frames.
+// framed returns the length of raw's whole frames.
 func (o *object) framed() int {
 	if len(o.ends) == 0 {
 		return 0
@@ -62,15 +61,14 @@ func (o *object) framed() int {
 	return o.ends[len(o.ends)-1]
 }
 
-// reserve makes room for n more bytes of raw; append alone would copy them many
-// times over.
+// reserve makes room for n more bytes in raw. append alone would copy the bytes many times.
 func (o *object) reserve(n int) {
 	if cap(o.raw)-len(o.raw) < n {
 		o.raw = slices.Grow(o.raw, len(o.raw)+n)
 	}
 }
 
-// endRecord says that raw ends with a whole record.
+// endRecord marks the end of raw as the end of a record.
 func (o *object) endRecord() {
 	if len(o.raw)-o.framed() >= frameBytes {
 		o.ends = append(o.ends, len(o.raw))
@@ -80,8 +78,8 @@ func (o *object) endRecord() {
 // full reports whether the object is large enough to be put.
 func (o *object) full() bool { return len(o.raw) >= partBytes }
 
-// finish seals and signs the object, as the pack id under that name. The bytes
-// are valid until the next call; the object is empty again.
+// finish seals and signs the object as the pack id under the given name. The returned bytes are
+// valid until the next call. The object is empty again.
 func (o *object) finish(header any, id backup.PackID, name string) ([]byte, error) {
 	if len(o.raw) > o.framed() {
 		o.ends = append(o.ends, len(o.raw))
@@ -101,8 +99,8 @@ func (o *object) finish(header any, id backup.PackID, name string) ([]byte, erro
 	return o.end(w, name)
 }
 
-// begin begins a pack with a header, to which frames that come to so many bytes
-// are added.
+// begin starts a pack with the given header. The frames to be added have the given total length in
+// bytes.
 func (o *object) begin(header any, id backup.PackID, bytes int) (*pack.Writer, error) {
 	head, err := json.Marshal(header)
 	if err != nil {
@@ -116,7 +114,7 @@ func (o *object) begin(header any, id backup.PackID, bytes int) (*pack.Writer, e
 	return w, o.add(w, head)
 }
 
-// end signs the pack under that name. The bytes are valid until the next begin.
+// end signs the pack under the given name. The returned bytes are valid until the next begin.
 func (o *object) end(w *pack.Writer, name string) (_ []byte, err error) {
 	o.sealed, err = w.FinishSigned(o.keys.Signing, name)
 	return o.sealed, err
@@ -134,13 +132,13 @@ func (o *object) add(w *pack.Writer, raw []byte) error {
 	return err
 }
 
-// An opened object is one whose signature and header were read.
+// An opened object has a verified signature and a parsed header.
 type opened struct {
 	pack *pack.Reader
 	data []byte
 }
 
-// open opens an object of a kind and reads its header, which must be of our
+// open opens an object of the given kind and parses its header, which must be of a supported
 // version, into header.
 func open(data []byte, kind pack.Kind, name string, id backup.PackID, trust Trust, header any) (*opened, error) {
 	r, err := pack.OpenSigned(data, kind, name, trust.Repository, id, trust.Signer, trust.Opener)
@@ -167,10 +165,10 @@ func open(data []byte, kind pack.Kind, name string, id backup.PackID, trust Trus
 	return o, nil
 }
 
-// frames is how many frames follow the header.
+// frames returns the number of frames after the header.
 func (o *opened) frames() int { return len(o.pack.Frames()) - 1 }
 
-// frame decodes frame n; frame 0 is the header.
+// frame decodes frame n. Frame 0 is the header.
 func (o *opened) frame(n int) ([]byte, error) {
 	f := o.pack.Frames()[n]
 	if f.Removed {

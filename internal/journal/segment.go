@@ -15,14 +15,14 @@ type SegmentHeader struct {
 	Version    int      `json:"version"`
 	Part       int      `json:"part"`
 	Last       bool     `json:"last"`
-	Checkpoint bool     `json:"checkpoint"` // all pages of the shard, not what has changed since the base
+	Checkpoint bool     `json:"checkpoint"` // all pages of the shard, not the changes since the base
 	Snapshot   Snapshot `json:"snapshot"`
-	// Content is what the snapshot consists of; in the last part only, for it
-	// is known when all changes are.
+	// Content is the digest of the snapshot's pages. It is in the last part only, because it is known
+	// only after all changes.
 	Content *Digest `json:"content,omitempty"`
 }
 
-// A Segment is one attempt at writing what a snapshot changed.
+// A Segment is the result of one attempt to write a snapshot's changes.
 type Segment struct {
 	Attempt    backup.PackID
 	Checkpoint bool
@@ -31,13 +31,12 @@ type Segment struct {
 	Content    backup.PageSet
 }
 
-// WriteSegment encodes, seals and signs the segment of s, and gives its parts
-// to put, in order; data is only valid during the call. What s consists of
-// follows from base, what its base consists of, and from the changes. A
-// checkpoint has no base: its changes are all pages.
+// WriteSegment encodes, seals and signs the segment of s. It calls put with each part, in order;
+// data is valid only during the call. The content of s is computed from base, the content of its
+// base, and the changes. A checkpoint has no base: its changes are all pages.
 //
-// Where nothing has changed, and it is no checkpoint, there are no parts: the
-// commit record says all.
+// If nothing changed, and it is not a checkpoint, there are no parts; the commit record is
+// sufficient.
 func WriteSegment(keys Keys, s *backup.Snapshot, checkpoint bool, base backup.PageSet, changes iter.Seq2[backup.PageChange, error], put func(name string, data []byte) error) (Segment, error) {
 	w, err := newSegmentWriter(keys, s, backup.NewPackID(), checkpoint, base, put)
 	if err != nil {
@@ -46,8 +45,8 @@ func WriteSegment(keys Keys, s *backup.Snapshot, checkpoint bool, base backup.Pa
 	return w.write(changes)
 }
 
-// Content returns what a snapshot consists of, whose base consists of base and
-// which has made these changes.
+// Content returns the content of a snapshot, given the content of its base and the snapshot's
+// changes.
 func Content(base backup.PageSet, changes iter.Seq2[backup.PageChange, error]) (backup.PageSet, error) {
 	for c, err := range changes {
 		switch {
@@ -146,8 +145,8 @@ type SegmentPart struct {
 	opened *opened
 }
 
-// OpenSegment opens a part of a snapshot's segment, as one attempt wrote it.
-// data is the whole object, and stays the part's.
+// OpenSegment opens a part of a snapshot's segment that the given attempt wrote. data is the whole
+// object, and the part retains it.
 func OpenSegment(data []byte, snapshot backup.SnapshotID, attempt backup.PackID, part int, trust Trust) (*SegmentPart, error) {
 	p := &SegmentPart{}
 	name := store.SegmentName(snapshot, attempt, part)
@@ -169,10 +168,9 @@ func OpenSegment(data []byte, snapshot backup.SnapshotID, attempt backup.PackID,
 	return p, nil
 }
 
-// Changes yields the part's changes in the order in which they were written:
-// added pages first, then ended ones. Those that ended have no Digest. A page
-// that is both replaces the version that the base has. A checkpoint has added
-// pages only.
+// Changes yields the part's changes in the order in which they were written: added pages first,
+// then ended pages, which have no Digest. A page that is both added and ended replaces the base's
+// version. A checkpoint has only added pages.
 func (p *SegmentPart) Changes() iter.Seq2[backup.PageChange, error] {
 	return func(yield func(backup.PageChange, error) bool) {
 		for n := 1; n <= p.opened.frames(); n++ {

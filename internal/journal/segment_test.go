@@ -27,7 +27,7 @@ var (
 	snapshot   = backup.SnapshotID{0xab}
 )
 
-// exampleSnapshot says all that a segment and a commit record can.
+// exampleSnapshot sets every field that segments and commit records contain.
 func exampleSnapshot() *backup.Snapshot {
 	return &backup.Snapshot{
 		ID: snapshot, Number: 7, Base: 6, BaseID: backup.SnapshotID{0xaa}, State: backup.Committed,
@@ -51,12 +51,12 @@ func addedPage(v backup.PageVersion) backup.PageChange {
 	return backup.PageChange{PageVersion: v, Digest: listing.Digest(&v)}
 }
 
-// endedPage returns a page that was ended, as the index knows it.
+// endedPage returns a page that was ended, with the digest that the index has.
 func endedPage(path string, key backup.PageKey, digest byte) backup.PageChange {
 	return backup.PageChange{Ended: true, Digest: backup.PageDigest{digest}, PageVersion: backup.PageVersion{Path: path, Key: key}}
 }
 
-// exampleChanges are a page added, a directory's second page added, and one ended.
+// exampleChanges are one added page, one added second page of a directory, and one ended page.
 func exampleChanges() []backup.PageChange {
 	return []backup.PageChange{
 		addedPage(backup.PageVersion{Path: "", Fingerprint: backup.Fingerprint{1}, Inode: 2, Listing: []byte("a listing")}),
@@ -65,7 +65,7 @@ func exampleChanges() []backup.PageChange {
 	}
 }
 
-// exampleBase is what the snapshot before consists of.
+// exampleBase is the content of the previous snapshot.
 func exampleBase() (s backup.PageSet) {
 	s.Add(backup.PageDigest{5})
 	s.Add(backup.PageDigest{6})
@@ -138,7 +138,7 @@ func write(t testing.TB, k keys, checkpoint bool, base backup.PageSet, changes i
 	return s, parts
 }
 
-// read opens the parts and returns their changes. Each header must be what was written.
+// read opens the parts and returns their changes. Each header must equal the one that was written.
 func read(t testing.TB, k keys, s Segment, parts []part) (changes []backup.PageChange) {
 	t.Helper()
 	for i, part := range parts {
@@ -164,7 +164,7 @@ func read(t testing.TB, k keys, s Segment, parts []part) (changes []backup.PageC
 	return changes
 }
 
-// asRead is what a reader knows of changes: of what was ended, the name only.
+// asRead returns changes as a reader returns them: an ended page has only its name.
 func asRead(changes []backup.PageChange) []backup.PageChange {
 	changes = slices.Clone(changes)
 	for i := range changes {
@@ -203,7 +203,7 @@ func TestSegmentComesBack(t *testing.T) {
 	}
 }
 
-// A snapshot that changed nothing needs no segment; a checkpoint is written all the same.
+// A snapshot without changes needs no segment, but a checkpoint is always written.
 func TestSegmentOfNothing(t *testing.T) {
 	k := newKeys(t)
 	if s, parts := write(t, k, false, exampleBase(), each(nil)); len(parts) != 0 || s.Content != exampleBase() {
@@ -236,13 +236,13 @@ func manyChanges(n, listingBytes int) iter.Seq2[backup.PageChange, error] {
 	}
 }
 
-// manyPages is a base of which manyChanges can end some.
+// manyPages is a base from which manyChanges can end pages.
 var manyPages = backup.PageSet{Pages: 1 << 20}
 
 func TestLargeSegmentHasParts(t *testing.T) {
 	k := newKeys(t)
 	s, parts := write(t, k, false, manyPages, manyChanges(200, 400<<10))
-	if len(parts) != 9 { // 180 listings of 400 KiB, 8 MiB and the rest of a listing a part
+	if len(parts) != 9 { // 180 listings of 400 KiB; each part holds 8 MiB plus the rest of a listing
 		t.Errorf("%d parts", len(parts))
 	}
 	for i, p := range parts {
@@ -269,7 +269,7 @@ func TestLargeSegmentHasParts(t *testing.T) {
 	}
 }
 
-// A segment takes a part's memory to write, however large it is.
+// Writing a segment takes the memory of one part, however large the segment is.
 func TestWritingIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 150 MB")
@@ -292,7 +292,7 @@ func TestWritingIsBounded(t *testing.T) {
 	t.Logf("%d MiB are in use while a part is stored", most>>20)
 }
 
-// A listing may be as large as the format allows, and still fits into a frame.
+// A listing of the maximum size still fits into a frame.
 func TestLargestChangeFits(t *testing.T) {
 	k := newKeys(t)
 	large := make([]byte, 5<<20)
@@ -326,7 +326,7 @@ func TestWriteStopsAtAnError(t *testing.T) {
 	if !errors.Is(err, broken) {
 		t.Errorf("the store's error: %v", err)
 	}
-	// What the index has is not what was stored in it.
+	// The index no longer contains the digest that was stored in it.
 	damaged := exampleChanges()
 	damaged[1].Listing = []byte("anotheR")
 	if _, err := WriteSegment(k.Keys, exampleSnapshot(), false, exampleBase(), each(damaged), no); !errors.Is(err, backup.ErrCorrupt) {
@@ -335,7 +335,7 @@ func TestWriteStopsAtAnError(t *testing.T) {
 	if _, err := WriteSegment(k.Keys, exampleSnapshot(), true, backup.PageSet{}, each(exampleChanges()), no); !errors.Is(err, backup.ErrInvalid) {
 		t.Errorf("a checkpoint with a page that has ended: %v", err)
 	}
-	// No reader would believe in fewer pages than none.
+	// Readers would refuse a negative number of pages.
 	ended := []backup.PageChange{endedPage("a", 0, 1)}
 	if _, err := WriteSegment(k.Keys, exampleSnapshot(), false, backup.PageSet{}, each(ended), no); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("a page that was not there ends: %v", err)
@@ -413,8 +413,8 @@ func FuzzDecodeChange(f *testing.F) {
 	})
 }
 
-// Whoever applies the segments of a shard, from a checkpoint on, has the pages
-// of each snapshot, and the digest shows it: docs/formats/journal.md says how.
+// Applying the segments of a shard, starting with a checkpoint, gives the pages of each snapshot,
+// and the digest proves it, as docs/formats/journal.md describes.
 func TestReplay(t *testing.T) {
 	k := newKeys(t)
 	testtarget.FewerChecks(t, "30")
@@ -451,7 +451,7 @@ func TestReplay(t *testing.T) {
 				for _, v := range index {
 					changes = append(changes, addedPage(v))
 				}
-				replayed = map[name]backup.PageVersion{} // whatever came before
+				replayed = map[name]backup.PageVersion{} // discard all earlier pages
 			}
 			s, parts := write(t, k, checkpoint, base, each(changes))
 			fresh := map[name]bool{}

@@ -9,21 +9,24 @@ import (
 	"github.com/bctl/bctl/internal/keytext"
 )
 
-// A Snapshot is what segments and commit records say of a snapshot.
+// A Snapshot is the description of a snapshot in segments and commit records.
 type Snapshot struct {
-	ID       string                `json:"id"`        // hexadecimal
-	Filer    string                `json:"filer"`     // its name
-	Shard    string                `json:"shard"`     // its name
-	ShardKey string                `json:"shard_key"` // hexadecimal: the shard's, whatever its name is
+	ID    string `json:"id"`    // hexadecimal
+	Filer string `json:"filer"` // the filer's name
+	Shard string `json:"shard"` // the shard's name
+	// ShardKey is hexadecimal, and does not change with the shard's name.
+	ShardKey string                `json:"shard_key"`
 	Number   backup.SnapshotNumber `json:"number"`
 	Base     *Base                 `json:"base,omitempty"` // nil: there was nothing to compare with
 	Started  time.Time             `json:"started"`
 
-	Source      string           `json:"source"`         // URL of the shard's root
-	Read        string           `json:"read,omitempty"` // URL of the source snapshot that was read in its place
-	Root        string           `json:"root,omitempty"` // identity of the root that was read
-	Compare     string           `json:"compare"`        // what counted for a file to be unchanged
-	Selection   backup.Selection `json:"selection"`      // what was left out
+	Source string `json:"source"` // URL of the shard's root
+	// Read is the URL of the source snapshot that was read instead.
+	Read string `json:"read,omitempty"`
+	Root string `json:"root,omitempty"` // identity of the root that was read
+	// Compare lists the attributes that determined whether a file was unchanged.
+	Compare     string           `json:"compare"`
+	Selection   backup.Selection `json:"selection"` // the exclusions
 	Tags        []string         `json:"tags,omitempty"`
 	AllowShrink bool             `json:"allow_shrink,omitempty"`
 	NewRoot     bool             `json:"new_root,omitempty"`
@@ -35,7 +38,7 @@ type Base struct {
 	ID     string                `json:"id"`
 }
 
-// SnapshotOf returns what the store says of s.
+// SnapshotOf returns the description of s for the store.
 func SnapshotOf(s *backup.Snapshot) Snapshot {
 	j := Snapshot{
 		ID: s.ID.String(), Filer: s.Filer.Name, Shard: s.Shard.Name, ShardKey: s.Shard.Key.String(), Number: s.Number,
@@ -51,8 +54,7 @@ func SnapshotOf(s *backup.Snapshot) Snapshot {
 	return j
 }
 
-// check returns an error unless the ids are ids, and the snapshot is the one
-// that is meant.
+// check returns an error unless the identifiers are valid and belong to the expected snapshot.
 func (s *Snapshot) check(name string, want backup.SnapshotID) error {
 	b := s.Base
 	if s.ID != want.String() || !isID(s.ShardKey) || s.Number < 1 || b != nil && (!isID(b.ID) || b.Number < 1 || b.Number >= s.Number) {
@@ -61,7 +63,7 @@ func (s *Snapshot) check(name string, want backup.SnapshotID) error {
 	return nil
 }
 
-// isID reports whether text is an id: 32 hexadecimal digits.
+// isID reports whether text has the form of an identifier: 32 hexadecimal digits.
 func isID(text string) bool {
 	var id [16]byte
 	return keytext.DecodeHex(id[:], text)
@@ -75,7 +77,7 @@ type Digest struct {
 
 func digestOf(s backup.PageSet) Digest { return Digest{s.Pages, hex.EncodeToString(s.Sum[:])} }
 
-// PageSet returns the set that the digest stands for.
+// PageSet returns the set that the digest represents.
 func (d Digest) PageSet() (s backup.PageSet, err error) {
 	if !keytext.DecodeHex(s.Sum[:], d.Sum) || d.Pages < 0 {
 		return backup.PageSet{}, fmt.Errorf("digest %.80q of %d pages: %w", d.Sum, d.Pages, backup.ErrCorrupt)

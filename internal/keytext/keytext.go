@@ -1,8 +1,8 @@
-// Package keytext is the text form of what must not be edited: key files and
-// the repository object. A text is lines of a word and a value, in a fixed
-// order, each ended by a line feed. The same content always has the same text,
-// and nothing but that text is accepted: an edited file could lack a recipient,
-// who would then read none of the packs that are written with it.
+// Package keytext implements the text form of data that must not be edited: key files and the
+// repository object. A text consists of lines of a word and a value, in a fixed order, each
+// terminated by a line feed. The same content always has the same text, and only that text is
+// accepted: an edited file could lack a recipient, who could then read none of the packs that are
+// written with it.
 package keytext
 
 import (
@@ -24,11 +24,11 @@ const (
 	timeFormat    = "2006-01-02T15:04:05Z"
 )
 
-// ErrVersion: the text is of a version that is not ours. It comes with
+// ErrVersion: the version of the text is not supported. It is always combined with
 // backup.ErrInvalid.
 var ErrVersion = errors.New("its version is not known to this version of bctl")
 
-// A Writer makes a text. The zero Writer is not valid.
+// A Writer builds a text. The zero Writer is not valid.
 type Writer struct{ b bytes.Buffer }
 
 // NewWriter returns a Writer whose text begins with the title and the version.
@@ -38,13 +38,13 @@ func NewWriter(title string) *Writer {
 	return w
 }
 
-// Text adds a line. A value with a line feed makes a text that no Reader takes.
+// Text adds a line. A value that contains a line feed makes a text that no Reader accepts.
 func (w *Writer) Text(word, value string) { fmt.Fprintf(&w.b, "%s %s\n", word, value) }
 
-// Hex adds a line whose value is raw in hexadecimal digits.
+// Hex adds a line with raw in hexadecimal digits.
 func (w *Writer) Hex(word string, raw []byte) { w.Text(word, hex.EncodeToString(raw)) }
 
-// Base64 adds a line whose value is raw in base64.
+// Base64 adds a line with raw in base64.
 func (w *Writer) Base64(word string, raw []byte) {
 	w.Text(word, base64.StdEncoding.EncodeToString(raw))
 }
@@ -58,8 +58,8 @@ func (w *Writer) Checksum() { w.Text("checksum", checksum(w.b.Bytes())) }
 // Bytes returns the text so far.
 func (w *Writer) Bytes() []byte { return w.b.Bytes() }
 
-// A Reader takes the lines of a text until one is not as expected; from then on
-// it returns zeros. Errors wrap backup.ErrInvalid and show no value.
+// A Reader reads the lines of a text. After the first unexpected line it returns only zeros. Errors
+// wrap backup.ErrInvalid and never contain a value.
 type Reader struct {
 	what string // "worker key", for errors
 	all  string
@@ -67,7 +67,7 @@ type Reader struct {
 	err  error
 }
 
-// NewReader reads the first line, which must have the title and our version.
+// NewReader reads the first line, which must have the title and the supported version.
 func NewReader(what, title string, data []byte, maxBytes int) *Reader {
 	r := &Reader{what: what}
 	if len(data) > maxBytes {
@@ -86,7 +86,7 @@ func NewReader(what, title string, data []byte, maxBytes int) *Reader {
 	return r
 }
 
-// Fail notes an error, unless there is one already.
+// Fail records an error, unless there is one already.
 func (r *Reader) Fail(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf(r.what+": "+format+": %w", append(args, backup.ErrInvalid)...)
@@ -96,7 +96,7 @@ func (r *Reader) Fail(format string, args ...any) {
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 
-// cut takes the next line where it begins with word, and returns its value.
+// cut reads the next line if it begins with word, and returns its value.
 func (r *Reader) cut(word string) (value string, ok bool) {
 	line, after, ended := strings.Cut(r.rest, "\n")
 	value, ok = strings.CutPrefix(line, word+" ")
@@ -107,7 +107,7 @@ func (r *Reader) cut(word string) (value string, ok bool) {
 	return value, true
 }
 
-// Text takes the next line, which must begin with word.
+// Text reads the next line, which must begin with word.
 func (r *Reader) Text(word string) string {
 	value, ok := r.cut(word)
 	if !ok {
@@ -116,18 +116,18 @@ func (r *Reader) Text(word string) string {
 	return value
 }
 
-// Hex takes a line of hexadecimal digits, in lower case, that fill dst.
+// Hex reads a line of lower-case hexadecimal digits that exactly fill dst.
 func (r *Reader) Hex(word string, dst []byte) {
 	if value := r.Text(word); r.err == nil && !DecodeHex(dst, value) {
 		r.Fail("no valid line %q", word)
 	}
 }
 
-// Base64 takes a line of base64, with padding. It is not empty.
+// Base64 reads a line of base64 with padding, which must not be empty.
 func (r *Reader) Base64(word string) []byte {
 	value := r.Text(word)
 	raw, err := base64.StdEncoding.Strict().DecodeString(value)
-	// The decoder skips carriage returns.
+	// The decoder skips carriage returns, so the length is checked as well.
 	if err != nil || len(raw) == 0 || len(value) != base64.StdEncoding.EncodedLen(len(raw)) {
 		r.Fail("no valid line %q", word)
 		return nil
@@ -135,7 +135,7 @@ func (r *Reader) Base64(word string) []byte {
 	return raw
 }
 
-// Time takes a line with a time in UTC, in whole seconds.
+// Time reads a line with a time in UTC, in whole seconds.
 func (r *Reader) Time(word string) time.Time {
 	value := r.Text(word)
 	t, err := time.Parse(timeFormat, value)
@@ -146,7 +146,7 @@ func (r *Reader) Time(word string) time.Time {
 	return t
 }
 
-// Repeated takes lines that begin with word, at most one more than limit.
+// Repeated reads all lines that begin with word, up to one more than limit.
 func (r *Reader) Repeated(word string, limit int) (values []string) {
 	for len(values) <= limit {
 		value, ok := r.cut(word)
@@ -158,18 +158,17 @@ func (r *Reader) Repeated(word string, limit int) (values []string) {
 	return values
 }
 
-// Before returns the lines that were taken so far.
+// Before returns the lines read so far.
 func (r *Reader) Before() []byte { return []byte(r.all[:len(r.all)-len(r.rest)]) }
 
-// End fails where there is more.
+// End fails unless all lines were read.
 func (r *Reader) End() {
 	if r.rest != "" {
 		r.Fail("has more than it should")
 	}
 }
 
-// Checksum takes the last line. A checksum that does not match is
-// backup.ErrCorrupt.
+// Checksum reads the last line. A checksum that does not match is backup.ErrCorrupt.
 func (r *Reader) Checksum() {
 	want := checksum(r.Before())
 	got := r.Text("checksum")
@@ -179,8 +178,8 @@ func (r *Reader) Checksum() {
 	}
 }
 
-// DecodeHex fills dst with what text says, in lower case only, so that a value
-// has one text.
+// DecodeHex fills dst with the bytes that text encodes. It accepts lower case only, so that each
+// value has one text.
 func DecodeHex(dst []byte, text string) bool {
 	if len(text) != hex.EncodedLen(len(dst)) || strings.ToLower(text) != text {
 		return false

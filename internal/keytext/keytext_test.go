@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A record is a text with a line of each kind.
+// A record is a text with a line of each type.
 type record struct {
 	id    [4]byte
 	when  time.Time
@@ -57,7 +57,7 @@ func example() record {
 	return record{[4]byte{0xab, 1, 2, 3}, time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC), "a name", []string{"one", "two"}, []byte("blob")}
 }
 
-// The text is format: key files and the repository object have it.
+// The text is part of the format of key files and the repository object.
 func TestText(t *testing.T) {
 	const want = "test-record v1\nid ab010203\nwhen 2026-11-22T03:04:05Z\nname a name\nitem one\nitem two\nblob YmxvYg==\nchecksum 1a945156f632f335\n"
 	r := example()
@@ -66,7 +66,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// What was written is read, and is the only text of its content.
+// Each written text can be read, and is the only text of its content.
 func TestEveryTextComesBack(t *testing.T) {
 	anyText := rapid.StringMatching(`[ -~]{0,30}`)
 	rapid.Check(t, func(t *rapid.T) {
@@ -141,7 +141,7 @@ func TestReaderRefuses(t *testing.T) {
 	}
 }
 
-// A value that has a line feed is a mistake of the writer, and shows.
+// A value that contains a line feed is a mistake of the writer, and is detected.
 func TestValueWithALineFeed(t *testing.T) {
 	r := example()
 	r.name = "a\nname b"
@@ -150,7 +150,7 @@ func TestValueWithALineFeed(t *testing.T) {
 	}
 }
 
-// What is too long is not copied first.
+// A text that is too long is refused before it is copied.
 func TestReaderIsBounded(t *testing.T) {
 	data := []byte("test-record v1\n" + strings.Repeat("x", 16<<20))
 	var before, after runtime.MemStats
@@ -162,7 +162,7 @@ func TestReaderIsBounded(t *testing.T) {
 	}
 }
 
-// A text that is accepted is the only one of its content.
+// An accepted text is the only one of its content.
 func FuzzReader(f *testing.F) {
 	r := example()
 	f.Add(r.encode())

@@ -9,9 +9,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// realisticPage is what a file system that was written to in one go looks
-// like: names with a counter, inodes in the order of creation, times a little
-// apart, one chunk a file.
+// realisticPage resembles a file system written in one pass: names with a counter, inodes in the
+// order of creation, slightly different times, and one chunk per file.
 func realisticPage(n int) *backup.Page {
 	r := rand.New(rand.NewPCG(1, uint64(n)))
 	now := backup.Time{Sec: 1_780_000_000}
@@ -40,8 +39,8 @@ func realisticPage(n int) *backup.Page {
 	return p
 }
 
-// perEntry runs f for pages of 100 and 1,300 entries and reports the processor
-// time that an entry takes: what else runs on the machine does not count.
+// perEntry runs f for pages of 100 and 1,300 entries and reports the processor time per entry,
+// which other load on the machine does not affect.
 func perEntry(b *testing.B, setUp func(b *testing.B, p *backup.Page) (f func())) {
 	for _, n := range []int{100, 1300} {
 		b.Run(fmt.Sprintf("entries=%d", n), func(b *testing.B) {
@@ -98,7 +97,7 @@ func BenchmarkEncode(b *testing.B) {
 	})
 }
 
-// What the index stores of a file. 16 bytes are its chunk's id.
+// The bytes that the index stores per file. 16 of them are the id of its chunk.
 func TestBytesPerEntry(t *testing.T) {
 	for n, budget := range map[int]float64{100: 34, 1300: 30} {
 		data, err := Encode(nil, realisticPage(n))

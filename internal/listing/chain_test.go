@@ -13,8 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// chained cuts a whole directory into pages as a walk does, each with the key
-// of the page that follows.
+// chained cuts a whole directory into pages as a walk does. Each page has the key of the next page.
 func chained(t testing.TB, path string, entries []backup.Entry) (pages []backup.PageVersion) {
 	self := &backup.Entry{Kind: backup.Directory, Mode: 0o755}
 	for key := backup.PageKey(0); ; {
@@ -35,7 +34,7 @@ func chained(t testing.TB, path string, entries []backup.Entry) (pages []backup.
 	}
 }
 
-// follow reads a directory as docs/formats/listing.md says a restorer does.
+// follow reads a directory as docs/formats/listing.md prescribes for restoring.
 func follow(pages map[backup.PageKey]backup.PageVersion) (names []string, err error) {
 	seen := 0
 	for key := backup.PageKey(0); ; {
@@ -64,8 +63,8 @@ func follow(pages map[backup.PageKey]backup.PageVersion) (names []string, err er
 	return names, nil
 }
 
-// However a directory is cut, its pages lead from one to the next, through all
-// entries in order; without any of them, or with one of another version of the directory, that shows.
+// However a directory is cut, its pages lead from one to the next through all entries in order. If
+// a page is missing, or is from another version of the directory, that is detected.
 func TestChainOfPages(t *testing.T) {
 	testtarget.FewerChecks(t, "30")
 	rapid.Check(t, func(rt *rapid.T) {
@@ -101,8 +100,8 @@ func TestChainOfPages(t *testing.T) {
 	})
 }
 
-// The page before changes with the key of the page that follows, and its
-// fingerprint with it: an unchanged page leads to a page that is there.
+// A page changes if the key of the next page changes, and so does its fingerprint: an unchanged
+// page leads to a page that exists.
 func TestFingerprintHasTheChain(t *testing.T) {
 	f, page := NewFingerprinter(), files(3)
 	if f.Of(0, nil, page, Key("x")) == f.Of(0, nil, page, Key("y")) {
@@ -110,7 +109,7 @@ func TestFingerprintHasTheChain(t *testing.T) {
 	}
 }
 
-// Digests are in commit records: they are format.
+// Digests are in commit records, so they are part of the format.
 func TestDigestNeverChanges(t *testing.T) {
 	v := backup.PageVersion{Path: "usr/lib", Key: 1 << 50, Fingerprint: backup.Fingerprint{1, 15: 2}, Inode: 1 << 63, Listing: []byte("what Encode gave")}
 	const want = "069da968453c9acc94fcbe85208b9efbf20be00756907bb3225edbcb6ff5e61c"

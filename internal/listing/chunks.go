@@ -8,10 +8,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// What pages have no room for is in chunks of its own: the refs of large files
-// (list chunks), and large xattrs.
+// Data for which pages have no room is in chunks of its own: the refs of large files (list chunks),
+// and large xattrs.
 
-// EncodeRefs appends a list chunk: the refs of one level of a large file.
+// EncodeRefs appends a list chunk, which holds the refs of one level of a large file.
 func EncodeRefs(dst []byte, c backup.Content) []byte {
 	dst = append(dst, version, byte(c.Depth))
 	dst = binary.AppendUvarint(dst, uint64(len(c.Refs)))
@@ -19,15 +19,15 @@ func EncodeRefs(dst []byte, c backup.Content) []byte {
 	return appendChunks(dst, c.Refs)
 }
 
-// DecodeRefs decodes a list chunk. Any bytes are safe: what is not a list
-// chunk is backup.ErrCorrupt.
+// DecodeRefs decodes a list chunk. It accepts untrusted data: bytes that are not a list chunk are
+// backup.ErrCorrupt.
 func DecodeRefs(data []byte) (backup.Content, error) {
 	r := reader{b: data}
 	if r.byte() != version {
 		r.fail("list chunk: unknown version")
 	}
 	c := backup.Content{Depth: int(r.byte())}
-	// A ref takes two numbers and an id at least.
+	// A ref takes at least two numbers and an id.
 	if n := r.count(maxRefs, 2+len(backup.ChunkID{})); n > 0 {
 		c.Refs = make([]backup.Ref, n)
 	}
@@ -47,8 +47,8 @@ func EncodeXattrs(dst []byte, xattrs []backup.Xattr) []byte {
 	return appendXattrList(dst, xattrs)
 }
 
-// DecodeXattrs decodes the content of an XattrChunk. Any bytes are safe: what
-// is not such a chunk is backup.ErrCorrupt.
+// DecodeXattrs decodes the content of an XattrChunk. It accepts untrusted data: bytes that are not
+// such a chunk are backup.ErrCorrupt.
 func DecodeXattrs(data []byte) ([]backup.Xattr, error) {
 	r := reader{b: data}
 	if r.byte() != version {
@@ -96,7 +96,7 @@ func appendChunks(b []byte, refs []backup.Ref) []byte {
 	return b
 }
 
-// refChunks gives refs their chunks, in order.
+// refChunks sets the chunks of refs, in order.
 func (r *reader) refChunks(refs []backup.Ref) {
 	for i := range refs {
 		copy(refs[i].Chunk[:], r.bytes(chunkIDBytes))
@@ -108,12 +108,12 @@ const chunkIDBytes = uint64(len(backup.ChunkID{}))
 // chunkIDs are the ids that follow the columns of a listing.
 type chunkIDs struct {
 	lists []byte // of list chunks
-	rest  []byte // of data, then of xattr chunks
+	rest  []byte // of data chunks, then of xattr chunks
 }
 
 func (c chunkIDs) count() uint64 { return uint64(len(c.lists)+len(c.rest)) / chunkIDBytes }
 
-// chunkIDs takes the ids, which go on to the end of the listing.
+// chunkIDs reads the ids, which extend to the end of the listing.
 func (r *reader) chunkIDs() (ids chunkIDs) {
 	lists := r.count(maxRefs, int(chunkIDBytes))
 	ids.lists = r.bytes(uint64(lists) * chunkIDBytes)
@@ -124,7 +124,7 @@ func (r *reader) chunkIDs() (ids chunkIDs) {
 	return ids
 }
 
-// takeChunks gives the refs and the xattrs of rows their chunk ids.
+// takeChunks sets the chunk ids of the refs and xattrs of rows.
 func (r *reader) takeChunks(rows []*backup.Entry, ids chunkIDs) {
 	if r.err != nil {
 		return
@@ -149,14 +149,14 @@ func (r *reader) takeChunks(rows []*backup.Entry, ids chunkIDs) {
 	}
 }
 
-// Chunks are the chunks that a listing refers to.
+// Chunks are the chunks to which a listing refers.
 type Chunks struct {
 	Lists []backup.ChunkID // list chunks, which refer to further chunks
 	Other []backup.ChunkID // of data and of xattrs
 }
 
-// ReadChunks returns the chunks that a listing refers to, without decoding the
-// rest of it. Any bytes are safe: backup.ErrCorrupt.
+// ReadChunks returns the chunks to which a listing refers, without decoding the rest of it. It
+// accepts untrusted data; errors wrap backup.ErrCorrupt.
 func ReadChunks(data []byte) (Chunks, error) {
 	r := reader{b: data}
 	if v := r.byte(); r.err == nil && v != version {
@@ -179,8 +179,8 @@ func splitIDs(b []byte) []backup.ChunkID {
 	return ids
 }
 
-// ListChunks is ReadChunks of a list chunk: the chunks that it refers to, one
-// level down. lists says whether these are list chunks themselves.
+// ListChunks is ReadChunks for a list chunk. It returns the chunks to which it refers, one level
+// down; lists reports whether these are list chunks themselves.
 func ListChunks(data []byte) (ids []backup.ChunkID, lists bool, err error) {
 	c, err := DecodeRefs(data)
 	if err != nil {
@@ -204,9 +204,9 @@ func appendXattrList(b []byte, xattrs []backup.Xattr) []byte {
 	return b
 }
 
-// xattrList reads n attributes; all lists of a page share one limit.
+// xattrList reads n attributes. All lists of a page share one limit.
 func (r *reader) xattrList(n uint64) []backup.Xattr {
-	// An attribute takes two lengths at least.
+	// An attribute takes at least two lengths.
 	if n > uint64(maxXattrs-r.xattrsRead) || 2*n > uint64(len(r.b)) {
 		r.fail("%d xattrs", n)
 	}

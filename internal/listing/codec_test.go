@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Numbers at the edges are drawn as often as all others together.
+// Boundary values are drawn as often as all others together.
 func edges[T any](g *rapid.Generator[T], values ...T) *rapid.Generator[T] {
 	return rapid.OneOf(g, rapid.SampledFrom(values))
 }
@@ -128,7 +128,7 @@ func TestEveryPageComesBack(t *testing.T) {
 		if !reflect.DeepEqual(&got, p) {
 			t.Fatalf("got  %+v\nwant %+v", got, p)
 		}
-		// What is read without the columns is what the columns refer to.
+		// The chunks that are read without the columns are those to which the columns refer.
 		chunks, err := ReadChunks(data[6:])
 		if err != nil || !sameChunks(chunks, chunksOf(p)) {
 			t.Fatalf("chunks %v, %v\nwant %v", chunks, err, chunksOf(p))
@@ -136,7 +136,7 @@ func TestEveryPageComesBack(t *testing.T) {
 	})
 }
 
-// chunksOf goes through a page for the chunks that it refers to.
+// chunksOf returns the chunks to which a page refers.
 func chunksOf(p *backup.Page) (c Chunks) {
 	var xattrs []backup.ChunkID
 	entries := p.Entries
@@ -195,7 +195,7 @@ func TestEveryXattrChunkComesBack(t *testing.T) {
 	})
 }
 
-// What Decode would refuse is never written.
+// Encode refuses everything that Decode would refuse.
 func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 	file := func(name string, change func(*backup.Entry)) backup.Entry {
 		e := backup.Entry{Name: name, Kind: backup.File, Size: 1}
@@ -238,8 +238,8 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 	}
 }
 
-// Whatever a walker leaves in a subdirectory's entry, its listing has name, kind,
-// flags and inode only.
+// Whatever a walker sets in a subdirectory's entry, its listing has only name, kind, flags and
+// inode.
 func TestSubdirectoriesHaveNoAttributes(t *testing.T) {
 	d := backup.Entry{
 		Name: "d", Kind: backup.Directory, Inode: 5, Flags: backup.Boundary, Mode: 0o755, UID: 3, Nlink: 2, Mtime: backup.Time{Sec: 9},
@@ -296,7 +296,7 @@ func TestDecodeAllocatesByTheColumn(t *testing.T) {
 	}
 }
 
-// The longest names that an interrupted sort could leave, in one page.
+// One page with the longest names that an interrupted sort could leave.
 func TestPageOfLongNames(t *testing.T) {
 	var entries []backup.Entry
 	for i := range 4 * maxPageBytes / 1000 {

@@ -6,38 +6,34 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Comparison is what became of the entries of some pages.
+// A Comparison counts the results of comparing the entries of some pages.
 type Comparison struct {
 	New, Changed, Unchanged int64 // entries that are not directories
 }
 
-// TakeOver compares a directory's entries with those that an earlier snapshot
-// has of it, both sorted. It gives unchanged entries the content and the xattrs
-// that they had, and marks the rest Wanted (regular files: content and xattrs)
-// or XattrsWanted (other kinds, and files of which only the xattrs could not
-// be read). An entry that is marked keeps the xattrs that it had until they are
-// read: they are the last good copy where they cannot be read now.
+// TakeOver compares a directory's entries with those that an earlier snapshot has of it; both are
+// sorted. It gives unchanged entries their old content and xattrs. It marks the others Wanted
+// (regular files: content and xattrs) or XattrsWanted (other kinds, and files whose xattrs alone
+// could not be read). A marked entry keeps its old xattrs until they are read: they are the last
+// good copy if they cannot be read now.
 //
-// Where ctimes are not compared, the content that an entry takes over may be of
-// an earlier ctime. The entry has that ctime then: it never says more of its
-// content than is known.
+// If ctimes are not compared, the content that an entry takes over may belong to an earlier ctime.
+// The entry then gets that ctime, so that it never claims more about its content than is known.
 //
-// An entry is unchanged when kind, size and what by names (mtime, ctime, inode)
-// are equal, and the old entry has no Provisional flag and is not Wanted itself.
-// Entries that are racy in this snapshot must be flagged before. With reread no entry
-// is unchanged.
+// An entry is unchanged if kind, size and the attributes in by (mtime, ctime, inode) are equal, and
+// the old entry has no Provisional flag and is not Wanted itself. The caller must flag entries that
+// are racy in this snapshot before the call. If reread is set, no entry is unchanged.
 //
-// What each choice of by does not see: without ctime, a change of content that
-// puts the mtime back, or of extended attributes and ACLs; without mtime,
-// nothing that an honest file server does; without inode, that a file was
-// replaced by another of the same size and times, which ctime shows where a
-// rename sets it.
+// Each attribute that by omits hides some changes. Without ctime: a change of content that restores
+// the mtime, and a change of extended attributes or ACLs. Without mtime: none on an honest filer.
+// Without inode: the replacement of a file by another with the same size and times, which ctime
+// shows if a rename sets it.
 func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry) (c Comparison) {
 	j := 0
 	for i := range entries {
 		e := &entries[i]
 		if e.Kind == backup.Directory {
-			continue // its own first page has the rest
+			continue // its own first page has the other attributes
 		}
 		for j < len(old) && strings.Compare(old[j].Name, e.Name) < 0 {
 			j++
@@ -49,13 +45,13 @@ func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry) (c Co
 			if old[j].Flags&xattrsUnknown != 0 {
 				e.Flags |= backup.XattrsWanted
 			} else {
-				e.Ctime = old[j].Ctime // of the state whose content it is, where ctimes are not compared
+				e.Ctime = old[j].Ctime // that of the content, if ctimes are not compared
 			}
 			c.Unchanged++
 			continue
 		case known:
 			c.Changed++
-			if e.Kind == old[j].Kind { // for where they cannot be read now
+			if e.Kind == old[j].Kind { // kept in case they cannot be read now
 				e.Xattrs, e.XattrChunk = old[j].Xattrs, old[j].XattrChunk
 			}
 		default:
@@ -70,9 +66,9 @@ func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry) (c Co
 	return c
 }
 
-// TakeContent gives files that are Wanted the content and the xattrs that they
-// have in left, where they are unchanged since; both are sorted. left is what a
-// snapshot that was not committed has found: it says nothing of what is there.
+// TakeContent gives Wanted files the content and the xattrs that they have in left, if they are
+// unchanged since; both are sorted. left comes from an uncommitted snapshot, and does not show
+// which entries exist now.
 func TakeContent(by backup.Compare, entries, left []backup.Entry) {
 	j := 0
 	for i := range entries {
@@ -90,15 +86,15 @@ func TakeContent(by backup.Compare, entries, left []backup.Entry) {
 	}
 }
 
-// Unchanged reports whether the old entry's content and xattrs are those of e,
-// as far as by tells.
+// Unchanged reports whether the old entry's content and xattrs are also those of e, judged by the
+// attributes in by.
 func Unchanged(by backup.Compare, e, old *backup.Entry) bool {
 	return sameState(by, e, old) && old.Flags&(contentUnknown|xattrsUnknown) == 0
 }
 
-// The flags of an old entry whose xattrs, and whose content, are not those of
-// its state, or not to be relied on. That no stored entry is wanted is not
-// relied on either: such an entry has no content, and is not an empty file.
+// The flags of an old entry whose xattrs, or whose content, do not belong to its state or cannot be
+// relied on. Wanted is included although no stored entry should have it: such an entry has no
+// content, and is not an empty file.
 const (
 	xattrsUnknown  = backup.XattrsUnreadable | backup.XattrsWanted
 	contentUnknown = backup.Provisional&^backup.XattrsUnreadable | backup.Wanted
@@ -112,11 +108,10 @@ func sameState(by backup.Compare, e, old *backup.Entry) bool {
 		(by&backup.CompareInode == 0 || e.Inode == old.Inode)
 }
 
-// IsRacy reports whether a change of e after from may not show in what is compared. It
-// goes by ctime where that is, for whatever changes a file sets it to the
-// present; an mtime can be set to the future for good, and is racy until then.
-// A time without a fraction may be of a file system that keeps whole seconds, or
-// every other one.
+// IsRacy reports whether a change of e after from may not show in the compared attributes. It uses
+// ctime if that is compared, because every change of a file sets its ctime to the present. An mtime
+// can be set to the future permanently, and is racy until then. A time without a fraction may come
+// from a file system with a granularity of one or two seconds.
 func IsRacy(by backup.Compare, e *backup.Entry, from backup.Time) bool {
 	at := e.Mtime
 	if by.OrAll()&backup.CompareCtime != 0 {
@@ -128,11 +123,11 @@ func IsRacy(by backup.Compare, e *backup.Entry, from backup.Time) bool {
 	return at.Compare(from) >= 0
 }
 
-// coarseSeconds is the coarsest grain that file systems have: FAT's.
+// coarseSeconds is the coarsest granularity of file systems, that of FAT.
 const coarseSeconds = 2
 
-// RemovedDirectories returns the names of directories among the old entries
-// that are not directories among the entries any more; both are sorted.
+// RemovedDirectories returns the names of directories in old that are no longer directories in
+// entries; both are sorted.
 func RemovedDirectories(entries, old []backup.Entry) (names []string) {
 	i := 0
 	for j := range old {

@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// stored is a file as a snapshot has it.
+// stored is a file as stored in a snapshot.
 func stored() backup.Entry {
 	return backup.Entry{
 		Name: "f", Kind: backup.File, Mode: 0o644, Size: 5, Inode: 7, Mtime: backup.Time{Sec: 100}, Ctime: backup.Time{Sec: 101, Nsec: 5},
@@ -18,7 +18,7 @@ func stored() backup.Entry {
 	}
 }
 
-// seen is e as a walk sees it.
+// seen returns e as a walk finds it.
 func seen(e backup.Entry) backup.Entry {
 	e.Flags, e.Xattrs, e.XattrChunk, e.Content = 0, nil, backup.Ref{}, backup.Content{}
 	return e
@@ -62,7 +62,7 @@ func TestChangedFileIsReadAgain(t *testing.T) {
 			e := []backup.Entry{now}
 			c := TakeOver(0, false, e, []backup.Entry{old})
 			want := with(now, func(e *backup.Entry) { e.Flags |= backup.Wanted })
-			if old.Kind == now.Kind { // they stay where the xattrs cannot be read now
+			if old.Kind == now.Kind { // kept in case the xattrs cannot be read now
 				want.Xattrs, want.XattrChunk = old.Xattrs, old.XattrChunk
 			}
 			if !reflect.DeepEqual(e[0], want) {
@@ -75,7 +75,7 @@ func TestChangedFileIsReadAgain(t *testing.T) {
 	}
 }
 
-// A file of which only the xattrs could not be read keeps its content.
+// A file whose xattrs alone could not be read keeps its content.
 func TestOnlyXattrsAreReadAgain(t *testing.T) {
 	for _, flags := range []backup.Flags{backup.XattrsUnreadable, backup.XattrsWanted, backup.XattrsUnreadable | backup.Boundary} {
 		old := with(stored(), func(e *backup.Entry) { e.Flags = flags })
@@ -91,7 +91,7 @@ func TestOnlyXattrsAreReadAgain(t *testing.T) {
 	}
 }
 
-// A flag that says nothing of the content does not have the file read again.
+// A flag that does not concern the content does not cause the file to be read again.
 func TestBoundaryIsNoChange(t *testing.T) {
 	e := []backup.Entry{with(seen(stored()), func(e *backup.Entry) { e.Flags = backup.Boundary })}
 	c := TakeOver(0, false, e, []backup.Entry{with(stored(), func(e *backup.Entry) { e.Flags = backup.Boundary })})
@@ -100,12 +100,12 @@ func TestBoundaryIsNoChange(t *testing.T) {
 	}
 }
 
-// Who says what is to be compared says what a change is.
+// The configured comparison determines what counts as a change.
 func TestCompare(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(now, old *backup.Entry)
-		shows  []backup.Compare // alone; kind, size and flags always do
+		shows  []backup.Compare // if it alone is compared; kind, size and flags always are
 	}{
 		{"nothing", func(_, _ *backup.Entry) {}, nil},
 		{"mtime", func(now, _ *backup.Entry) { now.Mtime.Sec++ }, []backup.Compare{backup.CompareMtime}},
@@ -143,7 +143,7 @@ func TestIsRacy(t *testing.T) {
 	}
 }
 
-// File systems that keep whole seconds hide changes for longer: a second, or two.
+// File systems with a granularity of one or two seconds hide changes for that long.
 func TestIsRacyOnCoarseFileSystems(t *testing.T) {
 	from := backup.Time{Sec: 100, Nsec: 5}
 	for at, want := range map[backup.Time]bool{
@@ -221,8 +221,8 @@ func cutSlash(s string) (string, bool) {
 	return s, false
 }
 
-// Where ctimes are not compared, content that is taken over may be older than
-// the ctime that the file has now: nothing may say that it is of that ctime.
+// If ctimes are not compared, content that is taken over may be older than the file's present
+// ctime. No entry may claim that ctime for it.
 func TestContentKeepsItsCtime(t *testing.T) {
 	for by := range backup.CompareAll + 1 {
 		old := []backup.Entry{stored()}

@@ -19,23 +19,23 @@ var decoder = func() *zstd.Decoder {
 	return d
 }()
 
-// Limits on what a listing may claim, checked before anything is allocated
-// for it. With MaxBytes they bound what a page takes in memory.
+// Limits on the claims of a listing, checked before anything is allocated for it. Together with
+// MaxBytes they bound the memory of a page.
 const (
 	maxRows    = 1 << 14 // of a page
 	maxRefs    = 1 << 20 // of a list chunk
 	maxTarget  = 1 << 16 // bytes
 	maxXattrs  = 1 << 16 // of a page, or of an XattrChunk
-	minRowSize = 5       // bytes that any row takes: two lengths, kind, flags, inode
+	minRowSize = 5       // minimum of a row: two lengths, kind, flags, inode
 	maxNsec    = 999_999_999
 
-	// maxDepth of list chunks: a list chunk holds tens of thousands of refs,
-	// so that three levels hold any file.
+	// maxDepth is the maximum depth of list chunks. A list chunk holds tens of thousands of refs, so
+	// three levels suffice for any file.
 	maxDepth = 4
 )
 
-// DecodePage decodes a page as the index stores it. One that does not agree with
-// its digest is backup.ErrCorrupt: what it says is not what was backed up.
+// DecodePage decodes a page as the index stores it. A page that does not match its digest is
+// backup.ErrCorrupt: it differs from what was backed up.
 func DecodePage(v backup.PageVersion) (backup.Page, error) {
 	if v.Digest != (backup.PageDigest{}) && Digest(&v) != v.Digest {
 		return backup.Page{}, fmt.Errorf("page %d of directory %q: it is not what was committed; its row in the index is damaged: %w", v.Key, v.Path, backup.ErrCorrupt)
@@ -48,8 +48,8 @@ func DecodePage(v backup.PageVersion) (backup.Page, error) {
 	return p, nil
 }
 
-// Decode decodes a listing; Path and Key of the page are not part of it. Any
-// bytes are safe: what is not a listing is backup.ErrCorrupt.
+// Decode decodes a listing, which does not contain the Path and Key of the page. It accepts
+// untrusted data: bytes that are not a listing are backup.ErrCorrupt.
 func Decode(data []byte) (backup.Page, error) {
 	r := reader{b: data}
 	v, compression := r.byte(), r.byte()
@@ -82,7 +82,7 @@ func Decode(data []byte) (backup.Page, error) {
 	return p, nil
 }
 
-// check returns an error unless Decode would take the page.
+// check returns an error unless Decode would accept the page.
 func check(p *backup.Page) error {
 	if len(p.Entries) >= maxRows || p.Next < 0 {
 		return fmt.Errorf("%d entries, next page %d: %w", len(p.Entries), p.Next, backup.ErrInvalid)
@@ -132,7 +132,7 @@ func checkEntry(e *backup.Entry) error {
 	return nil
 }
 
-// reader takes values from b until the first error, and zeros from then on.
+// reader reads values from b until the first error, and returns zeros after it.
 type reader struct {
 	b          []byte
 	err        error
@@ -176,7 +176,7 @@ func (r *reader) byte() byte {
 	return c
 }
 
-// bytes returns the next n bytes, which stay the listing's.
+// bytes returns the next n bytes, which alias the listing.
 func (r *reader) bytes(n uint64) []byte {
 	if n > uint64(len(r.b)) {
 		r.fail("cut short")
@@ -187,7 +187,7 @@ func (r *reader) bytes(n uint64) []byte {
 	return s
 }
 
-// count returns a number of things that take at least size bytes each.
+// count reads a number of elements, each of which takes at least size bytes.
 func (r *reader) count(limit, size int) int {
 	n := r.uvarint()
 	if n > uint64(limit) || n*uint64(size) > uint64(len(r.b)) {
@@ -197,7 +197,7 @@ func (r *reader) count(limit, size int) int {
 	return int(n)
 }
 
-// nonNegative returns a number that must fit an int64.
+// nonNegative reads a number that must fit into an int64.
 func (r *reader) nonNegative() int64 {
 	v := r.uvarint()
 	if v > math.MaxInt64 {
@@ -207,7 +207,7 @@ func (r *reader) nonNegative() int64 {
 	return int64(v)
 }
 
-// end fails if anything is left.
+// end fails if any bytes are left.
 func (r *reader) end() {
 	if len(r.b) > 0 {
 		r.fail("%d bytes too many", len(r.b))
@@ -263,7 +263,7 @@ func (r *reader) page(chunks chunkIDs) (p backup.Page) {
 	return p
 }
 
-// names checks that every name can be one, and that they ascend.
+// names checks that all names are valid and in ascending order.
 func (r *reader) names(rows []*backup.Entry, hasSelf bool) {
 	shared, total := make([]uint64, len(rows)), uint64(0)
 	own := make([]uint64, len(rows))
@@ -372,8 +372,8 @@ func (r *reader) xattrs(e *backup.Entry) {
 	c.Span = c.Length
 }
 
-// contents reads the last column: the refs of files, without their chunk ids.
-// There are no more refs than ids.
+// contents reads the last column: the refs of files, without their chunk ids. There are at most as
+// many refs as ids.
 func (r *reader) contents(rows []*backup.Entry, ids chunkIDs) {
 	if r.err != nil {
 		return

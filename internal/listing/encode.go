@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// The encoding's version is its first byte; the second says how the columns
-// are compressed. The chunk ids come last: compression would gain nothing from
-// them, and they can be read without the columns (ReadChunks).
+// The first byte of the encoding is its version; the second is the compression of the columns. The
+// chunk ids come last: compression would not shorten them, and they can be read without the columns
+// (ReadChunks).
 const (
 	version = 1
 
@@ -20,10 +20,10 @@ const (
 	columnsZstd  = 1
 )
 
-// MaxBytes is the most that a listing's columns may take, before compression.
+// MaxBytes is the maximum length of a listing's columns before compression.
 const MaxBytes = 4 << 20
 
-// plainBelow is the size under which compressing the columns is not tried.
+// plainBelow is the length below which columns are not compressed.
 const plainBelow = 64
 
 var encoder = func() *zstd.Encoder {
@@ -35,15 +35,15 @@ var encoder = func() *zstd.Encoder {
 	return e
 }()
 
-// An Encoder turns pages into listings; it reuses its buffers and belongs to
-// one goroutine.
+// An Encoder turns pages into listings. It reuses its buffers, and must be used by one goroutine
+// only.
 type Encoder struct {
 	columns, packed []byte
 	rows            []*backup.Entry
 }
 
-// Encode appends the listing of a page to dst. What Decode would not take
-// (entries that are not sorted, a name that is none) is backup.ErrInvalid.
+// Encode appends the listing of a page to dst. A page that Decode would not accept (unsorted
+// entries, an invalid name) is backup.ErrInvalid.
 func (c *Encoder) Encode(dst []byte, p *backup.Page) ([]byte, error) {
 	if err := check(p); err != nil {
 		return dst, fmt.Errorf("listing of %q: %w", p.Path, err)
@@ -65,8 +65,8 @@ func (c *Encoder) Encode(dst []byte, p *backup.Page) ([]byte, error) {
 	return appendPageChunks(dst, p), nil
 }
 
-// appendPageChunks appends the ids of all chunks that the page refers to:
-// first those of list chunks, which refer to further chunks.
+// appendPageChunks appends the ids of all chunks to which the page refers, those of list chunks
+// first.
 func appendPageChunks(dst []byte, p *backup.Page) []byte {
 	lists := 0
 	for i := range p.Entries {
@@ -102,8 +102,8 @@ func Encode(dst []byte, p *backup.Page) ([]byte, error) {
 	return c.Encode(dst, p)
 }
 
-// appendColumns makes the page's columns: like values stand together, most as
-// differences to the value above, which is what makes them compress.
+// appendColumns encodes the page's columns. Values of the same type are adjacent, and most are
+// stored as the difference to the previous value, so that they compress well.
 func (c *Encoder) appendColumns(p *backup.Page) {
 	c.rows = c.rows[:0]
 	hasSelf := byte(0)
@@ -135,14 +135,14 @@ func (c *Encoder) appendColumns(p *backup.Page) {
 		b = appendXattrs(b, e)
 	}
 	c.columns = appendContents(b, full)
-	clear(c.rows[:cap(c.rows)]) // they would keep the entries alive
+	clear(c.rows[:cap(c.rows)]) // otherwise they would keep the entries alive
 }
 
-// isFull reports whether an entry has more than name, kind, flags and inode. A
-// subdirectory has not: its attributes are in its own first page.
+// isFull reports whether an entry has more than name, kind, flags and inode. A subdirectory does
+// not: its attributes are in its own first page.
 func isFull(e *backup.Entry) bool { return e.Kind != backup.Directory || e.Name == "" }
 
-// fullRows drops, in place, the rows that are not full.
+// fullRows removes, in place, the rows that are not full.
 func fullRows(rows []*backup.Entry) []*backup.Entry {
 	full := rows[:0]
 	for _, e := range rows {
@@ -182,8 +182,8 @@ func sharedPrefix(a, b string) int {
 	return n
 }
 
-// A column is a number that every row has, or every row with attributes: from 0
-// to max, or any of 64 bits where max is 0.
+// A column is a number that every row has, or every row with attributes. It ranges from 0 to max,
+// or over all 64-bit values if max is 0.
 type column struct {
 	max uint64
 	get func(*backup.Entry) int64
@@ -198,7 +198,7 @@ var inodeColumn = column{
 
 const modeBits = 0o7777
 
-// The columns that are stored as differences, in their order, before the sizes …
+// The columns that are stored as differences, in order, before the sizes …
 var idColumns = [...]column{
 	{modeBits, func(e *backup.Entry) int64 { return int64(e.Mode & modeBits) }, func(e *backup.Entry, v int64) { e.Mode = uint32(v) }},
 	{math.MaxUint32, func(e *backup.Entry) int64 { return int64(e.UID) }, func(e *backup.Entry, v int64) { e.UID = uint32(v) }},
@@ -206,7 +206,7 @@ var idColumns = [...]column{
 	{math.MaxUint32, func(e *backup.Entry) int64 { return int64(e.Nlink) }, func(e *backup.Entry, v int64) { e.Nlink = uint32(v) }},
 }
 
-// … and after them: the times, of which the nanoseconds follow.
+// … and after them: the times, followed by their nanoseconds.
 var timeColumns = [...]func(*backup.Entry) *backup.Time{
 	func(e *backup.Entry) *backup.Time { return &e.Mtime },
 	func(e *backup.Entry) *backup.Time { return &e.Ctime },
@@ -233,8 +233,8 @@ func appendAttributes(b []byte, rows []*backup.Entry) []byte {
 	for _, at := range timeColumns {
 		b = appendDeltas(b, rows, func(e *backup.Entry) int64 { return at(e).Sec })
 	}
-	// Nanoseconds are noise, or multiples of something: byte by byte, the noise
-	// stays out of the way of the rest.
+	// Nanoseconds are noise or multiples of some unit. They are stored byte by byte, so that noise is
+	// kept apart from bytes that compress.
 	for _, at := range timeColumns {
 		for shift := 0; shift < 32; shift += 8 {
 			for _, e := range rows {
@@ -245,7 +245,7 @@ func appendAttributes(b []byte, rows []*backup.Entry) []byte {
 	return b
 }
 
-// appendSpecial appends what only some kinds have.
+// appendSpecial appends the attributes that only some kinds have.
 func appendSpecial(b []byte, e *backup.Entry) []byte {
 	switch e.Kind {
 	case backup.Symlink:
@@ -258,8 +258,8 @@ func appendSpecial(b []byte, e *backup.Entry) []byte {
 	return b
 }
 
-// Where an entry's xattrs are: the first number of its row in their column is
-// twice their count, or xattrsInChunk.
+// The location of an entry's xattrs: the first number of its row in their column is twice their
+// count, or xattrsInChunk.
 const xattrsInChunk = 1
 
 func appendXattrs(b []byte, e *backup.Entry) []byte {
@@ -271,9 +271,9 @@ func appendXattrs(b []byte, e *backup.Entry) []byte {
 	return appendXattrList(b, e.Xattrs)
 }
 
-// wholeFile is the first number of a file's row in the column of contents
-// where it has one ref, that is all of the file; else it is 0 for none, and
-// one more than the number of refs.
+// wholeFile is the first number of a file's row in the column of contents if the file has a single
+// ref that covers all of it. Otherwise the number is 0 for no refs, or one more than the number of
+// refs.
 const wholeFile = 1
 
 func isWhole(e *backup.Entry) bool {

@@ -8,15 +8,15 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// The first byte that is hashed: a new way to compute fingerprints makes every
-// page look changed once. So does another Compare, which follows the second.
+// The first byte of the hashed data. If the computation of fingerprints changes, every page looks
+// changed once. The same is true if Compare changes, which is the second byte.
 const (
 	fingerprintVersion   = 1
-	fingerprintOfCompare = 2 // where not all is compared
+	fingerprintOfCompare = 2 // if not everything is compared
 )
 
-// A Fingerprinter computes fingerprints; it reuses its buffers and belongs to
-// one goroutine.
+// A Fingerprinter computes fingerprints. It reuses its buffers, and must be used by one goroutine
+// only.
 type Fingerprinter struct {
 	record []byte
 	hash   *blake3.Hasher
@@ -27,13 +27,11 @@ func NewFingerprinter() *Fingerprinter {
 	return &Fingerprinter{hash: blake3.New()}
 }
 
-// Of returns the fingerprint of a page: names and attributes of its entries
-// and of Self, in order, whether each is on a file system of its own, and the
-// key of the page that follows. Content, xattrs (a change of them shows in
-// ctime), birth times and device numbers (they change from boot to boot) are
-// not in it. Of mtime, ctime and inode it has those that by names, and always
-// the inode of an entry with several hard links: it tells which names are one
-// file.
+// Of returns the fingerprint of a page. It covers the names and attributes of its entries and of
+// Self, in order, whether each is on a file system of its own, and the key of the next page. It
+// does not cover content, xattrs (ctime shows a change of them), birth times, and device numbers
+// (which differ between boots). Of mtime, ctime and inode it covers those in by, and always the
+// inode of an entry with several hard links, because that shows which names are one file.
 func (f *Fingerprinter) Of(by backup.Compare, self *backup.Entry, entries []backup.Entry, next backup.PageKey) (fp backup.Fingerprint) {
 	by = by.OrAll()
 	f.record = append(f.record[:0], fingerprintVersion)

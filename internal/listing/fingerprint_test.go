@@ -84,15 +84,14 @@ func TestFingerprintSeesNothingElse(t *testing.T) {
 			t.Errorf("a change of %s changes the fingerprint", name)
 		}
 	}
-	// What a subdirectory's own first page has does not matter in its parent.
+	// The attributes in a subdirectory's own first page do not matter in its parent.
 	entries[1].Mode, entries[1].Mtime.Sec, entries[1].Nlink, entries[1].Size = 0o700, 5, 9, 4096
 	if f.Of(0, self, entries, 7) != want {
 		t.Error("a subdirectory's attributes change its parent's fingerprint")
 	}
 }
 
-// Another fingerprint for the same page would have every unchanged file looked
-// at again.
+// A different fingerprint for the same page would cause every unchanged file to be compared again.
 func TestFingerprintNeverChanges(t *testing.T) {
 	self, entries := twoFiles()
 	const want = "7b559faef7eb534b9fc8347408f3018c"
@@ -101,8 +100,8 @@ func TestFingerprintNeverChanges(t *testing.T) {
 	}
 }
 
-// Of what is not compared a fingerprint has nothing, but for the inode of what
-// has several links.
+// A fingerprint ignores attributes that are not compared, except the inode of an entry with several
+// links.
 func TestFingerprintOfCompare(t *testing.T) {
 	changes := map[string]func(self *backup.Entry, e []backup.Entry){
 		"mtime":             func(_ *backup.Entry, e []backup.Entry) { e[0].Mtime = backup.Time{Sec: 1, Nsec: 1} },

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// The files of testdata/v1 are frozen: every version to come must read them.
+// The files of testdata/v1 are frozen: all later versions must read them.
 const goldenDir = "testdata/v1"
 
 // smallPage is the page whose bytes docs/formats/listing.md explains.
@@ -34,7 +34,7 @@ func smallPage() *backup.Page {
 	}
 }
 
-// everyKind has every kind of entry, and every place that content and xattrs can be in.
+// everyKind has every kind of entry, and every location of content and xattrs.
 func everyKind() *backup.Page {
 	id := func(b byte) (id backup.ChunkID) { return backup.ChunkID(bytes.Repeat([]byte{b}, len(id))) }
 	at := func(sec int64, nsec uint32) backup.Time { return backup.Time{Sec: sec, Nsec: nsec} }
@@ -91,7 +91,7 @@ func secondPage() *backup.Page {
 	return p
 }
 
-// wantedPage is one on its way from a walker to a reader.
+// wantedPage is a page on its way from a walker to a reader.
 func wantedPage() *backup.Page {
 	return &backup.Page{Entries: []backup.Entry{
 		{Name: "content", Kind: backup.File, Size: 5, Flags: backup.Wanted},
@@ -99,7 +99,7 @@ func wantedPage() *backup.Page {
 	}}
 }
 
-// unknownPage is of a directory that could not even be looked at.
+// unknownPage is the page of a directory of which not even the attributes could be read.
 func unknownPage() *backup.Page {
 	return &backup.Page{
 		Self:    &backup.Entry{Kind: backup.Directory, Flags: backup.Unreadable | backup.AttributesUnknown},
@@ -107,7 +107,7 @@ func unknownPage() *backup.Page {
 	}
 }
 
-// severalPages has what the pages of one directory share: it is read as a chain.
+// severalPages has everything that the pages of one directory share. It is read as a chain.
 func severalPages() *backup.Page {
 	return &backup.Page{
 		Next: Key("b"), Self: &backup.Entry{Kind: backup.Directory, Mode: 0o700, Nlink: 2, Inode: 3},
@@ -145,7 +145,7 @@ func TestGoldenPages(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(&got, page()) {
 			t.Errorf("%s: %v\ngot  %+v\nwant %+v", name, err, got, page())
 		}
-		// What zstd makes of the columns may change with its version.
+		// The compressed columns may change with the version of zstd.
 		if !bytes.Equal(withoutCompression(t, data), withoutCompression(t, frozen)) {
 			t.Errorf("%s: a new listing has other bytes than the golden file:\n%s", name, hex.Dump(data))
 		}
@@ -176,7 +176,7 @@ func TestGoldenXattrChunk(t *testing.T) {
 	}
 }
 
-// golden returns a golden file; with -update, one that is missing is made of data.
+// golden returns a golden file; with -update, it creates a missing one from data.
 func golden(t testing.TB, name string, data []byte) []byte {
 	t.Helper()
 	path := filepath.Join(goldenDir, name)
@@ -190,8 +190,7 @@ func golden(t testing.TB, name string, data []byte) []byte {
 	return frozen
 }
 
-// withoutCompression returns a listing's parts with the columns as they were
-// before compression.
+// withoutCompression returns a listing's parts with decompressed columns.
 func withoutCompression(t *testing.T, listing []byte) []byte {
 	r := reader{b: listing[2:]}
 	columns := r.bytes(r.uvarint())
@@ -204,7 +203,7 @@ func withoutCompression(t *testing.T, listing []byte) []byte {
 	return slices.Concat(listing[:2], columns, r.b)
 }
 
-// The annotated dump in the format's page is small.listing's.
+// The annotated dump in the format's documentation is that of small.listing.
 func TestDumpInDocumentation(t *testing.T) {
 	const page, begin, end = "../../docs/formats/listing.md", "<!-- begin dump -->\n", "<!-- end dump -->"
 	text, err := os.ReadFile(page)
@@ -226,8 +225,7 @@ func TestDumpInDocumentation(t *testing.T) {
 	}
 }
 
-// dumpSmall shows small.listing, field by field; the columns as they are once
-// decompressed.
+// dumpSmall describes small.listing field by field, with decompressed columns.
 func dumpSmall(t *testing.T) string {
 	data := golden(t, "small.listing", nil)
 	if data[1] != columnsZstd {

@@ -14,11 +14,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// listing makes a listing of columns as they are, and chunk ids, none of them
-// of list chunks.
+// listing makes a listing from the given columns and chunk ids, none of which are of list chunks.
 func listing(columns []byte, chunks ...byte) []byte { return listingOfLists(columns, 0, chunks...) }
 
-// listingOfLists is listing with a count of list chunks.
+// listingOfLists is listing with a number of list chunks.
 func listingOfLists(columns []byte, lists uint64, chunks ...byte) []byte {
 	data := binary.AppendUvarint([]byte{version, columnsPlain}, uint64(len(columns)))
 	return slices.Concat(data, columns, binary.AppendUvarint(nil, lists), chunks)
@@ -29,17 +28,18 @@ func packed(columns []byte) []byte {
 	return slices.Concat(binary.AppendUvarint([]byte{version, columnsZstd}, uint64(len(frame))), frame, []byte{0})
 }
 
-// number is a varint of the largest kind.
+// number is a varint of maximum length.
 var number = binary.AppendUvarint(nil, math.MaxUint64)
 
-// oneFile is the columns of a page of one file, cut open before its last number, which says what content it has.
+// oneFile returns the columns of a page with one file, with its last number, the type of its
+// content, replaced by content.
 func oneFile(content ...byte) []byte {
 	columns := []byte{0, 0, 1, 0, 1, 'a', byte(backup.File), 0, 0, 0, 0, 0, 0, 5, 0, 0, 0}
 	columns = append(columns, make([]byte, 12)...) // nanoseconds
 	return append(append(columns, 0), content...)
 }
 
-// edited is the columns of one file with one of its bytes replaced by others.
+// edited returns the columns of one file with one of its bytes replaced.
 func edited(at int, by ...byte) []byte {
 	columns := oneFile(0)
 	return slices.Concat(columns[:at], by, columns[at+1:])
@@ -47,7 +47,7 @@ func edited(at int, by ...byte) []byte {
 
 func ids(n int) []byte { return make([]byte, 16*n) }
 
-// oneXattr is the columns of one file with xattrs.
+// oneXattr returns the columns of one file with xattrs.
 func oneXattr(xattrs ...byte) []byte {
 	columns := oneFile()
 	return slices.Concat(columns[:len(columns)-1], xattrs, []byte{0})
@@ -134,7 +134,7 @@ func TestMalformedListings(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		p, err := Decode(data)
 		runtime.ReadMemStats(&after)
-		// What it says of its lengths allocates nothing that its own bytes do not pay for.
+		// The lengths that it claims cause no allocation beyond its own size.
 		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<10+uint64(len(data)) {
 			t.Errorf("%s: %d bytes were allocated for a listing of %d", name, n, len(data))
 		}
@@ -148,7 +148,7 @@ func TestMalformedListings(t *testing.T) {
 	}
 }
 
-// What is wrong behind the columns is seen without them, and costs no memory.
+// Errors behind the columns are detected without decoding the columns, and cost no memory.
 func TestMalformedChunkIDs(t *testing.T) {
 	for _, name := range []string{
 		"nothing", "version only", "version 0", "version 2", "columns longer than all", "no count of lists", "half a chunk id",
@@ -168,8 +168,8 @@ func TestMalformedChunkIDs(t *testing.T) {
 	}
 }
 
-// chunksStable reads the chunks of what may be a listing: what Decode takes has
-// those that the page refers to.
+// chunksStable reads the chunks of data that may be a listing. If Decode accepts it, they must be
+// those to which the page refers.
 func chunksStable(t testing.TB, data []byte) {
 	chunks, err := ReadChunks(data)
 	if err != nil && !errors.Is(err, backup.ErrCorrupt) {
@@ -188,8 +188,7 @@ func TestNanosecondsAreChecked(t *testing.T) {
 	}
 }
 
-// Whatever is cut off or turned round, the answer is an error or a page that
-// can be written again, never a panic.
+// Truncated or changed files give an error or a page that can be encoded again, never a panic.
 func TestDamagedGoldenFiles(t *testing.T) {
 	for name := range goldenPages {
 		data := golden(t, name, nil)
@@ -226,8 +225,8 @@ func TestDamagedGoldenFiles(t *testing.T) {
 	}
 }
 
-// decodeStable decodes what may be a listing; if it is one, what it says can be
-// written and read again.
+// decodeStable decodes data that may be a listing. If it is one, its content can be encoded and
+// decoded again.
 func decodeStable(t testing.TB, data []byte) {
 	p, err := Decode(data)
 	if err != nil {
@@ -272,11 +271,12 @@ func xattrsStable(t testing.TB, data []byte) {
 	}
 }
 
-// A listing of a few bytes must not take more memory than the largest page:
-// columns of MaxBytes, and rows for each of them.
+// A listing of a few bytes must not take more memory than the largest page: columns of MaxBytes,
+// and rows for each of them.
 func TestHostileListingsAreBounded(t *testing.T) {
 	zeros := make([]byte, MaxBytes)
-	names := append([]byte{0, 0}, binary.AppendUvarint(nil, maxRows)...) // names of one byte each, all alike
+	// Names of one byte each, all alike.
+	names := append([]byte{0, 0}, binary.AppendUvarint(nil, maxRows)...)
 	names = append(names, make([]byte, maxRows)...)
 	names = append(names, bytes.Repeat([]byte{1}, maxRows)...)
 	names = append(names, make([]byte, MaxBytes-len(names))...)
@@ -291,7 +291,7 @@ func TestHostileListingsAreBounded(t *testing.T) {
 		"zeros":              {packed(zeros), 16 << 20},
 		"rows":               {packed(names), 24 << 20},
 		"xattrs":             {packed(xattrs), 16 << 20},
-		// zstd headers that claim a content, or a window, of gigabytes.
+		// zstd headers that claim gigabytes of content or window.
 		"content size": {hostileFrame(0xe0, binary.LittleEndian.AppendUint64(nil, 1<<40)), 8 << 20},
 		"window":       {hostileFrame(0x00, []byte{0xff}), 8 << 20},
 	} {
@@ -332,7 +332,7 @@ func TestHostileChunksAreBounded(t *testing.T) {
 	}
 }
 
-// allocated returns how many bytes f allocates.
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

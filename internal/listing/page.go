@@ -2,30 +2,28 @@ package listing
 
 import "github.com/bctl/bctl/internal/backup"
 
-// Where a directory is cut into pages. A page has minPageEntries or half of
-// maxPageBytes, and then ends before the next name whose hash says so; where
-// none comes before the page is full, before the one of the least hash. Both
-// are properties of the names, so that adding one file changes one page, or
-// cuts one in two; that a cut moves into the least size of a page, and takes
-// the next cut with it, is rare, and stays near.
+// The division of a directory into pages. After minPageEntries or half of maxPageBytes, a page ends
+// before the next name whose hash marks a cut; if there is none before the page is full, it ends
+// before the name with the lowest hash. Both depend only on the names, so that adding one file
+// changes one page, or cuts one page in two. In rare cases a cut moves into the minimum size of a
+// page and displaces the next cut; such changes stay local.
 const (
 	minPageEntries = 256
 	maxPageEntries = 4096
-	maxPageBytes   = 128 << 10 // of estimated encoding; one entry may come on top
+	maxPageBytes   = 128 << 10 // of estimated encoding; one entry may exceed it
 	boundaryMask   = 1<<10 - 1
 )
 
-// Cut returns how many of the sorted entries make the next page: all of them
-// where there are few. When more may follow (the caller has not the whole
-// directory in hand) and the page does not end within entries, it returns 0.
-// It goes by names and symlink targets alone.
+// Cut returns how many of the sorted entries make up the next page: all of them if there are few.
+// If more may follow (the caller has only part of the directory) and the page does not end within
+// entries, Cut returns 0. It depends only on names and symlink targets.
 func Cut(entries []backup.Entry, more bool) int {
 	bytes, least, leastHash := 0, 0, uint64(0)
 	for i := range entries {
 		e := &entries[i]
 		if i >= maxPageEntries || bytes >= maxPageBytes {
 			if least == 0 {
-				return i // the entry before is as large as half a page
+				return i // the previous entry is as large as half a page
 			}
 			return least
 		}
@@ -46,18 +44,18 @@ func Cut(entries []backup.Entry, more bool) int {
 	return len(entries)
 }
 
-// Key returns the key of a page that is not the first and begins with name.
+// Key returns the key of a page, other than the first, that begins with name.
 func Key(name string) backup.PageKey {
-	h := nameHash(name) >> 11 // 53 bits, away from those that decide the cuts
+	h := nameHash(name) >> 11 // 53 bits, disjoint from those that decide the cuts
 	return backup.PageKey(h + 1)
 }
 
-// Keys gives the pages of one directory their keys, in their order. The zero
-// Keys is for a directory of which only the first page has one: 0.
+// Keys assigns keys to the pages of one directory, in order. The zero Keys is for a directory in
+// which only the first page has a key, 0.
 type Keys struct{ taken map[backup.PageKey]struct{} }
 
-// Next returns the key of the next page, which begins with name. Whoever names
-// files can make two names of one hash: the later page has the next free key.
+// Next returns the key of the next page, which begins with name. Users can choose file names with
+// equal hashes; the later page then gets the next free key.
 func (k *Keys) Next(name string) backup.PageKey {
 	if k.taken == nil {
 		k.taken = map[backup.PageKey]struct{}{}
@@ -72,12 +70,12 @@ func (k *Keys) Next(name string) backup.PageKey {
 	}
 }
 
-// estimate is about what the entry takes in a listing before compression,
-// without what a walk does not know when it cuts.
+// estimate returns approximately the length of the entry in a listing before compression, without
+// the data that a walk does not have when it cuts.
 func estimate(e *backup.Entry) int { return 64 + len(e.Name) + len(e.Target) }
 
-// nameHash is 64-bit FNV-1a with a final mix, for FNV's low bits are weak. It
-// is part of the format: it decides where pages begin.
+// nameHash is 64-bit FNV-1a with a final mix, because FNV's low bits are weak. It is part of the
+// format: it decides where pages begin.
 func nameHash(name string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(name) {

@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// files returns n files with names as a program makes them, sorted.
+// files returns n files with names like those of a program, sorted.
 func files(n int) []backup.Entry {
 	entries := make([]backup.Entry, n)
 	for i := range entries {
@@ -23,7 +23,7 @@ func files(n int) []backup.Entry {
 	return entries
 }
 
-// pages cuts a whole directory as a walk does: the names of each page, by its key.
+// pages cuts a whole directory as a walk does, and returns the names of each page by its key.
 func pages(entries []backup.Entry) map[backup.PageKey]string {
 	out := map[backup.PageKey]string{}
 	for key := backup.PageKey(0); ; key = Key(entries[0].Name) {
@@ -78,7 +78,7 @@ func TestCutsAreBounded(t *testing.T) {
 	})
 }
 
-// Whoever has only the beginning of a directory cuts it as if it had all.
+// The beginning of a directory is cut in the same way as the whole directory.
 func TestCutOfABeginningIsThatOfTheWhole(t *testing.T) {
 	entries := files(20_000)
 	rapid.Check(t, func(t *rapid.T) {
@@ -98,7 +98,7 @@ func TestCutOfABeginningIsThatOfTheWhole(t *testing.T) {
 	})
 }
 
-// A file more or less changes the page that it is in, and hardly ever another.
+// Adding or removing a file changes the page that contains it, and hardly ever another.
 func TestOneFileChangesOnePage(t *testing.T) {
 	const trials = 60
 	random := rand.New(rand.NewPCG(1, 2))
@@ -136,8 +136,7 @@ func TestPagesAreNeitherFewNorMany(t *testing.T) {
 	}
 }
 
-// The hash of names decides where pages begin and what their keys are: it is
-// part of the format.
+// The hash of names decides where pages begin and what their keys are, so it is part of the format.
 func TestKeysNeverChange(t *testing.T) {
 	for name, want := range map[string]backup.PageKey{
 		"a":            1652540847281934,
@@ -220,7 +219,8 @@ func TestSortAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Whoever names files can make two names of one hash: their pages are told apart all the same, and alike each time.
+// Users can choose file names with equal hashes. Their pages still get different keys, and the same
+// keys each time.
 func TestKeysAreUnique(t *testing.T) {
 	for range 2 {
 		var keys Keys

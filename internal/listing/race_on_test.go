@@ -2,5 +2,5 @@
 
 package listing
 
-// With the race detector, sync.Pool drops what it is given now and then.
+// With the race detector, sync.Pool randomly drops items.
 const raceDetector = true

@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Sort puts entries in the order that listings have, by name, bytewise, and
-// drops, in place, all but the first of those with the same name: a file
-// system may give a name twice while a directory changes.
+// Sort sorts entries bytewise by name, the order of listings, and removes, in place, all but the
+// first entry of each name: a file system may return a name twice if the directory changes
+// meanwhile.
 func Sort(entries []backup.Entry) []backup.Entry {
 	sorted := true
 	for i := 1; i < len(entries) && sorted; i++ {
@@ -45,8 +45,8 @@ func Sort(entries []backup.Entry) []backup.Entry {
 	return entries
 }
 
-// A sortKey stands for an entry, which is large to move and far to look at:
-// the eight bytes of its name after what all names begin with mostly decide.
+// A sortKey represents an entry, which is expensive to move and to access. The eight bytes of its
+// name after the prefix common to all names usually decide the order.
 type sortKey struct {
 	head uint64
 	at   int
@@ -69,8 +69,8 @@ func appendKeys(keys []sortKey, entries []backup.Entry) []sortKey {
 	return keys
 }
 
-// arrange moves each entry once, to where the keys say: the i-th key has the
-// place of the entry that comes to i.
+// arrange moves each entry once, to its sorted position: the i-th key has the present index of the
+// entry that belongs at i.
 func arrange(entries []backup.Entry, keys []sortKey) {
 	for i := range keys {
 		if keys[i].at == i {

@@ -13,7 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A Codec says how a frame's body was made of its plaintext. The numbers are format.
+// A Codec identifies how a frame's body was made from its plaintext. The numbers are part of the
+// format.
 type Codec uint8
 
 // The codecs.
@@ -36,8 +37,8 @@ func (c Codec) String() string {
 	return fmt.Sprintf("codec %d", uint8(c))
 }
 
-// A Compressor turns the plaintext of frames into their bodies. It may be used
-// concurrently, and then keeps about 4 MB for each CPU.
+// A Compressor turns the plaintext of frames into their bodies. It is safe for concurrent use, and
+// then keeps about 4 MB per CPU.
 type Compressor struct {
 	name  string
 	codec Codec
@@ -47,9 +48,9 @@ type Compressor struct {
 // zstdWindowBytes bounds an encoder's memory; most frames are shorter.
 const zstdWindowBytes = 1 << 20
 
-// NewCompressor returns the Compressor of that name: "zstd-1" (fastest) to
-// "zstd-4" (best), "s2" or "none". Another name is backup.ErrInvalid. The
-// name is a setting, not format: a frame says how it was compressed.
+// NewCompressor returns the Compressor with the given name: "zstd-1" (fastest) to "zstd-4" (best),
+// "s2" or "none". Any other name is backup.ErrInvalid. The name is a setting and not part of the
+// format, because each frame records its codec.
 func NewCompressor(name string) (*Compressor, error) {
 	levels := map[string]zstd.EncoderLevel{
 		"zstd-1": zstd.SpeedFastest,
@@ -76,9 +77,9 @@ func NewCompressor(name string) (*Compressor, error) {
 // Name returns the name that NewCompressor was given.
 func (c *Compressor) Name() string { return c.name }
 
-// Compress returns the body for the plaintext raw, and how it was made. The
-// body lies in dst's storage from its beginning (or in what it was grown to);
-// or it is raw itself, not copied, where compression gains less than 3%.
+// Compress returns the body for the plaintext raw, and its codec. The body starts at the beginning
+// of dst's storage, which is reallocated if it is too small; if compression gains less than 3%, the
+// body is raw itself, not copied.
 func (c *Compressor) Compress(dst, raw []byte) (body []byte, codec Codec) {
 	if c.codec == CodecNone || incompressible(raw) {
 		return raw, CodecNone
@@ -99,17 +100,17 @@ func (c *Compressor) Compress(dst, raw []byte) (body []byte, codec Codec) {
 const (
 	sampleBytes = 4 << 10
 	samples     = 4
-	// Random and compressed data stay below this estimate in most samples,
-	// seven random bits in eight are at 0.18, text and programs above 0.35.
+	// Most samples of random and compressed data have an estimate below this. Data with seven random
+	// bits in eight has 0.18, and text and programs more than 0.35.
 	minEstimate = 0.1
 )
 
-// incompressible looks at samples spread over raw: 4 µs for what compresses, 14
-// for what does not, where trying takes 0.1 ms (zstd-1) to 0.7 ms (zstd-3) for a
-// MiB. One sample that may compress is enough to try.
+// incompressible examines samples spread over raw. This takes 4 µs for compressible data and 14 µs
+// for other data, while compressing takes between 0.1 ms (zstd-1) and 0.7 ms (zstd-3) per MiB. One
+// sample that may compress is enough to try.
 func incompressible(raw []byte) bool {
 	if len(raw) < samples*sampleBytes {
-		return false // trying costs next to nothing
+		return false // compressing costs almost nothing
 	}
 	for i := range samples {
 		offset := (len(raw) - sampleBytes) * i / (samples - 1)
@@ -120,13 +121,13 @@ func incompressible(raw []byte) bool {
 	return true
 }
 
-// denseSampleBytes of a chunk's middle tell whether it is dense: its beginning
-// is often a header.
+// denseSampleBytes in the middle of a chunk decide whether it is dense, because its beginning is
+// often a header.
 const denseSampleBytes = 1 << 10
 
-// Dense reports whether a chunk looks as if it would hardly compress, in under a
-// microsecond. Frames are made of chunks that are alike. It counts the pairs of equal bytes: of
-// n random ones one pair in 256 is equal, of text and programs one in 10 to 40.
+// Dense reports, in less than a microsecond, whether a chunk is likely to be hardly compressible,
+// so that frames can be made of similar chunks. It counts pairs of equal bytes: one pair in 256 is
+// equal in random data, and one in 10 to 40 in text and programs.
 func Dense(chunk []byte) bool {
 	n := min(len(chunk), denseSampleBytes)
 	if n < denseSampleBytes/2 {
@@ -141,11 +142,12 @@ func Dense(chunk []byte) bool {
 	return equal < n*(n-1)/2/densePairs
 }
 
-// densePairs: compressed data, with their headers and tables, stay below one equal pair in so many.
+// densePairs: compressed data, including its headers and tables, has fewer equal pairs than one in
+// this many.
 const densePairs = 160
 
-// decoder is shared: it has no state between frames, and bounds how many
-// frames are decoded at once.
+// decoder is shared: it keeps no state between frames, and bounds the number of frames decoded
+// concurrently.
 var decoder = sync.OnceValue(func() *zstd.Decoder {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecodeAllCapLimit(true),
 		zstd.WithDecoderMaxMemory(MaxFrameRawBytes), zstd.WithDecoderMaxWindow(MaxFrameRawBytes))
@@ -155,11 +157,10 @@ var decoder = sync.OnceValue(func() *zstd.Decoder {
 	return d
 })
 
-// decompress appends the plaintext of body to dst: rawLength bytes exactly, or
-// it fails.
+// decompress appends the plaintext of body to dst. It fails unless that is exactly rawLength bytes.
 func decompress(dst, body []byte, codec Codec, rawLength int) ([]byte, error) {
 	dst = slices.Grow(dst, rawLength)
-	// No more capacity than the plaintext may take: the decoder stops there.
+	// The capacity is limited to the length of the plaintext, because the decoder stops there.
 	out := dst[len(dst) : len(dst) : len(dst)+rawLength]
 	var err error
 	switch codec {
@@ -181,7 +182,7 @@ func decompress(dst, body []byte, codec Codec, rawLength int) ([]byte, error) {
 	}
 	dst = dst[:len(dst)+rawLength]
 	if &out[0] != &dst[len(dst)-rawLength] {
-		copy(dst[len(dst)-rawLength:], out) // a decoder may take other storage
+		copy(dst[len(dst)-rawLength:], out) // a decoder may allocate its own storage
 	}
 	return dst, nil
 }

@@ -37,7 +37,7 @@ func TestCompressedBodyGivesPlaintext(t *testing.T) {
 	}
 }
 
-// What does not get 3% smaller is stored as it is, and not copied.
+// Data that does not shrink by 3% is stored uncompressed, and not copied.
 func TestIncompressibleIsNotCopied(t *testing.T) {
 	saltOnly := random(100_000, 1) // a hundredth of it compresses
 	copy(saltOnly[50_000:], bytes.Repeat([]byte{0}, 1000))
@@ -74,7 +74,7 @@ func TestUnknownCompressor(t *testing.T) {
 	}
 }
 
-// The sealed bytes are copied into the pack, and little else happens.
+// Add copies the sealed bytes into the pack and allocates almost nothing else.
 func TestAddHardlyAllocates(t *testing.T) {
 	keys := newKeys(t)
 	f := frame(newCompressor(t, "none"), split(random(64<<10, 1), 4<<10)...)
@@ -115,7 +115,7 @@ func BenchmarkCompress(b *testing.B) {
 	}
 }
 
-// A frame of 128 files of 4 KiB: what a pack costs beside hashing and compressing.
+// A frame of 128 files of 4 KiB: the cost of a pack in addition to hashing and compressing.
 func BenchmarkAdd(b *testing.B) {
 	keys := newKeys(b)
 	f := frame(newCompressor(b, "none"), split(random(FrameTargetBytes, 1), 4<<10)...)
@@ -172,7 +172,7 @@ func BenchmarkOpenBytes(b *testing.B) {
 	}
 }
 
-// What hardly compresses is dense, and what compresses is not, however it is made.
+// Hardly compressible data is dense and compressible data is not, whatever its source.
 func TestDense(t *testing.T) {
 	random := make([]byte, 1<<20)
 	if _, err := rand.NewChaCha8([32]byte{7}).Read(random); err != nil {
@@ -223,7 +223,7 @@ func TestDense(t *testing.T) {
 					wrong++
 				}
 			}
-			if wrong > chunks/10 { // a program has tables, and compressed data headers
+			if wrong > chunks/10 { // programs contain tables, and compressed data has headers
 				t.Errorf("%s: %d of %d chunks of %d bytes are taken for the other kind", test.name, wrong, chunks, size)
 			}
 		}

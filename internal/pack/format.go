@@ -10,10 +10,10 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 )
 
-// Limits. MaxBytes leaves a pack that is just under TargetBytes room for one
-// more frame of the largest size, and for its table.
+// Limits. MaxBytes leaves a pack just below TargetBytes room for one more frame of the largest
+// size, and for its table.
 const (
-	TargetBytes      = 32 << 20  // when a pack is large enough to be put
+	TargetBytes      = 32 << 20  // size at which a pack is put
 	MaxBytes         = 48 << 20  // of a whole object
 	MaxRawBytes      = 1 << 30   // sum of the plaintext of a pack's frames
 	MaxChunks        = 16384     // of a pack
@@ -22,15 +22,14 @@ const (
 	MaxFrameRawBytes = 8 << 20   // plaintext of any frame; a chunk's maximum fits
 )
 
-// ErrFull: the frame does not go into this pack any more, but would go into
-// an empty one.
+// ErrFull: the frame does not fit into this pack, but would fit into an empty one.
 var ErrFull = errors.New("pack is full")
 
-// A Kind says what a pack's frames hold.
+// A Kind is the type of content in a pack's frames.
 type Kind uint8
 
-// The kinds of pack. The numbers are format. Only the frames of KindData hold
-// chunks; the other kinds are signed, and package journal says what is in them.
+// The kinds of pack. The numbers are part of the format. Only the frames of KindData hold chunks;
+// the other kinds are signed, and package journal defines their content.
 const (
 	KindData    Kind = 1
 	KindSegment Kind = 2 // a part of a snapshot's index segment
@@ -67,18 +66,18 @@ func signatureBytes(k Kind) int64 {
 	return 0
 }
 
-// A Chunk is the place of a chunk in the plaintext of its frame.
+// A Chunk is the position of a chunk in the plaintext of its frame.
 type Chunk struct {
 	Hash           backup.ChunkHash
 	Offset, Length uint32 // bytes
 }
 
-// A Frame is chunks that were compressed together. The chunks lie in it one
-// after the other, without a gap, from 0 to RawLength.
+// A Frame is a run of chunks that were compressed together. The chunks lie one after another,
+// without gaps, from 0 to RawLength.
 type Frame struct {
 	Codec     Codec
 	RawLength int    // bytes of plaintext before compression
-	Body      []byte // what the codec made of it
+	Body      []byte // output of the codec
 	Chunks    []Chunk
 }
 
@@ -98,12 +97,12 @@ const (
 
 	maxTableBytes = 1 << 20 // plaintext; the other limits keep it below 800 KiB
 
-	// What the additional data of everything sealed in a pack ends with.
+	// The last part of the additional data of each sealed section.
 	sectionFrame = 'F'
 	sectionTable = 'T'
 	aadBytes     = headerFixedBytes + 1 + 4
 
-	// tableCounter is the table's nonce counter; that of frame n is n.
+	// tableCounter is the table's nonce counter. The counter of frame n is n.
 	tableCounter = 1 << 63
 )
 
@@ -121,7 +120,7 @@ func appendHeader(dst []byte, kind Kind, repository backup.RepositoryID, id back
 	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// A header is a parsed header.
+// A header is the parsed header of a pack.
 type header struct {
 	fixed      [headerFixedBytes]byte // as stored: part of all additional data
 	kind       Kind
@@ -130,7 +129,7 @@ type header struct {
 	wrapped    []byte
 }
 
-// parseHeader parses a whole header, whose length the trailer says.
+// parseHeader parses a whole header, whose length the trailer states.
 func parseHeader(data []byte) (h header, err error) {
 	if len(data) < minHeaderBytes || string(data[:8]) != headerMagic {
 		return h, fmt.Errorf("header: not a pack: %w", backup.ErrCorrupt)
@@ -156,8 +155,8 @@ func parseHeader(data []byte) (h header, err error) {
 	return h, nil
 }
 
-// check returns an error unless the header is that of the pack that is meant,
-// and the trailer has the sections that a pack of this kind has.
+// check returns an error unless the header is that of the expected pack, and the trailer has the
+// sections that a pack of this kind has.
 func (h *header) check(repository backup.RepositoryID, id backup.PackID, t trailer) error {
 	if h.repository != repository {
 		return fmt.Errorf("it belongs to repository %v, not %v: %w", h.repository, repository, backup.ErrCorrupt)
@@ -171,20 +170,20 @@ func (h *header) check(repository backup.RepositoryID, id backup.PackID, t trail
 	return nil
 }
 
-// setAAD fills in the additional data of one section; fixed is the header's beginning.
+// setAAD sets the additional data of one section. fixed is the beginning of the header.
 func setAAD(aad *[aadBytes]byte, fixed []byte, section byte, frame uint32) {
 	copy(aad[:], fixed[:headerFixedBytes])
 	aad[headerFixedBytes] = section
 	binary.LittleEndian.PutUint32(aad[headerFixedBytes+1:], frame)
 }
 
-// A trailer says how the pack is divided. Nothing in it is secret, and the
-// AEAD of what it points at decides whether it is true.
+// A trailer states the lengths of a pack's sections. It is not secret and need not be trusted,
+// because the AEAD authenticates the sections that it locates.
 type trailer struct {
 	packBytes      int64
 	headerBytes    int64
 	tableBytes     int64 // sealed
-	bitmapBytes    int64 // 0: all frames are there
+	bitmapBytes    int64 // 0: all frames are present
 	signatureBytes int64 // 0: the pack is not signed
 }
 

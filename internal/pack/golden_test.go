@@ -22,14 +22,13 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// The files of testdata/v1 are frozen: every version to come must read them.
+// The files of testdata/v1 are frozen: all later versions must read them.
 const goldenDir = "testdata/v1"
 
-// A hundred times 'a' as a zstd frame: written by hand, so that it does not
-// change with the library.
+// A hundred times 'a' as a zstd frame, written by hand so that it does not change with the library.
 var hundredAs = []byte{0x28, 0xb5, 0x2f, 0xfd, 0x20, 100, 0x23, 0x03, 0x00, 'a'}
 
-// goldenPacks are the golden files: the plaintexts of the chunks, by frame.
+// goldenPacks are the golden files: the plaintexts of the chunks, per frame.
 var goldenPacks = []struct {
 	name   string
 	kind   Kind
@@ -43,7 +42,7 @@ var goldenPacks = []struct {
 	{"index.pack", KindIndex, "", [][]string{{"a page of a database"}, {"and another"}}},
 }
 
-// goldenFrame makes a frame of a golden pack: with the codec, or without one by hand.
+// goldenFrame makes a frame of a golden pack, with the codec or, without one, by hand.
 func goldenFrame(t *testing.T, kind Kind, codec string, plaintexts []string) Frame {
 	var chunks [][]byte
 	for _, p := range plaintexts {
@@ -78,12 +77,11 @@ func writeGolden(t *testing.T, i int, keys keys) []byte {
 	return finish(t, w)
 }
 
-// thinnedFrame is the one that thinned.pack, which is small.pack otherwise,
-// does not have any more.
+// thinnedFrame is the frame that was removed from thinned.pack, which otherwise equals small.pack.
 const thinnedFrame = 0
 
-// goldenThinned is thinned.pack, and goldenRow is row.object: three packs one
-// after the other, the second of them thinned.
+// goldenThinned returns thinned.pack. goldenRow returns row.object: three packs one after another,
+// the second of them thinned.
 func goldenThinned(t testing.TB) []byte {
 	small := golden(t, "small.pack")
 	data, err := Thin(nil, small, frameBytes(goldenKeys(t).open(t, small)), func(frame int) bool { return frame != thinnedFrame })
@@ -97,7 +95,7 @@ func goldenRow(t testing.TB) []byte {
 	return slices.Concat(golden(t, "zstd.pack"), goldenThinned(t), golden(t, "s2.pack"))
 }
 
-// frameBytes are what Writer.FrameBytes gave.
+// frameBytes returns the lengths that Writer.FrameBytes returned.
 func frameBytes(r *Reader) (lengths []uint32) {
 	for _, f := range r.Frames() {
 		lengths = append(lengths, uint32(f.SealedLength))
@@ -169,7 +167,7 @@ func TestReadGolden(t *testing.T) {
 	}
 }
 
-// A thinned pack has the frames that it has, as they were, and knows of all.
+// A thinned pack has its remaining frames unchanged, and its table lists all frames.
 func TestReadGoldenThinned(t *testing.T) {
 	keys, small := goldenKeys(t), goldenPacks[0]
 	data := golden(t, "thinned.pack")
@@ -201,7 +199,7 @@ func readThinned(t *testing.T, r *Reader, data []byte, frames [][]string) {
 	}
 }
 
-// Packs one after the other in an object are read as each by itself.
+// Consecutive packs in one object are read as if each were an object.
 func TestReadGoldenRow(t *testing.T) {
 	keys, data := goldenKeys(t), golden(t, "row.object")
 	if !bytes.Equal(data, goldenRow(t)) {
@@ -226,8 +224,8 @@ func TestReadGoldenRow(t *testing.T) {
 	}
 }
 
-// But for key material, the same frames give the same bytes. (The codecs'
-// output changes with their library, so only packs made without one are compared.)
+// Except for key material, the same frames give the same bytes. (The codecs' output changes with
+// their libraries, so only packs made without a codec are compared.)
 func TestWriterIsDeterministic(t *testing.T) {
 	for i, g := range goldenPacks {
 		if g.codec != "" {
@@ -241,7 +239,7 @@ func TestWriterIsDeterministic(t *testing.T) {
 	}
 }
 
-// The annotated dump in the format's page is small.pack's.
+// The annotated dump in the format's documentation is that of small.pack.
 func TestDumpInDocumentation(t *testing.T) {
 	const page, begin, end = "../../docs/formats/pack.md", "<!-- begin dump -->\n", "<!-- end dump -->"
 	text, err := os.ReadFile(page)
@@ -263,7 +261,7 @@ func TestDumpInDocumentation(t *testing.T) {
 	}
 }
 
-// dumpPack shows a pack's bytes, field by field, and what its table decrypts to.
+// dumpPack describes a pack's bytes, field by field, and the decrypted table.
 func dumpPack(t *testing.T, data []byte, keys keys) string {
 	tr, err := parseTrailer(data)
 	if err != nil {
@@ -338,7 +336,7 @@ func (d *dumper) field(n int, note string) {
 	}
 }
 
-// FuzzOpen gives the reader changed packs, and changed packs whose checksums are right.
+// FuzzOpen reads changed packs, and changed packs with correct checksums.
 func FuzzOpen(f *testing.F) {
 	for _, g := range goldenPacks {
 		f.Add(golden(f, g.name), false)
@@ -362,8 +360,8 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzThin thins anything by any lengths: what comes out of a pack that can be
-// read can be read.
+// FuzzThin thins any bytes with any lengths: the result of thinning a readable pack must be
+// readable.
 func FuzzThin(f *testing.F) {
 	keys := goldenKeys(f)
 	small := golden(f, "small.pack")
@@ -394,8 +392,7 @@ func FuzzThin(f *testing.F) {
 	})
 }
 
-// FuzzTable gives the reader tables that authenticate: what a forger with the
-// recipients could write.
+// FuzzTable reads tables that authenticate, as a forger who knows the recipients could write them.
 func FuzzTable(f *testing.F) {
 	keys := newKeys(f)
 	for _, g := range goldenPacks[:1] {
@@ -423,7 +420,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// decodeAll decodes every frame; what decodes must be as the table says.
+// decodeAll decodes every frame. Frames that decode must agree with the table.
 func decodeAll(t *testing.T, r *Reader, data []byte) {
 	for i, f := range r.Frames() {
 		if f.Removed {

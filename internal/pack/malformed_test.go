@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 )
 
-// smallPack has two frames of two chunks and of one, all compressed; the
-// frames have the same sealed length.
+// smallPack has two frames, of two chunks and of one, all compressed. The frames have the same
+// sealed length.
 func smallPack(t testing.TB, k keys) []byte {
 	w := k.writer(t, KindData)
 	c := newCompressor(t, "zstd-1")
@@ -24,7 +24,7 @@ func smallPack(t testing.TB, k keys) []byte {
 	return finish(t, w)
 }
 
-// readAll opens a pack, both ways, and decodes all of its frames.
+// readAll opens a pack in both ways and decodes all of its frames.
 func readAll(data []byte, k keys) error {
 	_, err := Open(context.Background(), &object{data: data}, Place{Object: "packs/x"}, testRepository, testID, k.opener)
 	if err != nil {
@@ -75,8 +75,8 @@ func TestChangedAnywhere(t *testing.T) {
 	}
 }
 
-// What somebody could make of a pack who can write to the store but has no
-// identity: checksums are right, and only the AEAD is in his way.
+// Packs as an attacker with write access to the store but without an identity could make them: the
+// checksums are right, and only the AEAD detects them.
 func TestForgedOutside(t *testing.T) {
 	k := newKeys(t)
 	data, other := smallPack(t, k), smallPack(t, k)
@@ -158,10 +158,10 @@ func TestForgedOutside(t *testing.T) {
 	}
 }
 
-// lyingBytes is the most that is allocated for a small pack, whatever it says of its lengths.
+// lyingBytes is the maximum that may be allocated for a small pack, whatever lengths it claims.
 const lyingBytes = 1 << 20
 
-// allocated returns how many bytes do allocates.
+// allocated returns the number of bytes that do allocates.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -184,8 +184,8 @@ func TestWrongIDAndKey(t *testing.T) {
 	}
 }
 
-// Recipients are public: whoever writes to the store can make a pack with a
-// table of his own. What it claims is checked before it is believed.
+// Recipients are public: anyone who can write to the store can make a pack with any table. Its
+// claims are checked before they are used.
 func TestForgedTable(t *testing.T) {
 	k := newKeys(t)
 	row := func(codec, sealed, raw, chunks uint64) []byte {
@@ -245,7 +245,7 @@ func TestForgedTable(t *testing.T) {
 		add(t, w, Frame{RawLength: 10, Body: make([]byte, 10), Chunks: []Chunk{{Length: 10}}})
 		plaintext := binary.AppendUvarint(nil, tt.frames)
 		data := finishTable(w, slices.Concat(plaintext, tt.rows, tt.chunks), nil)
-		var want error // of "valid", which shows that the others fail for their reasons
+		var want error // nil for "valid", which shows that the others fail for the intended reasons
 		if tt.name != "valid" {
 			want = backup.ErrCorrupt
 		}
@@ -274,13 +274,13 @@ func finishTable(w *Writer, plaintext, present []byte) []byte {
 	})
 }
 
-// The sum of the plaintexts is bounded, whatever each frame says.
+// The sum of the plaintexts is bounded, whatever each frame claims.
 func TestTableOfTooMuchPlaintext(t *testing.T) {
 	k := newKeys(t)
 	w := k.writer(t, KindData)
 	f := frame(newCompressor(t, "zstd-1"), make([]byte, MaxFrameRawBytes))
 	for range MaxRawBytes/MaxFrameRawBytes + 1 {
-		w.rawBytes = 0 // or Add would refuse it
+		w.rawBytes = 0 // otherwise Add would refuse it
 		add(t, w, f)
 	}
 	if _, err := OpenBytes(finish(t, w), testRepository, testID, k.opener); !errors.Is(err, backup.ErrCorrupt) {
@@ -288,15 +288,15 @@ func TestTableOfTooMuchPlaintext(t *testing.T) {
 	}
 }
 
-// A body that does not give the plaintext that the table says is refused, and
-// costs no more memory than the table's length.
+// A body that does not decompress to the length in the table is refused, and costs no more memory
+// than that length.
 func TestForgedBody(t *testing.T) {
 	k := newKeys(t)
 	plaintext := text(5000, 1)
 	zstd, _ := newCompressor(t, "zstd-1").Compress(nil, plaintext)
 	s2, _ := newCompressor(t, "s2").Compress(nil, plaintext)
 	bomb, _ := newCompressor(t, "zstd-1").Compress(nil, make([]byte, MaxFrameRawBytes))
-	// A frame header that declares a content of 2^60 bytes, and a window of as much.
+	// A frame header that declares a content of 2^60 bytes, and an equally large window.
 	huge := []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0x10, 3, 0, 0, 'a'}
 	// A frame that does not declare its length: 20 blocks of 128 KiB.
 	undeclared := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58}
@@ -344,14 +344,14 @@ func TestForgedBody(t *testing.T) {
 	}
 }
 
-// sumHeader makes the header's checksum right.
+// sumHeader corrects the header's checksum.
 func sumHeader(p []byte, headerBytes int64) []byte {
 	body := p[:headerBytes-crcBytes]
 	binary.LittleEndian.PutUint32(p[len(body):], crc32.Checksum(body, castagnoli))
 	return p
 }
 
-// sumTrailer makes the trailer's checksum right.
+// sumTrailer corrects the trailer's checksum.
 func sumTrailer(p []byte) []byte {
 	b := p[len(p)-trailerBytes:]
 	binary.LittleEndian.PutUint32(b[32:], crc32.Checksum(b[:32], castagnoli))
@@ -366,7 +366,7 @@ func setTrailer(offset, width int, value uint64) func([]byte) []byte {
 	}
 }
 
-// editTrailer2 moves a border: what one section gains another loses.
+// editTrailer2 moves a boundary: one section gains the bytes that another loses.
 func editTrailer2(one int, delta int64, other int, deltaOther int64) func([]byte) []byte {
 	return func(p []byte) []byte { return editTrailer(other, 4, deltaOther)(editTrailer(one, 4, delta)(p)) }
 }

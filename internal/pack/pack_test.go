@@ -160,12 +160,12 @@ func TestAddRefusesFramesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A full pack says so before it breaks a limit, and what it holds can be read.
+// A pack reports that it is full before it exceeds a limit, and its content can be read.
 func TestFullPack(t *testing.T) {
 	keys := newKeys(t)
 	tiny := Frame{RawLength: 1, Body: []byte("x"), Chunks: []Chunk{{Length: 1}}}
 	large := Frame{RawLength: MaxFrameRawBytes, Body: make([]byte, MaxFrameRawBytes), Chunks: []Chunk{{Length: MaxFrameRawBytes}}}
-	// Eight MiB of zeros in a few bytes: the sum of the plaintexts is what fills the pack.
+	// Eight MiB of zeros in a few bytes: the sum of the plaintexts fills the pack.
 	zeros := frame(newCompressor(t, "zstd-1"), make([]byte, MaxFrameRawBytes))
 	many := Frame{RawLength: MaxChunks, Body: make([]byte, MaxChunks), Chunks: make([]Chunk, MaxChunks)}
 	for i := range many.Chunks {
@@ -326,7 +326,7 @@ func TestReaderIsSafeForConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// The storage that one pack leaves is the next one's.
+// One pack's storage is reused for the next.
 func TestWriterReusesStorage(t *testing.T) {
 	keys := newKeys(t)
 	f := frame(newCompressor(t, "none"), random(100_000, 1))
@@ -424,7 +424,7 @@ func finish(t testing.TB, w *Writer) []byte {
 	return data
 }
 
-// testName is the name of the object that signed packs are in.
+// testName is the name of the object that holds signed packs.
 const testName = "segments/some/where"
 
 // finishSigned is finish for the kinds that are signed.
@@ -441,7 +441,7 @@ func (k keys) openSigned(data []byte, kind Kind) (*Reader, error) {
 	return OpenSigned(data, kind, testName, testRepository, testID, k.signing.Signer(), k.opener)
 }
 
-// An object is a store of one object that keeps to store.Store's contract.
+// An object is a store with one object that fulfils store.Store's contract.
 type object struct {
 	data     []byte
 	err      error
@@ -474,7 +474,7 @@ func random(n int, seed byte) []byte {
 	return p
 }
 
-// text looks a little like a program; it compresses to about half.
+// text resembles a program and compresses to about half its length.
 func text(n int, seed byte) []byte {
 	words := strings.Fields("func return if err != nil { } for range the of a in := == backup context string int64 bytes chunk frame pack 0 1 2 len append package import")
 	r := rand.New(rand.NewChaCha8([32]byte{seed, 1}))

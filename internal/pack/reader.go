@@ -12,27 +12,27 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 )
 
-// A Ranger is the part of a store.Store that Open needs, with the store's contract.
+// A Ranger is the part of store.Store that Open needs, with the store's contract.
 type Ranger interface {
-	// GetRange appends length bytes of the object, from offset, to dst.
+	// GetRange appends length bytes of the object, starting at offset, to dst.
 	GetRange(ctx context.Context, dst []byte, name string, offset, length int64) ([]byte, error)
 	// Stat returns the object's size in bytes.
 	Stat(ctx context.Context, name string) (int64, error)
 }
 
-// tailBytes is what Open reads of the end of an object: the trailer, and the
-// table of a pack of up to about 1,800 chunks.
+// tailBytes is the length of the end of an object that Open reads: the trailer, and the table of a
+// pack of up to about 1,800 chunks.
 const tailBytes = 64 << 10
 
-// A Place is where a pack is: most packs are an object of their own, but an
-// object may hold several, one after the other.
+// A Place locates a pack. Most packs are objects of their own, but an object may hold several, one
+// after another.
 type Place struct {
 	Object string // its name in the store
 	Offset int64  // bytes from the object's beginning
-	Bytes  int64  // of the pack; 0: up to the object's end
+	Bytes  int64  // length of the pack; 0: up to the object's end
 }
 
-// A Reader knows a pack's table and holds its key. It may be used concurrently.
+// A Reader holds a pack's table and key. It is safe for concurrent use.
 type Reader struct {
 	header header
 	key    *seal.DataKey
@@ -40,9 +40,9 @@ type Reader struct {
 	chunks []ChunkInfo
 }
 
-// Open reads the table of the pack id of a repository, which is at a place. It
-// makes two requests, or three: for an object below 64 KiB, and for a table
-// above. Errors: those of r, and those in the package documentation.
+// Open reads the table of the repository's pack id at the given place. It makes two requests, or
+// three if the object is below 64 KiB or the table above. Errors: those of r, and those in the
+// package documentation.
 func Open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
 	reader, err := open(ctx, r, at, repository, id, opener)
 	if err != nil {
@@ -85,7 +85,7 @@ func open(ctx context.Context, r Ranger, at Place, repository backup.RepositoryI
 	return newReader(headerData, table, t, repository, id, opener)
 }
 
-// readTail returns the last tailBytes of the pack, or the whole of a shorter one.
+// readTail returns the last tailBytes of the pack, or all of a shorter pack.
 func readTail(ctx context.Context, r Ranger, at Place) ([]byte, error) {
 	if at.Bytes != 0 {
 		length := min(at.Bytes, tailBytes)
@@ -95,7 +95,7 @@ func readTail(ctx context.Context, r Ranger, at Place) ([]byte, error) {
 	if !errors.Is(err, backup.ErrCorrupt) {
 		return tail, err
 	}
-	// The object has no tailBytes.
+	// The object is shorter than tailBytes.
 	size, statErr := r.Stat(ctx, at.Object)
 	if statErr != nil {
 		return nil, statErr
@@ -119,7 +119,7 @@ func OpenBytes(data []byte, repository backup.RepositoryID, id backup.PackID, op
 	return r, nil
 }
 
-// wholeTrailer parses the trailer of a pack that is all of data.
+// wholeTrailer parses the trailer of the pack that data consists of.
 func wholeTrailer(data []byte) (trailer, error) {
 	t, err := parseTrailer(data)
 	if err == nil && t.packBytes != int64(len(data)) {
@@ -128,7 +128,7 @@ func wholeTrailer(data []byte) (trailer, error) {
 	return t, err
 }
 
-// newReader opens the table; the bitmap follows it.
+// newReader opens the table, which the bitmap follows.
 func newReader(headerData, table []byte, t trailer, repository backup.RepositoryID, id backup.PackID, opener *seal.Opener) (*Reader, error) {
 	h, err := parseHeader(headerData)
 	if err != nil {
@@ -141,7 +141,7 @@ func newReader(headerData, table []byte, t trailer, repository backup.Repository
 	if err != nil {
 		return nil, err
 	}
-	h.wrapped = nil // belongs to the caller's bytes, and is not needed again
+	h.wrapped = nil // the caller owns these bytes, and they are not needed again
 	var aad [aadBytes]byte
 	setAAD(&aad, h.fixed[:], sectionTable, 0)
 	plaintext, err := key.Open(nil, table[:t.tableBytes], tableCounter, aad[:])
@@ -155,20 +155,20 @@ func newReader(headerData, table []byte, t trailer, repository backup.Repository
 	return &Reader{header: h, key: key, frames: frames, chunks: chunks}, nil
 }
 
-// Kind returns what the frames hold.
+// Kind returns the type of content in the frames.
 func (r *Reader) Kind() Kind { return r.header.kind }
 
-// Frames returns all frames that the pack ever had, in the order of their
-// offsets. It is the Reader's own slice: not to be changed.
+// Frames returns all frames that the pack ever had, in the order of their offsets. The Reader owns
+// the slice; the caller must not change it.
 func (r *Reader) Frames() []FrameInfo { return r.frames }
 
-// Chunks returns the chunks of all frames, in their order. It is the Reader's
-// own slice: not to be changed.
+// Chunks returns the chunks of all frames, in order. The Reader owns the slice; the caller must not
+// change it.
 func (r *Reader) Chunks() []ChunkInfo { return r.chunks }
 
-// DecodeFrame appends the plaintext of frame n to dst. sealed is the frame as
-// stored, SealedLength bytes from Offset; it is not changed. With a Hasher
-// (the repository's dedup key) every chunk is checked against its hash.
+// DecodeFrame appends the plaintext of frame n to dst. sealed is the frame as stored, SealedLength
+// bytes from Offset, and is not changed. If verify (a Hasher of the repository's dedup key) is not
+// nil, each chunk is checked against its hash.
 func (r *Reader) DecodeFrame(dst []byte, n uint32, sealed []byte, verify *chunk.Hasher) ([]byte, error) {
 	start := len(dst)
 	dst, err := r.decode(dst, n, sealed)

@@ -7,8 +7,8 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 )
 
-// OpenSigned opens a pack of a kind that is signed. data is the whole object of
-// that name. Who signed it is checked before anything of it is believed.
+// OpenSigned opens a pack of a signed kind. data is the whole object with the given name. The
+// signature is checked before anything else in data is used.
 func OpenSigned(data []byte, kind Kind, name string, repository backup.RepositoryID, id backup.PackID, signer seal.Signer, opener *seal.Opener) (*Reader, error) {
 	if err := Verify(data, name, repository, signer); err != nil {
 		return nil, err
@@ -23,8 +23,8 @@ func OpenSigned(data []byte, kind Kind, name string, repository backup.Repositor
 	return r, nil
 }
 
-// Verify returns an error that wraps backup.ErrCorrupt unless data, the whole
-// object of that name, is signed by the signer. It needs no key.
+// Verify returns an error that wraps backup.ErrCorrupt unless data, the whole object with the given
+// name, is signed by signer. It needs no key.
 func Verify(data []byte, name string, repository backup.RepositoryID, signer seal.Signer) error {
 	t, err := wholeTrailer(data)
 	if err != nil {

@@ -23,7 +23,7 @@ func TestOpenSigned(t *testing.T) {
 	if _, err := OpenSigned(data, KindSegment, testName, testRepository, testID, signer, k.opener); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever has the recipients, which are public, can make this, but for the signature.
+	// Anyone who knows the recipients, which are public, can make all of this except the signature.
 	forged := k
 	forged.signing = other.signing
 	unsigned := k.writer(t, KindSegment)
@@ -70,14 +70,13 @@ func TestOpenSigned(t *testing.T) {
 	}
 }
 
-// What sections a pack ends with follows from its kind, also where nobody asks
-// who has signed it.
+// A pack's kind determines its final sections, even if the caller does not check the signature.
 func TestSectionsFollowFromTheKind(t *testing.T) {
 	k := newKeys(t)
 	segment := k.writer(t, KindSegment)
 	add(t, segment, Frame{RawLength: 4, Body: []byte("rows")})
 	add(t, segment, Frame{RawLength: 4, Body: []byte("more")})
-	// with adds sections to what is before a pack's trailer, and says so there.
+	// with inserts sections before a pack's trailer, and records them there.
 	with := func(data []byte, bitmap, signature int) []byte {
 		tr, err := parseTrailer(data)
 		if err != nil {
@@ -109,8 +108,8 @@ func TestSectionsFollowFromTheKind(t *testing.T) {
 	}
 }
 
-// thinnedSegment is a segment whose signer has left a frame out of it: all of
-// it is right, but for its kind.
+// thinnedSegment is a segment from which its signer removed a frame: everything is valid, except
+// that segments cannot be thinned.
 func thinnedSegment(t testing.TB, k keys) []byte {
 	w := k.writer(t, KindSegment)
 	add(t, w, Frame{RawLength: 4, Body: []byte("rows")})
@@ -128,7 +127,7 @@ func thinnedSegment(t testing.TB, k keys) []byte {
 	return appendTrailer(thinned, tr)
 }
 
-// Every byte of a signed pack is covered, and each is where it ends.
+// The signature covers every byte of a signed pack, and the positions of its sections.
 func TestSignedPackChangedAnywhere(t *testing.T) {
 	k := newKeys(t)
 	data := segmentPack(t, k)
@@ -152,7 +151,7 @@ func TestSignedPackChangedAnywhere(t *testing.T) {
 	}
 }
 
-// What kind a pack is decides how it ends.
+// A pack's kind determines how it is finished.
 func TestFinishOfTheOtherKind(t *testing.T) {
 	k := newKeys(t)
 	for kind := KindData; kind <= KindIndex; kind++ {

@@ -8,30 +8,30 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 )
 
-// A FrameInfo is what the table says of one frame.
+// A FrameInfo is the table's record of one frame.
 type FrameInfo struct {
 	Offset, SealedLength int64 // bytes in the pack
 	RawLength            int   // bytes of plaintext
 	Codec                Codec
-	Removed              bool        // the pack was thinned: it does not have the frame any more
+	Removed              bool        // the pack was thinned and no longer has the frame
 	Chunks               []ChunkInfo // in the order of their offsets; a part of Reader.Chunks
 }
 
-// A ChunkInfo is what the table says of one chunk.
+// A ChunkInfo is the table's record of one chunk.
 type ChunkInfo struct {
 	Hash           backup.ChunkHash
 	Frame          uint32
 	Offset, Length uint32 // bytes in the frame's plaintext
 }
 
-// The least that a frame and a chunk take in the table: with these a count is
-// checked against the bytes that are there before anything is allocated.
+// The minimum length of a frame's and a chunk's row in the table. Counts are checked against the
+// remaining bytes with these before anything is allocated.
 const (
 	minFrameRowBytes = 4  // codec and three varints
 	minChunkRowBytes = 33 // hash and a varint
 )
 
-// A table is a pack's table as it grows.
+// A table is a pack's table under construction.
 type table struct {
 	frameRows, chunkRows []byte
 	frames, chunks       int
@@ -50,7 +50,7 @@ func (t *table) add(f *Frame) {
 	t.chunks += len(f.Chunks)
 }
 
-// size is at least what appendTo appends, by two bytes at most.
+// size is at least the number of bytes that appendTo appends, and at most two bytes more.
 func (t *table) size() int { return 3 + len(t.frameRows) + len(t.chunkRows) }
 
 func (t *table) appendTo(dst []byte) []byte {
@@ -59,8 +59,8 @@ func (t *table) appendTo(dst []byte) []byte {
 	return append(dst, t.chunkRows...)
 }
 
-// parseTable parses a table's plaintext. The frames that are there must fill
-// the pack from first to end, and the chunks of each frame its plaintext.
+// parseTable parses a table's plaintext. The frames that are present must fill the pack from first
+// to end, and the chunks of each frame must fill its plaintext.
 func parseTable(data []byte, kind Kind, present bitmap, first, end int64) ([]FrameInfo, []ChunkInfo, error) {
 	p := parser{data: data}
 	count := p.uvarint(MaxFrames)
@@ -101,8 +101,8 @@ func parseTable(data []byte, kind Kind, present bitmap, first, end int64) ([]Fra
 	return frames, chunks, nil
 }
 
-// plausible reports whether a frame may look like this. A codec that makes a
-// frame longer is never used, so the plaintext's length bounds the sealed one.
+// plausible reports whether a frame can have these lengths. A codec that would lengthen a frame is
+// never used, so the length of the plaintext bounds the sealed length.
 func plausible(f *FrameInfo, chunks int, kind Kind) bool {
 	body := int(f.SealedLength) - seal.OverheadBytes
 	if body <= 0 || body > f.RawLength || chunks > f.RawLength {
@@ -120,7 +120,7 @@ func plausible(f *FrameInfo, chunks int, kind Kind) bool {
 	return false
 }
 
-// A parser takes fields off data until one fails; then all fail.
+// A parser reads fields from data. After the first failure, all reads fail.
 type parser struct {
 	data   []byte
 	failed bool

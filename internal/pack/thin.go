@@ -7,14 +7,14 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A bitmap says which frames of a thinned pack are there: bit i%8 of byte i/8,
-// from the lowest, is frame i's. A pack that has all of its frames has no
-// bitmap, so that a pack with the same frames always has the same bytes.
+// A bitmap records which frames of a thinned pack are present: bit i%8 of byte i/8, counted from
+// the lowest, is frame i's. A pack with all of its frames has no bitmap, so that packs with the
+// same frames always have the same bytes.
 type bitmap []byte
 
 func (b bitmap) has(frame int) bool { return len(b) == 0 || b[frame/8]&(1<<(frame%8)) != 0 }
 
-// fits reports whether the bitmap can be that of a pack of so many frames.
+// fits reports whether the bitmap can belong to a pack of the given number of frames.
 func (b bitmap) fits(frames int) bool {
 	if len(b) == 0 {
 		return true
@@ -22,7 +22,7 @@ func (b bitmap) fits(frames int) bool {
 	return len(b) == (frames+7)/8 && b.count() < frames && (frames%8 == 0 || b[len(b)-1]>>(frames%8) == 0)
 }
 
-// count is how many frames are there.
+// count returns the number of frames that are present.
 func (b bitmap) count() (n int) {
 	for _, eight := range b {
 		n += bits.OnesCount8(eight)
@@ -30,14 +30,13 @@ func (b bitmap) count() (n int) {
 	return n
 }
 
-// Thin appends to dst a data pack without some of its frames. It needs no key:
-// frames are copied as they are sealed, and the table still lists all of them.
-// frameBytes are the lengths that Writer.FrameBytes gave, of all frames that
-// the pack ever had; they must be true, for without the key nothing shows which
-// bytes are which frame's. keep decides for each frame that is there; one that
-// was removed before is not there again. Errors: backup.ErrInvalid for a pack
-// that cannot be thinned, or another number of frames; backup.ErrCorrupt for
-// bytes that are no pack, and where the lengths do not fill it.
+// Thin appends to dst a copy of a data pack without some of its frames. It needs no key: frames are
+// copied sealed, and the table still lists all of them. frameBytes are the lengths that
+// Writer.FrameBytes returned, for all frames that the pack ever had; they must be correct, because
+// without the key nothing shows where a frame ends. keep is called for each frame that is present;
+// a frame that was removed earlier stays removed. Errors: backup.ErrInvalid for a pack that cannot
+// be thinned or a wrong number of frames; backup.ErrCorrupt for bytes that are not a pack, or if
+// the lengths do not fill it.
 func Thin(dst, pack []byte, frameBytes []uint32, keep func(frame int) bool) ([]byte, error) {
 	t, err := wholeTrailer(pack)
 	if err != nil {

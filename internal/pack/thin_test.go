@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// manyFrames is a pack, its plaintexts, and the lengths of its frames.
+// manyFrames returns a pack, its plaintexts, and the lengths of its frames.
 func manyFrames(t testing.TB, k keys, frames int) (data []byte, raw [][]byte, lengths []uint32) {
 	w, c := k.writer(t, KindData), newCompressor(t, "zstd-1")
 	for i := range frames {
@@ -24,8 +24,8 @@ func manyFrames(t testing.TB, k keys, frames int) (data []byte, raw [][]byte, le
 	return finish(t, w), raw, slices.Clone(w.FrameBytes())
 }
 
-// Whatever is kept, in however many steps: the frames that are there decode to
-// what they were, the table knows of all, and the bytes follow from what is kept alone.
+// Whichever frames are kept, in any number of steps: the frames that are present decode to the same
+// plaintext, the table lists all frames, and the bytes depend only on the frames that are kept.
 func TestThin(t *testing.T) {
 	k := newKeys(t)
 	hasher := chunk.NewHasher(testKey)
@@ -83,8 +83,8 @@ func TestThinThatKeepsAllChangesNothing(t *testing.T) {
 	}
 }
 
-// An object of several packs, thinned or not, is read by place; a place that
-// is not a pack's is refused.
+// An object of several packs, thinned or not, is read by place. A place that does not match a pack
+// is refused.
 func TestPacksInARow(t *testing.T) {
 	k := newKeys(t)
 	testtarget.FewerChecks(t, "30")
@@ -128,7 +128,7 @@ func TestPacksInARow(t *testing.T) {
 	})
 }
 
-// The end of an object of several packs is not taken for the whole.
+// The last pack of an object with several packs is not accepted as the whole object.
 func TestRowIsNotOnePack(t *testing.T) {
 	k := newKeys(t)
 	for _, frames := range []int{2, 300} {
@@ -138,7 +138,7 @@ func TestRowIsNotOnePack(t *testing.T) {
 		for _, at := range []Place{{Object: "packs/x"}, {Object: "packs/x", Bytes: int64(len(row))}, {Object: "packs/x", Offset: int64(len(one))}} {
 			_, err := Open(context.Background(), &object{data: row}, at, testRepository, testID, k.opener)
 			if at.Offset > 0 && at.Bytes == 0 && frames > 2 {
-				continue // it is up to the object's end
+				continue // this place extends to the object's end
 			}
 			if !errors.Is(err, backup.ErrCorrupt) {
 				t.Errorf("%d frames, %+v: %v", frames, at, err)

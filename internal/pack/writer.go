@@ -8,7 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 )
 
-// A Writer builds one pack in memory. Not for concurrent use.
+// A Writer builds one pack in memory. It is not safe for concurrent use.
 type Writer struct {
 	key         *seal.DataKey
 	kind        Kind
@@ -22,9 +22,9 @@ type Writer struct {
 	finished    bool
 }
 
-// NewWriter begins a pack of the given kind, repository and id, under a fresh
-// key that is wrapped to sealer's recipients. buf is storage to reuse, and may
-// be nil; with a capacity of MaxBytes it never grows.
+// NewWriter starts a pack of the given kind, repository and id, under a fresh key that is wrapped
+// to sealer's recipients. buf is storage to reuse, and may be nil; with a capacity of MaxBytes it
+// is never reallocated.
 func NewWriter(kind Kind, repository backup.RepositoryID, id backup.PackID, sealer *seal.Sealer, buf []byte) (*Writer, error) {
 	if kind < KindData || kind > KindIndex {
 		return nil, fmt.Errorf("new pack of unknown %s: %w", kind, backup.ErrInvalid)
@@ -37,21 +37,20 @@ func NewWriter(kind Kind, repository backup.RepositoryID, id backup.PackID, seal
 	return &Writer{key: key, kind: kind, repository: repository, buf: buf, headerBytes: len(buf)}, nil
 }
 
-// Size returns how many bytes the pack would have if it were finished now, or
-// up to two more.
+// Size returns the length that the pack would have if it were finished now, or up to two bytes
+// more.
 func (w *Writer) Size() int {
 	return len(w.buf) + w.table.size() + seal.OverheadBytes + int(signatureBytes(w.kind)) + trailerBytes
 }
 
-// Chunks returns how many chunks the pack has so far.
+// Chunks returns the number of chunks in the pack so far.
 func (w *Writer) Chunks() int { return w.table.chunks }
 
-// FrameBytes returns the length of each frame as it is stored: who knows these
-// can thin the pack without its key. It is the Writer's own slice.
+// FrameBytes returns the stored length of each frame. With these lengths the pack can be thinned
+// without its key. The Writer owns the slice.
 func (w *Writer) FrameBytes() []uint32 { return w.frameBytes }
 
-// Fits reports whether Add would take f. A valid frame always fits into an
-// empty pack.
+// Fits reports whether Add would accept f. A valid frame always fits into an empty pack.
 func (w *Writer) Fits(f Frame) bool {
 	row := 1 + 3*4 + len(f.Chunks)*(minChunkRowBytes+3) // at most
 	return w.table.frames < MaxFrames &&
@@ -60,9 +59,9 @@ func (w *Writer) Fits(f Frame) bool {
 		w.Size()+len(f.Body)+seal.OverheadBytes+row <= MaxBytes
 }
 
-// Add seals f.Body into the pack and returns the number of the frame. f's
-// storage is the caller's again on return. Errors: ErrFull, where another pack
-// would take the frame; backup.ErrInvalid, where none would.
+// Add seals f.Body into the pack and returns the number of the frame. The caller may reuse f's
+// storage when Add returns. Errors: ErrFull if another pack would accept the frame;
+// backup.ErrInvalid if none would.
 func (w *Writer) Add(f Frame) (frame uint32, err error) {
 	if w.finished {
 		return 0, fmt.Errorf("frame for a finished pack: %w", backup.ErrInvalid)
@@ -83,9 +82,9 @@ func (w *Writer) Add(f Frame) (frame uint32, err error) {
 	return frame, nil
 }
 
-// Finish seals the table and returns the whole pack, in buf's storage (or what
-// it grew to). The Writer takes no more frames. A pack without frames, and one
-// of a kind that has to be signed, is backup.ErrInvalid.
+// Finish seals the table and returns the whole pack, in buf's storage or in its reallocation. The
+// Writer accepts no more frames. For a pack without frames, or of a kind that must be signed, the
+// error is backup.ErrInvalid.
 func (w *Writer) Finish() ([]byte, error) {
 	if w.kind.signed() {
 		return nil, fmt.Errorf("finish a %s without a signature: %w", w.kind, backup.ErrInvalid)
@@ -93,8 +92,8 @@ func (w *Writer) Finish() ([]byte, error) {
 	return w.finish(func([]byte) []byte { return nil })
 }
 
-// FinishSigned is Finish for the other kinds: it signs the pack as the object
-// of that name. OpenSigned reads it.
+// FinishSigned is Finish for the other kinds: it signs the pack as the object with the given name.
+// OpenSigned reads it.
 func (w *Writer) FinishSigned(key seal.SigningKey, name string) ([]byte, error) {
 	if !w.kind.signed() {
 		return nil, fmt.Errorf("sign a %s pack: %w", w.kind, backup.ErrInvalid)
@@ -109,7 +108,7 @@ func (w *Writer) finish(sign func(data []byte) []byte) ([]byte, error) {
 	w.finished = true
 	tableOffset := len(w.buf)
 	w.buf = slices.Grow(w.buf, w.Size()-len(w.buf))
-	// Sealed where it lies.
+	// The table is sealed in place.
 	plaintext := w.table.appendTo(w.buf)[tableOffset:]
 	setAAD(&w.aad, w.buf, sectionTable, 0)
 	w.buf = w.key.Seal(w.buf, plaintext, tableCounter, w.aad[:])

@@ -12,16 +12,17 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A History is an index that can tell whether it is older than its store.
+// A History is an index that can report whether it is older than its store.
 type History interface {
-	// Unknown returns those of the snapshots that the index has never heard of.
+	// Unknown returns the given snapshots of which the index has no record.
 	Unknown(ctx context.Context, ids []backup.SnapshotID) ([]backup.SnapshotID, error)
 }
 
-// Unknown returns the snapshots that the store has a record of, and the index
-// does not know. The records may be anybody's: nothing of them was read.
+// Unknown returns the snapshots that have a record in the store but are not in the index. The
+// records are not authenticated, because they are not read.
 //
-// The store is read before the index: what another process commits meanwhile is known.
+// The store is read before the index, so that a snapshot that another process commits meanwhile is
+// known.
 func Unknown(ctx context.Context, s store.Store, i History) ([]backup.SnapshotID, error) {
 	var recorded []backup.SnapshotID
 	for o, err := range s.List(ctx, store.CommitsPrefix) {
@@ -35,11 +36,10 @@ func Unknown(ctx context.Context, s store.Store, i History) ([]backup.SnapshotID
 	return i.Unknown(ctx, recorded)
 }
 
-// CheckCurrent returns an error that wraps ErrIndexOld where the store has a
-// record of a snapshot that the index does not know (I16). A record is written
-// after the index knows how its snapshot ended, so the index is older than the
-// store, or was parted from the one that the store has been written with. Records
-// that the repository's signer has not signed do not count (I17).
+// CheckCurrent returns an error that wraps ErrIndexOld if the store has a record of a snapshot that
+// the index does not know (I16). A record is written only after the index has recorded how its
+// snapshot ended. So the index is older than the store, or has diverged from the index with which
+// the store was written. Records that the repository's signer has not signed are ignored (I17).
 func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repository) error {
 	unknown, err := Unknown(ctx, s, i)
 	if err != nil {
@@ -62,6 +62,6 @@ func CheckCurrent(ctx context.Context, s store.Store, i History, r *backup.Repos
 	return nil
 }
 
-// ErrIndexOld: the index is older than its store, or parted from it. Whatever
-// is written to it would part them further.
+// ErrIndexOld: the index is older than its store, or has diverged from it. Writing to it would
+// increase the divergence.
 var ErrIndexOld = errors.New("the index is older than its store")

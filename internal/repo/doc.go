@@ -1,26 +1,25 @@
-// Package repo makes repositories and opens them.
+// Package repo creates and opens repositories.
 //
-// A repository is five things that must agree on its id: the object
-// store.ConfigName in the store, a row in the index, the committer key (a file
-// that committers hold), the worker key (a file that readers hold) and the
-// identity (a file that nobody holds but who restores).
+// A repository has five parts that must agree on its id: the object store.ConfigName in the store,
+// a row in the index, the committer key (a file that committers hold), the worker key (a file that
+// readers hold) and the identity (a file that only those who restore hold).
 //
-// All five know the signer: the public half of the committer key. The store's
-// object is believed only where another of them names the same signer; so
-// somebody who can write to the store can replace nothing that is believed.
+// All five name the signer, the public half of the committer key. The store's object is trusted
+// only if another part names the same signer. So an attacker with write access to the store cannot
+// replace anything that is trusted.
 //
-// # What a crash of Init leaves
+// # Init after a crash
 //
-// Init works in this order; each step finds what an earlier run has left.
+// Init works in this order, and each step uses what an earlier run left.
 //
 //	step                    a crash after it leaves          the next Init
-//	1 migrate the index     an empty index                   goes on
-//	2 write committer key   a key of no repository           takes it and its id
-//	3 write identity        a key that opens nothing         takes it
-//	4 write worker key      a key of no repository           takes it
-//	5 put the object        a repository without index row   goes on: THE REPOSITORY EXISTS
+//	1 migrate the index     an empty index                   continues
+//	2 write committer key   a key without a repository       uses it and its id
+//	3 write identity        a key that opens nothing         uses it
+//	4 write worker key      a key without a repository       uses it
+//	5 put the object        a repository without index row   continues: THE REPOSITORY EXISTS
 //	6 create index row      the repository                   backup.ErrExists
 //
-// After step 5 an Init that has lost a key file reads the key with the
-// identity; without that, it says what is missing and changes nothing.
+// After step 5, an Init without a key file recovers the key with the identity. Without the
+// identity, it reports what is missing and changes nothing.
 package repo

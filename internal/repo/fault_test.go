@@ -10,7 +10,7 @@ import (
 
 var errFault = errors.New("fault")
 
-// A faultyStep fails one durable write: instead of it, or after it.
+// A faultyStep fails one durable write, either without performing it or after it.
 type faultyStep struct {
 	Index
 	Store   store.Store

@@ -15,8 +15,8 @@ import (
 
 const maxIdentityBytes = 1 << 20
 
-// DefaultIdentityPath is where Init puts a repository's identity, and where
-// FindIdentity looks last: below the user's configuration directory.
+// DefaultIdentityPath is the path, below the user's configuration directory, at which Init puts a
+// repository's identity, and which FindIdentity tries last.
 func DefaultIdentityPath(id backup.RepositoryID) (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -25,17 +25,16 @@ func DefaultIdentityPath(id backup.RepositoryID) (string, error) {
 	return filepath.Join(dir, "bctl", "identities", id.String()+".txt"), nil
 }
 
-// An Identity is an identity file that was read.
+// An Identity is a parsed identity file.
 type Identity struct {
 	Opener *seal.Opener
 	Path   string
-	// Signer is the one that the file names for the repository; zero: it names
-	// none.
+	// Signer is the signer that the file names for the repository; zero if it names none.
 	Signer seal.Signer
 }
 
-// Check returns an error that wraps backup.ErrWrongKey where the file names
-// another signer than the object.
+// Check returns an error that wraps backup.ErrWrongKey if the file and the object name different
+// signers.
 func (i *Identity) Check(o *Object) error {
 	if i.Signer == (seal.Signer{}) {
 		return nil
@@ -43,8 +42,8 @@ func (i *Identity) Check(o *Object) error {
 	return o.CheckSigner(i.Signer, "identity file "+i.Path)
 }
 
-// FindIdentity reads the identity file that was named, or the one at the
-// default place. backup.ErrWrongKey, with all places, if there is none.
+// FindIdentity reads the named identity file, or the one at the default path. If there is none, the
+// error wraps backup.ErrWrongKey and lists the paths tried.
 func FindIdentity(named string, id backup.RepositoryID) (*Identity, error) {
 	path := named
 	if path == "" {
@@ -77,10 +76,10 @@ func missingIdentity(named, path string, id backup.RepositoryID) error {
 	return &keyError{fmt.Sprintf("no identity for repository %v: --identity, BCTL_IDENTITY and the setting identity are not set, and %s does not exist", id, path)}
 }
 
-// publicKeyLine begins the comment that tells an identity's recipient, as age-keygen writes it.
+// publicKeyLine begins the comment with an identity's recipient, as age-keygen writes it.
 const publicKeyLine = "# public key: "
 
-// writeIdentity makes an identity file, which must not exist, and returns its recipient.
+// writeIdentity creates an identity file, which must not exist, and returns its recipient.
 func writeIdentity(path string, id backup.RepositoryID, signer seal.Signer) (recipient string, err error) {
 	identity, recipient, err := seal.GenerateIdentity()
 	if err != nil {
@@ -94,9 +93,9 @@ func writeIdentity(path string, id backup.RepositoryID, signer seal.Signer) (rec
 	return recipient, writeNew(path, []byte(text))
 }
 
-// readRecipient returns the recipient of an identity file, having made sure
-// that what is sealed to it can be opened, and the signer that the file names
-// for the repository; zero: it names none.
+// readRecipient returns the recipient of an identity file, after a test that the identity opens
+// what is sealed to it, and the signer that the file names for the repository; zero if it names
+// none.
 func readRecipient(path string, id backup.RepositoryID) (recipient string, signer seal.Signer, err error) {
 	data, err := readKeyFile(path, maxIdentityBytes)
 	if err != nil {
@@ -142,7 +141,8 @@ func checkPair(identity []byte, recipient, path string) error {
 	return nil
 }
 
-// writeNew writes a file of mode 0600 durably: whole or not at all. fs.ErrExist if it is there.
+// writeNew writes a file of mode 0600 durably and atomically. It fails with fs.ErrExist if the file
+// exists.
 func writeNew(path string, data []byte) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, ".bctl-*") // mode 0600

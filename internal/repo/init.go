@@ -14,31 +14,31 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// Options of Init.
+// Options are the options of Init.
 type Options struct {
 	CommitterKeyPath string   // "": below the user's configuration directory, by the repository's id
-	WorkerKeyPath    string   // the same
-	IdentityPath     string   // "": DefaultIdentityPath; a file that exists is taken as it is
+	WorkerKeyPath    string   // likewise
+	IdentityPath     string   // "": DefaultIdentityPath; an existing file is used unchanged
 	Recipients       []string // further age recipients who can restore
 	Chunker          string
 	Codec            string
 	Now              time.Time
 }
 
-// A Result is what Init has made, or found from a run that was interrupted.
+// A Result describes what Init created, or found from an interrupted run.
 type Result struct {
 	Repository       backup.Repository
 	IdentityPath     string
 	WorkerKeyPath    string
 	CommitterKeyPath string
-	// Signer is to be noted with the identity, where the identity file does not
-	// name it: that file was there before, and belongs to somebody.
+	// Signer is to be recorded with the identity if the identity file does not name it: that file
+	// existed before, and Init does not change it.
 	Signer     seal.Signer
 	SignerNote bool
 }
 
-// Check returns an error where Init would fail because of the recipients or the
-// identity file. It makes nothing, so that nothing is left half made.
+// Check returns an error if Init would fail because of the recipients or the identity file. It
+// creates nothing, so that no incomplete repository is left.
 func (o *Options) Check() error {
 	recipient, err := o.ownRecipient()
 	if err != nil {
@@ -50,8 +50,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// ownRecipient returns the recipient of the identity file, or where there is
-// none yet, one like that of the identity that Init makes.
+// ownRecipient returns the recipient of the identity file. If there is none yet, it returns a
+// recipient of the same type as that of the identity that Init would create.
 func (o *Options) ownRecipient() (recipient string, err error) {
 	if o.IdentityPath != "" {
 		recipient, _, err = readRecipient(o.IdentityPath, backup.RepositoryID{})
@@ -63,8 +63,8 @@ func (o *Options) ownRecipient() (recipient string, err error) {
 	return recipient, err
 }
 
-// Init makes a repository in an empty store and index. backup.ErrExists if
-// there is one; one that an interrupted Init has begun is finished.
+// Init creates a repository in an empty store and index. It fails with backup.ErrExists if there is
+// one; it completes one that an interrupted Init has started.
 func Init(ctx context.Context, s store.Store, i Index, o Options) (Result, error) {
 	if _, _, err := i.Migrate(ctx); err != nil {
 		return Result{}, fmt.Errorf("migrate the index: %w", err)
@@ -88,13 +88,13 @@ func Init(ctx context.Context, s store.Store, i Index, o Options) (Result, error
 	return create(ctx, s, i, keys, result, o)
 }
 
-// keys are those of a repository that is being made.
+// keys are the keys of a repository that is being created.
 type keys struct {
 	committer seal.CommitterKey
 	worker    seal.WorkerKey
 }
 
-// makeKeys makes the keys and the identity, or takes what there is.
+// makeKeys creates the keys and the identity, or uses existing ones.
 func makeKeys(o Options) (k keys, result Result, err error) {
 	result = Result{CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath}
 	if err := k.makeCommitter(o, &result); err != nil {
@@ -123,8 +123,7 @@ func makeKeys(o Options) (k keys, result Result, err error) {
 	return k, result, err
 }
 
-// makeCommitter makes the committer key, or takes one that an interrupted Init
-// has left.
+// makeCommitter creates the committer key, or uses the one that an interrupted Init left.
 func (k *keys) makeCommitter(o Options, result *Result) error {
 	data, err := readKey("committer", "committer_key", o.CommitterKeyPath)
 	if err == nil {
@@ -142,8 +141,7 @@ func (k *keys) makeCommitter(o Options, result *Result) error {
 	return err
 }
 
-// makeWorker makes the worker key, or takes one that an interrupted Init has
-// left.
+// makeWorker creates the worker key, or uses the one that an interrupted Init left.
 func (k *keys) makeWorker(o Options, recipient string, result *Result) error {
 	id := k.committer.Repository
 	found, err := ReadWorkerKey(o.WorkerKeyPath, id)
@@ -165,7 +163,7 @@ func (k *keys) makeWorker(o Options, recipient string, result *Result) error {
 	return err
 }
 
-// create puts the repository object, and then the row of the index.
+// create puts the repository object, and then creates the row of the index.
 func create(ctx context.Context, s store.Store, i Index, k keys, result Result, o Options) (Result, error) {
 	sealer, err := seal.NewSealer(k.worker.Recipients)
 	if err != nil {
@@ -185,8 +183,8 @@ func create(ctx context.Context, s store.Store, i Index, k keys, result Result, 
 	if err != nil {
 		return result, err
 	}
-	// From here on the repository exists. A PutNew that was applied and then
-	// failed is found by the next Init.
+	// From here on the repository exists. A PutNew that took effect and then failed is found by the
+	// next Init.
 	if err := s.PutNew(ctx, store.ConfigName, text); err != nil {
 		return result, err
 	}
@@ -205,7 +203,7 @@ func sealKey(sealer *seal.Sealer, key textMarshaler) ([]byte, error) {
 	return sealer.SealBlob(text)
 }
 
-// finish completes a repository whose object is in the store already.
+// finish completes a repository whose object is already in the store.
 func finish(ctx context.Context, s store.Store, i Index, object Object, o Options) (Result, error) {
 	result := Result{
 		Repository: object.Repository, CommitterKeyPath: o.CommitterKeyPath, WorkerKeyPath: o.WorkerKeyPath, IdentityPath: o.IdentityPath, Signer: object.Signer(),
@@ -228,7 +226,7 @@ func finish(ctx context.Context, s store.Store, i Index, object Object, o Option
 	case !errors.Is(err, backup.ErrNoRepository):
 		return result, err
 	}
-	// An empty index beside a store full of backups is a lost index, not an unfinished init.
+	// An empty index with a store full of backups is a lost index, not an incomplete init.
 	if err := LostIndex(ctx, s); err != nil {
 		return result, err
 	}
@@ -243,9 +241,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// unsealMissing writes the key files anew, from the object, that are not there.
-// Those that are there must be the repository's, and of its signer. Where both
-// are missing, it is the identity file that may know the signer.
+// unsealMissing recreates missing key files from the object. Existing key files must belong to the
+// repository, and to its signer. If both are missing, the identity file may name the signer.
 func unsealMissing(object Object, o Options) (committerPath, workerPath string, err error) {
 	committerPath, workerPath = o.CommitterKeyPath, o.WorkerKeyPath
 	committer, committerMissing, err := missing(ReadCommitterKey(o.CommitterKeyPath, object.ID))
@@ -285,7 +282,7 @@ func unsealMissing(object Object, o Options) (committerPath, workerPath string, 
 	return committerPath, workerPath, err
 }
 
-// missing tells a key file that is not there from one that is of no use.
+// missing distinguishes a missing key file from an unusable one.
 func missing[K any](key K, err error) (K, bool, error) {
 	var none *keyError
 	if errors.As(err, &none) {

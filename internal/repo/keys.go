@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/seal"
 )
 
-// ReadWorkerKey reads a worker key file. backup.ErrWrongKey: there is none, or
-// it is another repository's.
+// ReadWorkerKey reads a worker key file. It fails with backup.ErrWrongKey if there is none, or if
+// it belongs to another repository.
 func ReadWorkerKey(path string, id backup.RepositoryID) (key seal.WorkerKey, err error) {
 	data, err := readKey("worker", "worker_key", path)
 	if err != nil {
@@ -42,7 +42,7 @@ func ReadCommitterKey(path string, id backup.RepositoryID) (key seal.CommitterKe
 	return key, nil
 }
 
-// readKey reads a key file; that there is none is a keyError.
+// readKey reads a key file. If it does not exist, the error is a keyError.
 func readKey(kind, setting, path string) ([]byte, error) {
 	if path == "" {
 		return nil, &keyError{fmt.Sprintf("no %s key file is set (%s)", kind, setting)}
@@ -57,14 +57,15 @@ func readKey(kind, setting, path string) ([]byte, error) {
 	return data, nil
 }
 
-// A keyError is a backup.ErrWrongKey that needs no such words: there is no key.
+// A keyError is a backup.ErrWrongKey whose message does not include "wrong key", because there is
+// no key.
 type keyError struct{ text string }
 
 func (e *keyError) Error() string        { return e.text }
 func (e *keyError) Is(target error) bool { return target == backup.ErrWrongKey }
 
-// unusable makes err, of a file that holds no key that can be used, a
-// backup.ErrWrongKey that needs no such words.
+// unusable turns err, for a file without a usable key, into a backup.ErrWrongKey whose message does
+// not include "wrong key".
 func unusable(err error) error { return &unusableError{err} }
 
 type unusableError struct{ error }
@@ -92,8 +93,8 @@ func readKeyFile(path string, maxBytes int64) ([]byte, error) {
 // A textMarshaler is a key.
 type textMarshaler interface{ MarshalText() ([]byte, error) }
 
-// writeKey writes a key file, which must not exist, and returns its path: by
-// default below the user's configuration directory.
+// writeKey writes a key file, which must not exist, and returns its path. The default is below the
+// user's configuration directory.
 func writeKey(kind, path string, id backup.RepositoryID, key textMarshaler) (string, error) {
 	if path == "" {
 		dir, err := os.UserConfigDir()

@@ -10,9 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// An Index is what this package asks of the index, with the contracts of index.Admin.
+// An Index is the part of the index that this package uses, with the contracts of index.Admin.
 type Index interface {
-	// Migrate brings the schema up to date.
+	// Migrate upgrades the schema to the current version.
 	Migrate(ctx context.Context) (from, to int64, err error)
 	// CreateRepository stores the repository's row.
 	CreateRepository(ctx context.Context, r backup.Repository) error
@@ -20,9 +20,8 @@ type Index interface {
 	Repository(ctx context.Context) (backup.Repository, error)
 }
 
-// Check returns an error that wraps backup.ErrWrongKey, and says which is
-// which, unless the index belongs to the repository that the store holds, and
-// names the signer that has signed the store's object.
+// Check returns an error that wraps backup.ErrWrongKey, and describes the difference, unless the
+// index belongs to the repository in the store and names the signer that signed the store's object.
 func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	o, err := ReadObject(ctx, s)
 	if errors.Is(err, backup.ErrNoRepository) {
@@ -50,14 +49,14 @@ func Check(ctx context.Context, s store.Store, i Index) (Object, error) {
 	return o, err
 }
 
-// StoreGone is the error where the index knows a repository that is not where the store should be.
+// StoreGone returns the error for a store that lacks the repository that the index names.
 func StoreGone(at string, indexed backup.RepositoryID) error {
 	return fmt.Errorf("%w in %v, and the index is of repository %v: the store is not mounted, or is elsewhere (--repo, store.url)", backup.ErrNoRepository, at, indexed)
 }
 
-// LostIndex returns an error that wraps ErrIndexLost where the store holds
-// backups: then an index that knows nothing of them is not a new one. nil: it
-// holds none, or no repository.
+// LostIndex returns an error that wraps ErrIndexLost if the store holds backups: an index that does
+// not know them is then not a new index. It returns nil if the store holds no backups, or no
+// repository.
 func LostIndex(ctx context.Context, s store.Store) error {
 	o, err := ReadObject(ctx, s)
 	if errors.Is(err, backup.ErrNoRepository) {
@@ -73,8 +72,8 @@ func LostIndex(ctx context.Context, s store.Store) error {
 	return fmt.Errorf("%v holds the backups of repository %v, and there is no index of them: %w", s, o.ID, ErrIndexLost)
 }
 
-// LostObject returns an error where the store has backups, or a part of them, and
-// no repository object: nothing in it could be read with what Init would make.
+// LostObject returns an error if the store has backups, or a part of them, but no repository
+// object: they could not be read with the keys that Init would create.
 func LostObject(ctx context.Context, s store.Store) error {
 	if _, err := ReadObject(ctx, s); !errors.Is(err, backup.ErrNoRepository) {
 		return err
@@ -87,8 +86,8 @@ func LostObject(ctx context.Context, s store.Store) error {
 		backup.ErrNoRepository, s, store.ConfigName, first)
 }
 
-// ErrIndexLost: the store holds backups that the index knows nothing of. It is
-// a backup.ErrNoRepository.
+// ErrIndexLost: the store holds backups that the index does not know. It is a
+// backup.ErrNoRepository.
 var ErrIndexLost error = indexLostError{}
 
 type indexLostError struct{}
@@ -96,7 +95,7 @@ type indexLostError struct{}
 func (indexLostError) Error() string        { return "the index is lost" }
 func (indexLostError) Is(target error) bool { return target == backup.ErrNoRepository }
 
-// firstOfBackups returns the name of an object that belongs to a backup; "" where there is none.
+// firstOfBackups returns the name of an object that belongs to a backup, or "" if there is none.
 func firstOfBackups(ctx context.Context, s store.Store) (string, error) {
 	for _, prefix := range []string{store.CommitsPrefix, store.SegmentsPrefix, store.PacksPrefix} {
 		for object, err := range s.List(ctx, prefix) {
@@ -106,7 +105,7 @@ func firstOfBackups(ctx context.Context, s store.Store) (string, error) {
 	return "", nil
 }
 
-// Load is Check, with the worker key as well.
+// Load is Check, and also reads the worker key.
 func Load(ctx context.Context, s store.Store, i Index, workerKeyPath string) (Object, seal.WorkerKey, error) {
 	o, err := Check(ctx, s, i)
 	if err != nil {
@@ -116,8 +115,7 @@ func Load(ctx context.Context, s store.Store, i Index, workerKeyPath string) (Ob
 	return o, key, err
 }
 
-// LoadCommitter is Load for a committer, who holds the committer key in the
-// place of the worker key.
+// LoadCommitter is Load for a committer, which holds the committer key instead of the worker key.
 func LoadCommitter(ctx context.Context, s store.Store, i Index, committerKeyPath string) (Object, seal.CommitterKey, error) {
 	o, err := Check(ctx, s, i)
 	if err != nil {

@@ -12,29 +12,28 @@ import (
 )
 
 const (
-	// Version is the version of repositories that Init makes, and the newest that this binary reads.
+	// Version is the version of repositories that Init creates, and the newest that this binary reads.
 	Version = 1
-	// maxObjectBytes is the most that the repository object may have.
+	// maxObjectBytes is the maximum length of the repository object.
 	maxObjectBytes = 1 << 20
 
 	objectTitle = "bctl-repository"
 )
 
-// An Object is the repository object of a store: what the repository is, and
-// its worker and committer keys, sealed to the recipients. It is signed by the
-// committer key.
+// An Object is the repository object of a store: the repository's configuration, and its worker and
+// committer keys, sealed to the recipients. It is signed by the committer key.
 type Object struct {
 	backup.Repository
 	SealedWorkerKey    []byte
 	SealedCommitterKey []byte
 }
 
-// Signer returns the signer that the object names. It is to be believed only
-// where somebody else names the same (CheckSigner).
+// Signer returns the signer that the object names. It must not be trusted unless another source
+// names the same signer (CheckSigner).
 func (o *Object) Signer() seal.Signer { return seal.Signer(o.Repository.Signer) }
 
-// encode returns the object's text, which docs/formats/store.md describes.
-// What parseObject would refuse is backup.ErrInvalid.
+// encode returns the object's text, which docs/formats/store.md describes. An object that
+// parseObject would refuse is backup.ErrInvalid.
 func (o *Object) encode(key seal.SigningKey) ([]byte, error) {
 	signer := key.Signer()
 	w := keytext.NewWriter(objectTitle)
@@ -55,8 +54,8 @@ func (o *Object) encode(key seal.SigningKey) ([]byte, error) {
 	return w.Bytes(), nil
 }
 
-// parseObject reads the object, whose bytes may be anything, and makes sure
-// that the signer that it names has signed it.
+// parseObject parses the object from untrusted bytes, and verifies that the signer that it names
+// has signed it.
 func parseObject(data []byte) (Object, error) {
 	o := Object{Repository: backup.Repository{Version: Version}}
 	r := keytext.NewReader("repository object", objectTitle, data, maxObjectBytes)
@@ -84,8 +83,8 @@ func parseObject(data []byte) (Object, error) {
 	return o, nil
 }
 
-// ReadObject reads the repository object; backup.ErrNoRepository if the store
-// has none. Nothing says yet that its signer is the right one: CheckSigner.
+// ReadObject reads the repository object. It fails with backup.ErrNoRepository if the store has
+// none. It does not establish that the signer is the right one; CheckSigner does.
 func ReadObject(ctx context.Context, s store.Store) (Object, error) {
 	data, err := s.Get(ctx, store.ConfigName, maxObjectBytes)
 	if errors.Is(err, backup.ErrNotFound) {
@@ -101,9 +100,8 @@ func ReadObject(ctx context.Context, s store.Store) (Object, error) {
 	return o, nil
 }
 
-// CheckSigner returns an error that wraps backup.ErrWrongKey unless the object
-// names this signer, which is known from somewhere else: a key file, the index,
-// or the identity file.
+// CheckSigner returns an error that wraps backup.ErrWrongKey unless the object names the known
+// signer, which comes from another source: a key file, the index, or the identity file.
 func (o *Object) CheckSigner(known seal.Signer, from string) error {
 	if known == o.Signer() {
 		return nil
@@ -112,7 +110,8 @@ func (o *Object) CheckSigner(known seal.Signer, from string) error {
 		store.ConfigName, o.Signer(), from, known, from, backup.ErrWrongKey)
 }
 
-// WorkerKey opens the worker key. backup.ErrWrongKey: the identity is not one of the recipients.
+// WorkerKey opens the worker key. It fails with backup.ErrWrongKey if the identity is not one of
+// the recipients.
 func (o *Object) WorkerKey(opener *seal.Opener) (seal.WorkerKey, error) {
 	text, err := opener.OpenBlob(o.SealedWorkerKey)
 	if err != nil {

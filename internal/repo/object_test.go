@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// The files of testdata/v1 are frozen: every version to come must read them.
+// The files of testdata/v1 are frozen: all later versions must read them.
 const goldenDir = "testdata/v1"
 
 func golden(t testing.TB, name string) []byte {
@@ -39,7 +39,7 @@ var goldenRepository = backup.Repository{
 	Chunker: "fastcdc-v1.0.0-1MiB", Codec: "zstd-1",
 }
 
-// TestWriteGolden writes what Init makes, but for its random ids.
+// TestWriteGolden writes what Init creates, except for the random ids.
 func TestWriteGolden(t *testing.T) {
 	if !*update {
 		t.Skip("only with -update")
@@ -105,8 +105,8 @@ func TestReadGolden(t *testing.T) {
 	}
 }
 
-// forger makes an object of the golden one as somebody could who can write to
-// the store: he knows all that is in the clear, and signs with a key of his own.
+// forger changes the golden object as an attacker with write access to the store could, who knows
+// all unencrypted parts and signs with a key of his own.
 func forger(t testing.TB, change func(*Object)) []byte {
 	o, err := parseObject(golden(t, "repository"))
 	if err != nil {
@@ -136,11 +136,11 @@ func forger(t testing.TB, change func(*Object)) []byte {
 	return text
 }
 
-// An object that somebody has put in the place of the repository's is refused by
-// whoever knows the signer: from the index, a key file or the identity file.
+// An object put in place of the repository's is refused if the signer is known from the index, a
+// key file or the identity file.
 func TestReplacedObjectIsRefused(t *testing.T) {
 	forged, err := parseObject(forger(t, nil))
-	check(t, err) // it is whole, and signed: only not by the right one
+	check(t, err) // it is complete and signed, but by the wrong signer
 	identity, err := FindIdentity(filepath.Join(goldenDir, "identity.txt"), forged.ID)
 	check(t, err)
 	if err := identity.Check(&forged); !errors.Is(err, backup.ErrWrongKey) {
@@ -167,8 +167,8 @@ func TestReplacedObjectIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", who, err)
 		}
 	}
-	// Nor does an init that finds it finish it, whichever keys are there; and not
-	// for an identity file that knows no signer, where a key does.
+	// Init does not complete it either, whichever keys exist; even if the identity file does not name
+	// a signer, a key does.
 	silent := filepath.Join(p.dir, "silent.txt")
 	text, err = os.ReadFile(made.IdentityPath)
 	check(t, err)
@@ -222,7 +222,7 @@ func TestObjectOfAnotherSigning(t *testing.T) {
 		}
 		return edited
 	}
-	// sign signs what is before the signature, as an object of that name and repository.
+	// sign signs the text before the signature, as an object of the given name and repository.
 	sign := func(text, name string, id backup.RepositoryID, key seal.SigningKey) string {
 		body, _, _ := strings.Cut(text, "signature ")
 		signature := key.Sign(id, name, []byte(body))
@@ -255,7 +255,7 @@ func TestObjectOfAnotherSigning(t *testing.T) {
 		"a byte before":                {" " + good, backup.ErrCorrupt},
 		"twice":                        {good + good, backup.ErrCorrupt},
 		"JSON":                         {`{"version": 1}`, backup.ErrCorrupt},
-		// These the committers have signed; they are not what a writer writes.
+		// The committers signed these, but no writer writes them.
 		"no recipient":        {own(strings.ReplaceAll(good, "recipient ", "recipienT ")), backup.ErrCorrupt},
 		"too many recipients": {own(edit(recipient+"\n", many.String())), backup.ErrCorrupt},
 		"a zero repository":   {sign(edit("repository "+committer.Repository.String(), "repository "+strings.Repeat("0", 32)), store.ConfigName, backup.RepositoryID{}, committer.Signing), backup.ErrCorrupt},
@@ -284,7 +284,7 @@ func TestSealedKeysBelongToTheObject(t *testing.T) {
 	check(t, err)
 	good, err := parseObject(golden(t, "repository"))
 	check(t, err)
-	// The forger seals what he found in the clear under his own signature.
+	// The forger seals the unencrypted parts under his own signature.
 	mixed, err := parseObject(forger(t, func(o *Object) {
 		o.SealedWorkerKey, o.SealedCommitterKey = good.SealedWorkerKey, good.SealedCommitterKey
 	}))
@@ -302,7 +302,7 @@ func TestSealedKeysBelongToTheObject(t *testing.T) {
 	}
 }
 
-// What would not be read is not written.
+// An object that could not be read is not written.
 func TestObjectThatCannotBeRead(t *testing.T) {
 	key := seal.NewSigningKey()
 	for what, change := range map[string]func(*Object){
@@ -332,7 +332,7 @@ func TestObjectIsBounded(t *testing.T) {
 	}
 }
 
-// Any bytes are an error or an object whose text they are.
+// Any bytes are an error, or an object with this text.
 func FuzzParseObject(f *testing.F) {
 	good := golden(f, "repository")
 	committer, err := seal.ParseCommitterKey(golden(f, "committer.key"))
@@ -344,7 +344,8 @@ func FuzzParseObject(f *testing.F) {
 	f.Add(bytes.Replace(good, []byte("v1"), []byte("v2"), 1), true)
 	f.Add([]byte(`{"version": 1, "id": "x", "more": 1}`), false)
 	f.Fuzz(func(t *testing.T, data []byte, sign bool) {
-		if body, _, ok := strings.Cut(string(data), "signature "); sign && ok { // so that mutations reach what is behind it
+		// So that mutations reach the part behind it.
+		if body, _, ok := strings.Cut(string(data), "signature "); sign && ok {
 			data = []byte(body + "signature " + hex.EncodeToString(committer.Signing.Sign(committer.Repository, store.ConfigName, []byte(body))) + "\n")
 		}
 		o, err := parseObject(data)

@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/store/dirstore"
 )
 
-// A place is where a repository is made.
+// A place holds the parts of a repository under test.
 type place struct {
 	t      *testing.T
 	dir    string
@@ -103,8 +103,8 @@ func TestInitAndLoad(t *testing.T) {
 	}
 }
 
-// Every durable write of Init is lost, or applied and then fails; the next
-// Init finishes, or begins anew, and what it makes works.
+// Each durable write of Init is lost, or takes effect and then fails. The next Init completes the
+// repository or starts again, and the result works.
 func TestInitAfterACrashAtEachStep(t *testing.T) {
 	for _, applied := range []bool{false, true} {
 		for _, step := range []string{"migrate", "put", "create"} {
@@ -139,7 +139,7 @@ func TestInitAfterACrashAtEachStep(t *testing.T) {
 	}
 }
 
-// Once the object is in the store, the identity gives back what is lost of the keys.
+// Once the object is in the store, the identity recovers lost keys.
 func TestInitWithoutTheKeysOfAnInterruptedOne(t *testing.T) {
 	for _, lost := range [][]string{{"worker.key"}, {"committer.key"}, {"worker.key", "committer.key"}} {
 		p := newPlace(t)
@@ -168,8 +168,7 @@ func TestInitWithoutTheKeysOfAnInterruptedOne(t *testing.T) {
 	}
 }
 
-// A key that is damaged is not replaced by one from the store, and neither is
-// one of another repository.
+// A damaged key, or a key of another repository, is not replaced by the one from the store.
 func TestInitKeepsKeysThatItCannotRead(t *testing.T) {
 	for _, name := range []string{"worker.key", "committer.key"} {
 		p := newPlace(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// OverheadBytes is how much longer sealed bytes are than their plaintext.
+// OverheadBytes is the difference in length between sealed bytes and their plaintext.
 const OverheadBytes = 16
 
 const (
@@ -19,11 +19,11 @@ const (
 	noncePrefix = "bctl"
 )
 
-// A DataKey seals the parts of one pack: AES-256-GCM with the nonce
-// "bctl" ‖ counter (64 bits, big endian). It may be used concurrently.
+// A DataKey seals the parts of one pack: AES-256-GCM with the nonce "bctl" ‖ counter (64 bits, big
+// endian). It is safe for concurrent use.
 //
-// The key is fresh for each pack and a counter is used for one Seal only: that
-// is what makes the nonces unique. The caller owns the numbering.
+// Nonces are unique because each pack has a fresh key and each counter is used for only one Seal.
+// The caller is responsible for the counters.
 type DataKey struct {
 	aead cipher.AEAD
 }
@@ -36,23 +36,23 @@ func newRawKey() (raw [rawKeyBytes]byte) {
 func newDataKey(raw [rawKeyBytes]byte) *DataKey {
 	block, err := aes.NewCipher(raw[:])
 	if err != nil {
-		panic(err) // only for a key of another length
+		panic(err) // only for a key of a different length
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
-		panic(err) // only for a block cipher of another block size
+		panic(err) // only for a block cipher with a different block size
 	}
 	return &DataKey{aead: aead}
 }
 
-// Seal appends the sealed plaintext, OverheadBytes longer, to dst. Plaintext
-// and the appended part must not overlap unless they are the same memory.
+// Seal appends the sealed plaintext, which is OverheadBytes longer, to dst. The plaintext and the
+// appended part must not overlap, unless they are the same memory.
 func (k *DataKey) Seal(dst, plaintext []byte, counter uint64, aad []byte) []byte {
 	return k.aead.Seal(dst, nonce(counter), plaintext, aad)
 }
 
-// Open appends the plaintext of sealed to dst. Errors wrap backup.ErrCorrupt:
-// the bytes, the counter, the additional data or the key are not those of Seal.
+// Open appends the plaintext of sealed to dst. An error wraps backup.ErrCorrupt: the bytes, the
+// counter, the additional data or the key differ from those of Seal.
 func (k *DataKey) Open(dst, sealed []byte, counter uint64, aad []byte) ([]byte, error) {
 	plaintext, err := k.aead.Open(dst, nonce(counter), sealed, aad)
 	if err != nil {

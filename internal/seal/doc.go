@@ -1,42 +1,40 @@
-// Package seal holds the keys of a repository and what they do.
+// Package seal implements the keys of a repository and the operations on them.
 //
-// # Who has which key
+// # Keys and their holders
 //
-//	key            what it is                       who has it
+//	key            type                             holders
 //	identity       age secret key                   operators who restore; never a service
 //	recipient      age public key                   everyone
 //	dedup key      32 random bytes                  walkers and readers, in a WorkerKey
 //	signing key    Ed25519                          committers, in a CommitterKey; identities
 //	signer         its public half                  everyone
-//	data key       AES-256-GCM, one for each pack   whoever writes the pack, while it does; identities
+//	data key       AES-256-GCM, one per pack        the pack's writer, while it writes; identities
 //
-// A worker seals each pack under a fresh DataKey, puts the key into the pack
-// wrapped to the recipients, and forgets it. From then on only an identity
-// opens the pack: a worker that is broken into later can name chunks (it has
-// the dedup key) and write packs, but read none (I8).
+// A worker seals each pack under a fresh DataKey, stores the key in the pack, wrapped to the
+// recipients, and forgets it. After that only an identity can open the pack: an attacker who later
+// takes over the worker can name chunks (the worker has the dedup key) and write packs, but cannot
+// read any (I8).
 //
-// Committers sign what the store has of the index. The signature names the
-// repository and the object, so that no object can be taken for another.
+// Committers sign the store's copy of the index. The signature covers the repository and the name
+// of the object, so that no object can be substituted for another.
 //
-// # What sealing promises
+// # Guarantees
 //
-// A DataKey keeps its plaintext secret and shows every change to the sealed
-// bytes, to their counter and to their additional data. It does not say who
-// sealed: recipients are public, so whoever can write to the store can write a
-// pack that opens. What such a pack claims to hold is checked against the
-// keyed hashes of its chunks, and so against the dedup key. Packs without
-// chunks are believed for their signature only.
+// A DataKey keeps its plaintext secret and detects every change to the sealed bytes, to their
+// counter and to their additional data. It does not authenticate the writer: recipients are public,
+// so anyone who can write to the store can write a pack that opens. The chunks of such a pack are
+// checked against their keyed hashes, and so against the dedup key. Packs without chunks are
+// trusted only because of their signature.
 //
 // # Errors
 //
 //	ErrInvalid    recipients, an identity file or a key file that cannot be parsed
 //	ErrWrongKey   none of the identities is among the recipients
-//	ErrCorrupt    the bytes are not what was sealed or signed
+//	ErrCorrupt    the bytes differ from those that were sealed or signed
 //
-// (All of package backup.) Damage inside a recipient's own stanza of a wrapped
-// key cannot be told from a key for somebody else, and reads as ErrWrongKey;
-// the pack format has a checksum around the wrapped key, so that it reads as
-// ErrCorrupt there.
+// (All are those of package backup.) Damage inside a recipient's own stanza of a wrapped key cannot
+// be distinguished from a key for another recipient, and is reported as ErrWrongKey. The pack
+// format has a checksum around the wrapped key, so that such damage is ErrCorrupt there.
 //
 // docs/formats/keys.md describes the bytes.
 package seal

@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// The files of testdata/v1 are frozen: every version to come must read them.
+// The files of testdata/v1 are frozen: all later versions must read them.
 const goldenDir = "testdata/v1"
 
 var goldenWorkerKey = WorkerKey{
@@ -138,7 +138,7 @@ func TestReadGoldenCommitterKey(t *testing.T) {
 	if err != nil || key.Repository != goldenWorkerKey.Repository || key.Signing.Signer() != goldenSigner {
 		t.Fatalf("%+v, %v", key, err)
 	}
-	// Ed25519 is deterministic: the signature is format.
+	// Ed25519 is deterministic, so the signature is part of the format.
 	signature := golden(t, "signature.bin")
 	if got := key.Signing.Sign(key.Repository, goldenName, []byte(goldenObject)); !bytes.Equal(got, signature) {
 		t.Errorf("signature %x, and it was %x", got, signature)
@@ -158,7 +158,7 @@ func TestReadGoldenSigner(t *testing.T) {
 	}
 }
 
-// The signed bytes, one by one, against the standard library alone.
+// Checks the signed bytes, one by one, with only the standard library.
 func TestSignatureIsEd25519(t *testing.T) {
 	hash := blake3.Sum256([]byte("data"))
 	message := slices.Concat([]byte("bctl 2026-11-22 signature v1\x00"), bytes.Repeat([]byte{7}, 16), []byte{4, 0, 0, 0}, []byte("name"), hash[:])
@@ -170,7 +170,7 @@ func TestSignatureIsEd25519(t *testing.T) {
 	}
 }
 
-// The key files that the format's page shows are the golden ones.
+// The key files in the format's documentation are the golden files.
 func TestExamplesInDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../docs/formats/keys.md")
 	if err != nil {
@@ -183,7 +183,7 @@ func TestExamplesInDocumentation(t *testing.T) {
 	}
 }
 
-// The nonce, byte by byte, against the standard library alone.
+// Checks the nonce, byte by byte, with only the standard library.
 func TestSealIsAES256GCM(t *testing.T) {
 	raw := [rawKeyBytes]byte([]byte("an AES key has thirty-two bytes!"))
 	block, err := aes.NewCipher(raw[:])

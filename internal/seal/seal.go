@@ -12,8 +12,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Limits. A wrapped key takes about 130 bytes and 100 for each X25519
-// recipient, so MaxRecipients of them fit; of post-quantum ones about nine do.
+// Limits. A wrapped key takes about 130 bytes plus 100 per X25519 recipient, so MaxRecipients of
+// them fit; about nine post-quantum recipients fit.
 const (
 	MaxRecipients        = 64
 	MaxWrappedBytes      = 16 << 10
@@ -32,30 +32,29 @@ func GenerateIdentity() (identity, recipient string, err error) {
 	return id.String(), id.Recipient().String(), nil
 }
 
-// A Sealer seals to recipients. It may be used concurrently.
+// A Sealer seals to recipients. It is safe for concurrent use.
 type Sealer struct {
 	recipients []age.Recipient
 }
 
-// NewSealer returns a Sealer to all of recipients: native age ones, X25519
-// ("age1…") or post-quantum ("age1pq1…"), but not both kinds at once. Errors
-// wrap backup.ErrInvalid.
+// NewSealer returns a Sealer to all of recipients. They are native age recipients, either all
+// X25519 ("age1…") or all post-quantum ("age1pq1…"). Errors wrap backup.ErrInvalid.
 func NewSealer(recipients []string) (*Sealer, error) {
 	parsed, err := parseRecipients(recipients)
 	if err != nil {
 		return nil, err
 	}
 	s := &Sealer{recipients: parsed}
-	// Only wrapping shows that the recipients go together and that the result
-	// is small enough: better now than at the first pack.
+	// Only wrapping a key shows whether the recipients are compatible and the result is small enough.
+	// An error here is better than one at the first pack.
 	if _, _, err := s.NewDataKey(); err != nil {
 		return nil, fmt.Errorf("%w: %w", err, backup.ErrInvalid)
 	}
 	return s, nil
 }
 
-// NewDataKey returns a fresh key, and the same wrapped to the recipients: at
-// most MaxWrappedBytes.
+// NewDataKey returns a fresh key, and the same key wrapped to the recipients in at most
+// MaxWrappedBytes.
 func (s *Sealer) NewDataKey() (key *DataKey, wrapped []byte, err error) {
 	raw := newRawKey()
 	wrapped, err = s.encrypt(raw[:])
@@ -68,8 +67,8 @@ func (s *Sealer) NewDataKey() (key *DataKey, wrapped []byte, err error) {
 	return newDataKey(raw), wrapped, nil
 }
 
-// SealBlob seals something small, of at most MaxBlobBytes: the worker key in
-// the repository object. The result is a binary age file.
+// SealBlob seals up to MaxBlobBytes, such as the worker key in the repository object. The result is
+// a binary age file.
 func (s *Sealer) SealBlob(plaintext []byte) ([]byte, error) {
 	if len(plaintext) > MaxBlobBytes {
 		return nil, fmt.Errorf("seal blob: %d bytes, at most %d are allowed: %w", len(plaintext), MaxBlobBytes, backup.ErrInvalid)
@@ -96,16 +95,16 @@ func (s *Sealer) encrypt(plaintext []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// An Opener opens what was sealed to any of its identities. It may be used
-// concurrently. It keeps no unwrapped key: unwrapping takes about 0.3 ms, and
-// who opens many frames of a pack keeps the pack's DataKey.
+// An Opener opens what was sealed to any of its identities. It is safe for concurrent use. It does
+// not cache unwrapped keys: unwrapping takes about 0.3 ms, and a caller that opens many frames of a
+// pack keeps the pack's DataKey.
 type Opener struct {
 	identities []age.Identity
 }
 
-// NewOpener reads the content of an age identity file: a native identity a
-// line, X25519 or post-quantum; empty lines and lines that begin with '#' are
-// skipped. Errors wrap backup.ErrInvalid and never show the file's content.
+// NewOpener parses the content of an age identity file: one native identity per line, X25519 or
+// post-quantum. Empty lines and lines that begin with '#' are skipped. Errors wrap
+// backup.ErrInvalid and never contain any of the file's content.
 func NewOpener(identityFile []byte) (*Opener, error) {
 	if len(identityFile) > maxIdentityFileBytes {
 		return nil, fmt.Errorf("identity file of %d bytes, at most %d are allowed: %w", len(identityFile), maxIdentityFileBytes, backup.ErrInvalid)
@@ -117,8 +116,8 @@ func NewOpener(identityFile []byte) (*Opener, error) {
 	return &Opener{identities: identities}, nil
 }
 
-// Unwrap returns the key that NewDataKey wrapped. Errors wrap
-// backup.ErrWrongKey or backup.ErrCorrupt.
+// Unwrap returns the key that NewDataKey wrapped. Errors wrap backup.ErrWrongKey or
+// backup.ErrCorrupt.
 func (o *Opener) Unwrap(wrapped []byte) (*DataKey, error) {
 	plaintext, err := o.decrypt(wrapped, MaxWrappedBytes)
 	if err != nil {
@@ -130,7 +129,7 @@ func (o *Opener) Unwrap(wrapped []byte) (*DataKey, error) {
 	return newDataKey([rawKeyBytes]byte(plaintext)), nil
 }
 
-// OpenBlob returns what SealBlob sealed. Errors wrap backup.ErrWrongKey or
+// OpenBlob returns the plaintext that SealBlob sealed. Errors wrap backup.ErrWrongKey or
 // backup.ErrCorrupt.
 func (o *Opener) OpenBlob(sealed []byte) ([]byte, error) {
 	plaintext, err := o.decrypt(sealed, maxSealedBlobBytes)
@@ -152,7 +151,7 @@ func (o *Opener) decrypt(sealed []byte, maxBytes int) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("%w: %w", err, backup.ErrCorrupt)
 	}
-	// The plaintext is shorter than sealed, which is bounded above.
+	// The plaintext is shorter than sealed, whose length was checked above.
 	plaintext, err := io.ReadAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, backup.ErrCorrupt)
@@ -182,8 +181,8 @@ func parseRecipients(recipients []string) ([]age.Recipient, error) {
 
 var errRecipient = errors.New("not an age recipient (age1…)")
 
-// parseRecipient does not show text in its errors before it has the form of a
-// recipient: it could be an identity, given by mistake.
+// parseRecipient includes text in its errors only if it has the form of a recipient: it could be an
+// identity, passed by mistake.
 func parseRecipient(text string) (age.Recipient, error) {
 	if !strings.HasPrefix(text, "age1") || strings.ContainsFunc(text, notBech32) {
 		return nil, errRecipient
@@ -195,8 +194,7 @@ func parseRecipient(text string) (age.Recipient, error) {
 	return parsed[0], nil
 }
 
-// notBech32 also keeps line ends and comments away from the parser, so that
-// one text is one recipient.
+// notBech32 also keeps line ends and comments from the parser, so that each text is one recipient.
 func notBech32(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 }

@@ -95,7 +95,7 @@ func TestDamagedWrappedKeyIsAnError(t *testing.T) {
 	}
 }
 
-// A blob has another length than a key, or it could be taken for one.
+// A blob's length must differ from that of a key; otherwise it could be accepted as one.
 func TestUnwrapRefusesBlob(t *testing.T) {
 	alice := newPerson(t)
 	sealed, err := newSealer(t, alice.recipient).SealBlob([]byte("not a key"))
@@ -323,7 +323,7 @@ func TestParseWorkerKeyRefusesEdits(t *testing.T) {
 	}
 }
 
-// resum makes the checksum of a key's text right.
+// resum corrects the checksum of a key's text.
 func resum(text string) string {
 	body, _, _ := strings.Cut(text, "checksum ")
 	sum := sha256.Sum256([]byte(body))

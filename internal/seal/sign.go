@@ -21,8 +21,8 @@ const SignatureBytes = ed25519.SignatureSize
 // signatureContext separates these signatures from all others.
 const signatureContext = "bctl 2026-11-22 signature v1"
 
-// A Signer is the public half of a repository's signing key (Ed25519). What
-// the store holds of the index is believed only where it is signed by that key.
+// A Signer is the public half of a repository's signing key (Ed25519). The store's copy of the
+// index is trusted only if it is signed with that key.
 type Signer [ed25519.PublicKeySize]byte
 
 // String returns the 64 hexadecimal digits.
@@ -36,8 +36,8 @@ func ParseSigner(text string) (s Signer, err error) {
 	return s, nil
 }
 
-// Verify returns an error that wraps backup.ErrCorrupt unless signature is that
-// of data, as the object of this name in the repository.
+// Verify returns an error that wraps backup.ErrCorrupt unless signature is the signature of data as
+// the object with the given name in the repository.
 func (s Signer) Verify(repository backup.RepositoryID, name string, data, signature []byte) error {
 	if len(signature) != SignatureBytes || s == (Signer{}) || !ed25519.Verify(s[:], signed(repository, name, data), signature) {
 		return fmt.Errorf("%s is not signed by the committers of repository %v (signer %.8s): %w", name, repository, s, backup.ErrCorrupt)
@@ -45,8 +45,7 @@ func (s Signer) Verify(repository backup.RepositoryID, name string, data, signat
 	return nil
 }
 
-// A SigningKey signs what committers put into the store. It may be used
-// concurrently.
+// A SigningKey signs the objects that committers put into the store. It is safe for concurrent use.
 type SigningKey struct{ private ed25519.PrivateKey }
 
 // NewSigningKey returns a new random SigningKey.
@@ -61,16 +60,15 @@ func NewSigningKey() SigningKey {
 // Signer returns the public half.
 func (k SigningKey) Signer() Signer { return Signer(k.private.Public().(ed25519.PublicKey)) }
 
-// Sign returns the signature of data, as the object of this name in the
-// repository.
+// Sign returns the signature of data as the object with the given name in the repository.
 func (k SigningKey) Sign(repository backup.RepositoryID, name string, data []byte) []byte {
 	return ed25519.Sign(k.private, signed(repository, name, data))
 }
 
-// Format hides the key from messages and logs, whatever the verb is.
+// Format hides the key from messages and logs, whatever the verb.
 func (SigningKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(signing key)") }
 
-// signed is what Ed25519 signs: where the bytes belong, and their hash.
+// signed returns the bytes that Ed25519 signs: the location of the data, and its hash.
 func signed(repository backup.RepositoryID, name string, data []byte) []byte {
 	b := append([]byte(signatureContext), 0)
 	b = append(b, repository[:]...)
@@ -80,7 +78,7 @@ func signed(repository backup.RepositoryID, name string, data []byte) []byte {
 	return append(b, sum[:]...)
 }
 
-// A CommitterKey is the key that committers hold: it signs, and opens nothing.
+// A CommitterKey is the key that committers hold. It signs, and opens nothing.
 type CommitterKey struct {
 	Repository backup.RepositoryID
 	Signing    SigningKey
@@ -88,7 +86,7 @@ type CommitterKey struct {
 
 const committerKeyTitle = "bctl-committer-key"
 
-// MarshalText returns the text form, as package keytext has it.
+// MarshalText returns the text form, as defined by package keytext.
 func (k CommitterKey) MarshalText() ([]byte, error) {
 	if k.Repository == (backup.RepositoryID{}) || len(k.Signing.private) == 0 {
 		return nil, fmt.Errorf("committer key: a key or id in it is zero: %w", backup.ErrInvalid)
@@ -102,8 +100,8 @@ func (k CommitterKey) MarshalText() ([]byte, error) {
 	return w.Bytes(), nil
 }
 
-// ParseCommitterKey reads what MarshalText wrote, and nothing else. Errors are
-// those of ParseWorkerKey.
+// ParseCommitterKey parses exactly the output of MarshalText. Its errors are those of
+// ParseWorkerKey.
 func ParseCommitterKey(data []byte) (k CommitterKey, err error) {
 	var seed [ed25519.SeedSize]byte
 	var signer Signer
@@ -122,20 +120,19 @@ func ParseCommitterKey(data []byte) (k CommitterKey, err error) {
 	return k, nil
 }
 
-// signerLine begins the comment of an identity file that names the signer of a
-// repository. age takes it for a comment.
+// signerLine begins the comment in an identity file that names the signer of a repository. age
+// ignores it as a comment.
 const signerLine = "# bctl signer "
 
-// SignerComment is the line of an identity file that names the signer of a
-// repository: an owner of the identity then knows, independently of the store
-// and the index, whose signatures to believe.
+// SignerComment returns the line of an identity file that names the signer of a repository. The
+// owner of the identity then knows, independently of the store and the index, whose signatures to
+// trust.
 func SignerComment(repository backup.RepositoryID, s Signer) string {
 	return fmt.Sprintf("%s%s %s", signerLine, repository, s)
 }
 
-// SignerOf returns the signer that an identity file names for a repository; ok
-// is false where it names none. A line that is damaged, or two that differ, are
-// backup.ErrInvalid.
+// SignerOf returns the signer that an identity file names for a repository; ok is false if it names
+// none. A damaged line, or two different lines, are backup.ErrInvalid.
 func SignerOf(identityFile []byte, repository backup.RepositoryID) (s Signer, ok bool, err error) {
 	for line := range strings.Lines(string(identityFile)) {
 		rest, found := strings.CutPrefix(strings.TrimRight(line, "\r\n"), signerLine)

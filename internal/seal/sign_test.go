@@ -166,7 +166,7 @@ func TestSignerOf(t *testing.T) {
 			t.Errorf("%s: %v, %v, %v", what, got, ok, err)
 		}
 	}
-	// age takes the line for a comment.
+	// age treats the line as a comment.
 	if _, err := NewOpener([]byte(SignerComment(mine, signer) + "\n" + alice.identity + "\n")); err != nil {
 		t.Error(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/keytext"
 )
 
-// A DedupKey keys the hashes of chunks, and through a derived key where chunks
-// end. Without it a chunk's name says nothing of its content.
+// A DedupKey keys the hashes of chunks and, through a derived key, the chunk boundaries. Without it
+// a chunk's name reveals nothing about its content.
 type DedupKey [32]byte
 
 // NewDedupKey returns a random DedupKey.
@@ -20,25 +20,24 @@ func NewDedupKey() (k DedupKey) {
 	return k
 }
 
-// Format hides the key from messages and logs, whatever the verb is.
+// Format hides the key from messages and logs, whatever the verb.
 func (DedupKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(dedup key)") }
 
-// A WorkerKey is the only key that readers hold: enough to write packs, not to
-// read one (I8).
+// A WorkerKey is the only key that readers hold. It is enough to write packs, but not to read any
+// (I8).
 type WorkerKey struct {
 	Repository backup.RepositoryID
 	Dedup      DedupKey
-	Signer     Signer // whose repository object is to be believed
+	Signer     Signer // the signer of the only repository object to trust
 	Recipients []string
 }
 
-// MaxKeyFileBytes is the most that the text of a WorkerKey or a CommitterKey
-// may have.
+// MaxKeyFileBytes is the maximum length of the text of a WorkerKey or a CommitterKey.
 const MaxKeyFileBytes = 64 << 10
 
 const workerKeyTitle = "bctl-worker-key"
 
-// MarshalText returns the text form, as package keytext has it.
+// MarshalText returns the text form, as defined by package keytext.
 func (k WorkerKey) MarshalText() ([]byte, error) {
 	if err := k.check(); err != nil {
 		return nil, err
@@ -57,9 +56,8 @@ func (k WorkerKey) MarshalText() ([]byte, error) {
 	return w.Bytes(), nil
 }
 
-// ParseWorkerKey reads what MarshalText wrote, and nothing else. Errors wrap
-// backup.ErrInvalid, or backup.ErrCorrupt where only the checksum is wrong;
-// they show no key.
+// ParseWorkerKey parses exactly the output of MarshalText. Errors wrap backup.ErrInvalid, or
+// backup.ErrCorrupt if only the checksum is wrong. They never contain a key.
 func ParseWorkerKey(data []byte) (k WorkerKey, err error) {
 	r := keytext.NewReader("worker key", workerKeyTitle, data, MaxKeyFileBytes)
 	r.Hex("repository", k.Repository[:])

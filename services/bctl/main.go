@@ -1,4 +1,4 @@
-// Bctl backs file trees up, lists what was backed up, and restores it.
+// Bctl backs up directory trees, lists backups, and restores them.
 package main
 
 import (

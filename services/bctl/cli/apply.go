@@ -100,8 +100,8 @@ func (c *applyCommand) read(stdin io.Reader) (*fleetFile, error) {
 	return readFleet(name, data)
 }
 
-// carryOut makes the changes, in their order, and prints each when it is made. The first that fails ends it: what was
-// made stays, and the same file brings the rest.
+// carryOut makes the changes in order and prints each when it is made. It stops at the first
+// failure: changes already made stay, and applying the same file again makes the rest.
 func (c *applyCommand) carryOut(ctx context.Context, i index.Index, p *applyPlan) error {
 	done := appliedJSON{Type: "summary", DryRun: c.dryRun, Unchanged: p.unchanged}
 	for n := range p.changes {
@@ -134,11 +134,11 @@ func (c *applyCommand) carryOut(ctx context.Context, i index.Index, p *applyPlan
 	return err
 }
 
-// A fleetChange is one that makes what is registered what is declared.
+// A fleetChange is one step towards the declared fleet.
 type fleetChange struct {
 	action               string // add, change, retire (a filer or shard) or remove (a policy)
 	filer, shard, policy string
-	shards               []string // that are retired with their filer
+	shards               []string // shards retired together with their filer
 	settings             []setting
 	do                   func(ctx context.Context, i index.Index) error
 }
@@ -163,7 +163,7 @@ type appliedJSON struct {
 	Unchanged int    `json:"unchanged"`
 }
 
-// changeJSON is a line of apply.
+// changeJSON is a change in the output of apply.
 type changeJSON struct {
 	Type     string                 `json:"type"` // change
 	DryRun   bool                   `json:"dry_run"`

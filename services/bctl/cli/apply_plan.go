@@ -10,18 +10,19 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// An applyPlan is what has to be changed for a file to be true.
+// An applyPlan holds the changes that are necessary to match a file.
 type applyPlan struct {
 	app       *app
 	file      *fleetFile
 	prune     bool
 	changes   []fleetChange
 	unchanged int
-	sites     map[string]bool // of filers that are new there
+	sites     map[string]bool // of new filers
 	looked    map[string]bool // filers whose shards are to change
 }
 
-// compare compares what is declared with what there is. Filers come before their shards, and what is retired comes last.
+// compare compares the declared fleet with the registered one. Filers come before their shards, and
+// retirements come last.
 func (p *applyPlan) compare(ctx context.Context, i index.Catalog) error {
 	p.sites, p.looked = map[string]bool{}, map[string]bool{}
 	filers, err := i.ListFilers(ctx, index.FilerFilter{Retired: true})
@@ -62,7 +63,7 @@ func (p *applyPlan) compare(ctx context.Context, i index.Catalog) error {
 	return nil
 }
 
-// add notes a change, unless nothing differs.
+// add records a change, unless nothing differs.
 func (p *applyPlan) add(c fleetChange, from, to any) error {
 	var err error
 	if c.settings, err = changed(from, to); err != nil {
@@ -111,7 +112,7 @@ func (p *applyPlan) shard(filer string, want backup.Shard, of []backup.Shard) er
 	at := slices.IndexFunc(of, func(s backup.Shard) bool { return s.Name == want.Name })
 	if at < 0 {
 		return p.add(fleetChange{action: "add", filer: filer, shard: want.Name, do: func(ctx context.Context, i index.Index) error {
-			f, err := findFiler(ctx, i, filer) // which a change before this one may have made
+			f, err := findFiler(ctx, i, filer) // an earlier change may have created it
 			if err != nil {
 				return err
 			}
@@ -144,7 +145,7 @@ func (p *applyPlan) policy(w *wantedPolicy, policies []backup.Policy) error {
 	}}, from, declarePolicy(&want))
 }
 
-// retire notes what the file does not have.
+// retire records the retirement of everything that the file lacks.
 func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]backup.Shard, policies []backup.Policy) {
 	for n := range policies {
 		name := policies[n].Name
@@ -178,7 +179,7 @@ func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]backu
 	}
 }
 
-// busy says what to do where what is to be retired is being backed up.
+// busy adds advice to an error that occurs because an object to retire is being backed up.
 func busy(err error) error {
 	if errors.Is(err, backup.ErrRunning) {
 		return fmt.Errorf("it is being backed up (bctl cancel ends that, bctl status shows how far it is): %w", backup.ErrRunning)

@@ -32,7 +32,7 @@ type backupCommand struct {
 	all         bool
 	detach      bool
 
-	selection backup.Selection // what exclusions say
+	selection backup.Selection // parsed from exclusions
 }
 
 func newBackup(a *app) *cobra.Command {
@@ -90,7 +90,7 @@ out.`,
 	return cmd
 }
 
-// check fails unless the arguments say what to back up.
+// check fails unless the arguments define what to back up.
 func (c *backupCommand) check(paths []string) error {
 	fleet := c.app.cfg.Fleet()
 	registered := c.filer != "" || len(c.labels) > 0 || c.all
@@ -125,7 +125,7 @@ type target struct {
 
 func (t *target) String() string { return display(t.filer) + " " + display(t.shard.Name) }
 
-// directory returns the absolute path of a directory of this machine.
+// directory returns the absolute path of a directory on this machine.
 func directory(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -147,7 +147,8 @@ func directory(path string) (string, error) {
 	if named, err := os.Stat(abs); err == nil && os.SameFile(named, info) {
 		return abs, nil
 	}
-	// There is .. behind a symbolic link: what it leads to is not what is above in the path.
+	// The path contains ".." after a symbolic link, so it cannot be simplified without resolving the
+	// link.
 	wd, err := unix.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("the current directory: %w", err)
@@ -158,8 +159,8 @@ func directory(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// ofPaths returns the shards that directories of this machine are, made on first use. A path that
-// is none is reported, and does not keep the others from being backed up.
+// ofPaths returns the shards for directories on this machine, and creates them on first use. A path
+// that is not a directory is reported, and does not prevent the backup of the others.
 func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []string, r *report) ([]target, error) {
 	var dirs []string
 	for _, path := range paths {
@@ -197,8 +198,8 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 	return targets, nil
 }
 
-// filerOfPaths returns the filer that directories of this machine are on. One that was removed is
-// not brought back: somebody meant that nothing of it is backed up any more.
+// filerOfPaths returns the filer that contains directories on this machine. A filer that was
+// removed is not restored, because its removal was meant to end its backups.
 func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs []string) (backup.Filer, error) {
 	name := c.filer
 	if name == "" {
@@ -227,7 +228,7 @@ func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs 
 	return i.EnsureFiler(ctx, name)
 }
 
-// shardOfPath returns the shard that a directory is. One that was removed is not brought back either.
+// shardOfPath returns the shard for a directory. A shard that was removed is not restored either.
 func shardOfPath(ctx context.Context, i index.Catalog, filer *backup.Filer, dir string) (backup.Shard, error) {
 	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer.Name, Name: dir, Retired: true})
 	if err != nil {
@@ -273,7 +274,7 @@ func (c *backupCommand) registered(ctx context.Context, i index.Catalog) ([]targ
 	return nil, absent("no shard is registered (bctl filer add NAME registers a filer, bctl shard add FILER PATH a shard of it)")
 }
 
-// named returns those of a filer's shards that --shard names.
+// named returns the given filer's shards that --shard names.
 func (c *backupCommand) named(ctx context.Context, i index.Catalog, of []target) (targets []target, err error) {
 	byName := map[string]target{}
 	for _, t := range of {
@@ -288,12 +289,12 @@ func (c *backupCommand) named(ctx context.Context, i index.Catalog, of []target)
 			return nil, c.notThere(ctx, i, name)
 		}
 		targets = append(targets, t)
-		delete(byName, name) // named twice it would fail: it is running
+		delete(byName, name) // a second backup of it would fail with ErrRunning
 	}
 	return targets, nil
 }
 
-// notThere says why a shard cannot be backed up, and what to do.
+// notThere returns an error that explains why a shard cannot be backed up, with advice.
 func (c *backupCommand) notThere(ctx context.Context, i index.Catalog, name string) error {
 	s, err := findShard(ctx, i, c.filer, name)
 	switch {
@@ -318,7 +319,7 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 	defer r.close()
 	var targets []target
 	report := newReport(c.app, r.index, len(paths))
-	report.unmatched = c.given() // as long as nobody has seen otherwise
+	report.unmatched = c.given() // until a snapshot shows otherwise
 	if len(paths) > 0 {
 		targets, err = c.ofPaths(ctx, r.index, paths, report)
 	} else {
@@ -334,10 +335,11 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 	return c.here(ctx, r, targets, report)
 }
 
-// request is what BeginSnapshot is asked for.
+// request returns the request for BeginSnapshot.
 func (c *backupCommand) request() backup.Snapshot {
 	return backup.Snapshot{ID: backup.NewSnapshotID(), Selection: c.selection, AllowShrink: c.allowShrink, NewRoot: c.newRoot, Tags: c.tags}
 }
 
-// given are the patterns of --exclude: what is in files is for many trees, and need not match in each.
+// given returns the patterns of --exclude. Patterns in files apply to many trees, and need not
+// match in each.
 func (c *backupCommand) given() []string { return notEmpty(c.exclusions.patterns) }

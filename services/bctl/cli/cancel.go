@@ -88,7 +88,7 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 	})
 }
 
-// lookOut says, while committers are waited for, that none leads.
+// lookOut reports a missing leader while the command waits for committers.
 func (c *cancelCommand) lookOut(ctx context.Context, i index.Index) (stop func(), err error) {
 	repository, err := i.Repository(ctx)
 	if err != nil {
@@ -100,7 +100,7 @@ func (c *cancelCommand) lookOut(ctx context.Context, i index.Index) (stop func()
 	return func() { quiet(); services.Close() }, nil
 }
 
-// wanted returns the running snapshots that are to end.
+// wanted returns the running snapshots to cancel.
 func (c *cancelCommand) wanted(ctx context.Context, i index.Catalog, given []string) ([]backup.Snapshot, error) {
 	if len(given) == 0 {
 		return i.Snapshots(ctx, index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, States: onlyRunning})
@@ -120,14 +120,14 @@ func (c *cancelCommand) wanted(ctx context.Context, i index.Catalog, given []str
 	return wanted, nil
 }
 
-// cancel ends snapshots, or asks those who can, and returns those to wait for.
+// cancel ends snapshots, or requests their end from the committers, and returns those to wait for.
 func (c *cancelCommand) cancel(ctx context.Context, i index.Index, wanted []backup.Snapshot) (waiting []backup.Snapshot, err error) {
 	reason := "cancelled" + byWhom()
 	for n := range wanted {
 		s := &wanted[n]
 		ended, err := c.one(ctx, i, s, reason)
 		switch {
-		case errors.Is(err, backup.ErrNotFound): // it has ended meanwhile
+		case errors.Is(err, backup.ErrNotFound): // it has ended in the meantime
 			ended = true
 		case err != nil:
 			return nil, fmt.Errorf("cancel %s: %w", s.ID.Short(), err)
@@ -153,7 +153,7 @@ func (c *cancelCommand) cancel(ctx context.Context, i index.Index, wanted []back
 	return waiting, nil
 }
 
-// one cancels one snapshot, and reports whether it has ended with that.
+// one cancels one snapshot, and reports whether the snapshot ended immediately.
 func (c *cancelCommand) one(ctx context.Context, i index.Index, s *backup.Snapshot, reason string) (ended bool, err error) {
 	if c.app.cfg.Fleet() {
 		return false, i.RequestCancel(ctx, s.ID, reason)
@@ -165,7 +165,7 @@ func (c *cancelCommand) one(ctx context.Context, i index.Index, s *backup.Snapsh
 	return embedded.Cancel(ctx, i, locks, s, reason)
 }
 
-// byWhom is " by alice on host", as far as that is known.
+// byWhom returns " by alice on host", as far as it is known.
 func byWhom() (who string) {
 	if u, err := user.Current(); err == nil {
 		who = " by " + u.Username
@@ -182,12 +182,13 @@ type cancelJSON struct {
 	Filer    string `json:"filer"`
 	Shard    string `json:"shard"`
 	Number   int64  `json:"number"`
-	State    string `json:"state"` // failed; running with --detach; committed where it was too late
-	Reason   string `json:"reason"`
-	Base     int64  `json:"base"` // the last good snapshot; 0: none
+	// State is failed; running with --detach; or committed if the request came too late.
+	State  string `json:"state"`
+	Reason string `json:"reason"`
+	Base   int64  `json:"base"` // the last good snapshot; 0: none
 }
 
-// tell says what became of a snapshot.
+// tell reports the result for a snapshot.
 func (c *cancelCommand) tell(s *backup.Snapshot) error {
 	if c.app.json {
 		reason := s.Reason

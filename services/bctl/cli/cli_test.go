@@ -37,7 +37,7 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// A disk that failed after the last write needs more than the same command again.
+// After a disk has failed on the last write, repeating the command is not enough.
 func TestAdvice(t *testing.T) {
 	for _, test := range []struct {
 		err  error
@@ -46,7 +46,7 @@ func TestAdvice(t *testing.T) {
 		{&restore.SyncError{Err: syscall.EIO}, "repair the disk or make space there, and run the command again with --overwrite always"},
 		{&restore.SyncError{Err: syscall.ENOSPC}, "repair the disk or make space there, and run the command again with --overwrite always"},
 		{fmt.Errorf("x: %w", syscall.ENOSPC), "make space there, and run the command again"},
-		{fmt.Errorf("x: %w", syscall.EIO), ""}, // unless a limit of files is set: TestScripts/init
+		{fmt.Errorf("x: %w", syscall.EIO), ""}, // unless the file size is limited: TestScripts/init
 	} {
 		if got := strings.TrimPrefix(advice(test.err), "; "); got != test.want {
 			t.Errorf("%v: %q, want %q", test.err, got, test.want)
@@ -57,7 +57,7 @@ func TestAdvice(t *testing.T) {
 func TestProgressLine(t *testing.T) {
 	now := time.Unix(0, 0)
 	p := newTracker()
-	p.expect(backup.SnapshotID{}, 1000, 1<<30) // the last snapshot's
+	p.expect(backup.SnapshotID{}, 1000, 1<<30) // of the last snapshot
 	p.started, p.now = now, func() time.Time { return now }
 	p.add(backup.Progress{FilesFound: 500, BytesFound: 512 << 20, FilesDone: 250, BytesDone: 256 << 20, Path: "home/a\x1b[31m"})
 	now = now.Add(10 * time.Second)
@@ -65,14 +65,14 @@ func TestProgressLine(t *testing.T) {
 	if got := p.line(); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	// There is more than last time: what was found counts.
+	// There is more than last time, so the count found replaces the expected one.
 	p.add(backup.Progress{FilesFound: 1500, BytesFound: 2 << 30, Errors: 2, Path: "b"})
 	if got := p.line(); !strings.Contains(got, "of 2,000 files  256 MiB of 2.5 GiB") || !strings.Contains(got, "2 errors  b") {
 		t.Error(got)
 	}
 }
 
-// Log lines go above the progress line, which is whole again after each.
+// Log lines appear above the progress line, which is complete again after each.
 func TestLogAndProgressStayInStep(t *testing.T) {
 	var out bytes.Buffer
 	term := &terminal{out: &out, err: &out, width: func() int { return 12 }}

@@ -9,14 +9,16 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// completionTimeout is how long a shell waits for names; an index that does not
-// answer must not hang it.
+// completionTimeout is how long a shell waits for names. An index that does not respond must not
+// block the shell.
 const completionTimeout = 2 * time.Second
 
-// names returns what may stand in one place of the command line. given are the arguments before it.
+// names returns the possible values at one position of the command line. given are the arguments
+// before it.
 type names func(ctx context.Context, i index.Catalog, cmd *cobra.Command, given []string) ([]string, error)
 
-// complete asks the index for names. Where that fails there are none: a shell has no place for errors.
+// complete reads names from the index. On an error there are none, because a shell cannot display
+// errors.
 func (a *app) complete(cmd *cobra.Command, given []string, list names) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
@@ -35,7 +37,7 @@ func (a *app) complete(cmd *cobra.Command, given []string, list names) ([]string
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeArgs completes the arguments of a command, each with its own names.
+// completeArgs completes the arguments of a command, each from its own list.
 func (a *app) completeArgs(lists ...names) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(given) >= len(lists) {
@@ -47,7 +49,7 @@ func (a *app) completeArgs(lists ...names) cobra.CompletionFunc {
 
 // completeFlag completes the value of a flag.
 func (a *app) completeFlag(cmd *cobra.Command, flag string, list names) {
-	// It fails only for a flag that is not there, or has a completion already.
+	// It fails only if the flag does not exist, or has a completion already.
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return a.complete(cmd, given, list)
 	})
@@ -62,7 +64,8 @@ func (a *app) filerNames(ctx context.Context, i index.Catalog, _ *cobra.Command,
 	return found, err
 }
 
-// shardNames are those of the filer that is named, as an argument or with --filer; else of all.
+// shardNames returns the shards of the filer given as an argument or with --filer, or those of all
+// filers.
 func (a *app) shardNames(ctx context.Context, i index.Catalog, cmd *cobra.Command, given []string) ([]string, error) {
 	var filter index.ShardFilter
 	if f := cmd.Flags().Lookup("filer"); f != nil {
@@ -78,7 +81,7 @@ func (a *app) shardNames(ctx context.Context, i index.Catalog, cmd *cobra.Comman
 	return found, err
 }
 
-// runningIDs are the running snapshots, each with what it is of.
+// runningIDs returns the running snapshots, each described by its shard.
 func (a *app) runningIDs(ctx context.Context, i index.Catalog, _ *cobra.Command, _ []string) ([]string, error) {
 	running, err := i.Snapshots(ctx, index.SnapshotFilter{States: onlyRunning})
 	var found []string

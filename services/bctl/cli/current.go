@@ -17,13 +17,14 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// An index on one machine is a file: it may be an old copy of itself, and it may
-// be replaced while somebody writes to it.
+// An index on one machine is a file: it may be an old copy of itself, and it may be replaced while
+// another process writes to it.
 
 // lookWithin is how long a command that needs only the index waits for the store.
 const lookWithin = 5 * time.Second
 
-// checkCurrent returns an error that wraps repo.ErrIndexOld where a SQLite index is older than its store.
+// checkCurrent returns an error that wraps repo.ErrIndexOld if a SQLite index is older than its
+// store.
 func checkCurrent(ctx context.Context, i index.Index, s store.Store) error {
 	x, local := i.(*sqliteindex.Index)
 	if !local {
@@ -36,8 +37,8 @@ func checkCurrent(ctx context.Context, i index.Index, s store.Store) error {
 	return repo.CheckCurrent(ctx, s, x, &r)
 }
 
-// lookCurrent is checkCurrent for a command that needs only the index, and so
-// does not wait long for the store. known is false where the store does not answer.
+// lookCurrent is checkCurrent for a command that needs only the index, so it does not wait long for
+// the store. known is false if the store does not respond.
 func (a *app) lookCurrent(ctx context.Context, i index.Index) (known bool, err error) {
 	if _, local := i.(*sqliteindex.Index); !local || a.cfg.Store.URL == "" {
 		return true, nil
@@ -55,7 +56,7 @@ func (a *app) lookCurrent(ctx context.Context, i index.Index) (known bool, err e
 	return err == nil || errors.Is(err, repo.ErrIndexOld), err
 }
 
-// noteCurrent prints a note if the index is older than its store, or if the store does not answer.
+// noteCurrent prints a note if the index is older than its store, or if the store does not respond.
 func (a *app) noteCurrent(ctx context.Context, i index.Index) {
 	switch known, err := a.lookCurrent(ctx, i); {
 	case err == nil:
@@ -66,9 +67,9 @@ func (a *app) noteCurrent(ctx context.Context, i index.Index) {
 	}
 }
 
-// lockIndex keeps bctl index rebuild from replacing the index while this process
-// writes to it, or, alone, keeps everybody else from writing to it. The system
-// drops the lock when the process ends.
+// lockIndex prevents bctl index rebuild from replacing the index while this process writes to it.
+// If alone is set, it prevents all other processes from writing to it. The operating system
+// releases the lock when the process ends.
 func (a *app) lockIndex(alone bool) error {
 	dir, err := a.cfg.LockDir()
 	if err != nil {
@@ -97,7 +98,7 @@ func (a *app) lockIndex(alone bool) error {
 	return nil
 }
 
-// shareIndexLock lets others write to the index, too, after lockIndex alone.
+// shareIndexLock lets other processes write to the index again, after lockIndex with alone set.
 func (a *app) shareIndexLock() error {
 	if err := syscall.Flock(int(a.indexLock.Fd()), syscall.LOCK_SH); err != nil {
 		return fmt.Errorf("%s: %w", a.indexLock.Name(), err)
@@ -105,16 +106,16 @@ func (a *app) shareIndexLock() error {
 	return nil
 }
 
-// A busyError is a backup.ErrRunning that is not about one shard.
+// A busyError is a backup.ErrRunning that does not concern a single shard.
 type busyError struct{ text string }
 
 func (e *busyError) Error() string        { return e.text }
 func (e *busyError) Is(target error) bool { return target == backup.ErrRunning }
 
-// holdIndex takes the lock for a SQLite index that was opened to be written.
-// logged says that it had a log before it was opened: unless others have it open,
-// a process was killed. Its log belongs to the file that it wrote to. If that was
-// replaced, what the two make together is damaged.
+// holdIndex takes the lock for a SQLite index that was opened for writing. logged reports that the
+// index had a log before it was opened: unless another process has it open, a process was killed.
+// The log belongs to the file to which that process wrote. If the file was replaced, the
+// combination of the two is damaged.
 func (a *app) holdIndex(ctx context.Context, i index.Index, logged bool) error {
 	x, local := i.(*sqliteindex.Index)
 	if !local || a.indexLock != nil {
@@ -131,8 +132,8 @@ func (a *app) holdIndex(ctx context.Context, i index.Index, logged bool) error {
 	return x.InPlace() // it may have been replaced before it was locked
 }
 
-// checkAlone checks the index while nobody else writes to it, and then takes the
-// lock; backup.ErrRunning where somebody does.
+// checkAlone checks the index while no other process writes to it, and then takes the lock. It
+// fails with backup.ErrRunning if another process writes to it.
 func (a *app) checkAlone(ctx context.Context, x *sqliteindex.Index) error {
 	if err := a.lockIndex(true); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (a *app) checkAlone(ctx context.Context, x *sqliteindex.Index) error {
 	return errors.Join(err, a.shareIndexLock())
 }
 
-// indexLogged reports whether a SQLite index has a log, with changes that are not in the file.
+// indexLogged reports whether a SQLite index has a log with changes that are not in the file.
 func (a *app) indexLogged() bool {
 	path, local := a.cfg.IndexPath()
 	if !local {

@@ -13,7 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// A declaredFleet is the file of bctl apply, and what bctl export prints. What it leaves out has its default.
+// A declaredFleet is the file that bctl apply reads and bctl export prints. Omitted values have
+// their defaults.
 type declaredFleet struct {
 	Filers   []declaredFiler  `yaml:"filers"`
 	Policies []declaredPolicy `yaml:"policies"`
@@ -82,7 +83,7 @@ func (s *declaredSize) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// MarshalYAML writes the size with the largest unit of which it is a whole number.
+// MarshalYAML writes the size in the largest unit that divides it.
 func (s declaredSize) MarshalYAML() (any, error) {
 	for _, unit := range []struct {
 		bytes int64
@@ -107,10 +108,10 @@ func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// MarshalYAML writes what UnmarshalYAML reads.
+// MarshalYAML writes the form that UnmarshalYAML reads.
 func (t declaredTime) MarshalYAML() (any, error) { return timeText(time.Duration(t)), nil }
 
-// A lineError is about one line of the file.
+// A lineError is an error in one line of the file.
 type lineError struct {
 	line int
 	text string
@@ -128,7 +129,7 @@ func (d *declaredExclusions) selection() backup.Selection {
 	}
 }
 
-// declareFiler is the declaration of a filer, without its shards; what is a default is left out.
+// declareFiler returns the declaration of a filer, without its shards and without default values.
 func declareFiler(f *backup.Filer) declaredFiler {
 	d := declaredFiler{
 		Name: f.Name, Site: f.Site, Labels: f.Labels, WalkTasks: f.Limits.WalkTasks, ReadBatches: f.Limits.ReadBatches,
@@ -167,7 +168,7 @@ func declarePolicy(p *backup.Policy) declaredPolicy {
 	return d
 }
 
-// policy is the policy that is declared; Parse and Check of package policy say whether it makes sense.
+// policy returns the declared policy. Parse and Check of package policy validate it.
 func (d *declaredPolicy) policy() backup.Policy {
 	k := &d.Keep
 	return backup.Policy{
@@ -179,14 +180,15 @@ func (d *declaredPolicy) policy() backup.Policy {
 	}
 }
 
-// A setting is one of what is declared of a filer, shard or policy.
+// A setting is one declared value of a filer, shard or policy.
 type setting struct {
 	name string
 	from any // nil: the default
 	to   any
 }
 
-// settingsOf returns the settings of a declaration that are not defaults, by name, and the names in their order. Shards are no setting of a filer.
+// settingsOf returns the settings of a declaration that differ from the defaults, by name, and
+// their names in order. Shards are not a setting of a filer.
 func settingsOf(declared any) (of map[string]any, names []string, err error) {
 	var node yaml.Node
 	if err := node.Encode(declared); err != nil {
@@ -207,7 +209,7 @@ func settingsOf(declared any) (of map[string]any, names []string, err error) {
 	return of, names, nil
 }
 
-// changed returns the settings in which two declarations differ.
+// changed returns the settings that differ between two declarations.
 func changed(from, to any) ([]setting, error) {
 	was, wasNames, err := settingsOf(from)
 	if err != nil {
@@ -231,7 +233,7 @@ func changed(from, to any) ([]setting, error) {
 	return list, nil
 }
 
-// compact is a value in one line; that of a default is "default".
+// compact returns a value on one line, or "default" for a default.
 func compact(value any) string {
 	if value == nil {
 		return "default"
@@ -239,6 +241,6 @@ func compact(value any) string {
 	if text, ok := value.(string); ok {
 		return display(text)
 	}
-	text, _ := json.Marshal(value) // it is of texts, numbers, lists and maps of these
+	text, _ := json.Marshal(value) // it contains only texts, numbers, lists and maps
 	return string(text)
 }

@@ -32,7 +32,7 @@ type wantedPolicy struct {
 	line int
 }
 
-// A fleetFile is what a file declares. Errors of it are wrong uses, which name file and line.
+// A fleetFile is the content of a declaration. Its errors are usage errors that name file and line.
 type fleetFile struct {
 	name     string
 	root     yaml.Node
@@ -40,7 +40,7 @@ type fleetFile struct {
 	policies []wantedPolicy
 }
 
-// readFleet reads a declaration. What it does not know is an error, and so is what is there twice.
+// readFleet parses a declaration. Unknown fields and duplicates are errors.
 func readFleet(name string, data []byte) (*fleetFile, error) {
 	f := &fleetFile{name: name}
 	var fleet declaredFleet
@@ -90,7 +90,8 @@ func (f *fleetFile) once(lines map[string]int, what string, line int) error {
 	return nil
 }
 
-// line returns the line of an item of the file, by names of groups and numbers of items.
+// line returns the line of an item in the file. path consists of names of groups and indexes of
+// items.
 func (f *fleetFile) line(path ...any) int {
 	node := &f.root
 	if len(node.Content) > 0 {
@@ -127,7 +128,7 @@ var (
 	wrongType    = regexp.MustCompile("^cannot unmarshal (!!\\w+)(?: `(.*)`)? into (\\S+)$")
 )
 
-// unreadable says what is wrong with a file, in words of the file and not of this program.
+// unreadable describes an error in a file in terms of the file, and not of this program.
 func (f *fleetFile) unreadable(err error) error {
 	var at *lineError
 	if errors.As(err, &at) {
@@ -153,7 +154,7 @@ func (f *fleetFile) unreadable(err error) error {
 	return usage("%s", strings.Join(texts, "\n"))
 }
 
-// typeText says what a Go type is to people.
+// typeText returns a description of a Go type for users.
 func typeText(goType string) string {
 	switch {
 	case strings.HasPrefix(goType, "[]"):
@@ -184,7 +185,7 @@ func (f *fleetFile) selection(line int, d *declaredExclusions) error {
 	return nil
 }
 
-// filer returns what the file declares as its filer at a place.
+// filer returns the filer that the file declares at the given index.
 func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 	w.line = f.line("filers", at)
 	w.Filer = backup.Filer{
@@ -258,7 +259,7 @@ func (f *fleetFile) shard(d *declaredShard, line int) (backup.Shard, error) {
 	return s, f.selection(line, &d.Exclusions)
 }
 
-// has reports whether the file declares a filer, or a shard of it.
+// has reports whether the file declares a filer, or one of its shards.
 func (f *fleetFile) has(filer, shard string) bool {
 	return slices.ContainsFunc(f.filers, func(w wantedFiler) bool {
 		return w.Name == filer && (shard == "" || slices.ContainsFunc(w.shards, func(s backup.Shard) bool { return s.Name == shard }))

@@ -16,8 +16,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// wantSet fails for a field that is zero, and is not one that no file declares: whoever adds a field to a filer, shard or
-// policy finds here that bctl apply and bctl export have to know of it.
+// wantSet fails for a zero field that is not in the list of fields that files do not declare. A new
+// field of a filer, shard or policy fails here until bctl apply and bctl export support it.
 func wantSet(t *testing.T, v any, not ...string) {
 	t.Helper()
 	for i := range reflect.TypeOf(v).NumField() {
@@ -28,7 +28,7 @@ func wantSet(t *testing.T, v any, not ...string) {
 	}
 }
 
-// What is declared is read as what it was, in all settings.
+// Every setting survives being declared and parsed again.
 func TestDeclarationsLoseNothing(t *testing.T) {
 	all := backup.Selection{Exclude: []string{"*.tmp", "!keep.tmp", "a: b", "yes"}, ExcludeIfPresent: []string{".nobackup"}, OneFileSystem: true, ExcludeLargerBytes: 3 << 30}
 	filer := backup.Filer{
@@ -69,7 +69,7 @@ func TestDeclarationsLoseNothing(t *testing.T) {
 	}
 }
 
-// A size is written as it can be read, and as short as it can be.
+// A size is written in the shortest form that can be parsed.
 func TestDeclaredSizes(t *testing.T) {
 	for size, want := range map[declaredSize]any{
 		1: int64(1), 1234567: int64(1234567), 1000: "1KB", 1024: "1KiB", 200e6: "200MB", 3 << 30: "3GiB", 5e12: "5TB",
@@ -81,7 +81,7 @@ func TestDeclaredSizes(t *testing.T) {
 	}
 }
 
-// The file of the documentation can be applied, and the page names each setting.
+// The file in the documentation can be applied, and the page describes each setting.
 func TestFleetFileOfTheDocumentation(t *testing.T) {
 	page, err := os.ReadFile(filepath.FromSlash("../../../docs/fleet-file.md"))
 	if err != nil {

@@ -35,7 +35,8 @@ directory has keys of everything: keep it offline.`,
 	return cmd
 }
 
-// onlyDir wants a directory as the first argument, and at most as many as given after it; negative: any.
+// onlyDir requires a directory as the first argument, and allows up to more further arguments; if
+// more is negative, any number.
 func onlyDir(more int) cobra.PositionalArgs {
 	if more < 0 {
 		return args(cobra.MinimumNArgs(1))
@@ -43,7 +44,7 @@ func onlyDir(more int) cobra.PositionalArgs {
 	return args(cobra.RangeArgs(1, 1+more))
 }
 
-// inInstallation does something to the installation in dir.
+// inInstallation calls do with the installation in dir.
 func inInstallation(dir string, do func(*installation.Installation) error) error {
 	dir, err := config.ExpandHome(dir, os.LookupEnv)
 	if err != nil {
@@ -64,7 +65,7 @@ type deployInit struct {
 	ifMissing      bool
 }
 
-// maxDays is how long a certificate may be valid: no longer than its authority.
+// maxDays is the maximum validity of a certificate, which is that of its authority.
 const maxDays = 10 * 365
 
 func newDeployInit(a *app) *cobra.Command {
@@ -170,7 +171,7 @@ type certificateJSON struct {
 	Name        string  `json:"name"`
 	Kind        string  `json:"kind"` // authority, identity or server
 	Folder      string  `json:"folder"`
-	Generations []int   `json:"generations"` // that are accepted, the newest last; none of a server
+	Generations []int   `json:"generations"` // accepted ones, the newest last; none for a server
 	Ends        *string `json:"ends"`
 }
 

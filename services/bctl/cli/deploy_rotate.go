@@ -66,7 +66,7 @@ a new site. Certificates and keys that exist stay.`,
 	return cmd
 }
 
-// changeInstallation changes an installation, and shows it then.
+// changeInstallation changes an installation and then shows it.
 func (a *app) changeInstallation(dir string, do func(*installation.Installation) error) error {
 	if err := inInstallation(dir, do); err != nil {
 		return err

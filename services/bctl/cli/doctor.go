@@ -24,7 +24,7 @@ type doctorCommand struct {
 	sources    []string
 	strict     bool
 	throughput bool
-	settings   error // why there are none
+	settings   error // why the settings could not be read
 }
 
 func newDoctor(a *app) *cobra.Command {
@@ -52,7 +52,7 @@ are warnings).`,
   bctl doctor --config /etc/bctl/bctl.yaml --as committer --strict
   bctl doctor --json | jq 'select(.status == "failure")'`,
 		Args: args(cobra.NoArgs),
-		// Settings that cannot be read are something to tell of, in their place.
+		// Unreadable settings are reported as the result of a check.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			c.settings = a.configure(cmd)
 			var wrongUse *usageError
@@ -109,15 +109,15 @@ func (c *doctorCommand) run(ctx context.Context) error {
 	return nil
 }
 
-// errUnwell: what is wrong has been said, check by check.
+// errUnwell: the failed checks have been reported already.
 var errUnwell = errors.New("not all is well")
 
-// A doctorPrinter prints outcomes, as they come.
+// A doctorPrinter prints outcomes as they arrive.
 type doctorPrinter struct {
 	app    *app
 	group  string
 	failed error
-	skips  []doctor.Outcome // one after the other, that were not tested for the same reason
+	skips  []doctor.Outcome // consecutive outcomes that were skipped for the same reason
 }
 
 // checkJSON is a line of doctor. The names are fixed.
@@ -157,7 +157,7 @@ func (p *doctorPrinter) print(o doctor.Outcome) {
 	p.line(o.Status, p.name(&o), o.Result)
 }
 
-// flush prints what was not tested: what else there would be to see of a server that is not there is one line.
+// flush prints the pending skipped outcomes on one line, because they have the same reason.
 func (p *doctorPrinter) flush() {
 	if len(p.skips) == 0 {
 		return
@@ -170,7 +170,7 @@ func (p *doctorPrinter) flush() {
 	p.skips = p.skips[:0]
 }
 
-// name is what a check is called below its group.
+// name returns the name of a check within its group.
 func (p *doctorPrinter) name(o *doctor.Outcome) string {
 	_, name, found := strings.Cut(o.ID, ".")
 	if !found {

@@ -19,7 +19,7 @@ import (
 
 func sourceURL(path string) string { return posix.URL(path) }
 
-// parts are what backups in this process work with.
+// parts returns the components for backups in this process.
 func (a *app) parts(r *repository) (embedded.Options, error) {
 	key, err := r.object.ReadWorkerKey(a.cfg.WorkerKey)
 	if err != nil {
@@ -47,7 +47,7 @@ func (a *app) parts(r *repository) (embedded.Options, error) {
 	return o, nil
 }
 
-// here backs the shards up in this process, one after the other.
+// here backs up the shards in this process, one after another.
 func (c *backupCommand) here(ctx context.Context, r *repository, targets []target, report *report) error {
 	o, err := c.app.parts(r)
 	if err != nil {
@@ -59,7 +59,8 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 	}
 	c.app.noteUnmappedIDs()
 	err = c.each(ctx, o, targets, report)
-	if err == nil || report.committed > 0 { // a first interrupt waits for the copy of these; a second one does not
+	// A first interrupt waits for the copy; a second one does not.
+	if err == nil || report.committed > 0 {
 		err = errors.Join(err, c.copyIndex(context.WithoutCancel(ctx), o))
 	}
 	if err != nil {
@@ -68,7 +69,7 @@ func (c *backupCommand) here(ctx context.Context, r *repository, targets []targe
 	return report.result()
 }
 
-// each backs the shards up until one fails in a way that ends the command.
+// each backs up the shards until a failure ends the command.
 func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []target, report *report) error {
 	for n := range targets {
 		t := &targets[n]
@@ -79,7 +80,7 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 		switch {
 		case err == nil:
 			var unmatched []string
-			if s.State == backup.Committed { // what a snapshot that failed left out is not known
+			if s.State == backup.Committed { // it is not known what a failed snapshot excluded
 				unmatched = watch.unmatched(c.given())
 			}
 			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started), unmatched)
@@ -96,9 +97,9 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 	return nil
 }
 
-// copyIndex puts a copy of the index into the store where the last one does not
-// have the last change. The backup is good without: the next one tries again.
-// An index that is found to be damaged is an error: the backup may be lost with it.
+// copyIndex puts a copy of the index into the store if the last copy lacks the last change. The
+// backup is valid without it, and the next backup tries again. A damaged index is an error, because
+// the backup may be lost with it.
 func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error {
 	idx, ok := o.Index.(*sqliteindex.Index)
 	if !ok {
@@ -115,8 +116,8 @@ func (c *backupCommand) copyIndex(ctx context.Context, o embedded.Options) error
 	return err
 }
 
-// lastChange returns when the last of the newest snapshots that changed anything
-// was committed; zero where none of them did.
+// lastChange returns the latest commit time among the newest snapshots that changed anything, or
+// zero if none did.
 func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err error) {
 	const newest = 100
 	found, err := idx.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Committed}, Limit: newest})
@@ -128,7 +129,7 @@ func lastChange(ctx context.Context, idx *sqliteindex.Index) (at time.Time, err 
 	return at, err
 }
 
-// one backs one shard up.
+// one backs up one shard.
 func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) (backup.Snapshot, error) {
 	before, err := o.Index.Snapshots(ctx, index.SnapshotFilter{
 		Filer: t.filer, Shard: t.shard.Name, States: []backup.State{backup.Committed}, Limit: 1,
@@ -147,7 +148,7 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 	stop := c.app.animate(progress.line)
 	defer stop()
 	s, err := embedded.Backup(ctx, o, t.shard, request, func(p backup.Progress) {
-		p.Snapshot = backup.SnapshotID{} // there is one only
+		p.Snapshot = backup.SnapshotID{} // there is only one
 		progress.add(p)
 	})
 	if err != nil {
@@ -156,7 +157,7 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 	return s, nil
 }
 
-// requestOf is request for one tree: without the repository itself.
+// requestOf is request for one tree, and excludes the repository itself.
 func (c *backupCommand) requestOf(t *target) (backup.Snapshot, error) {
 	s := c.request()
 	root, err := posix.Path(t.shard.Source)

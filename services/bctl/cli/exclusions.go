@@ -11,15 +11,14 @@ import (
 	"github.com/bctl/bctl/internal/selection"
 )
 
-// exclusions are the flags that say what to leave out: of one backup, of all
-// backups of a shard, or of a filer.
+// exclusions are the exclusion flags: of one backup, of all backups of a shard, or of a filer.
 type exclusions struct {
 	patterns, files, ifPresent []string
 	oneFileSystem              bool
 	largerBytes                int64
 }
 
-// flags adds the flags to a command; root is what patterns are relative to.
+// flags adds the flags to a command. root describes the directory to which patterns are relative.
 func (x *exclusions) flags(cmd *cobra.Command, root string) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&x.patterns, "exclude", nil, "leave out what matches `PATTERN`, relative to "+root+" (may be repeated)")
@@ -29,8 +28,8 @@ func (x *exclusions) flags(cmd *cobra.Command, root string) {
 	sizeFlag(flags, &x.largerBytes, "exclude-larger-than", "leave out files above `SIZE` (500MB, 2GiB)")
 }
 
-// apply returns s with what was given in the place of what was there. An empty
-// pattern, name or size of 0 is nothing: that is how a list is emptied.
+// apply returns s with the given flags in place of its values. An empty pattern or name, and a size
+// of 0, stand for nothing, so that a list can be emptied.
 func (x *exclusions) apply(cmd *cobra.Command, s backup.Selection) (backup.Selection, error) {
 	given := cmd.Flags().Changed
 	if given("exclude") || given("exclude-file") {
@@ -75,7 +74,7 @@ func notEmpty(texts []string) (kept []string) {
 // A rowFunc adds a row to a table of names and values.
 type rowFunc func(name, format string, args ...any)
 
-// exclusionRows are the rows that show a selection.
+// exclusionRows adds the rows that show a selection.
 func exclusionRows(row rowFunc, s *backup.Selection) {
 	for _, p := range s.Exclude {
 		row("exclude", "%s", display(p))

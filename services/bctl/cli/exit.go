@@ -20,17 +20,17 @@ const (
 	exitDone         = 0
 	exitFailed       = 1
 	exitUsage        = 2
-	exitIncomplete   = 3  // committed or restored, but for some files
+	exitIncomplete   = 3  // committed or restored, except for some files
 	exitNoRepository = 10 // or its index is lost, damaged or older than the store
 	exitRunning      = 11
 	exitWrongKey     = 12
 	exitInterrupted  = run.ExitInterrupted
 )
 
-// errIncomplete: the command did what it could, and has said what it could not.
+// errIncomplete: the command completed, and has already reported the files that failed.
 var errIncomplete = errors.New("some files are missing")
 
-// exitStatus is the only place where errors become statuses.
+// exitStatus is the only place where errors are mapped to statuses.
 func exitStatus(err error) int {
 	var wrongUse *usageError
 	switch {
@@ -52,13 +52,13 @@ func exitStatus(err error) int {
 	return exitFailed
 }
 
-// exit tells the user what went wrong and returns the exit status.
+// exit reports the error to the user and returns the exit status.
 func (a *app) exit(ctx context.Context, err error) int {
 	a.term.clear()
 	if err == nil {
 		return exitDone
 	}
-	// Whatever an ended context made fail, the signal was the reason.
+	// If the context ended because of a signal, the signal is the reason for whatever failed.
 	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), run.ErrInterrupted) {
 		err = errors.Join(run.ErrInterrupted, err)
 	}
@@ -82,7 +82,7 @@ func (a *app) exit(ctx context.Context, err error) int {
 	return status
 }
 
-// message is what a user is told of err.
+// message returns the text of err for users.
 func message(err error) string {
 	if errors.Is(err, run.ErrInterrupted) {
 		return "interrupted"
@@ -90,12 +90,14 @@ func message(err error) string {
 	return err.Error() + advice(err)
 }
 
-// advice is what to do about what the system refuses, wherever it did: the errors name the place.
+// advice returns advice for errors of the operating system, wherever they occurred; the errors
+// themselves name the place.
 func advice(err error) string {
 	var unwritten *restore.SyncError
 	switch {
 	case errors.As(err, &unwritten):
-		// --verify would not do: as long as the file system is mounted, it may read from memory what the disk does not have.
+		// --verify would not suffice: while the file system is mounted, it may read data from memory that
+		// is not on the disk.
 		return "; repair the disk or make space there, and run the command again with --overwrite always"
 	case errors.Is(err, syscall.EROFS):
 		return "; mount it so that it can be written"
@@ -107,8 +109,8 @@ func advice(err error) string {
 	return ""
 }
 
-// fileLimit names the limit of a file's size, where this process has one. SQLite does not say that it has met it, but
-// reports an input/output error.
+// fileLimit describes this process's limit on file sizes, if there is one. SQLite reports an
+// input/output error, and not that it reached the limit.
 func fileLimit() string {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit) != nil || limit.Cur > math.MaxInt64 {

@@ -48,7 +48,7 @@ func (a *app) export(ctx context.Context, i index.Index) error {
 	return err
 }
 
-// declareAll is the declaration of all that is registered and not retired.
+// declareAll returns the declaration of everything that is registered and not retired.
 func declareAll(ctx context.Context, i index.Catalog) (declaredFleet, error) {
 	fleet := declaredFleet{Filers: []declaredFiler{}, Policies: []declaredPolicy{}}
 	filers, err := i.ListFilers(ctx, index.FilerFilter{})

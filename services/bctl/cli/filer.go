@@ -27,14 +27,14 @@ running as well.`,
 type filerFlags struct {
 	site                   string
 	walkTasks, readBatches int
-	readRate               int64 // bytes a second
+	readRate               int64 // bytes per second
 	floor                  int   // percent
 	compare                string
 	labels                 []string
 	exclusions             exclusions
 }
 
-// maxInHand is more work of one filer than there are workers for.
+// maxInHand exceeds the work of one filer that any number of workers could do.
 const maxInHand = 1 << 16
 
 func (f *filerFlags) flags(cmd *cobra.Command) {
@@ -50,7 +50,7 @@ func (f *filerFlags) flags(cmd *cobra.Command) {
 	f.exclusions.flags(cmd, "each shard")
 }
 
-// apply returns filer with the flags that were given.
+// apply returns filer with the given flags applied.
 func (f *filerFlags) apply(cmd *cobra.Command, filer backup.Filer) (_ backup.Filer, err error) {
 	given := cmd.Flags().Changed
 	if given("site") {
@@ -143,7 +143,8 @@ func (a *app) addFiler(ctx context.Context, filer backup.Filer, ifAbsent bool) e
 	})
 }
 
-// checkFilerName refuses a name that a new filer cannot have. One that an earlier version has registered may come back.
+// checkFilerName refuses a name that is invalid for a new filer. A name that an earlier version
+// registered can be registered again.
 func checkFilerName(ctx context.Context, i index.Filers, name string) error {
 	wrong := backup.CheckPlainName("filer", name)
 	if wrong == nil {
@@ -169,7 +170,7 @@ func (a *app) tellFiler(ctx context.Context, i index.Catalog, name, format strin
 	return err
 }
 
-// findFiler returns the filer of a name, retired or not.
+// findFiler returns the filer with the given name, retired or not.
 func findFiler(ctx context.Context, i index.Catalog, name string) (index.FilerStatus, error) {
 	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
 	if err != nil {
@@ -265,9 +266,9 @@ func (a *app) retireFiler(ctx context.Context, name string) error {
 	})
 }
 
-// removedJSON is what filer rm and shard rm print.
+// removedJSON is the output of filer rm and shard rm.
 type removedJSON struct {
 	Filer string `json:"filer"`
 	Shard string `json:"shard,omitempty"`
-	Kept  bool   `json:"kept"` // retired, with its snapshots; else there is nothing left of it
+	Kept  bool   `json:"kept"` // retired, with its snapshots; otherwise nothing of it is left
 }

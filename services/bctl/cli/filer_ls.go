@@ -83,8 +83,8 @@ func filerTable(w io.Writer, found []index.FilerStatus, now time.Time) error {
 	return t.Flush()
 }
 
-// slots says how much is in hand of what may be: of the limit, or of the slots
-// that the governor leaves of it.
+// slots returns the open work and its maximum: the limit, or the slots that the governor leaves of
+// it.
 func slots(inHand, allowed, limit int) string {
 	if allowed == 0 || allowed >= limit {
 		return fmt.Sprintf("%d/%d", inHand, limit)
@@ -92,7 +92,7 @@ func slots(inHand, allowed, limit int) string {
 	return fmt.Sprintf("%d/%d of %d", inHand, allowed, limit)
 }
 
-// latency is "1.2/0.4 ms": now, and idle.
+// latency returns "1.2/0.4 ms": the current and the idle latency.
 func latency(now, idle time.Duration) string {
 	if now == 0 && idle == 0 {
 		return "-"
@@ -101,7 +101,7 @@ func latency(now, idle time.Duration) string {
 	return fmt.Sprintf("%.3g/%.3g ms", ms(now), ms(idle))
 }
 
-// lastGood is when the oldest was begun of its shards' last good snapshots.
+// lastGood returns the start of the oldest of the last good snapshots of the filer's shards.
 func lastGood(f *index.FilerStatus, now time.Time) string {
 	switch {
 	case f.Shards == 0:
@@ -116,7 +116,7 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 	return happened(f.Oldest, now)
 }
 
-// filerDeadline is the first deadline of a filer's shards.
+// filerDeadline returns the earliest deadline of a filer's shards.
 func filerDeadline(f *index.FilerStatus, now time.Time) string {
 	text := deadlineText(f.Deadline, now)
 	if f.Overdue > 1 {
@@ -125,7 +125,7 @@ func filerDeadline(f *index.FilerStatus, now time.Time) string {
 	return text
 }
 
-// workJSON is a number of each kind of work.
+// workJSON is a number per kind of work.
 type workJSON struct {
 	WalkTasks   int `json:"walk_tasks"`
 	ReadBatches int `json:"read_batches"`
@@ -137,10 +137,10 @@ type filerJSON struct {
 	Site               string            `json:"site"`
 	Labels             map[string]string `json:"labels"`
 	Limits             workJSON          `json:"limits"`
-	Slots              workJSON          `json:"slots"` // what the governor allows
+	Slots              workJSON          `json:"slots"` // allowed by the governor
 	InHand             workJSON          `json:"in_hand"`
 	ReadBytesPerSecond int64             `json:"read_bytes_per_second"` // 0: no limit
-	FloorPercent       int               `json:"floor_percent"`         // 0: as the policy says
+	FloorPercent       int               `json:"floor_percent"`         // 0: the policy's value
 	Compare            string            `json:"compare"`
 	Selection          backup.Selection  `json:"selection"`
 	Retired            bool              `json:"retired"`
@@ -152,7 +152,7 @@ type filerJSON struct {
 	OpenIdleSeconds    float64           `json:"open_idle_seconds"`
 	OldestGood         *string           `json:"oldest_good"`
 	NewestGood         *string           `json:"newest_good"`
-	Deadline           *string           `json:"deadline"` // the first of its shards'
+	Deadline           *string           `json:"deadline"` // the earliest of its shards
 	Overdue            int               `json:"overdue"`  // shards
 }
 

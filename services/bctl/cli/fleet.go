@@ -18,19 +18,20 @@ import (
 )
 
 const (
-	// followFirst is after how long a fleet's snapshots are looked at; the pauses grow to followEvery.
+	// followFirst is the first pause between queries for a fleet's snapshots. The pauses grow to
+	// followEvery.
 	followFirst = 50 * time.Millisecond
 	followEvery = time.Second
-	// beginning is how many snapshots are begun at a time.
+	// beginning is the number of snapshots started concurrently.
 	beginning = 8
-	// reachWithin is how long NATS is waited for before that is said.
+	// reachWithin is how long the command waits for NATS before it reports that.
 	reachWithin = 5 * time.Second
-	// maxHints is how many ids a hint to the user names.
+	// maxHints is the maximum number of ids in a hint to the user.
 	maxHints = 3
 )
 
-// inFleet begins a snapshot of each shard and follows them; the services do
-// the work, whether anybody follows or not.
+// inFleet starts a snapshot of each shard and follows them. The services do the work, whether or
+// not a command follows.
 func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []target, report *report) error {
 	c.app.interruptible.Store(true)
 	progress := newTracker()
@@ -78,7 +79,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	return report.result()
 }
 
-// lookOut says, while these snapshots are waited for, what the fleet lacks to make them.
+// lookOut reports, while the command waits for these snapshots, what the fleet lacks to make them.
 func (a *app) lookOut(ctx context.Context, services *muster, begun []backup.Snapshot) (stop func()) {
 	l := &lookout{
 		app: a, ask: services.ask,
@@ -92,8 +93,9 @@ func (a *app) lookOut(ctx context.Context, services *muster, begun []backup.Snap
 	return l.watch(ctx, lookoutEvery)
 }
 
-// reach waits a moment for NATS. Without it a snapshot is begun all the same: the services may reach NATS, and go on by themselves
-// once they do; only whoever waits here has to know what for. Queues of another repository are a mistake in the settings.
+// reach waits briefly for NATS. Without NATS a snapshot is started all the same: the services may
+// reach NATS, and continue on their own when they do. The user only has to know what the command
+// waits for. Queues of another repository indicate a mistake in the settings.
 func (c *backupCommand) reach(ctx context.Context, conn *flow.Conn) error {
 	err := conn.Reach(ctx, reachWithin)
 	switch {
@@ -107,8 +109,8 @@ func (c *backupCommand) reach(ctx context.Context, conn *flow.Conn) error {
 	return nil
 }
 
-// begin begins a snapshot of each shard. Of several, one that is running
-// already is as good as one that was begun.
+// begin starts a snapshot of each shard. If several shards are given, a snapshot that is already
+// running counts as started.
 func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []target, report *report) ([]backup.Snapshot, error) {
 	var mu sync.Mutex
 	var begun []backup.Snapshot
@@ -120,7 +122,7 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			// Whether it was begun has to be known, also when we are interrupted just now.
+			// The result must be known even if an interrupt arrives at this moment.
 			s, err := i.BeginSnapshot(context.WithoutCancel(ctx), t.shard.ID, c.request(), time.Time{})
 			mu.Lock()
 			defer mu.Unlock()
@@ -140,13 +142,13 @@ func (c *backupCommand) begin(ctx context.Context, i index.Catalog, targets []ta
 	return begun, err
 }
 
-// lasted is how long a snapshot that has ended has run.
+// lasted returns the duration of a snapshot that has ended.
 func lasted(s *backup.Snapshot) time.Duration {
 	return s.Ended.Sub(s.Started)
 }
 
-// expect tells the progress line what is to come, and what was done before. It
-// is for show: that the index does not answer now stops nothing.
+// expect passes the expected and the completed work to the progress line. Progress is only
+// informative, so an unavailable index is ignored.
 func (c *backupCommand) expect(ctx context.Context, i index.Catalog, begun []backup.Snapshot, progress *tracker) {
 	ids := make([]backup.SnapshotID, len(begun))
 	for n := range begun {
@@ -163,7 +165,7 @@ func (c *backupCommand) expect(ctx context.Context, i index.Catalog, begun []bac
 	}
 }
 
-// detachedBy says what goes on after bctl was interrupted.
+// detachedBy reports which snapshots continue after bctl was interrupted.
 func (c *backupCommand) detachedBy(running []backup.Snapshot, asked int) {
 	if len(running) == 0 {
 		c.app.term.println("No snapshot was begun.")
@@ -182,8 +184,8 @@ func (c *backupCommand) detachedBy(running []backup.Snapshot, asked int) {
 	c.app.term.println(fmt.Sprintf("Detached: the services go on with %s.\nbctl status --watch follows; bctl cancel%s ends what is not wanted.", what, ids))
 }
 
-// A follower waits until snapshots have ended. It asks the index for what is
-// running, all at once, and then only for what has ended since.
+// A follower waits until snapshots have ended. It queries the index once for all running snapshots,
+// and then only for those that have ended since.
 type follower struct {
 	index index.Catalog
 	log   func(msg string, args ...any)
@@ -192,10 +194,10 @@ type follower struct {
 	done map[backup.SnapshotID]bool
 }
 
-// follow calls ended with each snapshot. An index that does not answer for a while is waited for.
+// follow calls ended for each snapshot. If the index is unavailable for a time, it waits.
 func (f *follower) follow(ctx context.Context, snapshots []backup.Snapshot) error {
 	f.done = map[backup.SnapshotID]bool{}
-	// What takes no time is heard of at once, and what takes long is not asked for all the time.
+	// Short snapshots are noticed immediately, and long ones are not queried too often.
 	pause := followFirst
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -258,7 +260,7 @@ func (f *follower) look(ctx context.Context, snapshots []backup.Snapshot) error 
 	return nil
 }
 
-// left returns those that have not ended.
+// left returns the snapshots that have not ended.
 func (f *follower) left(snapshots []backup.Snapshot) (running []backup.Snapshot) {
 	for n := range snapshots {
 		if !f.done[snapshots[n].ID] {

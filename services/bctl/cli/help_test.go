@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// everyCommand calls do with each command that bctl has, root included.
+// everyCommand calls do with each command of bctl, including the root.
 func everyCommand(root *cobra.Command, do func(*cobra.Command)) {
 	for queue := []*cobra.Command{root}; len(queue) > 0; queue = queue[1:] {
 		queue = append(queue, queue[0].Commands()...)
@@ -17,7 +17,8 @@ func everyCommand(root *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// The help of every command fits into a terminal of 80 columns, also where it is an error that shows it.
+// The help of every command fits into a terminal of 80 columns, also if it is shown because of an
+// error.
 func TestHelpFitsIntoATerminal(t *testing.T) {
 	var out bytes.Buffer
 	root := (&app{out: &out, term: &terminal{}}).root()

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// noteUnmappedIDs says so where this process sees one owner in the place of many:
-// a user namespace shows what it does not map as the overflow id.
+// noteUnmappedIDs prints a note if this process cannot distinguish all owners: a user namespace
+// shows every unmapped id as the overflow id.
 func (a *app) noteUnmappedIDs() {
 	for _, ids := range []struct{ of, path, overflow string }{
 		{"user", "/proc/self/uid_map", "/proc/sys/kernel/overflowuid"},
@@ -32,8 +32,8 @@ func (a *app) noteUnmappedIDs() {
 	}
 }
 
-// mapsAllIDs reports whether a table, as in user_namespaces(7), maps all ids.
-// Its ranges do not overlap.
+// mapsAllIDs reports whether a table, as described in user_namespaces(7), maps all ids. Its ranges
+// do not overlap.
 func mapsAllIDs(table string) bool {
 	var mapped uint64
 	for line := range strings.Lines(table) {
@@ -47,5 +47,5 @@ func mapsAllIDs(table string) bool {
 		}
 		mapped += n
 	}
-	return mapped >= math.MaxUint32 // 2^32 - 1 itself is no id
+	return mapped >= math.MaxUint32 // 2^32 - 1 is not a valid id
 }

@@ -82,7 +82,7 @@ func (c *indexRebuild) run(ctx context.Context) error {
 	return r.report(ctx)
 }
 
-// trust finds out who signs what the store has, and what opens it.
+// trust determines the signer of the store's objects, and the identity that opens them.
 func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trust, err error) {
 	object, err := repo.ReadObject(ctx, s)
 	if err != nil {
@@ -116,8 +116,8 @@ func (c *indexRebuild) trust(ctx context.Context, s store.Store) (t journal.Trus
 	return journal.Trust{Repository: object.ID, Signer: signer, Opener: identity.Opener}, object.CheckSigner(signer, from)
 }
 
-// checkKeys returns an error where a key file on this machine is of another
-// repository: then the index would be made beside the wrong keys, or of the wrong store.
+// checkKeys returns an error if a key file on this machine belongs to another repository: the
+// rebuilt index would then not match the keys, or the store is the wrong one.
 func (c *indexRebuild) checkKeys(id backup.RepositoryID) error {
 	keys := map[string]func(path string) error{
 		c.app.cfg.WorkerKey:    func(path string) error { _, err := repo.ReadWorkerKey(path, id); return err },
@@ -131,5 +131,5 @@ func (c *indexRebuild) checkKeys(id backup.RepositoryID) error {
 			return fmt.Errorf("%w. The store %s is of the latter: correct --store or --repo, or name the right key files", err, c.app.cfg.Store.URL)
 		}
 	}
-	return nil // without key files bctl init writes them again
+	return nil // without key files, bctl init recreates them
 }

@@ -19,28 +19,29 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// A rebuild makes one index again. The new one is complete before it gets its
-// place, and the old one is not deleted.
+// A rebuild rebuilds one index. The new index is complete before it is moved to its place, and the
+// old one is not deleted.
 type rebuild struct {
 	app   *app
 	store store.Store
 	trust journal.Trust
 	path  string
 
-	made embedded.Rebuilt // zero where the index that was there stayed
+	made embedded.Rebuilt // zero if the existing index was kept
 	lost []lostSnapshot
-	// Pages of the index that do not agree with their digests: a restore of their directories is incomplete.
+	// The number of pages of the index that do not match their digests: a restore of their directories
+	// is incomplete.
 	damaged int
 }
 
-// A lostSnapshot is one that the store has a record of, and the index lacks.
+// A lostSnapshot has a record in the store, but is not in the index.
 type lostSnapshot struct {
 	sqliteindex.LostSnapshot
-	name      string // for people
+	name      string // for display
 	committed bool   // or its record is damaged
 }
 
-// sidecars are the files of a SQLite database: its log may have what it lacks itself.
+// sidecars are the files of a SQLite database. Its log may have changes that the main file lacks.
 var sidecars = []string{"-wal", "-shm", ""}
 
 func (r *rebuild) run(ctx context.Context) error {
@@ -52,7 +53,7 @@ func (r *rebuild) run(ctx context.Context) error {
 		return fmt.Errorf("%s holds a repository, and stays: %w (it knows all snapshots that the store has; move it away if you do not want it)", r.path, backup.ErrExists)
 	}
 	fresh := r.path + ".new"
-	if err := remove(fresh); err != nil { // of a rebuild that was interrupted
+	if err := remove(fresh); err != nil { // of an interrupted rebuild
 		return err
 	}
 	made, err := embedded.RebuildIndex(ctx, r.store, r.trust, fresh)
@@ -75,8 +76,8 @@ func (r *rebuild) run(ctx context.Context) error {
 	return r.replace(fresh)
 }
 
-// present looks at the index that is there: how many snapshots of the store it
-// lacks; whole is false where there is none, or a damaged one.
+// present examines the existing index. lacks is the number of the store's snapshots that it lacks;
+// whole is false if there is no index, or a damaged one.
 func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error) {
 	if _, err := os.Lstat(r.path); errors.Is(err, fs.ErrNotExist) {
 		return 0, false, nil
@@ -116,14 +117,15 @@ func (r *rebuild) present(ctx context.Context) (lacks int, whole bool, err error
 	return len(unknown), true, err
 }
 
-// stay keeps the index that is there, because no copy has more.
+// stay keeps the existing index, because no copy has more snapshots.
 func (r *rebuild) stay(ctx context.Context) error {
 	r.app.note("%s stays: no copy in the store has more", r.path)
 	return r.settle(ctx, r.path, 0)
 }
 
-// settle makes an index accept what it lacks, so that backups go on from it. It
-// finds that out, too. copied is the sequence of the copy that it is, if any.
+// settle determines which snapshots an index lacks, and makes the index accept that, so that
+// backups continue from it. copied is the sequence of the copy from which the index was made, if
+// any.
 func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	i, err := sqliteindex.Open(ctx, path)
 	if err != nil {
@@ -162,7 +164,7 @@ func (r *rebuild) settle(ctx context.Context, path string, copied int64) error {
 	return nil
 }
 
-// describe says what the store knows of a snapshot that is lost.
+// describe returns what the store knows about a lost snapshot.
 func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID) (l lostSnapshot, err error) {
 	l = lostSnapshot{LostSnapshot: sqliteindex.LostSnapshot{ID: id}, name: id.Short()}
 	data, err := r.store.Get(ctx, store.CommitName(id), pack.MaxBytes)
@@ -171,7 +173,7 @@ func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID) (l lostSna
 	}
 	record, _, err := journal.OpenCommit(data, id, r.trust)
 	if errors.Is(err, backup.ErrCorrupt) {
-		l.committed = true // for all that anybody knows
+		l.committed = true // as far as is known
 		l.name += fmt.Sprintf(" (its record is damaged: %v)", err)
 		return l, nil
 	}
@@ -187,7 +189,7 @@ func (r *rebuild) describe(ctx context.Context, id backup.SnapshotID) (l lostSna
 	return l, nil
 }
 
-// replace moves the index that is there aside, and the fresh one into its place.
+// replace moves the existing index aside and the new one to its place.
 func (r *rebuild) replace(fresh string) error {
 	aside := fmt.Sprintf("%s.%s", r.path, time.Now().UTC().Format("20060102T150405.000Z"))
 	moved := false
@@ -223,7 +225,7 @@ func remove(path string) error {
 	return nil
 }
 
-// report says what the index has, and what the store has beyond that.
+// report prints the state of the index, and what the store has in addition.
 func (r *rebuild) report(ctx context.Context) error {
 	a := r.app
 	i, err := sqliteindex.OpenReadOnly(ctx, r.path)
@@ -245,7 +247,7 @@ func (r *rebuild) report(ctx context.Context) error {
 	switch written := r.made.Written; {
 	case a.json:
 		err = a.print(struct {
-			Written   *string  `json:"written"` // the copy; null where the index stayed
+			Written   *string  `json:"written"` // time of the copy; null if the index was kept
 			Snapshots int      `json:"snapshots"`
 			Missing   []string `json:"missing"`
 		}{jsonTime(written), len(found), missing})

@@ -82,13 +82,13 @@ func (c *initCommand) run(ctx context.Context) error {
 	return c.report(&made, s)
 }
 
-// check returns an error where something stands against making the repository,
-// before anything is made. Where the store holds backups that no index knows, an
-// index that init makes would be in the way of the right one.
+// check returns an error if anything prevents the creation of the repository, before anything is
+// created. If the store holds backups that no index knows, a new index would conflict with the
+// right one.
 func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 	err := c.app.withIndex(ctx, toRead, func(index.Index) error { return nil })
 	switch {
-	case err == nil: // it is there, and stays what it is
+	case err == nil: // it exists, and is not changed
 		return nil
 	case errors.Is(err, repo.ErrIndexLost):
 		return err
@@ -96,7 +96,7 @@ func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 	if err := c.lostObject(ctx); err != nil {
 		return err
 	}
-	// Whatever else is wrong with the index shows when it is opened to be made.
+	// Other problems with the index are reported when it is opened.
 	if _, err := pack.NewCompressor(o.Codec); err != nil {
 		return wrongSetting(err)
 	}
@@ -106,8 +106,8 @@ func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 	return nil
 }
 
-// lostObject returns an error where the store has backups of a repository that nothing else is left of. A store that
-// cannot be opened is told by whoever makes it.
+// lostObject returns an error if the store has backups of a repository of which nothing else is
+// left. A store that cannot be opened is reported by the caller that creates it.
 func (c *initCommand) lostObject(ctx context.Context) error {
 	s, err := wire.OpenStore(ctx, c.app.cfg, false, c.app.log)
 	if err != nil {
@@ -117,17 +117,17 @@ func (c *initCommand) lostObject(ctx context.Context) error {
 	return repo.LostObject(ctx, s)
 }
 
-// lostStore returns an error where the index is of a repository whose store is not
-// there: one that init makes would be in its way, once it is mounted.
+// lostStore returns an error if the index belongs to a repository whose store is missing: a new
+// store would conflict with it when it is mounted.
 func (c *initCommand) lostStore(ctx context.Context, i index.Index) error {
 	s, err := wire.OpenStore(ctx, c.app.cfg, false, c.app.log)
 	if err == nil {
 		return s.Close()
 	}
-	return c.app.storeGone(ctx, i, err) // nil: it is to be made
+	return c.app.storeGone(ctx, i, err) // nil: it is to be created
 }
 
-// report says what was made, and what to keep elsewhere.
+// report prints what was created, and which files to keep elsewhere.
 func (c *initCommand) report(made *repo.Result, s store.Store) error {
 	a := c.app
 	if a.json {
@@ -170,8 +170,8 @@ backup that changes anything puts a copy of it into the store.
 	return nil
 }
 
-// isWhole reports whether the store and the index hold the same repository, so
-// that nothing of an init is left to do.
+// isWhole reports whether the store and the index hold the same repository, so that no step of init
+// is left.
 func isWhole(ctx context.Context, s store.Store, i index.Index) bool {
 	stored, err := repo.ReadObject(ctx, s)
 	if err != nil {

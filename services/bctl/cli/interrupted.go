@@ -9,11 +9,13 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// interrupted is how a snapshot is shown that the index has as running, and that no process on this machine makes. The
-// next backup of the shard, or bctl cancel, ends it. In a fleet there is no such state: the services go on.
+// interrupted is the displayed state of a snapshot that the index has as running, but that no
+// process on this machine is making. The next backup of the shard, or bctl cancel, ends it. In a
+// fleet there is no such state, because the services continue.
 const interrupted backup.State = "interrupted"
 
-// markInterrupted gives the snapshots among found that are interrupted that state. Where it cannot be known, they stay running.
+// markInterrupted sets the state of the snapshots among found that are interrupted. If this cannot
+// be determined, they stay running.
 func (a *app) markInterrupted(ctx context.Context, c index.Catalog, found []backup.Snapshot) {
 	if _, local := a.cfg.IndexPath(); !local || a.cfg.Fleet() {
 		return
@@ -30,21 +32,22 @@ func (a *app) markInterrupted(ctx context.Context, c index.Catalog, found []back
 		if made, err := embedded.IsBackingUp(locks, s.Shard); err != nil || made {
 			continue
 		}
-		// It may have ended since the index was asked, and its process with it.
+		// It may have ended, and its process with it, since the index was read.
 		if now, err := c.Snapshot(ctx, s.ID); err == nil && now.State == backup.Running {
 			s.State = interrupted
 		}
 	}
 }
 
-// shownState is the state of one snapshot.
+// shownState returns the displayed state of one snapshot.
 func (a *app) shownState(ctx context.Context, c index.Catalog, s backup.Snapshot) backup.State {
 	one := []backup.Snapshot{s}
 	a.markInterrupted(ctx, c, one)
 	return one[0].State
 }
 
-// A stateFilter is --state. The index does not know which of the running snapshots are interrupted.
+// A stateFilter is the value of --state. The index does not know which of the running snapshots are
+// interrupted.
 type stateFilter []backup.State
 
 func parseStates(names []string) (states stateFilter, err error) {
@@ -58,7 +61,7 @@ func parseStates(names []string) (states stateFilter, err error) {
 	return states, nil
 }
 
-// indexed are the states to ask the index for.
+// indexed returns the states to request from the index.
 func (f stateFilter) indexed() (states []backup.State) {
 	for _, s := range f {
 		if s == interrupted {
@@ -71,12 +74,12 @@ func (f stateFilter) indexed() (states []backup.State) {
 	return states
 }
 
-// tellsApart reports whether some of what the index has as running is not wanted.
+// tellsApart reports whether the filter excludes some snapshots that the index has as running.
 func (f stateFilter) tellsApart() bool {
 	return slices.Contains(f, backup.Running) != slices.Contains(f, interrupted)
 }
 
-// wanted returns those of found that are wanted.
+// wanted returns the snapshots in found that the filter includes.
 func (f stateFilter) wanted(found []backup.Snapshot) []backup.Snapshot {
 	return slices.DeleteFunc(found, func(s backup.Snapshot) bool { return !slices.Contains(f, s.State) })
 }

@@ -16,12 +16,12 @@ func (a *app) print(v any) error {
 	return e.Encode(v)
 }
 
-// errorJSON is one thing that went wrong.
+// errorJSON is one error.
 type errorJSON struct {
 	Type     string `json:"type"`               // error
-	Snapshot string `json:"snapshot,omitempty"` // where one command makes several
+	Snapshot string `json:"snapshot,omitempty"` // if the command makes several snapshots
 	Path     string `json:"path,omitempty"`
-	Raw      string `json:"path_b64,omitempty"` // where the path is not UTF-8
+	Raw      string `json:"path_b64,omitempty"` // if the path is not UTF-8
 	Op       string `json:"op,omitempty"`
 	Error    string `json:"error"`
 }
@@ -30,7 +30,7 @@ func problemJSON(p backup.Problem) errorJSON {
 	return errorJSON{Type: "error", Path: p.Path, Raw: rawBase64(p.Path), Op: p.Op, Error: p.Err}
 }
 
-// rawBase64 returns s in base64 where JSON cannot hold it, else "".
+// rawBase64 returns s in base64 if JSON cannot represent it, otherwise "".
 func rawBase64(s string) string {
 	if utf8.ValidString(s) {
 		return ""
@@ -38,7 +38,7 @@ func rawBase64(s string) string {
 	return base64.StdEncoding.EncodeToString([]byte(s))
 }
 
-// jsonTime is RFC 3339 in UTC; null where there is no time.
+// jsonTime returns RFC 3339 in UTC, or null if there is no time.
 func jsonTime(t time.Time) *string {
 	if t.IsZero() {
 		return nil
@@ -64,9 +64,9 @@ type snapshotJSON struct {
 	Errors      int64    `json:"errors"`
 	Tags        []string `json:"tags"`
 	Reason      string   `json:"reason,omitempty"` // why it failed
-	// Why an operator does not want it to count as good.
+	// The reason why an operator does not want it to count as good.
 	Bad string `json:"bad,omitempty"`
-	// Where one of the filer's own snapshots was read in the shard's place: its path.
+	// The path of the filer's own snapshot that was read instead of the shard.
 	SourceSnapshot string `json:"source_snapshot,omitempty"`
 }
 
@@ -84,7 +84,7 @@ func newSnapshotJSON(s *backup.Snapshot) snapshotJSON {
 	}
 }
 
-// stageSeconds are the seconds of work by stage, summed over workers.
+// stageSeconds are the seconds of work per stage, summed over workers.
 type stageSeconds struct {
 	Walk     float64 `json:"walk"`
 	Read     float64 `json:"read"`

@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// labelFlag adds --label to a command that is about filers with some labels.
+// labelFlag adds --label to a command that selects filers by labels.
 func labelFlag(cmd *cobra.Command, to *[]string) {
 	cmd.Flags().StringArrayVar(to, "label", nil, "only filers with the label `KEY=VALUE` (may be repeated: with all of them)")
 }
 
-// parseLabels reads KEY=VALUE arguments.
+// parseLabels parses KEY=VALUE arguments.
 func parseLabels(given []string) (map[string]string, error) {
 	labels, err := changeLabels(nil, given)
 	if err != nil {
@@ -27,7 +27,8 @@ func parseLabels(given []string) (map[string]string, error) {
 	return labels, nil
 }
 
-// changeLabels returns labels after KEY=VALUE sets one and KEY- removes one.
+// changeLabels returns labels with the changes applied: KEY=VALUE sets a label, and KEY- removes
+// one.
 func changeLabels(labels map[string]string, given []string) (map[string]string, error) {
 	changed := maps.Clone(labels)
 	if changed == nil {
@@ -53,12 +54,12 @@ func changeLabels(labels map[string]string, given []string) (map[string]string, 
 	return changed, nil
 }
 
-// isLabel reports whether a label can be this one.
+// isLabel reports whether the key and value form a valid label.
 func isLabel(key, value string) bool {
 	return key != "" && !strings.ContainsAny(key, " \t\n,") && !strings.HasSuffix(key, "-") && !strings.ContainsAny(value, "\n,")
 }
 
-// labelText is how labels are shown: "env=prod,rack=7".
+// labelText returns labels for display: "env=prod,rack=7".
 func labelText(labels map[string]string) string {
 	parts := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {

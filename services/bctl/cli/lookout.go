@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// Whoever waits for a fleet is told what the fleet lacks, and not only that nothing moves.
+// While a command waits for a fleet, it reports what the fleet lacks, and not only that there is no
+// progress.
 
-// lookoutEvery is how often is asked what is missing. It is told when it was missing twice: a committer that
-// takes over from another has done so by then.
+// lookoutEvery is the interval between checks for missing services. A lack is reported when two
+// consecutive checks find it, so that a committer has time to take over from another.
 const lookoutEvery = 4 * time.Second
 
-// A lookout says what is missing while a command waits.
+// A lookout reports missing services while a command waits.
 type lookout struct {
 	app    *app
 	ask    func(context.Context, []string) crew
-	sites  []string // whose workers the command waits for
-	advice string   // said once, after the first that is missing
+	sites  []string // the sites whose workers the command waits for
+	advice string   // printed once, after the first report
 
 	before []string
 	said   map[string]bool
 }
 
-// watch looks out until stop is called.
+// watch runs until stop is called.
 func (l *lookout) watch(ctx context.Context, every time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -46,7 +47,8 @@ func (l *lookout) watch(ctx context.Context, every time.Duration) (stop func()) 
 	return sync.OnceFunc(func() { cancel(); <-ended })
 }
 
-// look says what is missing now, was missing before, and was not said yet. What comes back and goes again is said again.
+// look reports what is missing now and was missing before, unless it was reported already. If it
+// becomes available and is missing again, it is reported again.
 func (l *lookout) look(c *crew) {
 	now := texts(slices.DeleteFunc(c.lacks(l.sites), func(l lack) bool { return !l.Stops }))
 	said := map[string]bool{}

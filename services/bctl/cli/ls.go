@@ -17,8 +17,8 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// maxSortedEntries is the largest directory whose entries are sorted; those of
-// a larger one come page by page.
+// maxSortedEntries is the size of the largest directory whose entries are sorted. Those of a larger
+// directory are printed page by page.
 const maxSortedEntries = 100_000
 
 type lsCommand struct {
@@ -79,10 +79,10 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 	return c.flaws.conclude(ctx, c.app, i, s.ID, path, &e)
 }
 
-// directory lists one directory; its subdirectories' attributes are in pages of their own.
+// directory lists one directory. The attributes of its subdirectories are in pages of their own.
 func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Snapshot, dir string) error {
 	full := c.long || c.app.json
-	look := full || s.Counts.Errors > 0 // a directory that could not be read is one of them
+	look := full || s.Counts.Errors > 0 // an error may be an unreadable directory
 	show := func(entries []backup.Entry) error {
 		listing.Sort(entries)
 		for n := range entries {
@@ -92,7 +92,7 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Sn
 				self, err := browse.Directory(ctx, i, s.ID, path)
 				switch {
 				case !full && (errors.Is(err, backup.ErrCorrupt) || err == nil && self == nil):
-					self = e // its name is all that is shown
+					self = e // only its name is shown
 				case errors.Is(err, backup.ErrCorrupt) || err == nil && self == nil:
 					c.flaws.lacks(path)
 					self = nameOnly(e)
@@ -127,7 +127,7 @@ func (c *lsCommand) directory(ctx context.Context, i index.Catalog, s *backup.Sn
 	return show(entries)
 }
 
-// entry prints one entry: path is for JSON, name for people.
+// entry prints one entry: path is for JSON, name for display.
 func (c *lsCommand) entry(path, name string, e *backup.Entry) error {
 	c.flaws.lists(path, e, c.long || c.app.json)
 	switch {
@@ -165,7 +165,7 @@ func longLine(w io.Writer, name string, e *backup.Entry) error {
 	return err
 }
 
-// modeString is the first column of ls -l.
+// modeString returns the first column of ls -l.
 func modeString(e *backup.Entry) string {
 	kinds := map[backup.Kind]byte{
 		backup.Directory: 'd', backup.Symlink: 'l', backup.FIFO: 'p', backup.Socket: 's', backup.CharDev: 'c', backup.BlockDev: 'b',
@@ -190,7 +190,7 @@ func modeString(e *backup.Entry) string {
 	return string(s)
 }
 
-// major and minor are Linux's, wherever this runs.
+// major and minor decode Linux device numbers on every platform.
 func major(dev uint64) uint64 { return dev>>8&0xfff | dev>>32&^0xfff }
 func minor(dev uint64) uint64 { return dev&0xff | dev>>12&0xffffff00 }
 
@@ -235,8 +235,7 @@ func newEntryJSON(path string, e *backup.Entry) entryJSON {
 	return j
 }
 
-// entryFlags are the flags of an entry by their names in JSON, and what ls -l
-// remarks.
+// entryFlags are the flags of an entry with their names in JSON and the remarks of ls -l.
 var entryFlags = []struct {
 	flag         backup.Flags
 	name, remark string

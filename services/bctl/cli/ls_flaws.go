@@ -11,15 +11,15 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// flaws are what a list of a snapshot does not have, or not as the file server
-// had it. A list says so at its end, unless each line says so itself.
+// flaws are the differences between a list of a snapshot and the filer's state. They are printed
+// after the list, unless each line shows its own.
 type flaws struct {
 	listed  int
 	flawed  []string // entries that could not be read: the first few
-	lacking []string // directories whose pages are not all in the index, and whole: the first few
+	lacking []string // directories with pages missing from the index, or damaged there: the first few
 }
 
-// lists notes that an entry is listed; marked says that its line shows its flags.
+// lists records that an entry is listed. marked means that its line shows its flags.
 func (f *flaws) lists(path string, e *backup.Entry, marked bool) {
 	f.listed++
 	if !marked && e.Flags&backup.Flawed != 0 && !e.HadVanished() {
@@ -27,7 +27,7 @@ func (f *flaws) lists(path string, e *backup.Entry, marked bool) {
 	}
 }
 
-// lacks notes a directory whose pages are not all in the index.
+// lacks records a directory whose pages are not all in the index.
 func (f *flaws) lacks(path string) { f.lacking = addHint(f.lacking, path) }
 
 func addHint(list []string, path string) []string {
@@ -41,8 +41,8 @@ func addHint(list []string, path string) []string {
 	return append(list, path)
 }
 
-// conclude says what is not as the file server had it in the list of what is at
-// path, of which self is known. It is an error if the list is not complete.
+// conclude reports the flaws of the list of the tree at path. self is the entry at path, if known.
+// It returns an error if the list is not complete.
 func (f *flaws) conclude(ctx context.Context, a *app, i index.Catalog, id backup.SnapshotID, path string, self *backup.Entry) error {
 	if self.Kind == backup.Directory && f.listed == 0 && self.Flags&(backup.Unreadable|backup.AttributesUnknown) != 0 {
 		return absent("directory %q could not be read when it was backed up, and nothing is known of what was in it", path)
@@ -69,7 +69,7 @@ func (f *flaws) conclude(ctx context.Context, a *app, i index.Catalog, id backup
 	return nil
 }
 
-// some is the first of a list, and whether there is more.
+// some returns the first elements of a list, and "…" or the like if there are more.
 func some(list []string, between string) string {
 	text := strings.Join(list[:min(len(list), maxHints)], between)
 	if len(list) > maxHints {

@@ -11,26 +11,28 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 )
 
-// maxExpected is how many directories ls -R remembers that are still to come; further ones are looked up one by one.
+// maxExpected is the maximum number of pending directories that ls -R remembers. Further ones are
+// looked up one by one.
 const maxExpected = 100_000
 
-// A treeLister lists all that is below a directory, in the order of a walk. A directory that its parent lists and that
-// has no pages is listed by its name, after the rest of its parent; that it lacks them is said at the end.
+// A treeLister lists everything below a directory, in the order of a walk. A directory that its
+// parent lists but that has no pages is listed by its name, after the rest of its parent, and is
+// reported at the end.
 type treeLister struct {
 	*lsCommand
 	index    index.Index
 	snapshot backup.SnapshotID
 	top      string
 
-	open     []openDirectory // from top to where the list is
+	open     []openDirectory // from top to the current directory
 	expected int             // in all of open
 }
 
-// An openDirectory is one whose subdirectories are not all listed.
+// An openDirectory is a directory whose subdirectories are not all listed yet.
 type openDirectory struct {
 	path     string
 	chain    browse.Chain
-	expected map[string]backup.Entry // subdirectories still to come, by name
+	expected map[string]backup.Entry // subdirectories still to be listed, by name
 }
 
 func (l *treeLister) list(ctx context.Context) error {
@@ -40,7 +42,7 @@ func (l *treeLister) list(ctx context.Context) error {
 		}
 		page, err := listing.DecodePage(v)
 		if err != nil {
-			page = backup.Page{Path: v.Path, Key: v.Key} // what it has is not known, and what follows it is not either
+			page = backup.Page{Path: v.Path, Key: v.Key} // neither its entries nor its next page are known
 			l.flaws.lacks(v.Path)
 		}
 		if err := l.page(ctx, &page); err != nil {
@@ -76,11 +78,11 @@ func (l *treeLister) page(ctx context.Context, page *backup.Page) error {
 	return nil
 }
 
-// enter begins the list of another directory.
+// enter starts the list of another directory.
 func (l *treeLister) enter(page *backup.Page) error {
 	parent, name := backup.Split(page.Path)
 	self := page.Self
-	if self == nil { // its first page is missing, or damaged
+	if self == nil { // its first page is missing or damaged
 		self = nameOnly(&backup.Entry{Name: name, Kind: backup.Directory})
 	}
 	if page.Path != l.top {
@@ -98,7 +100,7 @@ func (l *treeLister) enter(page *backup.Page) error {
 	return nil
 }
 
-// expect notes a directory that should come.
+// expect records a directory whose pages should follow.
 func (l *treeLister) expect(ctx context.Context, path string, e *backup.Entry) error {
 	if l.expected < maxExpected {
 		l.expected++
@@ -112,7 +114,8 @@ func (l *treeLister) expect(ctx context.Context, path string, e *backup.Entry) e
 	return err
 }
 
-// leave ends the lists of directories that path is not in; all: of all of them. What did not come is said.
+// leave ends the lists of all directories that do not contain path, or, if all is set, of all
+// directories. Expected directories that did not appear are reported.
 func (l *treeLister) leave(path string, all bool) error {
 	for len(l.open) > 0 {
 		d := &l.open[len(l.open)-1]
@@ -139,13 +142,13 @@ func (l *treeLister) leave(path string, all bool) error {
 	return nil
 }
 
-// missing lists a directory of which nothing is known but its name.
+// missing lists a directory of which only the name is known.
 func (l *treeLister) missing(path string, e *backup.Entry) error {
 	l.flaws.lacks(path)
 	return l.entry(path, path, nameOnly(e))
 }
 
-// nameOnly is the entry of a directory of which nothing else is known.
+// nameOnly returns the entry of a directory of which only the name is known.
 func nameOnly(e *backup.Entry) *backup.Entry {
 	return &backup.Entry{Name: e.Name, Kind: e.Kind, Inode: e.Inode, Flags: backup.Unreadable | backup.AttributesUnknown}
 }

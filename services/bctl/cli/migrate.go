@@ -40,7 +40,7 @@ func migrate(ctx context.Context, a *app) error {
 	}
 	if _, err := i.Repository(ctx); errors.Is(err, backup.ErrNoRepository) {
 		if lost := a.noIndex(ctx, err); errors.Is(lost, repo.ErrIndexLost) {
-			return lost // it is not one that has just been made
+			return lost // it was not created just now
 		}
 	}
 	if a.json {

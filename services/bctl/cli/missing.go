@@ -15,32 +15,33 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// What a fleet lacks, so that work stands still.
+// Services and other conditions that a fleet lacks, so that work does not proceed.
 
-// A lack is one thing that is missing.
+// A lack is one missing service or condition.
 type lack struct {
 	What  string // nats, committer, walker, reader or clock
 	Site  string // of workers
 	Text  string
-	Stops bool // work stands still because of it, and does not only have fewer workers
+	Stops bool // work cannot proceed; otherwise there are only fewer workers
 }
 
-// A crew is the services of a fleet, as far as NATS tells.
+// A crew is the services of a fleet, as reported through NATS.
 type crew struct {
-	asked    bool  // it is a fleet's
-	err      error // nobody knows who is there
+	asked    bool  // NATS was queried, because the index is a fleet's
+	err      error // why the services are not known
 	services []flow.Instance
-	// Who takes work without having said who it is: a service of an earlier version.
+	// unnamed are the posts whose work is taken by services that do not announce themselves: those of
+	// an earlier version.
 	unnamed map[post]bool
 }
 
-// A post is what services are wanted for.
+// A post is a role at a site that needs services.
 type post struct {
 	role flow.Role
 	site string
 }
 
-// mostAhead is by how much a clock may differ from that of the index without being shown.
+// mostAhead is the difference from the index's clock above which a clock is reported.
 const mostAhead = 30 * time.Second
 
 // lacks returns what is missing to serve these sites, the most important first.
@@ -60,7 +61,7 @@ func (c *crew) lacks(sites []string) (list []lack) {
 	return append(list, c.ailing(list)...)
 }
 
-// of returns the services of a role at a site that have not gone.
+// of returns the services of a role at a site that have not left.
 func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 	for n := range c.services {
 		s := &c.services[n]
@@ -71,7 +72,7 @@ func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 	return list
 }
 
-// lacksLeader is there unless a committer leads.
+// lacksLeader returns a lack unless a committer leads.
 func (c *crew) lacksLeader() []lack {
 	committers := c.of(flow.RoleCommitter, "")
 	const stops = "nothing is handed out, committed or scheduled"
@@ -90,7 +91,7 @@ func (c *crew) lacksLeader() []lack {
 	return []lack{{What: "committer", Text: text, Stops: true}}
 }
 
-// lacksWorkers says whose work at a site nobody takes.
+// lacksWorkers returns the kinds of work at a site that no worker takes.
 func (c *crew) lacksWorkers(site string) (list []lack) {
 	walkers, readers := c.of(flow.RoleWalker, site), c.of(flow.RoleReader, site)
 	if len(walkers)+len(readers) == 0 && !c.unnamed[post{flow.RoleWalker, site}] && !c.unnamed[post{flow.RoleReader, site}] {
@@ -121,7 +122,7 @@ func (c *crew) lacksWorkers(site string) (list []lack) {
 
 func takesWork(s *flow.Instance) bool { return s.Ready && !s.Draining && !s.Silent && !s.Lost }
 
-// ailment says why a service does less than it should; "" where it does not.
+// ailment returns the reason why a service does less than it should, or "".
 func ailment(s *flow.Instance) string {
 	switch {
 	case s.Silent:
@@ -138,7 +139,7 @@ func ailment(s *flow.Instance) string {
 	return ""
 }
 
-// ailments says what ails services: "r1, r2: drained; r3: no answer".
+// ailments describes the ailments of services: "r1, r2: drained; r3: no answer".
 func ailments(services []*flow.Instance) string {
 	var order []string
 	names := map[string][]string{}
@@ -159,7 +160,7 @@ func ailments(services []*flow.Instance) string {
 	return strings.Join(parts, "; ")
 }
 
-// someNames joins the first of them.
+// someNames joins the first of the names.
 func someNames(names []string) string {
 	if len(names) > maxHints {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxHints], ", "), len(names)-maxHints)
@@ -167,7 +168,8 @@ func someNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// ailing says which services do less than they should where others do the work, and whose clocks are wrong.
+// ailing returns the services that do less than they should although others do the work, and those
+// with a wrong clock.
 func (c *crew) ailing(said []lack) (list []lack) {
 	for _, role := range []flow.Role{flow.RoleCommitter, flow.RoleWalker, flow.RoleReader} {
 		var sites []string
@@ -214,7 +216,7 @@ func firstLine(text string) string {
 	return line
 }
 
-// lacking returns what is missing for a kind of work at a site; nil: nothing.
+// lacking returns the lack that stops a kind of work at a site, or nil.
 func lacking(list []lack, role flow.Role, site string) *lack {
 	for n := range list {
 		if l := &list[n]; l.Stops && l.What == string(role) && (role == flow.RoleCommitter || l.Site == site) {
@@ -224,7 +226,7 @@ func lacking(list []lack, role flow.Role, site string) *lack {
 	return nil
 }
 
-// texts are what lacks say, each once.
+// texts returns the distinct texts of lacks.
 func texts(list []lack) (said []string) {
 	for _, l := range list {
 		if !slices.Contains(said, l.Text) {
@@ -234,16 +236,16 @@ func texts(list []lack) (said []string) {
 	return said
 }
 
-// A muster asks NATS which services run. It is for one command, which may ask often.
+// A muster queries NATS for the running services. It serves one command, which may query often.
 type muster struct {
 	conn   *flow.Conn
 	failed error
 }
 
-// musterWithin is how long NATS may take to answer.
+// musterWithin is how long NATS may take to respond.
 const musterWithin = 5 * time.Second
 
-// newMuster connects. What is wrong is found when it is asked.
+// newMuster connects. Errors are reported by the first query.
 func newMuster(cfg *config.Config, name string, repository backup.RepositoryID) *muster {
 	if !cfg.Fleet() {
 		return &muster{}
@@ -259,7 +261,7 @@ func (m *muster) Close() {
 	}
 }
 
-// ask returns who serves these sites.
+// ask returns the services of these sites.
 func (m *muster) ask(ctx context.Context, sites []string) crew {
 	if m.conn == nil {
 		return crew{asked: m.failed != nil, err: m.failed}
@@ -273,7 +275,7 @@ func (m *muster) ask(ctx context.Context, sites []string) crew {
 	return c
 }
 
-// unnamed looks at the queues for whom nobody is known.
+// unnamed examines the queues for which no service is known.
 func (m *muster) unnamed(ctx context.Context, c *crew, sites []string) (err error) {
 	known := map[post]bool{}
 	for n := range c.services {

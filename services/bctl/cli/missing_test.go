@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 )
 
-// serving are services that take work: "reader oslo r1".
+// serving returns services that take work: "reader oslo r1".
 func serving(names ...string) (list []flow.Instance) {
 	for _, name := range names {
 		var role, site, called string
@@ -36,7 +36,7 @@ func TestMissing(t *testing.T) {
 	const nobodyLeads = "nothing is handed out, committed or scheduled"
 	for name, test := range map[string]struct {
 		crew crew
-		want []string // those that stop work have a ! before them
+		want []string // those that stop work are prefixed with !
 	}{
 		"one machine": {crew{}, nil},
 		"nothing":     {crew{asked: true, services: all}, nil},
@@ -80,7 +80,8 @@ func TestMissing(t *testing.T) {
 
 func full(s *flow.Instance) { s.Ready, s.Reason = false, "store: full" }
 
-// What is missing is said once it was missing twice, once, and again where it was there in between.
+// A lack is reported once, when two consecutive checks found it, and again if it was resolved in
+// between.
 func TestLookoutSaysWhatIsMissing(t *testing.T) {
 	var stderr strings.Builder
 	l := &lookout{app: &app{term: &terminal{err: &stderr}}, sites: []string{"oslo"}, advice: "wait"}
@@ -109,7 +110,7 @@ func TestLookoutSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A lookout asks until it is stopped, and says nothing after that.
+// A lookout checks until it is stopped, and reports nothing after that.
 func TestLookoutStops(t *testing.T) {
 	asked := make(chan struct{})
 	l := &lookout{app: &app{term: &terminal{err: &strings.Builder{}}}, ask: func(ctx context.Context, sites []string) crew {

@@ -15,12 +15,13 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// Notes on settings that are accepted, and that may not be what was meant.
+// Notes on settings that are valid but may be unintended.
 
-// askSiteFor is how long NATS may take to say who serves a site: the filer is registered by then.
+// askSiteFor is how long NATS may take to report the services of a site. The filer is already
+// registered by then.
 const askSiteFor = 5 * time.Second
 
-// noteSite says so where nobody takes the work of a site.
+// noteSite prints a note if no service takes the work of a site.
 func (a *app) noteSite(ctx context.Context, i index.Index, site string) {
 	if !a.cfg.Fleet() {
 		return
@@ -42,7 +43,7 @@ func (a *app) noteSite(ctx context.Context, i index.Index, site string) {
 	a.note("no %s takes work of site %s: nothing there is backed up until one runs with the setting worker.site: %[2]s", missing, site)
 }
 
-// served asks NATS who takes the work of a site.
+// served queries NATS for the services that take the work of a site.
 func (a *app) served(ctx context.Context, i index.Index, site string) (walkers, readers bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askSiteFor)
 	defer cancel()
@@ -58,8 +59,8 @@ func (a *app) served(ctx context.Context, i index.Index, site string) (walkers, 
 	return conn.Served(ctx, site)
 }
 
-// noteNested says so where a shard of a filer is inside another one, or the same tree, so that it is backed up twice. of, if it is not empty, is
-// the only shard that is looked at.
+// noteNested prints a note if a shard of a filer is inside another one, or is the same tree, so
+// that it is backed up twice. If of is not empty, only that shard is examined.
 func (a *app) noteNested(ctx context.Context, i index.Catalog, filer, of string) error {
 	shards, err := i.ListShards(ctx, index.ShardFilter{Filer: filer})
 	if err != nil {
@@ -83,7 +84,7 @@ func (a *app) noteNested(ctx context.Context, i index.Catalog, filer, of string)
 	return nil
 }
 
-// nested says how the tree of inner is backed up with that of outer as well; "" where it is not.
+// nested describes how the tree of inner is also backed up with that of outer; "" if it is not.
 func nested(inner, outer *index.ShardStatus, policies []backup.Policy) string {
 	in, err := posix.Path(inner.Source)
 	if err != nil {
@@ -94,7 +95,7 @@ func nested(inner, outer *index.ShardStatus, policies []backup.Policy) string {
 		return ""
 	}
 	if in == out {
-		if inner.Name < outer.Name { // once is enough
+		if inner.Name < outer.Name { // one note is enough
 			return ""
 		}
 		return fmt.Sprintf("shards %s and %s of %s are the same tree, %s, which is backed up twice", display(outer.Name), display(inner.Name), display(inner.Filer.Name), display(in))
@@ -107,8 +108,8 @@ func nested(inner, outer *index.ShardStatus, policies []backup.Policy) string {
 		display(inner.Name), display(inner.Filer.Name), display(outer.Name), display("/"+below))
 }
 
-// leavesOut reports whether a shard leaves out what is at a path in it. One that stays on one file system may:
-// what is a shard of its own is often mounted there.
+// leavesOut reports whether a shard excludes a path in it. A shard that stays on one file system
+// may do so, because a separate shard is often mounted there.
 func leavesOut(s *index.ShardStatus, policies []backup.Policy, below string) bool {
 	all := s.Filer.Selection.Merge(s.Selection)
 	if p, ok := policy.For(s.Filer.Labels, policies); ok {
@@ -126,8 +127,8 @@ func leavesOut(s *index.ShardStatus, policies []backup.Policy, below string) boo
 	return false
 }
 
-// checkPolicy refuses a policy that makes no sense, and notes what may not be meant by it. was is the policy that it
-// changes: times that it had already are not looked at again.
+// checkPolicy refuses an invalid policy, and prints notes on probable mistakes. was is the policy
+// before the change; times that it already had are not checked again.
 func (a *app) checkPolicy(p, was backup.Policy) error {
 	if was.Name == "" {
 		if err := backup.CheckPlainName("policy", p.Name); err != nil {

@@ -11,21 +11,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags that are numbers, sizes and times. Each is checked when the command line is read: one that is negative
-// or absurd is a wrong use, which names flag and value, before anything is opened.
+// Flags that are numbers, sizes and times. Each is checked when the command line is parsed: a
+// negative or absurd value is a usage error that names flag and value, before anything is opened.
 
-// A valueError says what is wrong with the value of a flag: "is not …".
+// A valueError describes an invalid value of a flag: "is not …".
 type valueError struct{ text string }
 
 func (e *valueError) Error() string { return e.text }
 
 func wrongValue(format string, args ...any) error { return &valueError{fmt.Sprintf(format, args...)} }
 
-// A parsed is a flag's value, of a text that parse reads.
+// A parsed is the value of a flag, parsed from text by parse.
 type parsed[T any] struct {
 	to       *T
 	text     string
-	typeName string // in the help, where the usage has no name for the value
+	typeName string // in the help, if the usage does not name the value
 	parse    func(text string) (T, error)
 }
 
@@ -40,10 +40,10 @@ func (p *parsed[T]) Set(text string) error {
 func (p *parsed[T]) String() string { return p.text }
 func (p *parsed[T]) Type() string   { return p.typeName }
 
-// most bounds what is counted: what a list shows, what is kept.
+// most is the maximum of counts, such as the length of a list or the number of kept snapshots.
 const most = math.MaxInt32
 
-// numberFlag adds a flag that is a whole number from least to greatest.
+// numberFlag adds a flag for a whole number between least and greatest.
 func numberFlag(flags *pflag.FlagSet, to *int, name string, value, least, greatest int, usage string) {
 	*to = value
 	flags.Var(&parsed[int]{to, strconv.Itoa(value), "int", func(text string) (int, error) {
@@ -58,20 +58,21 @@ func numberFlag(flags *pflag.FlagSet, to *int, name string, value, least, greate
 	}}, name, usage)
 }
 
-// sizeFlag adds a flag that is a number of bytes: 500MB, 2GiB.
+// sizeFlag adds a flag for a number of bytes: 500MB, 2GiB.
 func sizeFlag(flags *pflag.FlagSet, to *int64, name, usage string) {
 	flags.Var(&parsed[int64]{to, "", "string", parseSize}, name, usage)
 }
 
 func parseSize(text string) (int64, error) {
 	bytes, err := humanize.ParseBytes(text)
-	if err != nil || bytes > math.MaxInt64/2 || bytes == 0 && strings.ContainsAny(text, "123456789") { // less than a byte
+	// A size above zero that is rounded down to 0 bytes is refused too.
+	if err != nil || bytes > math.MaxInt64/2 || bytes == 0 && strings.ContainsAny(text, "123456789") {
 		return 0, wrongValue("is not a size (500MB, 2GiB; 0: no limit)")
 	}
 	return int64(bytes), nil
 }
 
-// timeFlag adds a flag that is a duration, in days too: 90m, 26h, 8d, 1d12h.
+// timeFlag adds a flag for a duration, which may use days: 90m, 26h, 8d, 1d12h.
 func timeFlag(flags *pflag.FlagSet, to *time.Duration, name, usage string) {
 	flags.Var(&parsed[time.Duration]{to, "", "string", parseTime}, name, usage)
 }
@@ -79,7 +80,7 @@ func timeFlag(flags *pflag.FlagSet, to *time.Duration, name, usage string) {
 const day = 24 * time.Hour
 
 func parseTime(text string) (time.Duration, error) {
-	const greatest = 100 * 366 * day // more would be no time.Duration
+	const greatest = 100 * 366 * day // more would overflow time.Duration
 	days, rest, inDays := strings.Cut(text, "d")
 	if !inDays {
 		days, rest = "0", text
@@ -95,7 +96,7 @@ func parseTime(text string) (time.Duration, error) {
 	return time.Duration(n)*day + d, nil
 }
 
-// sinceFlag adds a flag that is a point in time, or how long ago that was.
+// sinceFlag adds a flag for a point in time, or for its age.
 func sinceFlag(flags *pflag.FlagSet, to *time.Time, name, usage string) {
 	flags.Var(&parsed[time.Time]{to, "", "string", func(text string) (time.Time, error) { return parseSince(text, time.Now()) }}, name, usage)
 }

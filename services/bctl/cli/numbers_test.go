@@ -12,13 +12,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// textFlags are the flags that are names, paths and the like. A flag that is in no list fails the test: it
-// has to be looked at whether it is a number.
+// textFlags are the flags with names, paths and similar values. A flag that is in no list fails the
+// test, so that each new flag is checked for being a number.
 var textFlags = strings.Fields(`config cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present include filer shard label tag recipient signer as source target overwrite site compare snapshots state
 	schedule time-zone window name postgres store-endpoint store-kind store-region reason file role help`)
 
-// numbers are what flags that are numbers, sizes or times must not be.
+// numbers are invalid values of flags that are numbers, sizes or times.
 var numbers = map[string][]string{
 	"concurrency": {"1025", "1000000000"}, "limit": {"9999999999"}, "walk-tasks": {"65537", "9999999999"}, "read-batches": {"65537"},
 	"read-rate": {"-1MB/s", "99999EB", "50 apples", "0.1"}, "exclude-larger-than": {"-1MB", "99999EB", "NaN", "0.5"},
@@ -81,7 +81,7 @@ func TestParseTimes(t *testing.T) {
 	}
 }
 
-// A duration is shown as it can be given.
+// A duration is shown in a form that can be parsed.
 func TestTimeText(t *testing.T) {
 	for text, want := range map[string]string{
 		"0": "0", "20s": "20s", "90s": "1m30s", "10m": "10m", "90m": "1h30m", "2h": "2h", "26h": "1d2h", "1d10m": "1d10m", "1d20s": "1d20s", "8d12h": "8d12h", "8d": "8d",

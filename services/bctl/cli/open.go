@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// An access says what a command opens the index for.
+// An access is the purpose for which a command opens the index.
 type access int
 
 const (
@@ -33,7 +33,7 @@ func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err erro
 		return nil, wrongSetting(a.noIndex(ctx, err))
 	}
 	err = i.CheckSchema(ctx)
-	if err == nil { // an index that holds nothing at all is not one of a repository without snapshots
+	if err == nil { // an empty index is not that of a repository without snapshots
 		_, err = i.Repository(ctx)
 		if errors.Is(err, backup.ErrNoRepository) {
 			err = fmt.Errorf("%w (bctl init makes one, or finishes making it)", err)
@@ -50,8 +50,8 @@ func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err erro
 	return i, nil
 }
 
-// noIndex returns err, or, where that says that there is no repository and the
-// store holds one with backups, what to do about the index that is lost.
+// noIndex returns err. If err reports that there is no repository, but the store holds one with
+// backups, it returns an error with advice on the lost index.
 func (a *app) noIndex(ctx context.Context, err error) error {
 	if !errors.Is(err, backup.ErrNoRepository) || a.cfg.Store.URL == "" {
 		return err
@@ -71,14 +71,14 @@ func (a *app) noIndex(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: restore the database from its last dump, or name the right one", lost)
 }
 
-// withIndex runs what needs the index only.
+// withIndex calls do, for commands that need only the index.
 func (a *app) withIndex(ctx context.Context, to access, do func(index.Index) error) error {
 	i, err := a.openIndex(ctx, to)
 	if err != nil {
 		return err
 	}
 	defer i.Close()
-	if to == toWrite { // settings may be changed while the store does not answer
+	if to == toWrite { // settings may be changed while the store is unavailable
 		if _, err := a.lookCurrent(ctx, i); errors.Is(err, repo.ErrIndexOld) {
 			return err
 		}
@@ -86,8 +86,8 @@ func (a *app) withIndex(ctx context.Context, to access, do func(index.Index) err
 	return do(i)
 }
 
-// storeGone returns an error if err, of opening the store, says that there is
-// none and the index knows of one: that store is gone. Otherwise it returns nil.
+// storeGone returns an error if err, from opening the store, reports that there is none although
+// the index names one: that store is missing. Otherwise it returns nil.
 func (a *app) storeGone(ctx context.Context, i index.Index, err error) error {
 	path, local := a.cfg.StorePath()
 	if !local || !errors.Is(err, backup.ErrNoRepository) {
@@ -99,18 +99,18 @@ func (a *app) storeGone(ctx context.Context, i index.Index, err error) error {
 	return nil
 }
 
-// A repository is an index and a store that belong together.
+// A repository is an index and its store.
 type repository struct {
 	index  index.Index
 	store  store.Store
 	object repo.Object
 }
 
-// close ends both. What they were asked to store is stored, or was reported:
-// their errors of closing say nothing more.
+// close closes both. Data to be stored was already stored, or an error was reported, so errors of
+// closing add nothing.
 func (r *repository) close() { _ = errors.Join(r.store.Close(), r.index.Close()) }
 
-// openRepository opens both, and checks that they are the same repository's.
+// openRepository opens index and store, and checks that they belong to the same repository.
 func (a *app) openRepository(ctx context.Context, to access) (*repository, error) {
 	i, err := a.openIndex(ctx, to)
 	if err != nil {
@@ -140,7 +140,7 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	return r, nil
 }
 
-// openSealed returns what opens packs, and the key of the chunks' hashes.
+// openSealed returns the Opener for packs, and the key of the chunks' hashes.
 func (a *app) openSealed(r *repository) (*seal.Opener, seal.DedupKey, error) {
 	identity, err := repo.FindIdentity(a.cfg.Identity, r.object.ID)
 	if err != nil {

@@ -18,10 +18,9 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// What belongs to the repository itself is left out of a backup of a tree that it
-// is in: it would be backed up into itself, and grow with each backup. A restore
-// neither overwrites nor deletes it, nor the files without which the repository
-// cannot be used.
+// A backup excludes the repository's own files if they are in the tree: the repository would be
+// backed up into itself, and grow with each backup. A restore neither overwrites nor deletes them,
+// nor the files without which the repository cannot be used.
 
 // ownPaths returns the paths on this machine that hold the repository.
 func ownPaths(c *config.Config) []string {
@@ -38,12 +37,12 @@ func ownPaths(c *config.Config) []string {
 	return paths
 }
 
-// keptPaths returns all paths that lead to the repository, and to the files that
-// it cannot be used without: keys, identities and the configuration. Of these, a
-// symlink counts as well.
+// keptPaths returns all paths of the repository, and of the files without which it cannot be used:
+// keys, identities and the configuration. If one of these is a symlink, the symlink itself is
+// included.
 func (a *app) keptPaths(id backup.RepositoryID) ([]string, error) {
 	files := []string{a.cfg.WorkerKey, a.cfg.CommitterKey, a.cfg.Identity, a.configFile}
-	if path, err := repo.DefaultIdentityPath(id); err == nil { // there is none without a home directory
+	if path, err := repo.DefaultIdentityPath(id); err == nil { // fails without a home directory
 		files = append(files, path)
 	}
 	paths := ownPaths(a.cfg)
@@ -51,7 +50,7 @@ func (a *app) keptPaths(id backup.RepositoryID) ([]string, error) {
 	for _, path := range files {
 		info, err := os.Lstat(path)
 		if err != nil {
-			continue // a snapshot may bring it back
+			continue // a snapshot may restore it
 		}
 		paths = append(paths, path)
 		if info.Mode().Type() == fs.ModeSymlink {
@@ -66,8 +65,8 @@ func (a *app) keptPaths(id backup.RepositoryID) ([]string, error) {
 	return append(all, links...), err
 }
 
-// everyPath returns all paths without symlinks that lead to the files and
-// directories at paths, or to parts of them, bind mounts included.
+// everyPath returns all symlink-free paths of the files and directories at paths, or of parts of
+// them, including those through bind mounts.
 func everyPath(paths []string) (all []string, err error) {
 	for _, path := range paths {
 		whole, err := realPath(path)
@@ -84,8 +83,8 @@ func everyPath(paths []string) (all []string, err error) {
 	return slices.Compact(all), nil
 }
 
-// leftOut returns which of paths, as everyPath returns them, are in the tree at
-// root, relative to it. A tree that is inside one of them is backup.ErrInvalid.
+// leftOut returns the given paths (as returned by everyPath) that are in the tree at root, relative
+// to it. If root is inside one of them, the error is backup.ErrInvalid.
 func leftOut(paths []string, root string) (own []string, err error) {
 	whole, err := realPath(root)
 	if err != nil {
@@ -112,13 +111,13 @@ func leftOut(paths []string, root string) (own []string, err error) {
 	return own, nil
 }
 
-// inodesOf returns the inodes of what paths lead to, and of symlinks at their ends.
+// inodesOf returns the inodes of the files at paths, and of symlinks at their ends.
 func inodesOf(paths []string) map[restore.Inode]struct{} {
 	inodes := make(map[restore.Inode]struct{})
 	var st unix.Stat_t
 	for _, path := range paths {
 		for _, stat := range []func(string, *unix.Stat_t) error{unix.Stat, unix.Lstat} {
-			if stat(path, &st) == nil { // what does not exist has no inode
+			if stat(path, &st) == nil { // a missing file has no inode
 				inodes[restore.Inode{Device: st.Dev, Number: st.Ino}] = struct{}{}
 			}
 		}
@@ -126,9 +125,9 @@ func inodesOf(paths []string) map[restore.Inode]struct{} {
 	return inodes
 }
 
-// placesWithin returns where path is below root, whatever the two are called: "."
-// where it is root itself. There are several places where a directory above root
-// is mounted in it. path is absolute; neither needs to exist.
+// placesWithin returns the positions of path below root, whatever the names of the two: "." if it
+// is root itself. There are several if a directory above root is mounted in it. path is absolute;
+// neither needs to exist.
 func placesWithin(root, path string) (places []string, err error) {
 	top, err := os.Stat(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,7 +149,7 @@ func placesWithin(root, path string) (places []string, err error) {
 	}
 }
 
-// realPath returns the absolute path without symlinks, as far as it exists.
+// realPath returns the absolute path with symlinks resolved, as far as it exists.
 func realPath(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -164,7 +163,7 @@ func realPath(path string) (string, error) {
 	return filepath.Join(parent, filepath.Base(path)), err
 }
 
-// escapePattern makes a pattern that matches a path and nothing else.
+// escapePattern returns a pattern that matches only the given path.
 func escapePattern(path string) string {
 	var b strings.Builder
 	for _, r := range []byte(path) {

@@ -58,7 +58,7 @@ func (f *policyFlags) flags(cmd *cobra.Command) {
 	f.exclusions.flags(cmd, "each shard")
 }
 
-// apply returns p with the flags that were given.
+// apply returns p with the given flags applied.
 func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Policy, err error) {
 	given := cmd.Flags().Changed
 	if given("schedule") {
@@ -106,7 +106,7 @@ func (f *policyFlags) apply(cmd *cobra.Command, p backup.Policy) (_ backup.Polic
 	return p, err
 }
 
-// timeText is a duration as parseTime reads it: "1d12h", "90s", "0".
+// timeText formats a duration as parseTime reads it: "1d12h", "90s", "0".
 func timeText(d time.Duration) string {
 	days, rest := d/day, d%day
 	text := rest.String()
@@ -200,7 +200,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 	return err
 }
 
-// notePolicies tells whoever looks at policies on one machine that nothing follows them there.
+// notePolicies prints a note that policies have no effect on one machine.
 func (a *app) notePolicies(policies int) {
 	if _, local := a.cfg.IndexPath(); !local || a.cfg.Fleet() || policies == 0 {
 		return
@@ -208,7 +208,7 @@ func (a *app) notePolicies(policies int) {
 	a.note("nothing follows policies on one machine, only the committers of a fleet do: have a timer (systemd, cron) run bctl backup")
 }
 
-// findPolicy returns the policy of a name.
+// findPolicy returns the policy with the given name.
 func findPolicy(ctx context.Context, i index.Policies, name string) (backup.Policy, error) {
 	policies, err := i.ListPolicies(ctx)
 	if err != nil {
@@ -222,7 +222,7 @@ func findPolicy(ctx context.Context, i index.Policies, name string) (backup.Poli
 	return backup.Policy{}, fmt.Errorf("policy %s %w: bctl policy set %[1]s --schedule … makes it, bctl policy ls lists what is there", display(name), backup.ErrNotFound)
 }
 
-// bindings returns the filers of each policy, by name.
+// bindings returns the filers of each policy, sorted by name.
 func bindings(ctx context.Context, i index.Catalog) (map[backup.PolicyID][]index.FilerStatus, error) {
 	policies, err := i.ListPolicies(ctx)
 	if err != nil {
@@ -277,7 +277,7 @@ another policy holds for them. What runs goes on, and snapshots stay.`,
 	}
 }
 
-// removedPolicyJSON is what policy rm prints.
+// removedPolicyJSON is the output of policy rm.
 type removedPolicyJSON struct {
 	Policy string `json:"policy"`
 }

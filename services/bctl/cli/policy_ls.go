@@ -94,7 +94,7 @@ func recoveryText(p *backup.Policy) string {
 	return timeText(p.RecoveryPoint)
 }
 
-// retentionText is "14 daily, 8 weekly, all of 30d".
+// retentionText returns "14 daily, 8 weekly, all of 30d".
 func retentionText(r *backup.Retention) string {
 	var parts []string
 	for _, n := range []struct {
@@ -171,21 +171,23 @@ func (a *app) describePolicy(p *backup.Policy, filers []index.FilerStatus) error
 
 // policyJSON is a line of policy ls. The names are fixed.
 type policyJSON struct {
-	Policy               string            `json:"policy"`
-	Revision             int64             `json:"revision"`
-	Paused               bool              `json:"paused"`
-	Schedule             string            `json:"schedule"`
-	TimeZone             string            `json:"time_zone"`
-	JitterSeconds        float64           `json:"jitter_seconds"`
-	Windows              []string          `json:"windows"`
-	RecoveryPointSeconds float64           `json:"recovery_point_seconds"` // 0: until the shard is due again
-	FloorPercent         int               `json:"floor_percent"`          // 0: an eighth of the filers' limits
-	Keep                 keepJSON          `json:"keep"`
-	Selection            backup.Selection  `json:"selection"`
-	Labels               map[string]string `json:"labels"`
-	Filers               []string          `json:"filers"`
-	Shards               int               `json:"shards"`
-	Overdue              int               `json:"overdue"`
+	Policy        string   `json:"policy"`
+	Revision      int64    `json:"revision"`
+	Paused        bool     `json:"paused"`
+	Schedule      string   `json:"schedule"`
+	TimeZone      string   `json:"time_zone"`
+	JitterSeconds float64  `json:"jitter_seconds"`
+	Windows       []string `json:"windows"`
+	// RecoveryPointSeconds is 0 for: until the shard is due again.
+	RecoveryPointSeconds float64 `json:"recovery_point_seconds"`
+	// FloorPercent is 0 for an eighth of the filers' limits.
+	FloorPercent int               `json:"floor_percent"`
+	Keep         keepJSON          `json:"keep"`
+	Selection    backup.Selection  `json:"selection"`
+	Labels       map[string]string `json:"labels"`
+	Filers       []string          `json:"filers"`
+	Shards       int               `json:"shards"`
+	Overdue      int               `json:"overdue"`
 }
 
 type keepJSON struct {
@@ -216,7 +218,7 @@ func newPolicyJSON(p *backup.Policy, filers []index.FilerStatus) policyJSON {
 	return j
 }
 
-// floorText says what the governor leaves to the filers of a policy.
+// floorText describes the part of the limits that the governor always leaves to a policy's filers.
 func floorText(percent int) string {
 	part := "an eighth"
 	if percent > 0 {

@@ -63,17 +63,19 @@ are.`,
 	return cmd
 }
 
-// A nextRun is when a shard is due.
+// A nextRun is the time at which a shard is due.
 type nextRun struct {
 	index.ShardStatus
 	policy        string
 	state         string
 	due, deadline time.Time
-	opens         time.Time // the window in which it can be begun; zero: one is open when it is due
+	// opens is the start of the window in which the shard can start; zero: a window is open when it is
+	// due.
+	opens time.Time
 }
 
-// nextRuns plans as the scheduler does, from the labels and policies that are there now; what it has planned
-// for the same revision of a policy stays.
+// nextRuns plans as the scheduler does, with the current labels and policies. Times that the
+// scheduler has planned for the same revision of a policy are kept.
 func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time) ([]nextRun, error) {
 	policies, err := i.ListPolicies(ctx)
 	if err != nil {
@@ -97,7 +99,8 @@ func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time)
 			continue
 		}
 		run := nextRun{ShardStatus: s, policy: p.Name, due: s.Plan.Due, deadline: s.Plan.Deadline}
-		if latest := times[p.ID].Latest(now); !latest.IsZero() && run.due.After(latest) { // a clock was ahead
+		// If a clock was ahead, the planned time may be too late.
+		if latest := times[p.ID].Latest(now); !latest.IsZero() && run.due.After(latest) {
 			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
 		}
 		if s.Plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
@@ -115,7 +118,8 @@ func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time)
 	return runs, nil
 }
 
-// openings are when the windows of policies open, by the minute that is asked for: many shards have the same.
+// openings caches when the windows of policies open, by minute, because many shards share the same
+// time.
 type openings map[opening]time.Time
 
 type opening struct {
@@ -123,7 +127,8 @@ type opening struct {
 	minute int64
 }
 
-// next returns when the window opens in which a shard can be begun that is due; zero where one is open then.
+// next returns the start of the window in which a due shard can start, or zero if a window is open
+// then.
 func (o openings) next(id backup.PolicyID, times *policy.Schedule, due, now time.Time) time.Time {
 	if due.Before(now) {
 		due = now
@@ -189,7 +194,7 @@ type runJSON struct {
 	Opens    *string `json:"window_opens"` // null: a window is open when it is due
 	Deadline *string `json:"deadline"`
 	Overdue  bool    `json:"overdue"`
-	LastGood *string `json:"last_good"` // when it was begun; null: there is none
+	LastGood *string `json:"last_good"` // start of the last good snapshot; null: there is none
 }
 
 func newRunJSON(r *nextRun, now time.Time) runJSON {

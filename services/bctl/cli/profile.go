@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A profiler records what this process does, for those who work on bctl. Its
-// flags are hidden; `go tool pprof` and `go tool trace` read the files.
+// A profiler profiles this process, for developers of bctl. Its flags are hidden. `go tool pprof`
+// and `go tool trace` read the files.
 type profiler struct {
 	cpuFile, memFile, traceFile string
 
@@ -22,11 +22,11 @@ type profiler struct {
 func (p *profiler) flags(flags *pflag.FlagSet) {
 	for name, to := range map[string]*string{"cpuprofile": &p.cpuFile, "memprofile": &p.memFile, "trace": &p.traceFile} {
 		flags.StringVar(to, name, "", "write a profile to `FILE`")
-		_ = flags.MarkHidden(name) // fails for a flag that is not there
+		_ = flags.MarkHidden(name) // fails only if the flag does not exist
 	}
 }
 
-// start begins what the flags ask for.
+// start starts the profiles that the flags request.
 func (p *profiler) start() (err error) {
 	if p.cpuFile != "" {
 		if p.cpu, err = os.Create(p.cpuFile); err != nil {
@@ -45,8 +45,8 @@ func (p *profiler) start() (err error) {
 	return nil
 }
 
-// stop ends what was begun, and writes the profile of allocations: all of
-// them, and what of them is still in use.
+// stop ends the profiles, and writes the profile of allocations: all of them, and those still in
+// use.
 func (p *profiler) stop() error {
 	var failed error
 	if p.cpu != nil {
@@ -71,6 +71,6 @@ func writeAllocations(path string) error {
 	if err != nil {
 		return err
 	}
-	runtime.GC() // what is in use is as of the last collection
+	runtime.GC() // the profile shows what is in use as of the last collection
 	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
 }

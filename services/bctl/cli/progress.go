@@ -11,7 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// A tracker adds up what workers tell, and says how far backups or a restore are.
+// A tracker adds up the progress that workers report, and formats the progress of backups or of a
+// restore.
 type tracker struct {
 	mu      sync.Mutex
 	started time.Time
@@ -22,14 +23,16 @@ type tracker struct {
 	path    string
 }
 
-// A part is how far one snapshot or a restore is.
+// A part is the progress of one snapshot or of a restore.
 type part struct {
-	lastFiles, lastBytes                         int64 // of the previous snapshot: what to expect before it is found
+	// The counts of the previous snapshot: the expected amount until the walk has found it.
+	lastFiles, lastBytes                         int64
 	filesFound, bytesFound, filesDone, bytesDone int64
 	errors                                       int64
 }
 
-// stallKey is whose work waits for a filer; stallSeen is how much of it, and when that was told.
+// A stallKey identifies stalled work by snapshot and worker. A stallSeen is its amount, and the
+// time of the report.
 type stallKey struct {
 	snapshot backup.SnapshotID
 	worker   string
@@ -40,14 +43,14 @@ type stallSeen struct {
 	at   time.Time
 }
 
-// stallsLast is how long what a worker told of stalls counts; it tells every second.
+// stallsLast is how long a worker's report of stalls counts. Workers report every second.
 const stallsLast = 5 * time.Second
 
 func newTracker() *tracker {
 	return &tracker{started: time.Now(), now: time.Now, parts: map[backup.SnapshotID]*part{}, stalled: map[stallKey]stallSeen{}}
 }
 
-// expect adds a snapshot of which so much is to come.
+// expect adds a snapshot with its expected amount.
 func (t *tracker) expect(id backup.SnapshotID, files, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +65,7 @@ func (t *tracker) part(id backup.SnapshotID) *part {
 	return t.parts[id]
 }
 
-// add takes what one worker did since it last told.
+// add adds one worker's progress since its last report.
 func (t *tracker) add(d backup.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +81,7 @@ func (t *tracker) add(d backup.Progress) {
 	t.stalled[stallKey{d.Snapshot, d.Worker}] = stallSeen{len(d.StalledTasks) + len(d.StalledBatches), t.now()}
 }
 
-// addKnown is add for what may be told of other snapshots than those that are followed.
+// addKnown is add for reports that may concern snapshots that are not followed.
 func (t *tracker) addKnown(d *backup.Progress) {
 	t.mu.Lock()
 	_, known := t.parts[d.Snapshot]
@@ -88,7 +91,7 @@ func (t *tracker) addKnown(d *backup.Progress) {
 	}
 }
 
-// set takes totals.
+// set sets totals.
 func (t *tracker) set(id backup.SnapshotID, files, bytes, errors int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,14 +99,14 @@ func (t *tracker) set(id backup.SnapshotID, files, bytes, errors int64) {
 	p.filesFound, p.filesDone, p.bytesFound, p.bytesDone, p.errors = files, files, bytes, bytes, errors
 }
 
-// at notes where the work is.
+// at records the current path.
 func (t *tracker) at(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.path = path
 }
 
-// end notes that a snapshot has ended with these counts.
+// end records that a snapshot has ended with the given counts.
 func (t *tracker) end(id backup.SnapshotID, c *backup.Counts) {
 	t.expect(id, 0, 0)
 	t.set(id, c.Files, c.Bytes, c.Errors)
@@ -112,7 +115,7 @@ func (t *tracker) end(id backup.SnapshotID, c *backup.Counts) {
 	t.ended++
 }
 
-// line is the progress line, with what is not zero of snapshots, errors and stalls:
+// line returns the progress line. Snapshots, errors and stalls appear if they are not zero:
 //
 //	0:12  3 of 10 snapshots  1,234 of 5,678 files  12 MiB of 34 MiB  1.0 MiB/s  0:20 left  home/user/file
 func (t *tracker) line() string {
@@ -149,7 +152,7 @@ func (t *tracker) line() string {
 	return strings.Join(append(parts, display(t.path)), "  ")
 }
 
-// stalls is how much work waits for a filer that does not answer.
+// stalls returns the amount of work that waits for a filer that does not respond.
 func (t *tracker) stalls() (work int) {
 	for key, s := range t.stalled {
 		if s.work == 0 || t.now().Sub(s.at) > stallsLast {
@@ -168,7 +171,7 @@ func share(done, all int64) float64 {
 	return float64(done) / float64(all)
 }
 
-// remaining extrapolates: files cost time and bytes do, so both shares count.
+// remaining extrapolates from both files and bytes, because both cost time.
 func remaining(elapsed time.Duration, files, bytes float64) (time.Duration, bool) {
 	done := (files + bytes) / 2
 	if elapsed < 2*time.Second || done < 0.01 || done >= 1 {
@@ -177,7 +180,7 @@ func remaining(elapsed time.Duration, files, bytes float64) (time.Duration, bool
 	return time.Duration(float64(elapsed) * (1 - done) / done), true
 }
 
-// clock writes a duration as minutes and seconds, with hours where there are any.
+// clock formats a duration in minutes and seconds, with hours if necessary.
 func clock(d time.Duration) string {
 	s := int64(d.Seconds())
 	if s >= 3600 {

@@ -13,12 +13,12 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// maxProblems is how many problems of one of several snapshots are printed;
-// snapshot show has them all.
+// maxProblems is the maximum number of problems printed per snapshot if there are several
+// snapshots; snapshot show prints all.
 const maxProblems = 20
 
-// A report tells what became of snapshots: of one in full, of several in a
-// line each and a total.
+// A report prints the results of snapshots: a single one in full, several with a line each and a
+// total.
 type report struct {
 	app     *app
 	index   index.Catalog
@@ -27,18 +27,18 @@ type report struct {
 
 	mu     sync.Mutex
 	counts backup.Counts
-	// What became of the asked: failures are those that were not begun, too.
+	// The results of the requested snapshots. failures includes those that could not be started.
 	committed, incomplete, failures int
 	unmatched                       []string // patterns that matched nothing in any of them
-	failure                         error    // of the one that was asked for
+	failure                         error    // of the only requested snapshot
 }
 
 func newReport(a *app, i index.Catalog, asked int) *report {
 	return &report{app: a, index: i, asked: asked, started: time.Now()}
 }
 
-// ended tells what became of a snapshot, and which patterns matched nothing in it. While the index
-// does not answer it tells nothing, and fails.
+// ended reports the result of a snapshot, and the patterns that matched nothing in it. If the index
+// is unavailable, it reports nothing and fails.
 func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration, unmatched []string) error {
 	problems, err := r.problemsOf(ctx, s)
 	if err != nil {
@@ -75,15 +75,16 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	return r.full(s, elapsed)
 }
 
-// failed reports that a snapshot was not made. path is of the tree, where that was named by its path.
+// failed reports that a snapshot was not made. path is that of the tree, if the tree was given by
+// path.
 func (r *report) failed(path string, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failures++
 	r.failure = err
-	r.unmatched = nil // nobody knows what it has
+	r.unmatched = nil // the tree's content is not known
 	switch {
-	case r.asked == 1: // told at the end
+	case r.asked == 1: // reported at the end
 		return nil
 	case r.app.json:
 		if err := r.app.print(errorJSON{Type: "error", Path: path, Raw: rawBase64(path), Error: message(err)}); err != nil {
@@ -94,7 +95,7 @@ func (r *report) failed(path string, err error) error {
 	return nil
 }
 
-// detached tells which snapshots the services go on with.
+// detached reports the snapshots that the services continue.
 func (r *report) detached(begun []backup.Snapshot) error {
 	for n := range begun {
 		s := &begun[n]
@@ -111,7 +112,7 @@ func (r *report) detached(begun []backup.Snapshot) error {
 	return r.asError()
 }
 
-// result is the end of the report, and the error of the command.
+// result ends the report and returns the error of the command.
 func (r *report) result() error {
 	if r.asked > 1 {
 		if err := r.total(); err != nil {
@@ -128,7 +129,7 @@ func (r *report) result() error {
 	return nil
 }
 
-// asError is one error for all failures; each was told, unless there is one only.
+// asError returns one error for all failures. Each was reported already, unless there is only one.
 func (r *report) asError() error {
 	if r.failures == 0 || r.asked == 1 {
 		return r.failure
@@ -136,7 +137,7 @@ func (r *report) asError() error {
 	return fmt.Errorf("%d of %d snapshots failed", r.failures, r.asked)
 }
 
-// problemsOf returns a snapshot's problems: the index keeps the first ten thousand.
+// problemsOf returns a snapshot's problems. The index keeps the first ten thousand.
 func (r *report) problemsOf(ctx context.Context, s *backup.Snapshot) (list []backup.Problem, err error) {
 	if s.Counts.Errors == 0 {
 		return nil, nil
@@ -173,7 +174,7 @@ func (r *report) problems(s *backup.Snapshot, list []backup.Problem) error {
 	return nil
 }
 
-// line is the summary of one of several.
+// line prints the summary of one of several snapshots.
 func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	n := &s.Counts
 	text := fmt.Sprintf("%s  %s %s, number %d: %s in %s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
@@ -208,7 +209,7 @@ func (r *report) full(s *backup.Snapshot, elapsed time.Duration) error {
 	return t.Flush()
 }
 
-// failedRows are the rows of a snapshot that failed: what it came to, without what it did not come to.
+// failedRows adds the rows of a failed snapshot, which has no totals of what was not reached.
 func failedRows(row rowFunc, n *backup.Counts) {
 	if n.Files+n.Directories > 0 {
 		row("found", "%s files in %s directories, %s", humanize.Comma(n.Files), humanize.Comma(n.Directories), size(n.Bytes))
@@ -224,7 +225,7 @@ func failedRows(row rowFunc, n *backup.Counts) {
 	}
 }
 
-// backupSummary is what backup --json prints of each snapshot. The names are fixed.
+// backupSummary is the output of backup --json for each snapshot. The names are fixed.
 type backupSummary struct {
 	Type           string       `json:"type"` // summary
 	Snapshot       string       `json:"snapshot"`
@@ -238,9 +239,9 @@ type backupSummary struct {
 	FilesNew       int64        `json:"files_new"`
 	FilesChanged   int64        `json:"files_changed"`
 	FilesUnchanged int64        `json:"files_unchanged"`
-	Carried        int64        `json:"carried"`  // as an earlier snapshot has them
-	Torn           int64        `json:"torn"`     // changed each time they were read
-	Vanished       int64        `json:"vanished"` // gone before they could be read
+	Carried        int64        `json:"carried"`  // carried forward from an earlier snapshot
+	Torn           int64        `json:"torn"`     // changed during each attempt to read them
+	Vanished       int64        `json:"vanished"` // vanished before they could be read
 	NewBytes       int64        `json:"new_bytes"`
 	StoredBytes    int64        `json:"stored_bytes"`
 	ReadBytes      int64        `json:"read_bytes"`
@@ -248,7 +249,8 @@ type backupSummary struct {
 	StatCalls      int64        `json:"stat_calls"`
 	ElapsedSeconds float64      `json:"elapsed_seconds"`
 	StageSeconds   stageSeconds `json:"stage_seconds"`
-	Unmatched      []string     `json:"unmatched_patterns,omitempty"` // of --exclude, where this process walked
+	// Unmatched are the patterns of --exclude that matched nothing, if this process walked.
+	Unmatched []string `json:"unmatched_patterns,omitempty"`
 }
 
 func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
@@ -263,12 +265,12 @@ func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
 	}
 }
 
-// backupTotal is the last object of backup --json, where it made several snapshots.
+// backupTotal is the last object of backup --json if it made several snapshots.
 type backupTotal struct {
 	Type           string   `json:"type"` // total
 	Snapshots      int      `json:"snapshots"`
 	Committed      int      `json:"committed"`
-	Incomplete     int      `json:"incomplete"` // of the committed: with errors
+	Incomplete     int      `json:"incomplete"` // of the committed: those with errors
 	Failed         int      `json:"failed"`
 	Files          int64    `json:"files"`
 	Directories    int64    `json:"directories"`

@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 )
 
-// A which narrows the snapshots that a command is about.
+// A which restricts the snapshots to which a command applies.
 type which struct {
 	filer, shard string
 }
@@ -29,7 +29,7 @@ func (w *which) flags(a *app, cmd *cobra.Command) {
 	a.completeFlag(cmd, "shard", a.shardNames)
 }
 
-// shardFlag adds a flag that names a shard, by its path as a user writes it.
+// shardFlag adds a flag for a shard, whose path the user may write in any form.
 func shardFlag(flags *pflag.FlagSet, to *string, usage string) {
 	flags.Var(&parsed[string]{to, "", "string", func(text string) (string, error) {
 		if filepath.IsAbs(text) {
@@ -39,7 +39,7 @@ func shardFlag(flags *pflag.FlagSet, to *string, usage string) {
 	}}, "shard", usage)
 }
 
-// absent returns a backup.ErrNotFound that needs no such words.
+// absent returns a backup.ErrNotFound whose message does not include "not found".
 func absent(format string, args ...any) error { return &absentError{fmt.Sprintf(format, args...)} }
 
 type absentError struct{ text string }
@@ -47,7 +47,7 @@ type absentError struct{ text string }
 func (e *absentError) Error() string        { return e.text }
 func (e *absentError) Is(target error) bool { return target == backup.ErrNotFound }
 
-// exists fails where no filer or shard has these names: that is not the same as one without snapshots.
+// exists fails if no filer or shard has these names, as distinct from one without snapshots.
 func (w *which) exists(ctx context.Context, c index.Catalog) error {
 	if w.filer != "" {
 		if _, err := findFiler(ctx, c, w.filer); err != nil {
@@ -67,11 +67,11 @@ func (w *which) exists(ctx context.Context, c index.Catalog) error {
 // onlyRunning is a filter of states.
 var onlyRunning = []backup.State{backup.Running}
 
-// maxCandidates is how many snapshots an ambiguous prefix lists.
+// maxCandidates is the maximum number of snapshots listed for an ambiguous prefix.
 const maxCandidates = 10
 
-// snapshot finds the snapshot that arg names: an id, a unique prefix of one,
-// or "latest", the last good one of the one shard that has any.
+// snapshot returns the snapshot that arg names: an id, a unique prefix of one, or "latest", which
+// is the last good snapshot of the only shard that has any.
 func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (backup.Snapshot, error) {
 	if arg == "latest" {
 		return w.latest(ctx, c)
@@ -92,8 +92,8 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 	return found[0], nil
 }
 
-// latest finds the last committed snapshot of a shard that is not marked bad: by its number, for a
-// clock may have gone back.
+// latest returns the last committed snapshot of a shard that is not marked bad. It compares
+// numbers, because a clock may have been set back.
 func (w *which) latest(ctx context.Context, c index.Catalog) (backup.Snapshot, error) {
 	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Name: w.shard, Retired: true})
 	if err != nil {
@@ -112,7 +112,7 @@ func (w *which) latest(ctx context.Context, c index.Catalog) (backup.Snapshot, e
 	return backup.Snapshot{}, usage("%s", b.String())
 }
 
-// candidates writes the first of the shards that have snapshots, as the flags that name them.
+// candidates writes the first of the shards that have snapshots, as flags that select them.
 func candidates(b *strings.Builder, found []index.ShardStatus) {
 	for i := range found[:min(len(found), maxCandidates)] {
 		s := &found[i]
@@ -123,7 +123,7 @@ func candidates(b *strings.Builder, found []index.ShardStatus) {
 	}
 }
 
-// nothing says that no snapshot is what is meant, and which shards have some.
+// nothing returns the error that no snapshot matches, with the shards that have some.
 func (w *which) nothing(ctx context.Context, c index.Catalog) error {
 	bad, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, States: []backup.State{backup.Committed}, Limit: 1})
 	if err == nil && len(bad) > 0 {
@@ -174,7 +174,7 @@ func ambiguous(prefix string, found []backup.Snapshot) error {
 	return usage("%s", b.String())
 }
 
-// place finds a snapshot that can be read, and the entry at a path in it.
+// place returns a snapshot that can be read, and the entry at a path in it.
 func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) (s backup.Snapshot, path string, e backup.Entry, err error) {
 	id, given, _ := strings.Cut(arg, ":")
 	if path, err = browse.CleanPath(given); err != nil {
@@ -190,7 +190,7 @@ func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) 
 	if e, err = browse.Lookup(ctx, c, s.ID, path); err == nil || !filepath.IsAbs(given) || !errors.Is(err, backup.ErrNotFound) {
 		return s, path, e, err
 	}
-	// It is no path in the tree, but may be one as the file server had it.
+	// The path is not in the tree, but may be a path as it is on the filer.
 	root := rootOf(&s)
 	if below, ok := strings.CutPrefix("/"+path+"/", strings.TrimSuffix(root, "/")+"/"); ok {
 		path = strings.TrimSuffix(below, "/")
@@ -200,7 +200,7 @@ func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) 
 	return s, "", e, absent("no %q in snapshot %s, which is of %s: give a path below that, or relative to it", given, s.ID.Short(), display(root))
 }
 
-// rootOf is the path that a snapshot was read from, as its workers saw it.
+// rootOf returns the path from which workers read a snapshot.
 func rootOf(s *backup.Snapshot) string {
 	source, _, _ := strings.Cut(sourceOf(s), "?")
 	root, err := posix.Path(source)

@@ -37,7 +37,7 @@ type restoreCommand struct {
 	included, excluded *selection.Matcher // nil: no patterns
 }
 
-// maxConcurrency is more than any store or machine has use for.
+// maxConcurrency is more than any store or machine can use.
 const maxConcurrency = 1024
 
 func newRestore(a *app) *cobra.Command {
@@ -105,7 +105,7 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	if c.excluded, err = watched(c.exclude); err != nil {
 		return o, err
 	}
-	if c.included != nil { // nil in an interface is not nil
+	if c.included != nil { // an interface that holds a nil pointer is not nil
 		o.Include = c.included
 	}
 	if c.excluded != nil {
@@ -114,7 +114,8 @@ func (c *restoreCommand) options() (restore.Options, error) {
 	return o, nil
 }
 
-// watched returns a Matcher that knows which patterns match nothing; nil where there are none.
+// watched returns a Matcher that records which patterns match nothing; nil if there are no
+// patterns.
 func watched(patterns []string) (*selection.Matcher, error) {
 	if len(patterns) == 0 {
 		return nil, nil
@@ -127,7 +128,8 @@ func watched(patterns []string) (*selection.Matcher, error) {
 	return m, nil
 }
 
-// unmatched returns the patterns of a Matcher that matched nothing. One file is restored whatever they say.
+// unmatched returns the patterns of a Matcher that matched nothing. If a single file is restored,
+// the patterns do not apply.
 func unmatched(m *selection.Matcher, kind backup.Kind) []string {
 	if m == nil || kind != backup.Directory {
 		return nil
@@ -177,7 +179,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	return c.conclude(&s, path, entry.Kind, &sum, time.Since(started))
 }
 
-// protect has the restore leave alone what belongs to the repository, and says what that is.
+// protect excludes the repository's own files from the restore, and prints them.
 func (c *restoreCommand) protect(o *restore.Options, id backup.RepositoryID) error {
 	paths, err := c.app.keptPaths(id)
 	if err != nil {
@@ -193,7 +195,7 @@ func (c *restoreCommand) protect(o *restore.Options, id backup.RepositoryID) err
 	return nil
 }
 
-// conclude reports what was restored, and which patterns matched nothing.
+// conclude reports what was restored, and the patterns that matched nothing.
 func (c *restoreCommand) conclude(s *backup.Snapshot, path string, kind backup.Kind, sum *restore.Summary, elapsed time.Duration) error {
 	noInclude, noExclude := unmatched(c.included, kind), unmatched(c.excluded, kind)
 	if err := c.summary(s, sum, elapsed, slices.Concat(noInclude, noExclude)); err != nil {
@@ -215,7 +217,7 @@ func (c *restoreCommand) conclude(s *backup.Snapshot, path string, kind backup.K
 	return nil
 }
 
-// expect returns how much there is to restore, where that is known.
+// expect returns the amount to restore, if it is known.
 func (c *restoreCommand) expect(s *backup.Snapshot, o *restore.Options) (files, bytes int64) {
 	if o.Path != "" || o.Include != nil || o.Exclude != nil {
 		return 0, 0
@@ -223,7 +225,7 @@ func (c *restoreCommand) expect(s *backup.Snapshot, o *restore.Options) (files, 
 	return s.Counts.Files, s.Counts.Bytes
 }
 
-// Progress, Change and Problem make it a restore.Observer.
+// Progress, Change and Problem implement restore.Observer.
 func (c *restoreCommand) Progress(p restore.Progress) {
 	c.tracker.set(backup.SnapshotID{}, p.Files, p.Bytes, 0)
 	c.tracker.at(p.Path)

@@ -1,8 +1,8 @@
-// Package cli is the command line of bctl: a file a command, one struct each.
+// Package cli implements the command line of bctl, with one file and one struct per command.
 //
-// Results go to stdout, progress and messages to stderr. With --json a result
-// is one object a line; docs/cli.md describes them all. What a command returns
-// becomes the exit status in exit.go, and nowhere else.
+// Results are written to stdout, progress and messages to stderr. With --json a result is one
+// object per line; docs/cli.md describes them all. Only exit.go maps the errors that commands
+// return to the exit status.
 package cli
 
 import (
@@ -49,11 +49,12 @@ type app struct {
 	cfg *config.Config
 	log *slog.Logger
 
-	indexLock *os.File // held until the process ends, by whoever writes to a SQLite index
+	indexLock *os.File // held until the process ends, if it writes to a SQLite index
 
-	// serves is the name of the service that the command is; nil: it is none. A service says all in its log.
+	// serves is the name of the service that the command runs; nil if it runs none. A service reports
+	// everything in its log.
 	serves atomic.Pointer[string]
-	// interruptible: the command only looks, and there is nothing to stop.
+	// interruptible: the command only reads, so there is nothing to stop.
 	interruptible atomic.Bool
 }
 
@@ -114,7 +115,7 @@ or another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 	root.SetOut(a.out)
 	root.SetErr(a.term)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		a.json = a.json || asksForJSON(a.args) // what follows the flag that is wrong is not read
+		a.json = a.json || asksForJSON(a.args) // flags after the invalid one are not parsed
 		return flagError(cmd, err)
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
@@ -145,10 +146,10 @@ func (a *app) globalFlags(root *cobra.Command) {
 	flags.StringVar(&a.progress, "progress", "auto", "show progress: auto (on a terminal), always or never")
 }
 
-// helpWidth is how many columns the help may have, in characters.
+// helpWidth is the maximum width of the help, in characters.
 const helpWidth = 80
 
-// flagUsage is shorter than the documentation of the settings.
+// flagUsage are descriptions that are shorter than the documentation of the settings.
 var flagUsage = map[string]string{
 	"repo":          "`DIR` of a repository that is all on this machine",
 	"worker_key":    "`FILE` with the worker key",
@@ -193,8 +194,8 @@ func (a *app) configure(cmd *cobra.Command) error {
 	return wrongSetting(err)
 }
 
-// logFormat is the format of the log. On one machine a person reads the log among
-// the notes of a command, also where the terminal is a pipe, or cron's mail.
+// logFormat returns the format of the log. On one machine a person reads the log together with a
+// command's notes, even if the output is a pipe or mail from cron.
 func (a *app) logFormat() string {
 	if a.cfg.Log.Format == "auto" && !a.cfg.Fleet() && !a.json {
 		return "text"
@@ -202,8 +203,8 @@ func (a *app) logFormat() string {
 	return a.cfg.Log.Format
 }
 
-// wrongSetting makes an error about a value that makes no sense a wrong use,
-// wherever the value is set. Other errors stay what they are.
+// wrongSetting turns an error about an invalid value into a usage error, wherever the value is set.
+// It returns other errors unchanged.
 func wrongSetting(err error) error {
 	if !errors.Is(err, backup.ErrInvalid) || errors.Is(err, backup.ErrWrongKey) {
 		return err
@@ -227,7 +228,7 @@ func asksForJSON(args []string) bool {
 	return false
 }
 
-// flagError makes what is wrong with a flag a usage error.
+// flagError turns an error about a flag into a usage error.
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	var reason *valueError
@@ -237,7 +238,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usage("%s (%s --help tells more)", err, cmd.CommandPath())
 }
 
-// args makes cobra's complaints about arguments usage errors.
+// args turns cobra's errors about arguments into usage errors.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {
@@ -247,7 +248,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// argumentsOf says which arguments a command takes.
+// argumentsOf describes the arguments that a command takes.
 func argumentsOf(cmd *cobra.Command) string {
 	_, names, _ := strings.Cut(cmd.Use, " ")
 	names, _, _ = strings.Cut(names, " --")
@@ -271,7 +272,7 @@ func whatWasGiven(given []string) string {
 	return "given: " + strings.Join(names, " ")
 }
 
-// group is a command that only has subcommands.
+// group makes a command that only has subcommands.
 func group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
@@ -287,10 +288,10 @@ func usage(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
-// A usageError is a command line, or a setting, that makes no sense.
+// A usageError is an invalid command line or setting.
 type usageError struct {
 	text    string
-	setting error // nil: it is about the command line
+	setting error // nil: the error concerns the command line
 }
 
 func (e *usageError) Error() string { return e.text }

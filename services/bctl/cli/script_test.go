@@ -23,7 +23,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
-// commandTimeout ends a command that hangs: its stacks then say where.
+// commandTimeout ends a command that hangs, so that its stacks show where.
 const commandTimeout = 15 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -35,27 +35,29 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// The scripts are examples of every command. Beside testscript's commands they have
+// The scripts are examples of every command. In addition to testscript's commands they have
 //
 //	status N COMMAND ARGS…    runs a command that must end with exit status N
-//	treeequal A B             two trees are equal in all that a backup brings back
-//	maketree DIR FILES BYTES  makes files, the same ones each time
+//	treeequal A B             compares everything in two trees that a backup restores
+//	maketree DIR FILES BYTES  creates files, the same ones each time
 //	await COMMAND ARGS…        repeats a command until it prints something
-//	hold FILE                 takes a lock on a file until the script ends
+//	hold FILE                 locks a file until the script ends
 //	sql FILE STATEMENT        changes a SQLite database
 //	disk DIR BYTES            mounts an empty file system of that size, until the script ends
 //	disk DIR STATE            makes it read-only, writable, full (of a file) or free (without that file)
 //	bind FROM TO              bind-mounts a directory or file, until the script ends or unbinds TO
 //	unbind TO                 undoes it
 //
-// and the conditions [mount], this user may mount file systems, [long], make test-long runs, and [capless], root may give up what lets it read everything.
+// and the conditions [mount] (this user may mount file systems), [long] (make test-long is running)
+// and [capless] (root can give up the capability to read everything).
 func TestScripts(t *testing.T) {
 	testscript.Run(t, params("script", func(e *testscript.Env) {
 		e.Setenv("BCTL_REPO", filepath.Join(e.WorkDir, "repo"))
 	}))
 }
 
-// The scripts of a fleet have a Postgres database and a NATS server of their own, and start services themselves.
+// The scripts of a fleet have their own Postgres database and NATS server, and start services
+// themselves.
 func TestFleetScripts(t *testing.T) {
 	testscript.Run(t, params("fleet", func(e *testscript.Env) {
 		e.Setenv("BCTL_NATS", testenv.NATS(t).URL())
@@ -176,8 +178,8 @@ func change(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// keepLog runs a backup into REPO, and puts a copy of the log of its index, as it
-// was when the backup was committed, beside it: REPO/index.db-wal.left.
+// keepLog runs a backup into REPO, and puts a copy of the log of its index, as of the commit of the
+// backup, next to it: REPO/index.db-wal.left.
 func keepLog(ts *testscript.TestScript, _ bool, args []string) {
 	index, commits := filepath.Join(ts.MkAbs(args[0]), "index.db"), filepath.Join(ts.MkAbs(args[0]), "store", "commits")
 	before, err := os.ReadDir(commits)
@@ -185,7 +187,7 @@ func keepLog(ts *testscript.TestScript, _ bool, args []string) {
 	db, err := sql.Open("sqlite", index)
 	ts.Check(err)
 	defer db.Close()
-	tx, err := db.BeginTx(context.Background(), nil) // while somebody reads, the log stays
+	tx, err := db.BeginTx(context.Background(), nil) // the log is kept while there is a reader
 	ts.Check(err)
 	defer tx.Rollback()
 	var n int
@@ -236,7 +238,7 @@ func unbind(ts *testscript.TestScript, _ bool, args []string) {
 	testenv.Disk{Dir: ts.MkAbs(args[0])}.Unmount()
 }
 
-// Every command says what it is for, and shows an example.
+// Every command has a description and an example.
 func TestHelp(t *testing.T) {
 	a := &app{out: os.Stdout, term: &terminal{}}
 	commands := []string{}

@@ -38,7 +38,7 @@ func (f *shardFlags) flags(cmd *cobra.Command) {
 	f.exclusions.flags(cmd, "the shard")
 }
 
-// apply returns shard with the flags that were given.
+// apply returns shard with the given flags applied.
 func (f *shardFlags) apply(cmd *cobra.Command, shard backup.Shard) (_ backup.Shard, err error) {
 	given := cmd.Flags().Changed
 	if given("source") {
@@ -58,7 +58,7 @@ func (f *shardFlags) apply(cmd *cobra.Command, shard backup.Shard) (_ backup.Sha
 	return shard, err
 }
 
-// parseSource reads a URL, or the absolute path that stands for one.
+// parseSource parses a URL, or an absolute path that stands for one.
 func parseSource(text string) (string, error) {
 	if filepath.IsAbs(text) {
 		return sourceURL(filepath.Clean(text)), nil
@@ -153,7 +153,7 @@ func (a *app) tellShard(ctx context.Context, i index.Catalog, filer, name, forma
 	return err
 }
 
-// findShard returns the shard of a name, retired or not.
+// findShard returns the shard with the given name, retired or not.
 func findShard(ctx context.Context, i index.Catalog, filer, name string) (index.ShardStatus, error) {
 	if filepath.IsAbs(name) {
 		name = filepath.Clean(name)

@@ -92,8 +92,8 @@ func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
 	return t.Flush()
 }
 
-// otherSource says where a shard is read, where its name does not: elsewhere,
-// or from the filer's own snapshots.
+// otherSource describes the source of a shard if its name does not: another path, or the filer's
+// own snapshots.
 func otherSource(s *index.ShardStatus) string {
 	text := ""
 	if s.Source != sourceURL(s.Name) {
@@ -180,7 +180,7 @@ func newShardShow(a *app) *cobra.Command {
 	}
 }
 
-// planRows are the rows that show when a shard is due.
+// planRows adds the rows that show when a shard is due.
 func planRows(row rowFunc, p *index.Plan, now time.Time) {
 	if p.Due.IsZero() {
 		row("due", "not planned yet: a committer does that within seconds")

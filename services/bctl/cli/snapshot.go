@@ -32,7 +32,7 @@ type snapshotLs struct {
 	all    bool
 }
 
-// listed is how many snapshots a list for people has, unless they ask for another number.
+// listed is the default length of a list for display.
 const listed = 50
 
 func newSnapshotLs(a *app) *cobra.Command {
@@ -68,7 +68,7 @@ there are more. With --json all are listed, unless --limit is given.`,
 func (c *snapshotLs) run(ctx context.Context) error {
 	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Since: c.since}
 	if c.limit > 0 {
-		f.Limit = c.limit + 1 // one more, to see whether there are more
+		f.Limit = c.limit + 1 // one more, to detect that there are more
 	}
 	states, err := parseStates(c.states)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *snapshotLs) run(ctx context.Context) error {
 	}
 	f.States = states.indexed()
 	if states.tellsApart() {
-		f.Limit = 0 // counted when it is known which are wanted
+		f.Limit = 0 // limited after filtering
 	}
 	i, err := c.app.openIndex(ctx, toRead)
 	if err != nil {
@@ -147,16 +147,16 @@ func snapshotTable(w io.Writer, found []backup.Snapshot, now time.Time) error {
 	return t.Flush()
 }
 
-// sourceOf is the URL that a snapshot was read from.
+// sourceOf returns the URL from which a snapshot was read.
 func sourceOf(s *backup.Snapshot) string {
-	if s.Source == "" { // an earlier version made it
+	if s.Source == "" { // made by an earlier version
 		return s.Shard.Source
 	}
 	return s.Source
 }
 
-// takenFrom is the path of the filer's own snapshot that was read in the place
-// of the shard; "" where there is none.
+// takenFrom returns the path of the filer's own snapshot that was read instead of the shard; "" if
+// there is none.
 func takenFrom(s *backup.Snapshot) string {
 	_, query, _ := strings.Cut(s.Source, "?")
 	values, err := url.ParseQuery(query)
@@ -226,14 +226,14 @@ func describeProblem(p backup.Problem) string {
 	return fmt.Sprintf("%s: %s: %s", display(path), p.Op, display(p.Err))
 }
 
-// snapshotDetail is the object of snapshot show; the problems follow as error objects.
+// snapshotDetail is the object of snapshot show. The problems follow as error objects.
 type snapshotDetail struct {
 	Type string `json:"type"` // snapshot
 	snapshotJSON
 	Base           int64        `json:"base"`
 	Source         string       `json:"source"`
-	Root           string       `json:"root,omitempty"` // what identifies the tree that was read
-	Pages          int64        `json:"pages"`          // of listings, that the snapshot consists of
+	Root           string       `json:"root,omitempty"` // identity of the tree that was read
+	Pages          int64        `json:"pages"`          // number of pages in the snapshot
 	FilesNew       int64        `json:"files_new"`
 	FilesChanged   int64        `json:"files_changed"`
 	FilesUnchanged int64        `json:"files_unchanged"`
@@ -304,7 +304,7 @@ func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot) e
 	return t.Flush()
 }
 
-// countRows are the rows that snapshot show and the summary of backup share.
+// countRows adds the rows that snapshot show and the summary of backup have in common.
 func countRows(row rowFunc, c *backup.Counts) {
 	row("files", "%s in %s, %s", humanize.Comma(c.Files), counted(c.Directories, "directory"), size(c.Bytes))
 	row("", "%s new, %s changed, %s unchanged", humanize.Comma(c.FilesNew), humanize.Comma(c.FilesChanged), humanize.Comma(c.FilesUnchanged))

@@ -57,7 +57,7 @@ it.`,
 	return cmd
 }
 
-// setBad marks a snapshot, or, where reason is empty, takes the mark away, and prints the snapshot.
+// setBad marks a snapshot as bad or, if reason is empty, removes the mark, and prints the snapshot.
 func (a *app) setBad(ctx context.Context, w *which, arg, reason string) error {
 	return a.withIndex(ctx, toWrite, func(i index.Index) error {
 		s, err := w.snapshot(ctx, i, arg)
@@ -81,7 +81,7 @@ func (a *app) setBad(ctx context.Context, w *which, arg, reason string) error {
 	})
 }
 
-// tellGood says which is the last good snapshot of a shard after a mark.
+// tellGood reports the last good snapshot of a shard after a change of marks.
 func (a *app) tellGood(ctx context.Context, i index.Index, s *backup.Snapshot) error {
 	mark := "good again"
 	if s.Bad != "" {
@@ -100,14 +100,14 @@ func (a *app) tellGood(ctx context.Context, i index.Index, s *backup.Snapshot) e
 	return err
 }
 
-// noteBad says so where a snapshot that is read is marked bad.
+// noteBad prints a note if a snapshot that is read is marked bad.
 func (a *app) noteBad(s *backup.Snapshot) {
 	if s.Bad != "" {
 		a.note("snapshot %s is marked bad: %s", s.ID.Short(), display(s.Bad))
 	}
 }
 
-// stateText is the state of a snapshot in tables.
+// stateText returns the state of a snapshot for tables.
 func stateText(s *backup.Snapshot) string {
 	if s.Bad != "" {
 		return string(s.State) + ", bad"

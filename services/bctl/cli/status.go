@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// watchEvery is how often status --watch looks.
+	// watchEvery is the refresh interval of status --watch.
 	watchEvery = 2 * time.Second
-	// maxWork is how much work in hand is asked for. A fleet has less: as much as may
-	// be queued, and what is stalled.
+	// maxWork is the maximum amount of open work that is requested. A fleet has less: as much as may
+	// be queued, and stalled work.
 	maxWork = 20_000
-	// fewRunning is up to how many snapshots the work in hand is shown without --work.
+	// fewRunning is the maximum number of snapshots for which open work is shown without --work.
 	fewRunning = 5
 )
 
@@ -33,7 +33,7 @@ type statusCommand struct {
 	work  bool
 
 	muster *muster
-	last   *overview // of watch: rates are differences
+	last   *overview // of the watch: rates are differences
 }
 
 func newStatus(a *app) *cobra.Command {
@@ -107,7 +107,7 @@ func (c *statusCommand) run(ctx context.Context) error {
 		err := c.once(ctx, i)
 		switch {
 		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
-			return nil // that is how a watch ends
+			return nil // the normal end of a watch
 		case errors.Is(err, backup.ErrUnavailable):
 			if err := c.blind(err); err != nil {
 				return err
@@ -122,7 +122,7 @@ func (c *statusCommand) run(ctx context.Context) error {
 	}
 }
 
-// blind shows that the index does not answer, above what it said last.
+// blind shows that the index is unavailable, above its last state.
 func (c *statusCommand) blind(err error) error {
 	if c.last == nil || c.app.json || !c.app.term.outIs {
 		c.app.log.Warn("the index does not answer", "error", err)
@@ -133,7 +133,7 @@ func (c *statusCommand) blind(err error) error {
 	return c.show(c.last)
 }
 
-// once looks, and shows what there is.
+// once reads the state and shows it.
 func (c *statusCommand) once(ctx context.Context, i index.Catalog) error {
 	now, err := c.look(ctx, i)
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *statusCommand) show(now *overview) error {
 	return err
 }
 
-// An overview is what there is, at one time.
+// An overview is the state of all backups at one time.
 type overview struct {
 	at      time.Time
 	fleet   bool
@@ -172,27 +172,27 @@ type overview struct {
 	running []*inProgress
 	filers  map[string]*index.FilerStatus
 	stalled map[filerWork]int
-	due     []nextRun           // that are not begun
-	failed  []failure           // of late
+	due     []nextRun           // not started yet
+	failed  []failure           // recently
 	spared  []index.FilerStatus // governed below their limits
-	cut     bool                // there is more in hand than was asked for
+	cut     bool                // there is more open work than was requested
 }
 
-// An inProgress is how far one running snapshot is.
+// An inProgress is the progress of one running snapshot.
 type inProgress struct {
 	backup.Snapshot
 	base  backup.Counts
-	known bool // base is: there was a snapshot before
+	known bool // base is known: there was an earlier snapshot
 	work  []index.Work
 	tasks inHand
 	read  inHand
-	still bool // nobody works for it, because somebody is missing
+	still bool // no worker works for it, because a service is missing
 
 	at                            time.Time
 	filesPerSecond, readPerSecond float64
 }
 
-// inHand counts work that is handed out: with a worker, of that stalled, and in the queue.
+// inHand counts open work: with a worker, stalled there, and queued.
 type inHand struct{ working, stalled, queued int }
 
 func (h *inHand) add(w *index.Work) {
@@ -207,7 +207,8 @@ func (h *inHand) add(w *index.Work) {
 	}
 }
 
-// isSpared reports whether the governor allows less than the filer's limits, because it is slow.
+// isSpared reports whether the governor allows less than the filer's limits because the filer is
+// slow.
 func isSpared(f *index.FilerStatus) bool {
 	limits := f.Limits.WithDefaults()
 	spared := func(slots, limit int, latency time.Duration) bool {
@@ -216,7 +217,7 @@ func isSpared(f *index.FilerStatus) bool {
 	return spared(f.Load.WalkSlots, limits.WalkTasks, f.Load.WalkLatency) || spared(f.Load.ReadSlots, limits.ReadBatches, f.Load.ReadLatency)
 }
 
-// rates computes how fast it goes: since last, or since each snapshot was begun.
+// rates computes the speeds since last, or since the start of each snapshot.
 func (s *overview) rates(last *overview) {
 	before := map[backup.SnapshotID]*inProgress{}
 	if last != nil {
@@ -239,8 +240,9 @@ func (s *overview) rates(last *overview) {
 	}
 }
 
-// left estimates how long a snapshot will take. What is walked, of what the
-// last snapshot leads to expect, has its share of the batches; so both shares count.
+// left estimates the remaining time of a snapshot. The estimate is the settled share of the
+// batches, multiplied by the walked share of the files that the previous snapshot leads to expect,
+// because both take time.
 func (p *inProgress) left() (time.Duration, bool) {
 	if p.State == interrupted {
 		return 0, false

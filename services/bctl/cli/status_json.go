@@ -2,13 +2,14 @@ package cli
 
 import "time"
 
-// overviewJSON is the first line of each look of status. The names are fixed.
+// overviewJSON is the first line that status prints each time. The names are fixed.
 type overviewJSON struct {
-	Type           string        `json:"type"` // overview
-	Time           *string       `json:"time"`
-	Missing        []lackJSON    `json:"missing"`
-	Running        int           `json:"running"`
-	Stalled        int           `json:"stalled"` // of these: all that is in hand of them is
+	Type    string     `json:"type"` // overview
+	Time    *string    `json:"time"`
+	Missing []lackJSON `json:"missing"`
+	Running int        `json:"running"`
+	// Stalled is the number of running snapshots of which all work with workers is stalled.
+	Stalled        int           `json:"stalled"`
 	FilesPerSecond float64       `json:"files_per_second"`
 	ReadPerSecond  float64       `json:"read_bytes_per_second"`
 	Waiting        []waitJSON    `json:"waiting"`
@@ -18,19 +19,20 @@ type overviewJSON struct {
 type lackJSON struct {
 	What  string `json:"what"` // nats, committer, walker, reader or clock
 	Site  string `json:"site,omitempty"`
-	Stops bool   `json:"stops"` // work stands still because of it
+	Stops bool   `json:"stops"` // work cannot proceed because of it
 	Text  string `json:"text"`
 }
 
 type waitJSON struct {
-	Cause   string         `json:"cause"`
-	Why     string         `json:"why"`
-	Filers  []string       `json:"filers"`
-	Tasks   int            `json:"tasks"`
-	Batches int            `json:"batches"`
-	Shards  int            `json:"shards"`        // that are due
-	Since   *string        `json:"stalled_since"` // the first of what is stalled; null: nothing is
-	Workers map[string]int `json:"workers"`       // who holds how much of what is stalled
+	Cause   string   `json:"cause"`
+	Why     string   `json:"why"`
+	Filers  []string `json:"filers"`
+	Tasks   int      `json:"tasks"`
+	Batches int      `json:"batches"`
+	Shards  int      `json:"shards"` // due shards
+	// Since is the start of the longest stall; null: no work is stalled.
+	Since   *string        `json:"stalled_since"`
+	Workers map[string]int `json:"workers"` // amount of stalled work per worker
 }
 
 type failureJSON struct {
@@ -39,11 +41,11 @@ type failureJSON struct {
 	Shard    string  `json:"shard"`
 	Number   int64   `json:"number"`
 	Ended    *string `json:"ended"`
-	Times    int     `json:"times"` // that the shard has failed since its last good snapshot
+	Times    int     `json:"times"` // failures since the shard's last good snapshot
 	Reason   string  `json:"reason"`
 }
 
-// printJSON prints an overview, and then the snapshots that run.
+// printJSON prints an overview, and then the running snapshots.
 func (s *overview) printJSON(to func(any) error) error {
 	err := to(s.json())
 	for n := 0; n < len(s.running) && err == nil; n++ {
@@ -84,19 +86,19 @@ type statusJSON struct {
 	Filer          string         `json:"filer"`
 	Shard          string         `json:"shard"`
 	Number         int64          `json:"number"`
-	State          string         `json:"state"` // running, or interrupted: no process makes it
+	State          string         `json:"state"` // running, or interrupted: no process is making it
 	Started        *string        `json:"started"`
 	AgeSeconds     float64        `json:"age_seconds"`
 	Source         string         `json:"source"`
 	SourceSnapshot string         `json:"source_snapshot,omitempty"`
 	Tags           []string       `json:"tags"`
-	Cancel         string         `json:"cancel,omitempty"` // why it shall end
+	Cancel         string         `json:"cancel,omitempty"` // the reason why it is to end
 	Tasks          statusWork     `json:"tasks"`
 	Batches        statusWork     `json:"batches"`
 	Files          int64          `json:"files"`
 	Directories    int64          `json:"directories"`
 	Bytes          int64          `json:"bytes"`
-	ExpectedFiles  *int64         `json:"expected_files"` // null: there was no snapshot before
+	ExpectedFiles  *int64         `json:"expected_files"` // null: there was no earlier snapshot
 	ExpectedBytes  *int64         `json:"expected_bytes"`
 	FilesPerSecond float64        `json:"files_per_second"`
 	ReadBytes      int64          `json:"read_bytes"`
@@ -110,7 +112,7 @@ type statusWork struct {
 	Settled   int64 `json:"settled"`
 	Announced int64 `json:"announced"`
 	InHand    int   `json:"in_hand"` // with a worker
-	Stalled   int   `json:"stalled"` // of these
+	Stalled   int   `json:"stalled"` // part of in_hand
 	Queued    int   `json:"queued"`
 }
 
@@ -122,8 +124,8 @@ type statusInHand struct {
 	Path    string  `json:"path"`
 	Raw     string  `json:"path_b64,omitempty"`
 	Until   *string `json:"lease_until"`
-	Stalled *string `json:"stalled_since"` // null: it is not
-	Why     string  `json:"why,omitempty"` // it is stalled, or queued
+	Stalled *string `json:"stalled_since"` // null: it is not stalled
+	Why     string  `json:"why,omitempty"` // if it is stalled or queued
 }
 
 func (s *overview) snapshotJSON(p *inProgress) statusJSON {

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// ofLate is how long a failed snapshot is shown, unless its shard has a good one since.
+	// ofLate is how long a failed snapshot is shown, unless its shard has had a good one since.
 	ofLate = 24 * time.Hour
-	// maxFailed is how many failed snapshots are asked for.
+	// maxFailed is the maximum number of failed snapshots that are requested.
 	maxFailed = 500
 )
 
 // A failure is a shard whose newest snapshots have failed.
 type failure struct {
 	backup.Snapshot     // the newest
-	times           int // that it has failed since it last had a good one
+	times           int // failures since its last good snapshot
 }
 
-// looked is what the index and NATS say.
+// looked holds the answers of the index and NATS.
 type looked struct {
 	crew    crew
 	running []backup.Snapshot
@@ -37,7 +37,8 @@ type looked struct {
 	due     []nextRun
 }
 
-// look asks the index and NATS, all at once. It is a few questions, however much is running.
+// look queries the index and NATS concurrently. The number of queries does not depend on the number
+// of running snapshots.
 func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, error) {
 	now, err := i.Clock(ctx)
 	if err != nil {
@@ -64,7 +65,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 		l.shards, err = i.ListShards(asking, index.ShardFilter{Filer: c.filer})
 		return err
 	})
-	if c.app.cfg.Fleet() { // on one machine nothing follows policies
+	if c.app.cfg.Fleet() { // on one machine, policies have no effect
 		group.Go(func() (err error) { l.due, err = nextRuns(asking, i, c.filer, now); return err })
 	}
 	if err := group.Wait(); err != nil {
@@ -78,7 +79,7 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 	return s, nil
 }
 
-// newOverview puts together what the answers say.
+// newOverview combines the answers.
 func newOverview(l *looked, now time.Time) *overview {
 	s := &overview{at: now, fleet: l.crew.asked, cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}}
 	byID := make(map[backup.SnapshotID]*inProgress, len(l.running))
@@ -88,7 +89,7 @@ func newOverview(l *looked, now time.Time) *overview {
 		s.running = append(s.running, p)
 	}
 	for _, w := range l.work {
-		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // nobody has it in hand
+		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // no process has it in progress
 			s.hold(p, w)
 		}
 	}
@@ -108,7 +109,7 @@ func newOverview(l *looked, now time.Time) *overview {
 	return s
 }
 
-// sitesOf returns the sites where something is to be backed up.
+// sitesOf returns the sites with filers to back up.
 func sitesOf(filers []index.FilerStatus) (sites []string) {
 	for n := range filers {
 		if f := &filers[n]; f.Shards > 0 || f.Running > 0 {
@@ -119,7 +120,7 @@ func sitesOf(filers []index.FilerStatus) (sites []string) {
 	return slices.Compact(sites)
 }
 
-// hold notes work that is handed out.
+// hold records work that is with a worker or queued.
 func (s *overview) hold(p *inProgress, w index.Work) {
 	p.work = append(p.work, w)
 	role, of := flow.RoleReader, &p.read
@@ -132,7 +133,7 @@ func (s *overview) hold(p *inProgress, w index.Work) {
 	}
 }
 
-// expect asks what the snapshots before had.
+// expect requests the counts of the previous snapshots.
 func (s *overview) expect(ctx context.Context, i index.Catalog) error {
 	ids := make([]backup.SnapshotID, len(s.running))
 	for n, p := range s.running {
@@ -148,7 +149,8 @@ func (s *overview) expect(ctx context.Context, i index.Catalog) error {
 	return err
 }
 
-// failures returns the shards that have failed since their last good snapshot, the latest first.
+// failures returns the shards that have failed since their last good snapshot, the latest failure
+// first.
 func failures(failed []backup.Snapshot, shards []index.ShardStatus) (list []failure) {
 	good := make(map[backup.ShardID]backup.SnapshotNumber, len(shards))
 	for n := range shards {
@@ -158,7 +160,7 @@ func failures(failed []backup.Snapshot, shards []index.ShardStatus) (list []fail
 	for n := range failed { // oldest first
 		f := &failed[n]
 		last, ok := good[f.Shard.ID]
-		if !ok || f.Number < last { // it is retired, or has a good one since
+		if !ok || f.Number < last { // it is retired, or has had a good one since
 			continue
 		}
 		if n, ok := at[f.Shard.ID]; ok {

@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// What status --watch shows: as much as a terminal has room for, the most important first.
+// The screen of status --watch: as much as fits on the terminal, the most important first.
 
-// A section is some lines of a screen, the most important first.
+// A section is a group of lines on the screen, the most important first.
 type section struct {
 	lines []string
-	least int // lines that it has in any case, if there are so many
+	least int // minimum number of lines, if there are that many
 	what  string
-	head  int // of lines: are not counted as more
+	head  int // lines not counted as rows when the section is cut
 }
 
-// screen is an overview in so many columns and lines; 0: in as many as it takes.
+// screen formats an overview for the given number of columns and lines; 0 means no limit.
 func (s *overview) screen(width, height int) string {
 	missing, totals := section{least: 3, what: "line"}, section{least: 2, what: "line"}
 	waits, failed := section{least: 3, what: "line"}, section{least: 2, what: "failed shard"}
@@ -49,8 +49,8 @@ func (s *overview) screen(width, height int) string {
 	return text
 }
 
-// allot cuts sections so that all of them, with an empty line before each, have no more than height lines. What is left
-// once each has its least goes to those that come first in turn.
+// allot cuts sections so that all of them, with an empty line before each, have no more than height
+// lines. Each gets its minimum; the remaining lines go to the sections in turn, in order.
 func allot(height int, all, turn []*section) {
 	given := map[*section]int{}
 	for _, s := range all {
@@ -71,7 +71,7 @@ func allot(height int, all, turn []*section) {
 	}
 }
 
-// cut leaves n lines, of which the last says how much is not there.
+// cut keeps n lines, the last of which states how many rows are omitted.
 func (s *section) cut(n int) {
 	if n >= len(s.lines) {
 		return
@@ -87,12 +87,12 @@ func (s *section) cut(n int) {
 	s.lines = append(s.lines[:n-1:n-1], "… and "+counted(len(s.lines)-max(n-1, s.head), "more "+s.what))
 }
 
-// A column of the table of a screen.
+// A column is a column of the table on the screen.
 type column struct {
 	name  string
 	text  func(*inProgress) string
-	right bool // aligned
-	leave int  // which column is left out first where there is no room; 0: this one never is
+	right bool // aligned to the right
+	leave int  // order in which columns are omitted if there is no room; 0: never
 }
 
 var narrowColumns = []column{
@@ -110,11 +110,11 @@ var narrowColumns = []column{
 
 const (
 	gap        = "  "
-	leastName  = 8  // columns of a filer or shard, where there is no room
-	usefulName = 16 // of a shard: for more, no column is left out
+	leastName  = 8  // minimum width of a filer or shard, if there is no room
+	usefulName = 16 // of a shard: columns are omitted until it has this much
 )
 
-// narrowTable has the snapshots that run, first those that somebody should look at.
+// narrowTable returns the table of running snapshots, those that need attention first.
 func (s *overview) narrowTable(width int) []string {
 	if len(s.running) == 0 {
 		return nil
@@ -155,7 +155,7 @@ func (s *overview) narrowTable(width int) []string {
 	}
 }
 
-// rank is smaller for what somebody should look at.
+// rank is lower for snapshots that need attention.
 func (p *inProgress) rank() int {
 	switch {
 	case p.isStalled():
@@ -170,7 +170,7 @@ func (p *inProgress) rank() int {
 	return 4
 }
 
-// fit shortens filers and shards so that rows have so many columns, and reports whether they have.
+// fit shortens filers and shards so that rows fit into width columns, and reports whether they do.
 func fit(rows [][]string, columns []column, width int) bool {
 	widths := widthsOf(rows)
 	need := len(gap) * (len(widths) - 1)
@@ -220,7 +220,7 @@ func align(rows [][]string, columns []column) (lines []string) {
 	return lines
 }
 
-// tail is the end of a name, which tells paths apart.
+// tail returns the end of a name, which distinguishes paths better than the beginning.
 func tail(name string, width int) string {
 	runes := []rune(name)
 	if len(runes) <= width {
@@ -236,10 +236,10 @@ func shortened(line string, width int) string {
 	return truncate(line, width)
 }
 
-// wrap breaks a line at its spaces; what follows is indented.
+// wrap breaks a line at its spaces. Continuation lines are indented.
 func wrap(text string, width int) []string { return flowed(strings.Split(text, " "), " ", "  ", width) }
 
-// phrased puts phrases into lines.
+// phrased arranges phrases in lines.
 func phrased(phrases []string, width int) []string { return flowed(phrases, gap, "", width) }
 
 func flowed(words []string, between, indent string, width int) (lines []string) {

@@ -16,7 +16,8 @@ import (
 
 var updateScreens = flag.Bool("update", false, "write the golden screens anew")
 
-// crowded is what a watch may see on a bad day: no reader at a site, a filer that hangs, failures, and 30 snapshots.
+// crowded is an overview with many problems: no reader at a site, a filer that hangs, failures, and
+// 30 snapshots.
 func crowded() *overview {
 	s := newScene(serving("committer - c1", "walker oslo w1", "walker oslo w2", "reader paris r3", "walker paris w3")...)
 	for n := range 26 {
@@ -47,7 +48,7 @@ func crowded() *overview {
 	return s.overview()
 }
 
-// A screen has no more columns and lines than the terminal, and the most important first.
+// A screen has at most as many columns and lines as the terminal, and the most important first.
 func TestScreen(t *testing.T) {
 	t.Setenv("TZ", "UTC")
 	local := time.Local

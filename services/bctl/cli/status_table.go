@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// write writes an overview for people, however wide that is.
+// write prints an overview for people, with any width.
 func (s *overview) write(w io.Writer, work bool) error {
 	for _, text := range texts(s.lacks) {
 		fmt.Fprintln(w, "MISSING  "+text)
@@ -87,7 +87,7 @@ func (s *overview) table(w io.Writer) error {
 	return t.Flush()
 }
 
-// leftText says how long a snapshot will take, or why that cannot be said.
+// leftText returns the remaining time of a snapshot, or the reason why it is not known.
 func (p *inProgress) leftText() string {
 	switch d, ok := p.left(); {
 	case p.State == interrupted:
@@ -104,13 +104,13 @@ func (p *inProgress) leftText() string {
 	return "-"
 }
 
-// isStalled reports whether all that workers have in hand of a snapshot waits for its filer.
+// isStalled reports whether all of a snapshot's work with workers waits for its filer.
 func (p *inProgress) isStalled() bool {
 	working, stalled := p.tasks.working+p.read.working, p.tasks.stalled+p.read.stalled
 	return stalled > 0 && working == stalled
 }
 
-// totals are of all that runs.
+// totals returns the totals over all running snapshots.
 func (s *overview) totals() []string {
 	var files, ofFiles, bytes, ofBytes int64
 	var filesPerSecond, readPerSecond float64
@@ -132,7 +132,7 @@ func (s *overview) totals() []string {
 	}
 	if based {
 		list = append(list, fmt.Sprintf("%s of %s files", humanize.Comma(files), humanize.Comma(ofFiles)), size(bytes)+" of "+size(ofBytes))
-	} else { // of some, nobody knows how much there is
+	} else { // the amount of work of some is not known
 		list = append(list, counted(files, "file"), size(bytes))
 	}
 	list = append(list, fmt.Sprintf("%s files/s", humanize.Comma(int64(filesPerSecond))), size(int64(readPerSecond))+"/s read")
@@ -142,7 +142,7 @@ func (s *overview) totals() []string {
 	return list
 }
 
-// line is a failure for people.
+// line formats a failure for people.
 func (f *failure) line(now time.Time) string {
 	text := fmt.Sprintf("%s %s, %s ago", display(f.Filer.Name), display(f.Shard.Name), age(now.Sub(f.Ended)))
 	if f.times > 1 {
@@ -151,7 +151,7 @@ func (f *failure) line(now time.Time) string {
 	return text + ": " + display(firstLine(f.Reason))
 }
 
-// work is "12/20+3": settled of announced, and what workers have in hand.
+// work returns "12/20+3": settled of announced work, and the amount with workers.
 func work(settled, announced int64, h inHand) string {
 	text := fmt.Sprintf("%d/%d", settled, announced)
 	if h.working > 0 {
@@ -160,7 +160,7 @@ func work(settled, announced int64, h inHand) string {
 	return text
 }
 
-// inHand writes what workers do, and what is queued for them.
+// inHand prints the work with workers and the queued work.
 func (s *overview) inHand(w io.Writer, all bool) error {
 	if !all {
 		return nil
@@ -197,7 +197,7 @@ func kindOf(w *index.Work) string {
 	return "read"
 }
 
-// why says why work stands still; "" where it does not.
+// why returns the reason why work does not proceed; "" if it does.
 func (s *overview) why(p *inProgress, w *index.Work) string {
 	switch {
 	case !w.Stalled.IsZero():
@@ -215,7 +215,7 @@ func roleOf(w *index.Work) flow.Role {
 	return flow.RoleReader
 }
 
-// whyText is why for people.
+// whyText formats the reason for people.
 func (s *overview) whyText(p *inProgress, w *index.Work) string {
 	switch why := s.why(p, w); {
 	case why == "":

@@ -10,7 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// sample is what a look may find: one snapshot half done with a stalled task, on a filer that is spared.
+// sample is an overview with one half-done snapshot, which has a stalled task, on a filer that the
+// governor limits.
 func sample(now time.Time) *overview {
 	p := &inProgress{
 		Snapshot: backup.Snapshot{
@@ -64,7 +65,8 @@ SNAPSHOT  WORK  ATTEMPT  WORKER    LEASE  PATH
 	}
 }
 
-// Rates are since the last look where there was one; an estimate needs a base, or a walk that is done.
+// Rates are since the previous overview if there was one. An estimate needs a base, or a completed
+// walk.
 func TestStatusRatesAndEstimate(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	last, s := sample(now.Add(-2*time.Second)), sample(now)
@@ -74,7 +76,8 @@ func TestStatusRatesAndEstimate(t *testing.T) {
 	if p.filesPerSecond != 100 || p.readPerSecond != 20<<10 {
 		t.Errorf("%v files, %v bytes a second", p.filesPerSecond, p.readPerSecond)
 	}
-	if left, ok := p.left(); !ok || left != 300*time.Second { // half of the files, of which half is read
+	// Half of the files, half of which are read.
+	if left, ok := p.left(); !ok || left != 300*time.Second {
 		t.Errorf("left %v, %v", left, ok)
 	}
 	p.known, p.base = false, backup.Counts{}
@@ -102,7 +105,8 @@ func TestStatusJSON(t *testing.T) {
 	}
 }
 
-// The progress line of several has what is stalled, and forgets what nobody tells any more.
+// The progress line of several snapshots shows stalled work, and drops work that is no longer
+// reported.
 func TestProgressLineOfSeveral(t *testing.T) {
 	now := time.Unix(0, 0)
 	p := newTracker()
@@ -122,7 +126,8 @@ func TestProgressLineOfSeveral(t *testing.T) {
 	}
 }
 
-// 6 µs is not slow, though it was 1 µs once, and though the governor has not given everything back yet.
+// A latency of 6 µs is not slow, even if it was 1 µs before and the governor has not restored all
+// slots yet.
 func TestFastFilerIsNotSpared(t *testing.T) {
 	for latency, want := range map[time.Duration]bool{6 * time.Microsecond: false, 6 * time.Millisecond: true} {
 		f := index.FilerStatus{Load: backup.Load{WalkSlots: 9, WalkLatency: latency, WalkIdle: time.Microsecond}}

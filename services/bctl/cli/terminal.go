@@ -17,13 +17,13 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// A terminal owns what a person sees: everything that is printed goes through
-// it, so that the progress line always stays below. It is an io.Writer for stderr.
+// A terminal owns the output that a person sees: everything is printed through it, so that the
+// progress line always stays at the bottom. It is an io.Writer for stderr.
 type terminal struct {
 	mu         sync.Mutex
 	out, err   io.Writer
-	isTerminal bool // stderr is
-	outIs      bool // stdout is
+	isTerminal bool // stderr is a terminal
+	outIs      bool // stdout is a terminal
 	width      func() int
 	screen     func() (width, height int) // stdout's
 	line       string                     // the progress line, as drawn
@@ -69,7 +69,7 @@ type aboveWriter struct {
 
 func (w aboveWriter) Write(p []byte) (int, error) { return w.t.above(w.w, p) }
 
-// stdout returns where results are written.
+// stdout returns the writer for results.
 func (t *terminal) stdout() io.Writer {
 	if !t.outIs {
 		return t.out
@@ -79,8 +79,8 @@ func (t *terminal) stdout() io.Writer {
 
 func (t *terminal) println(text string) { fmt.Fprintln(t, text) }
 
-// results is where results go. It remembers the first write that failed: a result that nobody gets is a failure, and
-// not everything that prints one can return it.
+// results is the destination of results. It remembers the first failed write: a result that cannot
+// be written is a failure, and not every caller that prints one can return an error.
 type results struct {
 	to     io.Writer
 	mu     sync.Mutex
@@ -97,7 +97,7 @@ func (r *results) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// also returns err with the write that failed, if that is not it.
+// also combines err with the failed write, unless they are the same.
 func (r *results) also(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *results) also(err error) error {
 	return errors.Join(err, r.failed)
 }
 
-// note tells the user what is no failure, and should be known.
+// note prints a message to the user that is not a failure.
 func (a *app) note(format string, args ...any) {
 	a.term.println("bctl: note: " + fmt.Sprintf(format, args...))
 }
@@ -115,7 +115,8 @@ func (a *app) note(format string, args ...any) {
 // clearLine moves to the beginning of the line and erases it.
 const clearLine = "\r\x1b[K"
 
-// show writes a part of the progress line. That nobody can see it stops no backup.
+// show writes a part of the progress line. Errors are ignored, because a progress line that cannot
+// be shown must not stop a backup.
 func (t *terminal) show(text string) { _, _ = io.WriteString(t.err, text) }
 
 // draw replaces the progress line.
@@ -126,7 +127,7 @@ func (t *terminal) draw(line string) {
 	t.show(clearLine + t.line)
 }
 
-// clear takes the progress line away.
+// clear erases the progress line.
 func (t *terminal) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,7 +137,7 @@ func (t *terminal) clear() {
 	}
 }
 
-// truncate cuts s to width characters, in its middle part that is a path if need be.
+// truncate shortens s to width characters. If necessary it cuts the middle part, a path.
 func truncate(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width || width < 2 {
 		return s
@@ -150,7 +151,7 @@ func (a *app) showProgress() bool {
 	return a.progress == "always" || a.progress == "auto" && a.term.isTerminal && !a.json
 }
 
-// animate draws what line returns, a few times a second, until stop is called.
+// animate draws the result of line several times per second, until stop is called.
 func (a *app) animate(line func() string) (stop func()) {
 	if !a.showProgress() {
 		return func() {}
@@ -173,7 +174,7 @@ func (a *app) animate(line func() string) (stop func()) {
 	return sync.OnceFunc(func() { close(quit); <-ended })
 }
 
-// display returns a name for people: quoted where it could play with their terminal.
+// display returns a name for display: quoted if it could control the terminal.
 func display(name string) string {
 	bad := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 	if strings.ContainsFunc(name, bad) {
@@ -182,7 +183,7 @@ func display(name string) string {
 	return name
 }
 
-// redraw replaces all that the terminal shows, and does not scroll it.
+// redraw replaces the whole screen of the terminal without scrolling.
 func (t *terminal) redraw(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,5 +200,5 @@ func (t *terminal) redraw(text string) {
 		b.WriteString(truncate(line, width-1) + eraseLine + "\n")
 	}
 	b.WriteString(eraseBelow)
-	_, _ = io.WriteString(t.out, b.String()) // nobody is there to see it
+	_, _ = io.WriteString(t.out, b.String()) // an error means that no reader is left
 }

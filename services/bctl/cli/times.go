@@ -7,10 +7,10 @@ import (
 	"github.com/bctl/bctl/internal/policy"
 )
 
-// How people are shown times: in this machine's time zone, which is named, and, in lists, with how far away they are. Nothing else
-// in this package writes a time for people.
+// The format of times for people: in this machine's time zone, which is named, and, in lists, with
+// the difference from now. All other code in this package uses these functions for that.
 
-// zoned is a time, or "-" where there is none.
+// zoned formats a time, or returns "-" if there is none.
 func zoned(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -18,7 +18,7 @@ func zoned(t time.Time) string {
 	return t.Local().Format("2006-01-02 15:04:05 MST")
 }
 
-// happened is when something was, as "2026-11-23 01:30:00 CET (9h ago)".
+// happened formats a time in the past: "2026-11-23 01:30:00 CET (9h ago)".
 func happened(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -26,7 +26,7 @@ func happened(t, now time.Time) string {
 	return zoned(t) + " (" + agoText(t, now) + ")"
 }
 
-// expected is when something is to come: "2026-11-23 01:30:00 CET (in 9h)", or "(3h ago)".
+// expected formats a time in the future: "2026-11-23 01:30:00 CET (in 9h)", or "(3h ago)".
 func expected(t, now time.Time) string {
 	switch {
 	case t.IsZero():
@@ -37,7 +37,7 @@ func expected(t, now time.Time) string {
 	return zoned(t) + " (" + age(now.Sub(t)) + " ago)"
 }
 
-// deadlineText is a deadline: "2026-11-23 01:30:00 CET (in 3h)", or "(OVERDUE 2h)".
+// deadlineText formats a deadline: "2026-11-23 01:30:00 CET (in 3h)", or "(OVERDUE 2h)".
 func deadlineText(deadline, now time.Time) string {
 	if now.After(deadline) && !deadline.IsZero() {
 		return zoned(deadline) + " (OVERDUE " + age(now.Sub(deadline)) + ")"
@@ -45,7 +45,7 @@ func deadlineText(deadline, now time.Time) string {
 	return expected(deadline, now)
 }
 
-// agoText is how long ago something was, or how far in the future it lies, because a clock was ahead.
+// agoText formats the age of an event, or how far it lies in the future because a clock was ahead.
 func agoText(happened, now time.Time) string {
 	if policy.InFuture(happened, now) {
 		return "in the FUTURE, by " + age(happened.Sub(now)) + ": a clock was ahead"
@@ -53,7 +53,7 @@ func agoText(happened, now time.Time) string {
 	return age(now.Sub(happened)) + " ago"
 }
 
-// age is how long ago something was, in one unit: 12s, 5m, 3h, 40d.
+// age formats an age in one unit: 12s, 5m, 3h, 40d.
 func age(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < 2*time.Minute:

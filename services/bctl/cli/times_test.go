@@ -11,7 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Times have their zone and say how far away they are, and what has happened in the future is shown as such: it was "0s" old.
+// Times have a zone and a difference from now. An event in the future is shown as such; it used to
+// be "0s" old.
 func TestTimes(t *testing.T) {
 	zone := time.Local
 	time.Local = time.FixedZone("CET", 3600)
@@ -34,15 +35,15 @@ func TestTimes(t *testing.T) {
 			t.Errorf("%q, want %q", test.got, test.want)
 		}
 	}
-	// One of its shards lies in the future: the oldest of the others does not hide that.
+	// One of its shards is in the future. The oldest of the others must not hide that.
 	f := index.FilerStatus{Shards: 2, Oldest: now.Add(-time.Hour), Newest: now.AddDate(1, 0, 0)}
 	if got := lastGood(&f, now); !strings.Contains(got, "(in the FUTURE, by 365d: ") {
 		t.Errorf("%q", got)
 	}
 }
 
-// Nobody but times.go writes a time for people, so that none comes without its zone: the others write RFC 3339 for programs, and
-// read what people write.
+// Only times.go formats times for people, so that none lacks its zone. Other files format RFC 3339
+// for programs, and parse user input.
 func TestTimesAreWrittenInOnePlace(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil || len(files) < 10 {

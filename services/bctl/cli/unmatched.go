@@ -9,14 +9,14 @@ import (
 	"github.com/bctl/bctl/internal/selection"
 )
 
-// A patternWatch finds out which patterns match nothing in a snapshot that this process makes.
+// A patternWatch determines which patterns match nothing in a snapshot that this process makes.
 type patternWatch struct {
 	mu      sync.Mutex
 	of      backup.Selection
-	matcher *selection.Matcher // of all of the snapshot's walk tasks
+	matcher *selection.Matcher // shared by all of the snapshot's walk tasks
 }
 
-// compile is for walk.Options.
+// compile is the Compile function of walk.Options.
 func (w *patternWatch) compile(s backup.Selection) (*selection.Matcher, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -32,7 +32,7 @@ func (w *patternWatch) compile(s backup.Selection) (*selection.Matcher, error) {
 	return m, nil
 }
 
-// unmatched returns those of the patterns that have matched nothing.
+// unmatched returns the given patterns that have matched nothing.
 func (w *patternWatch) unmatched(patterns []string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +53,8 @@ func only(texts, those []string) (kept []string) {
 	return kept
 }
 
-// noteUnmatched tells the user which patterns of a flag matched nothing: a misspelt one is not seen otherwise.
+// noteUnmatched prints a note with a flag's patterns that matched nothing, because a misspelt
+// pattern is not noticed otherwise.
 func (a *app) noteUnmatched(flag, relativeTo string, patterns []string) {
 	for _, p := range patterns {
 		a.note("--%s %s matched nothing; patterns are relative to %s", flag, display(p), relativeTo)

@@ -15,7 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/config"
 )
 
-// runHere runs a command in this process and returns its exit status, and what it wrote.
+// runHere runs a command in this process and returns its exit status and output.
 func runHere(t *testing.T, env map[string]string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, messages bytes.Buffer
@@ -29,17 +29,17 @@ func runHere(t *testing.T, env map[string]string, args ...string) (status int, s
 	return a.exit(context.WithoutCancel(t.Context()), err), out.String(), messages.String()
 }
 
-// badSettings are values that make no sense, of settings that are texts; "" where any text makes sense, as far as can be
-// told without looking at what it names.
+// badSettings are invalid values of text settings; "" if any text is valid, as far as this can be
+// decided without accessing what it names.
 var badSettings = map[string]string{
 	"repo": "~root/x", "worker_key": "~root/x", "committer_key": "~root/x", "identity": "~root/x",
 	"index.url": "gs://x", "store.url": "gs://x", "log.level": "loud", "log.format": "xml",
 	"index.password": "", "store.endpoint": "", "store.region": "", "store.access_key": "", "store.secret_key": "", "store.session_token": "",
 	"store.profile": "", "nats.url": "", "nats.user": "", "nats.password": "", "worker.name": "", "worker.site": "", "http.listen": "", "trace.url": "",
-	"codec": "", "store.addressing": "", "nats.inbox_prefix": "", // checked where they are used
+	"codec": "", "store.addressing": "", "nats.inbox_prefix": "", // checked when they are used
 }
 
-// A value of a setting that makes no sense is status 2, wherever it is set.
+// An invalid value of a setting gives status 2, wherever it is set.
 func TestSettingsThatMakeNoSense(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bctl.yaml")
 	for _, s := range config.Settings() {
@@ -82,8 +82,8 @@ func TestSettingsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// badFlags are values that make no sense, of the flags of commands; "" where any text makes sense, or is a name
-// that may exist.
+// badFlags are invalid values of command flags; "" if any text is valid, or is a name that may
+// exist.
 var badFlags = map[string]string{
 	"config": "~root/x", "progress": "maybe", "cpuprofile": "", "memprofile": "", "exectrace": "",
 	"exclude": "[", "include": "[", "exclude-file": "", "exclude-if-present": "a/b", "exclude-larger-than": "huge",
@@ -96,14 +96,14 @@ var badFlags = map[string]string{
 	"stat-rate": "fast", "floor": "101", "role": "cook", "reason": "", "file": "", "store-region": "", "signer": "me",
 }
 
-// requiredFlags are those without which a command looks at no other.
+// requiredFlags are the flags that a command requires before it checks others.
 var requiredFlags = map[string][]string{
 	"bctl restore": {"--target", "out"}, "bctl policy set": {"--schedule", "@daily"},
 	"bctl deploy init": {"--nats", "a", "--postgres", "b", "--store", "s3://bucket/x", "--store-kind", "minio", "--store-endpoint", "https://s3"},
 	"bctl backup":      {"--filer", "x"},
 }
 
-// A value of a flag that makes no sense is status 2, of every flag of every command.
+// An invalid value of any flag of any command gives status 2.
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
@@ -154,7 +154,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// What goes wrong is an object on stdout wherever --json is among the arguments.
+// Errors are objects on stdout if --json is among the arguments.
 func TestErrorsAreObjectsWithJSON(t *testing.T) {
 	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo")}
 	for _, test := range []struct {

@@ -29,7 +29,7 @@ func newVersion(a *app) *cobra.Command {
 	}
 }
 
-// buildVersion is what the Go command has recorded in the binary.
+// buildVersion returns the version information that the Go command recorded in the binary.
 func buildVersion() (version, commit string) {
 	version, commit = "unknown", "unknown"
 	info, ok := debug.ReadBuildInfo()

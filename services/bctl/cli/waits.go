@@ -12,25 +12,26 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Why work waits. What waits for the same is one wait: a filer that hangs is one line, however much of its work does.
+// Why work waits. All work that waits for the same cause is one wait: a filer that hangs is one
+// line, however much of its work is affected.
 
 // A cause is what work waits for, the worst first.
 type cause int
 
 const (
-	causeStalled   cause = iota // its filer does not answer
-	causeWorkers                // nobody takes the work of its site
-	causeCommitter              // nobody hands work out
-	causePlaces                 // stalled work has the filer's places
-	causeGoverned               // the governor spares the filer
+	causeStalled   cause = iota // its filer does not respond
+	causeWorkers                // no worker takes the work of its site
+	causeCommitter              // no committer assigns work
+	causePlaces                 // stalled work occupies the filer's slots
+	causeGoverned               // the governor limits the filer
 	causeLimit                  // the filer's limits
-	causeTurn                   // others are first
-	causePlace                  // of shards: places of snapshots
-	causeWindow                 // of shards: a window
-	causePaused                 // of shards: their policy is paused
+	causeTurn                   // other work comes first
+	causePlace                  // shards: the limit of running snapshots
+	causeWindow                 // shards: a window
+	causePaused                 // shards: their policy is paused
 )
 
-// causeNames are those in JSON. They are fixed.
+// causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
 	causeStalled: "stalled", causeWorkers: "workers", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
 	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
@@ -40,25 +41,25 @@ var causeNames = map[cause]string{
 type reason struct {
 	cause
 	text  string
-	apart string // what only work of one filer, or of one site, waits for has its name; "": all work waits for the same
+	apart string // the filer or site, if only its work waits for this; "": all work waits for the same
 }
 
-// A wait is all work that waits for the same.
+// A wait is all work that waits for the same reason.
 type wait struct {
 	reason
 	filers                 []string
 	tasks, batches, shards int
-	since                  time.Time      // of what is stalled: the longest
-	workers                map[string]int // who holds how much of that
+	since                  time.Time      // of the longest stalled work
+	workers                map[string]int // amount of stalled work per worker
 }
 
-// A filerWork is the work of one kind at a filer.
+// A filerWork is the work of one kind on a filer.
 type filerWork struct {
 	filer string
 	role  flow.Role
 }
 
-// waits returns what waits, the worst first.
+// waits returns all waits, the worst first.
 func (s *overview) waits() []*wait {
 	w := waiting{overview: s, found: map[reason]*wait{}}
 	for _, p := range s.running {
@@ -71,7 +72,7 @@ func (s *overview) waits() []*wait {
 	}
 	list := make([]*wait, 0, len(w.found))
 	for _, found := range w.found {
-		if found.cause == causeTurn && !s.fleet { // one process does one thing after the other
+		if found.cause == causeTurn && !s.fleet { // a single process works sequentially
 			continue
 		}
 		slices.Sort(found.filers)
@@ -91,7 +92,7 @@ type waiting struct {
 	found map[reason]*wait
 }
 
-// at returns the wait of a reason, to which a filer belongs.
+// at returns the wait for a reason, and adds filer to it.
 func (w *waiting) at(r reason, filer string) *wait {
 	found := w.found[r]
 	if found == nil {
@@ -104,7 +105,7 @@ func (w *waiting) at(r reason, filer string) *wait {
 	return found
 }
 
-// snapshot adds the work of a snapshot that nobody does.
+// snapshot adds the work of a snapshot that no worker has in progress.
 func (w *waiting) snapshot(p *inProgress) {
 	for n := range p.work {
 		if held := &p.work[n]; !held.Stalled.IsZero() {
@@ -147,7 +148,7 @@ func (w *wait) stalled(held *index.Work) {
 	}
 }
 
-// whyQueued says what work waits for that is in the queue of a site.
+// whyQueued returns the reason why work in the queue of a site waits.
 func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 	site := siteOf(f)
 	if l := lacking(s.lacks, role, site); l != nil {
@@ -159,7 +160,7 @@ func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 	return reason{causeTurn, fmt.Sprintf("a free %s at site %s", role, display(site)), site}
 }
 
-// whyOpen says what work waits for that is not handed out.
+// whyOpen returns the reason why work that is not assigned waits.
 func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 	site := siteOf(f)
 	if l := lacking(s.lacks, role, site); l != nil {
@@ -174,7 +175,8 @@ func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 	return reason{causeTurn, fmt.Sprintf("a turn in the queue of site %s", display(site)), site}
 }
 
-// standsStill reports whether nobody works for a snapshot, because what that takes is missing.
+// standsStill reports whether no worker works for a snapshot because a necessary service is
+// missing.
 func (s *overview) standsStill(p *inProgress) bool {
 	if p.tasks.working+p.read.working > 0 || p.State == interrupted {
 		return false
@@ -185,7 +187,7 @@ func (s *overview) standsStill(p *inProgress) bool {
 		p.BatchesSettled < p.BatchesAnnounced && lacking(s.lacks, flow.RoleReader, site) != nil
 }
 
-// filled says by what the places of a filer are taken, if they are.
+// filled returns the reason why a filer has no free slots, if it has none.
 func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 	status := s.filers[f.Name]
 	if status == nil {
@@ -209,7 +211,7 @@ func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 	case places < limit:
 		text = fmt.Sprintf("the filer's limit of %s/s: %d at a time", size(limits.ReadBytesPerSecond), places)
 	}
-	if c == causeLimit { // most filers have the same
+	if c == causeLimit { // most filers have the same limit
 		return reason{c, text, ""}, true
 	}
 	return reason{c, text, f.Name}, true
@@ -217,7 +219,7 @@ func (s *overview) filled(f *backup.Filer, role flow.Role) (reason, bool) {
 
 func siteOf(f *backup.Filer) string { return cmp.Or(f.Site, backup.DefaultSite) }
 
-// shard adds a shard that is due, and not begun.
+// shard adds a shard that is due and not started.
 func (w *waiting) shard(r *nextRun) {
 	found := reason{causePlace, "places: as many snapshots of the site or the filer run as may", ""}
 	switch {
@@ -233,7 +235,7 @@ func (w *waiting) shard(r *nextRun) {
 	w.at(found, r.Filer.Name).shards++
 }
 
-// what is "16 batches, 2 tasks": what waits.
+// what describes the waiting work: "16 batches, 2 tasks".
 func (w *wait) what() string {
 	var parts []string
 	for _, part := range []struct {
@@ -247,7 +249,7 @@ func (w *wait) what() string {
 	return strings.Join(parts, ", ")
 }
 
-// line is a wait for people:
+// line formats a wait for people:
 //
 //	slow1: 16 batches, 2 tasks stalled 0:31 (r1 8, r2 8, w1 2)
 //	nas1, nas2: 40 batches wait for: no reader at site oslo
@@ -277,7 +279,7 @@ func (w *wait) line(now time.Time) string {
 	return fmt.Sprintf("%s: %s %s%s", of, w.what(), verb, text)
 }
 
-// holders is " (r1 8, r2 8)": who holds how much of what is stalled.
+// holders returns the amount of stalled work per worker: " (r1 8, r2 8)".
 func (w *wait) holders() string {
 	if len(w.workers) == 0 {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// A scene is made of filers, their snapshots and what workers hold.
+// A scene consists of filers, their snapshots, and the work with workers.
 type scene struct {
 	now time.Time
 	l   looked
@@ -22,7 +22,8 @@ func newScene(services ...flow.Instance) *scene {
 	return s
 }
 
-// snapshot adds a filer at oslo, with a snapshot that has so many open tasks and batches.
+// snapshot adds a filer at oslo with a snapshot that has the given numbers of open tasks and
+// batches.
 func (s *scene) snapshot(filer string, tasks, batches int64) *index.FilerStatus {
 	id := byte(len(s.l.running) + 1)
 	f := backup.Filer{ID: backup.FilerID(id), Name: filer, Site: "oslo"}
@@ -35,7 +36,7 @@ func (s *scene) snapshot(filer string, tasks, batches int64) *index.FilerStatus 
 	return &s.l.filers[len(s.l.filers)-1]
 }
 
-// hold hands out work of the newest snapshot to a worker; "" is the queue.
+// hold assigns work of the newest snapshot to a worker; "" is the queue.
 func (s *scene) hold(n int, worker string, task bool, stalled time.Duration) {
 	snapshot := &s.l.running[len(s.l.running)-1]
 	filer := &s.l.filers[len(s.l.filers)-1]
@@ -139,7 +140,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// One machine has no sites, and its one process does one thing after the other: that is no reason to wait.
+// One machine has no sites, and its process works sequentially, which is not a reason to wait.
 func TestWaitsOfOneMachine(t *testing.T) {
 	s := newScene()
 	s.l.crew = crew{}
@@ -156,7 +157,7 @@ func TestWaitsOfOneMachine(t *testing.T) {
 	}
 }
 
-// LEFT says what a snapshot is up to where nobody knows how long it takes.
+// LEFT shows the state of a snapshot whose remaining time is not known.
 func TestLeftOfWhatStandsStill(t *testing.T) {
 	s := newScene(everybody[:2]...)
 	s.snapshot("stalled", 1, 0)
@@ -174,7 +175,8 @@ func TestLeftOfWhatStandsStill(t *testing.T) {
 	}
 }
 
-// A shard that has a good snapshot since it failed is not shown, and one that failed often is shown once.
+// A shard with a good snapshot since its failure is not shown, and a shard that failed often is
+// shown once.
 func TestFailuresOfLate(t *testing.T) {
 	now := time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
 	failed := func(shard int64, number backup.SnapshotNumber, ago time.Duration) backup.Snapshot {

@@ -55,10 +55,12 @@ func (s *services) among(all []flow.Instance) []flow.Instance {
 	})
 }
 
-// indexWithin is how long the index may take to say which repository it is, for a command that needs nothing else of it.
+// indexWithin is how long a command that otherwise does not need the index waits for it to identify
+// the repository.
 const indexWithin = 3 * time.Second
 
-// withServices connects to NATS. It also does while the index is away: services that wait for it can be seen then.
+// withServices connects to NATS. It does so even while the index is unavailable, so that services
+// that wait for the index can be seen.
 func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error {
 	if !a.cfg.Fleet() {
 		return usage("there are workers in a fleet only: set nats.url in --config FILE, or BCTL_NATS")
@@ -75,7 +77,8 @@ func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error
 	return do(conn)
 }
 
-// repositoryID returns the repository's id; zero, which is any, where the index does not answer.
+// repositoryID returns the repository's id, or zero, which matches any, if the index does not
+// respond.
 func (a *app) repositoryID(ctx context.Context) (backup.RepositoryID, error) {
 	asking, cancel := context.WithTimeout(ctx, indexWithin)
 	defer cancel()
@@ -94,7 +97,7 @@ func (a *app) repositoryID(ctx context.Context) (backup.RepositoryID, error) {
 	return backup.RepositoryID{}, err
 }
 
-// completeServices completes with a part of each service that is there.
+// completeServices completes with a part of each running service.
 func (a *app) completeServices(cmd *cobra.Command, part func(*flow.Instance) string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
@@ -119,7 +122,7 @@ func (a *app) completeServices(cmd *cobra.Command, part func(*flow.Instance) str
 	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
 }
 
-// find returns the one worker that name is that of; or of which it is the instance.
+// find returns the one worker with the given name or instance.
 func (s *services) find(all []flow.Instance, name string) (*flow.Instance, error) {
 	some := s.among(all)
 	var found []flow.Instance
@@ -128,7 +131,7 @@ func (s *services) find(all []flow.Instance, name string) (*flow.Instance, error
 			found = append(found, i)
 		}
 	}
-	// What is lost is not meant where another one has its name.
+	// Lost services are ignored if another one has the name.
 	if there := slices.DeleteFunc(slices.Clone(found), func(i flow.Instance) bool { return i.Lost }); len(there) > 0 {
 		found = there
 	}
@@ -153,10 +156,10 @@ func atSite(i *flow.Instance) string {
 	return " at site " + i.Site
 }
 
-// maxNear is how many names an error lists.
+// maxNear is the maximum number of names listed in an error.
 const maxNear = 5
 
-// nearText lists the names that are most like one that nobody has.
+// nearText lists the names most similar to a name that does not exist.
 func nearText(name string, all []flow.Instance) string {
 	if len(all) == 0 {
 		return ": none answers (bctl worker ls)"
@@ -177,7 +180,7 @@ func nearText(name string, all []flow.Instance) string {
 	return "; there are " + strings.Join(names, ", ")
 }
 
-// edits is how many characters of a are to be replaced, added or removed to make b of it.
+// edits returns the number of characters to replace, add or remove to turn a into b.
 func edits(a, b string) int {
 	from, to := []rune(a), []rune(b)
 	row := make([]int, len(to)+1)

@@ -111,7 +111,7 @@ func (c *drainCommand) run(ctx context.Context, name string) error {
 	})
 }
 
-// noteAlone says so where nobody else takes the work of the site.
+// noteAlone prints a note if no other worker takes the work of the site.
 func (c *drainCommand) noteAlone(all []flow.Instance, worker *flow.Instance) {
 	if !slices.ContainsFunc(all, func(i flow.Instance) bool {
 		return i.Role == worker.Role && i.Site == worker.Site && i.ID != worker.ID && !i.Silent && !i.Draining && i.Ready
@@ -120,7 +120,7 @@ func (c *drainCommand) noteAlone(all []flow.Instance, worker *flow.Instance) {
 	}
 }
 
-// drainEvery is how often is looked whether a worker is drained.
+// drainEvery is the interval between checks whether a worker is drained.
 const drainEvery = 500 * time.Millisecond
 
 // await waits until a worker is drained.
@@ -156,7 +156,7 @@ func (c *drainCommand) await(ctx context.Context, conn *flow.Conn, worker flow.I
 	return worker, nil
 }
 
-// tell says what becomes of the worker.
+// tell reports the state of the worker.
 func (c *drainCommand) tell(i *flow.Instance) error {
 	if c.app.json {
 		return c.app.print(newServiceJSON(i))

@@ -76,7 +76,7 @@ func (a *app) listServices(ctx context.Context, which *services) error {
 	})
 }
 
-// noteServices says what the table cannot: who is missing.
+// noteServices prints what the table cannot show: missing services.
 func (a *app) noteServices(all, found []flow.Instance) {
 	switch leads := slices.ContainsFunc(all, func(i flow.Instance) bool { return i.Leads && !i.Silent }); {
 	case len(all) == 0:
@@ -88,7 +88,7 @@ func (a *app) noteServices(all, found []flow.Instance) {
 	}
 }
 
-// serviceState is the state of a service, as JSON has it.
+// serviceState returns the state of a service, as in JSON.
 func serviceState(i *flow.Instance) string {
 	switch {
 	case i.Lost:
@@ -105,7 +105,7 @@ func serviceState(i *flow.Instance) string {
 	return "ready"
 }
 
-// urgency orders services: those first that need attention.
+// urgency orders services. Those that need attention come first.
 func urgency(i *flow.Instance) int {
 	switch state := serviceState(i); {
 	case state == "lost":
@@ -122,8 +122,8 @@ func urgency(i *flow.Instance) int {
 	return 5
 }
 
-// maxAhead is how far the clock of a service may be from that of the database without being pointed at: clocks
-// that NTP keeps differ by milliseconds.
+// maxAhead is the difference from the database's clock above which a clock is highlighted. Clocks
+// that NTP synchronizes differ by milliseconds.
 const maxAhead = 2 * time.Second
 
 func clockIsOff(i *flow.Instance) bool { return i.ClockKnown && i.ClockAhead.Abs() > maxAhead }
@@ -205,7 +205,7 @@ func upText(i *flow.Instance, now time.Time) string {
 	return age(now.Sub(i.Started))
 }
 
-// shortVersion is the last part of a version that was made up from a commit.
+// shortVersion returns the last part of a version that was generated from a commit.
 func shortVersion(version string) string {
 	const longest = 14 // v10.10.10-rc.1
 	if len(version) <= longest {
@@ -234,7 +234,7 @@ type serviceJSON struct {
 	Stalled  int      `json:"stalled"`
 	Entries  float64  `json:"entries_per_second"`
 	Bytes    float64  `json:"bytes_per_second"`
-	Clock    *float64 `json:"clock_ahead_seconds"` // null where it is not known
+	Clock    *float64 `json:"clock_ahead_seconds"` // null if it is not known
 }
 
 func newServiceJSON(i *flow.Instance) serviceJSON {

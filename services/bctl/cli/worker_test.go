@@ -41,7 +41,7 @@ func TestServiceTable(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(out.String()) {
-		if n := utf8.RuneCountInString(line); n > 90 { // the long version, and the name in quotes
+		if n := utf8.RuneCountInString(line); n > 90 { // the long version, and the quoted name
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
@@ -59,7 +59,7 @@ func TestFindWorker(t *testing.T) {
 		{"node7", services{role: "reader"}, "C", ""},
 		{"node7", services{site: "paris"}, "", "no worker is called node7: none answers"},
 		{"B", services{}, "B", ""},
-		{"again", services{}, "F", ""}, // not the one that is lost
+		{"again", services{}, "F", ""}, // not the lost one
 		{"nod7", services{}, "", "no worker is called nod7; there are node7, core1, again"},
 		{"x\x1b", services{}, "", `no worker is called "x\x1b"`},
 	} {

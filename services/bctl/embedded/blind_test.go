@@ -21,8 +21,8 @@ import (
 	"github.com/bctl/bctl/services/walker/walk"
 )
 
-// A blindSource is that of a machine on which something else is at the place
-// where the tree should be mounted.
+// A blindSource is the source of a machine on which another tree is at the place where the tree
+// should be mounted.
 type blindSource struct {
 	source.Source
 	dir string
@@ -32,9 +32,9 @@ func (s blindSource) Open(ctx context.Context, _ string) (source.Tree, error) {
 	return s.Source.Open(ctx, posix.URL(s.dir))
 }
 
-// Of a fleet one walker and one reader of two are blind. A snapshot that is
-// committed has all files nevertheless, whoever took which work, and no word is
-// said of files that only these do not see.
+// In a fleet one walker and one reader of two are blind. A committed snapshot has all files
+// nevertheless, whichever workers took the work, and no problem is reported for files that only
+// these workers do not see.
 func TestBlindWorkersAmongOthers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("what a blind worker hands back waits for seconds")
@@ -50,7 +50,7 @@ func TestBlindWorkersAmongOthers(t *testing.T) {
 			treetest.Make(t, elsewhere, seen)
 			m.newShard(false)
 			m.grow(0)
-			m.wantTree(m.backup()) // what is there is known from here on
+			m.wantTree(m.backup()) // the root is known from here on
 			m.startFleet(m.Source, blindSource{posix.New(posix.Options{}), elsewhere})
 			for n := 1; n < 3; n++ {
 				m.grow(n)
@@ -106,7 +106,7 @@ func (m *faultyMachine) startFleet(sources ...source.Source) {
 	}
 }
 
-// backupByFleet begins a snapshot and waits until the fleet has ended it.
+// backupByFleet starts a snapshot and waits until the fleet has ended it.
 func (m *faultyMachine) backupByFleet() backup.Snapshot {
 	m.Helper()
 	snap, err := m.Index.BeginSnapshot(m.Context(), m.shard.ID, backup.Snapshot{}, time.Now())

@@ -9,9 +9,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// Cancel ends a running snapshot. ended is true where no process was making
-// it: it has failed then. Where one is, it is asked to end it, and does so soon.
-// backup.ErrNotFound where the snapshot is not running.
+// Cancel ends a running snapshot. If no process was making it, the snapshot has failed when Cancel
+// returns, and ended is true. Otherwise the process is requested to end it, and does so soon. If
+// the snapshot is not running, the error is backup.ErrNotFound.
 func Cancel(ctx context.Context, idx index.Index, lockDir string, s *backup.Snapshot, reason string) (ended bool, err error) {
 	unlock, err := lockShard(lockDir, s.Shard)
 	if errors.Is(err, backup.ErrRunning) {

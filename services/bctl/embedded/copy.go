@@ -22,21 +22,21 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A repository on one machine has its index in one file, on one disk. So the
-// store gets a copy of it after each backup that has changed anything. Of those
-// that are whole, keptCopies are kept, the older of them in case the newer is
-// damaged; and the last that is sound, because damage to the file itself is copied.
+// A repository on one machine has its index in one file, on one disk. So the store gets a copy of
+// it after each backup that changed anything. The store keeps the newest keptCopies complete
+// copies, the older of them in case the newer is damaged, and the last sound copy, because damage
+// to the file itself is copied too.
 const keptCopies = 2
 
-// checkEvery is the age of the last sound copy at which the index is checked,
-// which takes as long as reading all of it, before it is copied.
+// checkEvery is the age of the last sound copy at which the index is checked before it is copied. A
+// check takes as long as reading the whole index.
 const checkEvery = 24 * time.Hour
 
-// CopyIndex puts a copy of the index into the store, unless it has one that was
-// written after changed, and deletes those that are not kept. The sequence of a
-// copy is when it was written, in milliseconds since 1970. Copies of another
-// index are neither counted nor deleted: this index may be the one that is wrong.
-// An index that is found to be damaged is not copied: sqliteindex.ErrDamaged.
+// CopyIndex puts a copy of the index into the store, unless the store has one that was written
+// after changed, and deletes the copies that are no longer kept. The sequence of a copy is the time
+// at which it was written, in milliseconds since 1970. Copies of another index are neither counted
+// nor deleted, because this index may be the wrong one. A damaged index is not copied; the error is
+// sqliteindex.ErrDamaged.
 func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys journal.Keys, changed, now time.Time) error {
 	stored, err := copies(ctx, s)
 	if err != nil {
@@ -51,9 +51,9 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 		if own[n] >= sqliteindex.CopyWhole && n > changed.UnixMilli() && n <= now.UnixMilli() {
 			return nil
 		}
-		sequence = max(sequence, n+1) // also after the clock has gone back
+		sequence = max(sequence, n+1) // also after the clock was set back
 	}
-	// A copy without the records of its snapshots could not be told from one that is too new.
+	// A copy without the records of its snapshots could not be distinguished from one that is too new.
 	if missing, err := idx.Unrecorded(ctx, nil, 1); err != nil {
 		return err
 	} else if len(missing) > 0 {
@@ -83,8 +83,8 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	return deleteCopies(ctx, idx, s, stored)
 }
 
-// lastSound returns the sequence of the last copy that is sound. Where none is,
-// the first one stands for it: an index is least likely to be damaged when it is new.
+// lastSound returns the sequence of the last sound copy. If there is none, it returns the first
+// copy, because an index is least likely to be damaged when it is new.
 func lastSound(own map[int64]sqliteindex.CopyState) (sequence int64, ok bool) {
 	sequences := slices.Sorted(maps.Keys(own))
 	for _, n := range slices.Backward(sequences) {
@@ -100,7 +100,7 @@ func lastSound(own map[int64]sqliteindex.CopyState) (sequence int64, ok bool) {
 	return 0, false
 }
 
-// deleteCopies deletes those of the index's own copies that are not kept.
+// deleteCopies deletes those of the index's own copies that are no longer kept.
 func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, stored map[int64][]string) error {
 	own, err := idx.Copies(ctx)
 	if err != nil {
@@ -127,8 +127,8 @@ func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, st
 	return err
 }
 
-// copies returns the names of the parts that the store has of each copy, by its
-// sequence. Of one that was not written or not deleted to the end, that is not all.
+// copies returns the names of the parts that the store has of each copy, by sequence. If writing or
+// deleting a copy was interrupted, parts are missing.
 func copies(ctx context.Context, s store.Store) (map[int64][]string, error) {
 	parts := map[int64][]string{}
 	for o, err := range s.List(ctx, store.IndexPrefix) {
@@ -143,18 +143,18 @@ func copies(ctx context.Context, s store.Store) (map[int64][]string, error) {
 	return parts, nil
 }
 
-// A Rebuilt says what RebuildIndex has made an index of.
+// A Rebuilt describes the copy from which RebuildIndex rebuilt an index.
 type Rebuilt struct {
 	Sequence int64
-	Written  time.Time // when the copy was
-	Damaged  []error   // why copies that are newer were not taken
+	Written  time.Time // when the copy was written
+	Damaged  []error   // why newer copies were not used
 }
 
-// RebuildIndex makes the index file at path, which must not exist, of the newest
-// copy in the store that is whole and an undamaged database. backup.ErrNotFound
-// where there is none, fs.ErrExist where the file exists.
+// RebuildIndex creates the index file at path from the newest copy in the store that is complete
+// and an undamaged database. If there is none, the error is backup.ErrNotFound; if the file exists,
+// it is fs.ErrExist.
 func RebuildIndex(ctx context.Context, s store.Store, trust journal.Trust, path string) (r Rebuilt, err error) {
-	// Before anything is touched: the log beside an index that is there belongs to it.
+	// This comes first, because a log next to an existing index belongs to that index.
 	if _, err := os.Lstat(path); err == nil {
 		return r, fmt.Errorf("%s: %w", path, fs.ErrExist)
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -181,9 +181,9 @@ func RebuildIndex(ctx context.Context, s store.Store, trust journal.Trust, path 
 	return r, fmt.Errorf("%v has no copy of an index: %w", s, backup.ErrNotFound)
 }
 
-// checkCopy looks at an index file whether it is a database without damage, and
-// removes it where it is not. Pages that do not agree with their digests are no
-// damage here: all else that the copy knows is worth having.
+// checkCopy checks that an index file is an undamaged database, and removes it otherwise. Pages
+// that do not match their digests do not count as damage here, because the rest of the copy is
+// still useful.
 func checkCopy(ctx context.Context, path string) error {
 	err := inspectCopy(ctx, path)
 	if err == nil {
@@ -202,13 +202,13 @@ func inspectCopy(ctx context.Context, path string) error {
 	if err == nil {
 		err = errors.Join(idx.Check(ctx), idx.Close())
 	}
-	if errors.Is(err, sqliteindex.ErrDamaged) { // which advises to do what is being done
+	if errors.Is(err, sqliteindex.ErrDamaged) { // its advice is to do what is being done now
 		return fmt.Errorf("the database in it is damaged: %w", backup.ErrCorrupt)
 	}
 	return err
 }
 
-// fetchCopy writes one copy to path, durably: whole or not at all.
+// fetchCopy writes one copy to path, durably and atomically.
 func fetchCopy(ctx context.Context, s store.Store, trust journal.Trust, sequence int64, path string) (written time.Time, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return written, err
@@ -244,7 +244,7 @@ func fetchCopy(ctx context.Context, s store.Store, trust journal.Trust, sequence
 	if err := f.Sync(); err != nil {
 		return written, err
 	}
-	// A log of the file that was here would be replayed into this one.
+	// A log of a former file at this path would be replayed into the new one.
 	for _, name := range []string{path + "-wal", path + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return written, err

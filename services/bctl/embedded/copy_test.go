@@ -27,7 +27,7 @@ func (m *machine) trust() journal.Trust {
 	return journal.Trust{Repository: m.Repository.ID, Signer: m.Keys.Signing.Signer(), Opener: m.opener}
 }
 
-// backupAndCopy makes a snapshot of a changed tree, and copies the index.
+// backupAndCopy changes the tree, makes a snapshot, and copies the index.
 func (m *machine) backupAndCopy(n int) backup.Snapshot {
 	m.Helper()
 	m.grow(n)
@@ -37,7 +37,7 @@ func (m *machine) backupAndCopy(n int) backup.Snapshot {
 	return s
 }
 
-// copies are the objects of the index copies, oldest first.
+// copies returns the objects of the index copies, oldest first.
 func (m *machine) copies() (names []string) {
 	m.Helper()
 	for o, err := range m.Store.List(m.Context(), store.IndexPrefix) {
@@ -48,7 +48,7 @@ func (m *machine) copies() (names []string) {
 	return names
 }
 
-// rebuild makes the index again at a new place.
+// rebuild rebuilds the index at a new place.
 func (m *machine) rebuild() (path string, r embedded.Rebuilt, err error) {
 	m.Helper()
 	path = filepath.Join(m.TempDir(), "index.db")
@@ -61,8 +61,8 @@ func (m *machine) rebuild() (path string, r embedded.Rebuilt, err error) {
 	return path, r, err
 }
 
-// wantRebuilt checks that an index that was made again has these snapshots and
-// no later ones, and restores the last.
+// wantRebuilt checks that a rebuilt index has these snapshots and no later ones, and restores the
+// last.
 func (m *machine) wantRebuilt(path string, snapshots ...backup.Snapshot) {
 	m.Helper()
 	idx, err := sqliteindex.Open(m.Context(), path)
@@ -82,8 +82,8 @@ func (m *machine) wantRebuilt(path string, snapshots ...backup.Snapshot) {
 	}
 }
 
-// The store has the last two copies of the index and the last that is sound, or
-// the first; from the newest, the index is made again.
+// The store has the last two copies of the index, and the last sound one or the first. The index
+// can be rebuilt from the newest.
 func TestIndexCopies(t *testing.T) {
 	m := newMachine(t)
 	if _, _, err := m.rebuild(); !errors.Is(err, backup.ErrNotFound) {
@@ -96,7 +96,8 @@ func TestIndexCopies(t *testing.T) {
 		if len(got) != min(n+1, 3) {
 			t.Errorf("after %d backups: copies %q", n+1, got)
 		}
-		m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, made[n].Committed, time.Now())) // it is there
+		// The copy exists already.
+		m.must(embedded.CopyIndex(t.Context(), m.index, m.Store, m.Keys, made[n].Committed, time.Now()))
 		if again := m.copies(); !slices.Equal(again, got) {
 			t.Errorf("copied again: %q after %q", again, got)
 		}
@@ -107,7 +108,7 @@ func TestIndexCopies(t *testing.T) {
 		}
 		m.wantRebuilt(path, made...)
 	}
-	// It goes on from there.
+	// Backups continue from it.
 	path, _, err := m.rebuild()
 	m.must(err)
 	m.index, err = sqliteindex.Open(t.Context(), path)
@@ -121,13 +122,14 @@ func TestIndexCopies(t *testing.T) {
 	}
 }
 
-// A copy that is damaged in any way is not taken, and named; the one before it is.
+// A copy that is damaged in any way is reported and not used; the previous one is.
 func TestDamagedIndexCopies(t *testing.T) {
 	m := newMachine(t)
 	first := m.backupAndCopy(0)
 	db, err := sql.Open("sqlite", filepath.Join(m.memory, "index.db"))
 	m.must(err)
-	_, err = db.ExecContext(t.Context(), fmt.Sprintf("CREATE TABLE filler AS SELECT randomblob(%d)", 5<<20)) // so that there are two parts
+	// So that there are two parts.
+	_, err = db.ExecContext(t.Context(), fmt.Sprintf("CREATE TABLE filler AS SELECT randomblob(%d)", 5<<20))
 	m.must(errors.Join(err, db.Close()))
 	m.backupAndCopy(1)
 	parts := m.copies()[1:]
@@ -175,7 +177,7 @@ func TestDamagedIndexCopies(t *testing.T) {
 	if _, r, err := m.rebuild(); !errors.Is(err, backup.ErrCorrupt) || len(r.Damaged) != 2 {
 		t.Errorf("all are damaged: %v, error %v", r.Damaged, err)
 	}
-	// What is left of them goes.
+	// The remaining parts are deleted.
 	m.backupAndCopy(2)
 	m.backupAndCopy(3)
 	for _, name := range m.copies() {
@@ -185,7 +187,7 @@ func TestDamagedIndexCopies(t *testing.T) {
 	}
 }
 
-// The first copy stays until a later one is known to be sound, and that one then.
+// The first copy is kept until a later one is known to be sound, and then that one is kept.
 func TestSoundCopyStays(t *testing.T) {
 	m := newMachine(t)
 	now := time.Now()
@@ -208,15 +210,15 @@ func TestSoundCopyStays(t *testing.T) {
 	wantKept(fourth, sound)
 	fifth, sixth := copied(time.Hour), copied(time.Hour)
 	wantKept(sound, fifth, sixth)
-	last := copied(-48 * time.Hour) // the clock went back
+	last := copied(-48 * time.Hour) // the clock was set back
 	wantKept(sixth, last)
 	if own, err := m.index.Copies(t.Context()); err != nil || len(own) != 2 {
 		t.Errorf("the index has the copies %v: %v", own, err)
 	}
 }
 
-// Whichever page of the index is damaged: once that is known no copy of it is
-// made, and an index that is made again is of the last copy that lacks the damage.
+// Whichever page of the index is damaged: after the damage is detected no copy is made, and a
+// rebuild uses the last copy without the damage.
 func TestDamagedIndexIsNotCopied(t *testing.T) {
 	m := newMachine(t)
 	first := m.backupAndCopy(0)
@@ -237,7 +239,7 @@ func TestDamagedIndexIsNotCopied(t *testing.T) {
 		}))
 		path, r, err := m.rebuild()
 		m.must(err)
-		if r.Sequence == newest { // a page that nothing uses, or that only digests tell of
+		if r.Sequence == newest { // an unused page, or one whose damage only digests show
 			m.must(m.Store.Delete(t.Context(), store.IndexName(newest, 0)))
 			continue
 		}
@@ -267,7 +269,7 @@ func (m *machine) wantHas(path string, s backup.Snapshot) {
 	}
 }
 
-// refusesToCopy copies an index, whose last sound copy is old.
+// refusesToCopy copies an index whose last sound copy is old.
 func (m *machine) refusesToCopy(file []byte, want []string) {
 	m.Helper()
 	path := filepath.Join(m.TempDir(), "index.db")
@@ -285,7 +287,7 @@ func (m *machine) refusesToCopy(file []byte, want []string) {
 	}
 }
 
-// A copy that another index has written is neither deleted nor taken for one of this.
+// A copy of another index is neither deleted nor counted as a copy of this index.
 func TestCopiesOfAnotherIndexStay(t *testing.T) {
 	m := newMachine(t)
 	m.backupAndCopy(0)
@@ -304,7 +306,8 @@ func TestCopiesOfAnotherIndexStay(t *testing.T) {
 	if !slices.Contains(left, theirs[1]) || slices.Contains(left, theirs[0]) || len(left) != 4 {
 		t.Errorf("copies %q, of another index %q", left, theirs)
 	}
-	// One of another index that is newer than the last change does not stand for one of this.
+	// A copy of another index that is newer than the last change does not replace a copy of this
+	// index.
 	own, err := m.index.Copies(t.Context())
 	m.must(err)
 	last := slices.Max(slices.Collect(maps.Keys(own)))
@@ -315,7 +318,7 @@ func TestCopiesOfAnotherIndexStay(t *testing.T) {
 	}
 }
 
-// Whoever can write to the store makes no index that is believed.
+// Write access to the store does not suffice to create an index copy that is accepted.
 func TestForgedIndexCopy(t *testing.T) {
 	m := newMachine(t)
 	first := m.backupAndCopy(0)
@@ -332,7 +335,7 @@ func TestForgedIndexCopy(t *testing.T) {
 	m.wantRebuilt(path, first)
 }
 
-// An index is not made again over one that is there, and takes nothing from it.
+// A rebuild does not replace an existing index, and uses nothing from it.
 func TestRebuildKeepsWhatIsThere(t *testing.T) {
 	m := newMachine(t)
 	m.backupAndCopy(0)
@@ -349,7 +352,7 @@ func TestRebuildKeepsWhatIsThere(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, data, err)
 		}
 	}
-	// The log of an index that is lost would be replayed into the new one.
+	// The log of a lost index would be replayed into the new one.
 	m.must(os.Remove(path))
 	_, err := embedded.RebuildIndex(t.Context(), m.Store, m.trust(), path)
 	m.must(err)
@@ -358,8 +361,7 @@ func TestRebuildKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-// A copy of a newer version of the index is what it is: this version says that a
-// newer one is needed.
+// A copy with a newer schema is kept, and this version reports that a newer one is needed.
 func TestIndexCopyOfANewerSchema(t *testing.T) {
 	m := newMachine(t)
 	m.backupAndCopy(0)

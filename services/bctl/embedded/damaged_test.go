@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// damage makes something else of the listings of the directory's pages, all or the first.
+// damage replaces the listings of the directory's pages, either all or only the first.
 func (r *repository) damage(path, listing string, first bool) {
 	r.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(r.memory, "index.db")+"?_pragma=busy_timeout(60000)")
@@ -33,8 +33,8 @@ func (r *repository) damage(path, listing string, first bool) {
 	}
 }
 
-// A page of the index that is damaged is made anew when its directory changes:
-// no backup fails, that is said once, and the snapshot is whole.
+// A damaged page of the index is written again when its directory changes. No backup fails, the
+// damage is reported once, and the snapshot is complete.
 func TestDamagedPageIsMadeAnew(t *testing.T) {
 	for form, listing := range map[string]string{"other bytes": "x'0102030405'", "half": "substr(listing, 1, length(listing) / 2)", "nothing": "x''"} {
 		for what, test := range map[string]struct {
@@ -63,7 +63,8 @@ func TestDamagedPageIsMadeAnew(t *testing.T) {
 			t.Run(form+"/"+what, func(t *testing.T) {
 				m := newMachine(t)
 				faults := faultsource.New(m.Source)
-				faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 }) // nothing is racy
+				// Nothing is racy.
+				faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 })
 				m.Source = faults
 				treetest.Make(t, m.tree, treetest.Tree{
 					"top": treetest.File("top"), "dir/file 0003": treetest.File("3"), "dir/sub/deep/file": treetest.File("deep"),
@@ -79,7 +80,8 @@ func TestDamagedPageIsMadeAnew(t *testing.T) {
 				m.must(err)
 				m.damage(test.path, listing, test.first)
 				m.must(test.change(m, filepath.Join(m.tree, test.path)))
-				s, err := embedded.Backup(t.Context(), m.Options, m.shard, backup.Snapshot{AllowShrink: true}, nil) // most of it may go
+				// Most of it may vanish.
+				s, err := embedded.Backup(t.Context(), m.Options, m.shard, backup.Snapshot{AllowShrink: true}, nil)
 				m.must(err)
 				if s.State != backup.Committed || s.Counts.Vanished+s.Counts.Carried != 0 {
 					t.Errorf("%s %s %+v", s.State, s.Reason, s.Counts)
@@ -103,8 +105,7 @@ func replaceBySymlink(_ *machine, dir string) error {
 	return errors.Join(os.RemoveAll(filepath.Join(dir, "sub")), os.Symlink("x", filepath.Join(dir, "sub")))
 }
 
-// What cannot be read, and whose page is damaged, fails no backup either: a
-// restore names it.
+// An unreadable directory with a damaged page does not fail a backup either; a restore reports it.
 func TestDamagedPageOfWhatCannotBeRead(t *testing.T) {
 	for what, fault := range map[string]faultsource.Fault{
 		"the directory": {Call: faultsource.List, Path: "dir"},

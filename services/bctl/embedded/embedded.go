@@ -1,12 +1,12 @@
-// Package embedded runs all of bctl in one process: a NATS server without a
-// port, a walker, a reader and a committer, over an index and a store that the
-// caller opened. They are the services of a fleet; only the wiring is here.
+// Package embedded runs all of bctl in one process: a NATS server without a port, a walker, a
+// reader and a committer, over an index and a store that the caller opened. They are the services
+// of a fleet; this package only connects them.
 //
-// The process holds a lock on the shard while it backs it up, which the system
-// drops when the process dies. Whoever gets the lock and finds a snapshot
-// running knows that its process is dead, and ends it: the new snapshot is of the
-// tree as it is now, as it was asked for now, and takes over what the other has
-// stored of files that have not changed since (I5, I14).
+// The process holds a lock on the shard during the backup. The operating system releases the lock
+// when the process dies. A process that gets the lock and finds a running snapshot therefore knows
+// that the snapshot's process is dead, and ends that snapshot. The new snapshot reflects the
+// present tree and the present request, and takes over the content that the other one stored for
+// files that have not changed since (I5, I14).
 package embedded
 
 import (
@@ -37,17 +37,18 @@ import (
 	"github.com/bctl/bctl/services/walker/walk"
 )
 
-// Options are the parts that the services work with; they stay the caller's to close.
+// Options are the components that the services use. The caller closes them.
 type Options struct {
 	Index      index.Index
 	Store      store.Store
 	Source     source.Source
 	Repository backup.Repository
 	WorkerKey  seal.WorkerKey
-	Keys       journal.Keys // of what the store gets to know of the index
+	Keys       journal.Keys // for the store's copy of the index
 	Log        *slog.Logger
-	LockDir    string // where the shards' lock files are; made if need be
-	// OnLost, if not nil, is told after a backup how many packs it met that the store lacks, or has a part of.
+	LockDir    string // directory of the shards' lock files; created if necessary
+	// OnLost, if not nil, is called after a backup with the number of packs in use that are missing
+	// from the store or incomplete.
 	OnLost func(packs int)
 
 	Walker    walk.Options
@@ -56,22 +57,21 @@ type Options struct {
 }
 
 const (
-	// lease is long: no message is lost while this process lives.
+	// lease is long, because no message is lost while this process lives.
 	lease         = 10 * time.Minute
 	linger        = 5 * time.Millisecond
 	uploads       = 1
-	queued        = 32 // tasks, and batches, in the streams, which are in memory here
+	queued        = 32 // tasks and batches in the streams, which are in memory here
 	progressEvery = 200 * time.Millisecond
 	startTimeout  = 10 * time.Second
-	streamBytes   = 256 << 20 // that messages in memory may come to
+	streamBytes   = 256 << 20 // maximum total size of messages in memory
 )
 
-// Backup makes a snapshot of the shard. s has its ID, Selection, AllowShrink,
-// NewRoot and Tags. It returns the ended snapshot: Committed, or Failed with its
-// Reason. The error is backup.ErrRunning where another process backs the shard
-// up, ctx's where it was done (the snapshot stays running, for the next Backup to
-// end), or that of a part which does not work. watch, if not nil, is called from
-// one goroutine.
+// Backup makes a snapshot of the shard, with the ID, Selection, AllowShrink, NewRoot and Tags of s.
+// It returns the ended snapshot: Committed, or Failed with its Reason. The error is
+// backup.ErrRunning if another process is backing up the shard; ctx's error if ctx was done, in
+// which case the snapshot stays running until the next Backup ends it; or that of a failed
+// component. watch, if not nil, is called from one goroutine.
 func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapshot, watch func(backup.Progress)) (backup.Snapshot, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -95,12 +95,12 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 		err = run(ctx, o, snap, watch)
 	}
 	if moved := inPlace(o.Index); moved != nil {
-		return snap, moved // whatever it says: the next command does not find it there
+		return snap, moved // whatever its state: the next command does not find it there
 	}
 	ended, readErr := o.Index.Snapshot(context.WithoutCancel(ctx), snap.ID)
 	switch {
 	case readErr == nil && ended.State == backup.Committed:
-		return ended, nil // also where something failed, or was interrupted, after that
+		return ended, nil // even after a later failure or interrupt
 	case err != nil:
 		return snap, err
 	}
@@ -119,7 +119,7 @@ func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup
 		return err
 	}
 	defer conn.Close()
-	// This machine is at every site: it reaches what the user has told it to back up.
+	// This machine serves every site: it reaches everything that the user configured for it.
 	site := cmp.Or(snap.Filer.Site, backup.DefaultSite)
 	o.Walker.Site, o.Reader.Site = site, site
 	if _, err := conn.EnsureStreams(ctx, []string{site}); err != nil {
@@ -135,9 +135,9 @@ func run(ctx context.Context, o Options, snap backup.Snapshot, watch func(backup
 	return runServices(ctx, o, conn, snap)
 }
 
-// runServices starts the services and stops them when the snapshot has ended,
-// when ctx is done, or when one of them cannot go on: in one process there is
-// nobody who would mend it meanwhile.
+// runServices starts the services. It stops them when the snapshot has ended, when ctx is done, or
+// when one of them fails permanently, because in one process nothing could resolve the failure
+// meanwhile.
 func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Snapshot) error {
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -153,7 +153,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	if o.Reader.Uploads == 0 {
 		o.Reader.Uploads = uploads
 	}
-	o.Reader.StopTimeout = -1 // the committer stops with it: nobody would take what it finishes
+	o.Reader.StopTimeout = -1 // the committer stops too, so nothing would process its results
 	o.Reader.Alone, o.Reader.OnRetry, o.Reader.Log = true, broken, o.Log
 	reader, err := read.New(read.Parts{
 		Conn: conn, Index: o.Index, Source: o.Source, Store: o.Store,
@@ -190,9 +190,9 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 
 var errEnded = errors.New("the snapshot has ended")
 
-// startServer starts a NATS server that listens on no port and keeps its
-// streams in memory. JetStream wants a directory all the same: dir, which is the
-// shard's, so that what a process that was killed has left is not in the way.
+// startServer starts a NATS server that listens on no port and keeps its streams in memory.
+// JetStream requires a directory all the same. dir belongs to the shard, so that the remains of a
+// killed process do not interfere.
 func startServer(dir string) (ns *server.Server, stop func(), err error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, nil, err
@@ -217,7 +217,7 @@ func startServer(dir string) (ns *server.Server, stop func(), err error) {
 	return ns, stop, nil
 }
 
-// lockShard takes the shard's lock, which the system drops when the process dies.
+// lockShard takes the shard's lock, which the operating system releases when the process dies.
 func lockShard(dir string, shard backup.Shard) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -234,14 +234,15 @@ func lockShard(dir string, shard backup.Shard) (unlock func(), err error) {
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	// The file is locked in the other way as well, since that lock can be looked at without being taken. Where the file
-	// system makes the two of one kind (NFS), this one is refused, and the other is seen in its place.
+	// The file gets a second kind of lock, which can be queried without being taken. If the file
+	// system implements both kinds as one (NFS), this lock is refused, and a query sees the first one
+	// instead.
 	_ = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	return func() { _ = f.Close() }, nil
 }
 
-// IsBackingUp reports whether a process on this machine backs the shard up, or
-// ends a snapshot of it. It takes no lock, so that it is in nobody's way.
+// IsBackingUp reports whether a process on this machine is backing up the shard, or ending a
+// snapshot of it. It takes no lock, so it does not interfere with other processes.
 func IsBackingUp(lockDir string, shard backup.Shard) (bool, error) {
 	f, err := os.Open(lockPath(lockDir, shard))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -22,7 +22,7 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// A machine has a repository, and a tree to back up.
+// A machine has a repository and a tree to back up.
 type machine struct {
 	*repository
 	shard backup.Shard
@@ -40,7 +40,7 @@ func (m *machine) backup(ctx context.Context) (backup.Snapshot, error) {
 	return embedded.Backup(ctx, m.Options, m.shard, backup.Snapshot{}, nil)
 }
 
-// wantRestored compares the tree with what is restored of the snapshot.
+// wantRestored compares the tree with the restored snapshot.
 func (m *machine) wantRestored(s *backup.Snapshot) {
 	m.Helper()
 	to := filepath.Join(m.TempDir(), "restored")
@@ -64,7 +64,7 @@ func (m *machine) grow(n int) {
 	m.must(os.WriteFile(filepath.Join(m.tree, "large"), large, 0o600))
 }
 
-// wantInterrupted checks that a snapshot has failed because its process went away.
+// wantInterrupted checks that a snapshot has failed because its process ended.
 func (m *machine) wantInterrupted(id backup.SnapshotID) {
 	m.Helper()
 	s, err := m.Index.Snapshot(m.Context(), id)
@@ -85,8 +85,7 @@ func (m *machine) last() backup.Snapshot {
 	return list[0]
 }
 
-// Whenever a backup is interrupted, the next one is a snapshot of its own, and
-// is the tree.
+// Whenever a backup is interrupted, the next one makes a new snapshot, which equals the tree.
 func TestInterruptedBackupBeginsAgain(t *testing.T) {
 	m := newMachine(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -119,12 +118,13 @@ func TestInterruptedBackupBeginsAgain(t *testing.T) {
 	}
 }
 
-// What a killed backup has stored is not read again. All else is as the new
-// request says, and as the tree is now (I14).
+// Content that a killed backup has stored is not read again. Everything else follows from the new
+// request and the present tree (I14).
 func TestRequestAfterAKilledBackup(t *testing.T) {
 	m := newMachine(t)
 	faults := faultsource.New(m.Source)
-	faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 }) // nothing is racy
+	// Nothing is racy.
+	faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 })
 	m.Source = faults
 	for _, dir := range []string{"stored", "hangs"} {
 		files := treetest.Tree{"fills a batch": treetest.Sparse(65 << 20)}
@@ -165,7 +165,7 @@ func TestRequestAfterAKilledBackup(t *testing.T) {
 	}
 }
 
-// killOnce begins a backup, and kills it once its snapshot is as it is wanted.
+// killOnce starts a backup, and kills it when its snapshot fulfils the condition.
 func (m *machine) killOnce(is func(*backup.Snapshot) bool) backup.Snapshot {
 	m.Helper()
 	ctx, kill := context.WithCancel(m.Context())
@@ -193,7 +193,7 @@ func (m *machine) killOnce(is func(*backup.Snapshot) bool) backup.Snapshot {
 	}
 }
 
-// Another process that has the lock is backing the shard up.
+// If another process holds the lock, it is backing up the shard.
 func TestLockOfAnotherProcess(t *testing.T) {
 	m := newMachine(t)
 	m.grow(0)
@@ -231,8 +231,8 @@ var errBroken = fmt.Errorf("no space left: %w", store.ErrFull)
 
 func (brokenStore) Put(context.Context, string, []byte) error { return errBroken }
 
-// In one process nobody mends a store meanwhile: the backup ends with its
-// error, and another can be made once the store works.
+// In one process nothing repairs a store meanwhile: the backup ends with the store's error, and
+// another can be made when the store works.
 func TestBrokenStore(t *testing.T) {
 	m := newMachine(t)
 	m.grow(0)
@@ -268,8 +268,9 @@ func (s hookedStore) Put(ctx context.Context, name string, data []byte) error {
 	return s.Store.Put(ctx, name, data)
 }
 
-// Whatever happens around the commit point, what a backup returns is what the index has: a snapshot that was committed
-// is no failure, and one that was not is no success.
+// Whatever happens around the commit point, the result of a backup agrees with the index: a
+// committed snapshot is not reported as a failure, and an uncommitted one is not reported as a
+// success.
 func TestEndIsWhatTheIndexHas(t *testing.T) {
 	for _, prefix := range []string{store.PacksPrefix, store.SegmentsPrefix, store.CommitsPrefix, store.CatalogPrefix} {
 		for what, fault := range map[string]func(cancel context.CancelCauseFunc) error{

@@ -24,11 +24,11 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// A faultyMachine has a repository, a tree to back up, and a source that fails as it is told to.
+// A faultyMachine has a repository, a tree to back up, and a source with injected faults.
 type faultyMachine struct {
 	*repository
 	faults  *faultsource.Source
-	top     string // of the tree, with its source snapshots
+	top     string // contains the tree and its source snapshots
 	dir     string // the tree
 	shard   backup.Shard
 	changes int
@@ -45,14 +45,14 @@ func newFaultyMachine(t *testing.T) *faultyMachine {
 	})
 	m.change()
 	m.faults = faultsource.New(posix.New(posix.Options{}))
-	// Late enough that nothing is racy.
+	// The clock is ahead, so that nothing is racy.
 	m.faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), posix.DefaultGrain })
 	m.Source = m.faults
 	return m
 }
 
-// newShard makes a shard of the tree that has no snapshot yet; its source
-// snapshot is the tree, where there are to be some.
+// newShard creates a shard of the tree that has no snapshot yet. If snapshots is set, its source
+// snapshot is the tree.
 func (m *faultyMachine) newShard(snapshots bool) {
 	m.Helper()
 	s := backup.Shard{Source: posix.URL(m.dir)}
@@ -66,7 +66,7 @@ func (m *faultyMachine) backup() (backup.Snapshot, error) {
 	return embedded.Backup(m.Context(), m.Options, m.shard, backup.Snapshot{}, nil)
 }
 
-// write gives a file random content.
+// write writes random content to a file.
 func (m *faultyMachine) write(path string, sizeBytes int) {
 	m.Helper()
 	data := make([]byte, sizeBytes)
@@ -74,7 +74,7 @@ func (m *faultyMachine) write(path string, sizeBytes int) {
 	m.must(os.WriteFile(path, data, 0o600))
 }
 
-// setXattr sets an attribute, of symlinks as well, as far as this user may.
+// setXattr sets an attribute, also of symlinks, as far as this user is allowed to.
 func (m *faultyMachine) setXattr(path, value string) {
 	m.Helper()
 	for _, name := range []string{"trusted.test", "user.test"} {
@@ -88,10 +88,10 @@ func (m *faultyMachine) setXattr(path, value string) {
 	}
 }
 
-// A state is what a tree, or a snapshot, has, by path.
+// A state is the content of a tree or a snapshot, by path.
 type state map[string]entry
 
-// An entry is what is compared: of a file the digest of its content.
+// An entry holds the compared attributes, and for a file the digest of its content.
 type entry struct {
 	kind            backup.Kind
 	flags           backup.Flags
@@ -114,7 +114,7 @@ func digest(data []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(data))[:16]
 }
 
-// tree is the tree as the kernel has it.
+// tree returns the tree as the kernel reports it.
 func (m *faultyMachine) tree() state {
 	m.Helper()
 	now := state{}
@@ -151,8 +151,8 @@ func (m *faultyMachine) tree() state {
 	return now
 }
 
-// committed is what a snapshot has, which must be committed, out of the store.
-// A directory is what its own page says.
+// committed returns the content, according to the store, of a snapshot that must be committed. The
+// attributes of a directory are those in its own page.
 func (m *faultyMachine) committed(snap backup.Snapshot, err error) state {
 	m.Helper()
 	if err != nil || snap.State != backup.Committed {
@@ -215,7 +215,7 @@ func (m *faultyMachine) entryOf(e *backup.Entry) entry {
 	return got
 }
 
-// wantTree checks that a snapshot is the tree, and that nothing was to be said.
+// wantTree checks that a snapshot equals the tree, and that no problem was reported.
 func (m *faultyMachine) wantTree(snap backup.Snapshot, err error) {
 	m.Helper()
 	m.wantState(m.committed(snap, err), m.tree())

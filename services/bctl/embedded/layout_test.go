@@ -17,9 +17,8 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// A cachedHoles is a source that takes holes in the directory b for data: what
-// the kernel says of space that is allocated and not written depends on what it
-// has in its page cache.
+// A cachedHoles is a source that reports holes in the directory b as data: the kernel's report
+// about space that is allocated but not written depends on its page cache.
 type cachedHoles struct{ source.Source }
 
 // Open implements source.Source.
@@ -54,12 +53,13 @@ func (cachedFile) NextExtent(offset, size int64) (start, length int64, err error
 	return offset, size - offset, nil
 }
 
-// Names of one file that were read at different times stay one file, wherever
-// its holes were seen each time.
+// Hard links to one file that were read at different times stay one file, wherever its holes were
+// found each time.
 func TestLinksOfAFileWithHoles(t *testing.T) {
 	m := newMachine(t)
 	late := faultsource.New(cachedHoles{m.Source})
-	late.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 }) // nothing is racy
+	// Nothing is racy.
+	late.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 })
 	m.Source = late
 	treetest.Make(t, m.tree, treetest.Tree{"a": treetest.Dir(), "b": treetest.Dir()})
 	from, to := filepath.Join(m.tree, "a/g"), filepath.Join(m.tree, "b/g")

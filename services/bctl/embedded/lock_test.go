@@ -8,13 +8,13 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Whether a shard is being backed up can be seen without taking its lock.
+// IsBackingUp does not take the shard's lock.
 func TestIsBackingUp(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
 	shard, other := backup.Shard{ID: 1, Name: "/tree"}, backup.Shard{ID: 2, Name: "/other"}
 	want := func(when string, want bool) {
 		t.Helper()
-		for range 3 { // looking changes nothing
+		for range 3 { // the query changes nothing
 			if got, err := IsBackingUp(dir, shard); err != nil || got != want {
 				t.Errorf("%s: %v, error %v", when, got, err)
 			}

@@ -14,23 +14,22 @@ import (
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
-// What a backup does when a call of the source fails. A row is a call, of a file
-// or a directory as a rule; a column is how it fails. Each cell is tried with a
-// fault that comes once and with one that stays, in the first snapshot and in a
-// later one: by the real services, with an index, a store and a queue.
+// The behaviour of a backup when a call of the source fails. A row is a call, usually for a file or
+// a directory; a column is an error. Each cell is tried with a fault that occurs once and with a
+// permanent one, in the first snapshot and in a later one, with the real services, an index, a
+// store and a queue.
 //
-//	good   the snapshot is the tree: the call was made again
+//	good   the snapshot equals the tree: the call was repeated
 //	kept   a problem, with status 3. The snapshot has the last good copy, flagged;
-//	       where there is none, that nothing of it was read
-//	gone   left out and counted as vanished, and no problem: the root, and what is
-//	       mounted, were looked at before that was believed
+//	       if there is none, an entry without the data that could not be read
+//	gone   left out and counted as vanished, without a problem: the root and the
+//	       mounts were checked before that was believed
 //	again  the backup ends with an error, and nothing is committed
 //	fail   the snapshot fails, with a reason
 //
-// good/kept is good with a fault that comes once, and kept with one that stays.
-// Whatever the cell, all else in the tree is in a snapshot that is committed, and
-// without the fault the next snapshot is the tree again: all that was kept, and
-// all that was gone, has healed.
+// good/kept is good with a fault that occurs once, and kept with a permanent one. In each cell,
+// everything else in the tree is in a committed snapshot, and without the fault the next snapshot
+// equals the tree again: all kept and all vanished entries have recovered.
 const matrix = `
                              ENOENT    ENOTDIR   ELOOP  EACCES  ENAMETOOLONG  EIO    ESTALE      ETIMEDOUT  ENOTCONN  EMFILE  ENOMEM  short
 open root                    fail      fail      fail   fail    fail          again  again       again      again     again   again   -
@@ -63,25 +62,25 @@ var errnos = map[string]syscall.Errno{
 	"EIO": syscall.EIO, "ESTALE": syscall.ESTALE, "ETIMEDOUT": syscall.ETIMEDOUT, "ENOTCONN": syscall.ENOTCONN, "EMFILE": syscall.EMFILE, "ENOMEM": syscall.ENOMEM,
 }
 
-// A row is a call that fails, and what is about it.
+// A row is a failing call and its effects.
 type row struct {
 	fault faultsource.Fault // Call, Path, After and From
-	// kept is what the snapshot has of the path where the fault stays: with
-	// another snapshot before it, and without.
+	// kept is the form of the path's entry if the fault is permanent: with a previous snapshot, and
+	// without.
 	kept keptForm
-	// below says that what is below the path shares its fate.
+	// below means that everything below the path is affected too.
 	below bool
 }
 
-// A keptForm is how the last good copy is kept.
+// A keptForm is the way in which the last good copy is kept.
 type keptForm int
 
 const (
-	notKept    keptForm = iota // no cell of the row is
-	wholeEntry                 // the entry is as it was; where it was not, it is left out
-	content                    // the file is as it was; where it was not, it has no content
-	xattrs                     // the entry is as it is, with the xattrs that it had
-	directory                  // all below is as it was; where it was not, nothing is known
+	notKept    keptForm = iota // for rows without such a cell
+	wholeEntry                 // the whole old entry; without one, the path is left out
+	content                    // the file with its old content; without it, no content
+	xattrs                     // the present entry with its old xattrs
+	directory                  // everything below as before; without that, nothing is known
 )
 
 const (
@@ -116,13 +115,13 @@ var rows = map[string]row{
 	"file xattrs":                   {faultsource.Fault{Call: faultsource.FileXattrs, Path: aFile}, xattrs, false},
 }
 
-// A cell is one fault, and what comes of it.
+// A cell is one fault and its expected result.
 type cell struct {
 	row
 	column string
 	want   string
 	once   bool
-	later  bool // there is a good snapshot before
+	later  bool // there is an earlier good snapshot
 }
 
 func (c *cell) String() string {
@@ -136,7 +135,7 @@ func (c *cell) String() string {
 	return fmt.Sprintf("%s, %s, in the %s snapshot", c.column, times, when)
 }
 
-// inject has the fault happen from now on.
+// inject activates the fault.
 func (c *cell) inject(s *faultsource.Source) *faultsource.Injected {
 	f := c.fault
 	if c.once {
@@ -150,8 +149,8 @@ func (c *cell) inject(s *faultsource.Source) *faultsource.Injected {
 	return s.Inject(f)
 }
 
-// cells are those of each row: for each outcome the first column that has it,
-// and all columns in the target "long".
+// cells returns the cells of each row: the first column of each result, and all columns in the
+// target "long".
 func cells(t *testing.T) map[string][]cell {
 	lines := strings.Split(strings.Trim(matrix, "\n"), "\n")
 	columns := strings.Fields(lines[0])
@@ -196,7 +195,7 @@ func TestMatrixOfFaults(t *testing.T) {
 	}
 }
 
-// try tries one cell, with a shard of its own.
+// try tests one cell, with a shard of its own.
 func (m *faultyMachine) try(c *cell) {
 	m.Helper()
 	m.newShard(c.fault.Call == faultsource.Resolve)
@@ -212,7 +211,7 @@ func (m *faultyMachine) try(c *cell) {
 		m.change()
 	}
 	now := m.tree()
-	tries := 2 // a fault that stays, stays
+	tries := 2 // permanent faults stay
 	if c.once {
 		tries = 1
 	}
@@ -242,14 +241,14 @@ func (m *faultyMachine) try(c *cell) {
 			m.Fatalf("what is %q?", c.want)
 		}
 	}
-	m.wantTree(m.backup()) // it has healed
+	m.wantTree(m.backup()) // it has recovered
 }
 
-// byReader reports whether it is the reader that cannot open the directory, for
-// the files that are to be read.
+// byReader reports whether it is the reader that cannot open the directory, for the files to be
+// read.
 func (c *cell) byReader() bool { return c.fault.Call == faultsource.OpenDirectory && c.kept == content }
 
-// affected reports whether what is at a path shares the fate of the cell.
+// affected reports whether a path has the result of the cell.
 func (c *cell) affected(path string) bool {
 	if c.byReader() {
 		return path == aFile || !c.later && filepath.Dir(path) == aDirectory && strings.HasSuffix(path, "file")
@@ -257,7 +256,8 @@ func (c *cell) affected(path string) bool {
 	return path == c.fault.Path || c.below && strings.HasPrefix(path, c.fault.Path+"/")
 }
 
-// wantGone checks that what is affected is left out and counted, and all else is as it is now.
+// wantGone checks that the affected paths are left out and counted, and everything else equals the
+// present tree.
 func (m *faultyMachine) wantGone(c *cell, now state, snap backup.Snapshot, err error) {
 	m.Helper()
 	got := m.committed(snap, err)
@@ -273,7 +273,7 @@ func (m *faultyMachine) wantGone(c *cell, now state, snap backup.Snapshot, err e
 		want[c.fault.Path] = entry{kind: backup.Directory, flags: backup.AttributesUnknown}
 	}
 	if c.byReader() {
-		dir := want[aDirectory] // says that something in it is missing
+		dir := want[aDirectory] // flagged because some of its files are missing
 		dir.flags |= backup.ChangedWhileRead
 		want[aDirectory] = dir
 	}
@@ -283,8 +283,8 @@ func (m *faultyMachine) wantGone(c *cell, now state, snap backup.Snapshot, err e
 	}
 }
 
-// wantKept checks that what is affected is as it was in the last good snapshot,
-// flagged, and all else as it is now; and that a problem says so.
+// wantKept checks that the affected paths are as in the last good snapshot, flagged, and reported
+// as a problem, and that everything else equals the present tree.
 func (m *faultyMachine) wantKept(c *cell, now, last state, snap backup.Snapshot, err error) {
 	m.Helper()
 	got := m.committed(snap, err)
@@ -313,7 +313,7 @@ func (m *faultyMachine) wantKept(c *cell, now, last state, snap backup.Snapshot,
 	}
 }
 
-// keptEntry is what a snapshot has of an entry that is kept: it is e now, and was something before.
+// keptEntry returns the kept entry of a snapshot for an entry that is now e, and was was before.
 func (c *cell) keptEntry(path string, e, was entry) (kept entry, there bool) {
 	switch c.kept {
 	case xattrs:
@@ -331,7 +331,7 @@ func (c *cell) keptEntry(path string, e, was entry) (kept entry, there bool) {
 		if !c.later && c.fault.Call != faultsource.List {
 			return entry{kind: backup.Directory, flags: backup.Unreadable | backup.AttributesUnknown}, true
 		}
-		if !c.later { // its own attributes are known; the extended ones are read with its entries
+		if !c.later { // its own attributes are known; the xattrs are read with its entries
 			e.flags, e.xattrs = backup.Unreadable, ""
 			return e, true
 		}
@@ -354,7 +354,7 @@ func (m *faultyMachine) problems(id backup.SnapshotID) (paths []string) {
 	return paths
 }
 
-// change changes all that a cell is about, so that each call is made again.
+// change changes everything that a cell concerns, so that each call is made again.
 func (m *faultyMachine) change() {
 	m.Helper()
 	m.changes++

@@ -19,17 +19,17 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// An attempt is one backup, and what was so when it was made.
+// An attempt is one backup, and the conditions when it was made.
 type attempt struct {
 	*model
 	request backup.Snapshot
 	faults  []*faultsource.Injected
-	hidden  []string // mount points of which nothing is mounted: what is below is not there
-	kept    []string // the same, of which the last snapshot has what was mounted
+	hidden  []string // mount points without a mount: everything below does not exist
+	kept    []string // likewise, but the last snapshot has the mounted files
 	last    *taken   // nil: there is none
 }
 
-// look finds out what the snapshot should have.
+// look determines the expected content of the snapshot.
 func (a *attempt) look() {
 	if n := len(a.taken); n > 0 {
 		a.last = &a.taken[n-1]
@@ -56,7 +56,7 @@ func (a *attempt) wasMounted(at string) bool {
 	return false
 }
 
-// happened returns how often a fault has.
+// happened returns how often a fault has occurred.
 func (a *attempt) happened() (n int) {
 	for _, f := range a.faults {
 		n += f.Happened()
@@ -64,14 +64,14 @@ func (a *attempt) happened() (n int) {
 	return n
 }
 
-// isWithin reports whether a path is one of those, or below. Of the root, nothing
-// is below: where it cannot be read, there is no snapshot.
+// isWithin reports whether a path is equal to or below one of the others. Nothing counts as below
+// the root: if it cannot be read, there is no snapshot.
 func isWithin(path string, of []string) bool {
 	return slices.ContainsFunc(of, func(at string) bool { return path == at || at != "" && strings.HasPrefix(path, at+"/") })
 }
 
-// faulty are the paths at which something has happened; of those, gone are where
-// it looks as if they were not there.
+// faulty returns the paths at which a fault has occurred, and those of them that therefore appear
+// not to exist.
 func (a *attempt) faulty() (all, gone []string) {
 	for _, f := range a.faults {
 		if f.Happened() == 0 {
@@ -85,7 +85,7 @@ func (a *attempt) faulty() (all, gone []string) {
 	return all, gone
 }
 
-// leftOut reports whether a path is not to be in the snapshot.
+// leftOut reports whether a path must not be in the snapshot.
 func (a *attempt) leftOut(path string) bool {
 	for name := range strings.SplitSeq(path, "/") {
 		if slices.Contains(a.request.Selection.Exclude, name) {
@@ -103,7 +103,7 @@ func pathsOf(problems []backup.Problem) (paths []string) {
 	return paths
 }
 
-// check checks a snapshot that was committed.
+// check checks a committed snapshot.
 func (a *attempt) check(snap *backup.Snapshot) {
 	if !slices.Equal(snap.Tags, a.request.Tags) || !slices.Equal(snap.Selection.Exclude, a.request.Selection.Exclude) {
 		a.Errorf("tags %q, selection %+v; asked for %+v", snap.Tags, snap.Selection, a.request)
@@ -139,14 +139,14 @@ func (a *attempt) describeFaults() (text []string) {
 	return text
 }
 
-// A verdict compares the tree with what was restored of its snapshot.
+// A verdict compares the tree with its restored snapshot.
 type verdict struct {
 	*attempt
 	*taken
-	said []string // paths that the snapshot has problems of
+	said []string // paths with problems in the snapshot
 }
 
-// reasons checks that nothing is reported without a reason.
+// reasons checks that no problem is reported without a reason.
 func (c *verdict) reasons() {
 	faulty, gone := c.faulty()
 	for _, path := range c.said {
@@ -170,10 +170,10 @@ func (c *verdict) reasons() {
 	}
 }
 
-// A difference is of one aspect of a path.
+// A difference is one aspect in which a path differs.
 type difference struct{ path, aspect string }
 
-// compare returns how two trees differ, but for hard links.
+// compare returns the differences of two trees, except for hard links.
 func compare(a, b string) map[difference]string {
 	found := map[difference]string{}
 	for _, line := range treetest.Compare(a, b, aspects()...) {
@@ -194,7 +194,7 @@ func compare(a, b string) map[difference]string {
 	return found
 }
 
-// aspects are what this user cannot restore.
+// aspects returns the aspects that this user cannot restore.
 func aspects() []treetest.Aspect {
 	if os.Geteuid() == 0 {
 		return nil
@@ -202,9 +202,8 @@ func aspects() []treetest.Aspect {
 	return []treetest.Aspect{treetest.Owner}
 }
 
-// differences checks that the snapshot is the tree, but for what was left out,
-// what is reported, and what seemed to be gone; and that what is reported is as
-// the last snapshot had it.
+// differences checks that the snapshot equals the tree, except for exclusions, reported paths, and
+// paths that appeared not to exist; and that reported paths are as in the last snapshot.
 func (c *verdict) differences() {
 	_, gone := c.faulty()
 	var old map[difference]string
@@ -228,8 +227,8 @@ func (c *verdict) differences() {
 	}
 }
 
-// hasGoodCopy reports whether the last snapshot has what is at a path now,
-// and reported nothing of it.
+// hasGoodCopy reports whether the last snapshot has the present entry of a path, and reported no
+// problem for it.
 func (c *verdict) hasGoodCopy(path string) bool {
 	if isWithin(path, c.last.flawed) {
 		return false
@@ -242,8 +241,8 @@ func (c *verdict) hasGoodCopy(path string) bool {
 	return err == nil && was.Mode().Type() == now.Mode().Type()
 }
 
-// leftOutIsMissing checks that what is to be left out is, unless it is a part of
-// what was kept as a whole.
+// leftOutIsMissing checks that exclusions are left out, unless they are part of a directory that
+// was kept as a whole.
 func (c *verdict) leftOutIsMissing() {
 	for _, path := range c.paths() {
 		if !c.leftOut(path) || isWithin(path, c.said) {
@@ -255,8 +254,7 @@ func (c *verdict) leftOutIsMissing() {
 	}
 }
 
-// links checks that names are restored as one file if they are one, of those
-// that are as they are now.
+// links checks that, of the unchanged names, those of one file are restored as one file.
 func (c *verdict) links() {
 	faulty, _ := c.faulty()
 	type file struct {
@@ -272,7 +270,7 @@ func (c *verdict) links() {
 			continue
 		}
 		if err := unix.Lstat(filepath.Join(c.restored, path), &then); err != nil {
-			continue // differences says so
+			continue // reported by differences
 		}
 		is := file{c.volumes.mountPoint(path), now.Ino}
 		if other, known := restored[then.Ino]; known && other != is {

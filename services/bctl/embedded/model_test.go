@@ -23,11 +23,10 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// Random trees on several file systems, random changes, and backups with random
-// requests, faults and interruptions. Whatever comes together, a snapshot that
-// is committed is the tree, but for what was asked to be left out and for what
-// it reports; that is as the last snapshot had it, and the next snapshot without
-// faults has it again. model_check_test.go says so in detail.
+// Random trees on several file systems, random changes, and backups with random requests, faults
+// and interruptions. In every combination, a committed snapshot equals the tree, except for
+// requested exclusions and reported problems. Reported paths are as in the last snapshot, and the
+// next snapshot without faults has them again. model_check_test.go defines the details.
 //
 //	go test -run TestModel ./services/bctl/embedded -rapid.checks 1000
 func TestModel(t *testing.T) {
@@ -54,7 +53,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// mountPoints are where file systems begin in the tree; they stay there.
+// mountPoints are the fixed places in the tree at which file systems begin.
 var mountPoints = []string{"v0", "parent/v1"}
 
 // A model is one tree and its snapshots.
@@ -63,14 +62,14 @@ type model struct {
 	r       *repository
 	volumes *volumes
 	faults  *faultsource.Source
-	top     string // of all that is made here
+	top     string // contains everything that the model creates
 	dir     string // the tree
 	shard   backup.Shard
 	seed    uint64  // of the next random content
-	taken   []taken // that were committed
+	taken   []taken // the committed ones
 }
 
-// A taken is a snapshot, and what was restored of it when it was new.
+// A taken is a snapshot, and the tree that was restored from it when it was new.
 type taken struct {
 	snap     backup.Snapshot
 	restored string
@@ -87,7 +86,7 @@ func newModel(rt *rapid.T, r *repository, top string) *model {
 		file, same := filepath.Join(m.dir, at, "file"), filepath.Join(m.dir, at, "same size")
 		m.write(at+"/same size", 100)
 		m.must(errors.Join(os.WriteFile(file, []byte("the same on each file system, as its inode is"), 0o644), os.Chtimes(file, time.Time{}, time.Unix(1, 0))))
-		_ = unix.Lsetxattr(file, "user.a", []byte("x"), 0) // where there are any
+		_ = unix.Lsetxattr(file, "user.a", []byte("x"), 0) // if xattrs are supported
 		m.must(errors.Join(os.Link(file, filepath.Join(m.dir, at, "link")), os.Link(same, filepath.Join(m.dir, at, "same link"))))
 	}
 	if rapid.IntRange(0, 3).Draw(rt, "large") == 0 {
@@ -104,12 +103,12 @@ func (m *model) must(err error) {
 	}
 }
 
-// write gives a file random content, which may be what it is not given again.
+// write writes random content to a file. The content never repeats.
 func (m *model) write(path string, sizeBytes int) {
 	m.seed++
 	data := make([]byte, sizeBytes)
 	_, _ = rand.NewChaCha8([32]byte{byte(m.seed), byte(m.seed >> 8)}).Read(data)
-	// There may be something else, which is left alone.
+	// The path may have another kind of entry, which is not changed.
 	f, err := os.OpenFile(filepath.Join(m.dir, path), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return
@@ -118,15 +117,14 @@ func (m *model) write(path string, sizeBytes int) {
 	m.must(errors.Join(err, f.Close()))
 }
 
-// anyPath is one that there may be, on any of the file systems.
+// anyPath returns a path that may exist, on any of the file systems.
 func (m *model) anyPath(label string) string {
 	volume := rapid.SampledFrom([]string{"", "keep", "v0", "parent/v1"}).Draw(m.T, label+" on")
 	names := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d e", "file"}), 1, 3).Draw(m.T, label)
 	return backup.Join(volume, strings.Join(names, "/"))
 }
 
-// change makes some random changes. Those that cannot be made are left out: the
-// tree is what it is then.
+// change makes some random changes. Changes that fail are ignored.
 func (m *model) change() {
 	makes := []func(path, at string){m.writeSome, m.sparse, m.makeDirectory, m.special}
 	changes := []func(path, at string){m.sameSizeAndTime, m.link, m.rename, m.remove, m.attributes, m.xattr, m.xattr}
@@ -145,7 +143,7 @@ func (m *model) change() {
 	}
 }
 
-// stays reports whether there is always a directory at a path.
+// stays reports whether a path is always a directory.
 func stays(path string) bool {
 	return slices.Contains([]string{"", "keep", "v0", "parent", "parent/v1"}, path)
 }
@@ -161,7 +159,7 @@ func (m *model) sparse(path, at string) {
 	_ = os.Truncate(at, rapid.Int64Range(0, 1<<20).Draw(m.T, "size"))
 }
 
-// sameSizeAndTime changes content so that only the change time tells.
+// sameSizeAndTime changes content so that only the ctime shows it.
 func (m *model) sameSizeAndTime(path, at string) {
 	if info, err := os.Lstat(at); err == nil && info.Mode().IsRegular() && info.Size() < 1<<20 {
 		m.write(path, int(info.Size()))
@@ -180,7 +178,7 @@ func (m *model) special(path, at string) {
 	}
 }
 
-// link makes another name of a file on the same file system.
+// link creates another name of a file on the same file system.
 func (m *model) link(path, at string) {
 	to := m.anyPath("to")
 	if m.volumes.mountPoint(path) == m.volumes.mountPoint(to) {
@@ -212,7 +210,7 @@ func (m *model) attributes(_, at string) {
 	if os.Geteuid() == 0 {
 		_ = os.Lchown(at, uid, uid+1)
 	} else {
-		mode = mode&0o777 | 0o700 // this user has to read it, and cannot restore the others
+		mode = mode&0o777 | 0o700 // this user must be able to read it, and cannot restore the other bits
 	}
 	if info.Mode()&os.ModeSymlink == 0 {
 		_ = unix.Chmod(at, mode)
@@ -222,8 +220,7 @@ func (m *model) attributes(_, at string) {
 	}
 }
 
-// xattr sets or removes an attribute. The longest are more than a batch has room
-// for in its listings.
+// xattr sets or removes an attribute. The longest do not fit into the listings of a batch.
 func (m *model) xattr(_, at string) {
 	name := rapid.SampledFrom([]string{"user.a", "user.b", "trusted.a"}).Draw(m.T, "name")
 	n := rapid.SampledFrom([]int{-1, 0, 10, 3000, 60_000}).Draw(m.T, "bytes")
@@ -233,7 +230,7 @@ func (m *model) xattr(_, at string) {
 	}
 	m.seed++
 	value := []byte(strings.Repeat(fmt.Sprintf("%09d.", m.seed), n/10))
-	_ = unix.Lsetxattr(at, name, value, 0) // not of every kind, nor as any user
+	_ = unix.Lsetxattr(at, name, value, 0) // not supported for all kinds and users
 }
 
 func (m *model) editLarge() {
@@ -245,13 +242,14 @@ func (m *model) editLarge() {
 	f, err := os.OpenFile(at, os.O_WRONLY, 0)
 	m.must(err)
 	defer f.Close()
-	where := rapid.Int64Range(0, info.Size()+(1<<20)).Draw(m.T, "where") // behind the end: a hole
+	// Beyond the end, so that there is a hole.
+	where := rapid.Int64Range(0, info.Size()+(1<<20)).Draw(m.T, "where")
 	m.seed++
 	_, err = f.WriteAt(fmt.Append(nil, "edit ", m.seed), where)
 	m.must(err)
 }
 
-// remount gives the file systems other device numbers, and mounts or unmounts some.
+// remount gives the file systems new device numbers, and mounts or unmounts some.
 func (m *model) remount() {
 	devices := rapid.Permutation([]uint64{41, 42, 43}).Draw(m.T, "devices")
 	m.volumes.mu.Lock()
@@ -262,7 +260,7 @@ func (m *model) remount() {
 	}
 }
 
-// anyRequest is what a user may ask for. What is excluded are names, at any depth.
+// anyRequest returns a random request. Exclusions are names, at any depth.
 func (m *model) anyRequest() backup.Snapshot {
 	return backup.Snapshot{
 		AllowShrink: rapid.IntRange(0, 5).Draw(m.T, "allow shrink") == 0,
@@ -271,7 +269,7 @@ func (m *model) anyRequest() backup.Snapshot {
 	}
 }
 
-// callsOf are what a source is asked of each kind of entry.
+// callsOf are the calls of a source for each kind of entry.
 var callsOf = map[backup.Kind][]faultsource.Call{
 	backup.Directory: {faultsource.OpenDirectory, faultsource.StatDirectory, faultsource.List, faultsource.DirectoryXattrs},
 	backup.File: {
@@ -281,7 +279,7 @@ var callsOf = map[backup.Kind][]faultsource.Call{
 	backup.FIFO:    {faultsource.StatEntry, faultsource.EntryXattrs},
 }
 
-// anyFaults are what is to fail, where anything is.
+// anyFaults returns random faults, or none.
 func (m *model) anyFaults() (faults []faultsource.Fault) {
 	if rapid.Bool().Draw(m.T, "no faults") {
 		return nil
@@ -290,7 +288,7 @@ func (m *model) anyFaults() (faults []faultsource.Fault) {
 		f := m.anyCall("fault")
 		if rapid.IntRange(0, 9).Draw(m.T, "of the root") == 0 {
 			f = faultsource.Fault{Call: rapid.SampledFrom([]faultsource.Call{faultsource.OpenRoot, faultsource.Check}).Draw(m.T, "fault")}
-		} else if rapid.Bool().Draw(m.T, "changed") { // else most calls are not made
+		} else if rapid.Bool().Draw(m.T, "changed") { // otherwise most calls are not made
 			m.disturb(f.Path)
 		}
 		if f.Call == faultsource.Read && rapid.Bool().Draw(m.T, "short") {
@@ -305,7 +303,7 @@ func (m *model) anyFaults() (faults []faultsource.Fault) {
 	return faults
 }
 
-// disturb changes what is at a path, so that it is read again.
+// disturb changes the entry at a path, so that it is read again.
 func (m *model) disturb(path string) {
 	at := filepath.Join(m.dir, path)
 	m.seed++
@@ -319,7 +317,7 @@ func (m *model) disturb(path string) {
 // errnoNames are the columns of the matrix.
 var errnoNames = []string{"ENOENT", "ENOTDIR", "ELOOP", "EACCES", "ENAMETOOLONG", "EIO", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EMFILE", "ENOMEM"}
 
-// anyCall is one that a backup may make.
+// anyCall returns a call that a backup may make.
 func (m *model) anyCall(label string) faultsource.Fault {
 	paths := m.paths()
 	path := rapid.SampledFrom(paths).Draw(m.T, label+" at")
@@ -328,7 +326,7 @@ func (m *model) anyCall(label string) faultsource.Fault {
 	return faultsource.Fault{Path: path, Call: rapid.SampledFrom(callsOf[backup.KindOfMode(st.Mode)]).Draw(m.T, label)}
 }
 
-// paths are those of all that is in the tree, in order.
+// paths returns all paths in the tree, in order.
 func (m *model) paths() (paths []string) {
 	m.must(filepath.WalkDir(m.dir, func(path string, _ os.DirEntry, err error) error {
 		paths = append(paths, strings.TrimPrefix(strings.TrimPrefix(path, m.dir), "/"))
@@ -338,7 +336,7 @@ func (m *model) paths() (paths []string) {
 	return paths
 }
 
-// backup makes a backup, and checks what comes of it.
+// backup makes a backup and checks its result.
 func (m *model) backup(request backup.Snapshot, faults []faultsource.Fault, killed bool) {
 	ctx, kill := context.WithCancel(m.r.Context())
 	defer kill()
@@ -378,7 +376,7 @@ func (m *model) backup(request backup.Snapshot, faults []faultsource.Fault, kill
 	}
 }
 
-// shrank reports whether a snapshot that failed has far less than the last good one.
+// shrank reports whether a failed snapshot has far less than the last good one.
 func (m *model) shrank(s *backup.Snapshot) bool {
 	if !strings.Contains(s.Reason, "--allow-shrink") || s.AllowShrink {
 		return false
@@ -390,7 +388,7 @@ func (m *model) shrank(s *backup.Snapshot) bool {
 	return 2*s.Counts.Files < last.Files || 10*s.Counts.Bytes < last.Bytes || s.Counts.Vanished > s.Counts.Files
 }
 
-// heal makes a backup without faults, which is the tree again.
+// heal makes a backup without faults, which must equal the tree again.
 func (m *model) heal() {
 	before := len(m.taken)
 	m.backup(backup.Snapshot{}, nil, false)
@@ -402,7 +400,7 @@ func (m *model) heal() {
 	}
 }
 
-// restoreAgain restores any snapshot, which is what it was when it was new.
+// restoreAgain restores any snapshot, which must be the same as when it was new.
 func (m *model) restoreAgain() {
 	old := rapid.SampledFrom(m.taken).Draw(m.T, "restored again")
 	to := filepath.Join(m.top, "again")

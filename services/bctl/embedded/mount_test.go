@@ -14,16 +14,16 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
-// A mountedMachine has a tree with a file system mounted in it, which is there
-// elsewhere as well.
+// A mountedMachine has a tree with a mounted file system, which is accessible at another path as
+// well.
 type mountedMachine struct {
 	*machine
 	faults  *faultsource.Source
-	mounted string // what is mounted
-	at      string // where: in the tree, or the tree itself
+	mounted string // the mounted directory
+	at      string // the mount point: in the tree, or the tree itself
 }
 
-// newMountedMachine mounts in the tree, or, at "", the tree itself.
+// newMountedMachine mounts a file system in the tree or, if at is "", over the tree itself.
 func newMountedMachine(t *testing.T, at string) *mountedMachine {
 	t.Helper()
 	m := &mountedMachine{machine: newMachine(t), mounted: t.TempDir()}
@@ -34,12 +34,13 @@ func newMountedMachine(t *testing.T, at string) *mountedMachine {
 	m.shard = m.addShard(backup.Shard{Source: posix.URL(m.tree)})
 	treetest.Make(t, m.tree, treetest.Tree{"beside": treetest.File("beside")})
 	m.faults = faultsource.New(m.Source)
-	m.faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 }) // nothing is racy
+	// Nothing is racy.
+	m.faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 })
 	m.Source = m.faults
 	return m
 }
 
-// change gives each file that is mounted new content.
+// change writes new content to each mounted file.
 func (m *mountedMachine) change(content string) {
 	m.Helper()
 	for _, name := range []string{"file", "dir/file", "dir/sub/file"} {
@@ -48,9 +49,9 @@ func (m *mountedMachine) change(content string) {
 	}
 }
 
-// A file system that is unmounted in the middle of a backup takes no file with it,
-// at whatever call that is: that backup fails and says why, and the next has what
-// was mounted as the last good one, and says so (I13).
+// Unmounting a file system during a backup, at any call, loses no file: that backup fails with a
+// reason, and the next one keeps the mounted files as in the last good snapshot, and reports it
+// (I13).
 func TestUnmountedMeanwhile(t *testing.T) {
 	for name, at := range map[string]faultsource.Fault{
 		"opened by the walker": {Call: faultsource.OpenDirectory, Path: "mnt"},
@@ -83,7 +84,7 @@ func TestUnmountedMeanwhile(t *testing.T) {
 			switch {
 			case err != nil:
 			case s.State == backup.Failed && strings.Contains(s.Reason, "not mounted any more"):
-			default: // it was noticed in time
+			default: // it was detected in time
 				m.wantKept(&s, was, name)
 			}
 			s, err = m.backup(t.Context())
@@ -101,7 +102,7 @@ func TestUnmountedMeanwhile(t *testing.T) {
 	}
 }
 
-// wantKept checks that a snapshot has what was mounted as it was, and says so.
+// wantKept checks that a snapshot has the mounted files as before, and reports that.
 func (m *mountedMachine) wantKept(s *backup.Snapshot, was, when string) {
 	m.Helper()
 	if s.State != backup.Committed || s.Counts.Errors != 1 || s.Counts.Vanished != 0 {
@@ -117,7 +118,7 @@ func (m *mountedMachine) wantKept(s *backup.Snapshot, was, when string) {
 	treetest.Equal(m.T, filepath.Join(was, "mnt"), filepath.Join(to, "mnt"))
 }
 
-// The tree itself is unmounted: no snapshot is committed until it is back.
+// If the tree itself is unmounted, no snapshot is committed until it is mounted again.
 func TestRootUnmountedMeanwhile(t *testing.T) {
 	m := newMountedMachine(t, "")
 	m.change("first")

@@ -10,12 +10,12 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// placeEvery is how often a backup looks whether its index is still there.
+// placeEvery is the interval at which a backup checks that its index file is still in place.
 const placeEvery = time.Second
 
-// watchIndex calls broken once the index's file was replaced or removed: nobody
-// would find there what is written then, and work would wait for ever for what it
-// does not find there itself.
+// watchIndex calls broken if the index's file was replaced or removed: later processes would not
+// find what is written to it, and the services would wait for ever for results that are in another
+// file.
 func watchIndex(ctx context.Context, i index.Index, snapshot backup.SnapshotID, broken func(error)) {
 	ticker := time.NewTicker(placeEvery)
 	defer ticker.Stop()
@@ -29,7 +29,7 @@ func watchIndex(ctx context.Context, i index.Index, snapshot backup.SnapshotID, 
 			broken(err)
 			return
 		}
-		// Another file's content may have been written over it.
+		// The content of another file may have been written over it.
 		if _, err := i.Snapshot(ctx, snapshot); errors.Is(err, backup.ErrNotFound) || errors.Is(err, backup.ErrCorrupt) {
 			broken(fmt.Errorf("the index was replaced while it was open: %w", err))
 			return
@@ -37,7 +37,7 @@ func watchIndex(ctx context.Context, i index.Index, snapshot backup.SnapshotID, 
 	}
 }
 
-// inPlace returns an error where the index is a file, and another one is in its place.
+// inPlace returns an error if the index is a file that was replaced or removed.
 func inPlace(i index.Index) error {
 	file, ok := i.(interface{ InPlace() error })
 	if !ok {

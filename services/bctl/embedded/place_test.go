@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/store"
 )
 
-// A hangingStore does something before its first Put of a pack, which then
-// hangs until the backup ends.
+// A hangingStore calls a function before its first Put of a pack, which then hangs until the backup
+// ends.
 type hangingStore struct {
 	store.Store
 	once sync.Once
@@ -28,8 +28,8 @@ func (s *hangingStore) Put(ctx context.Context, name string, data []byte) error 
 	return ctx.Err()
 }
 
-// A backup whose index was replaced or removed fails, and says why: it would
-// wait for ever for what it has written into a file that is not there any more.
+// A backup whose index was replaced or removed fails with that reason. Otherwise it would wait for
+// ever for what it wrote to a file that no longer exists.
 func TestIndexIsReplacedDuringABackup(t *testing.T) {
 	for name, change := range map[string]func(m *machine, path string) error{
 		"removed": func(_ *machine, path string) error { return os.Remove(path) },
@@ -68,7 +68,7 @@ func TestIndexIsReplacedDuringABackup(t *testing.T) {
 	}
 }
 
-// A backup that ends before anybody has looked does not claim that its snapshot is committed.
+// A backup that ends before the next check does not report that its snapshot is committed.
 func TestIndexIsReplacedAtTheEnd(t *testing.T) {
 	m := newMachine(t)
 	m.grow(0)
@@ -79,7 +79,7 @@ func TestIndexIsReplacedAtTheEnd(t *testing.T) {
 	}
 }
 
-// A replacingStore does something when a commit record is written.
+// A replacingStore calls a function when a commit record is written.
 type replacingStore struct {
 	store.Store
 	once sync.Once

@@ -16,8 +16,8 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// A directory that goes away between walk and read takes its files out of the
-// snapshot. A restore says so, and the next backup has them where they are.
+// If a directory vanishes between walk and read, its files are missing from the snapshot. A restore
+// reports that, and the next backup has them at their new place.
 func TestDirectoryRenamedBeforeItIsRead(t *testing.T) {
 	for what, test := range map[string]struct {
 		files int
@@ -25,20 +25,22 @@ func TestDirectoryRenamedBeforeItIsRead(t *testing.T) {
 		do    func(dir string) error
 		lost  bool
 	}{
-		"renamed":          {files: 20, do: rename, lost: true},
-		"renamed, large":   {files: 2000, do: rename, lost: true}, // of many pages
-		"replaced":         {files: 20, do: func(dir string) error { return errors.Join(rename(dir), os.Mkdir(dir, 0o700)) }, lost: true},
-		"removed":          {files: 20, do: os.RemoveAll, lost: true},
-		"the parent":       {files: 20, do: func(dir string) error { return rename(filepath.Dir(dir)) }, lost: true},
-		"removed later":    {files: 20, at: faultsource.Fault{Call: faultsource.OpenFile, Path: "top/dir/file 0005"}, do: os.RemoveAll, lost: true},
-		"renamed later":    {files: 20, at: faultsource.Fault{Call: faultsource.OpenFile, Path: "top/dir/file 0005"}, do: rename, lost: true}, // what is below
+		"renamed":        {files: 20, do: rename, lost: true},
+		"renamed, large": {files: 2000, do: rename, lost: true}, // of many pages
+		"replaced":       {files: 20, do: func(dir string) error { return errors.Join(rename(dir), os.Mkdir(dir, 0o700)) }, lost: true},
+		"removed":        {files: 20, do: os.RemoveAll, lost: true},
+		"the parent":     {files: 20, do: func(dir string) error { return rename(filepath.Dir(dir)) }, lost: true},
+		"removed later":  {files: 20, at: faultsource.Fault{Call: faultsource.OpenFile, Path: "top/dir/file 0005"}, do: os.RemoveAll, lost: true},
+		// The part below.
+		"renamed later":    {files: 20, at: faultsource.Fault{Call: faultsource.OpenFile, Path: "top/dir/file 0005"}, do: rename, lost: true},
 		"files alone":      {files: 20, do: emptied},
 		"some files alone": {files: 20, do: func(dir string) error { return os.Remove(filepath.Join(dir, "file 0005")) }},
 	} {
 		t.Run(what, func(t *testing.T) {
 			m := newMachine(t)
 			faults := faultsource.New(m.Source)
-			faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 }) // nothing is racy
+			// Nothing is racy.
+			faults.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 })
 			m.Source = faults
 			dir := filepath.Join(m.tree, "top/dir")
 			treetest.Make(t, m.tree, treetest.Tree{"beside": treetest.File("b"), "top/dir/sub/below": treetest.File("below")})
@@ -51,7 +53,8 @@ func TestDirectoryRenamedBeforeItIsRead(t *testing.T) {
 			}
 			at.Times, at.Do = 1, func() { m.must(test.do(dir)) }
 			happens := faults.Inject(at)
-			s, err := embedded.Backup(t.Context(), m.Options, m.shard, backup.Snapshot{AllowShrink: true}, nil) // most of the tree goes
+			// Most of the tree vanishes.
+			s, err := embedded.Backup(t.Context(), m.Options, m.shard, backup.Snapshot{AllowShrink: true}, nil)
 			m.must(err)
 			if happens.Happened() == 0 {
 				t.Fatal("nothing happened")

@@ -21,11 +21,11 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// A repository is one on one machine, with its keys.
+// A repository is a repository on one machine, with its keys.
 type repository struct {
 	*testing.T
 	embedded.Options
-	memory string // a directory that syncs in no time
+	memory string // a directory on which sync takes no time
 	opener *seal.Opener
 	index  *sqliteindex.Index // the same as Options.Index
 	shards int
@@ -70,7 +70,7 @@ func (r *repository) must(err error) {
 	}
 }
 
-// addShard makes a shard that has no snapshot yet.
+// addShard creates a shard that has no snapshot yet.
 func (r *repository) addShard(s backup.Shard) backup.Shard {
 	r.Helper()
 	filer, err := r.Index.EnsureFiler(r.Context(), "here")
@@ -82,7 +82,7 @@ func (r *repository) addShard(s backup.Shard) backup.Shard {
 	return s
 }
 
-// restore restores a snapshot, whole, and returns what the restore reports.
+// restore restores a whole snapshot, and returns the problems that the restore reports.
 func (r *repository) restore(ctx context.Context, s *backup.Snapshot, target string) ([]backup.Problem, error) {
 	var reported problems
 	sum, err := restore.Restore(ctx, restore.Deps{
@@ -94,7 +94,7 @@ func (r *repository) restore(ctx context.Context, s *backup.Snapshot, target str
 	return reported.list, err
 }
 
-// problems notes what a restore reports.
+// problems collects the problems that a restore reports.
 type problems struct {
 	mu   sync.Mutex
 	list []backup.Problem
@@ -108,7 +108,7 @@ func (p *problems) Problem(problem backup.Problem) {
 	p.list = append(p.list, problem)
 }
 
-// chunk reads a chunk out of its pack, and verifies it.
+// chunk reads a chunk from its pack and verifies it.
 func (r *repository) chunk(id backup.ChunkID) []byte {
 	r.Helper()
 	found, err := r.Index.LocateAll(r.Context(), []backup.ChunkID{id})

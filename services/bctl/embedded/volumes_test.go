@@ -22,13 +22,12 @@ import (
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
-// A volumes is a source of trees in which directories are file systems of their
-// own, without a mount(2). Their device numbers change, inode numbers are given
-// out for each file system from 1 on, so that the same are on several, and what
-// is not mounted is an empty directory.
+// A volumes is a source whose trees contain directories that are file systems of their own, without
+// mount(2). Device numbers change. Inode numbers start at 1 on each file system, so that they occur
+// on several. An unmounted file system is an empty directory.
 type volumes struct {
 	source.Source
-	timeless bool // they do not know when a file was made
+	timeless bool // they do not record when a file was created
 
 	mu      sync.Mutex
 	mounts  map[string]*volume // by mount point; "" is the root
@@ -39,7 +38,7 @@ type volumes struct {
 type volume struct {
 	number  int
 	mounted bool
-	inodes  map[uint64]uint64 // the numbers that it gives, by those of the kernel
+	inodes  map[uint64]uint64 // the source's inode numbers, by those of the kernel
 }
 
 func newVolumes(s source.Source, mountPoints ...string) *volumes {
@@ -51,7 +50,7 @@ func newVolumes(s source.Source, mountPoints ...string) *volumes {
 	return v
 }
 
-// mountPoint returns the one that a path is at or below; "" where it is none.
+// mountPoint returns the mount point that a path is at or below; "" if there is none.
 func (v *volumes) mountPoint(path string) string {
 	for at := range v.mounts {
 		if at != "" && (path == at || strings.HasPrefix(path, at+"/")) {
@@ -61,8 +60,8 @@ func (v *volumes) mountPoint(path string) string {
 	return ""
 }
 
-// at returns the volume that a path is on now, and whether that is covered: what
-// is below a mount point of which nothing is mounted is not there.
+// at returns the volume that a path is currently on, and whether it is covered: paths below a mount
+// point without a mount do not exist.
 func (v *volumes) at(path string) (on *volume, begins, covered bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -74,7 +73,7 @@ func (v *volumes) at(path string) (on *volume, begins, covered bool) {
 	return v.mounts[""], false, true
 }
 
-// give puts the numbers of the volume into an entry.
+// give sets the volume's numbers in an entry.
 func (v *volumes) give(on *volume, e *backup.Entry) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -177,14 +176,15 @@ func (f *volumeFile) Stat() (backup.Entry, error) {
 	return e, err
 }
 
-// Directories of two file systems may have the same inode number, as their roots
-// mostly have, and the same times. One is not the other, which was moved.
+// Directories on two file systems may have the same inode number, as their roots usually do, and
+// the same times. This must not look like a move.
 func TestSameInodeOnAnotherFileSystem(t *testing.T) {
 	m := newMachine(t)
 	v := newVolumes(m.Source, "one", "two")
-	v.mounts[""].inodes[0] = 1 // so that the root of the tree has another number
+	v.mounts[""].inodes[0] = 1 // so that the root of the tree has a different number
 	late := faultsource.New(v)
-	late.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 }) // nothing is racy
+	// Nothing is racy.
+	late.SetClock(func() (time.Time, time.Duration) { return time.Now().Add(time.Hour), 0 })
 	m.Source = late
 	treetest.Make(t, m.tree, treetest.Tree{"one": treetest.Dir().WithXattr("user.a", "of one"), "two": treetest.Dir(), "file": treetest.File("x")})
 	var one, two unix.Stat_t

@@ -15,8 +15,8 @@ import (
 
 const deploy = "../../../deploy"
 
-// promtool returns Prometheus's tool, which the rules are tested with. Without
-// it the test is skipped, unless BCTL_REQUIRE_PROMTOOL says that it must not be.
+// promtool returns the path of Prometheus's tool for testing rules. Without it the test is skipped,
+// unless BCTL_REQUIRE_PROMTOOL is set.
 func promtool(t *testing.T) string {
 	t.Helper()
 	testtarget.Need(t, testtarget.Manifests)
@@ -30,7 +30,7 @@ func promtool(t *testing.T) string {
 	return path
 }
 
-// Each alert fires when it should, and not when all is well.
+// Each alert fires when it should, and does not fire in normal operation.
 func TestAlerts(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), promtool(t), "test", "rules", filepath.Join(deploy, "prometheus", "alerts_test.yaml")).CombinedOutput()
 	if err != nil {
@@ -59,7 +59,7 @@ func TestEachAlertIsTestedAndExplained(t *testing.T) {
 	}
 }
 
-// The dashboard's queries are such as Prometheus understands.
+// Prometheus can parse the dashboard's queries.
 func TestDashboardQueries(t *testing.T) {
 	tool := promtool(t)
 	var dashboard struct {
@@ -72,7 +72,7 @@ func TestDashboardQueries(t *testing.T) {
 	if err := json.Unmarshal([]byte(readText(t, deploy+"/grafana/bctl.json")), &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	// Recording rules are how promtool is made to parse queries.
+	// promtool parses queries only as part of rules, so each becomes a recording rule.
 	var rules strings.Builder
 	rules.WriteString("groups: [{name: dashboard, rules: [\n")
 	ids := map[int]bool{}

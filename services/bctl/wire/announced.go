@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	// clockEvery is how often a service compares its clock with that of the database.
+	// clockEvery is the interval at which a service compares its clock with that of the database.
 	clockEvery = 30 * time.Second
-	// clockWithin is how long the database has to answer.
+	// clockWithin is how long the database may take to respond.
 	clockWithin = 3 * time.Second
 )
 
-// An announced service says of itself what bctl worker ls shows.
+// An announced service publishes the data that bctl worker ls shows.
 type announced struct {
 	w        *watched
 	conn     *flow.Conn
 	index    index.Index
-	instance flow.Instance // what does not change
+	instance flow.Instance // the constant part
 	ready    *readiness
 	changed  chan struct{}
-	also     func(*flow.Instance) // what else there is to say
+	also     func(*flow.Instance) // adds further data
 	drain    func(undo bool, by string)
 
 	mu    sync.Mutex
-	known bool // how much the clock is ahead
+	known bool // the difference of the clock is known
 	ahead time.Duration
 }
 
-// announce returns the announcement of a service, which run makes.
+// announce returns the announcement of a service; run publishes it.
 func announce(c *config.Config, w *watched, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
 	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: w.started}
 	if role != flow.RoleCommitter {
@@ -44,7 +44,7 @@ func announce(c *config.Config, w *watched, conn *flow.Conn, idx index.Index, re
 	return &announced{w: w, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
 }
 
-// run describes the service until ctx is done.
+// run publishes the announcement until ctx is done.
 func (a *announced) run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { a.ready.look(ctx, a.w) })

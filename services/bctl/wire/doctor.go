@@ -13,8 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// Examine says how a doctor opens what the settings name: as the services do. c may be nil, where
-// the settings cannot be read.
+// Examine returns functions with which a doctor opens what the settings name, as the services do. c
+// may be nil if the settings cannot be read.
 func Examine(c *config.Config) doctor.Parts {
 	return doctor.Parts{
 		Config: c,
@@ -29,7 +29,7 @@ func Examine(c *config.Config) doctor.Parts {
 		OpenIndex: func(ctx context.Context) (index.Index, error) { return OpenIndexReadOnly(ctx, c) },
 		OpenStore: func(ctx context.Context) (store.Store, error) {
 			once := *c
-			once.Store.Retry = -1 // what does not answer is a finding, and nothing to wait for
+			once.Store.Retry = -1 // an unavailable store is a result, so there are no retries
 			return OpenStore(ctx, &once, false, slog.New(slog.DiscardHandler))
 		},
 	}

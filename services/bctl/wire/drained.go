@@ -10,30 +10,31 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// A draining stops a worker that goes on as a process: it ends what it has in hand as if it were told to stop, and takes no more until
-// an operator undoes that. It ends with the process.
+// A draining stops a worker while its process continues: the worker finishes its work in progress
+// as if it were stopped, and takes no more until an operator undoes that. The state ends with the
+// process.
 type draining struct {
 	log     *slog.Logger
 	metrics *telemetry.Draining
-	told    chan struct{} // wanted has changed
-	changed chan struct{} // told when either has
+	told    chan struct{} // signals that wanted has changed
+	changed chan struct{} // signals that either has changed
 
 	mu      sync.Mutex
 	wanted  bool
-	drained bool               // nothing is in hand
-	stop    context.CancelFunc // what runs; nil: nothing does
+	drained bool               // no work is in progress
+	stop    context.CancelFunc // stops the running work; nil: none is running
 }
 
 func newDraining(log *slog.Logger, metrics *telemetry.Draining, changed chan struct{}) *draining {
 	return &draining{log: log, metrics: metrics, told: make(chan struct{}, 1), changed: changed}
 }
 
-// drain is what an operator asks for.
+// drain handles the request of an operator.
 func (d *draining) drain(undo bool, by string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.wanted == !undo {
-		return // it was asked for again
+		return // a repeated request
 	}
 	d.wanted = !undo
 	d.metrics.Set(d.wanted)
@@ -49,7 +50,8 @@ func (d *draining) drain(undo bool, by string) {
 	tell(d.changed)
 }
 
-// run calls work until ctx is done, anew after each drain that was undone. idle is called every now and then while nothing runs.
+// run calls work until ctx is done, and again after each drain that was undone. It calls idle
+// periodically while no work runs.
 func (d *draining) run(ctx context.Context, work func(context.Context), idle func()) {
 	for ctx.Err() == nil {
 		if working, ok := d.begin(ctx); ok {
@@ -61,7 +63,7 @@ func (d *draining) run(ctx context.Context, work func(context.Context), idle fun
 	}
 }
 
-// begin returns the context of work that begins; false: none shall.
+// begin returns the context for work that starts, or false if no work may start.
 func (d *draining) begin(ctx context.Context) (working context.Context, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,7 +76,7 @@ func (d *draining) begin(ctx context.Context) (working context.Context, ok bool)
 	return working, true
 }
 
-// end notes that work has ended.
+// end records that work has ended.
 func (d *draining) end(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +89,7 @@ func (d *draining) end(ctx context.Context) {
 	tell(d.changed)
 }
 
-// idleEvery is how often idle is called.
+// idleEvery is the interval between calls of idle.
 const idleEvery = time.Second
 
 func (d *draining) wait(ctx context.Context, idle func()) {
@@ -105,7 +107,7 @@ func (d *draining) wait(ctx context.Context, idle func()) {
 	}
 }
 
-// describe says whether the worker is drained.
+// describe sets whether the worker is drained.
 func (d *draining) describe(i *flow.Instance) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

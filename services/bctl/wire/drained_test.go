@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 )
 
-// operator is a connection as bctl worker has it.
+// operator returns a connection like that of bctl worker.
 func (f *fleet) operator() *flow.Conn {
 	f.Helper()
 	conn := value(ConnectNATS(f.config(nil), "bctl worker", value(f.idx.Repository(f.Context()))(f).ID, slog.New(slog.DiscardHandler)))(f)
@@ -24,7 +24,7 @@ func (f *fleet) operator() *flow.Conn {
 	return conn
 }
 
-// instances returns all that are there, by name.
+// instances returns all running services, by name.
 func (f *fleet) instances(conn *flow.Conn) map[string]flow.Instance {
 	f.Helper()
 	by := map[string]flow.Instance{}
@@ -34,7 +34,7 @@ func (f *fleet) instances(conn *flow.Conn) map[string]flow.Instance {
 	return by
 }
 
-// All services say who they are, and what they lack; one that stops is not there any more.
+// All services announce themselves and what they lack. A service that stops is no longer announced.
 func TestServicesAnnounceThemselves(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -64,7 +64,7 @@ func TestServicesAnnounceThemselves(t *testing.T) {
 			t.Errorf("%+v", i)
 		}
 	}
-	// The counts come from what workers report.
+	// The counts come from the reports of workers.
 	f.backUp()
 	stop["reader"]()
 	f.until("the reader has stopped", func() bool { return len(f.instances(operator)) == 2 })
@@ -77,7 +77,7 @@ func TestServicesAnnounceThemselves(t *testing.T) {
 	}
 }
 
-// A service that waits for the store when it starts is there, and says what it waits for.
+// A service that waits for the store at its start is announced, with what it waits for.
 func TestServiceThatWaitsIsThere(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -101,7 +101,7 @@ func TestServiceThatWaitsIsThere(t *testing.T) {
 	})
 }
 
-// A drained worker takes nothing, and is there; others do the work.
+// A drained worker takes no work, but is announced; other workers do the work.
 func TestDrainedWorkerTakesNoWork(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -132,7 +132,7 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 	}
 	var took sync.Map
 	stop := value(operator.SubscribeProgress(func(p *backup.Progress) {
-		if len(p.Tasks)+len(p.Batches) > 0 { // else it says that what it had is done
+		if len(p.Tasks)+len(p.Batches) > 0 { // otherwise it reports completed work
 			took.Store(p.Worker, true)
 		}
 	}))(t)
@@ -155,7 +155,8 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 	f.backUp()
 }
 
-// While a worker is drained its process shows that it lives, and whatever order things come in, no work runs while a drain is wanted.
+// While a worker is drained, its process reports that it is alive. Whatever the order of events, no
+// work runs while a drain is requested.
 func TestDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDraining(slog.New(slog.DiscardHandler), nil, make(chan struct{}, 1))

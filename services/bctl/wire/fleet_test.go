@@ -24,14 +24,14 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// within is how long a test waits for what must happen.
+// within is how long a test waits for an event that must occur.
 const within = 2 * time.Minute
 
-// A fleet is the three services as their programs run them, over a NATS server
-// of its own and a repository on this machine.
+// A fleet consists of the three services as their programs run them, with a NATS server of its own
+// and a repository on this machine.
 type fleet struct {
 	*testing.T
-	settings map[string]string // that all services have
+	settings map[string]string // of all services
 	nats     *testenv.NATSServer
 	idx      index.Index
 	shard    backup.Shard
@@ -71,7 +71,7 @@ func newFleetWith(t *testing.T, more map[string]string) *fleet {
 	dir, tree := t.TempDir(), filepath.Join(t.TempDir(), "tree")
 	f.settings = map[string]string{
 		"BCTL_REPO": filepath.Join(dir, "repo"), "BCTL_IDENTITY": filepath.Join(dir, "identity"), "BCTL_NATS": f.nats.URL(),
-		"BCTL_WORKER_STALL_AFTER": "1s", // and so what is in hand is looked at often
+		"BCTL_WORKER_STALL_AFTER": "1s", // and therefore work in progress is checked often
 	}
 	maps.Copy(f.settings, more)
 	c := f.config(nil)
@@ -151,7 +151,7 @@ func (f *fleet) startAll(more map[string]string) {
 	}
 }
 
-// get returns the status and the body of an answer; 0 where there is none.
+// get returns the status and the body of a response; 0 if there is none.
 func (f *fleet) get(service, path string) (status int, body string) {
 	f.Helper()
 	f.mu.Lock()
@@ -166,13 +166,13 @@ func (f *fleet) get(service, path string) (status int, body string) {
 	return answer.StatusCode, string(value(io.ReadAll(answer.Body))(f))
 }
 
-// until asks again and again. Each question goes over the loopback interface, or to the index.
+// until polls done. Each call uses the loopback interface, or the index.
 func (f *fleet) until(what string, done func() bool) {
 	f.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(within); !done(); <-tick.C {
-		if f.Failed() { // a service has ended: what is waited for will not come
+		if f.Failed() { // a service has ended, so the condition will not become true
 			f.FailNow()
 		}
 		if time.Now().After(deadline) {
@@ -181,7 +181,7 @@ func (f *fleet) until(what string, done func() bool) {
 	}
 }
 
-// backUp makes a snapshot, and waits for its end.
+// backUp makes a snapshot and waits for its end.
 func (f *fleet) backUp() backup.Snapshot {
 	f.Helper()
 	begun := value(f.idx.BeginSnapshot(f.Context(), f.shard.ID, backup.Snapshot{}, time.Now()))(f)

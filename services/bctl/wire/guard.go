@@ -13,19 +13,20 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// trialEvery is how often a service tries whether a store takes writes again, with one piece of work. Nothing else can tell: a
-// store that is full, or that refuses only writes, answers all other questions.
+// trialEvery is the interval at which a service tests, with one piece of work, whether a store
+// accepts writes again. There is no other way to find out: a store that is full, or that refuses
+// only writes, answers all other requests.
 const trialEvery = 10 * time.Second
 
-// A guard is a store that remembers whether it takes writes. One that is full, or that refuses this service's
-// credentials, takes none until a write has succeeded.
+// A guard is a store that records whether it accepts writes. A store that is full, or that refuses
+// this service's credentials, counts as refusing until a write succeeds.
 type guard struct {
 	store.Store
 	log *slog.Logger
 
 	mu    sync.Mutex
-	why   error // nil: writes are taken
-	trial bool  // work was let in to find out, and has not failed yet
+	why   error // why writes are refused; nil: they are accepted
+	trial bool  // work was admitted as a test, and has not failed yet
 	next  time.Time
 }
 
@@ -43,19 +44,19 @@ func (g *guard) PutNew(ctx context.Context, name string, data []byte) error {
 	return err
 }
 
-// retries notes a write that failed and is tried again.
+// retries records a failed write that will be retried.
 func (g *guard) retries(r s3store.Retry) {
 	if r.Op == "put" && refuses(r.Kind) {
 		g.wrote(&store.Error{Store: r.Store, Op: r.Op, Name: r.Name, Kind: r.Kind, Err: r.Err})
 	}
 }
 
-// refuses reports whether a write failed for a reason that is not this write's.
+// refuses reports whether a write failed for a reason that applies to all writes.
 func refuses(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, store.ErrFull) || errors.Is(err, backup.ErrNoRepository)
 }
 
-// wrote notes how a write ended.
+// wrote records the result of a write.
 func (g *guard) wrote(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,7 +72,8 @@ func (g *guard) wrote(err error) {
 	}
 }
 
-// refused returns why the store takes no writes, and nil where it does, or where that is being tried with what is in hand.
+// refused returns the reason why the store accepts no writes; nil if it does, or if the work in
+// progress is testing that.
 func (g *guard) refused() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,8 +83,8 @@ func (g *guard) refused() error {
 	return g.why
 }
 
-// ready returns why the store is of no use now. The name of the repository's
-// configuration is all that every role may look at.
+// ready returns the reason why the store cannot be used now. It requests the repository's
+// configuration, the only object that every role may read.
 func (g *guard) ready(ctx context.Context) error {
 	g.mu.Lock()
 	why := g.why
@@ -94,8 +96,8 @@ func (g *guard) ready(ctx context.Context) error {
 	return err
 }
 
-// admits returns nil where work may be taken that writes. While the store takes no writes
-// that is one piece of work in trialEvery, if the store answers at all; trial says that it is this one.
+// admits returns nil if work that writes may be taken. While the store refuses writes, it admits
+// one piece of work per trialEvery, provided that the store responds at all; trial is then true.
 func (g *guard) admits(ctx context.Context) (trial bool, err error) {
 	g.mu.Lock()
 	why, due := g.why, !time.Now().Before(g.next)

@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// A moody store does as it is told.
+// A moody store returns the configured errors.
 type moody struct {
 	store.Store
 	put, stat error
@@ -24,8 +24,8 @@ type moody struct {
 func (m *moody) Put(context.Context, string, []byte) error          { m.puts++; return m.put }
 func (m *moody) Stat(context.Context, string) (size int64, e error) { return 1, m.stat }
 
-// A store that takes no writes is not ready, though it answers, until a write has succeeded. Meanwhile one
-// piece of work in ten seconds is let in to find out.
+// A store that refuses writes is not ready, although it responds, until a write succeeds. Meanwhile
+// one piece of work per ten seconds is admitted as a test.
 func TestGuardOfAStoreThatTakesNoWrites(t *testing.T) {
 	for name, why := range map[string]error{"full": store.ErrFull, "credentials": fs.ErrPermission, "no bucket": backup.ErrNoRepository} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestGuardOfAStoreThatTakesNoWrites(t *testing.T) {
 					}
 				}
 				put(nil, nil)
-				put(backup.ErrUnavailable, nil) // which the store's client has tried for long
+				put(backup.ErrUnavailable, nil) // after the store's client has retried for long
 				admits(false, nil)
 				put(why, why)
 				put(backup.ErrUnavailable, why)
@@ -74,7 +74,7 @@ func TestGuardOfAStoreThatTakesNoWrites(t *testing.T) {
 				time.Sleep(trialEvery) //nolint:forbidigo // the bubble's clock
 				admits(true, nil)
 				time.Sleep(trialEvery) //nolint:forbidigo // the bubble's clock
-				admits(true, nil)      // the last found nothing to write
+				admits(true, nil)      // the last one had nothing to write
 				put(nil, nil)
 				admits(false, nil)
 			})
@@ -82,7 +82,7 @@ func TestGuardOfAStoreThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-// A write that is tried again counts from the first refusal on, and not when it is given up.
+// A write that is retried counts from its first refusal, and not from its final failure.
 func TestGuardHearsOfRetries(t *testing.T) {
 	g := &guard{Store: &moody{}, log: slog.New(slog.DiscardHandler)}
 	g.retries(s3store.Retry{Op: "put", Kind: backup.ErrUnavailable, Err: errors.New("503")})

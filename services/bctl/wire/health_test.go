@@ -13,8 +13,8 @@ import (
 	"github.com/bctl/bctl/migrations"
 )
 
-// A service is alive from the start on, and while its dependencies are away;
-// it is ready while they answer.
+// A service is alive from its start, even while its dependencies are unavailable. It is ready only
+// while they respond.
 func TestHealthMeansIt(t *testing.T) {
 	f := newFleet(t)
 	repository := f.settings["BCTL_REPO"]
@@ -22,7 +22,7 @@ func TestHealthMeansIt(t *testing.T) {
 	move(t, filepath.Join(repository, "store"), moved)
 	f.startAll(nil)
 
-	// Before the store is there the reader waits for it, and says so.
+	// Before the store exists, the reader waits for it and reports that.
 	f.until("the reader says what it waits for", func() bool {
 		status, body := f.get("reader", "/readyz")
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "store: not connected yet")
@@ -75,7 +75,7 @@ func TestProfilesWhereTheyAreWanted(t *testing.T) {
 	f.until("profiles are served", func() bool { status, _ := f.get("walker", "/debug/pprof/"); return status == http.StatusOK })
 }
 
-// Without http.listen nothing listens and nothing is measured, and a backup works as well.
+// Without http.listen there is no listener and there are no metrics, and backups still work.
 func TestNothingIsWatchedByDefault(t *testing.T) {
 	f := newFleet(t)
 	f.startAll(map[string]string{"BCTL_HTTP_LISTEN": ""})
@@ -95,7 +95,8 @@ func TestAddressThatIsTaken(t *testing.T) {
 	}
 }
 
-// A service that runs while its index is migrated to what it cannot work with is not ready any more, and says why.
+// A service whose index is migrated to an unsupported version while it runs becomes not ready, and
+// reports the reason.
 func TestReadyWithANewerIndex(t *testing.T) {
 	f := newFleet(t)
 	f.start("walker", RunWalker, nil)

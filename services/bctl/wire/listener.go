@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/config"
 )
 
-// listen opens the listener that a service is watched at, with TLS where the settings have a certificate.
+// listen opens the listener for metrics and health, with TLS if the settings have a certificate.
 func listen(ctx context.Context, c *config.HTTP) (net.Listener, error) {
 	files := 0
 	for _, file := range []string{c.CertFile, c.KeyFile} {
@@ -26,7 +26,7 @@ func listen(ctx context.Context, c *config.HTTP) (net.Listener, error) {
 		return nil, fmt.Errorf("http.cert_file and http.key_file need each other, http.client_ca_file needs both, http.clients needs that: %w", backup.ErrInvalid)
 	}
 	if files > 0 {
-		if _, err := serverTLS(c); err != nil { // sooner than at the first client
+		if _, err := serverTLS(c); err != nil { // reports an error before the first client connects
 			return nil, err
 		}
 	}
@@ -43,7 +43,7 @@ func listen(ctx context.Context, c *config.HTTP) (net.Listener, error) {
 	}), nil
 }
 
-// serverTLS reads the files again for each connection: they may have been rotated.
+// serverTLS reads the files again for each connection, because they may have been rotated.
 func serverTLS(c *config.HTTP) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 	if err != nil {
@@ -61,11 +61,12 @@ func serverTLS(c *config.HTTP) (*tls.Config, error) {
 	if !server.ClientCAs.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("http.client_ca_file: no certificate in %s: %w", c.ClientCAFile, backup.ErrInvalid)
 	}
-	server.ClientAuth = tls.VerifyClientCertIfGiven // who asks for health has none: onlyClients decides
+	// Health checks have no certificate: onlyClients decides.
+	server.ClientAuth = tls.VerifyClientCertIfGiven
 	return server, nil
 }
 
-// onlyClients refuses whoever has not shown a certificate that the settings want.
+// onlyClients refuses clients without a certificate that the settings allow.
 func onlyClients(c *config.HTTP, next http.Handler) http.Handler {
 	if c.ClientCAFile == "" {
 		return next

@@ -24,7 +24,7 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// install makes an installation, and returns its directory.
+// install creates an installation and returns its directory.
 func install(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -39,7 +39,7 @@ func install(t *testing.T) string {
 	return dir
 }
 
-// settings are those that the installation has for a service.
+// settings returns the installation's settings for a service.
 func settings(t *testing.T, dir, identity string, env map[string]string) *config.Config {
 	t.Helper()
 	c, err := config.Load(config.Sources{
@@ -52,7 +52,7 @@ func settings(t *testing.T, dir, identity string, env map[string]string) *config
 	return c
 }
 
-// httpClient trusts the installation, and shows the certificate in folder; "": none.
+// httpClient trusts the installation, and uses the certificate in folder; "": none.
 func httpClient(t *testing.T, dir, folder string) *http.Client {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -60,7 +60,7 @@ func httpClient(t *testing.T, dir, folder string) *http.Client {
 	if err != nil || !pool.AppendCertsFromPEM(pem) {
 		t.Fatal(err)
 	}
-	// The service shows who it is, whatever the machine is called.
+	// The service's certificate has the service's name, and not that of the machine.
 	c := &tls.Config{RootCAs: pool, ServerName: "walker.bctl", MinVersion: tls.VersionTLS12}
 	if folder != "" {
 		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, folder, "cert.pem"), filepath.Join(dir, folder, "key.pem"))
@@ -72,7 +72,7 @@ func httpClient(t *testing.T, dir, folder string) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}, Timeout: time.Minute}
 }
 
-// answer is the status of a GET; 0: there is none.
+// answer returns the status of a GET; 0: no response.
 func answer(t *testing.T, c *http.Client, url string) (status int, of *tls.ConnectionState) {
 	t.Helper()
 	r, err := c.Get(url)
@@ -86,7 +86,7 @@ func answer(t *testing.T, c *http.Client, url string) (status int, of *tls.Conne
 	return r.StatusCode, r.TLS
 }
 
-// Whoever watches sees when the certificates end that a service shows, each where it is shown.
+// The expiry of each certificate that a service uses is exposed, per use.
 func TestEndsOfCertificatesAreTold(t *testing.T) {
 	c := settings(t, install(t), "walker@default", map[string]string{"BCTL_HTTP_LISTEN": "127.0.0.1:0", "BCTL_NATS_CERT_FILE": "nothing.pem"})
 	w, err := watch(t.Context(), c, "walker", slog.New(slog.DiscardHandler))
@@ -110,7 +110,7 @@ func TestEndsOfCertificatesAreTold(t *testing.T) {
 			t.Errorf("the certificate of %s ends at %v, not in a day", use, told[use])
 		}
 	}
-	for _, use := range []string{"nats", "store"} { // not there; none
+	for _, use := range []string{"nats", "store"} { // not used; zero
 		if seconds, is := told[use]; !is || seconds != 0 {
 			t.Errorf("of %s is told %v (%v), not 0", use, seconds, is)
 		}
@@ -119,7 +119,8 @@ func TestEndsOfCertificatesAreTold(t *testing.T) {
 
 var watchedAt = regexp.MustCompile(`address=(\S+)`)
 
-// What an installation's walker serves is seen by Prometheus alone, but for its health; and only over TLS.
+// Only Prometheus can read what an installation's walker serves, except for its health, and only
+// over TLS.
 func TestWhoMayWatch(t *testing.T) {
 	dir := install(t)
 	var log bytes.Buffer
@@ -162,7 +163,7 @@ func TestWhoMayWatch(t *testing.T) {
 		t.Error("something is served without TLS")
 	}
 
-	// A rotated certificate is shown from the next connection on.
+	// A rotated certificate is used from the next connection on.
 	_, before := answer(t, httpClient(t, dir, ""), "https://"+address+"/healthz")
 	rotate(t, dir, "walker@default")
 	_, after := answer(t, httpClient(t, dir, ""), "https://"+address+"/healthz")
@@ -201,7 +202,7 @@ func TestListenerThatMakesNoSense(t *testing.T) {
 	}
 }
 
-// A collector that wants a certificate is shown one, and the new one after a rotation.
+// A collector that requires a client certificate gets one, and the new one after a rotation.
 func TestTracesWithAClientCertificate(t *testing.T) {
 	dir := install(t)
 	var mu sync.Mutex
@@ -226,7 +227,7 @@ func TestTracesWithAClientCertificate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want == "walker@default/2" { // once the tracer is there
+		if want == "walker@default/2" { // after the tracer has started
 			rotate(t, dir, "walker@default")
 		}
 		_, span := tracer.Start(t.Context(), "test", backup.SnapshotID{1})
@@ -245,7 +246,7 @@ func TestTracesWithAClientCertificate(t *testing.T) {
 	}
 }
 
-// The files of TLS become parts of the URL; what the URL says itself stays.
+// The TLS files become parts of the URL. Parts that the URL already has are kept.
 func TestPostgresURL(t *testing.T) {
 	dir := install(t)
 	c := settings(t, dir, "walker@default", nil)

@@ -38,7 +38,7 @@ func (f *fleet) logged() (all []logLine) {
 	return all
 }
 
-// events returns the lines with this message about a snapshot.
+// events returns the lines with the given message about a snapshot.
 func (f *fleet) events(message string, of backup.SnapshotID) (found []logLine) {
 	f.Helper()
 	for _, l := range f.logged() {
@@ -64,14 +64,15 @@ func (f *fleet) wantEvent(message string, of backup.SnapshotID, want logLine) {
 	}
 }
 
-// ends waits until a snapshot is in this state.
+// ends waits until a snapshot is in the given state.
 func (f *fleet) ends(state backup.State, id backup.SnapshotID) backup.Snapshot {
 	f.Helper()
 	f.until("the snapshot is "+string(state), func() bool { return value(f.idx.Snapshot(f.Context(), id))(f).State == state })
 	return value(f.idx.Snapshot(f.Context(), id))(f)
 }
 
-// Whoever begins a snapshot, and however it ends, is in the log once, though there are two committers.
+// Each snapshot's start and end, whatever caused them, are logged once, although there are two
+// committers.
 func TestSnapshotsAreInTheLog(t *testing.T) {
 	f := newFleet(t)
 	f.start("committer", RunCommitter, nil)
@@ -105,7 +106,7 @@ func TestSnapshotsAreInTheLog(t *testing.T) {
 	f.wantEvent("snapshot failed", failed.ID, logLine{"filer": "nas1", "shard": "gone", "number": 1, "level": "ERROR", "reason": failed.Reason})
 }
 
-// While Postgres is away, a fleet fails hundreds of times, and its log has a handful of lines.
+// While Postgres is unavailable, a fleet fails hundreds of times, but logs only a few lines.
 func TestPostgresAwayIsLoggedRarely(t *testing.T) {
 	postgres := testenv.PostgresServer(t)
 	f := newFleetWith(t, map[string]string{"BCTL_INDEX": postgres.DSN(), "BCTL_INDEX_MAX_CONNECTIONS": "8"})
@@ -139,7 +140,7 @@ func TestPostgresAwayIsLoggedRarely(t *testing.T) {
 	f.backUp()
 }
 
-// A store that is full, or that refuses, is not one that does not answer.
+// The log distinguishes a store that is full, or refuses requests, from one that does not respond.
 func TestWhatIsWrongWithTheStoreIsLogged(t *testing.T) {
 	for _, c := range []struct {
 		status int

@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// Main is the main function of a service that has a program of its own. It
-// returns the exit status: 0, 1 failed, 2 wrong use.
+// Main is the main function of a service that has a program of its own. It returns the exit status:
+// 0; 1 for a failure; 2 for a usage error.
 func Main(name string, service Runner) int {
 	run.TuneMemory()
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)

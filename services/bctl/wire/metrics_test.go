@@ -18,7 +18,7 @@ const (
 	docsTo   = "<!-- end of metrics -->\n"
 )
 
-// A family is a metric as services expose it.
+// A family is a metric in the form in which services expose it.
 type family struct {
 	name, kind, help string
 	labels, services []string
@@ -29,7 +29,8 @@ var (
 	labelName  = regexp.MustCompile(`([a-z_]+)="`)
 )
 
-// scraped is what a fleet that has made a backup exposes: the families by name, and the values of its samples.
+// scraped returns the metrics of a fleet that has made a backup: the families by name, and the
+// values of the samples.
 func scraped(t *testing.T) (families map[string]*family, samples map[string]string) {
 	t.Helper()
 	f := newFleet(t)
@@ -82,7 +83,7 @@ func ours(families map[string]*family) (list []*family) {
 	return list
 }
 
-// The documentation lists what real services expose: no more, no less, with the same labels.
+// The documentation lists exactly the metrics that real services expose, with the same labels.
 func TestDocumentationListsTheMetrics(t *testing.T) {
 	families, _ := scraped(t)
 	var table strings.Builder
@@ -118,7 +119,7 @@ func TestDocumentationListsTheMetrics(t *testing.T) {
 	}
 }
 
-// unitOf reads the unit from the name, whose last word it is.
+// unitOf returns the unit of a metric, which is the last word of its name.
 func unitOf(f *family) string {
 	name := strings.TrimSuffix(f.name, "_total")
 	for _, unit := range []string{"bytes", "seconds"} {
@@ -129,7 +130,7 @@ func unitOf(f *family) string {
 	return ""
 }
 
-// What is counted is what was done.
+// The metrics agree with the work done.
 func TestMetricsOfABackup(t *testing.T) {
 	_, samples := scraped(t)
 	for sample, want := range map[string]string{
@@ -162,7 +163,7 @@ func TestMetricsOfABackup(t *testing.T) {
 	}
 }
 
-// Rules and dashboard ask for metrics that are there.
+// Rules and dashboard use only existing metrics.
 func TestRulesAndDashboardNameMetricsThatExist(t *testing.T) {
 	families, samples := scraped(t)
 	names := map[string]bool{}

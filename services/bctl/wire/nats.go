@@ -11,12 +11,14 @@ import (
 	"github.com/bctl/bctl/services/committer/commit"
 )
 
-// ConnectNATS connects to the NATS of a repository's fleet; name is for its monitoring.
+// ConnectNATS connects to the NATS server of a repository's fleet. name identifies the connection
+// in monitoring.
 func ConnectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger) (*flow.Conn, error) {
 	return connectNATS(c, name, repository, log, nil, nil, nil)
 }
 
-// connectNATS is ConnectNATS for a service, whose consumers say that they move, and what they drop.
+// connectNATS is ConnectNATS for a service, whose consumers report their activity and dropped
+// messages.
 func connectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func(), mayTake func(context.Context) error) (*flow.Conn, error) {
 	o := natsOptions(c, name)
 	o.Repository, o.Log, o.Moved, o.Dropped, o.MayTake = repository, log, moved, dropped, mayTake

@@ -13,8 +13,8 @@ import (
 	"github.com/bctl/bctl/internal/index/pgindex"
 )
 
-// openPostgres connects with what is set outside of the URL, if anything: the
-// password, and the files of TLS.
+// openPostgres connects with settings outside the URL, if there are any: the password, and the TLS
+// files.
 func openPostgres(ctx context.Context, c *config.Config) (index.Index, error) {
 	dsn, err := postgresURL(&c.Index)
 	if err != nil {
@@ -32,7 +32,8 @@ func postgresURL(c *config.Index) (string, error) {
 	}
 	u, err := url.Parse(c.URL)
 	if err != nil {
-		return "", fmt.Errorf("index.url cannot be parsed: %w", backup.ErrInvalid) // the error would repeat it
+		// The error is omitted, because it would contain the URL.
+		return "", fmt.Errorf("index.url cannot be parsed: %w", backup.ErrInvalid)
 	}
 	if c.Password != "" {
 		u.User = url.UserPassword(u.User.Username(), c.Password)
@@ -42,7 +43,7 @@ func postgresURL(c *config.Index) (string, error) {
 		if file == "" {
 			continue
 		}
-		if _, err := os.Stat(file); err != nil { // pgx would only say that the URL is wrong
+		if _, err := os.Stat(file); err != nil { // pgx would report only that the URL is wrong
 			return "", fmt.Errorf("index: %w: %w", err, backup.ErrInvalid)
 		}
 		query.Set(parameter, file)

@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// readyEvery is how often a worker looks whether it is ready. It takes no work while it is not.
+// readyEvery is the interval at which a worker checks whether it is ready. It takes no work while
+// it is not.
 const readyEvery = 2 * time.Second
 
-// A readiness is whether a service is ready, as it last looked.
+// A readiness holds the result of a service's last readiness check.
 type readiness struct {
 	why     atomic.Pointer[error]
-	takes   bool          // work, which it does not while it is not ready
-	changed chan struct{} // told when it is another than before
+	takes   bool          // takes work if it is ready
+	changed chan struct{} // signals that the result has changed
 }
 
 func newReadiness(takesWork bool) *readiness {
 	return &readiness{takes: takesWork, changed: make(chan struct{}, 1)}
 }
 
-// mayTake returns why no work is to be taken; nil: it is.
+// mayTake returns the reason why no work may be taken; nil if it may.
 func (r *readiness) mayTake() error {
 	if why := r.why.Load(); why != nil {
 		return *why
@@ -28,7 +29,7 @@ func (r *readiness) mayTake() error {
 	return nil
 }
 
-// look looks whether the service is ready until ctx is done.
+// look checks periodically whether the service is ready, until ctx is done.
 func (r *readiness) look(ctx context.Context, w *watched) {
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
@@ -65,7 +66,7 @@ func (r *readiness) say(w *watched, err error) {
 	}
 }
 
-// tell tells a loop, which may have been told already.
+// tell signals a loop, unless a signal is pending.
 func tell(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -26,8 +26,8 @@ import (
 	"github.com/bctl/bctl/services/walker/walk"
 )
 
-// The services of a fleet may start in any order, and before what they depend
-// on: each waits for what is not there yet, and says what it waits for.
+// The services of a fleet may start in any order, and before their dependencies: each waits for
+// unavailable dependencies, and reports what it waits for.
 
 const (
 	openAgain     = 2 * time.Second
@@ -122,7 +122,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	a := announce(c, w, conn, idx, ready, flow.RoleReader)
 	a.runWorker(ctx, report, func(ctx context.Context) {
 		r, err := read.New(parts, o)
-		if err != nil { // which it is not: it was above, with the same
+		if err != nil { // it is not, because the same settings were accepted above
 			log.Error("service failed", "service", "reader", "error", err)
 			<-ctx.Done()
 			return
@@ -195,15 +195,15 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	return nil
 }
 
-// JournalKeys returns what committers seal and sign with. It seals to the
-// recipients of the object, which the key has signed, whatever the index says.
+// JournalKeys returns the keys with which committers seal and sign. It seals to the recipients of
+// the object, which the key has signed, and not to those of the index.
 func JournalKeys(object *repo.Object, key seal.CommitterKey) (journal.Keys, error) {
 	sealer, err := seal.NewSealer(object.Recipients)
 	return journal.Keys{Repository: object.ID, Sealer: sealer, Signing: key.Signing}, err
 }
 
-// runWorker runs a worker together with its reports, which go on until
-// the worker has handed back what it had in hand.
+// runWorker runs a worker together with its reports, which continue until the worker has handed
+// back its work in progress.
 func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work func(context.Context)) {
 	beat := a.w.health.Loop("reports", reportsWithin)
 	defer beat.Done()
@@ -246,8 +246,7 @@ func workerName(c *config.Config) string {
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }
 
-// waitForIndex waits for the index, and for somebody to have made the
-// repository in it.
+// waitForIndex waits for the index, and until the repository exists in it.
 func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.Index, backup.RepositoryID, error) {
 	idx, err := waitFor(ctx, waits, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
 	if err != nil {
@@ -276,7 +275,7 @@ func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard
 	return g, err
 }
 
-// waitFor tries until it works, ctx is done, or the error is one that will stay.
+// waitFor retries open until it succeeds, ctx is done, or the error is permanent.
 func waitFor[T any](ctx context.Context, waits *waiting, what string, open func() (T, error)) (T, error) {
 	for {
 		v, err := open()
@@ -293,8 +292,8 @@ func waitFor[T any](ctx context.Context, waits *waiting, what string, open func(
 	}
 }
 
-// mayPass reports whether an error at the start is one that others will mend:
-// what is down comes up, and a repository is made or migrated.
+// mayPass reports whether an error at the start can be resolved without a restart: an unavailable
+// dependency may recover, and a repository may be created or migrated.
 func mayPass(err error) bool {
 	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrNoRepository) || errors.Is(err, index.ErrSchema)
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// deadLink returns an error where path is not there because it, or a directory above it, is a symlink that leads
-// nowhere: perhaps to a disk that is not mounted. The error wraps backup.ErrNoRepository.
+// deadLink returns an error if path does not exist because it, or a directory above it, is a
+// symlink to a missing target, perhaps on a disk that is not mounted. The error wraps
+// backup.ErrNoRepository.
 func deadLink(path string) error {
 	for {
 		info, err := os.Lstat(path)
@@ -26,7 +27,7 @@ func deadLink(path string) error {
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		to, _ := os.Readlink(path) // that it is a symlink is what matters
+		to, _ := os.Readlink(path) // an unreadable target does not matter
 		return fmt.Errorf("%w: %s is a symlink to %s, which is not there", backup.ErrNoRepository, path, to)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// spans takes spans, as an OpenTelemetry collector does.
+// spans receives spans, as an OpenTelemetry collector does.
 type spans struct {
 	mu   sync.Mutex
 	list []span
@@ -65,8 +65,8 @@ func attributes(list []*common.KeyValue) map[string]string {
 	return m
 }
 
-// A trace leads from the snapshot over tasks and batches, which committers hand out, to
-// what workers make of them, and to the transactions that apply that: across all three services.
+// A trace connects the snapshot, the tasks and batches that committers assign, the work of workers
+// on them, and the transactions that apply the results, across all three services.
 func TestTraceFollowsADirectoryFromTaskToCommit(t *testing.T) {
 	f := newFleet(t)
 	received := &spans{}
@@ -78,7 +78,7 @@ func TestTraceFollowsADirectoryFromTaskToCommit(t *testing.T) {
 	}
 	snap := f.backUp()
 	for _, stop := range stops {
-		stop() // and what is left is sent
+		stop() // and the remaining spans are sent
 	}
 	byID := map[string]span{}
 	for _, s := range received.list {
@@ -114,7 +114,7 @@ func TestTraceFollowsADirectoryFromTaskToCommit(t *testing.T) {
 	}
 }
 
-// ancestry names a span, and those that it is below.
+// ancestry returns the names of a span and its ancestors.
 func ancestry(byID map[string]span, s span) (names []string) {
 	for ok := true; ok; s, ok = byID[s.parent] {
 		names = append(names, s.name+" "+s.service)
@@ -140,7 +140,7 @@ func TestFewerSnapshotsAreTraced(t *testing.T) {
 	}
 }
 
-// All services log which they are, and name snapshots, tasks and batches alike.
+// All services log their own identity, and use the same ids for snapshots, tasks and batches.
 func TestLogsHaveTheSameIDs(t *testing.T) {
 	f := newFleet(t)
 	f.startAll(map[string]string{"BCTL_HTTP_LISTEN": ""})

@@ -10,8 +10,9 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 )
 
-// A waiting is a service that has just started and lacks something that it needs. Which repository it belongs to may not be known
-// yet, so it has no connection of its own; it announces over another one that it waits, for an operator to see, until end.
+// A waiting is a service that has just started and lacks a dependency. Its repository may not be
+// known yet, so it has no connection of its own; until end, it uses another one to announce that it
+// waits, so that operators can see it.
 type waiting struct {
 	c    *config.Config
 	w    *watched
@@ -32,7 +33,7 @@ func (w *waiting) say(what string, err error) {
 	}
 	conn, err := connectNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.w.log, nil, nil, nil)
 	if err != nil {
-		return // it is said when the service itself connects
+		return // reported when the service itself connects
 	}
 	a := announce(w.c, w.w, conn, nil, newReadiness(false), w.role)
 	describe := func() flow.Instance {

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// A watchdog tells systemd that this process works, for as long as it does. One that hangs is ended with SIGABRT,
-// which has Go write the stacks of all goroutines to the journal, and is started again. It has what
-// WatchdogSec= of the unit sets; see sd_notify(3).
+// A watchdog notifies systemd periodically as long as this process works. systemd ends a hanging
+// process with SIGABRT, on which Go writes the stacks of all goroutines to the journal, and
+// restarts it. The interval follows from WatchdogSec= in the unit; see sd_notify(3).
 type watchdog struct {
 	every  time.Duration
 	socket string
 	alive  func() error
 	log    *slog.Logger
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when nothing is told any more
+	ended  chan struct{} // closed after the last notification
 }
 
-// startWatchdog returns nil where nobody waits to be told.
+// startWatchdog returns nil if systemd does not expect notifications.
 func startWatchdog(ctx context.Context, getenv func(string) string, alive func() error, log *slog.Logger) *watchdog {
 	microseconds, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
 	if err != nil || microseconds <= 0 || getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}
 	if pid := getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
-		return nil // it was meant for the process that has started us
+		return nil // they are expected from the process that started this one
 	}
-	// Also while the service stops: until then it may hang.
+	// The notifications continue while the service stops, because it may hang until then.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w := &watchdog{
 		every: time.Duration(microseconds) * time.Microsecond / 3, socket: getenv("NOTIFY_SOCKET"),
@@ -58,18 +58,18 @@ func (w *watchdog) run(ctx context.Context) {
 	}
 }
 
-// tell sends one sign of life. A name that begins with "@" is an abstract socket's.
+// tell sends one notification. A name that begins with "@" is that of an abstract socket.
 func (w *watchdog) tell(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unixgram", w.socket)
 	if err != nil {
 		return err
 	}
 	_, err = conn.Write([]byte("WATCHDOG=1"))
-	_ = conn.Close() // datagrams are sent, or not, by Write
+	_ = conn.Close() // Write sends datagrams immediately
 	return err
 }
 
-// stop ends it. That of nil does nothing.
+// stop ends the notifications. It does nothing on a nil watchdog.
 func (w *watchdog) stop() {
 	if w == nil {
 		return

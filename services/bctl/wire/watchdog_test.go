@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// systemd hears of a process as long as it works, and no longer.
+// systemd is notified as long as the process works, and no longer.
 func TestWatchdogTellsWhileAlive(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -48,7 +48,7 @@ func TestWatchdogTellsWhileAlive(t *testing.T) {
 		<-time.After(time.Millisecond)
 	}
 	w.stop()
-	// What was sent before it hung is there to be heard, and nothing else.
+	// The notifications sent before it hung can be received, and no others.
 	for range worked.Load() - 3 {
 		hear()
 	}
@@ -74,7 +74,7 @@ func TestWatchdogIsForWhoWasAsked(t *testing.T) {
 	none.stop()
 }
 
-// A systemd that is away keeps nobody from working: it is tried again.
+// An unavailable systemd does not prevent work; notifications are retried.
 func TestWatchdogWithoutListener(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	w := startWatchdog(t.Context(), environment(filepath.Join(t.TempDir(), "gone"), "3000", ""), func() error {

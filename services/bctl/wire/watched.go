@@ -17,7 +17,7 @@ import (
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// What a service depends on, as /readyz names it.
+// The dependencies of a service, as /readyz names them.
 const (
 	needNATS  = "nats"
 	needIndex = "index"
@@ -25,23 +25,23 @@ const (
 )
 
 const (
-	// consumersWithin is how long consumers of messages may do nothing: they look every few seconds.
+	// consumersWithin is how long message consumers may be inactive. They poll every few seconds.
 	consumersWithin = 2 * time.Minute
-	// reportsWithin is the same for reports, which come every second and wait for nothing.
+	// reportsWithin is the same limit for reports, which are sent every second and do not block.
 	reportsWithin = time.Minute
-	// headerTimeout is how long a client may take to say what it wants.
+	// headerTimeout is how long a client may take to send its request headers.
 	headerTimeout = 5 * time.Second
-	// closeServer is how long answers may take that are on their way when the service has ended.
+	// closeServer is how long responses in progress may take after the service has ended.
 	closeServer = time.Second
 )
 
-// A watched service has what it is watched by: logs, and, where the settings
-// say so, a listener for metrics and health, and traces. Without them metrics and trace are nil.
+// A watched service has the means to be monitored: logs and, if the settings enable them, a
+// listener for metrics and health, and traces. If they are disabled, metrics and trace are nil.
 type watched struct {
 	log       *slog.Logger
 	metrics   *telemetry.Metrics
 	health    *health.Process
-	consumers *health.Beat // of messages, once the service is connected
+	consumers *health.Beat // of message consumers, after the service has connected
 	trace     *telemetry.Tracer
 	server    *http.Server
 	served    chan struct{} // closed when the server has ended
@@ -50,7 +50,7 @@ type watched struct {
 	started   time.Time
 }
 
-// watch begins to watch a service, before it has any of its needs. close ends it.
+// watch starts the monitoring of a service before its dependencies are available. close ends it.
 func watch(ctx context.Context, c *config.Config, service string, log *slog.Logger, needs ...string) (*watched, error) {
 	worker := workerName(c)
 	w := &watched{log: log.With("service", service, "worker", worker), health: health.New(needs...), started: time.Now()}
@@ -100,7 +100,7 @@ func (w *watched) routes(c *config.HTTP) http.Handler {
 	return open
 }
 
-// close stops to serve, and sends the last spans.
+// close stops the listener and sends the remaining spans.
 func (w *watched) close() {
 	w.dog.stop()
 	if err := w.trace.Close(); err != nil {
@@ -113,12 +113,13 @@ func (w *watched) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeServer)
 	defer cancel()
 	if err := w.server.Shutdown(ctx); err != nil {
-		_ = w.server.Close() // a scrape or a profile that takes long
+		_ = w.server.Close() // a slow scrape or profile is interrupted
 	}
 	<-w.served
 }
 
-// dependOn lets /readyz ask what the service has got; nil is none of its needs.
+// dependOn makes /readyz check the service's dependencies; nil arguments are not dependencies of
+// it.
 func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
 	if conn != nil {
 		w.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
@@ -126,7 +127,7 @@ func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
 	if idx != nil {
 		w.health.Depends(needIndex, func(ctx context.Context) error {
 			if err := idx.CheckSchema(ctx); err != nil {
-				return err // it was migrated, to one that this binary cannot work with
+				return err // it was migrated to a version that this binary does not support
 			}
 			_, err := idx.Repository(ctx)
 			return err
@@ -137,7 +138,7 @@ func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
 	}
 }
 
-// version is what the Go command has recorded in the binary.
+// version returns the version that the Go command recorded in the binary.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version

@@ -1,4 +1,4 @@
-// Package wire opens what the settings name: it is where bctl chooses adapters.
+// Package wire opens the components that the settings name: it is where bctl chooses adapters.
 package wire
 
 import (
@@ -21,17 +21,16 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// errNotNamed is told to whoever has not said which repository is meant.
+// errNotNamed is returned if the settings do not name a repository.
 var errNotNamed = fmt.Errorf("%w is named: use --repo DIR (BCTL_REPO), or --config FILE (BCTL_CONFIG)", backup.ErrNoRepository)
 
-// OpenIndex opens the index. A SQLite index that is not there is
-// backup.ErrNoRepository, unless create says to make it.
+// OpenIndex opens the index. A missing SQLite index is backup.ErrNoRepository unless create is set.
 func OpenIndex(ctx context.Context, c *config.Config, create bool) (index.Index, error) {
 	return openIndex(ctx, c, create, sqliteindex.Open)
 }
 
-// OpenIndexReadOnly opens the index for a command that only reads. A SQLite index can then be on
-// a file system that is full, or mounted read-only; the methods that write fail.
+// OpenIndexReadOnly opens the index for a command that only reads. A SQLite index may then be on a
+// file system that is full, or mounted read-only. The methods that write fail.
 func OpenIndexReadOnly(ctx context.Context, c *config.Config) (index.Index, error) {
 	return openIndex(ctx, c, false, sqliteindex.OpenReadOnly)
 }
@@ -60,18 +59,18 @@ func openIndex(ctx context.Context, c *config.Config, create bool, open func(con
 	}
 	i, err := open(ctx, path)
 	if err != nil {
-		return nil, err // a nil *sqliteindex.Index would be an index.Index
+		return nil, err // otherwise a nil *sqliteindex.Index would become a non-nil index.Index
 	}
 	return i, nil
 }
 
-// OpenStore opens the store. A directory store that is not there is
-// backup.ErrNoRepository, unless create says to make it.
+// OpenStore opens the store. A missing directory store is backup.ErrNoRepository unless create is
+// set.
 func OpenStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger) (store.Store, error) {
 	return openStore(ctx, c, create, log, func(s3store.Retry) {})
 }
 
-// openStore is OpenStore that tells what the store's client tries again.
+// openStore is OpenStore, and calls onRetry for each retry of the store's client.
 func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(s3store.Retry)) (store.Store, error) {
 	if c.Store.URL == "" {
 		return nil, errNotNamed
@@ -113,11 +112,11 @@ func s3Options(c *config.Config, log *slog.Logger, onRetry func(s3store.Retry)) 
 		&o.CAFile: c.Store.CAFile, &o.ClientCertFile: c.Store.CertFile, &o.ClientKeyFile: c.Store.KeyFile,
 	} {
 		if value != "" {
-			*to = value // what the URL says is weaker
+			*to = value // the setting overrides the URL
 		}
 	}
 	o.InstanceRole = o.InstanceRole || c.Store.InstanceRole
-	if c.Store.Retry != s3store.DefaultRetryFor { // the default is weaker than the URL
+	if c.Store.Retry != s3store.DefaultRetryFor { // the URL overrides the default
 		o.RetryFor = c.Store.Retry
 	}
 	switch c.Store.Addressing {
@@ -136,7 +135,7 @@ func s3Options(c *config.Config, log *slog.Logger, onRetry func(s3store.Retry)) 
 	return o, nil
 }
 
-// sayRetry says what is wrong with the store, as far as its answer says so.
+// sayRetry logs a problem with the store, in the detail that its response allows.
 func sayRetry(log *slog.Logger, r s3store.Retry, err error) {
 	pause, left := r.Pause.Seconds(), r.Remaining.Seconds()
 	switch {
