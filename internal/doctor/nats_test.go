@@ -94,6 +94,9 @@ func TestNATSIsLeftAsItWas(t *testing.T) {
 	}
 	defer stop()
 	before := state(t, url)
+	for !strings.Contains(before, " 1 pending") { // the consumer learns of the message a moment after the stream
+		before = state(t, url)
+	}
 	found := examine(t, settings{"BCTL_NATS": url}, installation.Operator, "nats")
 	found.want(t, "nats.may not", doctor.Warning, "things that other roles do")
 	found.want(t, "nats.identity", doctor.Warning, "does not ask")

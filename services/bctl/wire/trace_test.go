@@ -145,6 +145,7 @@ func TestLogsHaveTheSameIDs(t *testing.T) {
 	f := newFleet(t)
 	f.startAll(map[string]string{"BCTL_HTTP_LISTEN": ""})
 	snap := f.backUp()
+	f.until("the commit is logged", func() bool { return strings.Contains(f.log.String(), `"msg":"snapshot committed"`) })
 	services, told := map[string]bool{}, false
 	for line := range strings.Lines(f.log.String()) {
 		var l struct{ Service, Worker, Msg, Snapshot string }
