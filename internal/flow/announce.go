@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/nats-io/nats.go"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -42,7 +44,7 @@ func (c *Conn) Announce(ctx context.Context, a Announcement) {
 	asked := make(chan struct{}, 1)
 	defer c.listen(askSubject, func(m *nats.Msg) {
 		if len(m.Data) == 0 { // else it is only a permission check
-			wake(asked)
+			loop.Wake(asked)
 		}
 	})()
 	if a.Drain != nil {
@@ -50,7 +52,7 @@ func (c *Conn) Announce(ctx context.Context, a Announcement) {
 			var d bctlv1.Drain
 			if unmarshal(m.Data, &d) == nil {
 				a.Drain(d.GetUndo(), cut(text(d.GetBy()), maxWorkerBytes))
-				wake(asked) // the operator waits for the result
+				loop.Wake(asked) // the operator waits for the result
 			}
 		})()
 	}
@@ -130,14 +132,6 @@ func (c *Conn) collect(to chan *nats.Msg, subjects ...string) (stop func(), err 
 		subs = append(subs, sub)
 	}
 	return stop, nil
-}
-
-// wake signals a loop. A signal that is already pending is enough.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // drainAgain is how often the request is repeated to a worker that has not answered.

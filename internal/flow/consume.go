@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -24,20 +26,6 @@ const (
 	resultPullers = 4
 	retryDelay    = 250 * time.Millisecond
 )
-
-// every calls do at intervals until ctx is done.
-func every(ctx context.Context, interval time.Duration, do func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			do()
-		}
-	}
-}
 
 // ConsumeWalk passes a site's walk tasks to handle, with at most limit in progress at a time, until
 // ctx is done. Stalled deliveries do not count against limit. handle must not block for long: it
@@ -122,7 +110,7 @@ func consume(ctx context.Context, c *Conn, q queue, h hold, decode func(jetstrea
 				if time.Since(asked) > 2*nextWait {
 					delay = retryDelay // messages were taken in between
 				}
-				pause(ctx, delay)
+				loop.Pause(ctx, delay)
 				delay = min(2*delay, nextWait)
 			}
 		})
@@ -227,14 +215,5 @@ func (c *Conn) deliver(msg jetstream.Msg, hand *inHand, decode func(jetstream.Ms
 		c.log.Error("message dropped: it cannot be decoded", "subject", msg.Subject(), "bytes", len(msg.Data()), "error", err)
 		c.opts.Dropped()
 		d.Drop()
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

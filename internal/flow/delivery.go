@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -182,7 +184,7 @@ func (h *inHand) forget(msg jetstream.Msg) {
 // keepAlive reports the deliveries in progress to the server three times per ackWait, and once more
 // at the end, because they may still be finished.
 func (h *inHand) keepAlive(ctx context.Context, ackWait time.Duration) {
-	every(ctx, ackWait/3, h.inProgress)
+	loop.Every(ctx, ackWait/3, h.inProgress)
 	h.inProgress()
 }
 

@@ -68,18 +68,12 @@ func (g *gathering) hear(m *nats.Msg, now time.Time) {
 		g.hearRoster(m.Data, now)
 		return
 	}
-	role, site, err := roleOf(m.Subject)
+	w, i, stops, err := heardService(m, now)
 	if err != nil {
 		return
 	}
-	said, i, err := decodeService(m.Data)
-	if err != nil {
-		return
-	}
-	i.Role, i.Site, i.Heard = role, site, now
-	w := who{role, site, i.ID}
 	delete(g.missing, w)
-	if said.GetStops() {
+	if stops {
 		delete(g.answered, w)
 		return
 	}

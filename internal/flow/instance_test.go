@@ -102,7 +102,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 // A service that is restarted under its name replaces its silent predecessor.
 func TestSuccessorTakesThePlaceOfTheLost(t *testing.T) {
 	t.Parallel()
-	r := &roster{services: map[who]*known{}}
+	r := &roster{services: map[who]*Instance{}}
 	began := time.Now()
 	said := func(id, name string, now time.Time) {
 		data, err := marshal(&bctlv1.Service{Instance: id, Name: name})

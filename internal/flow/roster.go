@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/nats-io/nats.go"
 
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
@@ -35,22 +37,17 @@ type who struct {
 	site, id string
 }
 
-type known struct {
-	Instance
-	heard time.Time
-}
-
 type roster struct {
 	conn     *Conn
 	leads    func() bool
-	services map[who]*known
+	services map[who]*Instance
 	since    time.Time
 }
 
 // KeepRoster remembers the services of the fleet until ctx is done. While leads returns true, it
 // also answers requests with the roster.
 func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
-	r := &roster{conn: c, leads: leads, services: map[who]*known{}, since: time.Now()}
+	r := &roster{conn: c, leads: leads, services: map[who]*Instance{}, since: time.Now()}
 	heard, asked := make(chan *nats.Msg, 1024), make(chan struct{}, 1)
 	defer c.listen(serviceSubject+".>", func(m *nats.Msg) {
 		select {
@@ -60,7 +57,7 @@ func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 	})()
 	defer c.listen(askSubject, func(m *nats.Msg) {
 		if len(m.Data) == 0 {
-			wake(asked)
+			loop.Wake(asked)
 		}
 	})()
 	// If it is lost, all services announce themselves before long.
@@ -84,17 +81,11 @@ func (c *Conn) KeepRoster(ctx context.Context, leads func() bool) {
 }
 
 func (r *roster) hear(m *nats.Msg, now time.Time) {
-	role, site, err := roleOf(m.Subject)
+	w, i, stops, err := heardService(m, now)
 	if err != nil {
 		return
 	}
-	said, i, err := decodeService(m.Data)
-	if err != nil {
-		return
-	}
-	i.Role, i.Site = role, site
-	w := who{role, site, i.ID}
-	if said.GetStops() {
+	if stops {
 		delete(r.services, w)
 		return
 	}
@@ -104,7 +95,22 @@ func (r *roster) hear(m *nats.Msg, now time.Time) {
 		}
 		r.replace(&i, now)
 	}
-	r.services[w] = &known{i, now}
+	r.services[w] = &i
+}
+
+// heardService decodes the description that a service has published, and reports whether the
+// service stops. Its role and site are those of the subject, which NATS checks.
+func heardService(m *nats.Msg, now time.Time) (w who, i Instance, stops bool, err error) {
+	role, site, err := roleOf(m.Subject)
+	if err != nil {
+		return w, i, false, err
+	}
+	said, i, err := decodeService(m.Data)
+	if err != nil {
+		return w, i, false, err
+	}
+	i.Role, i.Site, i.Heard = role, site, now
+	return who{role, site, i.ID}, i, said.GetStops(), nil
 }
 
 // maxInstances bounds the number of instances that are remembered.
@@ -113,7 +119,7 @@ const maxInstances = 1 << 14
 // replace forgets silent predecessors of an instance with the same name: the service was restarted.
 func (r *roster) replace(by *Instance, now time.Time) {
 	for w, k := range r.services {
-		if w.role == by.Role && w.site == by.Site && k.Name == by.Name && now.Sub(k.heard) > announceEvery {
+		if w.role == by.Role && w.site == by.Site && k.Name == by.Name && now.Sub(k.Heard) > announceEvery {
 			delete(r.services, w)
 		}
 	}
@@ -121,7 +127,7 @@ func (r *roster) replace(by *Instance, now time.Time) {
 
 func (r *roster) forget(now time.Time) {
 	for w, k := range r.services {
-		if now.Sub(k.heard) > forgetAfter {
+		if now.Sub(k.Heard) > forgetAfter {
 			delete(r.services, w)
 		}
 	}
@@ -143,8 +149,8 @@ func (r *roster) tell(ctx context.Context) {
 	now := time.Now()
 	part := &bctlv1.Roster{}
 	for w, k := range r.services {
-		m := serviceToWire(&k.Instance)
-		m.Role, m.Site, m.SilentSeconds, m.Gone = string(w.role), w.site, max(now.Sub(k.heard).Seconds(), 0), absent[w.id]
+		m := serviceToWire(k)
+		m.Role, m.Site, m.SilentSeconds, m.Gone = string(w.role), w.site, max(now.Sub(k.Heard).Seconds(), 0), absent[w.id]
 		if part.Services = append(part.Services, m); len(part.Services) == rosterPart {
 			r.publish(part)
 			part = &bctlv1.Roster{}

@@ -116,7 +116,7 @@ func TestParseSince(t *testing.T) {
 		"24h":                  now.Add(-24 * time.Hour),
 		"8d":                   now.Add(-8 * 24 * time.Hour),
 		"2026-01-01T00:00:00Z": time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		"2025-12-31":           time.Date(2025, 12, 31, 0, 0, 0, 0, time.Local),
+		"2025-12-31":           time.Date(2025, 12, 31, 0, 0, 0, 0, zone),
 	} {
 		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
 			t.Errorf("%s: %v, %v", text, got, err)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/bctl/bctl/internal/loop"
 )
 
 // While a command waits for a fleet, it reports what the fleet lacks, and not only that there is no
@@ -31,18 +33,11 @@ func (l *lookout) watch(ctx context.Context, every time.Duration) (stop func()) 
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		loop.Every(ctx, every, func() {
 			if c := l.ask(ctx, l.sites); ctx.Err() == nil {
 				l.look(&c)
 			}
-		}
+		})
 	}()
 	return sync.OnceFunc(func() { cancel(); <-ended })
 }

@@ -123,9 +123,9 @@ func sitesOf(filers []index.FilerStatus) (sites []string) {
 // hold records work that is with a worker or queued.
 func (s *overview) hold(p *inProgress, w index.Work) {
 	p.work = append(p.work, w)
-	role, of := flow.RoleReader, &p.read
-	if w.Task != 0 {
-		role, of = flow.RoleWalker, &p.tasks
+	role, of := roleOf(&w), &p.read
+	if role == flow.RoleWalker {
+		of = &p.tasks
 	}
 	of.add(&w)
 	if !w.Stalled.IsZero() {
@@ -141,10 +141,7 @@ func (s *overview) expect(ctx context.Context, i index.Catalog) error {
 	}
 	base, err := i.BaseCounts(ctx, ids)
 	for _, p := range s.running {
-		p.base, p.known = base[p.ID], false
-		if _, ok := base[p.ID]; ok {
-			p.known = true
-		}
+		p.base, p.known = base[p.ID]
 	}
 	return err
 }

@@ -50,10 +50,7 @@ func crowded() *overview {
 
 // A screen has at most as many columns and lines as the terminal, and the most important first.
 func TestScreen(t *testing.T) {
-	t.Setenv("TZ", "UTC")
-	local := time.Local
-	time.Local = time.UTC
-	t.Cleanup(func() { time.Local = local })
+	setZone(t, time.UTC)
 	quiet := newScene(everybody...).overview()
 	calm := newScene(everybody...)
 	calm.snapshot("nas1", 40, 3)

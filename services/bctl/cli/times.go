@@ -10,12 +10,16 @@ import (
 // The format of times for people: in this machine's time zone, which is named, and, in lists, with
 // the difference from now. All other code in this package uses these functions for that.
 
+// zone is this machine's time zone. Tests set it: time.Local is also read by goroutines that libraries
+// start.
+var zone = time.Local
+
 // zoned formats a time, or returns "-" if there is none.
 func zoned(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return t.Local().Format("2006-01-02 15:04:05 MST")
+	return t.In(zone).Format("2006-01-02 15:04:05 MST")
 }
 
 // happened formats a time in the past: "2026-11-23 01:30:00 CET (9h ago)".

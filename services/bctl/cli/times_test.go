@@ -11,12 +11,18 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
+// setZone sets the time zone of all output until the test ends.
+func setZone(t *testing.T, to *time.Location) {
+	t.Helper()
+	before := zone
+	zone = to
+	t.Cleanup(func() { zone = before })
+}
+
 // Times have a zone and a difference from now. An event in the future is shown as such; it used to
 // be "0s" old.
 func TestTimes(t *testing.T) {
-	zone := time.Local
-	time.Local = time.FixedZone("CET", 3600)
-	t.Cleanup(func() { time.Local = zone })
+	setZone(t, time.FixedZone("CET", 3600))
 	now := time.Date(2026, 11, 22, 16, 0, 0, 0, time.UTC)
 	for _, test := range []struct{ got, want string }{
 		{happened(now.Add(-3*time.Hour), now), "2026-11-22 14:00:00 CET (3h ago)"},

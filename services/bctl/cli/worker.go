@@ -144,16 +144,9 @@ func (s *services) find(all []flow.Instance, name string) (*flow.Instance, error
 	text := ""
 	for n := range found {
 		i := &found[n]
-		text += fmt.Sprintf("\n  %s%s, instance %s, started %s", i.Role, atSite(i), i.ID, zoned(i.Started))
+		text += fmt.Sprintf("\n  %s%s, instance %s, started %s", i.Role, at(i.Site), i.ID, zoned(i.Started))
 	}
 	return nil, usage("%d services are called %s: say which with --role and --site, or name its instance:%s", len(found), display(name), text)
-}
-
-func atSite(i *flow.Instance) string {
-	if i.Site == "" {
-		return ""
-	}
-	return " at site " + i.Site
 }
 
 // maxNear is the maximum number of names listed in an error.

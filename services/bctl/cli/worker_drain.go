@@ -114,7 +114,7 @@ func (c *drainCommand) run(ctx context.Context, name string) error {
 // noteAlone prints a note if no other worker takes the work of the site.
 func (c *drainCommand) noteAlone(all []flow.Instance, worker *flow.Instance) {
 	if !slices.ContainsFunc(all, func(i flow.Instance) bool {
-		return i.Role == worker.Role && i.Site == worker.Site && i.ID != worker.ID && !i.Silent && !i.Draining && i.Ready
+		return i.Role == worker.Role && i.Site == worker.Site && i.ID != worker.ID && takesWork(&i)
 	}) {
 		c.app.note("no other %s of site %s is ready: its work waits", worker.Role, worker.Site)
 	}

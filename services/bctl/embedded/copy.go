@@ -80,7 +80,8 @@ func CopyIndex(ctx context.Context, idx *sqliteindex.Index, s store.Store, keys 
 	if err := idx.EndCopy(ctx, sequence, state); err != nil {
 		return err
 	}
-	return deleteCopies(ctx, idx, s, stored)
+	own[sequence] = state
+	return deleteCopies(ctx, idx, s, stored, own)
 }
 
 // lastSound returns the sequence of the last sound copy. If there is none, it returns the first
@@ -101,11 +102,7 @@ func lastSound(own map[int64]sqliteindex.CopyState) (sequence int64, ok bool) {
 }
 
 // deleteCopies deletes those of the index's own copies that are no longer kept.
-func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, stored map[int64][]string) error {
-	own, err := idx.Copies(ctx)
-	if err != nil {
-		return err
-	}
+func deleteCopies(ctx context.Context, idx *sqliteindex.Index, s store.Store, stored map[int64][]string, own map[int64]sqliteindex.CopyState) (err error) {
 	sound, _ := lastSound(own)
 	kept := 0
 	for _, n := range slices.Backward(slices.Sorted(maps.Keys(own))) {

@@ -6,6 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/services/committer/clock"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
@@ -69,27 +72,20 @@ func (a *announced) describe() flow.Instance {
 }
 
 func (a *announced) compareClocks(ctx context.Context) {
-	tick := time.NewTicker(clockEvery)
-	defer tick.Stop()
-	for {
-		asking, cancel := context.WithTimeout(ctx, clockWithin)
-		sent := time.Now()
-		there, err := a.index.Clock(asking)
-		took := time.Since(sent)
-		cancel()
-		if ctx.Err() != nil {
-			return
-		}
-		a.mu.Lock()
-		a.known = err == nil
-		if a.known {
-			a.ahead = sent.Add(took / 2).Round(0).Sub(there)
-		}
-		a.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	a.compareClock(ctx)
+	loop.Every(ctx, clockEvery, func() { a.compareClock(ctx) })
+}
+
+func (a *announced) compareClock(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, clockWithin)
+	defer cancel()
+	ahead, _, err := clock.Ahead(asking, a.index, time.Now)
+	if ctx.Err() != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known = err == nil; a.known {
+		a.ahead = ahead
 	}
 }

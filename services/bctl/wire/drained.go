@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/telemetry"
 )
@@ -46,8 +48,8 @@ func (d *draining) drain(undo bool, by string) {
 	} else {
 		d.log.Info("drain undone: this worker takes work again", "by", by)
 	}
-	tell(d.told)
-	tell(d.changed)
+	loop.Wake(d.told)
+	loop.Wake(d.changed)
 }
 
 // run calls work until ctx is done, and again after each drain that was undone. It calls idle
@@ -86,7 +88,7 @@ func (d *draining) end(ctx context.Context) {
 		d.drained = true
 		d.log.Info("drained: this worker has nothing in hand, and may be stopped")
 	}
-	tell(d.changed)
+	loop.Wake(d.changed)
 }
 
 // idleEvery is the interval between calls of idle.

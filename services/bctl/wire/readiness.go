@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/bctl/bctl/internal/loop"
 )
 
 // readyEvery is the interval at which a worker checks whether it is ready. It takes no work while
@@ -31,45 +33,33 @@ func (r *readiness) mayTake() error {
 
 // look checks periodically whether the service is ready, until ctx is done.
 func (r *readiness) look(ctx context.Context, w *watched) {
-	tick := time.NewTicker(readyEvery)
-	defer tick.Stop()
-	for {
-		err := w.health.Ready(ctx)
-		before := r.mayTake()
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			r.why.Store(nil)
-		} else {
-			r.why.Store(&err)
-		}
-		if (err == nil) != (before == nil) {
-			r.say(w, err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	r.lookOnce(ctx, w)
+	loop.Every(ctx, readyEvery, func() { r.lookOnce(ctx, w) })
+}
+
+func (r *readiness) lookOnce(ctx context.Context, w *watched) {
+	err := w.health.Ready(ctx)
+	before := r.mayTake()
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		r.why.Store(nil)
+	} else {
+		r.why.Store(&err)
+	}
+	if (err == nil) != (before == nil) {
+		r.say(w, err)
 	}
 }
 
 func (r *readiness) say(w *watched, err error) {
-	tell(r.changed)
+	loop.Wake(r.changed)
 	switch {
 	case !r.takes:
 	case err != nil:
 		w.log.Warn("not ready; no work is taken", "error", err)
 	default:
 		w.log.Info("ready again")
-	}
-}
-
-// tell signals a loop, unless a signal is pending.
-func tell(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

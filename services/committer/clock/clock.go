@@ -23,6 +23,20 @@ const MaxDifference = 30 * time.Second
 // ErrOff means that this machine's clock and that of the index differ by more than MaxDifference.
 var ErrOff = errors.New("the clocks differ: let NTP keep those of both machines (chrony, systemd-timesyncd)")
 
+// Ahead returns how far this machine's clock, now, is ahead of that of an index, and how long the
+// index took to answer. The difference is exact to half of that time.
+func Ahead(ctx context.Context, idx interface {
+	Clock(context.Context) (time.Time, error)
+}, now func() time.Time) (ahead, took time.Duration, err error) {
+	sent := now()
+	there, err := idx.Clock(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	took = now().Sub(sent)
+	return sent.Add(took / 2).Round(0).Sub(there), took, nil
+}
+
 // A Watch compares this machine's clock with that of an index. It may be used concurrently.
 type Watch struct {
 	index   index.Index
@@ -41,13 +55,10 @@ func New(idx index.Index, now func() time.Time, log *slog.Logger, metrics *telem
 
 // Check compares the clocks, and fails with ErrOff if they differ too much.
 func (w *Watch) Check(ctx context.Context) error {
-	sent := w.now()
-	there, err := w.index.Clock(ctx)
+	ahead, took, err := Ahead(ctx, w.index, w.now)
 	if err != nil {
 		return err
 	}
-	took := w.now().Sub(sent)
-	ahead := sent.Add(took / 2).Round(0).Sub(there)
 	w.metrics.Ahead(ahead)
 	// The index may have read its clock at any time in between.
 	off := ahead.Abs()-took/2 > MaxDifference

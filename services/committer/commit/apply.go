@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
@@ -109,7 +111,7 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 	case errors.Is(o.Err, index.ErrCondemned):
 		s.about(&about).Info("read batch relies on a condemned pack, and is read again", "error", o.Err)
 		r.Delivery.Ack()
-		signal(s.wake)
+		loop.Wake(s.wake)
 	default:
 		r.Delivery.Drop() // its lease brings the work back
 		if !s.retry(o.Err) {
@@ -120,13 +122,13 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 		s.about(&about).Debug("result came late, and changed nothing")
 	}
 	if o.Announced {
-		signal(s.wake)
+		loop.Wake(s.wake)
 	}
 	if o.Err == nil && !o.Late && !s.opts.Alone && (r.Slice != nil && r.Slice.Last || r.Batch != nil) {
-		signal(s.freed)
+		loop.Wake(s.freed)
 	}
 	if o.Complete {
-		signal(s.settled)
+		loop.Wake(s.settled)
 	}
 }
 

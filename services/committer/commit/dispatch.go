@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -54,14 +56,14 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 			if !s.retry(err) {
 				s.log.Warn("work will be handed out later", "error", err)
 			}
-			signal(s.unpublished)
+			loop.Wake(s.unpublished)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
 		case <-s.freed:
-			pause(ctx, freedEvery-time.Since(last))
+			loop.Pause(ctx, freedEvery-time.Since(last))
 		case <-poll.C:
 		}
 	}
@@ -71,9 +73,9 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 // the index is unavailable are made up for by polling.
 func (s *Service) listenLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := s.Index.ListenBegun(ctx, func() { signal(s.freed) })
+		err := s.Index.ListenBegun(ctx, func() { loop.Wake(s.freed) })
 		s.log.Debug("new snapshots are not heard of", "error", err)
-		pause(ctx, later)
+		loop.Pause(ctx, later)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
@@ -46,7 +48,7 @@ func (s *Service) keeperLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		// A committer that cannot reach the queues cannot maintain them, but another may.
 		if err := s.Conn.Ready(); err != nil {
-			pause(ctx, s.times.renew)
+			loop.Pause(ctx, s.times.renew)
 			continue
 		}
 		asked := time.Now()
@@ -60,7 +62,7 @@ func (s *Service) keeperLoop(ctx context.Context) {
 		if err != nil && ctx.Err() == nil && !s.retry(err) {
 			s.log.Warn("cannot lead", "error", err)
 		}
-		pause(ctx, s.times.renew)
+		loop.Pause(ctx, s.times.renew)
 	}
 }
 
@@ -100,7 +102,7 @@ func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) er
 
 // renewTerm renews the term until it has ended.
 func (s *Service) renewTerm(ctx context.Context, end context.CancelCauseFunc, expiry *time.Timer, term index.Term) {
-	every(ctx, s.times.renew, func() {
+	loop.Every(ctx, s.times.renew, func() {
 		asked := time.Now()
 		now, ok, err := s.Index.Lead(ctx, keeperRole, s.holder, s.times.term)
 		switch {
@@ -163,7 +165,7 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 	}
 	if lost {
 		s.log.Info("a stream was missing: what was in it is handed out again")
-		signal(s.wake)
+		loop.Wake(s.wake)
 	}
 	return err
 }
@@ -174,7 +176,7 @@ func (s *Service) expireFuture(ctx context.Context) error {
 	ended, err := s.Index.ExpireFuture(ctx, max(2*s.opts.Lease, 2*s.opts.QueueLease, longLease), time.Time{})
 	if ended > 0 {
 		s.log.Warn("leases ended far in the future: a clock was ahead; their work is handed out again", "leases", ended)
-		signal(s.wake)
+		loop.Wake(s.wake)
 	}
 	return err
 }
@@ -198,7 +200,7 @@ func (s *Service) expireLeases(ctx context.Context) error {
 
 // governLoop governs filers until ctx is done.
 func (s *Service) governLoop(ctx context.Context, term index.Term) {
-	every(ctx, s.times.govern, func() {
+	loop.Every(ctx, s.times.govern, func() {
 		s.mu.Lock()
 		idle := s.governor.idle()
 		s.mu.Unlock()
@@ -251,28 +253,5 @@ func (s *Service) measured(p *backup.Progress) {
 	if s.leads && !s.opts.Alone {
 		s.governor.observe(p)
 		s.opts.Metrics.Heard(p)
-	}
-}
-
-// every calls do at intervals until ctx is done.
-func every(ctx context.Context, interval time.Duration, do func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			do()
-		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

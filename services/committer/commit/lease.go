@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/backup"
 )
 
@@ -27,7 +29,7 @@ func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held con
 	held, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
-		every(held, s.times.lease/3, func() {
+		loop.Every(held, s.times.lease/3, func() {
 			mine, err := s.Index.ClaimCommit(held, id, s.holder, s.times.lease)
 			switch {
 			case err != nil: // if the lease expires, another committer does the work again

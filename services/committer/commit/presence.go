@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 )
@@ -172,5 +174,5 @@ func (s *Service) handOutAgain(ctx context.Context, work *reported, name string)
 	}
 	s.opts.Metrics.Died(kind)
 	work.bury(name)
-	signal(s.freed)
+	loop.Wake(s.freed)
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
@@ -21,7 +23,7 @@ const recordsAtOnce = 100
 
 // recordLoop writes records and catalogs until ctx is done.
 func (s *Service) recordLoop(ctx context.Context) {
-	every(ctx, s.times.record, func() {
+	loop.Every(ctx, s.times.record, func() {
 		if err := s.Record(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("the store does not know yet what the index knows", "error", err)
 			s.retry(err)

@@ -179,11 +179,3 @@ func (s *Service) run(ctx, hand context.Context) {
 	s.stats.Wait()
 	owned.Wait()
 }
-
-// signal signals a loop. A signal that is already pending is enough.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

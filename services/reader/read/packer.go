@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
@@ -155,14 +157,14 @@ func (p *packer) begin() { p.active.Add(1) }
 
 func (p *packer) end() {
 	if p.active.Add(-1) == 0 || p.hurried.Load() {
-		signal(p.idle)
+		loop.Wake(p.idle)
 	}
 }
 
 // hurry makes packs be uploaded as soon as a batch is read, because the reader stops.
 func (p *packer) hurry() {
 	p.hurried.Store(true)
-	signal(p.idle)
+	loop.Wake(p.idle)
 }
 
 // add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. It

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/bctl/bctl/internal/loop"
 )
 
 const (
@@ -42,17 +44,10 @@ func (s *Service) watchCalls(ctx context.Context) {
 	interval := max(s.opts.StallAfter/stallTicks, time.Millisecond)
 	beat := s.opts.Health.Loop("stalled batches", interval+watchedWithin)
 	defer beat.Done()
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s.lookAtCalls(s.watch.clock.Add(1))
-			beat.Moved()
-		}
-	}
+	loop.Every(ctx, interval, func() {
+		s.lookAtCalls(s.watch.clock.Add(1))
+		beat.Moved()
+	})
 }
 
 func (s *Service) lookAtCalls(now int64) {
@@ -72,7 +67,7 @@ func (s *Service) lookAtCalls(now int64) {
 func (s *Service) stall(b *batch) {
 	b.stalled = true
 	s.watch.stalled++
-	signal(s.watch.changed)
+	loop.Wake(s.watch.changed)
 	if b.window != nil { // its goroutine does not touch it until the call returns
 		b.window.home.replace(b.window)
 	}
@@ -114,7 +109,7 @@ func (s *Service) done(b *batch) {
 	defer s.watch.mu.Unlock()
 	delete(s.watch.hand, b)
 	s.putDown(b)
-	signal(s.watch.changed)
+	loop.Wake(s.watch.changed)
 }
 
 // putDown stops counting a batch as in progress. The caller holds the watch's mu.
@@ -138,12 +133,5 @@ func (w *watch) handBack() {
 	defer w.mu.Unlock()
 	for b := range w.hand {
 		b.delivery.Retry(0)
-	}
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // a signal is already pending
 	}
 }

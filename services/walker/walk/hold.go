@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/bctl/bctl/internal/loop"
+
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source"
@@ -160,17 +162,10 @@ func (s *Service) watch(ctx context.Context) {
 	interval := max(s.opts.StallAfter/4, time.Millisecond)
 	beat := s.opts.Health.Loop("stalled tasks", interval+watchedWithin)
 	defer beat.Done()
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			s.noteStalls()
-			beat.Moved()
-		}
-	}
+	loop.Every(ctx, interval, func() {
+		s.noteStalls()
+		beat.Moved()
+	})
 }
 
 // watchedWithin is how late the watchdog may be before the walker counts as hung: the watchdog

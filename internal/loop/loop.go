@@ -1,0 +1,41 @@
+// Package loop has what the goroutines of a service do between two pieces of work: they repeat,
+// they wait, and they wake each other.
+package loop
+
+import (
+	"context"
+	"time"
+)
+
+// Every calls do at intervals until ctx is done. The first call comes after one interval.
+func Every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
+
+// Pause returns after d, or when ctx is done.
+func Pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// Wake signals the goroutine that receives from c, a channel with a buffer of one. A signal that
+// is already pending is enough.
+func Wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,53 @@
+package loop
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second)
+		defer cancel()
+		started, calls := time.Now(), 0
+		Every(ctx, 10*time.Second, func() {
+			calls++
+			if at := time.Since(started); at != time.Duration(calls)*10*time.Second {
+				t.Errorf("call %d after %v", calls, at)
+			}
+		})
+		if calls != 3 {
+			t.Errorf("%d calls in 35 seconds", calls)
+		}
+	})
+}
+
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		started := time.Now()
+		Pause(ctx, time.Second)
+		if took := time.Since(started); took != time.Second {
+			t.Errorf("a pause of a second takes %v", took)
+		}
+		Pause(ctx, time.Hour)
+		if took := time.Since(started); took != time.Minute {
+			t.Errorf("a pause lasts %v, beyond its context", took)
+		}
+	})
+}
+
+func TestWake(t *testing.T) {
+	c := make(chan struct{}, 1)
+	Wake(c)
+	Wake(c) // does not block
+	<-c
+	select {
+	case <-c:
+		t.Error("a second signal is pending")
+	default:
+	}
+}
