@@ -15,13 +15,8 @@ import (
 func (b *batch) answer(ctx context.Context) error {
 	m := &backup.BatchStored{Snapshot: b.msg.Job.Snapshot, Batch: b.msg.ID, Attempt: b.msg.Attempt, Problems: b.problems}
 	for ref := range b.packs {
-		select {
-		case <-ref.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if ref.err != nil {
-			return ref.err
+		if err := b.svc.packer.await(ctx, m.Snapshot, ref); err != nil {
+			return err
 		}
 		if !slices.Contains(m.ReliesOn, ref.id) {
 			m.ReliesOn = append(m.ReliesOn, ref.id)

@@ -57,8 +57,8 @@ func TestAllBatchesOfALostPackFail(t *testing.T) {
 	f.announce(f.pagesOf("a"), f.pagesOf("b"), f.pagesOf("c"), f.pagesOf(""))
 	messages := []*backup.ReadBatch{f.claim(), f.claim(), f.claim(), f.claim()}
 	f.store.bad = []func(func() error) error{func(func() error) error { return errPower }}
-	f.reader.packer.begin() // so that nothing is flushed before all batches are read
-	errs := f.readAll(messages, func() { f.reader.packer.end() })
+	f.reader.packer.begin(f.snap.ID) // so that nothing is flushed before all batches are read
+	errs := f.readAll(messages, func() { f.reader.packer.end(f.snap.ID) })
 	for i, err := range errs[:3] {
 		if !errors.Is(err, errPower) {
 			t.Errorf("batch %d: error %v", i, err)
@@ -99,8 +99,14 @@ func (k *known) count() int {
 	return len(k.young)
 }
 
-func (p *packer) busy() int {
-	return int(p.active.Load())
+// busy returns the number of batches that may add to packs.
+func (p *packer) busy() (n int) {
+	p.using.Lock()
+	defer p.using.Unlock()
+	for _, u := range p.uses {
+		n += u.batches
+	}
+	return n
 }
 
 // A slow store blocks batches that add chunks, but not those that wait for their packs; a reader

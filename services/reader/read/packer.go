@@ -9,17 +9,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/bctl/bctl/internal/loop"
-
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
-// maxPackAge is how long a partly filled pack waits for more chunks while there are files to read;
-// batches in it wait as long. It is longer in tests.
+// maxPackAge is how long a partly filled pack waits for more chunks while batches of its snapshot
+// are being read; the batches that rely on it wait as long. Batches of other snapshots wait for a
+// tenth of that. It is longer in tests.
 var maxPackAge = 10 * time.Second
 
 const (
@@ -38,9 +38,12 @@ const (
 // A packRef is a pack that batches rely on. done is closed when the pack is durable and reported to
 // the committer, or when that failed.
 type packRef struct {
-	id   backup.PackID
-	done chan struct{}
-	err  error // valid once done is closed
+	id       backup.PackID
+	snapshot backup.SnapshotID // zero if the pack was durable before
+	done     chan struct{}
+	err      error // valid once done is closed
+
+	awaited atomic.Bool // by a batch of another snapshot
 }
 
 func (r *packRef) failed() bool {
@@ -73,22 +76,29 @@ type packer struct {
 	held int                        // bytes in open packs
 	refs map[backup.PackID]*packRef // durable packs
 
-	active  atomic.Int64 // batches that may still add
-	hurried atomic.Bool  // packs are uploaded although more frames might come
+	using   sync.Mutex // guards uses; it is never held for long, in contrast to mu
+	uses    map[backup.SnapshotID]use
+	hurried atomic.Bool // packs are uploaded although more frames might come
 
-	full  chan *openPack
-	idle  chan struct{} // signaled when active becomes 0
-	bufs  chan []byte   // of uploaded packs, for reuse
-	owned sync.WaitGroup
+	full    chan *openPack
+	changed chan struct{} // signaled when an open pack may have become due
+	bufs    chan []byte   // of uploaded packs, for reuse
+	owned   sync.WaitGroup
 
 	uploadNanos atomic.Int64 // spent, and not yet reported by a batch
+}
+
+// A use is what the batches of one snapshot do with its pack.
+type use struct {
+	batches int       // that may still add
+	ended   time.Time // when the last of them ended; valid if batches is 0
 }
 
 func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 	return &packer{
 		svc: svc, sealer: sealer,
-		open: map[backup.SnapshotID]*openPack{}, refs: map[backup.PackID]*packRef{},
-		full: make(chan *openPack), idle: make(chan struct{}, 1), bufs: make(chan []byte, svc.opts.Uploads+1),
+		open: map[backup.SnapshotID]*openPack{}, refs: map[backup.PackID]*packRef{}, uses: map[backup.SnapshotID]use{},
+		full: make(chan *openPack), changed: make(chan struct{}, 1), bufs: make(chan []byte, svc.opts.Uploads+1),
 	}
 }
 
@@ -113,58 +123,96 @@ func (p *packer) run(ctx context.Context) {
 
 // flushLoop uploads packs that are not full in time.
 func (p *packer) flushLoop(ctx context.Context) {
-	age := time.NewTicker(maxPackAge / 4)
-	defer age.Stop()
-	linger := time.NewTimer(0)
-	linger.Stop()
-	defer linger.Stop()
+	due := time.NewTimer(maxPackAge)
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.idle:
-			if p.hurried.Load() {
-				p.flush(ctx, 0)
-			} else {
-				linger.Reset(p.svc.opts.Linger)
-			}
-		case <-linger.C:
-			p.flush(ctx, 0)
-		case <-age.C:
-			p.flush(ctx, maxPackAge)
+		case <-p.changed:
+		case <-due.C:
 		}
+		due.Reset(p.flush(ctx, time.Now()))
 	}
 }
 
-// flush uploads the open packs of at least this age; for age 0, only if no batch may add to them.
-func (p *packer) flush(ctx context.Context, age time.Duration) {
+// flush uploads the open packs that are due, and returns when it is to be called again, from now.
+func (p *packer) flush(ctx context.Context, now time.Time) (next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if age == 0 && p.active.Load() > 0 && !p.hurried.Load() {
-		return
-	}
+	next = maxPackAge
 	for _, open := range p.open {
-		if time.Since(open.opened) >= age {
-			if p.close(ctx, open) != nil {
-				return
-			}
+		left := p.due(open).Sub(now)
+		if left > 0 {
+			next = min(next, left)
+		} else if p.close(ctx, open) != nil {
+			return next
 		}
+	}
+	p.using.Lock()
+	defer p.using.Unlock()
+	for snapshot, u := range p.uses {
+		if u.batches == 0 && p.open[snapshot] == nil {
+			delete(p.uses, snapshot)
+		}
+	}
+	return next
+}
+
+// due returns when an open pack waits for no more chunks. The pack of a snapshot does not wait for
+// batches of other snapshots: those may take hours, because of a limit or of a slow filer.
+func (p *packer) due(open *openPack) time.Time {
+	p.using.Lock()
+	u := p.uses[open.snapshot]
+	p.using.Unlock()
+	due := open.opened.Add(maxPackAge)
+	if open.ref.awaited.Load() {
+		due = open.opened.Add(maxPackAge / 10)
+	}
+	switch quiet := u.ended.Add(p.svc.opts.Linger); {
+	case p.hurried.Load():
+		return time.Time{}
+	case u.batches == 0 && quiet.Before(due):
+		return quiet
+	}
+	return due
+}
+
+// begin and end enclose the time in which a batch of the snapshot may add to packs.
+func (p *packer) begin(snapshot backup.SnapshotID) {
+	p.using.Lock()
+	defer p.using.Unlock()
+	p.uses[snapshot] = use{batches: p.uses[snapshot].batches + 1}
+}
+
+func (p *packer) end(snapshot backup.SnapshotID) {
+	p.using.Lock()
+	defer p.using.Unlock()
+	left := p.uses[snapshot].batches - 1
+	p.uses[snapshot] = use{batches: left, ended: time.Now()}
+	if left == 0 || p.hurried.Load() {
+		loop.Wake(p.changed)
 	}
 }
 
-// begin and end enclose the time in which a batch may add to packs.
-func (p *packer) begin() { p.active.Add(1) }
-
-func (p *packer) end() {
-	if p.active.Add(-1) == 0 || p.hurried.Load() {
-		loop.Wake(p.idle)
+// await returns when a pack that a batch of the snapshot relies on is durable, and reported to the
+// committer.
+func (p *packer) await(ctx context.Context, snapshot backup.SnapshotID, ref *packRef) error {
+	if ref.snapshot != snapshot && !ref.awaited.Swap(true) {
+		loop.Wake(p.changed)
+	}
+	select {
+	case <-ref.done:
+		return ref.err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
 // hurry makes packs be uploaded as soon as a batch is read, because the reader stops.
 func (p *packer) hurry() {
 	p.hurried.Store(true)
-	loop.Wake(p.idle)
+	loop.Wake(p.changed)
 }
 
 // add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. It
@@ -213,7 +261,7 @@ func (p *packer) newPack(ctx context.Context, snapshot backup.SnapshotID) (*open
 			buf = make([]byte, 0, packBufferBytes)
 		}
 	}
-	ref := &packRef{id: backup.NewPackID(), done: make(chan struct{})}
+	ref := &packRef{id: backup.NewPackID(), snapshot: snapshot, done: make(chan struct{})}
 	w, err := pack.NewWriter(pack.KindData, p.svc.Repository.ID, ref.id, p.sealer, buf)
 	if err != nil {
 		return nil, err

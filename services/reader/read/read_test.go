@@ -158,8 +158,8 @@ func TestPacksFullOfTinyFiles(t *testing.T) {
 	for range batches {
 		messages = append(messages, f.claim())
 	}
-	f.reader.packer.begin() // so that nothing is flushed before all batches are read
-	for _, err := range f.readAll(messages, f.reader.packer.end) {
+	f.reader.packer.begin(f.snap.ID) // so that nothing is flushed before all batches are read
+	for _, err := range f.readAll(messages, func() { f.reader.packer.end(f.snap.ID) }) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,10 +228,10 @@ func TestManySnapshotsShareThePacks(t *testing.T) {
 		packs, storedBytes = packs+1, storedBytes+m.StoredBytes
 		return nil
 	}
-	s.packer.begin() // so that nothing is flushed because all batches are idle
 	ids := make([]backup.SnapshotID, snapshots)
 	for i := range ids {
 		ids[i] = backup.NewSnapshotID()
+		s.packer.begin(ids[i]) // so that nothing is flushed because all batches are idle
 	}
 	for n := range snapshots * frames {
 		s.packer.addTo(f, ids[n%snapshots], n, frameBytes)
@@ -239,7 +239,9 @@ func TestManySnapshotsShareThePacks(t *testing.T) {
 			t.Fatalf("packs that are being filled hold %d bytes", held)
 		}
 	}
-	s.packer.end()
+	for _, id := range ids {
+		s.packer.end(id)
+	}
 	f.until(func() bool { mu.Lock(); defer mu.Unlock(); return storedBytes >= snapshots*frames*frameBytes })
 	if mean := storedBytes / packs; mean < frames*frameBytes/3 {
 		t.Errorf("%d packs of %d bytes in the mean, for %d snapshots of %d bytes each", packs, mean, snapshots, frames*frameBytes)

@@ -296,11 +296,11 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 		s.reading.give(b.filer())
 		return err
 	}
-	s.packer.begin()
+	s.packer.begin(b.msg.Job.Snapshot)
 	err := b.read(work)
 	s.reading.give(b.filer())
 	err = errors.Join(err, b.stored(work))
-	s.packer.end()
+	s.packer.end(b.msg.Job.Snapshot)
 	switch {
 	case errors.Is(err, source.ErrExpired), b.isBlind(err):
 		return b.fail(work, err)

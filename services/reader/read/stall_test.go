@@ -63,7 +63,7 @@ func (f *fixture) batchesOf(paths ...string) (messages []*backup.ReadBatch) {
 	return messages
 }
 
-// packsStayOpen makes packs wait for more while any batch is being read.
+// packsStayOpen makes packs wait for more while a batch of their snapshot is being read.
 func packsStayOpen(t *testing.T) {
 	before := maxPackAge
 	maxPackAge = time.Hour
@@ -373,7 +373,7 @@ func TestStalledBatchesAreBounded(t *testing.T) {
 		t.Fatal("there is no place for one batch")
 	}
 	s.reading.force(b.filer())
-	s.packer.begin()
+	s.packer.begin(b.msg.Job.Snapshot)
 	b.asks()
 	s.watch.stalled = maxStalled
 	s.lookAtCalls(2 + stallTicks)

@@ -72,7 +72,7 @@ func (s *Service) stall(b *batch) {
 		b.window.home.replace(b.window)
 	}
 	s.reading.give(b.filer())
-	s.packer.end()
+	s.packer.end(b.msg.Job.Snapshot)
 	s.putDown(b)
 	s.Report.StalledBatch(b.msg.Job.Snapshot, b.msg.ID, true)
 	b.delivery.Stalled()
@@ -86,7 +86,7 @@ func (s *Service) goOn(b *batch) {
 	b.stalled = false
 	s.watch.stalled--
 	s.reading.force(b.filer())
-	s.packer.begin()
+	s.packer.begin(b.msg.Job.Snapshot)
 	s.Report.StalledBatch(b.msg.Job.Snapshot, b.msg.ID, false)
 	s.opts.Log.Info("the filer answers again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID)
 }

@@ -1,0 +1,103 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/source/treetest"
+)
+
+// A batch of another snapshot that takes for ever, for example because of its filer's limit, does
+// not keep a batch from being stored.
+func TestSnapshotsDoNotWaitForEachOther(t *testing.T) {
+	packsStayOpen(t)
+	f := newFixture(t, treetest.Tree{"a": treetest.File(random(1, 1<<20))})
+	msg := f.batchOf("")
+	s := f.newReader(Options{Linger: 50 * time.Millisecond})
+	s.packer.begin(backup.NewSnapshotID())
+	ctx, cancel := context.WithTimeout(f.ctx, time.Minute)
+	defer cancel()
+	if err := s.try(ctx, msg); err != nil {
+		t.Fatal(err)
+	}
+	f.commit()
+	f.wantTree()
+}
+
+// A pack waits for more chunks while its snapshot's batches are being read, but not for ever, and
+// less long if another snapshot relies on it.
+func TestPacksAreDue(t *testing.T) {
+	const linger = 100 * time.Millisecond
+	f := newFixture(t, nil)
+	now := time.Now()
+	for _, test := range []struct {
+		name             string
+		use              use
+		age              time.Duration
+		awaited, hurried bool
+		want             time.Duration // from now; negative: it is due
+	}{
+		{"a batch may add", use{batches: 1}, 0, false, false, maxPackAge},
+		{"the last one has just ended", use{ended: now}, time.Second, false, false, linger},
+		{"the last one ended earlier", use{ended: now.Add(-time.Second)}, 2 * time.Second, false, false, linger - time.Second},
+		{"it was begun long ago", use{batches: 3}, maxPackAge - time.Second, false, false, time.Second},
+		{"it was begun too long ago", use{ended: now}, maxPackAge, false, false, 0},
+		{"another snapshot waits", use{batches: 1}, 0, true, false, maxPackAge / 10},
+		{"another snapshot waits, and no batch may add", use{ended: now}, 0, true, false, linger},
+		{"the reader stops", use{batches: 1}, 0, false, true, -1},
+	} {
+		s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{Linger: linger})
+		snapshot := backup.NewSnapshotID()
+		s.packer.addTo(f, snapshot, 1, 10)
+		open := s.packer.open[snapshot]
+		open.opened = now.Add(-test.age)
+		open.ref.awaited.Store(test.awaited)
+		s.packer.uses[snapshot] = test.use
+		s.packer.hurried.Store(test.hurried)
+		if got := s.packer.due(open).Sub(now); got != test.want && (test.want != -1 || got >= 0) {
+			t.Errorf("%s: due in %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// A batch that relies on the open pack of another snapshot has it uploaded before long.
+func TestPacksOfOthersAreAwaited(t *testing.T) {
+	f := newFixture(t, nil)
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{})
+	mine, other := backup.NewSnapshotID(), backup.NewSnapshotID()
+	gone, cancel := context.WithCancel(f.ctx)
+	cancel()
+	for _, test := range []struct {
+		of   backup.SnapshotID
+		want bool
+	}{{mine, false}, {other, true}} {
+		ref := &packRef{id: backup.NewPackID(), snapshot: test.of, done: make(chan struct{})}
+		if err := s.packer.await(gone, mine, ref); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v, although the pack is not durable", err)
+		}
+		if ref.awaited.Load() != test.want || len(s.packer.changed) > 0 != test.want {
+			t.Errorf("own pack %v: awaited %v, want %v", test.of == mine, ref.awaited.Load(), test.want)
+		}
+		close(ref.done)
+		if err := s.packer.await(f.ctx, mine, ref); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Nothing is remembered about snapshots that are no longer read.
+func TestUsesAreForgotten(t *testing.T) {
+	f := newFixture(t, nil)
+	s := f.newReader(Options{})
+	for range 100 {
+		id := backup.NewSnapshotID()
+		s.packer.begin(id)
+		s.packer.addTo(f, id, 1, 10)
+		s.packer.end(id)
+	}
+	f.until(func() bool { s.packer.using.Lock(); defer s.packer.using.Unlock(); return len(s.packer.uses) == 0 })
+}
