@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // Two fleets that share a NATS account do not take each other's work: the second's services say whose the queues are, and

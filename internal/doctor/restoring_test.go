@@ -5,13 +5,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source/posix"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/services/bctl/embedded"
 	"github.com/bctl/bctl/services/bctl/wire"
 )

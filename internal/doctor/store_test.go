@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // database is an installation with its Postgres server, set up with roles.sql and the other

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/policy"

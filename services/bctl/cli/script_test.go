@@ -17,8 +17,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testtarget"
 	"github.com/bctl/bctl/services/bctl/wire"
 )

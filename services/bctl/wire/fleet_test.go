@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/config"
@@ -22,6 +21,7 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/telemetry"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // within is how long a test waits for an event that must occur.

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/telemetry"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // A logLine is one line of a JSON log.
@@ -177,5 +177,31 @@ func TestWhatIsWrongWithTheStoreIsLogged(t *testing.T) {
 		}
 		_ = s.Close()
 		server.Close()
+	}
+}
+
+// All services log their own identity, and use the same ids for snapshots, tasks and batches.
+func TestLogsHaveTheSameIDs(t *testing.T) {
+	f := newFleet(t)
+	f.startAll(map[string]string{"BCTL_HTTP_LISTEN": ""})
+	snap := f.backUp()
+	f.until("the commit is logged", func() bool { return strings.Contains(f.log.String(), `"msg":"snapshot committed"`) })
+	services, told := map[string]bool{}, false
+	for line := range strings.Lines(f.log.String()) {
+		var l struct{ Service, Worker, Msg, Snapshot string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Worker != l.Service+"-1" {
+			t.Errorf("a line does not say of whom it is: %s", line)
+		}
+		if strings.Count(line, `"worker":`) > 1 {
+			t.Errorf("a line says twice of whom it is: %s", line)
+		}
+		services[l.Service] = true
+		told = told || l.Msg == "snapshot committed" && l.Snapshot == snap.ID.Short()
+	}
+	if len(services) != 3 || !told {
+		t.Errorf("%v have logged; the commit is told: %v", services, told)
 	}
 }

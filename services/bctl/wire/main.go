@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/term"
+	"github.com/bctl/bctl/internal/tty"
 
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/run"
@@ -35,7 +35,7 @@ func Main(name string, service Runner) int {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2
 	}
-	log, err := telemetry.NewLogger(os.Stderr, term.IsTerminal(int(os.Stderr.Fd())), c.Log.Level, c.Log.Format)
+	log, err := telemetry.NewLogger(os.Stderr, tty.Is(os.Stderr), c.Log.Level, c.Log.Format)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2

@@ -1,8 +1,7 @@
-package wire
+package e2e_test
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +13,9 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/source/treetest"
 )
 
 // spans receives spans, as an OpenTelemetry collector does.
@@ -65,24 +67,38 @@ func attributes(list []*common.KeyValue) map[string]string {
 	return m
 }
 
+// tracedBackup backs a directory tree up with a fleet that sends its traces here, and returns the
+// snapshot's id and the spans.
+func tracedBackup(t *testing.T, env ...string) (snapshot string, received *spans) {
+	t.Helper()
+	received = &spans{}
+	server := httptest.NewServer(received)
+	t.Cleanup(server.Close)
+	f := fleet.New(t, fleet.Options{Walkers: -1, Readers: -1, Committers: -1})
+	var services []*fleet.Service
+	for _, kind := range []string{"committer", "walker", "reader"} {
+		services = append(services, f.Service(kind, append(env, "BCTL_TRACE_URL="+server.URL)...))
+	}
+	tree := t.TempDir()
+	treetest.Make(t, tree, treetest.Tree{"a": treetest.File("1"), "b": treetest.Dir(), "b/c": treetest.Dir(), "b/c/d": treetest.File("2")})
+	settle(t)
+	f.Register(tree)
+	snapshot = f.Backup(fleet.BackupArgs(tree)...).Snapshot
+	for _, s := range services {
+		s.Retire() // and the remaining spans are sent
+	}
+	server.Close()
+	return snapshot, received
+}
+
 // A trace connects the snapshot, the tasks and batches that committers assign, the work of workers
 // on them, and the transactions that apply the results, across all three services.
 func TestTraceFollowsADirectoryFromTaskToCommit(t *testing.T) {
-	f := newFleet(t)
-	received := &spans{}
-	server := httptest.NewServer(received)
-	defer server.Close()
-	var stops []func()
-	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
-		stops = append(stops, f.start(service, run, map[string]string{"BCTL_TRACE_URL": server.URL, "BCTL_HTTP_LISTEN": ""}))
-	}
-	snap := f.backUp()
-	for _, stop := range stops {
-		stop() // and the remaining spans are sent
-	}
+	t.Parallel()
+	snapshot, received := tracedBackup(t)
 	byID := map[string]span{}
 	for _, s := range received.list {
-		if s.trace != snap.ID.String() {
+		if s.trace != strings.ReplaceAll(snapshot, "-", "") {
 			t.Errorf("%s of %s is in trace %s, not in the snapshot's", s.name, s.service, s.trace)
 		}
 		if s.end < s.start {
@@ -123,45 +139,8 @@ func ancestry(byID map[string]span, s span) (names []string) {
 }
 
 func TestFewerSnapshotsAreTraced(t *testing.T) {
-	f := newFleet(t)
-	received := &spans{}
-	server := httptest.NewServer(received)
-	defer server.Close()
-	var stops []func()
-	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
-		stops = append(stops, f.start(service, run, map[string]string{"BCTL_TRACE_URL": server.URL, "BCTL_TRACE_PERCENT": "0", "BCTL_HTTP_LISTEN": ""}))
-	}
-	f.backUp()
-	for _, stop := range stops {
-		stop()
-	}
-	if len(received.list) > 0 {
+	t.Parallel()
+	if _, received := tracedBackup(t, "BCTL_TRACE_PERCENT=0"); len(received.list) > 0 {
 		t.Errorf("%d spans of a snapshot that is not traced", len(received.list))
-	}
-}
-
-// All services log their own identity, and use the same ids for snapshots, tasks and batches.
-func TestLogsHaveTheSameIDs(t *testing.T) {
-	f := newFleet(t)
-	f.startAll(map[string]string{"BCTL_HTTP_LISTEN": ""})
-	snap := f.backUp()
-	f.until("the commit is logged", func() bool { return strings.Contains(f.log.String(), `"msg":"snapshot committed"`) })
-	services, told := map[string]bool{}, false
-	for line := range strings.Lines(f.log.String()) {
-		var l struct{ Service, Worker, Msg, Snapshot string }
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Fatal(err)
-		}
-		if l.Worker != l.Service+"-1" {
-			t.Errorf("a line does not say of whom it is: %s", line)
-		}
-		if strings.Count(line, `"worker":`) > 1 {
-			t.Errorf("a line says twice of whom it is: %s", line)
-		}
-		services[l.Service] = true
-		told = told || l.Msg == "snapshot committed" && l.Snapshot == snap.ID.Short()
-	}
-	if len(services) != 3 || !told {
-		t.Errorf("%v have logged; the commit is told: %v", services, told)
 	}
 }

@@ -1,7 +1,7 @@
 // Command withpostgres runs a command with TEST_POSTGRES_DSN naming a private Postgres server, which it removes
 // when the command ends. All test binaries of a run then share one server. An own TEST_POSTGRES_DSN is left alone.
 //
-//	go run ./e2e/withpostgres go test ./...
+//	go run ./internal/testenv/withpostgres go test ./...
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 func main() {

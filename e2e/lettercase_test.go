@@ -1,9 +1,10 @@
 //go:build linux
 
-package restore
+package e2e_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/e2e/fleet"
+	"github.com/bctl/bctl/internal/source/treetest"
 )
 
 // caseless shows a directory through FUSE as a file system that preserves the case of names and
@@ -102,25 +104,37 @@ func (c *caseless) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to st
 // caselessDir mounts a file system that ignores case, and returns a directory of it.
 func caselessDir(t *testing.T, noReplace bool) string {
 	t.Helper()
-	needRoot(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("takes FUSE: ", err)
+		t.Skip("needs FUSE: ", err)
 	}
 	backing, at := t.TempDir(), t.TempDir()
 	root, err := fs.NewLoopbackRoot(backing)
-	check(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	raw := &caseless{
 		RawFileSystem: fs.NewNodeFS(root, &fs.Options{}), noReplace: noReplace,
 		paths: map[uint64]string{fuse.FUSE_ROOT_ID: backing},
 	}
 	server, err := fuse.NewServer(raw, at, &fuse.MountOptions{FsName: "caseless", DirectMountStrict: true, DisableReadDirPlus: true})
 	if errors.Is(err, unix.EPERM) {
-		t.Skip("takes the right to mount: ", err)
+		t.Skip("needs the right to mount: ", err)
 	}
-	check(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	go server.Serve() // until it is unmounted
-	t.Cleanup(func() { check(t, server.Unmount()) })
-	check(t, server.WaitMount())
+	t.Cleanup(func() {
+		if err := server.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := server.WaitMount(); err != nil {
+		t.Fatal(err)
+	}
 	return at
 }
 
@@ -129,47 +143,75 @@ const (
 	otherCase  = "the target ignores case, and has this name with letters of other case"
 )
 
+// wantProblems checks that a restore reports the same problem for each of the paths, and no other.
+func wantProblems(t *testing.T, out fleet.Output, want string, paths int) {
+	t.Helper()
+	problems := out.Problems(t)
+	if out.Status != 3 || len(problems) != paths {
+		t.Errorf("%d problems, want %d: %s", len(problems), paths, out)
+	}
+	for _, p := range problems {
+		if !strings.Contains(p.Error, want) {
+			t.Errorf("%s: %q, want %q", p.Path, p.Error, want)
+		}
+	}
+}
+
+// contents returns the content of the files in a directory tree, and "/" for its directories, by path.
+func contents(t *testing.T, directory string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir(directory, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(directory, path)
+		if err != nil {
+			return err
+		}
+		found[name] = "/"
+		if d.Type().IsRegular() {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			found[name] = string(content)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
 // Names of a snapshot that a target considers equal are never confused.
 func TestTargetThatIgnoresCase(t *testing.T) {
+	repo, tree := fleet.NewRepo(t), t.TempDir()
+	treetest.Make(t, tree, treetest.Tree{
+		"file": treetest.File("f"), "FILE": treetest.File("F"), "big": treetest.File(strings.Repeat("b", 3<<20)), "BIG": treetest.File(strings.Repeat("B", 3<<20)),
+		"linked": treetest.File("l"), "LINKED": treetest.HardLink("linked"), "link": treetest.Symlink("a"), "LINK": treetest.Symlink("b"),
+		"dir": treetest.Dir(), "dir/a": treetest.File("a"), "DIR": treetest.Dir(), "DIR/a": treetest.File("b"),
+		"kind": treetest.File("k"), "KIND": treetest.Dir(), "KIND/a": treetest.File("b"), "plain": treetest.File("p"),
+	})
+	settle(t)
+	repo.Backup(tree)
 	for what, noReplace := range map[string]bool{"renames without replacing": true, "no such renames": false} {
 		t.Run(what, func(t *testing.T) {
-			f := newFixture(t)
-			big := f.file("BIG", "12")
-			big.Content.Refs = []backup.Ref{f.chunk([]byte("1"), 0), f.chunk([]byte("2"), 0)}
-			small := f.file("big", "34")
-			small.Content.Refs = []backup.Ref{f.chunk([]byte("3"), 0), f.chunk([]byte("4"), 0)}
-			one, two := f.file("linked", "l"), f.file("LINKED", "l")
-			one.Nlink, two.Nlink = 2, 2
-			f.directory("", f.file("file", "f"), f.file("FILE", "F"), big, small, one, two, symlink("link", "a"), symlink("LINK", "b"),
-				subdirectory("dir"), subdirectory("DIR"), f.file("kind", "k"), subdirectory("KIND"), f.file("plain", "p"))
-			f.directory("dir", f.file("a", "a"))
-			f.directory("DIR", f.file("a", "b"))
-			f.directory("KIND", f.file("a", "b"))
 			target := filepath.Join(caselessDir(t, noReplace), "target")
-			_, obs := f.restore(Options{Target: target})
-			if len(obs.problems) != 6 {
-				t.Errorf("%d problems, want one of each pair: %v", len(obs.problems), obs.problems)
-			}
-			for _, p := range obs.problems {
-				obs.wantText(t, p.Path, sharedName)
-			}
-			before := allNames(t, target)
-			// KIND is a file, or a directory that contains a file.
-			if len(before) != 9 && len(before) != 10 {
-				t.Errorf("%q", before)
-			}
-
-			for _, o := range []Options{{}, {Delete: true}, {Overwrite: Always}, {Overwrite: Never}, {DryRun: true}} {
-				o.Target = target
-				_, obs := f.restore(o)
-				if len(obs.problems) != 6 {
-					t.Errorf("%+v: %d problems, want one of each pair: %v", o, len(obs.problems), obs.problems)
+			first := repo.Run("restore", "latest", "--json", "--target", target)
+			wantProblems(t, first, sharedName, 6)
+			before := contents(t, target)
+			for name, content := range before {
+				if want, err := os.ReadFile(filepath.Join(tree, name)); err == nil && string(want) != content {
+					t.Errorf("%s has %d bytes of another file", name, len(content))
 				}
-				for _, p := range obs.problems {
-					obs.wantText(t, p.Path, otherCase)
-				}
-				if after := allNames(t, target); strings.Join(after, " ") != strings.Join(before, " ") {
-					t.Errorf("%+v: %q, was %q", o, after, before)
+			}
+			for _, flags := range [][]string{{}, {"--delete"}, {"--overwrite", "always"}, {"--overwrite", "never"}, {"--dry-run"}} {
+				again := repo.Run(append([]string{"restore", "latest", "--json", "--target", target}, flags...)...)
+				wantProblems(t, again, otherCase, 6)
+				if after := contents(t, target); !maps.Equal(after, before) {
+					t.Errorf("%q: there was\n%q\nand now there is\n%q", flags, before, after)
 				}
 			}
 		})
@@ -179,28 +221,23 @@ func TestTargetThatIgnoresCase(t *testing.T) {
 // An existing name that differs only in case is neither replaced nor deleted. A name that the
 // snapshot has in no case is deleted.
 func TestDeleteWhereCaseIsIgnored(t *testing.T) {
-	f := newFixture(t)
-	f.directory("", f.file("readme", "r"), f.file("other", "o"), subdirectory("dir"))
-	f.directory("dir", f.file("in", "i"))
-	target := caselessDir(t, true)
-	tree(t, target, "README", "other", "UNKNOWN", "Dir/precious")
-	_, obs := f.restore(Options{Target: target, Delete: true})
-	obs.wantProblems(t, "readme", "dir")
-	obs.wantText(t, "readme", otherCase)
-	obs.wantText(t, "dir", otherCase)
-	wantNames(t, target, "README", "other", "Dir")
-	wantFile(t, filepath.Join(target, "README"), "README")
-	wantFile(t, filepath.Join(target, "other"), "o")
-
-	// Hard links whose names differ in case are two names if case is significant.
-	f = newFixture(t)
-	one, two := f.file("file", "f"), f.file("FILE", "f")
-	one.Nlink, two.Nlink = 2, 2
-	f.directory("", one, two)
-	target = t.TempDir()
-	f.restore(Options{Target: target})
-	check(t, os.Link(filepath.Join(target, "file"), filepath.Join(target, "File")))
-	_, obs = f.restore(Options{Target: target, Delete: true})
-	obs.wantProblems(t)
-	wantNames(t, target, "file", "FILE")
+	repo, tree := fleet.NewRepo(t), t.TempDir()
+	treetest.Make(t, tree, treetest.Tree{
+		"readme": treetest.File("r"), "other": treetest.File("o"), "dir": treetest.Dir(), "dir/in": treetest.File("i"),
+	})
+	settle(t)
+	repo.Backup(tree)
+	target := filepath.Join(caselessDir(t, true), "target")
+	if err := os.Mkdir(target, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	treetest.Make(t, target, treetest.Tree{
+		"README": treetest.File("mine"), "other": treetest.File("mine"), "UNKNOWN": treetest.File("mine"),
+		"Dir": treetest.Dir(), "Dir/precious": treetest.File("mine"),
+	})
+	wantProblems(t, repo.Run("restore", "latest", "--json", "--target", target, "--delete"), otherCase, 2)
+	want := map[string]string{".": "/", "README": "mine", "other": "o", "Dir": "/", "Dir/precious": "mine"}
+	if found := contents(t, target); !maps.Equal(found, want) {
+		t.Errorf("there is %q, want %q", found, want)
+	}
 }

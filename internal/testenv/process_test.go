@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 func TestProcessKillEndsItsChildrenToo(t *testing.T) {

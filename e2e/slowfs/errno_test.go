@@ -1,6 +1,6 @@
 //go:build linux
 
-package posix_test
+package slowfs_test
 
 import (
 	"errors"

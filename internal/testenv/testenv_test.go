@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 func TestPostgresDatabasesAreFresh(t *testing.T) {
