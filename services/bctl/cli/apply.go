@@ -24,7 +24,7 @@ func newApply(a *app) *cobra.Command {
 	c := &applyCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Make filers, shards and policies what a file declares",
+		Short: "Change filers, shards and policies to match a file",
 		Long: `Reads a file that declares filers with their shards, and policies, and changes
 what differs: what is missing is registered, and every setting of what is there
 becomes that of the file. What the file leaves out of a filer, shard or policy

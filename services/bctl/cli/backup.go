@@ -39,7 +39,7 @@ func newBackup(a *app) *cobra.Command {
 	c := &backupCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "backup [PATH…]",
-		Short: "Back trees up",
+		Short: "Back up directories",
 		Long: `Makes a snapshot of each PATH, a directory of this machine. What has not changed
 since the last snapshot is not read again, and content that is stored already is
 not stored again. After a backup that was interrupted, the next looks at the

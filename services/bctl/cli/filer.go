@@ -14,7 +14,7 @@ import (
 
 func newFiler(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "filer", Short: "Register file servers, and set their limits", Aliases: []string{"filers"},
+		Use: "filer", Short: "Manage file servers and their limits", Aliases: []string{"filers"},
 		Long: `A filer is a file server: the shards on it are what is backed up. Its limits
 hold for all workers together, and a change of them holds at once, for what is
 running as well.`,
@@ -177,9 +177,22 @@ func findFiler(ctx context.Context, i index.Catalog, name string) (index.FilerSt
 		return index.FilerStatus{}, err
 	}
 	if len(found) == 0 {
-		return index.FilerStatus{}, fmt.Errorf("filer %s %w: bctl filer add %[1]s registers it, bctl filer ls lists what is there", display(name), backup.ErrNotFound)
+		return index.FilerStatus{}, absent("no filer %s%s (bctl filer ls lists the filers, bctl filer add %[1]s registers it)", display(name), nearFiler(ctx, i, name))
 	}
 	return found[0], nil
+}
+
+// nearFiler asks whether the user meant another filer.
+func nearFiler(ctx context.Context, i index.Catalog, name string) string {
+	filers, err := i.ListFilers(ctx, index.FilerFilter{Retired: true})
+	if err != nil {
+		return "" // the error that is being reported matters more
+	}
+	var names []string
+	for i := range filers {
+		names = append(names, filers[i].Name)
+	}
+	return didYouMean(name, names)
 }
 
 func newFilerSet(a *app) *cobra.Command {
@@ -226,7 +239,7 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 func newFilerRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
-		Short: "Retire a filer: it is not backed up any more",
+		Short: "Retire a filer: stop backing it up",
 		Long: `Retires a filer with its shards. Its snapshots stay, and can be restored. A
 filer that never had one is forgotten.`,
 		Example:           `  bctl filer rm nas1`,

@@ -20,7 +20,7 @@ func newPolicyNext(a *app) *cobra.Command {
 	limit := 0
 	cmd := &cobra.Command{
 		Use:   "next",
-		Short: "Tell what is due when, and what is overdue",
+		Short: "Show when shards are due, and which are overdue",
 		Long: `Tells when each shard that has a policy is due, the first that is due first, and
 its deadline: until then it should have a good snapshot. STATE is running;
 waiting (due, and begun as soon as the limits of running snapshots allow),

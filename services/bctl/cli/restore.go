@@ -44,7 +44,7 @@ func newRestore(a *app) *cobra.Command {
 	c := &restoreCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "restore SNAPSHOT[:PATH] --target DIR",
-		Short: "Restore a snapshot, or a part of one",
+		Short: "Restore files from a snapshot",
 		Long: `Restores into DIR, which is made where it is not there. What is in the directory
 at PATH (without PATH: in the tree that was backed up) goes directly into DIR; a
 file goes into DIR under its name. Nothing outside of DIR is touched. A DIR that
@@ -67,7 +67,7 @@ their size and time already are left alone.
 	}
 	c.which.flags(a, cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&c.target, "target", "", "`DIR` to restore into (required)")
+	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "only what matches `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "not what matches `PATTERN` (may be repeated)")
 	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "files that are there: always, if-changed (size or time differs) or never")

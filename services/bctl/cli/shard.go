@@ -16,7 +16,7 @@ import (
 
 func newShard(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "shard", Short: "Register the trees that are backed up", Aliases: []string{"shards"},
+		Use: "shard", Short: "Manage the directory trees of filers", Aliases: []string{"shards"},
 		Long: `A shard is one tree on a filer, an NFS export or a part of one, that is backed
 up as a unit: a snapshot is of one shard.`,
 	})
@@ -73,7 +73,7 @@ func newShardAdd(a *app) *cobra.Command {
 	f := &shardFlags{}
 	cmd := &cobra.Command{
 		Use:   "add FILER NAME",
-		Short: "Register a tree of a filer",
+		Short: "Register a directory tree of a filer",
 		Long: `Registers a shard. NAME is the absolute path of the tree as the filer's workers
 see it; with --source it can be any name, and the path may change without
 anything being read again. One that was retired is back, with the settings that
@@ -223,7 +223,7 @@ place of the one that was there; --exclude '', --exclude-if-present '' and
 func newShardRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm FILER NAME",
-		Short: "Retire a shard: it is not backed up any more",
+		Short: "Retire a shard: stop backing it up",
 		Long: `Retires a shard. Its snapshots stay, and can be restored. A shard that never had
 one is forgotten.`,
 		Example:           `  bctl shard rm nas1 /export/home`,

@@ -20,7 +20,7 @@ func newShardLs(a *app) *cobra.Command {
 	var labels []string
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List shards, and their last good snapshots",
+		Short: "List shards and their last good snapshots",
 		Long: `Lists shards. LAST GOOD is the age of the newest committed snapshot: what it
 holds is at least as new. DEADLINE is when the shard should have the next by its
 policy, or how long ago that was: then it is OVERDUE.`,

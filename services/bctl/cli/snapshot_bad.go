@@ -17,7 +17,7 @@ func newSnapshotMarkBad(a *app) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "mark-bad SNAPSHOT",
-		Short: "Say that a snapshot does not count as good",
+		Short: "Mark a snapshot as bad: never use it as latest",
 		Long: `Marks a committed snapshot as bad, for instance because half of the tree was
 not mounted. It is never latest, and the next backup is not compared with it:
 what was lost in it makes that fail, as if the bad one had never been. Its shard
@@ -45,7 +45,7 @@ func newSnapshotMarkGood(a *app) *cobra.Command {
 	var w which
 	cmd := &cobra.Command{
 		Use:   "mark-good SNAPSHOT",
-		Short: "Take back that a snapshot is bad",
+		Short: "Remove the mark of a bad snapshot",
 		Long: `Takes back what bctl snapshot mark-bad has said: the snapshot counts again. If
 no good one of its shard is newer, it is latest, and the next is compared with
 it.`,

@@ -40,7 +40,7 @@ func newStatus(a *app) *cobra.Command {
 	c := &statusCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is running, what is missing, and what waits for what",
+		Short: "Show running snapshots, and what they wait for",
 		Long: `Shows first what is missing in a fleet: a committer that leads, walkers and
 readers at the site of each filer that has shards; and which services take no
 work, and why.

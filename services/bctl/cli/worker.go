@@ -17,7 +17,7 @@ import (
 
 func newWorker(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "worker", Short: "See the services of a fleet, and drain workers", Aliases: []string{"workers"},
+		Use: "worker", Short: "List services, and drain workers", Aliases: []string{"workers"},
 		Long: `Shows the services of a fleet, and has walkers and readers take no new work, for
 instance before they are upgraded.`,
 	})

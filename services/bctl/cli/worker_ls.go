@@ -20,7 +20,7 @@ func newWorkerLs(a *app) *cobra.Command {
 	var which services
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the services of the fleet, and how they do",
+		Short: "List the services of the fleet and their state",
 		Long: `Lists walkers, readers and committers, those first that need attention. STATE is
 
   ready      it works, or waits for work
