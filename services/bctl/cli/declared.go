@@ -77,7 +77,7 @@ type declaredSize int64
 func (s *declaredSize) UnmarshalYAML(n *yaml.Node) error {
 	bytes, err := parseSize(strings.TrimSuffix(n.Value, "/s"))
 	if err != nil || n.Kind != yaml.ScalarNode {
-		return &lineError{n.Line, strconv.Quote(n.Value) + " is not a size (500MB, 2GiB)"}
+		return &lineError{n.Line, n.Column, strconv.Quote(n.Value) + " is not a size (500MB, 2GiB)"}
 	}
 	*s = declaredSize(bytes)
 	return nil
@@ -102,7 +102,7 @@ type declaredTime time.Duration
 func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
 	d, err := parseTime(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode {
-		return &lineError{n.Line, strconv.Quote(n.Value) + " is not a time (90m, 26h, 8d)"}
+		return &lineError{n.Line, n.Column, strconv.Quote(n.Value) + " is not a time (90m, 26h, 8d)"}
 	}
 	*t = declaredTime(d)
 	return nil
@@ -111,10 +111,10 @@ func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
 // MarshalYAML writes the form that UnmarshalYAML reads.
 func (t declaredTime) MarshalYAML() (any, error) { return timeText(time.Duration(t)), nil }
 
-// A lineError is an error in one line of the file.
+// A lineError is an error in one value of the file.
 type lineError struct {
-	line int
-	text string
+	line, column int
+	text         string
 }
 
 func (e *lineError) Error() string { return e.text }

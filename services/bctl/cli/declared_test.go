@@ -64,7 +64,7 @@ func TestDeclarationsLoseNothing(t *testing.T) {
 	if got := f.filers[0].shards[0]; !reflect.DeepEqual(got, shard) {
 		t.Errorf("%+v, want %+v", got, shard)
 	}
-	if got := f.policies[0].Policy; !reflect.DeepEqual(got, policy) {
+	if got := f.policies[0]; !reflect.DeepEqual(got, policy) {
 		t.Errorf("%+v, want %+v", got, policy)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 func newFiler(a *app) *cobra.Command {
@@ -35,7 +36,7 @@ type filerFlags struct {
 }
 
 // maxInHand exceeds the work of one filer that any number of workers could do.
-const maxInHand = 1 << 16
+const maxInHand = settings.MaxSlots
 
 func (f *filerFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
