@@ -173,9 +173,12 @@ func (a *app) tellFiler(ctx context.Context, i index.Catalog, name, format strin
 
 // findFiler returns the filer with the given name, retired or not.
 func findFiler(ctx context.Context, i index.Catalog, name string) (index.FilerStatus, error) {
-	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
-	if err != nil {
-		return index.FilerStatus{}, err
+	var found []index.FilerStatus
+	if name != "" { // a filter without a name returns all
+		var err error
+		if found, err = i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true}); err != nil {
+			return index.FilerStatus{}, err
+		}
 	}
 	if len(found) == 0 {
 		return index.FilerStatus{}, fmt.Errorf("filer %s %w: bctl filer add %[1]s registers it, bctl filer ls lists what is there", display(name), backup.ErrNotFound)
