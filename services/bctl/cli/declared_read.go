@@ -297,7 +297,7 @@ func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 		}
 	}
 	err = cmp.Or(settings.FilerName(w.Name), settings.Filer(w.Filer))
-	if err = f.settings(err, w.Name, "filers", at); err != nil {
+	if err := f.settings(err, w.Name, "filers", at); err != nil {
 		return w, err
 	}
 	if err := errors.Join(f.labels(d.Labels, "filers", at), f.selection(w.Selection, "filers", at)); err != nil {

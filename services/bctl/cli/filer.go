@@ -213,7 +213,7 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 					return err
 				}
 				if err := i.SetFiler(cmd.Context(), filer); err != nil {
-					return err
+					return wrongSetting(err)
 				}
 				err = a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
 				if filer.Site != found.Site {

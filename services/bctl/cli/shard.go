@@ -208,7 +208,7 @@ place of the one that was there; --exclude '', --exclude-if-present '' and
 					return err
 				}
 				if err := i.SetShard(cmd.Context(), shard); err != nil {
-					return err
+					return wrongSetting(err)
 				}
 				if shard.Source != found.Source {
 					a.note("if another tree is there, the next backup of it fails; bctl backup --filer %s --shard %s --new-root takes it", display(given[0]), display(shard.Name))

@@ -202,6 +202,29 @@ func TestEmptyNamesAreRefused(t *testing.T) {
 	}
 }
 
+// What only the index refuses is a wrong use, too, whichever command sets it.
+func TestWhatTheIndexRefusesIsAWrongUse(t *testing.T) {
+	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
+	for _, args := range [][]string{{"init"}, {"filer", "add", "x"}, {"shard", "add", "x", "/x"}, {"policy", "set", "p", "--schedule", "@daily"}} {
+		if status, _, stderr := runHere(t, env, args...); status != 0 {
+			t.Fatalf("%q: status %d, %s", args, status, stderr)
+		}
+	}
+	long := strings.Repeat("x", 300)
+	for _, args := range [][]string{
+		{"filer", "add", "y", "--read-rate", "2PiB"}, {"filer", "set", "x", "--read-rate", "2PiB"},
+		{"filer", "add", "y", "--label", "a=" + long}, {"filer", "set", "x", "--label", "a=" + long}, {"filer", "add", long},
+		{"shard", "add", "x", "y", "--source", "/" + strings.Repeat(long, 30)}, {"shard", "set", "x", "/x", "--source", "/" + strings.Repeat(long, 30)},
+		{"shard", "add", "x", "/" + strings.Repeat(long, 7)},
+		{"policy", "set", "p", "--label", "a=" + long}, {"policy", "set", "q", "--schedule", "@daily", "--label", "a=" + long},
+		{"policy", "set", "p", "--schedule", ""}, {"policy", "set", "p", "--schedule", "@every -5m"},
+	} {
+		if status, _, stderr := runHere(t, env, args...); status != exitUsage || strings.Contains(stderr, "invalid") {
+			t.Errorf("%.80q: status %d, %s", args, status, stderr)
+		}
+	}
+}
+
 // Errors are objects on stdout if --json is among the arguments.
 func TestErrorsAreObjectsWithJSON(t *testing.T) {
 	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo")}
