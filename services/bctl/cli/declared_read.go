@@ -42,6 +42,9 @@ func readFleet(name string, data []byte) (*fleetFile, error) {
 	if err := yaml.Unmarshal(data, &f.root); err != nil {
 		return nil, f.unreadable(err)
 	}
+	if key := oddKey(&f.root); key != nil {
+		return nil, f.wrong(key.Line, "the name of a setting is a text, not a list or a group of settings")
+	}
 	var fleet declaredFleet
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
@@ -209,6 +212,20 @@ func (f *fleetFile) wrongType(line, tag, value, goType string) string {
 		return key + got + " is too large"
 	}
 	return key + "want " + typeText(goType) + ", not " + got
+}
+
+// oddKey returns a key that is not a text, at which the YAML package panics in some places; nil if
+// there is none.
+func oddKey(node *yaml.Node) *yaml.Node {
+	for n, child := range node.Content {
+		if key := oddKey(child); key != nil {
+			return key
+		}
+		if node.Kind == yaml.MappingNode && n%2 == 0 && child.Kind != yaml.ScalarNode {
+			return child
+		}
+	}
+	return nil
 }
 
 // find returns the first value of a setting or item of a list for which is returns true, and the

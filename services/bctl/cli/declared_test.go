@@ -108,6 +108,8 @@ func FuzzFleetFile(f *testing.F) {
 	f.Add([]byte("filers: &a [*a]\n"))
 	f.Add([]byte("filers: [{? {a: b} : c}]\n"))
 	f.Add([]byte("filers: [{name: a, read_rate: [1]}]\n"))
+	f.Add([]byte("filers: [&a {<<, {b: c}}]\n"))
+	f.Add([]byte("filers: [{<<: {{a: b}: c}, name: a}]\n"))
 	f.Add([]byte("filers: [null, {<<: {name: x}}]\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := readFleet("f", data)
