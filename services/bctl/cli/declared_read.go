@@ -205,11 +205,6 @@ func (f *fleetFile) wrongType(line, tag, value, goType string) string {
 		got = "a list"
 	case "!!map":
 		got = "a group of settings"
-	case "!!int", "!!float":
-		got = value
-	}
-	if tag == "!!int" && goType == "int" {
-		return key + got + " is too large"
 	}
 	return key + "want " + typeText(goType) + ", not " + got
 }
@@ -259,8 +254,6 @@ func typeText(goType string) string {
 		return "a list"
 	case strings.HasPrefix(goType, "map["):
 		return "names with values"
-	case goType == "int":
-		return "a whole number"
 	case goType == "bool":
 		return "true or false"
 	case goType == "string":
@@ -303,7 +296,7 @@ func (f *fleetFile) selection(s backup.Selection, path ...any) error {
 func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 	w.Filer = backup.Filer{
 		Name: d.Name, Site: d.Site, Labels: d.Labels, Selection: d.Exclusions.selection(),
-		Limits: backup.Limits{WalkTasks: d.WalkTasks, ReadBatches: d.ReadBatches, ReadBytesPerSecond: int64(d.ReadRate), Floor: d.Floor},
+		Limits: backup.Limits{WalkTasks: int(d.WalkTasks), ReadBatches: int(d.ReadBatches), ReadBytesPerSecond: int64(d.ReadRate), Floor: int(d.Floor)},
 	}
 	if w.Site == "" {
 		w.Site = backup.DefaultSite
