@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 const (
@@ -89,7 +90,7 @@ type loadRow struct {
 func (x *Index) SetLoads(ctx context.Context, t index.Term, loads map[backup.FilerID]backup.Load) error {
 	list := make([]loadRow, 0, len(loads))
 	for id, l := range loads {
-		if l.WalkSlots < 0 || l.WalkSlots > maxSlots || l.ReadSlots < 0 || l.ReadSlots > maxSlots {
+		if l.WalkSlots < 0 || l.WalkSlots > settings.MaxSlots || l.ReadSlots < 0 || l.ReadSlots > settings.MaxSlots {
 			return invalid("%d walk slots and %d read slots of filer %d", l.WalkSlots, l.ReadSlots, id)
 		}
 		list = append(list, loadRow{

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 func newFiler(a *app) *cobra.Command {
@@ -35,7 +36,7 @@ type filerFlags struct {
 }
 
 // maxInHand exceeds the work of one filer that any number of workers could do.
-const maxInHand = 1 << 16
+const maxInHand = settings.MaxSlots
 
 func (f *filerFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -172,9 +173,12 @@ func (a *app) tellFiler(ctx context.Context, i index.Catalog, name, format strin
 
 // findFiler returns the filer with the given name, retired or not.
 func findFiler(ctx context.Context, i index.Catalog, name string) (index.FilerStatus, error) {
-	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
-	if err != nil {
-		return index.FilerStatus{}, err
+	var found []index.FilerStatus
+	if name != "" { // a filter without a name returns all
+		var err error
+		if found, err = i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true}); err != nil {
+			return index.FilerStatus{}, err
+		}
 	}
 	if len(found) == 0 {
 		return index.FilerStatus{}, absent("no filer %s%s (bctl filer ls lists the filers, bctl filer add %[1]s registers it)", display(name), nearFiler(ctx, i, name))
@@ -222,7 +226,7 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 					return err
 				}
 				if err := i.SetFiler(cmd.Context(), filer); err != nil {
-					return err
+					return wrongSetting(err)
 				}
 				err = a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
 				if filer.Site != found.Site {

@@ -181,7 +181,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 		return err
 	}
 	if p, err = i.SetPolicy(cmd.Context(), p); err != nil {
-		return err
+		return wrongSetting(err)
 	}
 	of, err := bindings(cmd.Context(), i)
 	if err != nil {

@@ -136,8 +136,14 @@ func candidates(b *strings.Builder, found []index.ShardStatus) {
 	}
 }
 
-// nothing returns the error that no snapshot matches, with the shards that have some.
+// nothing returns the error that no snapshot matches. It lists the shards that have some: if a filer
+// is named, only those of that filer.
 func (w *which) nothing(ctx context.Context, c index.Catalog) error {
+	if w.filer != "" {
+		if _, err := findFiler(ctx, c, w.filer); err != nil {
+			return err
+		}
+	}
 	bad, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, States: []backup.State{backup.Committed}, Limit: 1})
 	if err == nil && len(bad) > 0 {
 		err = absent("all committed snapshots%s are marked bad (bctl snapshot ls lists them): name one by its id, or take the mark back (bctl snapshot mark-good)", w)
@@ -145,16 +151,19 @@ func (w *which) nothing(ctx context.Context, c index.Catalog) error {
 	if err != nil {
 		return err
 	}
-	found, err := c.ListShards(ctx, index.ShardFilter{Retired: true})
+	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Retired: true})
 	if err != nil {
 		return err
 	}
-	found = withSnapshots(found)
-	if len(found) == 0 {
-		return absent("there is no committed snapshot (bctl backup makes one)")
+	of := ""
+	if w.filer != "" {
+		of = " --filer " + display(w.filer)
+	}
+	if found = withSnapshots(found); len(found) == 0 {
+		return absent("there is no committed snapshot%s (bctl backup%s makes one)", &which{filer: w.filer}, of)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "there is no committed snapshot%s; these shards have some:", w)
+	fmt.Fprintf(&b, "there is no committed snapshot%s; these shards%s have some:", w, &which{filer: w.filer})
 	candidates(&b, found)
 	return absent("%s", b.String())
 }

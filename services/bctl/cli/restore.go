@@ -268,6 +268,7 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 			Links          int64    `json:"links"`
 			Directories    int64    `json:"directories"`
 			Kept           int64    `json:"kept"`
+			KeptDirs       int64    `json:"kept_directories"`
 			Attributes     int64    `json:"attributes"`
 			Deleted        int64    `json:"deleted"`
 			Bytes          int64    `json:"bytes"`
@@ -276,7 +277,7 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 			Flawed         int64    `json:"flawed"`
 			ElapsedSeconds float64  `json:"elapsed_seconds"`
 			Unmatched      []string `json:"unmatched_patterns,omitempty"`
-		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.Attributes, sum.Deleted,
+		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.KeptDirs, sum.Attributes, sum.Deleted,
 			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched})
 	}
 	verb := "restored"
@@ -284,9 +285,9 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 		verb = "would restore"
 	}
 	fmt.Fprintf(c.app.out, "%s %s, %s, %s (%s) from snapshot %s in %.1f s\n", verb, counted(sum.Files, "file"),
-		counted(sum.Links, "link"), counted(sum.Directories, "directory"), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
-	_, err := fmt.Fprintf(c.app.out, "left alone: %s (%s); attributes set: %s; deleted: %s; problems: %s\n", counted(sum.Kept, "file"),
-		size(sum.KeptBytes), humanize.Comma(sum.Attributes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
+		counted(sum.Links, "hard link"), counted(sum.Directories, "directory"), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
+	_, err := fmt.Fprintf(c.app.out, "left alone: %s, %s (%s); attributes set: %s; deleted: %s; problems: %s\n", counted(sum.Kept, "file"),
+		counted(sum.KeptDirs, "directory"), size(sum.KeptBytes), humanize.Comma(sum.Attributes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
 	if sum.Flawed > 0 {
 		is := "are"
 		if sum.Flawed == 1 {

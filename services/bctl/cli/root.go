@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -172,6 +173,9 @@ var flagUsage = map[string]string{
 
 // configure reads the settings. It opens nothing.
 func (a *app) configure(cmd *cobra.Command) error {
+	if err := emptyNames(cmd); err != nil {
+		return err
+	}
 	switch a.progress {
 	case "auto", "always", "never":
 	default:
@@ -254,14 +258,36 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usage("%s (%s --help describes the flags)", err, cmd.CommandPath())
 }
 
-// args turns cobra's errors about arguments into usage errors.
+// args turns cobra's errors about arguments into usage errors. It refuses empty arguments, which are
+// mostly unset variables of scripts.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {
 			return usage("%s takes %s; %s (usage: %s)", cmd.CommandPath(), argumentsOf(cmd), whatWasGiven(given), cmd.UseLine())
 		}
+		if n := slices.Index(given, ""); n >= 0 {
+			return usage("argument %d of %s is empty (usage: %s)", n+1, cmd.CommandPath(), cmd.UseLine())
+		}
 		return nil
 	}
+}
+
+// emptyNames refuses an empty filer or shard: without a name, the command would apply to all.
+func emptyNames(cmd *cobra.Command) error {
+	for _, name := range []string{"filer", "shard"} {
+		f := cmd.Flags().Lookup(name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if slices.Contains(values, "") {
+			return usage("--%s is empty", name)
+		}
+	}
+	return nil
 }
 
 // argumentsOf describes the arguments that a command takes.

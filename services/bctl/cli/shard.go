@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +44,7 @@ func (f *shardFlags) apply(cmd *cobra.Command, shard backup.Shard) (_ backup.Sha
 	given := cmd.Flags().Changed
 	if given("source") {
 		if shard.Source, err = parseSource(f.source); err != nil {
-			return shard, err
+			return shard, wrongSetting(fmt.Errorf("--%w", err))
 		}
 	}
 	if given("snapshots") {
@@ -63,8 +64,11 @@ func parseSource(text string) (string, error) {
 	if filepath.IsAbs(text) {
 		return sourceURL(filepath.Clean(text)), nil
 	}
+	if !strings.Contains(text, "://") {
+		return "", fmt.Errorf("source %q is not an absolute path: %w", text, backup.ErrInvalid)
+	}
 	if _, err := posix.Path(text); err != nil {
-		return "", usage("--source: %v", err)
+		return "", err
 	}
 	return text, nil
 }
@@ -204,7 +208,7 @@ place of the one that was there; --exclude '', --exclude-if-present '' and
 					return err
 				}
 				if err := i.SetShard(cmd.Context(), shard); err != nil {
-					return err
+					return wrongSetting(err)
 				}
 				if shard.Source != found.Source {
 					a.note("if another tree is there, the next backup of it fails; bctl backup --filer %s --shard %s --new-root takes it", display(given[0]), display(shard.Name))

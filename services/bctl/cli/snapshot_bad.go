@@ -19,8 +19,9 @@ func newSnapshotMarkBad(a *app) *cobra.Command {
 		Use:   "mark-bad SNAPSHOT",
 		Short: "Mark a snapshot as bad: never use it as latest",
 		Long: `Marks a committed snapshot as bad, for instance because half of the tree was
-not mounted. It is never latest, and the next backup is not compared with it:
-what was lost in it makes that fail, as if the bad one had never been. Its shard
+not mounted. It is never latest, and the next backup is compared with the last
+good snapshot in its place: if the tree still has far fewer files than that one,
+the backup fails, unless it is run with --allow-shrink. Its shard
 has the last good snapshot before it, and is due again.
 
 The snapshot stays, and can be restored by its id. The next backup still finds
