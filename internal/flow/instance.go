@@ -45,6 +45,7 @@ type Instance struct {
 	// In progress; Stalled counts the tasks and batches that wait for their filer.
 	Tasks, Batches, Stalled          int
 	EntriesPerSecond, BytesPerSecond float64
+	Reading                          []Reading // a reader's batches in progress, one element per snapshot
 
 	ClockKnown bool
 	ClockAhead time.Duration // relative to the clock of the database
@@ -54,6 +55,13 @@ type Instance struct {
 	// Lost means Silent, and either its connection ended without notice or it has been silent for
 	// long.
 	Lost bool
+}
+
+// A Reading is how far a reader is with its batches of one snapshot.
+type Reading struct {
+	Snapshot    backup.SnapshotID
+	BatchesDone float64 // sum of the shares that are done, each from 0 to 1
+	ReadBytes   int64
 }
 
 // Worker reports whether the service takes work at a site.
@@ -104,6 +112,7 @@ const (
 	maxRate         = 1e15
 	maxClockSeconds = 1e10 // three centuries
 	maxSilence      = 1e7  // seconds: far longer than the roster remembers
+	maxReadings     = 64   // each takes at most 50 bytes
 )
 
 func serviceToWire(i *Instance) *bctlv1.Service {
@@ -116,6 +125,10 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 	}
 	if !i.Started.IsZero() {
 		m.StartedSeconds = i.Started.Unix()
+	}
+	for n := range i.Reading[:min(len(i.Reading), maxReadings)] {
+		r := &i.Reading[n]
+		m.Reading = append(m.Reading, &bctlv1.Reading{SnapshotId: r.Snapshot[:], BatchesDone: r.BatchesDone, ReadBytes: r.ReadBytes})
 	}
 	return m
 }
@@ -162,7 +175,24 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 	case started > 0:
 		i.Started = time.Unix(started, 0).UTC()
 	}
-	return i, nil
+	var err error
+	i.Reading, err = readingsFromWire(m.GetReading())
+	return i, err
+}
+
+func readingsFromWire(list []*bctlv1.Reading) (readings []Reading, err error) {
+	if len(list) > maxReadings {
+		return nil, fmt.Errorf("a service reads for %d snapshots: %w", len(list), backup.ErrInvalid)
+	}
+	for _, m := range list {
+		r := Reading{BatchesDone: m.GetBatchesDone(), ReadBytes: m.GetReadBytes()}
+		if len(m.GetSnapshotId()) != len(r.Snapshot) || r.ReadBytes < 0 || r.ReadBytes > backup.MaxCount || !(r.BatchesDone >= 0 && r.BatchesDone <= math.MaxInt32) {
+			return nil, fmt.Errorf("what a service reads for snapshot %x: %w", m.GetSnapshotId(), backup.ErrInvalid)
+		}
+		copy(r.Snapshot[:], m.GetSnapshotId())
+		readings = append(readings, r)
+	}
+	return readings, nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

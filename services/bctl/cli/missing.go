@@ -27,8 +27,9 @@ type lack struct {
 
 // A crew is the services of a fleet, as reported through NATS.
 type crew struct {
-	asked    bool  // NATS was queried, because the index is a fleet's
-	err      error // why the services are not known
+	asked    bool      // NATS was queried, because the index is a fleet's
+	err      error     // why the services are not known
+	heard    time.Time // when they answered, by the clock of this machine
 	services []flow.Instance
 	// unnamed are the posts whose work is taken by services that do not announce themselves: those of
 	// an earlier version.
@@ -270,6 +271,7 @@ func (m *muster) ask(ctx context.Context, sites []string) crew {
 	defer cancel()
 	c := crew{asked: true}
 	if c.services, c.err = m.conn.Instances(ctx); c.err == nil {
+		c.heard = time.Now()
 		c.err = m.unnamed(ctx, &c, sites)
 	}
 	return c

@@ -136,7 +136,7 @@ func (s *overview) snapshotJSON(p *inProgress) statusJSON {
 		Tasks:   statusWork{p.TasksSettled, p.TasksAnnounced, p.tasks.working, p.tasks.stalled, p.tasks.queued},
 		Batches: statusWork{p.BatchesSettled, p.BatchesAnnounced, p.read.working, p.read.stalled, p.read.queued},
 		Files:   row.Files, Directories: row.Directories, Bytes: row.Bytes,
-		FilesPerSecond: p.filesPerSecond, ReadBytes: p.Counts.ReadBytes, ReadPerSecond: p.readPerSecond, Errors: row.Errors, Work: []statusInHand{},
+		FilesPerSecond: p.filesPerSecond, ReadBytes: p.readBytes(), ReadPerSecond: p.readPerSecond, Errors: row.Errors, Work: []statusInHand{},
 	}
 	if p.known {
 		j.ExpectedFiles, j.ExpectedBytes = &p.base.Files, &p.base.Bytes

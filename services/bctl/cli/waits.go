@@ -20,6 +20,7 @@ type cause int
 
 const (
 	causeStalled   cause = iota // its filer does not respond
+	causeSilent                 // its worker does not respond
 	causeWorkers                // no worker takes the work of its site
 	causeCommitter              // no committer assigns work
 	causePlaces                 // stalled work occupies the filer's slots
@@ -33,7 +34,7 @@ const (
 
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
-	causeStalled: "stalled", causeWorkers: "workers", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
+	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
 	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
 }
 
@@ -50,6 +51,7 @@ type wait struct {
 	filers                 []string
 	tasks, batches, shards int
 	since                  time.Time      // of the longest stalled work
+	until                  time.Time      // of a silent worker's work: the end of the last lease
 	workers                map[string]int // amount of stalled work per worker
 }
 
@@ -105,11 +107,14 @@ func (w *waiting) at(r reason, filer string) *wait {
 	return found
 }
 
-// snapshot adds the work of a snapshot that no worker has in progress.
+// snapshot adds the work of a snapshot that no worker proceeds with.
 func (w *waiting) snapshot(p *inProgress) {
 	for n := range p.work {
-		if held := &p.work[n]; !held.Stalled.IsZero() {
+		held := &p.work[n]
+		if !held.Stalled.IsZero() {
 			w.at(stalledReason(p.Filer.Name), p.Filer.Name).stalled(held)
+		} else if worker := w.isSilent(held); worker != nil {
+			w.at(w.silentReason(worker), p.Filer.Name).silent(held)
 		}
 	}
 	for _, kind := range []struct {
@@ -134,12 +139,23 @@ func stalledReason(filer string) reason {
 	return reason{causeStalled, "no answer from filer " + display(filer), filer}
 }
 
-func (w *wait) stalled(held *index.Work) {
+func (w *wait) count(held *index.Work) {
 	if held.Task != 0 {
 		w.tasks++
 	} else {
 		w.batches++
 	}
+}
+
+func (w *wait) silent(held *index.Work) {
+	w.count(held)
+	if held.Until.After(w.until) {
+		w.until = held.Until
+	}
+}
+
+func (w *wait) stalled(held *index.Work) {
+	w.count(held)
 	if w.since.IsZero() || held.Stalled.Before(w.since) {
 		w.since = held.Stalled
 	}
@@ -178,7 +194,7 @@ func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 // standsStill reports whether no worker works for a snapshot because a necessary service is
 // missing.
 func (s *overview) standsStill(p *inProgress) bool {
-	if p.tasks.working+p.read.working > 0 || p.State == interrupted {
+	if p.tasks.working+p.read.working > p.lost || p.State == interrupted {
 		return false
 	}
 	site := siteOf(&p.Filer)
@@ -262,7 +278,10 @@ func (w *wait) line(now time.Time) string {
 	if len(names) > maxHints {
 		of = counted(len(names), "filer")
 	}
-	if w.cause == causeStalled {
+	switch w.cause {
+	case causeSilent:
+		return w.silentLine(of, now)
+	case causeStalled:
 		return fmt.Sprintf("%s: %s stalled %s%s", of, w.what(), clock(now.Sub(w.since)), w.holders())
 	}
 	verb := "wait"

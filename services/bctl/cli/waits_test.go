@@ -16,9 +16,11 @@ type scene struct {
 	l   looked
 }
 
+var sceneTime = time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
+
 func newScene(services ...flow.Instance) *scene {
-	s := &scene{now: time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)}
-	s.l.crew = crew{asked: true, services: services}
+	s := &scene{now: sceneTime}
+	s.l.crew = crew{asked: true, heard: sceneTime, services: services}
 	return s
 }
 
@@ -85,6 +87,17 @@ func TestWaits(t *testing.T) {
 			s.hold(7, "r1", false, time.Second)
 			s.hold(1, "", false, 0)
 		}, "slow1: 7 batches stalled 0:01 (r1 7)\nslow1: 12 batches wait for a place: stalled work has 7 of 8\nslow1: 1 batch waits for a free reader at site oslo"},
+		{"a reader is lost, and another one is silent", append(with(with(serving("reader oslo r1", "reader oslo r2", "reader oslo r3"), 0, lost(36*time.Second)), 1, silent(12*time.Second)), everybody[:2]...), func(s *scene) {
+			s.snapshot("nas1", 0, 4)
+			s.hold(1, "r1", false, 0)
+			s.hold(2, "r2", false, 0)
+			s.hold(1, "r3", false, 0)
+		}, "nas1: 2 batches are with r2, which has not answered for 0:12: assigned again in 1:00, unless it answers\n" +
+			"nas1: 1 batch is with r1, which was lost 0:36 ago: assigned again in 1:00, unless it answers"},
+		{"a reader was lost, and was started again", append(with(serving("reader oslo r1"), 0, lost(time.Minute)), everybody...), func(s *scene) {
+			s.snapshot("nas1", 0, 1)
+			s.hold(1, "r1", false, 0)
+		}, ""},
 		{"no reader", everybody[:2], func(s *scene) {
 			s.snapshot("nas1", 0, 5)
 			s.snapshot("nas2", 0, 4)
@@ -138,6 +151,14 @@ func TestWaits(t *testing.T) {
 			}
 		})
 	}
+}
+
+func silent(ago time.Duration) func(*flow.Instance) {
+	return func(i *flow.Instance) { i.Silent, i.Heard = true, sceneTime.Add(-ago) }
+}
+
+func lost(ago time.Duration) func(*flow.Instance) {
+	return func(i *flow.Instance) { i.Silent, i.Lost, i.Heard = true, true, sceneTime.Add(-ago) }
 }
 
 // One machine has no sites, and its process works sequentially, which is not a reason to wait.
