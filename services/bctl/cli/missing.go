@@ -73,7 +73,8 @@ func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 	return list
 }
 
-// lacksLeader returns a lack unless a committer leads.
+// lacksLeader returns a lack unless a committer leads. Committers that do not lead assign and commit
+// work, too, if they are ready; a wrong clock keeps them only from leading.
 func (c *crew) lacksLeader() []lack {
 	committers := c.of(flow.RoleCommitter, "")
 	const stops = "nothing is handed out, committed or scheduled"
@@ -85,11 +86,14 @@ func (c *crew) lacksLeader() []lack {
 	case slices.ContainsFunc(committers, func(s *flow.Instance) bool { return s.Leads && !s.Silent }):
 		return nil
 	}
-	text := "no committer leads: " + stops
-	if why := ailments(committers); why != "" {
-		text += " (" + why + ")"
+	l := lack{What: "committer", Text: "no committer leads: leases are not renewed, lost queues are not made again, and nothing may be scheduled"}
+	if !slices.ContainsFunc(committers, assigns) {
+		l = lack{What: "committer", Text: "no committer works: " + stops, Stops: true}
 	}
-	return []lack{{What: "committer", Text: text, Stops: true}}
+	if why := ailments(committers); why != "" {
+		l.Text += " (" + why + ")"
+	}
+	return []lack{l}
 }
 
 // lacksWorkers returns the kinds of work at a site that no worker takes.
@@ -119,6 +123,19 @@ func (c *crew) lacksWorkers(site string) (list []lack) {
 		list = append(list, lack{What: string(workers.role), Site: site, Text: text, Stops: true})
 	}
 	return list
+}
+
+// assigns reports whether a committer assigns and commits work.
+func assigns(s *flow.Instance) bool {
+	if s.Silent || s.Ready {
+		return !s.Silent
+	}
+	for line := range strings.Lines(strings.TrimSpace(s.Reason)) {
+		if !strings.HasPrefix(line, "clock: ") {
+			return false
+		}
+	}
+	return s.Reason != ""
 }
 
 func takesWork(s *flow.Instance) bool { return s.Ready && !s.Draining && !s.Silent && !s.Lost }

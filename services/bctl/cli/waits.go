@@ -22,6 +22,7 @@ const (
 	causeStalled   cause = iota // its filer does not respond
 	causeSilent                 // its worker does not respond
 	causeWorkers                // no worker takes the work of its site
+	causeUnknown                // NATS does not report which services run
 	causeCommitter              // no committer assigns work
 	causePlaces                 // stalled work occupies the filer's slots
 	causeGoverned               // the governor limits the filer
@@ -34,7 +35,7 @@ const (
 
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
-	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
+	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
 	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
 }
 
@@ -170,6 +171,9 @@ func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 	if l := lacking(s.lacks, role, site); l != nil {
 		return reason{causeWorkers, l.Text, site}
 	}
+	if r, blind := s.blind(); blind {
+		return r
+	}
 	if !s.fleet {
 		return reason{causeTurn, fmt.Sprintf("a free %s", role), ""}
 	}
@@ -188,7 +192,20 @@ func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 	if r, full := s.filled(f, role); full {
 		return r
 	}
+	if r, blind := s.blind(); blind {
+		return r
+	}
 	return reason{causeTurn, fmt.Sprintf("a turn in the queue of site %s", display(site)), site}
+}
+
+// blind returns the reason why it is not known what work waits for.
+func (s *overview) blind() (reason, bool) {
+	for n := range s.lacks {
+		if s.lacks[n].What == "nats" {
+			return reason{causeUnknown, s.lacks[n].Text, ""}, true
+		}
+	}
+	return reason{}, false
 }
 
 // standsStill reports whether no worker works for a snapshot because a necessary service is
@@ -289,7 +306,7 @@ func (w *wait) line(now time.Time) string {
 		verb = "waits"
 	}
 	text := " for " + w.text
-	if w.cause == causeWorkers || w.cause == causeCommitter {
+	if w.cause == causeWorkers || w.cause == causeCommitter || w.cause == causeUnknown {
 		text = ": " + w.text
 	}
 	if w.shards > 0 {

@@ -161,6 +161,26 @@ func lost(ago time.Duration) func(*flow.Instance) {
 	return func(i *flow.Instance) { i.Silent, i.Lost, i.Heard = true, true, sceneTime.Add(-ago) }
 }
 
+// Without NATS, nobody knows whether workers run.
+func TestWaitsWithoutNATS(t *testing.T) {
+	for _, err := range []error{flow.ErrOtherRepository, flow.ErrDenied, backup.ErrUnavailable} {
+		s := newScene()
+		s.l.crew = crew{asked: true, err: err}
+		s.snapshot("nas1", 40, 3)
+		s.hold(1, "", false, 0)
+		s.hold(32, "w1", true, 0)
+		o := s.overview()
+		var lines []string
+		for _, w := range o.waits() {
+			lines = append(lines, w.line(o.at))
+		}
+		want := "nas1: 3 batches wait: " + o.lacks[0].Text + "\nnas1: 8 tasks wait for the filer's limit: 32 at a time"
+		if got := strings.Join(lines, "\n"); got != want || !strings.HasPrefix(o.lacks[0].Text, "nobody knows which services run") {
+			t.Errorf("%v: %s\nwant\n%s", err, got, want)
+		}
+	}
+}
+
 // One machine has no sites, and its process works sequentially, which is not a reason to wait.
 func TestWaitsOfOneMachine(t *testing.T) {
 	s := newScene()

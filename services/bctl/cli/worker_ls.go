@@ -34,8 +34,10 @@ func newWorkerLs(a *app) *cobra.Command {
 
 IN HAND is how many tasks and batches it has in hand, in brackets how many of
 these wait for their filer. RATE is entries found by a walker, bytes read by a
-reader, over ten seconds. CLOCK is how far its clock is ahead of the database's.
-UP is how long ago it started.`,
+reader, over ten seconds. CLOCK is how far its clock is ahead of the database's;
+"?" if it does not know, because the database has not answered it yet, or did
+not answer when it last asked (it asks every 30 seconds). UP is how long ago it
+started.`,
 		Example: `  bctl worker ls
   bctl worker ls --role walker --site oslo
   bctl worker ls --json`,
@@ -139,16 +141,41 @@ func serviceTable(w io.Writer, found []flow.Instance, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	for _, line := range reasonLines(found) {
+		fmt.Fprintln(w, line)
+	}
+	return nil
+}
+
+// reasonLines returns why services are not ready, one line for all that have the same reason:
+//
+//	walker w1, reader r1: index: it does not answer
+func reasonLines(found []flow.Instance) (lines []string) {
+	var order []string
+	names := map[string][]string{}
 	for n := range found {
 		i := &found[n]
 		if i.Ready || i.Silent {
 			continue
 		}
+		said := map[string]bool{} // one cause may concern several dependencies
 		for line := range strings.Lines(i.Reason) {
-			fmt.Fprintf(w, "%s %s: %s\n", i.Role, display(i.Name), display(strings.TrimSpace(line)))
+			line = strings.TrimSpace(line)
+			_, cause, _ := strings.Cut(line, ": ")
+			if cause != "" && said[cause] {
+				continue
+			}
+			said[cause] = true
+			if names[line] == nil {
+				order = append(order, line)
+			}
+			names[line] = append(names[line], fmt.Sprintf("%s %s", i.Role, display(i.Name)))
 		}
 	}
-	return nil
+	for _, line := range order {
+		lines = append(lines, someNames(names[line])+": "+display(line))
+	}
+	return lines
 }
 
 func stateColumn(i *flow.Instance, now time.Time) string {
