@@ -58,7 +58,7 @@ Then every running snapshot. The columns are
   READ/S         how fast the filer is read, including batches in progress
   LEFT           how long it will probably take; "stalled": all that workers
                  have waits for the filer; "waiting": a service is missing;
-                 "-": not known yet
+                 "committing": all work is done; "-": not known yet
 
 Then what waits, one line for all that waits for the same: a filer that does not
 answer, a worker that was lost, other workers, a limit, a window. Work of a lost

@@ -96,6 +96,8 @@ func (p *inProgress) leftText() string {
 		return "cancelling"
 	case p.isStalled():
 		return "stalled"
+	case p.Complete():
+		return "committing"
 	case p.still:
 		return "waiting"
 	case ok:

@@ -24,6 +24,7 @@ const (
 	causeWorkers                // no worker takes the work of its site
 	causeUnknown                // NATS does not report which services run
 	causeCommitter              // no committer assigns work
+	causeCommit                 // complete snapshots: no committer can commit them
 	causePlaces                 // stalled work occupies the filer's slots
 	causeGoverned               // the governor limits the filer
 	causeLimit                  // the filer's limits
@@ -35,7 +36,7 @@ const (
 
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
-	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
+	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causePlaces: "stalled_places", causeGoverned: "governor",
 	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
 }
 
@@ -51,6 +52,7 @@ type wait struct {
 	reason
 	filers                 []string
 	tasks, batches, shards int
+	snapshots              int            // complete
 	since                  time.Time      // of the longest stalled work
 	until                  time.Time      // of a silent worker's work: the end of the last lease
 	workers                map[string]int // amount of stalled work per worker
@@ -87,7 +89,7 @@ func (s *overview) waits() []*wait {
 	return list
 }
 
-func (w *wait) pieces() int { return w.tasks + w.batches + w.shards }
+func (w *wait) pieces() int { return w.tasks + w.batches + w.shards + w.snapshots }
 
 // waiting collects waits.
 type waiting struct {
@@ -110,6 +112,10 @@ func (w *waiting) at(r reason, filer string) *wait {
 
 // snapshot adds the work of a snapshot that no worker proceeds with.
 func (w *waiting) snapshot(p *inProgress) {
+	if p.Complete() {
+		w.complete(p)
+		return
+	}
 	for n := range p.work {
 		held := &p.work[n]
 		if !held.Stalled.IsZero() {
@@ -132,6 +138,16 @@ func (w *waiting) snapshot(p *inProgress) {
 		}
 		if n := int(kind.open) - kind.held.working - kind.held.queued; n > 0 {
 			*kind.add(w.at(w.whyOpen(&p.Filer, kind.role), p.Filer.Name)) += n
+		}
+	}
+}
+
+// complete adds a snapshot that only has to be committed, if it is known why that is not done.
+func (w *waiting) complete(p *inProgress) {
+	for n := range w.lacks {
+		if l := &w.lacks[n]; l.What == string(flow.RoleCommitter) {
+			w.at(reason{causeCommit, l.Text, ""}, p.Filer.Name).snapshots++
+			return
 		}
 	}
 }
@@ -274,7 +290,7 @@ func (w *wait) what() string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
+	}{{w.snapshots, "complete snapshot"}, {w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
 		if part.n > 0 {
 			parts = append(parts, counted(part.n, part.what))
 		}
@@ -308,6 +324,9 @@ func (w *wait) line(now time.Time) string {
 	text := " for " + w.text
 	if w.cause == causeWorkers || w.cause == causeCommitter || w.cause == causeUnknown {
 		text = ": " + w.text
+	}
+	if w.snapshots > 0 {
+		return fmt.Sprintf("%s: %s %s to be committed: %s", of, w.what(), verb, w.text)
 	}
 	if w.shards > 0 {
 		return fmt.Sprintf("%s: %s due %s%s", of, w.what(), verb, text)

@@ -124,6 +124,14 @@ func TestWaits(t *testing.T) {
 			s.hold(2, "r1", false, 0)
 		},
 			"nas1: 7 batches wait for the filer's limit of 5.0 MiB/s: 2 at a time"},
+		{"the store is full, and work is done", with(everybody, 0, full), func(s *scene) {
+			for _, filer := range []string{"nas1", "nas2"} {
+				s.snapshot(filer, 0, 0)
+			}
+			s.snapshot("nas3", 1, 0)
+			s.hold(1, "w1", true, 0)
+		}, "nas1, nas2: 2 complete snapshots wait to be committed: committers: c1: not ready: store: full"},
+		{"work is done", everybody, func(s *scene) { s.snapshot("nas1", 0, 0) }, ""},
 		{"others first", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(3, "w1", true, 0) }, "nas1: 37 tasks wait for a turn in the queue of site oslo"},
 		{"it is cancelled", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.l.running[0].Cancel = "cancelled" }, ""},
 		{"shards", everybody, func(s *scene) {
@@ -207,11 +215,12 @@ func TestLeftOfWhatStandsStill(t *testing.T) {
 	s.hold(1, "", false, 0)
 	s.snapshot("walks", 2, 3)
 	s.hold(1, "w1", true, 0)
+	s.snapshot("done", 0, 0)
 	var left []string
 	for _, p := range s.overview().running {
 		left = append(left, p.leftText())
 	}
-	if got := strings.Join(left, " "); got != "stalled waiting -" {
+	if got := strings.Join(left, " "); got != "stalled waiting - committing" {
 		t.Error(got)
 	}
 }
