@@ -47,6 +47,11 @@ type Instance struct {
 	EntriesPerSecond, BytesPerSecond float64
 	Reading                          []Reading // a reader's batches in progress, one element per snapshot
 
+	// HandedBack is how often it has handed work back lately because an attempt failed, and
+	// HandedBackWhy is the last error. Only a filer that it does not see, or that fails, causes that.
+	HandedBack    int
+	HandedBackWhy string
+
 	ClockKnown bool
 	ClockAhead time.Duration // relative to the clock of the database
 
@@ -109,6 +114,7 @@ const (
 	maxServiceBytes = 8 << 10
 	maxVersionBytes = 128
 	maxReasonBytes  = 2 << 10
+	maxWhyBytes     = 1 << 10
 	maxRate         = 1e15
 	maxClockSeconds = 1e10 // three centuries
 	maxSilence      = 1e7  // seconds: far longer than the roster remembers
@@ -122,6 +128,7 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 		Tasks: int64(i.Tasks), Batches: int64(i.Batches), Stalled: int64(i.Stalled),
 		EntriesPerSecond: i.EntriesPerSecond, BytesPerSecond: i.BytesPerSecond,
 		ClockKnown: i.ClockKnown, ClockAheadSeconds: i.ClockAhead.Seconds(),
+		HandedBack: int64(i.HandedBack), HandedBackWhy: cut(text(i.HandedBackWhy), maxWhyBytes),
 	}
 	if !i.Started.IsZero() {
 		m.StartedSeconds = i.Started.Unix()
@@ -145,10 +152,10 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 	if id := m.GetInstance(); id == "" || !isInstance(id) {
 		return Instance{}, fmt.Errorf("instance %.80q: %w", id, backup.ErrInvalid)
 	}
-	if len(m.GetName()) > maxWorkerBytes || len(m.GetVersion()) > maxVersionBytes || len(m.GetReason()) > maxReasonBytes {
+	if len(m.GetName()) > maxWorkerBytes || len(m.GetVersion()) > maxVersionBytes || len(m.GetReason()) > maxReasonBytes || len(m.GetHandedBackWhy()) > maxWhyBytes {
 		return Instance{}, fmt.Errorf("a service says too much of itself: %w", backup.ErrInvalid)
 	}
-	for _, n := range []int64{m.GetTasks(), m.GetBatches(), m.GetStalled()} {
+	for _, n := range []int64{m.GetTasks(), m.GetBatches(), m.GetStalled(), m.GetHandedBack()} {
 		if n < 0 || n > math.MaxInt32 {
 			return Instance{}, fmt.Errorf("%d in hand: %w", n, backup.ErrInvalid)
 		}
@@ -168,6 +175,7 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		Draining: m.GetDraining(), Drained: m.GetDrained(), Tasks: int(m.GetTasks()), Batches: int(m.GetBatches()), Stalled: int(m.GetStalled()),
 		EntriesPerSecond: m.GetEntriesPerSecond(), BytesPerSecond: m.GetBytesPerSecond(),
 		ClockKnown: m.GetClockKnown(), ClockAhead: seconds(m.GetClockAheadSeconds()),
+		HandedBack: int(m.GetHandedBack()), HandedBackWhy: m.GetHandedBackWhy(),
 	}
 	switch started := m.GetStartedSeconds(); {
 	case started < 0 || started > maxClockSeconds:

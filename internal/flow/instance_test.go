@@ -277,6 +277,8 @@ func TestHostileServices(t *testing.T) {
 		"less than no bytes": func(m *bctlv1.Service) {
 			m.Reading = []*bctlv1.Reading{{SnapshotId: make([]byte, 16), ReadBytes: -1}}
 		},
+		"a long story":     func(m *bctlv1.Service) { m.HandedBackWhy = strings.Repeat("x", maxWhyBytes+1) },
+		"handed back less": func(m *bctlv1.Service) { m.HandedBack = -1 },
 		"no snapshot":      func(m *bctlv1.Service) { m.Reading = []*bctlv1.Reading{{ReadBytes: 1}} },
 		"many snapshots":   func(m *bctlv1.Service) { m.Reading = make([]*bctlv1.Reading, maxReadings+1) },
 		"not a number":     func(m *bctlv1.Service) { m.EntriesPerSecond = math.NaN() },

@@ -24,6 +24,7 @@ type Reporter struct {
 	mu   sync.Mutex
 	jobs map[backup.SnapshotID]*inProgress
 	rate rate
+	back handedBack
 
 	taken chan *backup.Progress // work that was just taken and not yet reported
 }
@@ -163,6 +164,37 @@ func (r *Reporter) AddRead(job backup.SnapshotID, id backup.BatchID, d backup.Pr
 	})
 }
 
+// troubleLasts is how long a worker that has handed work back says so.
+const troubleLasts = time.Minute
+
+// handedBack counts the attempts that failed without pauses longer than troubleLasts.
+type handedBack struct {
+	times int
+	last  time.Time
+	why   string
+}
+
+func (h *handedBack) add(now time.Time, err error) {
+	if now.Sub(h.last) > troubleLasts {
+		h.times = 0
+	}
+	h.times, h.last, h.why = h.times+1, now, err.Error()
+}
+
+func (h *handedBack) describe(now time.Time, i *Instance) {
+	if i.HandedBack, i.HandedBackWhy = 0, ""; now.Sub(h.last) <= troubleLasts {
+		i.HandedBack, i.HandedBackWhy = h.times, h.why
+	}
+}
+
+// HandedBack records that an attempt at a task or batch has failed, and will be made again by any
+// worker.
+func (r *Reporter) HandedBack(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.back.add(time.Now(), err)
+}
+
 func (r *Reporter) add(p *inProgress, d *backup.Progress) {
 	p.delta.FilesFound += d.FilesFound
 	p.delta.BytesFound += d.BytesFound
@@ -239,6 +271,7 @@ func (r *Reporter) InHand(i *Instance) {
 		return cmp.Or(cmp.Compare(b.ReadBytes, a.ReadBytes), bytes.Compare(a.Snapshot[:], b.Snapshot[:]))
 	})
 	i.EntriesPerSecond, i.BytesPerSecond = r.rate.perSecond(time.Now())
+	r.back.describe(time.Now(), i)
 }
 
 // reading sums up the batches in progress.

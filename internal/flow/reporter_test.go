@@ -2,7 +2,9 @@ package flow
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -108,4 +110,29 @@ func TestReporterKeepsSnapshotsApart(t *testing.T) {
 	if len(r.jobs) != 1 {
 		t.Errorf("%d snapshots are remembered, one has work in hand", len(r.jobs))
 	}
+}
+
+// A worker that hands work back says so until it has not done so for a while.
+func TestHandedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewReporter(nil, "worker-1")
+		expect := func(times int, why string) {
+			t.Helper()
+			var i Instance
+			if r.InHand(&i); i.HandedBack != times || i.HandedBackWhy != why {
+				t.Errorf("%d times, %q; want %d, %q", i.HandedBack, i.HandedBackWhy, times, why)
+			}
+		}
+		expect(0, "")
+		r.HandedBack(errors.New("first"))
+		time.Sleep(troubleLasts / 2)
+		r.HandedBack(errors.New("second"))
+		expect(2, "second")
+		time.Sleep(troubleLasts)
+		expect(2, "second")
+		time.Sleep(1)
+		expect(0, "")
+		r.HandedBack(errors.New("third"))
+		expect(1, "third")
+	})
 }

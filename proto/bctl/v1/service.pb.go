@@ -50,6 +50,8 @@ type Service struct {
 	SilentSeconds float64    `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since its last message
 	Gone          bool       `protobuf:"varint,21,opt,name=gone,proto3" json:"gone,omitempty"`                                         // its connection to NATS has ended
 	Reading       []*Reading `protobuf:"bytes,22,rep,name=reading,proto3" json:"reading,omitempty"`                                    // a reader's batches in progress; not in a Roster
+	HandedBack    int64      `protobuf:"varint,23,opt,name=handed_back,json=handedBack,proto3" json:"handed_back,omitempty"`           // how often a worker has handed work back lately because an attempt failed
+	HandedBackWhy string     `protobuf:"bytes,24,opt,name=handed_back_why,json=handedBackWhy,proto3" json:"handed_back_why,omitempty"` // the last error
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -238,6 +240,20 @@ func (x *Service) GetReading() []*Reading {
 	return nil
 }
 
+func (x *Service) GetHandedBack() int64 {
+	if x != nil {
+		return x.HandedBack
+	}
+	return 0
+}
+
+func (x *Service) GetHandedBackWhy() string {
+	if x != nil {
+		return x.HandedBackWhy
+	}
+	return ""
+}
+
 // Reading is how far a reader is with its batches of one snapshot. The index has none of it until
 // their results are applied.
 type Reading struct {
@@ -411,7 +427,7 @@ var File_bctl_v1_service_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x15bctl/v1/service.proto\x12\abctl.v1\"\x8e\x05\n" +
+	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xd7\x05\n" +
 	"\aService\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -436,7 +452,10 @@ const file_bctl_v1_service_proto_rawDesc = "" +
 	"\x04site\x18\x13 \x01(\tR\x04site\x12%\n" +
 	"\x0esilent_seconds\x18\x14 \x01(\x01R\rsilentSeconds\x12\x12\n" +
 	"\x04gone\x18\x15 \x01(\bR\x04gone\x12*\n" +
-	"\areading\x18\x16 \x03(\v2\x10.bctl.v1.ReadingR\areading\"l\n" +
+	"\areading\x18\x16 \x03(\v2\x10.bctl.v1.ReadingR\areading\x12\x1f\n" +
+	"\vhanded_back\x18\x17 \x01(\x03R\n" +
+	"handedBack\x12&\n" +
+	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\"l\n" +
 	"\aReading\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
 	"snapshotId\x12!\n" +

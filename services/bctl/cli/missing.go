@@ -153,6 +153,8 @@ func ailment(s *flow.Instance) string {
 		return "not ready: " + display(firstLine(s.Reason))
 	case !s.Ready:
 		return "not ready"
+	case s.HandedBack > 0:
+		return "work is handed back: " + display(firstLine(s.HandedBackWhy))
 	}
 	return ""
 }

@@ -23,7 +23,8 @@ func newWorkerLs(a *app) *cobra.Command {
 		Short: "List the services of the fleet, and how they do",
 		Long: `Lists walkers, readers and committers, those first that need attention. STATE is
 
-  ready      it works, or waits for work
+  ready      it works, or waits for work; below the table it says if it hands
+             work back, for instance because it does not see a filer
   leads      the same, of the committer that leads
   not ready  it takes no work; below the table it says why
   draining   it takes no new work, and ends what it has in hand
@@ -114,7 +115,7 @@ func urgency(i *flow.Instance) int {
 		return 0
 	case state == "silent":
 		return 1
-	case !i.Ready:
+	case !i.Ready, i.HandedBack > 0:
 		return 2
 	case clockIsOff(i):
 		return 3
@@ -155,7 +156,17 @@ func reasonLines(found []flow.Instance) (lines []string) {
 	names := map[string][]string{}
 	for n := range found {
 		i := &found[n]
-		if i.Ready || i.Silent {
+		if i.Silent {
+			continue
+		}
+		if i.HandedBack > 0 {
+			text := "hands work back: " + firstLine(i.HandedBackWhy)
+			if names[text] == nil {
+				order = append(order, text)
+			}
+			names[text] = append(names[text], fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), i.HandedBack))
+		}
+		if i.Ready {
 			continue
 		}
 		said := map[string]bool{} // one cause may concern several dependencies
@@ -262,13 +273,16 @@ type serviceJSON struct {
 	Entries  float64  `json:"entries_per_second"`
 	Bytes    float64  `json:"bytes_per_second"`
 	Clock    *float64 `json:"clock_ahead_seconds"` // null if it is not known
+
+	HandedBack int    `json:"handed_back"` // pieces of work, lately
+	Why        string `json:"handed_back_why,omitempty"`
 }
 
 func newServiceJSON(i *flow.Instance) serviceJSON {
 	j := serviceJSON{
 		Role: string(i.Role), Name: i.Name, Site: i.Site, State: serviceState(i), Version: i.Version, Instance: i.ID, Started: jsonTime(i.Started), Heard: jsonTime(i.Heard),
 		Ready: i.Ready, Reason: i.Reason, Leads: i.Leads, Draining: i.Draining, Tasks: i.Tasks, Batches: i.Batches, Stalled: i.Stalled,
-		Entries: i.EntriesPerSecond, Bytes: i.BytesPerSecond,
+		Entries: i.EntriesPerSecond, Bytes: i.BytesPerSecond, HandedBack: i.HandedBack, Why: i.HandedBackWhy,
 	}
 	if i.ClockKnown {
 		seconds := i.ClockAhead.Seconds()

@@ -56,7 +56,8 @@ func TestReasonsOfServices(t *testing.T) {
 		services[n].Ready, services[n].Reason = reason == "", reason
 	}
 	services[3].Silent = true
-	want := []string{"committer c1, walker w1, reader r1: " + index, "reader r1: " + store}
+	blind(&services[4])
+	want := []string{"committer c1, walker w1, reader r1: " + index, "reader r1: " + store, "reader r3 (12 times): hands work back: nothing is there; is it mounted here?"}
 	if got := reasonLines(services); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -79,5 +80,16 @@ func TestShareOfABatch(t *testing.T) {
 	huge.done = backup.MaxCount
 	if huge.share() != 1 {
 		t.Errorf("%+v: %v", huge, huge.share())
+	}
+}
+
+// A failed attempt that is made again is reported as work handed back.
+func TestRetriesAreReported(t *testing.T) {
+	f := newFixture(t, nil)
+	b := pacedBatch(0)
+	f.reader.retrying(b, errors.New("is it mounted here?"))
+	var i flow.Instance
+	if f.reader.Report.InHand(&i); i.HandedBack != 1 || i.HandedBackWhy != "is it mounted here?" {
+		t.Errorf("%+v", i)
 	}
 }
