@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -114,25 +113,23 @@ func TestReporterKeepsSnapshotsApart(t *testing.T) {
 
 // A worker that hands work back says so until it has not done so for a while.
 func TestHandedBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := NewReporter(nil, "worker-1")
-		expect := func(times int, why string) {
-			t.Helper()
-			var i Instance
-			if r.InHand(&i); i.HandedBack != times || i.HandedBackWhy != why {
-				t.Errorf("%d times, %q; want %d, %q", i.HandedBack, i.HandedBackWhy, times, why)
-			}
+	var h handedBack
+	now := time.Unix(1_000_000, 0)
+	expect := func(times int, why string) {
+		t.Helper()
+		i := Instance{HandedBack: 99, HandedBackWhy: "before"}
+		if h.describe(now, &i); i.HandedBack != times || i.HandedBackWhy != why {
+			t.Errorf("%d times, %q; want %d, %q", i.HandedBack, i.HandedBackWhy, times, why)
 		}
-		expect(0, "")
-		r.HandedBack(errors.New("first"))
-		time.Sleep(troubleLasts / 2)
-		r.HandedBack(errors.New("second"))
-		expect(2, "second")
-		time.Sleep(troubleLasts)
-		expect(2, "second")
-		time.Sleep(1)
-		expect(0, "")
-		r.HandedBack(errors.New("third"))
-		expect(1, "third")
-	})
+	}
+	expect(0, "")
+	h.add(now, errors.New("first"))
+	now = now.Add(troubleLasts / 2)
+	h.add(now, errors.New("second"))
+	now = now.Add(troubleLasts)
+	expect(2, "second")
+	now = now.Add(1)
+	expect(0, "")
+	h.add(now, errors.New("third"))
+	expect(1, "third")
 }

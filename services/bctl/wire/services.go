@@ -158,15 +158,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 		return err
 	}
 	defer s.Close()
-	var key seal.CommitterKey
-	object, err := waitFor(ctx, waits, "the store", func() (object repo.Object, err error) {
-		object, key, err = repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
-		return object, err
-	})
-	if err != nil {
-		return err
-	}
-	keys, err := JournalKeys(&object, key)
+	keys, err := waitForCommitterKeys(ctx, c, waits, s, idx)
 	if err != nil {
 		return err
 	}
@@ -286,6 +278,18 @@ func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard
 	})
 	g.Store = s
 	return g, err
+}
+
+// waitForCommitterKeys waits until the store delivers the repository's configuration, and returns
+// the keys of a committer.
+func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting, s store.Store, idx index.Index) (journal.Keys, error) {
+	return waitFor(ctx, waits, "the store", func() (journal.Keys, error) {
+		object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
+		if err != nil {
+			return journal.Keys{}, err
+		}
+		return JournalKeys(&object, key)
+	})
 }
 
 // waitFor retries open until it succeeds, ctx is done, or the error is permanent.
