@@ -81,13 +81,14 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 
 // newOverview combines the answers.
 func newOverview(l *looked, now time.Time) *overview {
-	s := &overview{at: now, fleet: l.crew.asked, cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}}
+	s := &overview{at: now, heardAt: l.crew.heard, silent: silentWorkers(l.crew.services), fleet: l.crew.asked, cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}}
 	byID := make(map[backup.SnapshotID]*inProgress, len(l.running))
 	for n := range l.running {
 		p := &inProgress{Snapshot: l.running[n], at: now}
 		byID[p.ID] = p
 		s.running = append(s.running, p)
 	}
+	takeReadings(l.crew.services, byID)
 	for _, w := range l.work {
 		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // no process has it in progress
 			s.hold(p, w)
@@ -128,6 +129,9 @@ func (s *overview) hold(p *inProgress, w index.Work) {
 		of = &p.tasks
 	}
 	of.add(&w)
+	if s.isSilent(&w) != nil {
+		p.lost++
+	}
 	if !w.Stalled.IsZero() {
 		s.stalled[filerWork{p.Filer.Name, role}]++
 	}

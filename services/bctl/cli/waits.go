@@ -20,8 +20,11 @@ type cause int
 
 const (
 	causeStalled   cause = iota // its filer does not respond
+	causeSilent                 // its worker does not respond
 	causeWorkers                // no worker takes the work of its site
+	causeUnknown                // NATS does not report which services run
 	causeCommitter              // no committer assigns work
+	causeCommit                 // complete snapshots: no committer can commit them
 	causePlaces                 // stalled work occupies the filer's slots
 	causeGoverned               // the governor limits the filer
 	causeLimit                  // the filer's limits
@@ -33,7 +36,7 @@ const (
 
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
-	causeStalled: "stalled", causeWorkers: "workers", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
+	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causePlaces: "stalled_places", causeGoverned: "governor",
 	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
 }
 
@@ -49,7 +52,9 @@ type wait struct {
 	reason
 	filers                 []string
 	tasks, batches, shards int
+	snapshots              int            // complete
 	since                  time.Time      // of the longest stalled work
+	until                  time.Time      // of a silent worker's work: the end of the last lease
 	workers                map[string]int // amount of stalled work per worker
 }
 
@@ -84,7 +89,7 @@ func (s *overview) waits() []*wait {
 	return list
 }
 
-func (w *wait) pieces() int { return w.tasks + w.batches + w.shards }
+func (w *wait) pieces() int { return w.tasks + w.batches + w.shards + w.snapshots }
 
 // waiting collects waits.
 type waiting struct {
@@ -105,11 +110,18 @@ func (w *waiting) at(r reason, filer string) *wait {
 	return found
 }
 
-// snapshot adds the work of a snapshot that no worker has in progress.
+// snapshot adds the work of a snapshot that no worker proceeds with.
 func (w *waiting) snapshot(p *inProgress) {
+	if p.Complete() {
+		w.complete(p)
+		return
+	}
 	for n := range p.work {
-		if held := &p.work[n]; !held.Stalled.IsZero() {
+		held := &p.work[n]
+		if !held.Stalled.IsZero() {
 			w.at(stalledReason(p.Filer.Name), p.Filer.Name).stalled(held)
+		} else if worker := w.isSilent(held); worker != nil {
+			w.at(w.silentReason(worker), p.Filer.Name).silent(held)
 		}
 	}
 	for _, kind := range []struct {
@@ -130,16 +142,37 @@ func (w *waiting) snapshot(p *inProgress) {
 	}
 }
 
+// complete adds a snapshot that only has to be committed, if it is known why that is not done.
+func (w *waiting) complete(p *inProgress) {
+	for n := range w.lacks {
+		if l := &w.lacks[n]; l.What == string(flow.RoleCommitter) {
+			w.at(reason{causeCommit, l.Text, ""}, p.Filer.Name).snapshots++
+			return
+		}
+	}
+}
+
 func stalledReason(filer string) reason {
 	return reason{causeStalled, "no answer from filer " + display(filer), filer}
 }
 
-func (w *wait) stalled(held *index.Work) {
+func (w *wait) count(held *index.Work) {
 	if held.Task != 0 {
 		w.tasks++
 	} else {
 		w.batches++
 	}
+}
+
+func (w *wait) silent(held *index.Work) {
+	w.count(held)
+	if held.Until.After(w.until) {
+		w.until = held.Until
+	}
+}
+
+func (w *wait) stalled(held *index.Work) {
+	w.count(held)
 	if w.since.IsZero() || held.Stalled.Before(w.since) {
 		w.since = held.Stalled
 	}
@@ -153,6 +186,9 @@ func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 	site := siteOf(f)
 	if l := lacking(s.lacks, role, site); l != nil {
 		return reason{causeWorkers, l.Text, site}
+	}
+	if r, blind := s.blind(); blind {
+		return r
 	}
 	if !s.fleet {
 		return reason{causeTurn, fmt.Sprintf("a free %s", role), ""}
@@ -172,13 +208,26 @@ func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 	if r, full := s.filled(f, role); full {
 		return r
 	}
+	if r, blind := s.blind(); blind {
+		return r
+	}
 	return reason{causeTurn, fmt.Sprintf("a turn in the queue of site %s", display(site)), site}
+}
+
+// blind returns the reason why it is not known what work waits for.
+func (s *overview) blind() (reason, bool) {
+	for n := range s.lacks {
+		if s.lacks[n].What == "nats" {
+			return reason{causeUnknown, s.lacks[n].Text, ""}, true
+		}
+	}
+	return reason{}, false
 }
 
 // standsStill reports whether no worker works for a snapshot because a necessary service is
 // missing.
 func (s *overview) standsStill(p *inProgress) bool {
-	if p.tasks.working+p.read.working > 0 || p.State == interrupted {
+	if p.tasks.working+p.read.working > p.lost || p.State == interrupted {
 		return false
 	}
 	site := siteOf(&p.Filer)
@@ -241,7 +290,7 @@ func (w *wait) what() string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
+	}{{w.snapshots, "complete snapshot"}, {w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
 		if part.n > 0 {
 			parts = append(parts, counted(part.n, part.what))
 		}
@@ -262,7 +311,10 @@ func (w *wait) line(now time.Time) string {
 	if len(names) > maxHints {
 		of = counted(len(names), "filer")
 	}
-	if w.cause == causeStalled {
+	switch w.cause {
+	case causeSilent:
+		return w.silentLine(of, now)
+	case causeStalled:
 		return fmt.Sprintf("%s: %s stalled %s%s", of, w.what(), clock(now.Sub(w.since)), w.holders())
 	}
 	verb := "wait"
@@ -270,8 +322,11 @@ func (w *wait) line(now time.Time) string {
 		verb = "waits"
 	}
 	text := " for " + w.text
-	if w.cause == causeWorkers || w.cause == causeCommitter {
+	if w.cause == causeWorkers || w.cause == causeCommitter || w.cause == causeUnknown {
 		text = ": " + w.text
+	}
+	if w.snapshots > 0 {
+		return fmt.Sprintf("%s: %s %s to be committed: %s", of, w.what(), verb, w.text)
 	}
 	if w.shards > 0 {
 		return fmt.Sprintf("%s: %s due %s%s", of, w.what(), verb, text)

@@ -16,9 +16,11 @@ type scene struct {
 	l   looked
 }
 
+var sceneTime = time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
+
 func newScene(services ...flow.Instance) *scene {
-	s := &scene{now: time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)}
-	s.l.crew = crew{asked: true, services: services}
+	s := &scene{now: sceneTime}
+	s.l.crew = crew{asked: true, heard: sceneTime, services: services}
 	return s
 }
 
@@ -85,6 +87,17 @@ func TestWaits(t *testing.T) {
 			s.hold(7, "r1", false, time.Second)
 			s.hold(1, "", false, 0)
 		}, "slow1: 7 batches stalled 0:01 (r1 7)\nslow1: 12 batches wait for a place: stalled work has 7 of 8\nslow1: 1 batch waits for a free reader at site oslo"},
+		{"a reader is lost, and another one is silent", append(with(with(serving("reader oslo r1", "reader oslo r2", "reader oslo r3"), 0, lost(36*time.Second)), 1, silent(12*time.Second)), everybody[:2]...), func(s *scene) {
+			s.snapshot("nas1", 0, 4)
+			s.hold(1, "r1", false, 0)
+			s.hold(2, "r2", false, 0)
+			s.hold(1, "r3", false, 0)
+		}, "nas1: 2 batches are with r2, which has not answered for 0:12: assigned again in 1:00, unless it answers\n" +
+			"nas1: 1 batch is with r1, which was lost 0:36 ago: assigned again in 1:00, unless it answers"},
+		{"a reader was lost, and was started again", append(with(serving("reader oslo r1"), 0, lost(time.Minute)), everybody...), func(s *scene) {
+			s.snapshot("nas1", 0, 1)
+			s.hold(1, "r1", false, 0)
+		}, ""},
 		{"no reader", everybody[:2], func(s *scene) {
 			s.snapshot("nas1", 0, 5)
 			s.snapshot("nas2", 0, 4)
@@ -111,6 +124,14 @@ func TestWaits(t *testing.T) {
 			s.hold(2, "r1", false, 0)
 		},
 			"nas1: 7 batches wait for the filer's limit of 5.0 MiB/s: 2 at a time"},
+		{"the store is full, and work is done", with(everybody, 0, full), func(s *scene) {
+			for _, filer := range []string{"nas1", "nas2"} {
+				s.snapshot(filer, 0, 0)
+			}
+			s.snapshot("nas3", 1, 0)
+			s.hold(1, "w1", true, 0)
+		}, "nas1, nas2: 2 complete snapshots wait to be committed: committers: c1: not ready: store: full"},
+		{"work is done", everybody, func(s *scene) { s.snapshot("nas1", 0, 0) }, ""},
 		{"others first", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(3, "w1", true, 0) }, "nas1: 37 tasks wait for a turn in the queue of site oslo"},
 		{"it is cancelled", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.l.running[0].Cancel = "cancelled" }, ""},
 		{"shards", everybody, func(s *scene) {
@@ -140,6 +161,34 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+func silent(ago time.Duration) func(*flow.Instance) {
+	return func(i *flow.Instance) { i.Silent, i.Heard = true, sceneTime.Add(-ago) }
+}
+
+func lost(ago time.Duration) func(*flow.Instance) {
+	return func(i *flow.Instance) { i.Silent, i.Lost, i.Heard = true, true, sceneTime.Add(-ago) }
+}
+
+// Without NATS, nobody knows whether workers run.
+func TestWaitsWithoutNATS(t *testing.T) {
+	for _, err := range []error{flow.ErrOtherRepository, flow.ErrDenied, backup.ErrUnavailable} {
+		s := newScene()
+		s.l.crew = crew{asked: true, err: err}
+		s.snapshot("nas1", 40, 3)
+		s.hold(1, "", false, 0)
+		s.hold(32, "w1", true, 0)
+		o := s.overview()
+		var lines []string
+		for _, w := range o.waits() {
+			lines = append(lines, w.line(o.at))
+		}
+		want := "nas1: 3 batches wait: " + o.lacks[0].Text + "\nnas1: 8 tasks wait for the filer's limit: 32 at a time"
+		if got := strings.Join(lines, "\n"); got != want || !strings.HasPrefix(o.lacks[0].Text, "nobody knows which services run") {
+			t.Errorf("%v: %s\nwant\n%s", err, got, want)
+		}
+	}
+}
+
 // One machine has no sites, and its process works sequentially, which is not a reason to wait.
 func TestWaitsOfOneMachine(t *testing.T) {
 	s := newScene()
@@ -166,11 +215,12 @@ func TestLeftOfWhatStandsStill(t *testing.T) {
 	s.hold(1, "", false, 0)
 	s.snapshot("walks", 2, 3)
 	s.hold(1, "w1", true, 0)
+	s.snapshot("done", 0, 0)
 	var left []string
 	for _, p := range s.overview().running {
 		left = append(left, p.leftText())
 	}
-	if got := strings.Join(left, " "); got != "stalled waiting -" {
+	if got := strings.Join(left, " "); got != "stalled waiting - committing" {
 		t.Error(got)
 	}
 }

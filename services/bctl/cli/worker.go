@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +70,7 @@ func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error
 	if err != nil {
 		return err
 	}
-	conn, err := wire.ConnectNATS(a.cfg, "bctl worker", repository, a.log)
+	conn, err := wire.ConnectNATS(a.cfg, "bctl worker", repository, slog.New(slog.DiscardHandler)) // failures are returned
 	if err != nil {
 		return wrongSetting(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
@@ -92,7 +93,11 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer s.Close()
-	object, key, err := repo.Load(ctx, s, idx, c.WorkerKey)
+	var key seal.WorkerKey
+	object, err := waitFor(ctx, waits, "the store", func() (object repo.Object, err error) {
+		object, key, err = repo.Load(ctx, s, idx, c.WorkerKey)
+		return object, err
+	})
 	if err != nil {
 		return err
 	}
@@ -153,11 +158,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 		return err
 	}
 	defer s.Close()
-	object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
-	if err != nil {
-		return err
-	}
-	keys, err := JournalKeys(&object, key)
+	keys, err := waitForCommitterKeys(ctx, c, waits, s, idx)
 	if err != nil {
 		return err
 	}
@@ -269,10 +270,26 @@ func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard
 	w := waits.w
 	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
 	s, err := waitFor(ctx, waits, "the store", func() (store.Store, error) {
-		return openStore(ctx, c, false, w.log, func(r s3store.Retry) { retries.Add(r.Err); g.retries(r) })
+		return openStore(ctx, c, false, w.log, func(r s3store.Retry) {
+			retries.Add(r.Err)
+			g.retries(r)
+			waits.say("the store", retryError(r)) // its client tries for minutes
+		})
 	})
 	g.Store = s
 	return g, err
+}
+
+// waitForCommitterKeys waits until the store delivers the repository's configuration, and returns
+// the keys of a committer.
+func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting, s store.Store, idx index.Index) (journal.Keys, error) {
+	return waitFor(ctx, waits, "the store", func() (journal.Keys, error) {
+		object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
+		if err != nil {
+			return journal.Keys{}, err
+		}
+		return JournalKeys(&object, key)
+	})
 }
 
 // waitFor retries open until it succeeds, ctx is done, or the error is permanent.
@@ -293,7 +310,12 @@ func waitFor[T any](ctx context.Context, waits *waiting, what string, open func(
 }
 
 // mayPass reports whether an error at the start can be resolved without a restart: an unavailable
-// dependency may recover, and a repository may be created or migrated.
+// dependency may recover, a repository may be created or migrated, and a store may get the
+// permissions that it lacks.
 func mayPass(err error) bool {
+	var refused *store.Error
+	if errors.As(err, &refused) && errors.Is(refused, fs.ErrPermission) {
+		return true
+	}
 	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrNoRepository) || errors.Is(err, index.ErrSchema)
 }

@@ -37,6 +37,7 @@ type batch struct {
 	tree   source.Tree
 	file   watchedFile   // the one that is open
 	pace   *rate.Limiter // nil: no limit
+	at     advance
 
 	// Opens by the filer, not yet reported:
 	opens, largeOpens int64
@@ -108,6 +109,7 @@ func (b *batch) read(ctx context.Context) error {
 	if err := b.decode(); err != nil {
 		return err
 	}
+	b.expect()
 	b.hash = chunk.NewHasher(b.svc.Key.Dedup)
 	b.pace = newPace(b.msg.Job.ReadBytesPerSecond)
 	tree, err := b.openTree(ctx)
@@ -197,7 +199,7 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 	}
 	clear(p.Entries[len(kept):])
 	p.Entries = kept
-	b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{Path: p.Path}))
+	b.report(backup.Progress{Path: p.Path})
 	return nil
 }
 
@@ -206,16 +208,17 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
 	e.Flags &^= backup.Wanted | backup.XattrsWanted
 	size := e.Size
+	b.fileBegins(size)
 	err = b.again(ctx, at, p, func(last bool) error { return b.readFile(ctx, at, p, e, last) })
 	if keep, err = b.settle(ctx, at, p, e, err); err != nil {
 		return false, err
 	}
+	b.fileEnds(keep, e.Size)
 	if !keep {
 		b.counts.Bytes -= size
 		return false, nil
 	}
 	b.counts.AddBytes(min(e.Size, backup.MaxCount) - min(size, backup.MaxCount))
-	b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{FilesDone: 1, BytesDone: e.Size}))
 	return true, nil
 }
 
@@ -234,11 +237,4 @@ func (b *batch) again(ctx context.Context, at *place, p *page, read func(last bo
 		return at.err
 	}
 	return read(true)
-}
-
-// progress adds the opens, and their time, since the last report.
-func (b *batch) progress(p backup.Progress) backup.Progress {
-	p.Opens, p.OpenSeconds = b.opens, b.openSeconds
-	b.opens, b.openSeconds = 0, 0
-	return p
 }

@@ -38,6 +38,7 @@ func (b *batch) readFull(ctx context.Context, f io.ReaderAt, p []byte, offset in
 		}
 		m, err := f.ReadAt(piece, offset+int64(n))
 		n += m
+		b.hasRead(m)
 		if err == io.EOF || err == nil && m == 0 {
 			return n, nil
 		}

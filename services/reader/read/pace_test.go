@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -35,7 +37,7 @@ func TestPaceIsKept(t *testing.T) {
 				t.Fatalf("%d bytes after %v", total, time.Since(started))
 			}
 		}}
-		b := &batch{pace: newPace(perSecond)}
+		b := pacedBatch(perSecond)
 		n, err := b.readFull(t.Context(), file, make([]byte, size+1), 0)
 		if n != size || err != nil {
 			t.Fatalf("%d bytes, error %v", n, err)
@@ -50,7 +52,7 @@ func TestPaceIsKept(t *testing.T) {
 func TestPaceSavesUpLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond = 1 << 20
-		b := &batch{pace: newPace(perSecond)}
+		b := pacedBatch(perSecond)
 		<-time.After(time.Hour)
 		started := time.Now()
 		if _, err := b.readFull(t.Context(), bytes.NewReader(make([]byte, 3<<20)), make([]byte, 3<<20), 0); err != nil {
@@ -66,11 +68,15 @@ func TestPaceEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		b := &batch{pace: newPace(1)}
+		b := pacedBatch(1)
 		if _, err := b.readFull(ctx, bytes.NewReader(make([]byte, 1000)), make([]byte, 1000), 0); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+func pacedBatch(perSecond int64) *batch {
+	return &batch{pace: newPace(perSecond), msg: &backup.ReadBatch{}, svc: &Service{Parts: Parts{Report: flow.NewReporter(nil, "test")}}}
 }
 
 // A batch's limit holds for everything that it reads, from small files and large.

@@ -278,6 +278,7 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 }
 
 func (s *Service) retrying(b *batch, err error) {
+	s.Report.HandedBack(err)
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)
