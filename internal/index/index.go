@@ -242,7 +242,8 @@ type ShardStatus struct {
 	Files    int64
 	Bytes    int64
 	Running  backup.SnapshotID // zero: none
-	Failed   bool              // the newest snapshot failed
+	Bad      bool              // a snapshot that is newer than LastGood was marked as bad
+	Failed   time.Time         // when the newest snapshot failed; zero: it has not
 	Policy   string            // name of the bound policy; "": none, or the scheduler has not seen the shard yet
 	Plan     Plan
 }

@@ -274,7 +274,7 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 			if !ok || t.Revision != u.Revision {
 				continue // changed since it was bound
 			}
-			past := policy.Past{Good: u.LastGood, Failed: u.Failed, Deadline: u.Deadline}
+			past := policy.Past{Good: u.LastGood, Bad: u.Bad, Failed: u.Failed, Deadline: u.Deadline}
 			u.Due, u.Deadline = t.Plan(u.Shard, past, now)
 			plans = append(plans, u.Plan)
 		}

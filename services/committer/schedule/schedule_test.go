@@ -163,7 +163,7 @@ func TestScheduler(t *testing.T) {
 	f.now = f.now.Add(policy.RetryAfter - time.Second)
 	f.finish("b")
 	f.tick(s)
-	if got := f.shard("a"); !got.Failed || !got.Plan.Deadline.Equal(deadline) {
+	if got := f.shard("a"); got.Failed.IsZero() || !got.Plan.Deadline.Equal(deadline) {
 		t.Fatalf("%+v, want it failed and its deadline %v", got, deadline)
 	}
 	f.now = f.now.Add(time.Second)
@@ -179,6 +179,38 @@ func TestScheduler(t *testing.T) {
 	f.tick(s, "b")
 	f.finish("b")
 	f.tick(s)
+}
+
+// A shard is due at once when its last good snapshot is marked as bad, although nothing of it has
+// failed and its policy would begin the next one later. If the next one fails, it is tried again
+// after a pause like any other.
+func TestMarkedBad(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a")
+	f.policy(backup.Policy{Name: "nightly", Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	s := f.scheduler(f.idx, policy.Limits{})
+	for range 2 {
+		f.tick(s, "a")
+		f.finish("a")
+		f.tick(s)
+		f.now = time.Date(2026, 3, f.now.Day()+1, 2, 0, 0, 0, time.UTC)
+	}
+	f.now = f.now.Add(-time.Hour)
+	f.must(f.idx.SetBad(f.ctx, f.shard("a").LastGood, "half of it was gone"))
+	if got := f.shard("a"); !got.Bad || !got.Failed.IsZero() {
+		t.Fatalf("%+v, want it bad and not failed", got)
+	}
+	f.tick(s, "a")
+	f.fail("a")
+	f.now = f.now.Add(policy.RetryAfter - time.Second)
+	f.tick(s)
+	f.now = f.now.Add(time.Second)
+	f.tick(s, "a")
+	f.finish("a")
+	f.tick(s)
+	if got := f.shard("a"); got.Bad {
+		t.Fatalf("%+v, want it good: a newer snapshot is", got)
+	}
 }
 
 // A site whose workers have died keeps its places, with snapshots that no worker has taken and with
