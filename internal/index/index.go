@@ -359,10 +359,10 @@ type Committing interface {
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
-	// ListenBegun calls told once at the start and after each snapshot that any process begins,
-	// until ctx is done or the connection to the index is lost. An index that only one process uses
-	// sends no notifications.
-	ListenBegun(ctx context.Context, told func()) error
+	// ListenSnapshots calls told once at the start, and when any process has begun or ended a
+	// snapshot, or changed by a mark which one is a shard's last good one, until ctx is done or the
+	// connection to the index is lost. An index that only one process uses sends no notifications.
+	ListenSnapshots(ctx context.Context, told func()) error
 	// Extend renews the leases of assigned work that end in less than lease, and records the worker
 	// that holds it. The first report of a worker sets the end of the lease in any case: work that
 	// waits in a queue may have a longer lease. Work whose lease has run out, but which has not

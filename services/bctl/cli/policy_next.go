@@ -32,9 +32,9 @@ should have a good snapshot. The shard that is due first comes first. STATE is
   planned   not due yet
 
 Times are relative to now. WINDOW is when the window opens in which the shard
-can begin; - means that one is open when the shard is due. The times in full are
-in the output of bctl policy next --json and bctl shard show, and the reason of a
-failure in that of bctl snapshot ls.`,
+can begin; - means that one is open when the shard is due. bctl shard show, and
+bctl policy next --json, print the times in full. bctl snapshot ls prints why a
+snapshot failed.`,
 		Example: `  bctl policy next
   bctl policy next --filer nas1 --limit 10
   bctl policy next --json`,

@@ -169,6 +169,8 @@ type overview struct {
 	at      time.Time
 	fleet   bool
 	lacks   []lack
+	crew    *crew
+	places  map[string]int // running snapshots of each site
 	running []*inProgress
 	filers  map[string]*index.FilerStatus
 	stalled map[filerWork]int

@@ -180,11 +180,15 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	beside.Go(func() { scheduler.Run(ctx) })
 	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
 		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
-		StopTimeout: c.Worker.StopTimeout, Log: log,
+		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
 	})
 	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
-	a.also = func(i *flow.Instance) { i.Leads = committer.Leads() }
+	limits := scheduler.Limits()
+	a.also = func(i *flow.Instance) {
+		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()
+		i.MaxRunning, i.MaxRunningPerFiler = limits.Running, limits.RunningPerFiler
+	}
 	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	beside.Go(func() { a.run(announcing) })
 	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads) })

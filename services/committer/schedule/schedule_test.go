@@ -360,6 +360,45 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A scheduler that leads looks when it is asked to: the next shard gets a place that has become free
+// before the interval is over. One that does not lead waits for its interval.
+func TestLook(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a", "b")
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	ctx, stop := context.WithCancel(f.ctx)
+	watched := &faultIndex{Index: f.idx, begun: make(chan error, 2)}
+	ended := make(chan struct{})
+	s := f.scheduler(watched, policy.Limits{Running: 1})
+	s.opts.Tick = time.Hour
+	go func() { defer close(ended); s.Run(ctx) }()
+	f.must(<-watched.begun)
+	f.finish("a")
+	s.Look()
+	select {
+	case err := <-watched.begun:
+		f.must(err)
+	case <-time.After(time.Minute):
+		t.Error("the second shard is not begun when the first has ended")
+	}
+	if !s.Leads() {
+		t.Error("it does not lead")
+	}
+	stop()
+	<-ended
+
+	follower := f.scheduler(f.idx, policy.Limits{})
+	tick := make(chan time.Time, 1)
+	for range 50 { // of two channels that are ready, either may be chosen
+		follower.Look()
+		tick <- f.now
+		follower.wait(f.ctx, tick, 0)
+		if len(tick) > 0 {
+			t.Fatal("one that does not lead looks before its interval is over")
+		}
+	}
+}
+
 // A faultIndex fails BeginDue of one shard.
 type faultIndex struct {
 	index.Index
