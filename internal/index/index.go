@@ -323,6 +323,11 @@ type Dedup interface {
 	// LocateCopies returns all places of the chunks in packs that are not condemned, in the order
 	// of ids. It costs more than Locate: call it if the store lacks a pack that Locate returned.
 	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
+	// ReadShares returns, for each of the filers, the part of its read limit that each of its
+	// assigned batches has now, in bytes per second; 0 is no limit. Together they stay within the
+	// limit, also when more batches are assigned than a new limit allows. A zero now is the time of the
+	// database's clock.
+	ReadShares(ctx context.Context, filers []backup.FilerID, now time.Time) (map[backup.FilerID]int64, error)
 }
 
 // A Claim describes the work to assign.
