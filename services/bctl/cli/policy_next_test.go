@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,51 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/index/sqliteindex"
 )
+
+// In the moment before the scheduler has planned a shard, lists show the plan that policy next shows.
+func TestPlanAll(t *testing.T) {
+	ctx, now := t.Context(), time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
+	idx, err := sqliteindex.Open(ctx, filepath.Join(t.TempDir(), "index.db"))
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	t.Cleanup(func() { _ = idx.Close() })
+	_, _, err = idx.Migrate(ctx)
+	must(err)
+	filer, err := idx.AddFiler(ctx, backup.Filer{Name: "nas1"})
+	must(err)
+	_, err = idx.AddShard(ctx, backup.Shard{Filer: filer.ID, Name: "/export", Source: "posix:///export"})
+	must(err)
+	p, err := idx.SetPolicy(ctx, backup.Policy{Name: "nightly", Schedule: "30 1 * * *", RecoveryPoint: 30 * time.Hour})
+	must(err)
+	listed := func() index.ShardStatus {
+		t.Helper()
+		shards, err := idx.ListShards(ctx, index.ShardFilter{})
+		must(err)
+		must(planAll(ctx, idx, shards, now))
+		return shards[0]
+	}
+	if s := listed(); !s.Plan.Due.IsZero() {
+		t.Errorf("%+v, want no plan of a shard that no scheduler has bound", s.Plan)
+	}
+	term, ok, err := idx.Lead(ctx, "scheduler", "test", time.Hour)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	_, err = idx.Bind(ctx, term, map[backup.FilerID]index.Binding{filer.ID: {Policy: p.ID, Revision: p.Revision}})
+	must(err)
+	runs, err := nextRuns(ctx, idx, "", now)
+	must(err)
+	if s := listed(); len(runs) != 1 || !s.Plan.Due.Equal(runs[0].due) || !s.Plan.Deadline.Equal(runs[0].deadline) || !s.Plan.Deadline.Equal(now.Add(30*time.Hour)) {
+		t.Errorf("%+v, want what policy next has: %+v", s.Plan, runs)
+	}
+}
 
 // The table of policy next in each state. It fits on a terminal.
 func TestNextRuns(t *testing.T) {
