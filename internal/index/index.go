@@ -323,10 +323,8 @@ type Dedup interface {
 	// LocateCopies returns all places of the chunks in packs that are not condemned, in the order
 	// of ids. It costs more than Locate: call it if the store lacks a pack that Locate returned.
 	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
-	// ReadShares returns, for each of the filers, the part of its read limit that each of its
-	// assigned batches has now, in bytes per second; 0 is no limit. Together they stay within the
-	// limit, also when more batches are assigned than a new limit allows. A zero now is the time of the
-	// database's clock.
+	// ReadShares returns the part of each filer's read limit that one assigned batch has now, in
+	// bytes per second; 0 is no limit. All parts together stay within the limit.
 	ReadShares(ctx context.Context, filers []backup.FilerID, now time.Time) (map[backup.FilerID]int64, error)
 }
 
@@ -365,8 +363,8 @@ type Committing interface {
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
 	// ListenSnapshots calls told once at the start, and when any process has begun or ended a
-	// snapshot, or changed by a mark which one is a shard's last good one, until ctx is done or the
-	// connection to the index is lost. An index that only one process uses sends no notifications.
+	// snapshot, or changed a mark, until ctx is done or the connection to the index is lost. An
+	// index that only one process uses sends no notifications.
 	ListenSnapshots(ctx context.Context, told func()) error
 	// Extend renews the leases of assigned work that end in less than lease, and records the worker
 	// that holds it. The first report of a worker sets the end of the lease in any case: work that
