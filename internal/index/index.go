@@ -323,8 +323,7 @@ type Dedup interface {
 	// LocateCopies returns all places of the chunks in packs that are not condemned, in the order
 	// of ids. It costs more than Locate: call it if the store lacks a pack that Locate returned.
 	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
-	// ReadShares returns the part of each filer's read limit that one assigned batch has now, in
-	// bytes per second; 0 is no limit. All parts together stay within the limit.
+	// ReadShares returns each filer's read limit per assigned batch, in bytes per second; 0: none.
 	ReadShares(ctx context.Context, filers []backup.FilerID, now time.Time) (map[backup.FilerID]int64, error)
 }
 
@@ -362,9 +361,8 @@ type Committing interface {
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
-	// ListenSnapshots calls told once at the start, and when any process has begun or ended a
-	// snapshot, or changed a mark, until ctx is done or the connection to the index is lost. An
-	// index that only one process uses sends no notifications.
+	// ListenSnapshots calls told at the start, and when any process has begun, ended or marked a
+	// snapshot, until ctx is done or the connection is lost. SQLite sends no notifications.
 	ListenSnapshots(ctx context.Context, told func()) error
 	// Extend renews the leases of assigned work that end in less than lease, and records the worker
 	// that holds it. The first report of a worker sets the end of the lease in any case: work that
