@@ -39,6 +39,11 @@ type Instance struct {
 	Reason string // why it is not ready
 	Leads  bool   // a committer: it is the keeper
 
+	Schedules bool // a committer: it is the leading scheduler
+	// A committer's limits of running snapshots, per site and per filer; 0: it is of a version that
+	// does not report them.
+	MaxRunning, MaxRunningPerFiler int
+
 	Draining bool // it takes no new work
 	Drained  bool // and has no work in progress
 
@@ -129,6 +134,7 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 		EntriesPerSecond: i.EntriesPerSecond, BytesPerSecond: i.BytesPerSecond,
 		ClockKnown: i.ClockKnown, ClockAheadSeconds: i.ClockAhead.Seconds(),
 		HandedBack: int64(i.HandedBack), HandedBackWhy: cut(text(i.HandedBackWhy), maxWhyBytes),
+		Schedules: i.Schedules, MaxRunning: int64(i.MaxRunning), MaxRunningPerFiler: int64(i.MaxRunningPerFiler),
 	}
 	if !i.Started.IsZero() {
 		m.StartedSeconds = i.Started.Unix()
@@ -155,9 +161,11 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 	if len(m.GetName()) > maxWorkerBytes || len(m.GetVersion()) > maxVersionBytes || len(m.GetReason()) > maxReasonBytes || len(m.GetHandedBackWhy()) > maxWhyBytes {
 		return Instance{}, fmt.Errorf("a service says too much of itself: %w", backup.ErrInvalid)
 	}
-	for _, n := range []int64{m.GetTasks(), m.GetBatches(), m.GetStalled(), m.GetHandedBack()} {
+	for _, n := range []int64{
+		m.GetTasks(), m.GetBatches(), m.GetStalled(), m.GetHandedBack(), m.GetMaxRunning(), m.GetMaxRunningPerFiler(),
+	} {
 		if n < 0 || n > math.MaxInt32 {
-			return Instance{}, fmt.Errorf("%d in hand: %w", n, backup.ErrInvalid)
+			return Instance{}, fmt.Errorf("a service reports the number %d: %w", n, backup.ErrInvalid)
 		}
 	}
 	for _, x := range []struct{ value, least, most float64 }{
@@ -176,6 +184,7 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		EntriesPerSecond: m.GetEntriesPerSecond(), BytesPerSecond: m.GetBytesPerSecond(),
 		ClockKnown: m.GetClockKnown(), ClockAhead: seconds(m.GetClockAheadSeconds()),
 		HandedBack: int(m.GetHandedBack()), HandedBackWhy: m.GetHandedBackWhy(),
+		Schedules: m.GetSchedules(), MaxRunning: int(m.GetMaxRunning()), MaxRunningPerFiler: int(m.GetMaxRunningPerFiler()),
 	}
 	switch started := m.GetStartedSeconds(); {
 	case started < 0 || started > maxClockSeconds:

@@ -60,7 +60,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 	started := time.Unix(1_772_330_645, 0).UTC()
 	walker := Instance{
 		Role: RoleWalker, Name: "w1", Site: "oslo", Version: "v1", Started: started, Ready: true, Tasks: 3, Stalled: 1, EntriesPerSecond: 12.5,
-		ClockKnown: true, ClockAhead: -1500 * time.Millisecond,
+		ClockKnown: true, ClockAhead: -1500 * time.Millisecond, Schedules: true, MaxRunning: 64, MaxRunningPerFiler: 4,
 	}
 	if found, err := operator.Instances(t.Context()); err != nil || len(found) > 0 {
 		t.Errorf("nobody is there: %+v, %v", found, err)

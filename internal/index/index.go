@@ -242,7 +242,8 @@ type ShardStatus struct {
 	Files    int64
 	Bytes    int64
 	Running  backup.SnapshotID // zero: none
-	Failed   bool              // the newest snapshot failed
+	Bad      bool              // a snapshot that is newer than LastGood was marked as bad
+	Failed   time.Time         // when the newest snapshot failed; zero: it has not
 	Policy   string            // name of the bound policy; "": none, or the scheduler has not seen the shard yet
 	Plan     Plan
 }
@@ -322,6 +323,8 @@ type Dedup interface {
 	// LocateCopies returns all places of the chunks in packs that are not condemned, in the order
 	// of ids. It costs more than Locate: call it if the store lacks a pack that Locate returned.
 	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
+	// ReadShares returns each filer's read limit per assigned batch, in bytes per second; 0: none.
+	ReadShares(ctx context.Context, filers []backup.FilerID, now time.Time) (map[backup.FilerID]int64, error)
 }
 
 // A Claim describes the work to assign.
@@ -358,10 +361,9 @@ type Committing interface {
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
-	// ListenBegun calls told once at the start and after each snapshot that any process begins,
-	// until ctx is done or the connection to the index is lost. An index that only one process uses
-	// sends no notifications.
-	ListenBegun(ctx context.Context, told func()) error
+	// ListenSnapshots calls told at the start, and when any process has begun, ended or marked a
+	// snapshot, until ctx is done or the connection is lost. SQLite sends no notifications.
+	ListenSnapshots(ctx context.Context, told func()) error
 	// Extend renews the leases of assigned work that end in less than lease, and records the worker
 	// that holds it. The first report of a worker sets the end of the lease in any case: work that
 	// waits in a queue may have a longer lease. Work whose lease has run out, but which has not

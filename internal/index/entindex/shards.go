@@ -178,6 +178,10 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 	if err != nil {
 		return nil, err
 	}
+	ended, err := x.endedNotGood(ctx)
+	if err != nil {
+		return nil, err
+	}
 	policies, err := x.policyNames(ctx)
 	if err != nil {
 		return nil, err
@@ -191,9 +195,9 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 		s := index.ShardStatus{
 			Shard: toShard(row), Filer: of, Number: backup.SnapshotNumber(row.LastGoodNumber),
 			Files: row.LastGoodFiles, Bytes: row.LastGoodBytes, Running: runs[row.ID],
+			Bad: ended.bad[row.ID], Failed: ended.failed[row.ID],
 			Policy: policies[backup.PolicyID(row.PolicyID)], Plan: toPlan(row),
 		}
-		s.Failed = hasFailed(row, s.Running != (backup.SnapshotID{}))
 		if row.LastGood != nil && row.LastGoodStarted != nil {
 			s.LastGood, s.Time = backup.SnapshotID(*row.LastGood), row.LastGoodStarted.UTC()
 		}

@@ -44,6 +44,10 @@ type Service struct {
 	ClockKnown        bool                   `protobuf:"varint,15,opt,name=clock_known,json=clockKnown,proto3" json:"clock_known,omitempty"`
 	ClockAheadSeconds float64                `protobuf:"fixed64,16,opt,name=clock_ahead_seconds,json=clockAheadSeconds,proto3" json:"clock_ahead_seconds,omitempty"` // relative to the clock of the database
 	Stops             bool                   `protobuf:"varint,17,opt,name=stops,proto3" json:"stops,omitempty"`                                                     // the last message of this instance
+	// A committer: it is the leading scheduler, and its limits of running snapshots.
+	Schedules          bool  `protobuf:"varint,25,opt,name=schedules,proto3" json:"schedules,omitempty"`
+	MaxRunning         int64 `protobuf:"varint,26,opt,name=max_running,json=maxRunning,proto3" json:"max_running,omitempty"` // per site
+	MaxRunningPerFiler int64 `protobuf:"varint,27,opt,name=max_running_per_filer,json=maxRunningPerFiler,proto3" json:"max_running_per_filer,omitempty"`
 	// Only in a Roster: the information that is otherwise in the subject, and the keeper's knowledge.
 	Role          string     `protobuf:"bytes,18,opt,name=role,proto3" json:"role,omitempty"`
 	Site          string     `protobuf:"bytes,19,opt,name=site,proto3" json:"site,omitempty"`
@@ -203,6 +207,27 @@ func (x *Service) GetStops() bool {
 		return x.Stops
 	}
 	return false
+}
+
+func (x *Service) GetSchedules() bool {
+	if x != nil {
+		return x.Schedules
+	}
+	return false
+}
+
+func (x *Service) GetMaxRunning() int64 {
+	if x != nil {
+		return x.MaxRunning
+	}
+	return 0
+}
+
+func (x *Service) GetMaxRunningPerFiler() int64 {
+	if x != nil {
+		return x.MaxRunningPerFiler
+	}
+	return 0
 }
 
 func (x *Service) GetRole() string {
@@ -427,7 +452,7 @@ var File_bctl_v1_service_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xd7\x05\n" +
+	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xc9\x06\n" +
 	"\aService\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -447,7 +472,11 @@ const file_bctl_v1_service_proto_rawDesc = "" +
 	"\vclock_known\x18\x0f \x01(\bR\n" +
 	"clockKnown\x12.\n" +
 	"\x13clock_ahead_seconds\x18\x10 \x01(\x01R\x11clockAheadSeconds\x12\x14\n" +
-	"\x05stops\x18\x11 \x01(\bR\x05stops\x12\x12\n" +
+	"\x05stops\x18\x11 \x01(\bR\x05stops\x12\x1c\n" +
+	"\tschedules\x18\x19 \x01(\bR\tschedules\x12\x1f\n" +
+	"\vmax_running\x18\x1a \x01(\x03R\n" +
+	"maxRunning\x121\n" +
+	"\x15max_running_per_filer\x18\x1b \x01(\x03R\x12maxRunningPerFiler\x12\x12\n" +
 	"\x04role\x18\x12 \x01(\tR\x04role\x12\x12\n" +
 	"\x04site\x18\x13 \x01(\tR\x04site\x12%\n" +
 	"\x0esilent_seconds\x18\x14 \x01(\x01R\rsilentSeconds\x12\x12\n" +

@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
@@ -60,6 +61,22 @@ func (c *crew) lacks(sites []string) (list []lack) {
 		list = append(list, c.lacksWorkers(site)...)
 	}
 	return append(list, c.ailing(list)...)
+}
+
+// limits returns the limits of running snapshots: those of the committer that schedules or, if none
+// does, of any. known is false if no committer reports them.
+func (c *crew) limits() (l policy.Limits, known, scheduled bool) {
+	for _, s := range c.of(flow.RoleCommitter, "") {
+		if s.MaxRunning == 0 || s.MaxRunningPerFiler == 0 {
+			continue
+		}
+		leads := s.Schedules && !s.Silent
+		if !known || leads {
+			l = policy.Limits{Running: s.MaxRunning, RunningPerFiler: s.MaxRunningPerFiler}
+		}
+		known, scheduled = true, scheduled || leads
+	}
+	return l, known, scheduled
 }
 
 // of returns the services of a role at a site that have not left.

@@ -58,6 +58,9 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 		if err != nil {
 			return err
 		}
+		if err := planAll(ctx, i, found, now); err != nil {
+			return err
+		}
 		if !a.json {
 			return shardTable(a.out, found, now)
 		}
@@ -171,10 +174,14 @@ func newShardShow(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.print(newShardJSON(&s, now))
+				one := []index.ShardStatus{s}
+				if err := planAll(cmd.Context(), i, one, now); err != nil {
+					return err
 				}
-				return a.describeShard(&s, now)
+				if a.json {
+					return a.print(newShardJSON(&one[0], now))
+				}
+				return a.describeShard(&one[0], now)
 			})
 		},
 	}

@@ -19,13 +19,14 @@ func newSnapshotMarkBad(a *app) *cobra.Command {
 		Use:   "mark-bad SNAPSHOT",
 		Short: "Mark a snapshot as bad: never use it as latest",
 		Long: `Marks a committed snapshot as bad, for instance because half of the tree was
-not mounted. It is never latest, and the next backup is compared with the last
-good snapshot in its place: if the tree still has far fewer files than that one,
-the backup fails, unless it is run with --allow-shrink. Its shard
-has the last good snapshot before it, and is due again.
+not mounted. It is never latest. The next backup compares its number of files
+with the last good snapshot instead, and fails if files are missing that the bad
+snapshot lacks, too.
 
-The snapshot stays, and can be restored by its id. The next backup still finds
-by it which files have changed.`,
+If it was the last good snapshot of its shard, the one before it is that again,
+and a shard with a policy is due at once. The next backup still finds by the bad
+snapshot which files have changed. The snapshot stays, and can be restored by
+its id.`,
 		Example: `  bctl snapshot mark-bad 3f2a --reason 'half of the export was gone'
   bctl snapshot mark-bad latest --filer nas1 --shard /export/home \
     --reason 'encrypted by malware, ticket 4711'`,

@@ -181,6 +181,8 @@ type overview struct {
 	silent  map[workerName]*flow.Instance
 	fleet   bool
 	lacks   []lack
+	crew    *crew
+	places  map[string]int // running snapshots of each site
 	running []*inProgress
 	filers  map[string]*index.FilerStatus
 	stalled map[filerWork]int

@@ -30,6 +30,7 @@ const (
 	causeLimit                  // the filer's limits
 	causeTurn                   // other work comes first
 	causePlace                  // shards: the limit of running snapshots
+	causeScheduler              // shards: the scheduler has not looked yet
 	causeWindow                 // shards: a window
 	causePaused                 // shards: their policy is paused
 )
@@ -37,7 +38,7 @@ const (
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
 	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causePlaces: "stalled_places", causeGoverned: "governor",
-	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
+	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
 }
 
 // A reason is why some work waits.
@@ -270,7 +271,7 @@ func siteOf(f *backup.Filer) string { return cmp.Or(f.Site, backup.DefaultSite) 
 
 // shard adds a shard that is due and not started.
 func (w *waiting) shard(r *nextRun) {
-	found := reason{causePlace, "places: as many snapshots of the site or the filer run as may", ""}
+	var found reason
 	switch {
 	case r.state == "window" && !r.opens.IsZero():
 		found = reason{causeWindow, "a window of policy " + display(r.policy) + ", which opens " + expected(r.opens, w.overview.at), r.policy}
@@ -280,8 +281,34 @@ func (w *waiting) shard(r *nextRun) {
 		found = reason{causePaused, "policy " + display(r.policy) + ", which is paused", r.policy}
 	case lacking(w.lacks, flow.RoleCommitter, "") != nil:
 		found = reason{causeCommitter, lacking(w.lacks, flow.RoleCommitter, "").Text, ""}
+	default:
+		found = w.whyDue(&r.Filer)
 	}
 	w.at(found, r.Filer.Name).shards++
+}
+
+// whyDue returns the reason why a shard that is due, and may begin, has not begun.
+func (s *overview) whyDue(f *backup.Filer) reason {
+	site := siteOf(f)
+	limits, known, scheduled := s.crew.limits()
+	running := s.places[site]
+	status := s.filers[f.Name]
+	switch {
+	case !known:
+		return reason{causePlace, "a place at site " + display(site) + ", or the scheduler", site}
+	case running >= limits.Running:
+		for _, role := range []flow.Role{flow.RoleWalker, flow.RoleReader} {
+			if l := lacking(s.lacks, role, site); l != nil { // no snapshot ends before there is one
+				return reason{causeWorkers, l.Text, site}
+			}
+		}
+		return reason{causePlace, fmt.Sprintf("a place: %d of %d snapshots of site %s run", running, limits.Running, display(site)), site}
+	case status != nil && status.Running >= limits.RunningPerFiler:
+		return reason{causePlace, fmt.Sprintf("a place: %d of %d snapshots of the filer run (site %s)", status.Running, limits.RunningPerFiler, display(site)), site}
+	case !scheduled:
+		return reason{causeScheduler, "a committer that schedules: one begins within 40 s (site " + display(site) + ")", site}
+	}
+	return reason{causeScheduler, "the scheduler, which looks every 10 s (site " + display(site) + ")", site}
 }
 
 // what describes the waiting work: "16 batches, 2 tasks".

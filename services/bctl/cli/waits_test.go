@@ -59,6 +59,7 @@ func (s *scene) hold(n int, worker string, task bool, stalled time.Duration) {
 }
 
 func (s *scene) overview() *overview {
+	s.l.places = placesOf(s.l.filers)
 	o := newOverview(&s.l, s.now)
 	o.rates(nil)
 	return o
@@ -142,7 +143,7 @@ func TestWaits(t *testing.T) {
 			later := due("planned", "p", time.Time{})
 			later.due = s.now.Add(time.Hour)
 			s.l.due = []nextRun{due("waiting", "p", time.Time{}), due("waiting", "p", time.Time{}), due("window", "p", s.now.Add(3*time.Hour)), due("paused", "q", time.Time{}), due("running", "p", time.Time{}), later}
-		}, "nas1: 2 shards due wait for places: as many snapshots of the site or the filer run as may\n" +
+		}, "nas1: 2 shards due wait for a place at site oslo, or the scheduler\n" +
 			"nas1: 1 shard due waits for a window of policy p, which opens " + expected(time.Date(2026, 11, 22, 21, 30, 0, 0, time.UTC), time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)) + "\n" +
 			"nas1: 1 shard due waits for policy q, which is paused"},
 	} {
@@ -186,6 +187,66 @@ func TestWaitsWithoutNATS(t *testing.T) {
 		if got := strings.Join(lines, "\n"); got != want || !strings.HasPrefix(o.lacks[0].Text, "nobody knows which services run") {
 			t.Errorf("%v: %s\nwant\n%s", err, got, want)
 		}
+	}
+}
+
+// Shards that are due wait for a place of their site, for one of their filer, for workers without
+// which no place becomes free, or for the scheduler: each with the number of shards of that site.
+func TestWaitsOfShards(t *testing.T) {
+	limited := func(services []flow.Instance) []flow.Instance {
+		return with(services, 0, func(i *flow.Instance) { i.Schedules, i.MaxRunning, i.MaxRunningPerFiler = true, 3, 2 })
+	}
+	both := limited(serving("committer - c1", "walker oslo w1", "reader oslo r1", "walker paris w2", "reader paris r2"))
+	for _, test := range []struct {
+		name     string
+		services []flow.Instance
+		running  string // the filers of the running snapshots
+		due      string // those of the shards
+		want     string
+	}{
+		{"one site is full", both, "o1 o2 o3 p1", "o4 o5 p2", "o4, o5: 2 shards due wait for a place: 3 of 3 snapshots of site oslo run\n" +
+			"p2: 1 shard due waits for the scheduler, which looks every 10 s (site paris)"},
+		{"no site is full", both, "o1 o2 p1", "o3 p2", "o3: 1 shard due waits for the scheduler, which looks every 10 s (site oslo)\n" +
+			"p2: 1 shard due waits for the scheduler, which looks every 10 s (site paris)"},
+		{"both are full", both, "o1 o2 o3 p1 p2 p3", "o4 p4 p5", "p4, p5: 2 shards due wait for a place: 3 of 3 snapshots of site paris run\n" +
+			"o4: 1 shard due waits for a place: 3 of 3 snapshots of site oslo run"},
+		{"a filer is full", both, "o1 o1", "o1 o1 o2", "o1: 2 shards due wait for a place: 2 of 2 snapshots of the filer run (site oslo)\n" +
+			"o2: 1 shard due waits for the scheduler, which looks every 10 s (site oslo)"},
+		{"a full site has no reader", limited(serving("committer - c1", "walker oslo w1")), "o1 o2 o3", "o4", "o4: 1 shard due waits: no reader at site oslo"},
+		{"none schedules", with(both, 0, func(i *flow.Instance) { i.Schedules = false }), "o1", "o2",
+			"o2: 1 shard due waits for a committer that schedules: one begins within 40 s (site oslo)"},
+		{"the one that schedules has other limits", append(limited(serving("committer - c1", "walker oslo w1", "reader oslo r1")),
+			flow.Instance{ID: "c2", Role: flow.RoleCommitter, MaxRunning: 64, MaxRunningPerFiler: 64}), "o1 o2 o3", "o4",
+			"o4: 1 shard due waits for a place: 3 of 3 snapshots of site oslo run"},
+		{"an earlier version", everybody, "o1", "o2", "o2: 1 shard due waits for a place at site oslo, or the scheduler"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newScene(test.services...)
+			sites := map[byte]string{'o': "oslo", 'p': "paris"}
+			filers := map[string]*index.FilerStatus{}
+			for _, name := range strings.Fields(test.running + " " + test.due) {
+				if filers[name] == nil {
+					filers[name] = &index.FilerStatus{Filer: backup.Filer{Name: name, Site: sites[name[0]]}, Shards: 1}
+				}
+			}
+			for _, name := range strings.Fields(test.running) {
+				filers[name].Running++
+			}
+			for _, f := range filers {
+				s.l.filers = append(s.l.filers, *f)
+			}
+			for _, name := range strings.Fields(test.due) {
+				s.l.due = append(s.l.due, nextRun{ShardStatus: index.ShardStatus{Filer: filers[name].Filer}, state: "waiting", due: s.now})
+			}
+			var lines []string
+			o := s.overview()
+			for _, w := range o.waits() {
+				lines = append(lines, w.line(o.at))
+			}
+			if got := strings.Join(lines, "\n"); got != test.want {
+				t.Errorf("%s\nwant\n%s", got, test.want)
+			}
+		})
 	}
 }
 

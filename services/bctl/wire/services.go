@@ -173,19 +173,19 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	watch := clock.New(idx, time.Now, log, w.metrics.Clock())
 	w.health.Depends("clock", watch.Check)
 	leading := watch.Index()
-	scheduler := schedule.New(leading, schedule.Options{
-		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
-		Metrics: w.metrics.Scheduler(), Health: w.health,
-	})
+	scheduler := newScheduler(c, w, leading)
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })
 	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
 		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
-		StopTimeout: c.Worker.StopTimeout, Log: log,
+		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
 	})
 	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
-	a.also = func(i *flow.Instance) { i.Leads = committer.Leads() }
+	a.also = func(i *flow.Instance) {
+		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()
+		i.MaxRunning, i.MaxRunningPerFiler = scheduler.Limits().Running, scheduler.Limits().RunningPerFiler
+	}
 	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	beside.Go(func() { a.run(announcing) })
 	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads) })
@@ -194,6 +194,13 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	beside.Wait()
 	log.Info("committer stopped")
 	return nil
+}
+
+func newScheduler(c *config.Config, w *watched, idx schedule.Index) *schedule.Scheduler {
+	return schedule.New(idx, schedule.Options{
+		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: w.log,
+		Metrics: w.metrics.Scheduler(), Health: w.health,
+	})
 }
 
 // JournalKeys returns the keys with which committers seal and sign. It seals to the recipients of

@@ -69,11 +69,14 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	}
 }
 
-// listenLoop triggers a search for work when a snapshot begins. Notifications that are lost while
-// the index is unavailable are made up for by polling.
+// listenLoop triggers a search for work when a snapshot begins, and calls OnSnapshot when one begins
+// or ends. Notifications that are lost while the index is unavailable are made up for by polling.
 func (s *Service) listenLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := s.Index.ListenBegun(ctx, func() { loop.Wake(s.freed) })
+		err := s.Index.ListenSnapshots(ctx, func() {
+			loop.Wake(s.freed)
+			s.opts.OnSnapshot()
+		})
 		s.log.Debug("new snapshots are not heard of", "error", err)
 		loop.Pause(ctx, later)
 	}

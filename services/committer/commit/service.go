@@ -56,6 +56,9 @@ type Options struct {
 	StopTimeout time.Duration
 	// OnEnd, if not nil, is called when a snapshot was committed or failed.
 	OnEnd func(backup.SnapshotID)
+	// OnSnapshot, if not nil, is called when the index has announced that a snapshot began or ended,
+	// whichever process did that, and when there may have been announcements that were not heard.
+	OnSnapshot func()
 	// OnRetry, if not nil, receives the reason for a retry, instead of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
@@ -119,6 +122,9 @@ func New(p Parts, o Options) *Service {
 	}
 	if o.OnEnd == nil {
 		o.OnEnd = func(backup.SnapshotID) {}
+	}
+	if o.OnSnapshot == nil {
+		o.OnSnapshot = func() {}
 	}
 	return &Service{
 		Parts: p, opts: o, holder: o.Worker + "-" + rand.Text()[:8], log: o.Log,

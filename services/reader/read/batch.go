@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/listing"
@@ -35,8 +33,8 @@ type batch struct {
 	short  bool                // a read of this file returned less than its size
 	links  map[link]linkedFile // files that have several names
 	tree   source.Tree
-	file   watchedFile   // the one that is open
-	pace   *rate.Limiter // nil: no limit
+	file   watchedFile // the one that is open
+	pace   *pace
 	at     advance
 
 	// Opens by the filer, not yet reported:
@@ -83,7 +81,7 @@ const (
 )
 
 func newBatch(s *Service, msg *backup.ReadBatch, d delivery) *batch {
-	b := &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}}
+	b := &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}, pace: newPace(msg.Job.ReadBytesPerSecond)}
 	if d != nil { // nil in tests
 		b.looks = d.Attempts()
 	}
@@ -111,7 +109,6 @@ func (b *batch) read(ctx context.Context) error {
 	}
 	b.expect()
 	b.hash = chunk.NewHasher(b.svc.Key.Dedup)
-	b.pace = newPace(b.msg.Job.ReadBytesPerSecond)
 	tree, err := b.openTree(ctx)
 	if err != nil {
 		return err

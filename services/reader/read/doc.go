@@ -7,7 +7,7 @@
 // out which of them are new, frame.go compresses those, packer.go seals them into packs and uploads
 // the packs, and answer.go reports to the committer when everything that the batch relies on is
 // durable. In addition, share.go divides the reader among filers, pace.go limits a batch to its
-// filer's bytes per second, watched.go times the filer, and watch.go finds batches whose filer does
+// part of its filer's bytes per second, and follows changes of that limit, watched.go times the filer, and watch.go finds batches whose filer does
 // not answer.
 //
 //	batch goroutine     open, read, cut, hash ──► window ─┐        (Options.Batches)

@@ -109,6 +109,7 @@ type Service struct {
 	known    *known
 	looks    looks
 	blind    sync.Once // for logging once that packs cannot be seen
+	limits   sync.Once // and that limits cannot be
 	packer   *packer
 	watch    *watch
 	inHand   *shares // a share for each batch in progress that is not stalled
@@ -247,6 +248,7 @@ func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	}
 	owned.Go(func() { s.packer.run(ctx) })
 	owned.Go(func() { s.watchCalls(ctx) })
+	owned.Go(func() { s.followLimits(ctx) })
 }
 
 // handle makes an attempt at a batch and ends its delivery. When ctx is done it starts nothing new,
