@@ -123,7 +123,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	a.runWorker(ctx, report, func(ctx context.Context) {
 		r, err := read.New(parts, o)
 		if err != nil { // it is not, because the same settings were accepted above
-			log.Error("service failed", "service", "reader", "error", err)
+			log.Error("service failed", "error", err)
 			<-ctx.Done()
 			return
 		}

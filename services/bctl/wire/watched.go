@@ -50,10 +50,16 @@ type watched struct {
 	started   time.Time
 }
 
+// Named returns a log whose lines name the service and its process. Each line of a service has these
+// two keys once, so no event may have keys of these names.
+func Named(log *slog.Logger, service string, c *config.Config) *slog.Logger {
+	return log.With("service", service, "worker", workerName(c))
+}
+
 // watch starts the monitoring of a service before its dependencies are available. close ends it.
 func watch(ctx context.Context, c *config.Config, service string, log *slog.Logger, needs ...string) (*watched, error) {
 	worker := workerName(c)
-	w := &watched{log: log.With("service", service, "worker", worker), health: health.New(needs...), started: time.Now()}
+	w := &watched{log: Named(log, service, c), health: health.New(needs...), started: time.Now()}
 	var err error
 	if w.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
 		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,

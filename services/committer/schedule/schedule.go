@@ -340,7 +340,7 @@ func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan,
 	begun, err := s.index.BeginDue(ctx, term, p, now)
 	switch {
 	case err == nil:
-		s.log.Info("snapshot scheduled", "snapshot", begun.ID.Short(), "filer", begun.Filer.Name, "shard", begun.Shard.Name, "number", begun.Number,
+		s.log.Debug("snapshot scheduled", "snapshot", begun.ID.Short(), "filer", begun.Filer.Name, "shard", begun.Shard.Name, "number", begun.Number,
 			"policy", t.Name, "due", p.Due, "deadline", p.Deadline)
 		s.opts.Metrics.Begun(now.Sub(p.Due), t.missed(p.Shard, p.Due, now))
 	case errors.Is(err, backup.ErrRunning), errors.Is(err, index.ErrNotDue), errors.Is(err, backup.ErrNotFound):
