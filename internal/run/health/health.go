@@ -151,6 +151,19 @@ func (h *Process) Ready(ctx context.Context) error {
 	return h.result
 }
 
+// Usable returns nil if one dependency answers, or if the process does not have it.
+func (h *Process) Usable(ctx context.Context, name string) error {
+	h.mu.Lock()
+	check := h.needs[name]
+	h.mu.Unlock()
+	if check == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return check(ctx)
+}
+
 func (h *Process) askAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
