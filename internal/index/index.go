@@ -84,6 +84,7 @@ type Index interface {
 	Dedup
 	Committing
 	Leading
+	Succeeding
 	Scheduling
 	// Close closes the connections.
 	Close() error
@@ -452,6 +453,19 @@ type Term struct {
 	Epoch int64
 }
 
+// A Leader is a process that leads at present.
+type Leader struct {
+	Term
+	Holder string
+	Until  time.Time // when the term ends unless it is renewed
+}
+
+// Succeeding finds leaders, any of which may have died.
+type Succeeding interface {
+	// Leaders returns the leaders of all roles that have one.
+	Leaders(ctx context.Context) ([]Leader, error)
+}
+
 // Leading elects leaders, by the database's clock.
 type Leading interface {
 	// Lead makes holder, a name that no other process has, the leader of a role for ttl, or renews
@@ -459,7 +473,8 @@ type Leading interface {
 	// term if the role is free. A term lasts a day at most: one that ends later was given by a
 	// clock that was ahead, and counts as over.
 	Lead(ctx context.Context, role, holder string, ttl time.Duration) (t Term, ok bool, err error)
-	// Resign ends a term at once. It does nothing if the term has ended already.
+	// Resign ends a term at once. It does nothing if the term has ended already. Another process
+	// may call it for a leader that has died.
 	Resign(ctx context.Context, t Term) error
 	// SetLoads stores the loads that the governor determined. It fails with ErrNotLeading if t has
 	// ended.

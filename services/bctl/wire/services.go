@@ -171,16 +171,16 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	log.Info("committer started", "store", s.String())
 	watch := clock.New(idx, time.Now, log, w.metrics.Clock())
 	w.health.Depends("clock", watch.Check)
-	leading := watch.Index()
+	leading, holder := watch.Index(), conn.Holder(workerName(c))
 	scheduler := schedule.New(leading, schedule.Options{
-		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
+		Worker: workerName(c), Holder: holder, Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
 		Metrics: w.metrics.Scheduler(), Health: w.health,
 	})
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })
 	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
-		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
-		StopTimeout: c.Worker.StopTimeout, Log: log,
+		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
+		StopTimeout: c.Worker.StopTimeout, Log: log, OnVacant: scheduler.Wake,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
 	})
 	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)

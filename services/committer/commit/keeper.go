@@ -62,7 +62,11 @@ func (s *Service) keeperLoop(ctx context.Context) {
 		if err != nil && ctx.Err() == nil && !s.retry(err) {
 			s.log.Warn("cannot lead", "error", err)
 		}
-		loop.Pause(ctx, s.times.renew)
+		select {
+		case <-ctx.Done():
+		case <-s.vacant:
+		case <-time.After(s.times.renew):
+		}
 	}
 }
 

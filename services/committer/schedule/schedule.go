@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/telemetry"
@@ -28,6 +29,9 @@ type Index interface {
 // Options tune a scheduler.
 type Options struct {
 	Worker string // name of this process, for display
+	// Holder is the name by which the index knows this process as a leader, and which no other
+	// process has; "": one made of Worker.
+	Holder string
 	Tick   time.Duration
 	// Term is how long no scheduler leads after the leader has died; several times Tick.
 	Term time.Duration
@@ -66,6 +70,7 @@ type Scheduler struct {
 	term   index.Term // the last that it had
 	parsed map[backup.PolicyID]timetable
 	beat   *health.Beat // while it runs
+	wake   chan struct{}
 }
 
 // A timetable is a policy and its schedule.
@@ -91,7 +96,10 @@ func New(idx Index, o Options) *Scheduler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Worker + "-" + rand.Text()[:8]}
+	if o.Holder == "" {
+		o.Holder = o.Worker + "-" + rand.Text()[:8]
+	}
+	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Holder, wake: make(chan struct{}, 1)}
 }
 
 // Run ticks until ctx is done, and then lets another lead.
@@ -110,10 +118,14 @@ func (s *Scheduler) Run(ctx context.Context) {
 		case <-ctx.Done():
 			s.resign(ctx)
 			return
+		case <-s.wake:
 		case <-tick.C:
 		}
 	}
 }
+
+// Wake makes a running scheduler tick at once, because no other may lead any more.
+func (s *Scheduler) Wake() { loop.Wake(s.wake) }
 
 func (s *Scheduler) resign(ctx context.Context) {
 	if s.term == (index.Term{}) {
