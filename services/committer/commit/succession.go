@@ -28,6 +28,7 @@ type succession map[string]*seenLeader
 type seenLeader struct {
 	index.Leader
 	present bool      // it was seen to be connected to NATS
+	said    bool      // that it was is logged
 	absent  time.Time // since when it is absent, and has not renewed its term; zero: it is not
 }
 
@@ -39,6 +40,12 @@ func (s *Service) successionLoop(ctx context.Context) {
 		if err != nil { // other loops report that the index or NATS does not answer
 			seen.forget()
 			return
+		}
+		for _, l := range seen {
+			if l.present && !l.said {
+				l.said = true
+				s.log.Debug("leader seen; if it dies, its term is ended", "role", l.Role, "epoch", l.Epoch, "holder", l.Holder)
+			}
 		}
 		for _, l := range dead {
 			s.depose(ctx, l)
