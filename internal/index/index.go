@@ -84,6 +84,7 @@ type Index interface {
 	Dedup
 	Committing
 	Leading
+	Succeeding
 	Scheduling
 	// Close closes the connections.
 	Close() error
@@ -444,30 +445,6 @@ type WrittenCatalog struct {
 	Sequence int64
 	Digest   [32]byte // of its content
 	Written  time.Time
-}
-
-// A Term is the period during which one process leads: it alone does what only one process may do.
-// The epoch grows with each new leader. The writes of a leader are refused once a later one leads,
-// however long it was paused in between.
-type Term struct {
-	Role  string
-	Epoch int64
-}
-
-// Leading elects leaders, by the database's clock.
-type Leading interface {
-	// Lead makes holder, a name that no other process has, the leader of a role for ttl, or renews
-	// its term. ok is false if another process leads. A holder whose term has run out gets a new
-	// term if the role is free. A term lasts a day at most: one that ends later was given by a
-	// clock that was ahead, and counts as over.
-	Lead(ctx context.Context, role, holder string, ttl time.Duration) (t Term, ok bool, err error)
-	// Resign ends a term at once. It does nothing if the term has ended already.
-	Resign(ctx context.Context, t Term) error
-	// SetLoads stores the loads that the governor determined. It fails with ErrNotLeading if t has
-	// ended.
-	SetLoads(ctx context.Context, t Term, loads map[backup.FilerID]backup.Load) error
-	// Sites returns the sites of all filers that are not retired, and always DefaultSite.
-	Sites(ctx context.Context) ([]string, error)
 }
 
 // A Result is one of the four; the others are nil.

@@ -52,9 +52,8 @@ type app struct {
 
 	indexLock *os.File // held until the process ends, if it writes to a SQLite index
 
-	// serves is the name of the service that the command runs; nil if it runs none. A service reports
-	// everything in its log.
-	serves atomic.Pointer[string]
+	// serves: the command runs a service, which reports everything in its log.
+	serves atomic.Bool
 	// interruptible: the command only reads, so there is nothing to stop.
 	interruptible atomic.Bool
 }
@@ -65,9 +64,9 @@ func Main(services Services) int {
 	out := &results{to: a.term.stdout()}
 	a.out = out
 	ctx, stop := run.Context(context.Background(), func() {
-		switch service := a.serves.Load(); {
-		case service != nil:
-			a.log.Info("stopping", "service", *service)
+		switch {
+		case a.serves.Load():
+			a.log.Info("stopping")
 		case !a.interruptible.Load():
 			a.term.println("stopping; once more to stop at once")
 		}

@@ -128,7 +128,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	a.runWorker(ctx, report, func(ctx context.Context) {
 		r, err := read.New(parts, o)
 		if err != nil { // it is not, because the same settings were accepted above
-			log.Error("service failed", "service", "reader", "error", err)
+			log.Error("service failed", "error", err)
 			<-ctx.Done()
 			return
 		}
@@ -172,13 +172,13 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	log.Info("committer started", "store", s.String())
 	watch := clock.New(idx, time.Now, log, w.metrics.Clock())
 	w.health.Depends("clock", watch.Check)
-	leading := watch.Index()
-	scheduler := newScheduler(c, w, leading)
+	leading, holder := watch.Index(), conn.Holder(workerName(c))
+	scheduler := newScheduler(c, w, leading, holder)
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })
 	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
-		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
-		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look,
+		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
+		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
 	})
 	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
@@ -196,9 +196,9 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	return nil
 }
 
-func newScheduler(c *config.Config, w *watched, idx schedule.Index) *schedule.Scheduler {
+func newScheduler(c *config.Config, w *watched, idx schedule.Index, holder string) *schedule.Scheduler {
 	return schedule.New(idx, schedule.Options{
-		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: w.log,
+		Worker: workerName(c), Holder: holder, Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: w.log,
 		Metrics: w.metrics.Scheduler(), Health: w.health,
 	})
 }

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -53,8 +54,12 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 		}
 		open = err == nil
 		if err != nil && ctx.Err() == nil {
-			if !s.retry(err) {
-				s.log.Warn("work will be handed out later", "error", err)
+			switch told := s.retry(err); {
+			case told:
+			case errors.Is(err, flow.ErrNoStream): // the keeper makes it, and logs what was lost
+				s.log.Debug("work waits until the keeper has made the streams", "error", err)
+			default:
+				s.log.Warn("handing out work failed; trying again", "error", err)
 			}
 			loop.Wake(s.unpublished)
 		}

@@ -64,7 +64,11 @@ func (s *Service) keeperLoop(ctx context.Context) {
 		if err != nil && ctx.Err() == nil && !s.retry(err) {
 			s.log.Warn("cannot lead", "error", err)
 		}
-		loop.Pause(ctx, s.times.renew)
+		select {
+		case <-ctx.Done():
+		case <-s.vacant:
+		case <-time.After(s.times.renew):
+		}
 	}
 }
 
@@ -169,19 +173,22 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 		return err
 	}
 	err = s.Conn.HaveStreams(ctx)
-	missing := errors.Is(err, flow.ErrNoStream)
+	running, missing := 0, errors.Is(err, flow.ErrNoStream)
 	if missing {
-		err = s.expireLeases(ctx)
+		running, err = s.expireLeases(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	lost, err := s.Conn.EnsureStreams(ctx, sites)
 	if lost && !missing { // just now
-		err = errors.Join(err, s.expireLeases(ctx))
+		n, expireErr := s.expireLeases(ctx)
+		running, err = n, errors.Join(err, expireErr)
+	}
+	if lost && running > 0 { // otherwise nothing was in it, as at the first start of a fleet
+		s.log.Warn("a stream of NATS was missing and was made again; the work of running snapshots is handed out again", "snapshots", running)
 	}
 	if lost {
-		s.log.Info("a stream was missing: what was in it is handed out again")
 		loop.Wake(s.wake)
 	}
 	return err
@@ -201,18 +208,18 @@ func (s *Service) expireFuture(ctx context.Context) error {
 // longLease is longer than the leases of any committer of the fleet, whatever its settings.
 const longLease = 24 * time.Hour
 
-// expireLeases ends the leases of all work.
-func (s *Service) expireLeases(ctx context.Context) error {
+// expireLeases ends the leases of all work, and returns the number of running snapshots.
+func (s *Service) expireLeases(ctx context.Context) (snapshots int, err error) {
 	running, err := s.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for i := range running {
 		if err := s.Index.ExpireLeases(ctx, running[i].ID); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return len(running), nil
 }
 
 // governLoop governs filers until ctx is done.

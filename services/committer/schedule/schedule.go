@@ -30,6 +30,9 @@ type Index interface {
 // Options tune a scheduler.
 type Options struct {
 	Worker string // name of this process, for display
+	// Holder is the name by which the index knows this process as a leader, and which no other
+	// process has; "": one made of Worker.
+	Holder string
 	Tick   time.Duration
 	// Term is how long no scheduler leads after the leader has died; several times Tick.
 	Term time.Duration
@@ -73,6 +76,7 @@ type Scheduler struct {
 	beat   *health.Beat // while it runs
 	leads  atomic.Bool
 	wake   chan struct{} // a place may have become free
+	vacant chan struct{} // no scheduler leads
 }
 
 // A timetable is a policy and its schedule.
@@ -98,12 +102,19 @@ func New(idx Index, o Options) *Scheduler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Worker + "-" + rand.Text()[:8], wake: make(chan struct{}, 1)}
+	if o.Holder == "" {
+		o.Holder = o.Worker + "-" + rand.Text()[:8]
+	}
+	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Holder, wake: make(chan struct{}, 1), vacant: make(chan struct{}, 1)}
 }
 
 // Look requests a tick now, and not only at the next interval, because a snapshot has begun or
 // ended. It may be called concurrently.
 func (s *Scheduler) Look() { loop.Wake(s.wake) }
+
+// Stand requests a tick now because the scheduler that led is dead: one that does not lead stands
+// for election. It may be called concurrently.
+func (s *Scheduler) Stand() { loop.Wake(s.vacant) }
 
 // Limits returns the limits that apply, of the options or by default.
 func (s *Scheduler) Limits() policy.Limits { return s.opts.Limits }
@@ -140,6 +151,8 @@ func (s *Scheduler) wait(ctx context.Context, tick <-chan time.Time, took time.D
 		case <-ctx.Done():
 			return
 		case <-tick:
+			return
+		case <-s.vacant:
 			return
 		case <-s.wake:
 			if s.term == (index.Term{}) {
@@ -377,7 +390,7 @@ func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan,
 	begun, err := s.index.BeginDue(ctx, term, p, now)
 	switch {
 	case err == nil:
-		s.log.Info("snapshot scheduled", "snapshot", begun.ID.Short(), "filer", begun.Filer.Name, "shard", begun.Shard.Name, "number", begun.Number,
+		s.log.Debug("snapshot scheduled", "snapshot", begun.ID.Short(), "filer", begun.Filer.Name, "shard", begun.Shard.Name, "number", begun.Number,
 			"policy", t.Name, "due", p.Due, "deadline", p.Deadline)
 		s.opts.Metrics.Begun(now.Sub(p.Due), t.missed(p.Shard, p.Due, now))
 	case errors.Is(err, backup.ErrRunning), errors.Is(err, index.ErrNotDue), errors.Is(err, backup.ErrNotFound):

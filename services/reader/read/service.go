@@ -163,6 +163,7 @@ func New(p Parts, o Options) (*Service, error) {
 		large:   newWindows(largeWindows+o.Workers, 2*largeWindows, largeWindowBytes),
 		toStore: make(chan *window),
 	}
+	s.Index = patient{p.Index, s}
 	s.packer = newPacker(s, sealer)
 	s.sendPack = func(ctx context.Context, m *backup.PackStored) error { return flow.Publish(ctx, p.Conn, flow.Packs, m) }
 	s.sendLists = func(ctx context.Context, m *backup.ListsStored) error {
@@ -302,7 +303,9 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	s.packer.begin(b.msg.Job.Snapshot)
 	err := b.read(work)
 	s.reading.give(b.filer())
-	err = errors.Join(err, b.stored(work))
+	if stored := b.stored(work); !errors.Is(err, stored) {
+		err = errors.Join(err, stored)
+	}
 	s.packer.end(b.msg.Job.Snapshot)
 	switch {
 	case errors.Is(err, source.ErrExpired), b.isBlind(err):
