@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/bctl/bctl/internal/index/ent/problem"
@@ -20,7 +19,6 @@ type ProblemCreate struct {
 	config
 	mutation *ProblemMutation
 	hooks    []Hook
-	conflict []sql.ConflictOption
 }
 
 // SetSnapshotID sets the "snapshot_id" field.
@@ -135,7 +133,6 @@ func (_c *ProblemCreate) createSpec() (*Problem, *sqlgraph.CreateSpec) {
 		_node = &Problem{config: _c.config}
 		_spec = sqlgraph.NewCreateSpec(problem.Table, sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64))
 	)
-	_spec.OnConflict = _c.conflict
 	if id, ok := _c.mutation.ID(); ok {
 		_node.ID = id
 		_spec.ID.Value = id
@@ -172,246 +169,11 @@ func (_c *ProblemCreate) createSpec() (*Problem, *sqlgraph.CreateSpec) {
 	return _node, _spec
 }
 
-// OnConflict allows configuring the `ON CONFLICT` / `ON DUPLICATE KEY` clause
-// of the `INSERT` statement. For example:
-//
-//	client.Problem.Create().
-//		SetSnapshotID(v).
-//		OnConflict(
-//			// Update the row with the new values
-//			// the was proposed for insertion.
-//			sql.ResolveWithNewValues(),
-//		).
-//		// Override some of the fields with custom
-//		// update values.
-//		Update(func(u *ent.ProblemUpsert) {
-//			SetSnapshotID(v+v).
-//		}).
-//		Exec(ctx)
-func (_c *ProblemCreate) OnConflict(opts ...sql.ConflictOption) *ProblemUpsertOne {
-	_c.conflict = opts
-	return &ProblemUpsertOne{
-		create: _c,
-	}
-}
-
-// OnConflictColumns calls `OnConflict` and configures the columns
-// as conflict target. Using this option is equivalent to using:
-//
-//	client.Problem.Create().
-//		OnConflict(sql.ConflictColumns(columns...)).
-//		Exec(ctx)
-func (_c *ProblemCreate) OnConflictColumns(columns ...string) *ProblemUpsertOne {
-	_c.conflict = append(_c.conflict, sql.ConflictColumns(columns...))
-	return &ProblemUpsertOne{
-		create: _c,
-	}
-}
-
-type (
-	// ProblemUpsertOne is the builder for "upsert"-ing
-	//  one Problem node.
-	ProblemUpsertOne struct {
-		create *ProblemCreate
-	}
-
-	// ProblemUpsert is the "OnConflict" setter.
-	ProblemUpsert struct {
-		*sql.UpdateSet
-	}
-)
-
-// SetSnapshotID sets the "snapshot_id" field.
-func (u *ProblemUpsert) SetSnapshotID(v uuid.UUID) *ProblemUpsert {
-	u.Set(problem.FieldSnapshotID, v)
-	return u
-}
-
-// UpdateSnapshotID sets the "snapshot_id" field to the value that was provided on create.
-func (u *ProblemUpsert) UpdateSnapshotID() *ProblemUpsert {
-	u.SetExcluded(problem.FieldSnapshotID)
-	return u
-}
-
-// SetPath sets the "path" field.
-func (u *ProblemUpsert) SetPath(v []byte) *ProblemUpsert {
-	u.Set(problem.FieldPath, v)
-	return u
-}
-
-// UpdatePath sets the "path" field to the value that was provided on create.
-func (u *ProblemUpsert) UpdatePath() *ProblemUpsert {
-	u.SetExcluded(problem.FieldPath)
-	return u
-}
-
-// SetOp sets the "op" field.
-func (u *ProblemUpsert) SetOp(v string) *ProblemUpsert {
-	u.Set(problem.FieldOp, v)
-	return u
-}
-
-// UpdateOp sets the "op" field to the value that was provided on create.
-func (u *ProblemUpsert) UpdateOp() *ProblemUpsert {
-	u.SetExcluded(problem.FieldOp)
-	return u
-}
-
-// SetError sets the "error" field.
-func (u *ProblemUpsert) SetError(v string) *ProblemUpsert {
-	u.Set(problem.FieldError, v)
-	return u
-}
-
-// UpdateError sets the "error" field to the value that was provided on create.
-func (u *ProblemUpsert) UpdateError() *ProblemUpsert {
-	u.SetExcluded(problem.FieldError)
-	return u
-}
-
-// UpdateNewValues updates the mutable fields using the new values that were set on create except the ID field.
-// Using this option is equivalent to using:
-//
-//	client.Problem.Create().
-//		OnConflict(
-//			sql.ResolveWithNewValues(),
-//			sql.ResolveWith(func(u *sql.UpdateSet) {
-//				u.SetIgnore(problem.FieldID)
-//			}),
-//		).
-//		Exec(ctx)
-func (u *ProblemUpsertOne) UpdateNewValues() *ProblemUpsertOne {
-	u.create.conflict = append(u.create.conflict, sql.ResolveWithNewValues())
-	u.create.conflict = append(u.create.conflict, sql.ResolveWith(func(s *sql.UpdateSet) {
-		if _, exists := u.create.mutation.ID(); exists {
-			s.SetIgnore(problem.FieldID)
-		}
-	}))
-	return u
-}
-
-// Ignore sets each column to itself in case of conflict.
-// Using this option is equivalent to using:
-//
-//	client.Problem.Create().
-//	    OnConflict(sql.ResolveWithIgnore()).
-//	    Exec(ctx)
-func (u *ProblemUpsertOne) Ignore() *ProblemUpsertOne {
-	u.create.conflict = append(u.create.conflict, sql.ResolveWithIgnore())
-	return u
-}
-
-// DoNothing configures the conflict_action to `DO NOTHING`.
-// Supported only by SQLite and PostgreSQL.
-func (u *ProblemUpsertOne) DoNothing() *ProblemUpsertOne {
-	u.create.conflict = append(u.create.conflict, sql.DoNothing())
-	return u
-}
-
-// Update allows overriding fields `UPDATE` values. See the ProblemCreate.OnConflict
-// documentation for more info.
-func (u *ProblemUpsertOne) Update(set func(*ProblemUpsert)) *ProblemUpsertOne {
-	u.create.conflict = append(u.create.conflict, sql.ResolveWith(func(update *sql.UpdateSet) {
-		set(&ProblemUpsert{UpdateSet: update})
-	}))
-	return u
-}
-
-// SetSnapshotID sets the "snapshot_id" field.
-func (u *ProblemUpsertOne) SetSnapshotID(v uuid.UUID) *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetSnapshotID(v)
-	})
-}
-
-// UpdateSnapshotID sets the "snapshot_id" field to the value that was provided on create.
-func (u *ProblemUpsertOne) UpdateSnapshotID() *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdateSnapshotID()
-	})
-}
-
-// SetPath sets the "path" field.
-func (u *ProblemUpsertOne) SetPath(v []byte) *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetPath(v)
-	})
-}
-
-// UpdatePath sets the "path" field to the value that was provided on create.
-func (u *ProblemUpsertOne) UpdatePath() *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdatePath()
-	})
-}
-
-// SetOp sets the "op" field.
-func (u *ProblemUpsertOne) SetOp(v string) *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetOp(v)
-	})
-}
-
-// UpdateOp sets the "op" field to the value that was provided on create.
-func (u *ProblemUpsertOne) UpdateOp() *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdateOp()
-	})
-}
-
-// SetError sets the "error" field.
-func (u *ProblemUpsertOne) SetError(v string) *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetError(v)
-	})
-}
-
-// UpdateError sets the "error" field to the value that was provided on create.
-func (u *ProblemUpsertOne) UpdateError() *ProblemUpsertOne {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdateError()
-	})
-}
-
-// Exec executes the query.
-func (u *ProblemUpsertOne) Exec(ctx context.Context) error {
-	if len(u.create.conflict) == 0 {
-		return errors.New("ent: missing options for ProblemCreate.OnConflict")
-	}
-	return u.create.Exec(ctx)
-}
-
-// ExecX is like Exec, but panics if an error occurs.
-func (u *ProblemUpsertOne) ExecX(ctx context.Context) {
-	if err := u.create.Exec(ctx); err != nil {
-		panic(err)
-	}
-}
-
-// Exec executes the UPSERT query and returns the inserted/updated ID.
-func (u *ProblemUpsertOne) ID(ctx context.Context) (id int64, err error) {
-	node, err := u.create.Save(ctx)
-	if err != nil {
-		return id, err
-	}
-	return node.ID, nil
-}
-
-// IDX is like ID, but panics if an error occurs.
-func (u *ProblemUpsertOne) IDX(ctx context.Context) int64 {
-	id, err := u.ID(ctx)
-	if err != nil {
-		panic(err)
-	}
-	return id
-}
-
 // ProblemCreateBulk is the builder for creating many Problem entities in bulk.
 type ProblemCreateBulk struct {
 	config
 	err      error
 	builders []*ProblemCreate
-	conflict []sql.ConflictOption
 }
 
 // Save creates the Problem entities in the database.
@@ -440,7 +202,6 @@ func (_c *ProblemCreateBulk) Save(ctx context.Context) ([]*Problem, error) {
 					_, err = mutators[i+1].Mutate(root, _c.builders[i+1].mutation)
 				} else {
 					spec := &sqlgraph.BatchCreateSpec{Nodes: specs}
-					spec.OnConflict = _c.conflict
 					// Invoke the actual operation on the latest mutation in the chain.
 					if err = sqlgraph.BatchCreate(ctx, _c.driver, spec); err != nil {
 						if sqlgraph.IsConstraintError(err) {
@@ -491,176 +252,6 @@ func (_c *ProblemCreateBulk) Exec(ctx context.Context) error {
 // ExecX is like Exec, but panics if an error occurs.
 func (_c *ProblemCreateBulk) ExecX(ctx context.Context) {
 	if err := _c.Exec(ctx); err != nil {
-		panic(err)
-	}
-}
-
-// OnConflict allows configuring the `ON CONFLICT` / `ON DUPLICATE KEY` clause
-// of the `INSERT` statement. For example:
-//
-//	client.Problem.CreateBulk(builders...).
-//		OnConflict(
-//			// Update the row with the new values
-//			// the was proposed for insertion.
-//			sql.ResolveWithNewValues(),
-//		).
-//		// Override some of the fields with custom
-//		// update values.
-//		Update(func(u *ent.ProblemUpsert) {
-//			SetSnapshotID(v+v).
-//		}).
-//		Exec(ctx)
-func (_c *ProblemCreateBulk) OnConflict(opts ...sql.ConflictOption) *ProblemUpsertBulk {
-	_c.conflict = opts
-	return &ProblemUpsertBulk{
-		create: _c,
-	}
-}
-
-// OnConflictColumns calls `OnConflict` and configures the columns
-// as conflict target. Using this option is equivalent to using:
-//
-//	client.Problem.Create().
-//		OnConflict(sql.ConflictColumns(columns...)).
-//		Exec(ctx)
-func (_c *ProblemCreateBulk) OnConflictColumns(columns ...string) *ProblemUpsertBulk {
-	_c.conflict = append(_c.conflict, sql.ConflictColumns(columns...))
-	return &ProblemUpsertBulk{
-		create: _c,
-	}
-}
-
-// ProblemUpsertBulk is the builder for "upsert"-ing
-// a bulk of Problem nodes.
-type ProblemUpsertBulk struct {
-	create *ProblemCreateBulk
-}
-
-// UpdateNewValues updates the mutable fields using the new values that
-// were set on create. Using this option is equivalent to using:
-//
-//	client.Problem.Create().
-//		OnConflict(
-//			sql.ResolveWithNewValues(),
-//			sql.ResolveWith(func(u *sql.UpdateSet) {
-//				u.SetIgnore(problem.FieldID)
-//			}),
-//		).
-//		Exec(ctx)
-func (u *ProblemUpsertBulk) UpdateNewValues() *ProblemUpsertBulk {
-	u.create.conflict = append(u.create.conflict, sql.ResolveWithNewValues())
-	u.create.conflict = append(u.create.conflict, sql.ResolveWith(func(s *sql.UpdateSet) {
-		for _, b := range u.create.builders {
-			if _, exists := b.mutation.ID(); exists {
-				s.SetIgnore(problem.FieldID)
-			}
-		}
-	}))
-	return u
-}
-
-// Ignore sets each column to itself in case of conflict.
-// Using this option is equivalent to using:
-//
-//	client.Problem.Create().
-//		OnConflict(sql.ResolveWithIgnore()).
-//		Exec(ctx)
-func (u *ProblemUpsertBulk) Ignore() *ProblemUpsertBulk {
-	u.create.conflict = append(u.create.conflict, sql.ResolveWithIgnore())
-	return u
-}
-
-// DoNothing configures the conflict_action to `DO NOTHING`.
-// Supported only by SQLite and PostgreSQL.
-func (u *ProblemUpsertBulk) DoNothing() *ProblemUpsertBulk {
-	u.create.conflict = append(u.create.conflict, sql.DoNothing())
-	return u
-}
-
-// Update allows overriding fields `UPDATE` values. See the ProblemCreateBulk.OnConflict
-// documentation for more info.
-func (u *ProblemUpsertBulk) Update(set func(*ProblemUpsert)) *ProblemUpsertBulk {
-	u.create.conflict = append(u.create.conflict, sql.ResolveWith(func(update *sql.UpdateSet) {
-		set(&ProblemUpsert{UpdateSet: update})
-	}))
-	return u
-}
-
-// SetSnapshotID sets the "snapshot_id" field.
-func (u *ProblemUpsertBulk) SetSnapshotID(v uuid.UUID) *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetSnapshotID(v)
-	})
-}
-
-// UpdateSnapshotID sets the "snapshot_id" field to the value that was provided on create.
-func (u *ProblemUpsertBulk) UpdateSnapshotID() *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdateSnapshotID()
-	})
-}
-
-// SetPath sets the "path" field.
-func (u *ProblemUpsertBulk) SetPath(v []byte) *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetPath(v)
-	})
-}
-
-// UpdatePath sets the "path" field to the value that was provided on create.
-func (u *ProblemUpsertBulk) UpdatePath() *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdatePath()
-	})
-}
-
-// SetOp sets the "op" field.
-func (u *ProblemUpsertBulk) SetOp(v string) *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetOp(v)
-	})
-}
-
-// UpdateOp sets the "op" field to the value that was provided on create.
-func (u *ProblemUpsertBulk) UpdateOp() *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdateOp()
-	})
-}
-
-// SetError sets the "error" field.
-func (u *ProblemUpsertBulk) SetError(v string) *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.SetError(v)
-	})
-}
-
-// UpdateError sets the "error" field to the value that was provided on create.
-func (u *ProblemUpsertBulk) UpdateError() *ProblemUpsertBulk {
-	return u.Update(func(s *ProblemUpsert) {
-		s.UpdateError()
-	})
-}
-
-// Exec executes the query.
-func (u *ProblemUpsertBulk) Exec(ctx context.Context) error {
-	if u.create.err != nil {
-		return u.create.err
-	}
-	for i, b := range u.create.builders {
-		if len(b.conflict) != 0 {
-			return fmt.Errorf("ent: OnConflict was set for builder %d. Set it on the ProblemCreateBulk instead", i)
-		}
-	}
-	if len(u.create.conflict) == 0 {
-		return errors.New("ent: missing options for ProblemCreateBulk.OnConflict")
-	}
-	return u.create.Exec(ctx)
-}
-
-// ExecX is like Exec, but panics if an error occurs.
-func (u *ProblemUpsertBulk) ExecX(ctx context.Context) {
-	if err := u.create.Exec(ctx); err != nil {
 		panic(err)
 	}
 }

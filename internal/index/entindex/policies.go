@@ -27,6 +27,12 @@ func toPolicy(row *ent.BackupPolicy) backup.Policy {
 	}
 }
 
+// renewPolicy gives a policy its next revision, or creates it without settings. Its row is locked.
+const renewPolicy = `
+INSERT INTO policies (name, schedule, retention, selection) VALUES ($1, '', '{}', '{}')
+ON CONFLICT (name) DO UPDATE SET revision = policies.revision + 1
+RETURNING id`
+
 // SetPolicy implements index.Policies.
 func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, error) {
 	if err := validatePolicy(p); err != nil {
@@ -40,17 +46,14 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, 
 	}
 	var row *ent.BackupPolicy
 	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		err := tx.BackupPolicy.Create().SetName(p.Name).SetLabels(p.Labels).SetPaused(p.Paused).
-			SetSchedule(p.Schedule).SetTimeZone(p.TimeZone).SetJitter(p.Jitter.Microseconds()).SetWindows(p.Windows).
-			SetRecoveryPoint(p.RecoveryPoint.Microseconds()).SetRetention(p.Retention).SetSelection(p.Selection).SetFloor(p.Floor).
-			OnConflictColumns(backuppolicy.FieldName).Update(func(u *ent.BackupPolicyUpsert) {
-			u.UpdateLabels().UpdatePaused().UpdateSchedule().UpdateTimeZone().UpdateJitter().UpdateWindows().
-				UpdateRecoveryPoint().UpdateRetention().UpdateSelection().UpdateFloor().AddRevision(1)
-		}).Exec(ctx)
+		var id int64
+		err := tx.each(ctx, renewPolicy, []any{p.Name}, func(scan func(...any) error) error { return scan(&id) })
 		if err != nil {
 			return err
 		}
-		row, err = tx.BackupPolicy.Query().Where(backuppolicy.Name(p.Name)).Only(ctx)
+		row, err = tx.BackupPolicy.UpdateOneID(id).SetLabels(p.Labels).SetPaused(p.Paused).
+			SetSchedule(p.Schedule).SetTimeZone(p.TimeZone).SetJitter(p.Jitter.Microseconds()).SetWindows(p.Windows).
+			SetRecoveryPoint(p.RecoveryPoint.Microseconds()).SetRetention(p.Retention).SetSelection(p.Selection).SetFloor(p.Floor).Save(ctx)
 		return err
 	})
 	if err != nil {
