@@ -18,15 +18,9 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/leader"
-	"github.com/bctl/bctl/internal/index/ent/pack"
-	"github.com/bctl/bctl/internal/index/ent/problem"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/repository"
 	"github.com/bctl/bctl/internal/index/ent/shard"
-	"github.com/bctl/bctl/internal/index/ent/slicepart"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 
 	stdsql "database/sql"
 )
@@ -40,24 +34,12 @@ type Client struct {
 	BackupPolicy *BackupPolicyClient
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
-	// Leader is the client for interacting with the Leader builders.
-	Leader *LeaderClient
-	// Pack is the client for interacting with the Pack builders.
-	Pack *PackClient
-	// Problem is the client for interacting with the Problem builders.
-	Problem *ProblemClient
-	// ReadBatch is the client for interacting with the ReadBatch builders.
-	ReadBatch *ReadBatchClient
 	// Repository is the client for interacting with the Repository builders.
 	Repository *RepositoryClient
 	// Shard is the client for interacting with the Shard builders.
 	Shard *ShardClient
-	// SlicePart is the client for interacting with the SlicePart builders.
-	SlicePart *SlicePartClient
 	// Snapshot is the client for interacting with the Snapshot builders.
 	Snapshot *SnapshotClient
-	// WalkTask is the client for interacting with the WalkTask builders.
-	WalkTask *WalkTaskClient
 }
 
 // NewClient creates a new client configured with the given options.
@@ -71,15 +53,9 @@ func (c *Client) init() {
 	c.Schema = migrate.NewSchema(c.driver)
 	c.BackupPolicy = NewBackupPolicyClient(c.config)
 	c.Filer = NewFilerClient(c.config)
-	c.Leader = NewLeaderClient(c.config)
-	c.Pack = NewPackClient(c.config)
-	c.Problem = NewProblemClient(c.config)
-	c.ReadBatch = NewReadBatchClient(c.config)
 	c.Repository = NewRepositoryClient(c.config)
 	c.Shard = NewShardClient(c.config)
-	c.SlicePart = NewSlicePartClient(c.config)
 	c.Snapshot = NewSnapshotClient(c.config)
-	c.WalkTask = NewWalkTaskClient(c.config)
 }
 
 type (
@@ -174,15 +150,9 @@ func (c *Client) Tx(ctx context.Context) (*Tx, error) {
 		config:       cfg,
 		BackupPolicy: NewBackupPolicyClient(cfg),
 		Filer:        NewFilerClient(cfg),
-		Leader:       NewLeaderClient(cfg),
-		Pack:         NewPackClient(cfg),
-		Problem:      NewProblemClient(cfg),
-		ReadBatch:    NewReadBatchClient(cfg),
 		Repository:   NewRepositoryClient(cfg),
 		Shard:        NewShardClient(cfg),
-		SlicePart:    NewSlicePartClient(cfg),
 		Snapshot:     NewSnapshotClient(cfg),
-		WalkTask:     NewWalkTaskClient(cfg),
 	}, nil
 }
 
@@ -204,15 +174,9 @@ func (c *Client) BeginTx(ctx context.Context, opts *sql.TxOptions) (*Tx, error) 
 		config:       cfg,
 		BackupPolicy: NewBackupPolicyClient(cfg),
 		Filer:        NewFilerClient(cfg),
-		Leader:       NewLeaderClient(cfg),
-		Pack:         NewPackClient(cfg),
-		Problem:      NewProblemClient(cfg),
-		ReadBatch:    NewReadBatchClient(cfg),
 		Repository:   NewRepositoryClient(cfg),
 		Shard:        NewShardClient(cfg),
-		SlicePart:    NewSlicePartClient(cfg),
 		Snapshot:     NewSnapshotClient(cfg),
-		WalkTask:     NewWalkTaskClient(cfg),
 	}, nil
 }
 
@@ -241,23 +205,21 @@ func (c *Client) Close() error {
 // Use adds the mutation hooks to all the entity clients.
 // In order to add hooks to a specific client, call: `client.Node.Use(...)`.
 func (c *Client) Use(hooks ...Hook) {
-	for _, n := range []interface{ Use(...Hook) }{
-		c.BackupPolicy, c.Filer, c.Leader, c.Pack, c.Problem, c.ReadBatch, c.Repository,
-		c.Shard, c.SlicePart, c.Snapshot, c.WalkTask,
-	} {
-		n.Use(hooks...)
-	}
+	c.BackupPolicy.Use(hooks...)
+	c.Filer.Use(hooks...)
+	c.Repository.Use(hooks...)
+	c.Shard.Use(hooks...)
+	c.Snapshot.Use(hooks...)
 }
 
 // Intercept adds the query interceptors to all the entity clients.
 // In order to add interceptors to a specific client, call: `client.Node.Intercept(...)`.
 func (c *Client) Intercept(interceptors ...Interceptor) {
-	for _, n := range []interface{ Intercept(...Interceptor) }{
-		c.BackupPolicy, c.Filer, c.Leader, c.Pack, c.Problem, c.ReadBatch, c.Repository,
-		c.Shard, c.SlicePart, c.Snapshot, c.WalkTask,
-	} {
-		n.Intercept(interceptors...)
-	}
+	c.BackupPolicy.Intercept(interceptors...)
+	c.Filer.Intercept(interceptors...)
+	c.Repository.Intercept(interceptors...)
+	c.Shard.Intercept(interceptors...)
+	c.Snapshot.Intercept(interceptors...)
 }
 
 // Mutate implements the ent.Mutator interface.
@@ -267,24 +229,12 @@ func (c *Client) Mutate(ctx context.Context, m Mutation) (Value, error) {
 		return c.BackupPolicy.mutate(ctx, m)
 	case *FilerMutation:
 		return c.Filer.mutate(ctx, m)
-	case *LeaderMutation:
-		return c.Leader.mutate(ctx, m)
-	case *PackMutation:
-		return c.Pack.mutate(ctx, m)
-	case *ProblemMutation:
-		return c.Problem.mutate(ctx, m)
-	case *ReadBatchMutation:
-		return c.ReadBatch.mutate(ctx, m)
 	case *RepositoryMutation:
 		return c.Repository.mutate(ctx, m)
 	case *ShardMutation:
 		return c.Shard.mutate(ctx, m)
-	case *SlicePartMutation:
-		return c.SlicePart.mutate(ctx, m)
 	case *SnapshotMutation:
 		return c.Snapshot.mutate(ctx, m)
-	case *WalkTaskMutation:
-		return c.WalkTask.mutate(ctx, m)
 	default:
 		return nil, fmt.Errorf("ent: unknown mutation type %T", m)
 	}
@@ -569,570 +519,6 @@ func (c *FilerClient) mutate(ctx context.Context, m *FilerMutation) (Value, erro
 		return (&FilerDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
 	default:
 		return nil, fmt.Errorf("ent: unknown Filer mutation op: %q", m.Op())
-	}
-}
-
-// LeaderClient is a client for the Leader schema.
-type LeaderClient struct {
-	config
-}
-
-// NewLeaderClient returns a client for the Leader from the given config.
-func NewLeaderClient(c config) *LeaderClient {
-	return &LeaderClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `leader.Hooks(f(g(h())))`.
-func (c *LeaderClient) Use(hooks ...Hook) {
-	c.hooks.Leader = append(c.hooks.Leader, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `leader.Intercept(f(g(h())))`.
-func (c *LeaderClient) Intercept(interceptors ...Interceptor) {
-	c.inters.Leader = append(c.inters.Leader, interceptors...)
-}
-
-// Create returns a builder for creating a Leader entity.
-func (c *LeaderClient) Create() *LeaderCreate {
-	mutation := newLeaderMutation(c.config, OpCreate)
-	return &LeaderCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of Leader entities.
-func (c *LeaderClient) CreateBulk(builders ...*LeaderCreate) *LeaderCreateBulk {
-	return &LeaderCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *LeaderClient) MapCreateBulk(slice any, setFunc func(*LeaderCreate, int)) *LeaderCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &LeaderCreateBulk{err: fmt.Errorf("calling to LeaderClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*LeaderCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &LeaderCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for Leader.
-func (c *LeaderClient) Update() *LeaderUpdate {
-	mutation := newLeaderMutation(c.config, OpUpdate)
-	return &LeaderUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *LeaderClient) UpdateOne(_m *Leader) *LeaderUpdateOne {
-	mutation := newLeaderMutation(c.config, OpUpdateOne, withLeader(_m))
-	return &LeaderUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *LeaderClient) UpdateOneID(id int64) *LeaderUpdateOne {
-	mutation := newLeaderMutation(c.config, OpUpdateOne, withLeaderID(id))
-	return &LeaderUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for Leader.
-func (c *LeaderClient) Delete() *LeaderDelete {
-	mutation := newLeaderMutation(c.config, OpDelete)
-	return &LeaderDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *LeaderClient) DeleteOne(_m *Leader) *LeaderDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *LeaderClient) DeleteOneID(id int64) *LeaderDeleteOne {
-	builder := c.Delete().Where(leader.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &LeaderDeleteOne{builder}
-}
-
-// Query returns a query builder for Leader.
-func (c *LeaderClient) Query() *LeaderQuery {
-	return &LeaderQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypeLeader},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a Leader entity by its id.
-func (c *LeaderClient) Get(ctx context.Context, id int64) (*Leader, error) {
-	return c.Query().Where(leader.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *LeaderClient) GetX(ctx context.Context, id int64) *Leader {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// Hooks returns the client hooks.
-func (c *LeaderClient) Hooks() []Hook {
-	return c.hooks.Leader
-}
-
-// Interceptors returns the client interceptors.
-func (c *LeaderClient) Interceptors() []Interceptor {
-	return c.inters.Leader
-}
-
-func (c *LeaderClient) mutate(ctx context.Context, m *LeaderMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&LeaderCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&LeaderUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&LeaderUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&LeaderDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown Leader mutation op: %q", m.Op())
-	}
-}
-
-// PackClient is a client for the Pack schema.
-type PackClient struct {
-	config
-}
-
-// NewPackClient returns a client for the Pack from the given config.
-func NewPackClient(c config) *PackClient {
-	return &PackClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `pack.Hooks(f(g(h())))`.
-func (c *PackClient) Use(hooks ...Hook) {
-	c.hooks.Pack = append(c.hooks.Pack, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `pack.Intercept(f(g(h())))`.
-func (c *PackClient) Intercept(interceptors ...Interceptor) {
-	c.inters.Pack = append(c.inters.Pack, interceptors...)
-}
-
-// Create returns a builder for creating a Pack entity.
-func (c *PackClient) Create() *PackCreate {
-	mutation := newPackMutation(c.config, OpCreate)
-	return &PackCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of Pack entities.
-func (c *PackClient) CreateBulk(builders ...*PackCreate) *PackCreateBulk {
-	return &PackCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *PackClient) MapCreateBulk(slice any, setFunc func(*PackCreate, int)) *PackCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &PackCreateBulk{err: fmt.Errorf("calling to PackClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*PackCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &PackCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for Pack.
-func (c *PackClient) Update() *PackUpdate {
-	mutation := newPackMutation(c.config, OpUpdate)
-	return &PackUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *PackClient) UpdateOne(_m *Pack) *PackUpdateOne {
-	mutation := newPackMutation(c.config, OpUpdateOne, withPack(_m))
-	return &PackUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *PackClient) UpdateOneID(id int64) *PackUpdateOne {
-	mutation := newPackMutation(c.config, OpUpdateOne, withPackID(id))
-	return &PackUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for Pack.
-func (c *PackClient) Delete() *PackDelete {
-	mutation := newPackMutation(c.config, OpDelete)
-	return &PackDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *PackClient) DeleteOne(_m *Pack) *PackDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *PackClient) DeleteOneID(id int64) *PackDeleteOne {
-	builder := c.Delete().Where(pack.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &PackDeleteOne{builder}
-}
-
-// Query returns a query builder for Pack.
-func (c *PackClient) Query() *PackQuery {
-	return &PackQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypePack},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a Pack entity by its id.
-func (c *PackClient) Get(ctx context.Context, id int64) (*Pack, error) {
-	return c.Query().Where(pack.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *PackClient) GetX(ctx context.Context, id int64) *Pack {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// Hooks returns the client hooks.
-func (c *PackClient) Hooks() []Hook {
-	return c.hooks.Pack
-}
-
-// Interceptors returns the client interceptors.
-func (c *PackClient) Interceptors() []Interceptor {
-	return c.inters.Pack
-}
-
-func (c *PackClient) mutate(ctx context.Context, m *PackMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&PackCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&PackUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&PackUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&PackDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown Pack mutation op: %q", m.Op())
-	}
-}
-
-// ProblemClient is a client for the Problem schema.
-type ProblemClient struct {
-	config
-}
-
-// NewProblemClient returns a client for the Problem from the given config.
-func NewProblemClient(c config) *ProblemClient {
-	return &ProblemClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `problem.Hooks(f(g(h())))`.
-func (c *ProblemClient) Use(hooks ...Hook) {
-	c.hooks.Problem = append(c.hooks.Problem, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `problem.Intercept(f(g(h())))`.
-func (c *ProblemClient) Intercept(interceptors ...Interceptor) {
-	c.inters.Problem = append(c.inters.Problem, interceptors...)
-}
-
-// Create returns a builder for creating a Problem entity.
-func (c *ProblemClient) Create() *ProblemCreate {
-	mutation := newProblemMutation(c.config, OpCreate)
-	return &ProblemCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of Problem entities.
-func (c *ProblemClient) CreateBulk(builders ...*ProblemCreate) *ProblemCreateBulk {
-	return &ProblemCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *ProblemClient) MapCreateBulk(slice any, setFunc func(*ProblemCreate, int)) *ProblemCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &ProblemCreateBulk{err: fmt.Errorf("calling to ProblemClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*ProblemCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &ProblemCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for Problem.
-func (c *ProblemClient) Update() *ProblemUpdate {
-	mutation := newProblemMutation(c.config, OpUpdate)
-	return &ProblemUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *ProblemClient) UpdateOne(_m *Problem) *ProblemUpdateOne {
-	mutation := newProblemMutation(c.config, OpUpdateOne, withProblem(_m))
-	return &ProblemUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *ProblemClient) UpdateOneID(id int64) *ProblemUpdateOne {
-	mutation := newProblemMutation(c.config, OpUpdateOne, withProblemID(id))
-	return &ProblemUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for Problem.
-func (c *ProblemClient) Delete() *ProblemDelete {
-	mutation := newProblemMutation(c.config, OpDelete)
-	return &ProblemDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *ProblemClient) DeleteOne(_m *Problem) *ProblemDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *ProblemClient) DeleteOneID(id int64) *ProblemDeleteOne {
-	builder := c.Delete().Where(problem.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &ProblemDeleteOne{builder}
-}
-
-// Query returns a query builder for Problem.
-func (c *ProblemClient) Query() *ProblemQuery {
-	return &ProblemQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypeProblem},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a Problem entity by its id.
-func (c *ProblemClient) Get(ctx context.Context, id int64) (*Problem, error) {
-	return c.Query().Where(problem.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *ProblemClient) GetX(ctx context.Context, id int64) *Problem {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// QuerySnapshot queries the snapshot edge of a Problem.
-func (c *ProblemClient) QuerySnapshot(_m *Problem) *SnapshotQuery {
-	query := (&SnapshotClient{config: c.config}).Query()
-	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
-		id := _m.ID
-		step := sqlgraph.NewStep(
-			sqlgraph.From(problem.Table, problem.FieldID, id),
-			sqlgraph.To(snapshot.Table, snapshot.FieldID),
-			sqlgraph.Edge(sqlgraph.M2O, true, problem.SnapshotTable, problem.SnapshotColumn),
-		)
-		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
-		return fromV, nil
-	}
-	return query
-}
-
-// Hooks returns the client hooks.
-func (c *ProblemClient) Hooks() []Hook {
-	return c.hooks.Problem
-}
-
-// Interceptors returns the client interceptors.
-func (c *ProblemClient) Interceptors() []Interceptor {
-	return c.inters.Problem
-}
-
-func (c *ProblemClient) mutate(ctx context.Context, m *ProblemMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&ProblemCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&ProblemUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&ProblemUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&ProblemDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown Problem mutation op: %q", m.Op())
-	}
-}
-
-// ReadBatchClient is a client for the ReadBatch schema.
-type ReadBatchClient struct {
-	config
-}
-
-// NewReadBatchClient returns a client for the ReadBatch from the given config.
-func NewReadBatchClient(c config) *ReadBatchClient {
-	return &ReadBatchClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `readbatch.Hooks(f(g(h())))`.
-func (c *ReadBatchClient) Use(hooks ...Hook) {
-	c.hooks.ReadBatch = append(c.hooks.ReadBatch, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `readbatch.Intercept(f(g(h())))`.
-func (c *ReadBatchClient) Intercept(interceptors ...Interceptor) {
-	c.inters.ReadBatch = append(c.inters.ReadBatch, interceptors...)
-}
-
-// Create returns a builder for creating a ReadBatch entity.
-func (c *ReadBatchClient) Create() *ReadBatchCreate {
-	mutation := newReadBatchMutation(c.config, OpCreate)
-	return &ReadBatchCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of ReadBatch entities.
-func (c *ReadBatchClient) CreateBulk(builders ...*ReadBatchCreate) *ReadBatchCreateBulk {
-	return &ReadBatchCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *ReadBatchClient) MapCreateBulk(slice any, setFunc func(*ReadBatchCreate, int)) *ReadBatchCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &ReadBatchCreateBulk{err: fmt.Errorf("calling to ReadBatchClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*ReadBatchCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &ReadBatchCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for ReadBatch.
-func (c *ReadBatchClient) Update() *ReadBatchUpdate {
-	mutation := newReadBatchMutation(c.config, OpUpdate)
-	return &ReadBatchUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *ReadBatchClient) UpdateOne(_m *ReadBatch) *ReadBatchUpdateOne {
-	mutation := newReadBatchMutation(c.config, OpUpdateOne, withReadBatch(_m))
-	return &ReadBatchUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *ReadBatchClient) UpdateOneID(id int64) *ReadBatchUpdateOne {
-	mutation := newReadBatchMutation(c.config, OpUpdateOne, withReadBatchID(id))
-	return &ReadBatchUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for ReadBatch.
-func (c *ReadBatchClient) Delete() *ReadBatchDelete {
-	mutation := newReadBatchMutation(c.config, OpDelete)
-	return &ReadBatchDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *ReadBatchClient) DeleteOne(_m *ReadBatch) *ReadBatchDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *ReadBatchClient) DeleteOneID(id int64) *ReadBatchDeleteOne {
-	builder := c.Delete().Where(readbatch.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &ReadBatchDeleteOne{builder}
-}
-
-// Query returns a query builder for ReadBatch.
-func (c *ReadBatchClient) Query() *ReadBatchQuery {
-	return &ReadBatchQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypeReadBatch},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a ReadBatch entity by its id.
-func (c *ReadBatchClient) Get(ctx context.Context, id int64) (*ReadBatch, error) {
-	return c.Query().Where(readbatch.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *ReadBatchClient) GetX(ctx context.Context, id int64) *ReadBatch {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// QuerySnapshot queries the snapshot edge of a ReadBatch.
-func (c *ReadBatchClient) QuerySnapshot(_m *ReadBatch) *SnapshotQuery {
-	query := (&SnapshotClient{config: c.config}).Query()
-	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
-		id := _m.ID
-		step := sqlgraph.NewStep(
-			sqlgraph.From(readbatch.Table, readbatch.FieldID, id),
-			sqlgraph.To(snapshot.Table, snapshot.FieldID),
-			sqlgraph.Edge(sqlgraph.M2O, true, readbatch.SnapshotTable, readbatch.SnapshotColumn),
-		)
-		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
-		return fromV, nil
-	}
-	return query
-}
-
-// Hooks returns the client hooks.
-func (c *ReadBatchClient) Hooks() []Hook {
-	return c.hooks.ReadBatch
-}
-
-// Interceptors returns the client interceptors.
-func (c *ReadBatchClient) Interceptors() []Interceptor {
-	return c.inters.ReadBatch
-}
-
-func (c *ReadBatchClient) mutate(ctx context.Context, m *ReadBatchMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&ReadBatchCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&ReadBatchUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&ReadBatchUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&ReadBatchDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown ReadBatch mutation op: %q", m.Op())
 	}
 }
 
@@ -1434,139 +820,6 @@ func (c *ShardClient) mutate(ctx context.Context, m *ShardMutation) (Value, erro
 	}
 }
 
-// SlicePartClient is a client for the SlicePart schema.
-type SlicePartClient struct {
-	config
-}
-
-// NewSlicePartClient returns a client for the SlicePart from the given config.
-func NewSlicePartClient(c config) *SlicePartClient {
-	return &SlicePartClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `slicepart.Hooks(f(g(h())))`.
-func (c *SlicePartClient) Use(hooks ...Hook) {
-	c.hooks.SlicePart = append(c.hooks.SlicePart, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `slicepart.Intercept(f(g(h())))`.
-func (c *SlicePartClient) Intercept(interceptors ...Interceptor) {
-	c.inters.SlicePart = append(c.inters.SlicePart, interceptors...)
-}
-
-// Create returns a builder for creating a SlicePart entity.
-func (c *SlicePartClient) Create() *SlicePartCreate {
-	mutation := newSlicePartMutation(c.config, OpCreate)
-	return &SlicePartCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of SlicePart entities.
-func (c *SlicePartClient) CreateBulk(builders ...*SlicePartCreate) *SlicePartCreateBulk {
-	return &SlicePartCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *SlicePartClient) MapCreateBulk(slice any, setFunc func(*SlicePartCreate, int)) *SlicePartCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &SlicePartCreateBulk{err: fmt.Errorf("calling to SlicePartClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*SlicePartCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &SlicePartCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for SlicePart.
-func (c *SlicePartClient) Update() *SlicePartUpdate {
-	mutation := newSlicePartMutation(c.config, OpUpdate)
-	return &SlicePartUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *SlicePartClient) UpdateOne(_m *SlicePart) *SlicePartUpdateOne {
-	mutation := newSlicePartMutation(c.config, OpUpdateOne, withSlicePart(_m))
-	return &SlicePartUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *SlicePartClient) UpdateOneID(id int64) *SlicePartUpdateOne {
-	mutation := newSlicePartMutation(c.config, OpUpdateOne, withSlicePartID(id))
-	return &SlicePartUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for SlicePart.
-func (c *SlicePartClient) Delete() *SlicePartDelete {
-	mutation := newSlicePartMutation(c.config, OpDelete)
-	return &SlicePartDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *SlicePartClient) DeleteOne(_m *SlicePart) *SlicePartDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *SlicePartClient) DeleteOneID(id int64) *SlicePartDeleteOne {
-	builder := c.Delete().Where(slicepart.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &SlicePartDeleteOne{builder}
-}
-
-// Query returns a query builder for SlicePart.
-func (c *SlicePartClient) Query() *SlicePartQuery {
-	return &SlicePartQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypeSlicePart},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a SlicePart entity by its id.
-func (c *SlicePartClient) Get(ctx context.Context, id int64) (*SlicePart, error) {
-	return c.Query().Where(slicepart.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *SlicePartClient) GetX(ctx context.Context, id int64) *SlicePart {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// Hooks returns the client hooks.
-func (c *SlicePartClient) Hooks() []Hook {
-	return c.hooks.SlicePart
-}
-
-// Interceptors returns the client interceptors.
-func (c *SlicePartClient) Interceptors() []Interceptor {
-	return c.inters.SlicePart
-}
-
-func (c *SlicePartClient) mutate(ctx context.Context, m *SlicePartMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&SlicePartCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&SlicePartUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&SlicePartUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&SlicePartDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown SlicePart mutation op: %q", m.Op())
-	}
-}
-
 // SnapshotClient is a client for the Snapshot schema.
 type SnapshotClient struct {
 	config
@@ -1691,54 +944,6 @@ func (c *SnapshotClient) QueryShard(_m *Snapshot) *ShardQuery {
 	return query
 }
 
-// QueryTasks queries the tasks edge of a Snapshot.
-func (c *SnapshotClient) QueryTasks(_m *Snapshot) *WalkTaskQuery {
-	query := (&WalkTaskClient{config: c.config}).Query()
-	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
-		id := _m.ID
-		step := sqlgraph.NewStep(
-			sqlgraph.From(snapshot.Table, snapshot.FieldID, id),
-			sqlgraph.To(walktask.Table, walktask.FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, snapshot.TasksTable, snapshot.TasksColumn),
-		)
-		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
-		return fromV, nil
-	}
-	return query
-}
-
-// QueryBatches queries the batches edge of a Snapshot.
-func (c *SnapshotClient) QueryBatches(_m *Snapshot) *ReadBatchQuery {
-	query := (&ReadBatchClient{config: c.config}).Query()
-	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
-		id := _m.ID
-		step := sqlgraph.NewStep(
-			sqlgraph.From(snapshot.Table, snapshot.FieldID, id),
-			sqlgraph.To(readbatch.Table, readbatch.FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, snapshot.BatchesTable, snapshot.BatchesColumn),
-		)
-		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
-		return fromV, nil
-	}
-	return query
-}
-
-// QueryProblems queries the problems edge of a Snapshot.
-func (c *SnapshotClient) QueryProblems(_m *Snapshot) *ProblemQuery {
-	query := (&ProblemClient{config: c.config}).Query()
-	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
-		id := _m.ID
-		step := sqlgraph.NewStep(
-			sqlgraph.From(snapshot.Table, snapshot.FieldID, id),
-			sqlgraph.To(problem.Table, problem.FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, snapshot.ProblemsTable, snapshot.ProblemsColumn),
-		)
-		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
-		return fromV, nil
-	}
-	return query
-}
-
 // Hooks returns the client hooks.
 func (c *SnapshotClient) Hooks() []Hook {
 	return c.hooks.Snapshot
@@ -1764,164 +969,13 @@ func (c *SnapshotClient) mutate(ctx context.Context, m *SnapshotMutation) (Value
 	}
 }
 
-// WalkTaskClient is a client for the WalkTask schema.
-type WalkTaskClient struct {
-	config
-}
-
-// NewWalkTaskClient returns a client for the WalkTask from the given config.
-func NewWalkTaskClient(c config) *WalkTaskClient {
-	return &WalkTaskClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `walktask.Hooks(f(g(h())))`.
-func (c *WalkTaskClient) Use(hooks ...Hook) {
-	c.hooks.WalkTask = append(c.hooks.WalkTask, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `walktask.Intercept(f(g(h())))`.
-func (c *WalkTaskClient) Intercept(interceptors ...Interceptor) {
-	c.inters.WalkTask = append(c.inters.WalkTask, interceptors...)
-}
-
-// Create returns a builder for creating a WalkTask entity.
-func (c *WalkTaskClient) Create() *WalkTaskCreate {
-	mutation := newWalkTaskMutation(c.config, OpCreate)
-	return &WalkTaskCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of WalkTask entities.
-func (c *WalkTaskClient) CreateBulk(builders ...*WalkTaskCreate) *WalkTaskCreateBulk {
-	return &WalkTaskCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *WalkTaskClient) MapCreateBulk(slice any, setFunc func(*WalkTaskCreate, int)) *WalkTaskCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &WalkTaskCreateBulk{err: fmt.Errorf("calling to WalkTaskClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*WalkTaskCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &WalkTaskCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for WalkTask.
-func (c *WalkTaskClient) Update() *WalkTaskUpdate {
-	mutation := newWalkTaskMutation(c.config, OpUpdate)
-	return &WalkTaskUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *WalkTaskClient) UpdateOne(_m *WalkTask) *WalkTaskUpdateOne {
-	mutation := newWalkTaskMutation(c.config, OpUpdateOne, withWalkTask(_m))
-	return &WalkTaskUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *WalkTaskClient) UpdateOneID(id int64) *WalkTaskUpdateOne {
-	mutation := newWalkTaskMutation(c.config, OpUpdateOne, withWalkTaskID(id))
-	return &WalkTaskUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for WalkTask.
-func (c *WalkTaskClient) Delete() *WalkTaskDelete {
-	mutation := newWalkTaskMutation(c.config, OpDelete)
-	return &WalkTaskDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *WalkTaskClient) DeleteOne(_m *WalkTask) *WalkTaskDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *WalkTaskClient) DeleteOneID(id int64) *WalkTaskDeleteOne {
-	builder := c.Delete().Where(walktask.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &WalkTaskDeleteOne{builder}
-}
-
-// Query returns a query builder for WalkTask.
-func (c *WalkTaskClient) Query() *WalkTaskQuery {
-	return &WalkTaskQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypeWalkTask},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a WalkTask entity by its id.
-func (c *WalkTaskClient) Get(ctx context.Context, id int64) (*WalkTask, error) {
-	return c.Query().Where(walktask.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *WalkTaskClient) GetX(ctx context.Context, id int64) *WalkTask {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// QuerySnapshot queries the snapshot edge of a WalkTask.
-func (c *WalkTaskClient) QuerySnapshot(_m *WalkTask) *SnapshotQuery {
-	query := (&SnapshotClient{config: c.config}).Query()
-	query.path = func(context.Context) (fromV *sql.Selector, _ error) {
-		id := _m.ID
-		step := sqlgraph.NewStep(
-			sqlgraph.From(walktask.Table, walktask.FieldID, id),
-			sqlgraph.To(snapshot.Table, snapshot.FieldID),
-			sqlgraph.Edge(sqlgraph.M2O, true, walktask.SnapshotTable, walktask.SnapshotColumn),
-		)
-		fromV = sqlgraph.Neighbors(_m.driver.Dialect(), step)
-		return fromV, nil
-	}
-	return query
-}
-
-// Hooks returns the client hooks.
-func (c *WalkTaskClient) Hooks() []Hook {
-	return c.hooks.WalkTask
-}
-
-// Interceptors returns the client interceptors.
-func (c *WalkTaskClient) Interceptors() []Interceptor {
-	return c.inters.WalkTask
-}
-
-func (c *WalkTaskClient) mutate(ctx context.Context, m *WalkTaskMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&WalkTaskCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&WalkTaskUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&WalkTaskUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&WalkTaskDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown WalkTask mutation op: %q", m.Op())
-	}
-}
-
 // hooks and interceptors per client, for fast access.
 type (
 	hooks struct {
-		BackupPolicy, Filer, Leader, Pack, Problem, ReadBatch, Repository, Shard,
-		SlicePart, Snapshot, WalkTask []ent.Hook
+		BackupPolicy, Filer, Repository, Shard, Snapshot []ent.Hook
 	}
 	inters struct {
-		BackupPolicy, Filer, Leader, Pack, Problem, ReadBatch, Repository, Shard,
-		SlicePart, Snapshot, WalkTask []ent.Interceptor
+		BackupPolicy, Filer, Repository, Shard, Snapshot []ent.Interceptor
 	}
 )
 

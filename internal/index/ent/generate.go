@@ -1,5 +1,8 @@
-// Package ent contains the index's small tables: code generated from the entities in package schema.
-// The hot tables are not entities: they are in migrations/ and in the adapters.
+// Package ent contains code that is generated from the entities in package schema: the small tables
+// that operators read and change. The other tables are not entities. Their statements are in
+// packages entindex, pgindex and sqliteindex.
+//
+// ent always generates the packages enttest and hook, which nothing uses.
 package ent
 
 //go:generate go tool ent generate --feature sql/execquery,sql/lock,sql/modifier,sql/versioned-migration --target . ./schema

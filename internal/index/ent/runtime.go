@@ -3,16 +3,11 @@
 package ent
 
 import (
-	"time"
-
 	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/pack"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/schema"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // The init function reads all schema descriptors with runtime code
@@ -99,34 +94,6 @@ func init() {
 	filerDescReadIdle := filerFields[16].Descriptor()
 	// filer.DefaultReadIdle holds the default value on creation for the read_idle field.
 	filer.DefaultReadIdle = filerDescReadIdle.Default.(int64)
-	packFields := schema.Pack{}.Fields()
-	_ = packFields
-	// packDescObjectOffset is the schema descriptor for object_offset field.
-	packDescObjectOffset := packFields[4].Descriptor()
-	// pack.DefaultObjectOffset holds the default value on creation for the object_offset field.
-	pack.DefaultObjectOffset = packDescObjectOffset.Default.(int64)
-	// packDescCondemned is the schema descriptor for condemned field.
-	packDescCondemned := packFields[8].Descriptor()
-	// pack.DefaultCondemned holds the default value on creation for the condemned field.
-	pack.DefaultCondemned = packDescCondemned.Default.(bool)
-	readbatchFields := schema.ReadBatch{}.Fields()
-	_ = readbatchFields
-	// readbatchDescAttempt is the schema descriptor for attempt field.
-	readbatchDescAttempt := readbatchFields[2].Descriptor()
-	// readbatch.DefaultAttempt holds the default value on creation for the attempt field.
-	readbatch.DefaultAttempt = readbatchDescAttempt.Default.(int32)
-	// readbatchDescLeaseUntil is the schema descriptor for lease_until field.
-	readbatchDescLeaseUntil := readbatchFields[3].Descriptor()
-	// readbatch.DefaultLeaseUntil holds the default value on creation for the lease_until field.
-	readbatch.DefaultLeaseUntil = readbatchDescLeaseUntil.Default.(func() time.Time)
-	// readbatchDescFilerID is the schema descriptor for filer_id field.
-	readbatchDescFilerID := readbatchFields[6].Descriptor()
-	// readbatch.DefaultFilerID holds the default value on creation for the filer_id field.
-	readbatch.DefaultFilerID = readbatchDescFilerID.Default.(int64)
-	// readbatchDescWorker is the schema descriptor for worker field.
-	readbatchDescWorker := readbatchFields[7].Descriptor()
-	// readbatch.DefaultWorker holds the default value on creation for the worker field.
-	readbatch.DefaultWorker = readbatchDescWorker.Default.(string)
 	shardFields := schema.Shard{}.Fields()
 	_ = shardFields
 	// shardDescLastNumber is the schema descriptor for last_number field.
@@ -351,22 +318,4 @@ func init() {
 	snapshotDescCommitSeconds := snapshotFields[54].Descriptor()
 	// snapshot.DefaultCommitSeconds holds the default value on creation for the commit_seconds field.
 	snapshot.DefaultCommitSeconds = snapshotDescCommitSeconds.Default.(float64)
-	walktaskFields := schema.WalkTask{}.Fields()
-	_ = walktaskFields
-	// walktaskDescAttempt is the schema descriptor for attempt field.
-	walktaskDescAttempt := walktaskFields[2].Descriptor()
-	// walktask.DefaultAttempt holds the default value on creation for the attempt field.
-	walktask.DefaultAttempt = walktaskDescAttempt.Default.(int32)
-	// walktaskDescLeaseUntil is the schema descriptor for lease_until field.
-	walktaskDescLeaseUntil := walktaskFields[4].Descriptor()
-	// walktask.DefaultLeaseUntil holds the default value on creation for the lease_until field.
-	walktask.DefaultLeaseUntil = walktaskDescLeaseUntil.Default.(func() time.Time)
-	// walktaskDescFilerID is the schema descriptor for filer_id field.
-	walktaskDescFilerID := walktaskFields[6].Descriptor()
-	// walktask.DefaultFilerID holds the default value on creation for the filer_id field.
-	walktask.DefaultFilerID = walktaskDescFilerID.Default.(int64)
-	// walktaskDescWorker is the schema descriptor for worker field.
-	walktaskDescWorker := walktaskFields[7].Descriptor()
-	// walktask.DefaultWorker holds the default value on creation for the worker field.
-	walktask.DefaultWorker = walktaskDescWorker.Default.(string)
 }

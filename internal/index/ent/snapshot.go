@@ -139,15 +139,9 @@ type Snapshot struct {
 type SnapshotEdges struct {
 	// Shard holds the value of the shard edge.
 	Shard *Shard `json:"shard,omitempty"`
-	// Tasks holds the value of the tasks edge.
-	Tasks []*WalkTask `json:"tasks,omitempty"`
-	// Batches holds the value of the batches edge.
-	Batches []*ReadBatch `json:"batches,omitempty"`
-	// Problems holds the value of the problems edge.
-	Problems []*Problem `json:"problems,omitempty"`
 	// loadedTypes holds the information for reporting if a
 	// type was loaded (or requested) in eager-loading or not.
-	loadedTypes [4]bool
+	loadedTypes [1]bool
 }
 
 // ShardOrErr returns the Shard value or an error if the edge
@@ -159,33 +153,6 @@ func (e SnapshotEdges) ShardOrErr() (*Shard, error) {
 		return nil, &NotFoundError{label: shard.Label}
 	}
 	return nil, &NotLoadedError{edge: "shard"}
-}
-
-// TasksOrErr returns the Tasks value or an error if the edge
-// was not loaded in eager-loading.
-func (e SnapshotEdges) TasksOrErr() ([]*WalkTask, error) {
-	if e.loadedTypes[1] {
-		return e.Tasks, nil
-	}
-	return nil, &NotLoadedError{edge: "tasks"}
-}
-
-// BatchesOrErr returns the Batches value or an error if the edge
-// was not loaded in eager-loading.
-func (e SnapshotEdges) BatchesOrErr() ([]*ReadBatch, error) {
-	if e.loadedTypes[2] {
-		return e.Batches, nil
-	}
-	return nil, &NotLoadedError{edge: "batches"}
-}
-
-// ProblemsOrErr returns the Problems value or an error if the edge
-// was not loaded in eager-loading.
-func (e SnapshotEdges) ProblemsOrErr() ([]*Problem, error) {
-	if e.loadedTypes[3] {
-		return e.Problems, nil
-	}
-	return nil, &NotLoadedError{edge: "problems"}
 }
 
 // scanValues returns the types for scanning values from sql.Rows.
@@ -578,21 +545,6 @@ func (_m *Snapshot) Value(name string) (ent.Value, error) {
 // QueryShard queries the "shard" edge of the Snapshot entity.
 func (_m *Snapshot) QueryShard() *ShardQuery {
 	return NewSnapshotClient(_m.config).QueryShard(_m)
-}
-
-// QueryTasks queries the "tasks" edge of the Snapshot entity.
-func (_m *Snapshot) QueryTasks() *WalkTaskQuery {
-	return NewSnapshotClient(_m.config).QueryTasks(_m)
-}
-
-// QueryBatches queries the "batches" edge of the Snapshot entity.
-func (_m *Snapshot) QueryBatches() *ReadBatchQuery {
-	return NewSnapshotClient(_m.config).QueryBatches(_m)
-}
-
-// QueryProblems queries the "problems" edge of the Snapshot entity.
-func (_m *Snapshot) QueryProblems() *ProblemQuery {
-	return NewSnapshotClient(_m.config).QueryProblems(_m)
 }
 
 // Update returns a builder for updating this Snapshot.

@@ -11,11 +11,8 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent/problem"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 	"github.com/google/uuid"
 )
 
@@ -729,51 +726,6 @@ func (_c *SnapshotCreate) SetShard(v *Shard) *SnapshotCreate {
 	return _c.SetShardID(v.ID)
 }
 
-// AddTaskIDs adds the "tasks" edge to the WalkTask entity by IDs.
-func (_c *SnapshotCreate) AddTaskIDs(ids ...int64) *SnapshotCreate {
-	_c.mutation.AddTaskIDs(ids...)
-	return _c
-}
-
-// AddTasks adds the "tasks" edges to the WalkTask entity.
-func (_c *SnapshotCreate) AddTasks(v ...*WalkTask) *SnapshotCreate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _c.AddTaskIDs(ids...)
-}
-
-// AddBatchIDs adds the "batches" edge to the ReadBatch entity by IDs.
-func (_c *SnapshotCreate) AddBatchIDs(ids ...int64) *SnapshotCreate {
-	_c.mutation.AddBatchIDs(ids...)
-	return _c
-}
-
-// AddBatches adds the "batches" edges to the ReadBatch entity.
-func (_c *SnapshotCreate) AddBatches(v ...*ReadBatch) *SnapshotCreate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _c.AddBatchIDs(ids...)
-}
-
-// AddProblemIDs adds the "problems" edge to the Problem entity by IDs.
-func (_c *SnapshotCreate) AddProblemIDs(ids ...int64) *SnapshotCreate {
-	_c.mutation.AddProblemIDs(ids...)
-	return _c
-}
-
-// AddProblems adds the "problems" edges to the Problem entity.
-func (_c *SnapshotCreate) AddProblems(v ...*Problem) *SnapshotCreate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _c.AddProblemIDs(ids...)
-}
-
 // Mutation returns the SnapshotMutation object of the builder.
 func (_c *SnapshotCreate) Mutation() *SnapshotMutation {
 	return _c.mutation
@@ -1390,54 +1342,6 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 			edge.Target.Nodes = append(edge.Target.Nodes, k)
 		}
 		_node.ShardID = nodes[0]
-		_spec.Edges = append(_spec.Edges, edge)
-	}
-	if nodes := _c.mutation.TasksIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.TasksTable,
-			Columns: []string{snapshot.TasksColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(walktask.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges = append(_spec.Edges, edge)
-	}
-	if nodes := _c.mutation.BatchesIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.BatchesTable,
-			Columns: []string{snapshot.BatchesColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(readbatch.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges = append(_spec.Edges, edge)
-	}
-	if nodes := _c.mutation.ProblemsIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.ProblemsTable,
-			Columns: []string{snapshot.ProblemsColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
 		_spec.Edges = append(_spec.Edges, edge)
 	}
 	return _node, _spec

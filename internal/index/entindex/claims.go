@@ -13,9 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // A workKind describes how claims see walk tasks or read batches.
@@ -26,8 +24,8 @@ type workKind struct {
 }
 
 var (
-	walkWork = workKind{walktask.Table, "generation, directories", 1, walkSlots}
-	readWork = workKind{readbatch.Table, "pages", 2, readSlots}
+	walkWork = workKind{walkTasks, "generation, directories", 1, walkSlots}
+	readWork = workKind{readBatches, "pages", 2, readSlots}
 )
 
 // walkSlots returns how many walk tasks of a filer may be assigned.
@@ -320,21 +318,6 @@ func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, rang
 			p.open(of, id)
 			return err
 		})
-}
-
-// each runs a query of the transaction and calls do for each row.
-func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	for rows.Next() {
-		if err := do(rows.Scan); err != nil {
-			rows.Close()
-			return err
-		}
-	}
-	return closeRows(rows)
 }
 
 // A job is what workers must know of a snapshot, and additions for some of its work.

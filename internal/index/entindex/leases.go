@@ -12,9 +12,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
-	"github.com/bctl/bctl/internal/index/ent/schema"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // maxWorkerBytes bounds the stored part of a worker's name.
@@ -41,10 +38,10 @@ func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Durati
 		if err != nil {
 			return err
 		}
-		if err := tx.extend(ctx, walktask.Table, tasks, now, lease); err != nil {
+		if err := tx.extend(ctx, walkTasks, tasks, now, lease); err != nil {
 			return err
 		}
-		return tx.extend(ctx, readbatch.Table, batches, now, lease)
+		return tx.extend(ctx, readBatches, batches, now, lease)
 	})
 }
 
@@ -116,9 +113,9 @@ func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.
 		if err != nil {
 			return err
 		}
-		for _, table := range []string{walktask.Table, readbatch.Table} {
+		for _, table := range []string{walkTasks, readBatches} {
 			result, err := tx.ExecContext(ctx, "UPDATE "+table+" SET lease_until = $1, worker = '', path = NULL, stalled = NULL WHERE id IN ("+
-				"SELECT id FROM "+table+" WHERE lease_until > $2"+tx.SkipLocked+")", schema.NoLease, stamp(now.Add(after)))
+				"SELECT id FROM "+table+" WHERE lease_until > $2"+tx.SkipLocked+")", noLease, stamp(now.Add(after)))
 			if err != nil {
 				return err
 			}
@@ -141,10 +138,10 @@ func (x *Index) GiveBack(ctx context.Context, held []index.Held) error {
 	}
 	tasks, batches := heldRows(held)
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.giveBack(ctx, walktask.Table, tasks); err != nil {
+		if err := tx.giveBack(ctx, walkTasks, tasks); err != nil {
 			return err
 		}
-		return tx.giveBack(ctx, readbatch.Table, batches)
+		return tx.giveBack(ctx, readBatches, batches)
 	})
 }
 
@@ -154,21 +151,22 @@ func (tx *Tx) giveBack(ctx context.Context, table string, held []heldRow) error 
 			" UPDATE "+table+" AS w SET lease_until = $1, worker = '', path = NULL, stalled = NULL"+
 			" FROM "+tx.Rows(2, "h", "id bigint", "snapshot uuid", "worker text")+
 			" WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.worker IN ('', h.worker) AND w.id IN (SELECT id FROM mine)",
-			schema.NoLease, rows, tx.List(ids))
+			noLease, rows, tx.List(ids))
 		return err
 	})
 }
 
+const expireLeases = `
+UPDATE {work} SET lease_until = $1, worker = '', path = NULL, stalled = NULL
+WHERE snapshot_id = $2 AND lease_until <> $1`
+
 // ExpireLeases implements index.Catalog.
 func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		err := tx.WalkTask.Update().Where(walktask.SnapshotID(uuid.UUID(id)), walktask.LeaseUntilNEQ(schema.NoLease)).
-			SetLeaseUntil(schema.NoLease).SetWorker("").ClearPath().ClearStalled().Exec(ctx)
-		if err != nil {
+		if err := tx.exec(ctx, on(walkTasks, expireLeases), noLease, uuid.UUID(id)); err != nil {
 			return err
 		}
-		return tx.ReadBatch.Update().Where(readbatch.SnapshotID(uuid.UUID(id)), readbatch.LeaseUntilNEQ(schema.NoLease)).
-			SetLeaseUntil(schema.NoLease).SetWorker("").ClearPath().ClearStalled().Exec(ctx)
+		return tx.exec(ctx, on(readBatches, expireLeases), noLease, uuid.UUID(id))
 	})
 }
 
@@ -179,7 +177,7 @@ func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.W
 		return nil, err
 	}
 	var list []index.Work
-	for _, table := range []string{walktask.Table, readbatch.Table} {
+	for _, table := range []string{walkTasks, readBatches} {
 		// Few leases run. They are found first and then sorted: the planner would otherwise read
 		// all open work, which is in the requested order already.
 		query := "WITH held AS MATERIALIZED (SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled FROM " + table +
@@ -197,7 +195,7 @@ func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.W
 			if stalled != nil {
 				w.Stalled = stalled.UTC()
 			}
-			if table == walktask.Table {
+			if table == walkTasks {
 				w.Task = backup.TaskID(id)
 			} else {
 				w.Batch = backup.BatchID(id)

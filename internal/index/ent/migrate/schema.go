@@ -57,111 +57,6 @@ var (
 		Columns:    FilersColumns,
 		PrimaryKey: []*schema.Column{FilersColumns[0]},
 	}
-	// LeadersColumns holds the columns for the "leaders" table.
-	LeadersColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "role", Type: field.TypeString, Unique: true},
-		{Name: "holder", Type: field.TypeString},
-		{Name: "epoch", Type: field.TypeInt64},
-		{Name: "until", Type: field.TypeInt64},
-	}
-	// LeadersTable holds the schema information for the "leaders" table.
-	LeadersTable = &schema.Table{
-		Name:       "leaders",
-		Columns:    LeadersColumns,
-		PrimaryKey: []*schema.Column{LeadersColumns[0]},
-	}
-	// PacksColumns holds the columns for the "packs" table.
-	PacksColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "pack", Type: field.TypeUUID, Unique: true},
-		{Name: "snapshot", Type: field.TypeUUID},
-		{Name: "object", Type: field.TypeUUID},
-		{Name: "object_offset", Type: field.TypeInt64, Default: 0},
-		{Name: "stored_bytes", Type: field.TypeInt64},
-		{Name: "frame_bytes", Type: field.TypeBytes},
-		{Name: "chunks", Type: field.TypeInt},
-		{Name: "condemned", Type: field.TypeBool, Default: false},
-	}
-	// PacksTable holds the schema information for the "packs" table.
-	PacksTable = &schema.Table{
-		Name:       "packs",
-		Columns:    PacksColumns,
-		PrimaryKey: []*schema.Column{PacksColumns[0]},
-	}
-	// ProblemsColumns holds the columns for the "problems" table.
-	ProblemsColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "path", Type: field.TypeBytes},
-		{Name: "op", Type: field.TypeString},
-		{Name: "error", Type: field.TypeString},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-	}
-	// ProblemsTable holds the schema information for the "problems" table.
-	ProblemsTable = &schema.Table{
-		Name:       "problems",
-		Columns:    ProblemsColumns,
-		PrimaryKey: []*schema.Column{ProblemsColumns[0]},
-		ForeignKeys: []*schema.ForeignKey{
-			{
-				Symbol:     "problems_snapshots_problems",
-				Columns:    []*schema.Column{ProblemsColumns[4]},
-				RefColumns: []*schema.Column{SnapshotsColumns[0]},
-				OnDelete:   schema.NoAction,
-			},
-		},
-		Indexes: []*schema.Index{
-			{
-				Name:    "problem_snapshot_id",
-				Unique:  false,
-				Columns: []*schema.Column{ProblemsColumns[4]},
-			},
-		},
-	}
-	// ReadBatchesColumns holds the columns for the "read_batches" table.
-	ReadBatchesColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "attempt", Type: field.TypeInt32, Default: 0},
-		{Name: "lease_until", Type: field.TypeTime},
-		{Name: "names", Type: field.TypeBytes},
-		{Name: "pages", Type: field.TypeBytes},
-		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
-		{Name: "worker", Type: field.TypeString, Default: ""},
-		{Name: "path", Type: field.TypeBytes, Nullable: true},
-		{Name: "stalled", Type: field.TypeTime, Nullable: true},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-	}
-	// ReadBatchesTable holds the schema information for the "read_batches" table.
-	ReadBatchesTable = &schema.Table{
-		Name:       "read_batches",
-		Columns:    ReadBatchesColumns,
-		PrimaryKey: []*schema.Column{ReadBatchesColumns[0]},
-		ForeignKeys: []*schema.ForeignKey{
-			{
-				Symbol:     "read_batches_snapshots_batches",
-				Columns:    []*schema.Column{ReadBatchesColumns[9]},
-				RefColumns: []*schema.Column{SnapshotsColumns[0]},
-				OnDelete:   schema.NoAction,
-			},
-		},
-		Indexes: []*schema.Index{
-			{
-				Name:    "readbatch_snapshot_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{ReadBatchesColumns[9], ReadBatchesColumns[0]},
-			},
-			{
-				Name:    "readbatch_filer_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{ReadBatchesColumns[5], ReadBatchesColumns[0]},
-			},
-			{
-				Name:    "readbatch_lease_until",
-				Unique:  false,
-				Columns: []*schema.Column{ReadBatchesColumns[2]},
-			},
-		},
-	}
 	// RepositoriesColumns holds the columns for the "repositories" table.
 	RepositoriesColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeInt64, Increment: true},
@@ -226,33 +121,6 @@ var (
 				Name:    "shard_due_policy_id",
 				Unique:  false,
 				Columns: []*schema.Column{ShardsColumns[18], ShardsColumns[16]},
-			},
-		},
-	}
-	// SlicePartsColumns holds the columns for the "slice_parts" table.
-	SlicePartsColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-		{Name: "task_id", Type: field.TypeInt64},
-		{Name: "attempt", Type: field.TypeInt32},
-		{Name: "part", Type: field.TypeInt32},
-		{Name: "result", Type: field.TypeBytes},
-	}
-	// SlicePartsTable holds the schema information for the "slice_parts" table.
-	SlicePartsTable = &schema.Table{
-		Name:       "slice_parts",
-		Columns:    SlicePartsColumns,
-		PrimaryKey: []*schema.Column{SlicePartsColumns[0]},
-		Indexes: []*schema.Index{
-			{
-				Name:    "slicepart_task_id_attempt_part",
-				Unique:  true,
-				Columns: []*schema.Column{SlicePartsColumns[2], SlicePartsColumns[3], SlicePartsColumns[4]},
-			},
-			{
-				Name:    "slicepart_snapshot_id",
-				Unique:  false,
-				Columns: []*schema.Column{SlicePartsColumns[1]},
 			},
 		},
 	}
@@ -374,63 +242,13 @@ var (
 			},
 		},
 	}
-	// WalkTasksColumns holds the columns for the "walk_tasks" table.
-	WalkTasksColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "attempt", Type: field.TypeInt32, Default: 0},
-		{Name: "generation", Type: field.TypeInt32},
-		{Name: "lease_until", Type: field.TypeTime},
-		{Name: "directories", Type: field.TypeBytes},
-		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
-		{Name: "worker", Type: field.TypeString, Default: ""},
-		{Name: "path", Type: field.TypeBytes, Nullable: true},
-		{Name: "stalled", Type: field.TypeTime, Nullable: true},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-	}
-	// WalkTasksTable holds the schema information for the "walk_tasks" table.
-	WalkTasksTable = &schema.Table{
-		Name:       "walk_tasks",
-		Columns:    WalkTasksColumns,
-		PrimaryKey: []*schema.Column{WalkTasksColumns[0]},
-		ForeignKeys: []*schema.ForeignKey{
-			{
-				Symbol:     "walk_tasks_snapshots_tasks",
-				Columns:    []*schema.Column{WalkTasksColumns[9]},
-				RefColumns: []*schema.Column{SnapshotsColumns[0]},
-				OnDelete:   schema.NoAction,
-			},
-		},
-		Indexes: []*schema.Index{
-			{
-				Name:    "walktask_snapshot_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{WalkTasksColumns[9], WalkTasksColumns[0]},
-			},
-			{
-				Name:    "walktask_filer_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{WalkTasksColumns[5], WalkTasksColumns[0]},
-			},
-			{
-				Name:    "walktask_lease_until",
-				Unique:  false,
-				Columns: []*schema.Column{WalkTasksColumns[3]},
-			},
-		},
-	}
 	// Tables holds all the tables in the schema.
 	Tables = []*schema.Table{
 		PoliciesTable,
 		FilersTable,
-		LeadersTable,
-		PacksTable,
-		ProblemsTable,
-		ReadBatchesTable,
 		RepositoriesTable,
 		ShardsTable,
-		SlicePartsTable,
 		SnapshotsTable,
-		WalkTasksTable,
 	}
 )
 
@@ -438,9 +256,6 @@ func init() {
 	PoliciesTable.Annotation = &entsql.Annotation{
 		Table: "policies",
 	}
-	ProblemsTable.ForeignKeys[0].RefTable = SnapshotsTable
-	ReadBatchesTable.ForeignKeys[0].RefTable = SnapshotsTable
 	ShardsTable.ForeignKeys[0].RefTable = FilersTable
 	SnapshotsTable.ForeignKeys[0].RefTable = ShardsTable
-	WalkTasksTable.ForeignKeys[0].RefTable = SnapshotsTable
 }

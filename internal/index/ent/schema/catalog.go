@@ -5,8 +5,6 @@
 package schema
 
 import (
-	"time"
-
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/entsql"
 	"entgo.io/ent/schema"
@@ -217,9 +215,6 @@ func (Snapshot) Fields() []ent.Field {
 func (Snapshot) Edges() []ent.Edge {
 	return []ent.Edge{
 		edge.From("shard", Shard.Type).Ref("snapshots").Field("shard_id").Unique().Required(),
-		edge.To("tasks", WalkTask.Type),
-		edge.To("batches", ReadBatch.Type),
-		edge.To("problems", Problem.Type),
 	}
 }
 
@@ -241,46 +236,3 @@ func (Snapshot) Indexes() []ent.Index {
 		index.Fields("state", "sort_time", "shard_id", "number"),
 	}
 }
-
-// Problem is a path that one snapshot could not back up.
-type Problem struct{ ent.Schema }
-
-// Fields of a Problem.
-func (Problem) Fields() []ent.Field {
-	return []ent.Field{
-		field.Int64("id"),
-		field.UUID("snapshot_id", uuid.UUID{}),
-		field.Bytes("path"),
-		field.String("op"),
-		field.String("error"),
-	}
-}
-
-// Edges of a Problem.
-func (Problem) Edges() []ent.Edge {
-	return []ent.Edge{edge.From("snapshot", Snapshot.Type).Ref("problems").Field("snapshot_id").Unique().Required()}
-}
-
-// Indexes of a Problem.
-func (Problem) Indexes() []ent.Index {
-	return []ent.Index{index.Fields("snapshot_id")}
-}
-
-// Leader is the current or last leader of a role.
-type Leader struct{ ent.Schema }
-
-// Fields of a Leader.
-func (Leader) Fields() []ent.Field {
-	return []ent.Field{
-		field.Int64("id"),
-		field.String("role").Unique(),
-		field.String("holder"),
-		field.Int64("epoch"),
-		// The end of the term in microseconds since 1970, by the database's clock.
-		field.Int64("until"),
-	}
-}
-
-// NoLease is the end of the lease of work that was never claimed, or that may be claimed again at
-// once.
-var NoLease = time.Unix(0, 0).UTC()

@@ -122,12 +122,6 @@ const (
 	FieldCommitSeconds = "commit_seconds"
 	// EdgeShard holds the string denoting the shard edge name in mutations.
 	EdgeShard = "shard"
-	// EdgeTasks holds the string denoting the tasks edge name in mutations.
-	EdgeTasks = "tasks"
-	// EdgeBatches holds the string denoting the batches edge name in mutations.
-	EdgeBatches = "batches"
-	// EdgeProblems holds the string denoting the problems edge name in mutations.
-	EdgeProblems = "problems"
 	// Table holds the table name of the snapshot in the database.
 	Table = "snapshots"
 	// ShardTable is the table that holds the shard relation/edge.
@@ -137,27 +131,6 @@ const (
 	ShardInverseTable = "shards"
 	// ShardColumn is the table column denoting the shard relation/edge.
 	ShardColumn = "shard_id"
-	// TasksTable is the table that holds the tasks relation/edge.
-	TasksTable = "walk_tasks"
-	// TasksInverseTable is the table name for the WalkTask entity.
-	// It exists in this package in order to avoid circular dependency with the "walktask" package.
-	TasksInverseTable = "walk_tasks"
-	// TasksColumn is the table column denoting the tasks relation/edge.
-	TasksColumn = "snapshot_id"
-	// BatchesTable is the table that holds the batches relation/edge.
-	BatchesTable = "read_batches"
-	// BatchesInverseTable is the table name for the ReadBatch entity.
-	// It exists in this package in order to avoid circular dependency with the "readbatch" package.
-	BatchesInverseTable = "read_batches"
-	// BatchesColumn is the table column denoting the batches relation/edge.
-	BatchesColumn = "snapshot_id"
-	// ProblemsTable is the table that holds the problems relation/edge.
-	ProblemsTable = "problems"
-	// ProblemsInverseTable is the table name for the Problem entity.
-	// It exists in this package in order to avoid circular dependency with the "problem" package.
-	ProblemsInverseTable = "problems"
-	// ProblemsColumn is the table column denoting the problems relation/edge.
-	ProblemsColumn = "snapshot_id"
 )
 
 // Columns holds all SQL columns for snapshot fields.
@@ -585,73 +558,10 @@ func ByShardField(field string, opts ...sql.OrderTermOption) OrderOption {
 		sqlgraph.OrderByNeighborTerms(s, newShardStep(), sql.OrderByField(field, opts...))
 	}
 }
-
-// ByTasksCount orders the results by tasks count.
-func ByTasksCount(opts ...sql.OrderTermOption) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborsCount(s, newTasksStep(), opts...)
-	}
-}
-
-// ByTasks orders the results by tasks terms.
-func ByTasks(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborTerms(s, newTasksStep(), append([]sql.OrderTerm{term}, terms...)...)
-	}
-}
-
-// ByBatchesCount orders the results by batches count.
-func ByBatchesCount(opts ...sql.OrderTermOption) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborsCount(s, newBatchesStep(), opts...)
-	}
-}
-
-// ByBatches orders the results by batches terms.
-func ByBatches(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborTerms(s, newBatchesStep(), append([]sql.OrderTerm{term}, terms...)...)
-	}
-}
-
-// ByProblemsCount orders the results by problems count.
-func ByProblemsCount(opts ...sql.OrderTermOption) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborsCount(s, newProblemsStep(), opts...)
-	}
-}
-
-// ByProblems orders the results by problems terms.
-func ByProblems(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborTerms(s, newProblemsStep(), append([]sql.OrderTerm{term}, terms...)...)
-	}
-}
 func newShardStep() *sqlgraph.Step {
 	return sqlgraph.NewStep(
 		sqlgraph.From(Table, FieldID),
 		sqlgraph.To(ShardInverseTable, FieldID),
 		sqlgraph.Edge(sqlgraph.M2O, true, ShardTable, ShardColumn),
-	)
-}
-func newTasksStep() *sqlgraph.Step {
-	return sqlgraph.NewStep(
-		sqlgraph.From(Table, FieldID),
-		sqlgraph.To(TasksInverseTable, FieldID),
-		sqlgraph.Edge(sqlgraph.O2M, false, TasksTable, TasksColumn),
-	)
-}
-func newBatchesStep() *sqlgraph.Step {
-	return sqlgraph.NewStep(
-		sqlgraph.From(Table, FieldID),
-		sqlgraph.To(BatchesInverseTable, FieldID),
-		sqlgraph.Edge(sqlgraph.O2M, false, BatchesTable, BatchesColumn),
-	)
-}
-func newProblemsStep() *sqlgraph.Step {
-	return sqlgraph.NewStep(
-		sqlgraph.From(Table, FieldID),
-		sqlgraph.To(ProblemsInverseTable, FieldID),
-		sqlgraph.Edge(sqlgraph.O2M, false, ProblemsTable, ProblemsColumn),
 	)
 }

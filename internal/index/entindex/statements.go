@@ -1,0 +1,128 @@
+package entindex
+
+import (
+	"context"
+	"database/sql"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// SQLite allows 32,766 parameters per statement.
+const (
+	listLength = 10_000 // of the list that is one parameter
+	insertRows = 500    // of a VALUES (…), (…) list
+)
+
+var inList = regexp.MustCompile(`\{(\w+) in \$(\d)\}`)
+
+// sql returns a statement in the database's SQL. It replaces
+//
+//	{id in $1}                                  with Dialect.In("id", 1)
+//	{for update}, {for share}, {skip locked}    with the clauses of these names
+//	{now}                                       with the time of the database's clock
+func (d *Dialect) sql(statement string) string {
+	if !strings.Contains(statement, "{") {
+		return statement
+	}
+	statement = strings.NewReplacer(
+		"{for update}", d.ForUpdate, "{for share}", d.ForShare, "{skip locked}", d.SkipLocked, "{now}", d.Now,
+	).Replace(statement)
+	return inList.ReplaceAllStringFunc(statement, func(marker string) string {
+		found := inList.FindStringSubmatch(marker)
+		n, _ := strconv.Atoi(found[2]) // a digit
+		return d.In(found[1], n)
+	})
+}
+
+// exec runs a statement (see Dialect.sql) of the transaction.
+func (tx *Tx) exec(ctx context.Context, statement string, args ...any) error {
+	_, err := tx.ExecContext(ctx, tx.sql(statement), args...)
+	return err
+}
+
+// execList runs a statement for a list that is its parameter 1, several times if the list is long.
+// It does nothing for an empty list.
+func (tx *Tx) execList(ctx context.Context, statement string, ids []int64, args ...any) error {
+	for group := range slices.Chunk(ids, listLength) {
+		if err := tx.exec(ctx, statement, append([]any{tx.List(group)}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each runs a query (see Dialect.sql) of the transaction and calls do for each row.
+func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error {
+	rows, err := tx.QueryContext(ctx, tx.sql(query), args...)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		if err := do(rows.Scan); err != nil {
+			rows.Close()
+			return err
+		}
+	}
+	return closeRows(rows)
+}
+
+// eachOf is each for a query with a list, which is its parameter 1, as execList.
+func (tx *Tx) eachOf(ctx context.Context, query string, ids []int64, do func(scan func(...any) error) error) error {
+	for group := range slices.Chunk(ids, listLength) {
+		if err := tx.each(ctx, query, []any{tx.List(group)}, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insert runs an INSERT of many rows, and returns the rows of its RETURNING clause.
+func (tx *Tx) insert(ctx context.Context, head string, values [][]any, tail string) (*sql.Rows, error) {
+	query, args := tx.insertStatement(head, values, tail)
+	return tx.QueryContext(ctx, query, args...)
+}
+
+func (tx *Tx) insertAll(ctx context.Context, head string, values [][]any) error {
+	query, args := tx.insertStatement(head, values, "")
+	_, err := tx.ExecContext(ctx, query, args...)
+	return err
+}
+
+func (d *Dialect) insertStatement(head string, values [][]any, tail string) (string, []any) {
+	var query strings.Builder
+	query.WriteString(head)
+	args := make([]any, 0, len(values)*len(values[0]))
+	for _, row := range values {
+		for i, value := range row {
+			switch {
+			case i > 0:
+				query.WriteString(",")
+			case len(args) > 0:
+				query.WriteString("),(")
+			default:
+				query.WriteString("(")
+			}
+			args = append(args, value)
+			if d.Numbered {
+				query.WriteString("$" + strconv.Itoa(len(args)))
+			} else {
+				query.WriteString("?")
+			}
+		}
+	}
+	query.WriteString(")" + tail)
+	return query.String(), args
+}
+
+// closeRows ends a query whose rows have been read or are not needed.
+func closeRows(rows *sql.Rows) error {
+	for rows.Next() { // a statement that writes is complete only when its rows have been read
+	}
+	if err := rows.Err(); err != nil {
+		rows.Close()
+		return err
+	}
+	return rows.Close()
+}
