@@ -30,20 +30,6 @@ func (_u *BackupPolicyUpdate) Where(ps ...predicate.BackupPolicy) *BackupPolicyU
 	return _u
 }
 
-// SetName sets the "name" field.
-func (_u *BackupPolicyUpdate) SetName(v string) *BackupPolicyUpdate {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *BackupPolicyUpdate) SetNillableName(v *string) *BackupPolicyUpdate {
-	if v != nil {
-		_u.SetName(*v)
-	}
-	return _u
-}
-
 // SetRevision sets the "revision" field.
 func (_u *BackupPolicyUpdate) SetRevision(v int64) *BackupPolicyUpdate {
 	_u.mutation.ResetRevision()
@@ -275,9 +261,6 @@ func (_u *BackupPolicyUpdate) sqlSave(ctx context.Context) (_node int, err error
 			}
 		}
 	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(backuppolicy.FieldName, field.TypeString, value)
-	}
 	if value, ok := _u.mutation.Revision(); ok {
 		_spec.SetField(backuppolicy.FieldRevision, field.TypeInt64, value)
 	}
@@ -354,20 +337,6 @@ type BackupPolicyUpdateOne struct {
 	hooks     []Hook
 	mutation  *BackupPolicyMutation
 	modifiers []func(*sql.UpdateBuilder)
-}
-
-// SetName sets the "name" field.
-func (_u *BackupPolicyUpdateOne) SetName(v string) *BackupPolicyUpdateOne {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *BackupPolicyUpdateOne) SetNillableName(v *string) *BackupPolicyUpdateOne {
-	if v != nil {
-		_u.SetName(*v)
-	}
-	return _u
 }
 
 // SetRevision sets the "revision" field.
@@ -630,9 +599,6 @@ func (_u *BackupPolicyUpdateOne) sqlSave(ctx context.Context) (_node *BackupPoli
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(backuppolicy.FieldName, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Revision(); ok {
 		_spec.SetField(backuppolicy.FieldRevision, field.TypeInt64, value)

@@ -18,7 +18,6 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/repository"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 
@@ -34,8 +33,6 @@ type Client struct {
 	BackupPolicy *BackupPolicyClient
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
-	// Repository is the client for interacting with the Repository builders.
-	Repository *RepositoryClient
 	// Shard is the client for interacting with the Shard builders.
 	Shard *ShardClient
 	// Snapshot is the client for interacting with the Snapshot builders.
@@ -53,7 +50,6 @@ func (c *Client) init() {
 	c.Schema = migrate.NewSchema(c.driver)
 	c.BackupPolicy = NewBackupPolicyClient(c.config)
 	c.Filer = NewFilerClient(c.config)
-	c.Repository = NewRepositoryClient(c.config)
 	c.Shard = NewShardClient(c.config)
 	c.Snapshot = NewSnapshotClient(c.config)
 }
@@ -150,7 +146,6 @@ func (c *Client) Tx(ctx context.Context) (*Tx, error) {
 		config:       cfg,
 		BackupPolicy: NewBackupPolicyClient(cfg),
 		Filer:        NewFilerClient(cfg),
-		Repository:   NewRepositoryClient(cfg),
 		Shard:        NewShardClient(cfg),
 		Snapshot:     NewSnapshotClient(cfg),
 	}, nil
@@ -174,7 +169,6 @@ func (c *Client) BeginTx(ctx context.Context, opts *sql.TxOptions) (*Tx, error) 
 		config:       cfg,
 		BackupPolicy: NewBackupPolicyClient(cfg),
 		Filer:        NewFilerClient(cfg),
-		Repository:   NewRepositoryClient(cfg),
 		Shard:        NewShardClient(cfg),
 		Snapshot:     NewSnapshotClient(cfg),
 	}, nil
@@ -207,7 +201,6 @@ func (c *Client) Close() error {
 func (c *Client) Use(hooks ...Hook) {
 	c.BackupPolicy.Use(hooks...)
 	c.Filer.Use(hooks...)
-	c.Repository.Use(hooks...)
 	c.Shard.Use(hooks...)
 	c.Snapshot.Use(hooks...)
 }
@@ -217,7 +210,6 @@ func (c *Client) Use(hooks ...Hook) {
 func (c *Client) Intercept(interceptors ...Interceptor) {
 	c.BackupPolicy.Intercept(interceptors...)
 	c.Filer.Intercept(interceptors...)
-	c.Repository.Intercept(interceptors...)
 	c.Shard.Intercept(interceptors...)
 	c.Snapshot.Intercept(interceptors...)
 }
@@ -229,8 +221,6 @@ func (c *Client) Mutate(ctx context.Context, m Mutation) (Value, error) {
 		return c.BackupPolicy.mutate(ctx, m)
 	case *FilerMutation:
 		return c.Filer.mutate(ctx, m)
-	case *RepositoryMutation:
-		return c.Repository.mutate(ctx, m)
 	case *ShardMutation:
 		return c.Shard.mutate(ctx, m)
 	case *SnapshotMutation:
@@ -519,139 +509,6 @@ func (c *FilerClient) mutate(ctx context.Context, m *FilerMutation) (Value, erro
 		return (&FilerDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
 	default:
 		return nil, fmt.Errorf("ent: unknown Filer mutation op: %q", m.Op())
-	}
-}
-
-// RepositoryClient is a client for the Repository schema.
-type RepositoryClient struct {
-	config
-}
-
-// NewRepositoryClient returns a client for the Repository from the given config.
-func NewRepositoryClient(c config) *RepositoryClient {
-	return &RepositoryClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `repository.Hooks(f(g(h())))`.
-func (c *RepositoryClient) Use(hooks ...Hook) {
-	c.hooks.Repository = append(c.hooks.Repository, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `repository.Intercept(f(g(h())))`.
-func (c *RepositoryClient) Intercept(interceptors ...Interceptor) {
-	c.inters.Repository = append(c.inters.Repository, interceptors...)
-}
-
-// Create returns a builder for creating a Repository entity.
-func (c *RepositoryClient) Create() *RepositoryCreate {
-	mutation := newRepositoryMutation(c.config, OpCreate)
-	return &RepositoryCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of Repository entities.
-func (c *RepositoryClient) CreateBulk(builders ...*RepositoryCreate) *RepositoryCreateBulk {
-	return &RepositoryCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *RepositoryClient) MapCreateBulk(slice any, setFunc func(*RepositoryCreate, int)) *RepositoryCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &RepositoryCreateBulk{err: fmt.Errorf("calling to RepositoryClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*RepositoryCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &RepositoryCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for Repository.
-func (c *RepositoryClient) Update() *RepositoryUpdate {
-	mutation := newRepositoryMutation(c.config, OpUpdate)
-	return &RepositoryUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *RepositoryClient) UpdateOne(_m *Repository) *RepositoryUpdateOne {
-	mutation := newRepositoryMutation(c.config, OpUpdateOne, withRepository(_m))
-	return &RepositoryUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *RepositoryClient) UpdateOneID(id int64) *RepositoryUpdateOne {
-	mutation := newRepositoryMutation(c.config, OpUpdateOne, withRepositoryID(id))
-	return &RepositoryUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for Repository.
-func (c *RepositoryClient) Delete() *RepositoryDelete {
-	mutation := newRepositoryMutation(c.config, OpDelete)
-	return &RepositoryDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *RepositoryClient) DeleteOne(_m *Repository) *RepositoryDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *RepositoryClient) DeleteOneID(id int64) *RepositoryDeleteOne {
-	builder := c.Delete().Where(repository.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &RepositoryDeleteOne{builder}
-}
-
-// Query returns a query builder for Repository.
-func (c *RepositoryClient) Query() *RepositoryQuery {
-	return &RepositoryQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypeRepository},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a Repository entity by its id.
-func (c *RepositoryClient) Get(ctx context.Context, id int64) (*Repository, error) {
-	return c.Query().Where(repository.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *RepositoryClient) GetX(ctx context.Context, id int64) *Repository {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// Hooks returns the client hooks.
-func (c *RepositoryClient) Hooks() []Hook {
-	return c.hooks.Repository
-}
-
-// Interceptors returns the client interceptors.
-func (c *RepositoryClient) Interceptors() []Interceptor {
-	return c.inters.Repository
-}
-
-func (c *RepositoryClient) mutate(ctx context.Context, m *RepositoryMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&RepositoryCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&RepositoryUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&RepositoryUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&RepositoryDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown Repository mutation op: %q", m.Op())
 	}
 }
 
@@ -972,10 +829,10 @@ func (c *SnapshotClient) mutate(ctx context.Context, m *SnapshotMutation) (Value
 // hooks and interceptors per client, for fast access.
 type (
 	hooks struct {
-		BackupPolicy, Filer, Repository, Shard, Snapshot []ent.Hook
+		BackupPolicy, Filer, Shard, Snapshot []ent.Hook
 	}
 	inters struct {
-		BackupPolicy, Filer, Repository, Shard, Snapshot []ent.Interceptor
+		BackupPolicy, Filer, Shard, Snapshot []ent.Interceptor
 	}
 )
 

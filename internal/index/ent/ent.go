@@ -14,7 +14,6 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/repository"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
@@ -79,7 +78,6 @@ func checkColumn(t, c string) error {
 		columnCheck = sql.NewColumnCheck(map[string]func(string) bool{
 			backuppolicy.Table: backuppolicy.ValidColumn,
 			filer.Table:        filer.ValidColumn,
-			repository.Table:   repository.ValidColumn,
 			shard.Table:        shard.ValidColumn,
 			snapshot.Table:     snapshot.ValidColumn,
 		})

@@ -30,20 +30,6 @@ func (_u *FilerUpdate) Where(ps ...predicate.Filer) *FilerUpdate {
 	return _u
 }
 
-// SetName sets the "name" field.
-func (_u *FilerUpdate) SetName(v string) *FilerUpdate {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *FilerUpdate) SetNillableName(v *string) *FilerUpdate {
-	if v != nil {
-		_u.SetName(*v)
-	}
-	return _u
-}
-
 // SetSite sets the "site" field.
 func (_u *FilerUpdate) SetSite(v string) *FilerUpdate {
 	_u.mutation.SetSite(v)
@@ -418,9 +404,6 @@ func (_u *FilerUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 			}
 		}
 	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(filer.FieldName, field.TypeString, value)
-	}
 	if value, ok := _u.mutation.Site(); ok {
 		_spec.SetField(filer.FieldSite, field.TypeString, value)
 	}
@@ -570,20 +553,6 @@ type FilerUpdateOne struct {
 	hooks     []Hook
 	mutation  *FilerMutation
 	modifiers []func(*sql.UpdateBuilder)
-}
-
-// SetName sets the "name" field.
-func (_u *FilerUpdateOne) SetName(v string) *FilerUpdateOne {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *FilerUpdateOne) SetNillableName(v *string) *FilerUpdateOne {
-	if v != nil {
-		_u.SetName(*v)
-	}
-	return _u
 }
 
 // SetSite sets the "site" field.
@@ -989,9 +958,6 @@ func (_u *FilerUpdateOne) sqlSave(ctx context.Context) (_node *Filer, err error)
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(filer.FieldName, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Site(); ok {
 		_spec.SetField(filer.FieldSite, field.TypeString, value)

@@ -214,108 +214,24 @@ func init() {
 	snapshotDescCommitUntil := snapshotFields[28].Descriptor()
 	// snapshot.DefaultCommitUntil holds the default value on creation for the commit_until field.
 	snapshot.DefaultCommitUntil = snapshotDescCommitUntil.Default.(int64)
-	// snapshotDescFiles is the schema descriptor for files field.
-	snapshotDescFiles := snapshotFields[29].Descriptor()
-	// snapshot.DefaultFiles holds the default value on creation for the files field.
-	snapshot.DefaultFiles = snapshotDescFiles.Default.(int64)
-	// snapshotDescDirectories is the schema descriptor for directories field.
-	snapshotDescDirectories := snapshotFields[30].Descriptor()
-	// snapshot.DefaultDirectories holds the default value on creation for the directories field.
-	snapshot.DefaultDirectories = snapshotDescDirectories.Default.(int64)
-	// snapshotDescBytes is the schema descriptor for bytes field.
-	snapshotDescBytes := snapshotFields[31].Descriptor()
-	// snapshot.DefaultBytes holds the default value on creation for the bytes field.
-	snapshot.DefaultBytes = snapshotDescBytes.Default.(int64)
-	// snapshotDescFilesNew is the schema descriptor for files_new field.
-	snapshotDescFilesNew := snapshotFields[32].Descriptor()
-	// snapshot.DefaultFilesNew holds the default value on creation for the files_new field.
-	snapshot.DefaultFilesNew = snapshotDescFilesNew.Default.(int64)
-	// snapshotDescFilesChanged is the schema descriptor for files_changed field.
-	snapshotDescFilesChanged := snapshotFields[33].Descriptor()
-	// snapshot.DefaultFilesChanged holds the default value on creation for the files_changed field.
-	snapshot.DefaultFilesChanged = snapshotDescFilesChanged.Default.(int64)
-	// snapshotDescFilesUnchanged is the schema descriptor for files_unchanged field.
-	snapshotDescFilesUnchanged := snapshotFields[34].Descriptor()
-	// snapshot.DefaultFilesUnchanged holds the default value on creation for the files_unchanged field.
-	snapshot.DefaultFilesUnchanged = snapshotDescFilesUnchanged.Default.(int64)
-	// snapshotDescStatCalls is the schema descriptor for stat_calls field.
-	snapshotDescStatCalls := snapshotFields[35].Descriptor()
-	// snapshot.DefaultStatCalls holds the default value on creation for the stat_calls field.
-	snapshot.DefaultStatCalls = snapshotDescStatCalls.Default.(int64)
-	// snapshotDescNewBytes is the schema descriptor for new_bytes field.
-	snapshotDescNewBytes := snapshotFields[36].Descriptor()
-	// snapshot.DefaultNewBytes holds the default value on creation for the new_bytes field.
-	snapshot.DefaultNewBytes = snapshotDescNewBytes.Default.(int64)
-	// snapshotDescStoredBytes is the schema descriptor for stored_bytes field.
-	snapshotDescStoredBytes := snapshotFields[37].Descriptor()
-	// snapshot.DefaultStoredBytes holds the default value on creation for the stored_bytes field.
-	snapshot.DefaultStoredBytes = snapshotDescStoredBytes.Default.(int64)
-	// snapshotDescReadBytes is the schema descriptor for read_bytes field.
-	snapshotDescReadBytes := snapshotFields[38].Descriptor()
-	// snapshot.DefaultReadBytes holds the default value on creation for the read_bytes field.
-	snapshot.DefaultReadBytes = snapshotDescReadBytes.Default.(int64)
-	// snapshotDescErrors is the schema descriptor for errors field.
-	snapshotDescErrors := snapshotFields[39].Descriptor()
-	// snapshot.DefaultErrors holds the default value on creation for the errors field.
-	snapshot.DefaultErrors = snapshotDescErrors.Default.(int64)
-	// snapshotDescVanished is the schema descriptor for vanished field.
-	snapshotDescVanished := snapshotFields[40].Descriptor()
-	// snapshot.DefaultVanished holds the default value on creation for the vanished field.
-	snapshot.DefaultVanished = snapshotDescVanished.Default.(int64)
-	// snapshotDescCarried is the schema descriptor for carried field.
-	snapshotDescCarried := snapshotFields[41].Descriptor()
-	// snapshot.DefaultCarried holds the default value on creation for the carried field.
-	snapshot.DefaultCarried = snapshotDescCarried.Default.(int64)
-	// snapshotDescTorn is the schema descriptor for torn field.
-	snapshotDescTorn := snapshotFields[42].Descriptor()
-	// snapshot.DefaultTorn holds the default value on creation for the torn field.
-	snapshot.DefaultTorn = snapshotDescTorn.Default.(int64)
 	// snapshotDescProblemsStored is the schema descriptor for problems_stored field.
-	snapshotDescProblemsStored := snapshotFields[43].Descriptor()
+	snapshotDescProblemsStored := snapshotFields[29].Descriptor()
 	// snapshot.DefaultProblemsStored holds the default value on creation for the problems_stored field.
 	snapshot.DefaultProblemsStored = snapshotDescProblemsStored.Default.(int64)
 	// snapshotDescTasksAnnounced is the schema descriptor for tasks_announced field.
-	snapshotDescTasksAnnounced := snapshotFields[44].Descriptor()
+	snapshotDescTasksAnnounced := snapshotFields[30].Descriptor()
 	// snapshot.DefaultTasksAnnounced holds the default value on creation for the tasks_announced field.
 	snapshot.DefaultTasksAnnounced = snapshotDescTasksAnnounced.Default.(int64)
 	// snapshotDescTasksSettled is the schema descriptor for tasks_settled field.
-	snapshotDescTasksSettled := snapshotFields[45].Descriptor()
+	snapshotDescTasksSettled := snapshotFields[31].Descriptor()
 	// snapshot.DefaultTasksSettled holds the default value on creation for the tasks_settled field.
 	snapshot.DefaultTasksSettled = snapshotDescTasksSettled.Default.(int64)
 	// snapshotDescBatchesAnnounced is the schema descriptor for batches_announced field.
-	snapshotDescBatchesAnnounced := snapshotFields[46].Descriptor()
+	snapshotDescBatchesAnnounced := snapshotFields[32].Descriptor()
 	// snapshot.DefaultBatchesAnnounced holds the default value on creation for the batches_announced field.
 	snapshot.DefaultBatchesAnnounced = snapshotDescBatchesAnnounced.Default.(int64)
 	// snapshotDescBatchesSettled is the schema descriptor for batches_settled field.
-	snapshotDescBatchesSettled := snapshotFields[47].Descriptor()
+	snapshotDescBatchesSettled := snapshotFields[33].Descriptor()
 	// snapshot.DefaultBatchesSettled holds the default value on creation for the batches_settled field.
 	snapshot.DefaultBatchesSettled = snapshotDescBatchesSettled.Default.(int64)
-	// snapshotDescWalkSeconds is the schema descriptor for walk_seconds field.
-	snapshotDescWalkSeconds := snapshotFields[48].Descriptor()
-	// snapshot.DefaultWalkSeconds holds the default value on creation for the walk_seconds field.
-	snapshot.DefaultWalkSeconds = snapshotDescWalkSeconds.Default.(float64)
-	// snapshotDescReadSeconds is the schema descriptor for read_seconds field.
-	snapshotDescReadSeconds := snapshotFields[49].Descriptor()
-	// snapshot.DefaultReadSeconds holds the default value on creation for the read_seconds field.
-	snapshot.DefaultReadSeconds = snapshotDescReadSeconds.Default.(float64)
-	// snapshotDescHashSeconds is the schema descriptor for hash_seconds field.
-	snapshotDescHashSeconds := snapshotFields[50].Descriptor()
-	// snapshot.DefaultHashSeconds holds the default value on creation for the hash_seconds field.
-	snapshot.DefaultHashSeconds = snapshotDescHashSeconds.Default.(float64)
-	// snapshotDescCompressSeconds is the schema descriptor for compress_seconds field.
-	snapshotDescCompressSeconds := snapshotFields[51].Descriptor()
-	// snapshot.DefaultCompressSeconds holds the default value on creation for the compress_seconds field.
-	snapshot.DefaultCompressSeconds = snapshotDescCompressSeconds.Default.(float64)
-	// snapshotDescSealSeconds is the schema descriptor for seal_seconds field.
-	snapshotDescSealSeconds := snapshotFields[52].Descriptor()
-	// snapshot.DefaultSealSeconds holds the default value on creation for the seal_seconds field.
-	snapshot.DefaultSealSeconds = snapshotDescSealSeconds.Default.(float64)
-	// snapshotDescUploadSeconds is the schema descriptor for upload_seconds field.
-	snapshotDescUploadSeconds := snapshotFields[53].Descriptor()
-	// snapshot.DefaultUploadSeconds holds the default value on creation for the upload_seconds field.
-	snapshot.DefaultUploadSeconds = snapshotDescUploadSeconds.Default.(float64)
-	// snapshotDescCommitSeconds is the schema descriptor for commit_seconds field.
-	snapshotDescCommitSeconds := snapshotFields[54].Descriptor()
-	// snapshot.DefaultCommitSeconds holds the default value on creation for the commit_seconds field.
-	snapshot.DefaultCommitSeconds = snapshotDescCommitSeconds.Default.(float64)
 }

@@ -12,7 +12,6 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
@@ -30,48 +29,6 @@ type ShardUpdate struct {
 // Where appends a list predicates to the ShardUpdate builder.
 func (_u *ShardUpdate) Where(ps ...predicate.Shard) *ShardUpdate {
 	_u.mutation.Where(ps...)
-	return _u
-}
-
-// SetShardKey sets the "shard_key" field.
-func (_u *ShardUpdate) SetShardKey(v uuid.UUID) *ShardUpdate {
-	_u.mutation.SetShardKey(v)
-	return _u
-}
-
-// SetNillableShardKey sets the "shard_key" field if the given value is not nil.
-func (_u *ShardUpdate) SetNillableShardKey(v *uuid.UUID) *ShardUpdate {
-	if v != nil {
-		_u.SetShardKey(*v)
-	}
-	return _u
-}
-
-// SetFilerID sets the "filer_id" field.
-func (_u *ShardUpdate) SetFilerID(v int64) *ShardUpdate {
-	_u.mutation.SetFilerID(v)
-	return _u
-}
-
-// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
-func (_u *ShardUpdate) SetNillableFilerID(v *int64) *ShardUpdate {
-	if v != nil {
-		_u.SetFilerID(*v)
-	}
-	return _u
-}
-
-// SetName sets the "name" field.
-func (_u *ShardUpdate) SetName(v string) *ShardUpdate {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *ShardUpdate) SetNillableName(v *string) *ShardUpdate {
-	if v != nil {
-		_u.SetName(*v)
-	}
 	return _u
 }
 
@@ -401,11 +358,6 @@ func (_u *ShardUpdate) AddDeadline(v int64) *ShardUpdate {
 	return _u
 }
 
-// SetFiler sets the "filer" edge to the Filer entity.
-func (_u *ShardUpdate) SetFiler(v *Filer) *ShardUpdate {
-	return _u.SetFilerID(v.ID)
-}
-
 // AddSnapshotIDs adds the "snapshots" edge to the Snapshot entity by IDs.
 func (_u *ShardUpdate) AddSnapshotIDs(ids ...uuid.UUID) *ShardUpdate {
 	_u.mutation.AddSnapshotIDs(ids...)
@@ -424,12 +376,6 @@ func (_u *ShardUpdate) AddSnapshots(v ...*Snapshot) *ShardUpdate {
 // Mutation returns the ShardMutation object of the builder.
 func (_u *ShardUpdate) Mutation() *ShardMutation {
 	return _u.mutation
-}
-
-// ClearFiler clears the "filer" edge to the Filer entity.
-func (_u *ShardUpdate) ClearFiler() *ShardUpdate {
-	_u.mutation.ClearFiler()
-	return _u
 }
 
 // ClearSnapshots clears all "snapshots" edges to the Snapshot entity.
@@ -505,12 +451,6 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.ShardKey(); ok {
-		_spec.SetField(shard.FieldShardKey, field.TypeUUID, value)
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(shard.FieldName, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Source(); ok {
 		_spec.SetField(shard.FieldSource, field.TypeString, value)
@@ -602,35 +542,6 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedDeadline(); ok {
 		_spec.AddField(shard.FieldDeadline, field.TypeInt64, value)
 	}
-	if _u.mutation.FilerCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.FilerIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
 	if _u.mutation.SnapshotsCleared() {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.O2M,
@@ -696,48 +607,6 @@ type ShardUpdateOne struct {
 	hooks     []Hook
 	mutation  *ShardMutation
 	modifiers []func(*sql.UpdateBuilder)
-}
-
-// SetShardKey sets the "shard_key" field.
-func (_u *ShardUpdateOne) SetShardKey(v uuid.UUID) *ShardUpdateOne {
-	_u.mutation.SetShardKey(v)
-	return _u
-}
-
-// SetNillableShardKey sets the "shard_key" field if the given value is not nil.
-func (_u *ShardUpdateOne) SetNillableShardKey(v *uuid.UUID) *ShardUpdateOne {
-	if v != nil {
-		_u.SetShardKey(*v)
-	}
-	return _u
-}
-
-// SetFilerID sets the "filer_id" field.
-func (_u *ShardUpdateOne) SetFilerID(v int64) *ShardUpdateOne {
-	_u.mutation.SetFilerID(v)
-	return _u
-}
-
-// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
-func (_u *ShardUpdateOne) SetNillableFilerID(v *int64) *ShardUpdateOne {
-	if v != nil {
-		_u.SetFilerID(*v)
-	}
-	return _u
-}
-
-// SetName sets the "name" field.
-func (_u *ShardUpdateOne) SetName(v string) *ShardUpdateOne {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *ShardUpdateOne) SetNillableName(v *string) *ShardUpdateOne {
-	if v != nil {
-		_u.SetName(*v)
-	}
-	return _u
 }
 
 // SetSource sets the "source" field.
@@ -1066,11 +935,6 @@ func (_u *ShardUpdateOne) AddDeadline(v int64) *ShardUpdateOne {
 	return _u
 }
 
-// SetFiler sets the "filer" edge to the Filer entity.
-func (_u *ShardUpdateOne) SetFiler(v *Filer) *ShardUpdateOne {
-	return _u.SetFilerID(v.ID)
-}
-
 // AddSnapshotIDs adds the "snapshots" edge to the Snapshot entity by IDs.
 func (_u *ShardUpdateOne) AddSnapshotIDs(ids ...uuid.UUID) *ShardUpdateOne {
 	_u.mutation.AddSnapshotIDs(ids...)
@@ -1089,12 +953,6 @@ func (_u *ShardUpdateOne) AddSnapshots(v ...*Snapshot) *ShardUpdateOne {
 // Mutation returns the ShardMutation object of the builder.
 func (_u *ShardUpdateOne) Mutation() *ShardMutation {
 	return _u.mutation
-}
-
-// ClearFiler clears the "filer" edge to the Filer entity.
-func (_u *ShardUpdateOne) ClearFiler() *ShardUpdateOne {
-	_u.mutation.ClearFiler()
-	return _u
 }
 
 // ClearSnapshots clears all "snapshots" edges to the Snapshot entity.
@@ -1201,12 +1059,6 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 			}
 		}
 	}
-	if value, ok := _u.mutation.ShardKey(); ok {
-		_spec.SetField(shard.FieldShardKey, field.TypeUUID, value)
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(shard.FieldName, field.TypeString, value)
-	}
 	if value, ok := _u.mutation.Source(); ok {
 		_spec.SetField(shard.FieldSource, field.TypeString, value)
 	}
@@ -1296,35 +1148,6 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 	}
 	if value, ok := _u.mutation.AddedDeadline(); ok {
 		_spec.AddField(shard.FieldDeadline, field.TypeInt64, value)
-	}
-	if _u.mutation.FilerCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.FilerIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
 	if _u.mutation.SnapshotsCleared() {
 		edge := &sqlgraph.EdgeSpec{

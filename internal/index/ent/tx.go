@@ -18,8 +18,6 @@ type Tx struct {
 	BackupPolicy *BackupPolicyClient
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
-	// Repository is the client for interacting with the Repository builders.
-	Repository *RepositoryClient
 	// Shard is the client for interacting with the Shard builders.
 	Shard *ShardClient
 	// Snapshot is the client for interacting with the Snapshot builders.
@@ -157,7 +155,6 @@ func (tx *Tx) Client() *Client {
 func (tx *Tx) init() {
 	tx.BackupPolicy = NewBackupPolicyClient(tx.config)
 	tx.Filer = NewFilerClient(tx.config)
-	tx.Repository = NewRepositoryClient(tx.config)
 	tx.Shard = NewShardClient(tx.config)
 	tx.Snapshot = NewSnapshotClient(tx.config)
 }

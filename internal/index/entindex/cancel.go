@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
 
@@ -35,13 +34,13 @@ func (x *Index) RequestCancel(ctx context.Context, id backup.SnapshotID, reason 
 
 // Cancelled implements index.Committing.
 func (x *Index) Cancelled(ctx context.Context, only []backup.SnapshotID) ([]backup.Snapshot, error) {
-	query := x.Backend.Client().Snapshot.Query().
-		Where(func(s *sql.Selector) { s.Where(sql.ExprP(isRunning + " AND cancel <> ''")) }).
-		WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).Order(snapshot.ByFilerID(), snapshot.ByID())
+	query := snapshotsThat(x.Backend.Client(), func(s *sql.Selector) { s.Where(sql.ExprP(isRunning + " AND cancel <> ''")) }).
+		Order(snapshot.ByFilerID(), snapshot.ByID())
 	if only != nil {
 		query.Where(snapshot.IDIn(uuids(only)...))
 	}
-	return x.allOf(ctx, query)
+	snapshots, err := all(ctx, query)
+	return snapshots, x.Backend.Wrap(err)
 }
 
 // basesAtOnce bounds the list of parameters of one statement.
@@ -73,7 +72,7 @@ func (x *Index) addBaseCounts(ctx context.Context, ids []uuid.UUID, counts map[b
 	}
 	// With a join, the planner goes from one index to the other. It would evaluate a list of pairs
 	// one by one.
-	found, err := client.Snapshot.Query().Where(func(s *sql.Selector) {
+	query := client.Snapshot.Query().Where(func(s *sql.Selector) {
 		of := sql.Table(snapshot.Table).As("of")
 		s.Join(of).OnP(sql.And(
 			sql.ColumnsEQ(of.C(snapshot.FieldShardID), s.C(snapshot.FieldShardID)),
@@ -84,11 +83,18 @@ func (x *Index) addBaseCounts(ctx context.Context, ids []uuid.UUID, counts map[b
 			list[i] = id
 		}
 		s.Where(sql.In(of.C(snapshot.FieldID), list...))
-	}).All(ctx)
+	})
+	query.Modify(withCounts)
+	found, err := query.Select(snapshot.FieldShardID, snapshot.FieldNumber).All(ctx)
+	if err != nil {
+		return err
+	}
 	for _, row := range found {
 		for _, id := range based[key{row.ShardID, row.Number}] {
-			counts[backup.SnapshotID(id)] = countsOf(row)
+			if counts[backup.SnapshotID(id)], err = countsOf(row); err != nil {
+				return err
+			}
 		}
 	}
-	return err
+	return nil
 }

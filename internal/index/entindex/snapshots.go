@@ -2,6 +2,7 @@ package entindex
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -48,12 +49,11 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 		if by != nil && !by.isPlanOf(shard) {
 			return fmt.Errorf("shard %q: %w", shard.Name, index.ErrNotDue)
 		}
-		row, err := x.snapshotRow(ctx, tx.Client, snapshot.ShardID(int64(of)), running())
-		if err == nil {
-			runs, begun = true, toSnapshot(row)
+		begun, err = only(ctx, snapshotsThat(tx.Client, snapshot.ShardID(int64(of)), running()))
+		if runs = err == nil; runs {
 			return nil
 		}
-		if !ent.IsNotFound(err) {
+		if !errors.Is(err, backup.ErrNotFound) {
 			return err
 		}
 		if err := tx.insertSnapshot(ctx, shard, s, now); err != nil {
@@ -64,12 +64,8 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 				return err
 			}
 		}
-		row, err = x.snapshotRow(ctx, tx.Client, snapshot.ID(uuid.UUID(s.ID)))
-		if err != nil {
-			return err
-		}
-		begun = toSnapshot(row)
-		return nil
+		begun, err = only(ctx, snapshotsThat(tx.Client, snapshot.ID(uuid.UUID(s.ID))))
+		return err
 	})
 	switch {
 	case ent.IsConstraintError(err):
@@ -209,6 +205,10 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err != nil {
 			return err
 		}
+		counts, err := countsOf(row)
+		if err != nil {
+			return err
+		}
 		s := snapshotState{tasks: row.TasksAnnounced, tasksSettled: row.TasksSettled, batches: row.BatchesAnnounced, batchesSettled: row.BatchesSettled}
 		if row.State != string(backup.Running) || !s.complete() {
 			return fmt.Errorf("snapshot %s, running and complete: %w", id, backup.ErrNotFound)
@@ -224,7 +224,7 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 			return err
 		}
 		shard := tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
-			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).SetInterrupted(false).SetDue(0).SetDeadline(0)
+			SetLastGoodFiles(counts.Files).SetLastGoodBytes(counts.Bytes).SetInterrupted(false).SetDue(0).SetDeadline(0)
 		if segment.Checkpoint {
 			shard.SetCheckpointBytes(segment.Bytes).SetSegmentBytes(0)
 		} else {

@@ -57,23 +57,6 @@ var (
 		Columns:    FilersColumns,
 		PrimaryKey: []*schema.Column{FilersColumns[0]},
 	}
-	// RepositoriesColumns holds the columns for the "repositories" table.
-	RepositoriesColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "repository", Type: field.TypeUUID},
-		{Name: "version", Type: field.TypeInt},
-		{Name: "created", Type: field.TypeTime},
-		{Name: "chunker", Type: field.TypeString},
-		{Name: "codec", Type: field.TypeString},
-		{Name: "recipients", Type: field.TypeJSON},
-		{Name: "signer", Type: field.TypeBytes},
-	}
-	// RepositoriesTable holds the schema information for the "repositories" table.
-	RepositoriesTable = &schema.Table{
-		Name:       "repositories",
-		Columns:    RepositoriesColumns,
-		PrimaryKey: []*schema.Column{RepositoriesColumns[0]},
-	}
 	// ShardsColumns holds the columns for the "shards" table.
 	ShardsColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeInt64, Increment: true},
@@ -154,32 +137,11 @@ var (
 		{Name: "recorded", Type: field.TypeBool, Default: false},
 		{Name: "committer", Type: field.TypeString, Default: ""},
 		{Name: "commit_until", Type: field.TypeInt64, Default: 0},
-		{Name: "files", Type: field.TypeInt64, Default: 0},
-		{Name: "directories", Type: field.TypeInt64, Default: 0},
-		{Name: "bytes", Type: field.TypeInt64, Default: 0},
-		{Name: "files_new", Type: field.TypeInt64, Default: 0},
-		{Name: "files_changed", Type: field.TypeInt64, Default: 0},
-		{Name: "files_unchanged", Type: field.TypeInt64, Default: 0},
-		{Name: "stat_calls", Type: field.TypeInt64, Default: 0},
-		{Name: "new_bytes", Type: field.TypeInt64, Default: 0},
-		{Name: "stored_bytes", Type: field.TypeInt64, Default: 0},
-		{Name: "read_bytes", Type: field.TypeInt64, Default: 0},
-		{Name: "errors", Type: field.TypeInt64, Default: 0},
-		{Name: "vanished", Type: field.TypeInt64, Default: 0},
-		{Name: "carried", Type: field.TypeInt64, Default: 0},
-		{Name: "torn", Type: field.TypeInt64, Default: 0},
 		{Name: "problems_stored", Type: field.TypeInt64, Default: 0},
 		{Name: "tasks_announced", Type: field.TypeInt64, Default: 0},
 		{Name: "tasks_settled", Type: field.TypeInt64, Default: 0},
 		{Name: "batches_announced", Type: field.TypeInt64, Default: 0},
 		{Name: "batches_settled", Type: field.TypeInt64, Default: 0},
-		{Name: "walk_seconds", Type: field.TypeFloat64, Default: 0},
-		{Name: "read_seconds", Type: field.TypeFloat64, Default: 0},
-		{Name: "hash_seconds", Type: field.TypeFloat64, Default: 0},
-		{Name: "compress_seconds", Type: field.TypeFloat64, Default: 0},
-		{Name: "seal_seconds", Type: field.TypeFloat64, Default: 0},
-		{Name: "upload_seconds", Type: field.TypeFloat64, Default: 0},
-		{Name: "commit_seconds", Type: field.TypeFloat64, Default: 0},
 		{Name: "shard_id", Type: field.TypeInt64},
 	}
 	// SnapshotsTable holds the schema information for the "snapshots" table.
@@ -190,7 +152,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "snapshots_shards_snapshots",
-				Columns:    []*schema.Column{SnapshotsColumns[54]},
+				Columns:    []*schema.Column{SnapshotsColumns[33]},
 				RefColumns: []*schema.Column{ShardsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -199,12 +161,12 @@ var (
 			{
 				Name:    "snapshot_shard_id_number",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[33], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_running",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[54]},
+				Columns: []*schema.Column{SnapshotsColumns[33]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "state = 'running'",
 				},
@@ -220,7 +182,7 @@ var (
 			{
 				Name:    "snapshot_unrecorded",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "ended IS NOT NULL AND NOT recorded",
 				},
@@ -228,17 +190,17 @@ var (
 			{
 				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2], SnapshotsColumns[1]},
+				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2], SnapshotsColumns[1]},
 			},
 			{
 				Name:    "snapshot_filer_id_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_state_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2]},
 			},
 		},
 	}
@@ -246,7 +208,6 @@ var (
 	Tables = []*schema.Table{
 		PoliciesTable,
 		FilersTable,
-		RepositoriesTable,
 		ShardsTable,
 		SnapshotsTable,
 	}

@@ -12,9 +12,6 @@ type BackupPolicy func(*sql.Selector)
 // Filer is the predicate function for filer builders.
 type Filer func(*sql.Selector)
 
-// Repository is the predicate function for repository builders.
-type Repository func(*sql.Selector)
-
 // Shard is the predicate function for shard builders.
 type Shard func(*sql.Selector)
 
