@@ -1,7 +1,6 @@
 package entindex
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -125,15 +124,12 @@ func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error
 		return err
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		result, err := tx.ExecContext(ctx, insertRepository,
+		n, err := tx.change(ctx, insertRepository,
 			uuid.UUID(r.ID), r.Version, stamp(r.Created), r.Chunker, r.Codec, json.RawMessage(recipients), r.Signer[:])
-		if err != nil {
-			return err
+		if err == nil && n == 0 {
+			err = fmt.Errorf("repository: %w", backup.ErrExists)
 		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
-			return cmp.Or(err, fmt.Errorf("repository: %w", backup.ErrExists))
-		}
-		return nil
+		return err
 	})
 }
 

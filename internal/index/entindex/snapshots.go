@@ -171,19 +171,19 @@ func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID)
 	return ids, nil
 }
 
+const claimCommit = `
+UPDATE snapshots SET committer = $2, commit_until = {now} + $3
+WHERE id = $1 AND ` + isRunning + `
+    AND tasks_settled = tasks_announced AND batches_settled = batches_announced
+    AND (committer = $2 OR commit_until <= {now} OR commit_until > {now} + $4)`
+
 // ClaimCommit implements index.Committing with one statement, for which the row is the lock.
 func (x *Index) ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (ok bool, err error) {
 	if !isName(holder, maxHolderBytes) || ttl < 0 || ttl > maxTerm {
 		return false, invalid("commit of snapshot %s by %q, for %s", id.Short(), holder, ttl)
 	}
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		result, err := tx.ExecContext(ctx, "UPDATE snapshots SET committer = $2, commit_until = "+tx.Now+" + $3"+
-			" WHERE id = $1 AND "+isRunning+" AND tasks_settled = tasks_announced AND batches_settled = batches_announced"+
-			" AND (committer = $2 OR commit_until <= "+tx.Now+" OR commit_until > "+tx.Now+" + $4)", uuid.UUID(id), holder, ttl.Microseconds(), maxTerm.Microseconds())
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
+		n, err := tx.change(ctx, claimCommit, uuid.UUID(id), holder, ttl.Microseconds(), maxTerm.Microseconds())
 		ok = n == 1
 		return err
 	})

@@ -15,31 +15,55 @@ const (
 	insertRows = 500    // of a VALUES (…), (…) list
 )
 
-var inList = regexp.MustCompile(`\{(\w+) in \$(\d)\}`)
+// marker matches what Dialect.sql replaces.
+var marker = regexp.MustCompile(`\{(?:` +
+	`(?P<clause>for update|for share|skip locked|now)|` +
+	`(?P<column>\w+) in \$(?P<list>\d)|` +
+	`unhex (?P<hex>[\w.]+)|` +
+	`rows \$(?P<rows>\d) AS (?P<name>\w+) \((?P<columns>[^)]+)\)` +
+	`)\}`)
 
 // sql returns a statement in the database's SQL. It replaces
 //
-//	{id in $1}                                  with Dialect.In("id", 1)
-//	{for update}, {for share}, {skip locked}    with the clauses of these names
-//	{now}                                       with the time of the database's clock
+//	{for update}, {for share}, {skip locked}     with these clauses, where the database has them
+//	{now}                                        with Dialect.Now
+//	{id in $1}                                   with Dialect.In("id", 1)
+//	{unhex h.path}                               with Dialect.Unhex("h.path")
+//	{rows $1 AS h (id bigint, worker text)}      with Dialect.Rows(1, "h", "id bigint", "worker text")
 func (d *Dialect) sql(statement string) string {
 	if !strings.Contains(statement, "{") {
 		return statement
 	}
-	statement = strings.NewReplacer(
-		"{for update}", d.ForUpdate, "{for share}", d.ForShare, "{skip locked}", d.SkipLocked, "{now}", d.Now,
-	).Replace(statement)
-	return inList.ReplaceAllStringFunc(statement, func(marker string) string {
-		found := inList.FindStringSubmatch(marker)
-		n, _ := strconv.Atoi(found[2]) // a digit
-		return d.In(found[1], n)
+	return marker.ReplaceAllStringFunc(statement, func(text string) string {
+		found := marker.FindStringSubmatch(text)
+		part := func(name string) string { return found[marker.SubexpIndex(name)] }
+		number := func(name string) int { n, _ := strconv.Atoi(part(name)); return n } // digits
+		switch {
+		case part("clause") != "":
+			return map[string]string{"for update": d.ForUpdate, "for share": d.ForShare, "skip locked": d.SkipLocked, "now": d.Now}[part("clause")]
+		case part("column") != "":
+			return d.In(part("column"), number("list"))
+		case part("hex") != "":
+			return d.Unhex(part("hex"))
+		}
+		return d.Rows(number("rows"), part("name"), strings.Split(part("columns"), ", ")...)
 	})
 }
 
 // exec runs a statement (see Dialect.sql) of the transaction.
 func (tx *Tx) exec(ctx context.Context, statement string, args ...any) error {
-	_, err := tx.ExecContext(ctx, tx.sql(statement), args...)
+	_, err := tx.change(ctx, statement, args...)
 	return err
+}
+
+// change is exec, and returns the number of changed rows.
+func (tx *Tx) change(ctx context.Context, statement string, args ...any) (int, error) {
+	result, err := tx.ExecContext(ctx, tx.sql(statement), args...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
 }
 
 // execList runs a statement for a list that is its parameter 1, several times if the list is long.

@@ -14,8 +14,11 @@ const (
 	readBatches = "read_batches"
 )
 
-// on returns a statement with the name of its table.
-func on(table, statement string) string { return strings.ReplaceAll(statement, "{work}", table) }
+// on returns a statement with the name of its table. pairs are further names in it, and what they
+// stand for.
+func on(table, statement string, pairs ...string) string {
+	return strings.NewReplacer(append(pairs, "{work}", table)...).Replace(statement)
+}
 
 // noLease is the end of the lease of work that was never claimed, or that may be claimed again at
 // once.
