@@ -185,7 +185,7 @@ func (a *application) loadWork(ctx context.Context) error {
 			batches = append(batches, int64(r.Batch.Batch))
 		}
 	}
-	err := a.tx.eachOf(ctx, selectTasks, tasks, func(scan func(...any) error) error {
+	err := eachOf(ctx, a.tx, selectTasks, tasks, func(scan func(...any) error) error {
 		var id backup.TaskID
 		t := &openTask{}
 		err := scan(&id, &t.snapshot, &t.attempt, &t.generation)
@@ -195,7 +195,7 @@ func (a *application) loadWork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.tx.eachOf(ctx, selectBatches, batches, func(scan func(...any) error) error {
+	return eachOf(ctx, a.tx, selectBatches, batches, func(scan func(...any) error) error {
 		var id backup.BatchID
 		b := &openBatch{}
 		err := scan(&id, &b.snapshot, &b.attempt, &b.names)

@@ -104,7 +104,7 @@ WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.id IN (SELECT id FROM min
 
 func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time.Time, lease time.Duration) error {
 	return inGroups(held, func(rows string, ids []int64) error {
-		return tx.exec(ctx, on(table, extendLeases), stamp(now.Add(lease)), now, rows, tx.List(ids))
+		return tx.exec(ctx, on(table, extendLeases), tx.anew(stamp(now.Add(lease)), now, rows, tx.List(ids))...)
 	})
 }
 
@@ -158,7 +158,7 @@ WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.worker IN ('', h.worker)
 
 func (tx *Tx) giveBack(ctx context.Context, table string, held []heldRow) error {
 	return inGroups(held, func(rows string, ids []int64) error {
-		return tx.exec(ctx, on(table, giveBack), noLease, rows, tx.List(ids))
+		return tx.exec(ctx, on(table, giveBack), tx.anew(noLease, rows, tx.List(ids))...)
 	})
 }
 
@@ -169,10 +169,10 @@ WHERE snapshot_id = $2 AND lease_until <> $1`
 // ExpireLeases implements index.Catalog.
 func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.exec(ctx, on(walkTasks, expireLeases), noLease, uuid.UUID(id)); err != nil {
+		if err := tx.exec(ctx, on(walkTasks, expireLeases), tx.anew(noLease, uuid.UUID(id))...); err != nil {
 			return err
 		}
-		return tx.exec(ctx, on(readBatches, expireLeases), noLease, uuid.UUID(id))
+		return tx.exec(ctx, on(readBatches, expireLeases), tx.anew(noLease, uuid.UUID(id))...)
 	})
 }
 

@@ -78,18 +78,16 @@ func (a *application) lockPacks(ctx context.Context) error {
 		uuids = append(uuids, uuid.UUID(p))
 	}
 	var ids []int64
-	for group := range slices.Chunk(uuids, listLength) {
-		err := a.tx.each(ctx, selectPacks, []any{a.tx.List(group)}, func(scan func(...any) error) error {
-			var id int64
-			var name uuid.UUID
-			err := scan(&id, &name)
-			a.packs[backup.PackID(name)] = &packState{id: id}
-			ids = append(ids, id)
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	err := eachOf(ctx, a.tx, selectPacks, uuids, func(scan func(...any) error) error {
+		var id int64
+		var name uuid.UUID
+		err := scan(&id, &name)
+		a.packs[backup.PackID(name)] = &packState{id: id}
+		ids = append(ids, id)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	found, err := a.tx.lockedPacks(ctx, ids)
 	if err != nil {
@@ -149,19 +147,14 @@ func (tx *Tx) lockedPacks(ctx context.Context, ids []int64) (map[int64]bool, err
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	condemned := make(map[int64]bool, len(ids))
-	for group := range slices.Chunk(ids, listLength) {
-		err := tx.each(ctx, sharePacks, []any{tx.List(group)}, func(scan func(...any) error) error {
-			var id int64
-			var is bool
-			err := scan(&id, &is)
-			condemned[id] = is
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return condemned, nil
+	err := eachOf(ctx, tx, sharePacks, ids, func(scan func(...any) error) error {
+		var id int64
+		var is bool
+		err := scan(&id, &is)
+		condemned[id] = is
+		return err
+	})
+	return condemned, err
 }
 
 // JoinIDs concatenates ids.

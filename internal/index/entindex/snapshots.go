@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	entsql "entgo.io/ent/dialect/sql"
@@ -289,7 +288,7 @@ func (tx *Tx) deleteWork(ctx context.Context, id uuid.UUID) error {
 		`DELETE FROM read_batches WHERE snapshot_id = $1`,
 		`DELETE FROM slice_parts WHERE snapshot_id = $1`,
 	} {
-		if err := tx.exec(ctx, statement, id); err != nil {
+		if err := tx.exec(ctx, statement, tx.anew(id)...); err != nil {
 			return err
 		}
 	}
@@ -312,22 +311,17 @@ func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
 		names[i] = uuid.UUID(p)
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		for group := range slices.Chunk(names, listLength) {
-			var ids []int64
-			err := tx.each(ctx, lockPacks, []any{tx.List(group)}, func(scan func(...any) error) error {
-				var id int64
-				err := scan(&id)
-				ids = append(ids, id)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if err := tx.execList(ctx, condemnPacks, ids); err != nil {
-				return err
-			}
+		var ids []int64
+		err := eachOf(ctx, tx, lockPacks, names, func(scan func(...any) error) error {
+			var id int64
+			err := scan(&id)
+			ids = append(ids, id)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		return nil
+		return tx.execList(ctx, condemnPacks, ids)
 	})
 }
 

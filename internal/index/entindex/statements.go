@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // SQLite allows 32,766 parameters per statement.
@@ -67,14 +69,22 @@ func (tx *Tx) change(ctx context.Context, statement string, args ...any) (int, e
 }
 
 // execList runs a statement for a list that is its parameter 1, several times if the list is long.
-// It does nothing for an empty list.
+// It does nothing for an empty list. The statement is planned anew.
 func (tx *Tx) execList(ctx context.Context, statement string, ids []int64, args ...any) error {
 	for group := range slices.Chunk(ids, listLength) {
-		if err := tx.exec(ctx, statement, append([]any{tx.List(group)}, args...)...); err != nil {
+		if err := tx.exec(ctx, statement, tx.anew(append([]any{tx.List(group)}, args...)...)...); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// anew returns the arguments of a statement that is planned anew (see Dialect.PlanAnew).
+func (tx *Tx) anew(args ...any) []any {
+	if tx.PlanAnew == nil {
+		return args
+	}
+	return append([]any{tx.PlanAnew}, args...)
 }
 
 // each runs a query (see Dialect.sql) of the transaction and calls do for each row.
@@ -92,10 +102,10 @@ func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan f
 	return closeRows(rows)
 }
 
-// eachOf is each for a query with a list, which is its parameter 1, as execList.
-func (tx *Tx) eachOf(ctx context.Context, query string, ids []int64, do func(scan func(...any) error) error) error {
-	for group := range slices.Chunk(ids, listLength) {
-		if err := tx.each(ctx, query, []any{tx.List(group)}, do); err != nil {
+// eachOf is each for a query with a list, in the way of execList.
+func eachOf[T int64 | uuid.UUID](ctx context.Context, tx *Tx, query string, list []T, do func(scan func(...any) error) error) error {
+	for group := range slices.Chunk(list, listLength) {
+		if err := tx.each(ctx, query, tx.anew(tx.List(group)), do); err != nil {
 			return err
 		}
 	}
