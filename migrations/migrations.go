@@ -1,9 +1,8 @@
 // Package migrations is the versioned schema of the index: one directory per dialect, in goose's
 // format NNNNN_name.sql. A released migration never changes.
 //
-// Migrations of the tables of entities come from internal/index/ent/migratediff. Those of all other
-// tables are written by hand: the hot tables (pages, chunks and the tables that belong to them), and
-// the tables of open work, packs, problems and leaders, whose first version migratediff wrote
+// Migrations of filers, shards and snapshots come from internal/index/ent/migratediff. Those of all
+// other tables are written by hand, although migratediff wrote the first version of some of them
 // (docs/decisions/0025-what-ent-atlas-and-goose-own.md).
 //
 // # Old binaries beside a new schema

@@ -16,7 +16,6 @@ import (
 	"entgo.io/ent/dialect"
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
-	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
@@ -29,8 +28,6 @@ type Client struct {
 	config
 	// Schema is the client for creating, migrating and dropping schema.
 	Schema *migrate.Schema
-	// BackupPolicy is the client for interacting with the BackupPolicy builders.
-	BackupPolicy *BackupPolicyClient
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
 	// Shard is the client for interacting with the Shard builders.
@@ -48,7 +45,6 @@ func NewClient(opts ...Option) *Client {
 
 func (c *Client) init() {
 	c.Schema = migrate.NewSchema(c.driver)
-	c.BackupPolicy = NewBackupPolicyClient(c.config)
 	c.Filer = NewFilerClient(c.config)
 	c.Shard = NewShardClient(c.config)
 	c.Snapshot = NewSnapshotClient(c.config)
@@ -142,12 +138,11 @@ func (c *Client) Tx(ctx context.Context) (*Tx, error) {
 	cfg := c.config
 	cfg.driver = tx
 	return &Tx{
-		ctx:          ctx,
-		config:       cfg,
-		BackupPolicy: NewBackupPolicyClient(cfg),
-		Filer:        NewFilerClient(cfg),
-		Shard:        NewShardClient(cfg),
-		Snapshot:     NewSnapshotClient(cfg),
+		ctx:      ctx,
+		config:   cfg,
+		Filer:    NewFilerClient(cfg),
+		Shard:    NewShardClient(cfg),
+		Snapshot: NewSnapshotClient(cfg),
 	}, nil
 }
 
@@ -165,19 +160,18 @@ func (c *Client) BeginTx(ctx context.Context, opts *sql.TxOptions) (*Tx, error) 
 	cfg := c.config
 	cfg.driver = &txDriver{tx: tx, drv: c.driver}
 	return &Tx{
-		ctx:          ctx,
-		config:       cfg,
-		BackupPolicy: NewBackupPolicyClient(cfg),
-		Filer:        NewFilerClient(cfg),
-		Shard:        NewShardClient(cfg),
-		Snapshot:     NewSnapshotClient(cfg),
+		ctx:      ctx,
+		config:   cfg,
+		Filer:    NewFilerClient(cfg),
+		Shard:    NewShardClient(cfg),
+		Snapshot: NewSnapshotClient(cfg),
 	}, nil
 }
 
 // Debug returns a new debug-client. It's used to get verbose logging on specific operations.
 //
 //	client.Debug().
-//		BackupPolicy.
+//		Filer.
 //		Query().
 //		Count(ctx)
 func (c *Client) Debug() *Client {
@@ -199,7 +193,6 @@ func (c *Client) Close() error {
 // Use adds the mutation hooks to all the entity clients.
 // In order to add hooks to a specific client, call: `client.Node.Use(...)`.
 func (c *Client) Use(hooks ...Hook) {
-	c.BackupPolicy.Use(hooks...)
 	c.Filer.Use(hooks...)
 	c.Shard.Use(hooks...)
 	c.Snapshot.Use(hooks...)
@@ -208,7 +201,6 @@ func (c *Client) Use(hooks ...Hook) {
 // Intercept adds the query interceptors to all the entity clients.
 // In order to add interceptors to a specific client, call: `client.Node.Intercept(...)`.
 func (c *Client) Intercept(interceptors ...Interceptor) {
-	c.BackupPolicy.Intercept(interceptors...)
 	c.Filer.Intercept(interceptors...)
 	c.Shard.Intercept(interceptors...)
 	c.Snapshot.Intercept(interceptors...)
@@ -217,8 +209,6 @@ func (c *Client) Intercept(interceptors ...Interceptor) {
 // Mutate implements the ent.Mutator interface.
 func (c *Client) Mutate(ctx context.Context, m Mutation) (Value, error) {
 	switch m := m.(type) {
-	case *BackupPolicyMutation:
-		return c.BackupPolicy.mutate(ctx, m)
 	case *FilerMutation:
 		return c.Filer.mutate(ctx, m)
 	case *ShardMutation:
@@ -227,139 +217,6 @@ func (c *Client) Mutate(ctx context.Context, m Mutation) (Value, error) {
 		return c.Snapshot.mutate(ctx, m)
 	default:
 		return nil, fmt.Errorf("ent: unknown mutation type %T", m)
-	}
-}
-
-// BackupPolicyClient is a client for the BackupPolicy schema.
-type BackupPolicyClient struct {
-	config
-}
-
-// NewBackupPolicyClient returns a client for the BackupPolicy from the given config.
-func NewBackupPolicyClient(c config) *BackupPolicyClient {
-	return &BackupPolicyClient{config: c}
-}
-
-// Use adds a list of mutation hooks to the hooks stack.
-// A call to `Use(f, g, h)` equals to `backuppolicy.Hooks(f(g(h())))`.
-func (c *BackupPolicyClient) Use(hooks ...Hook) {
-	c.hooks.BackupPolicy = append(c.hooks.BackupPolicy, hooks...)
-}
-
-// Intercept adds a list of query interceptors to the interceptors stack.
-// A call to `Intercept(f, g, h)` equals to `backuppolicy.Intercept(f(g(h())))`.
-func (c *BackupPolicyClient) Intercept(interceptors ...Interceptor) {
-	c.inters.BackupPolicy = append(c.inters.BackupPolicy, interceptors...)
-}
-
-// Create returns a builder for creating a BackupPolicy entity.
-func (c *BackupPolicyClient) Create() *BackupPolicyCreate {
-	mutation := newBackupPolicyMutation(c.config, OpCreate)
-	return &BackupPolicyCreate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// CreateBulk returns a builder for creating a bulk of BackupPolicy entities.
-func (c *BackupPolicyClient) CreateBulk(builders ...*BackupPolicyCreate) *BackupPolicyCreateBulk {
-	return &BackupPolicyCreateBulk{config: c.config, builders: builders}
-}
-
-// MapCreateBulk creates a bulk creation builder from the given slice. For each item in the slice, the function creates
-// a builder and applies setFunc on it.
-func (c *BackupPolicyClient) MapCreateBulk(slice any, setFunc func(*BackupPolicyCreate, int)) *BackupPolicyCreateBulk {
-	rv := reflect.ValueOf(slice)
-	if rv.Kind() != reflect.Slice {
-		return &BackupPolicyCreateBulk{err: fmt.Errorf("calling to BackupPolicyClient.MapCreateBulk with wrong type %T, need slice", slice)}
-	}
-	builders := make([]*BackupPolicyCreate, rv.Len())
-	for i := 0; i < rv.Len(); i++ {
-		builders[i] = c.Create()
-		setFunc(builders[i], i)
-	}
-	return &BackupPolicyCreateBulk{config: c.config, builders: builders}
-}
-
-// Update returns an update builder for BackupPolicy.
-func (c *BackupPolicyClient) Update() *BackupPolicyUpdate {
-	mutation := newBackupPolicyMutation(c.config, OpUpdate)
-	return &BackupPolicyUpdate{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOne returns an update builder for the given entity.
-func (c *BackupPolicyClient) UpdateOne(_m *BackupPolicy) *BackupPolicyUpdateOne {
-	mutation := newBackupPolicyMutation(c.config, OpUpdateOne, withBackupPolicy(_m))
-	return &BackupPolicyUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// UpdateOneID returns an update builder for the given id.
-func (c *BackupPolicyClient) UpdateOneID(id int64) *BackupPolicyUpdateOne {
-	mutation := newBackupPolicyMutation(c.config, OpUpdateOne, withBackupPolicyID(id))
-	return &BackupPolicyUpdateOne{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// Delete returns a delete builder for BackupPolicy.
-func (c *BackupPolicyClient) Delete() *BackupPolicyDelete {
-	mutation := newBackupPolicyMutation(c.config, OpDelete)
-	return &BackupPolicyDelete{config: c.config, hooks: c.Hooks(), mutation: mutation}
-}
-
-// DeleteOne returns a builder for deleting the given entity.
-func (c *BackupPolicyClient) DeleteOne(_m *BackupPolicy) *BackupPolicyDeleteOne {
-	return c.DeleteOneID(_m.ID)
-}
-
-// DeleteOneID returns a builder for deleting the given entity by its id.
-func (c *BackupPolicyClient) DeleteOneID(id int64) *BackupPolicyDeleteOne {
-	builder := c.Delete().Where(backuppolicy.ID(id))
-	builder.mutation.id = &id
-	builder.mutation.op = OpDeleteOne
-	return &BackupPolicyDeleteOne{builder}
-}
-
-// Query returns a query builder for BackupPolicy.
-func (c *BackupPolicyClient) Query() *BackupPolicyQuery {
-	return &BackupPolicyQuery{
-		config: c.config,
-		ctx:    &QueryContext{Type: TypeBackupPolicy},
-		inters: c.Interceptors(),
-	}
-}
-
-// Get returns a BackupPolicy entity by its id.
-func (c *BackupPolicyClient) Get(ctx context.Context, id int64) (*BackupPolicy, error) {
-	return c.Query().Where(backuppolicy.ID(id)).Only(ctx)
-}
-
-// GetX is like Get, but panics if an error occurs.
-func (c *BackupPolicyClient) GetX(ctx context.Context, id int64) *BackupPolicy {
-	obj, err := c.Get(ctx, id)
-	if err != nil {
-		panic(err)
-	}
-	return obj
-}
-
-// Hooks returns the client hooks.
-func (c *BackupPolicyClient) Hooks() []Hook {
-	return c.hooks.BackupPolicy
-}
-
-// Interceptors returns the client interceptors.
-func (c *BackupPolicyClient) Interceptors() []Interceptor {
-	return c.inters.BackupPolicy
-}
-
-func (c *BackupPolicyClient) mutate(ctx context.Context, m *BackupPolicyMutation) (Value, error) {
-	switch m.Op() {
-	case OpCreate:
-		return (&BackupPolicyCreate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdate:
-		return (&BackupPolicyUpdate{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpUpdateOne:
-		return (&BackupPolicyUpdateOne{config: c.config, hooks: c.Hooks(), mutation: m}).Save(ctx)
-	case OpDelete, OpDeleteOne:
-		return (&BackupPolicyDelete{config: c.config, hooks: c.Hooks(), mutation: m}).Exec(ctx)
-	default:
-		return nil, fmt.Errorf("ent: unknown BackupPolicy mutation op: %q", m.Op())
 	}
 }
 
@@ -829,10 +686,10 @@ func (c *SnapshotClient) mutate(ctx context.Context, m *SnapshotMutation) (Value
 // hooks and interceptors per client, for fast access.
 type (
 	hooks struct {
-		BackupPolicy, Filer, Shard, Snapshot []ent.Hook
+		Filer, Shard, Snapshot []ent.Hook
 	}
 	inters struct {
-		BackupPolicy, Filer, Shard, Snapshot []ent.Interceptor
+		Filer, Shard, Snapshot []ent.Interceptor
 	}
 )
 

@@ -12,7 +12,6 @@ import (
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
-	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
@@ -76,10 +75,9 @@ var (
 func checkColumn(t, c string) error {
 	initCheck.Do(func() {
 		columnCheck = sql.NewColumnCheck(map[string]func(string) bool{
-			backuppolicy.Table: backuppolicy.ValidColumn,
-			filer.Table:        filer.ValidColumn,
-			shard.Table:        shard.ValidColumn,
-			snapshot.Table:     snapshot.ValidColumn,
+			filer.Table:    filer.ValidColumn,
+			shard.Table:    shard.ValidColumn,
+			snapshot.Table: snapshot.ValidColumn,
 		})
 	})
 	return columnCheck(t, c)

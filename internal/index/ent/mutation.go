@@ -12,7 +12,6 @@ import (
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/sql"
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/shard"
@@ -29,1130 +28,10 @@ const (
 	OpUpdateOne = ent.OpUpdateOne
 
 	// Node types.
-	TypeBackupPolicy = "BackupPolicy"
-	TypeFiler        = "Filer"
-	TypeShard        = "Shard"
-	TypeSnapshot     = "Snapshot"
+	TypeFiler    = "Filer"
+	TypeShard    = "Shard"
+	TypeSnapshot = "Snapshot"
 )
-
-// BackupPolicyMutation represents an operation that mutates the BackupPolicy nodes in the graph.
-type BackupPolicyMutation struct {
-	config
-	op                Op
-	typ               string
-	id                *int64
-	name              *string
-	revision          *int64
-	addrevision       *int64
-	labels            *map[string]string
-	paused            *bool
-	schedule          *string
-	time_zone         *string
-	jitter            *int64
-	addjitter         *int64
-	windows           *[]string
-	appendwindows     []string
-	recovery_point    *int64
-	addrecovery_point *int64
-	floor             *int
-	addfloor          *int
-	retention         *backup.Retention
-	selection         *backup.Selection
-	clearedFields     map[string]struct{}
-	done              bool
-	oldValue          func(context.Context) (*BackupPolicy, error)
-	predicates        []predicate.BackupPolicy
-}
-
-var _ ent.Mutation = (*BackupPolicyMutation)(nil)
-
-// backuppolicyOption allows management of the mutation configuration using functional options.
-type backuppolicyOption func(*BackupPolicyMutation)
-
-// newBackupPolicyMutation creates new mutation for the BackupPolicy entity.
-func newBackupPolicyMutation(c config, op Op, opts ...backuppolicyOption) *BackupPolicyMutation {
-	m := &BackupPolicyMutation{
-		config:        c,
-		op:            op,
-		typ:           TypeBackupPolicy,
-		clearedFields: make(map[string]struct{}),
-	}
-	for _, opt := range opts {
-		opt(m)
-	}
-	return m
-}
-
-// withBackupPolicyID sets the ID field of the mutation.
-func withBackupPolicyID(id int64) backuppolicyOption {
-	return func(m *BackupPolicyMutation) {
-		var (
-			err   error
-			once  sync.Once
-			value *BackupPolicy
-		)
-		m.oldValue = func(ctx context.Context) (*BackupPolicy, error) {
-			once.Do(func() {
-				if m.done {
-					err = errors.New("querying old values post mutation is not allowed")
-				} else {
-					value, err = m.Client().BackupPolicy.Get(ctx, id)
-				}
-			})
-			return value, err
-		}
-		m.id = &id
-	}
-}
-
-// withBackupPolicy sets the old BackupPolicy of the mutation.
-func withBackupPolicy(node *BackupPolicy) backuppolicyOption {
-	return func(m *BackupPolicyMutation) {
-		m.oldValue = func(context.Context) (*BackupPolicy, error) {
-			return node, nil
-		}
-		m.id = &node.ID
-	}
-}
-
-// Client returns a new `ent.Client` from the mutation. If the mutation was
-// executed in a transaction (ent.Tx), a transactional client is returned.
-func (m BackupPolicyMutation) Client() *Client {
-	client := &Client{config: m.config}
-	client.init()
-	return client
-}
-
-// Tx returns an `ent.Tx` for mutations that were executed in transactions;
-// it returns an error otherwise.
-func (m BackupPolicyMutation) Tx() (*Tx, error) {
-	if _, ok := m.driver.(*txDriver); !ok {
-		return nil, errors.New("ent: mutation is not running in a transaction")
-	}
-	tx := &Tx{config: m.config}
-	tx.init()
-	return tx, nil
-}
-
-// SetID sets the value of the id field. Note that this
-// operation is only accepted on creation of BackupPolicy entities.
-func (m *BackupPolicyMutation) SetID(id int64) {
-	m.id = &id
-}
-
-// ID returns the ID value in the mutation. Note that the ID is only available
-// if it was provided to the builder or after it was returned from the database.
-func (m *BackupPolicyMutation) ID() (id int64, exists bool) {
-	if m.id == nil {
-		return
-	}
-	return *m.id, true
-}
-
-// IDs queries the database and returns the entity ids that match the mutation's predicate.
-// That means, if the mutation is applied within a transaction with an isolation level such
-// as sql.LevelSerializable, the returned ids match the ids of the rows that will be updated
-// or updated by the mutation.
-func (m *BackupPolicyMutation) IDs(ctx context.Context) ([]int64, error) {
-	switch {
-	case m.op.Is(OpUpdateOne | OpDeleteOne):
-		id, exists := m.ID()
-		if exists {
-			return []int64{id}, nil
-		}
-		fallthrough
-	case m.op.Is(OpUpdate | OpDelete):
-		return m.Client().BackupPolicy.Query().Where(m.predicates...).IDs(ctx)
-	default:
-		return nil, fmt.Errorf("IDs is not allowed on %s operations", m.op)
-	}
-}
-
-// SetName sets the "name" field.
-func (m *BackupPolicyMutation) SetName(s string) {
-	m.name = &s
-}
-
-// Name returns the value of the "name" field in the mutation.
-func (m *BackupPolicyMutation) Name() (r string, exists bool) {
-	v := m.name
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldName returns the old "name" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldName(ctx context.Context) (v string, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldName is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldName requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldName: %w", err)
-	}
-	return oldValue.Name, nil
-}
-
-// ResetName resets all changes to the "name" field.
-func (m *BackupPolicyMutation) ResetName() {
-	m.name = nil
-}
-
-// SetRevision sets the "revision" field.
-func (m *BackupPolicyMutation) SetRevision(i int64) {
-	m.revision = &i
-	m.addrevision = nil
-}
-
-// Revision returns the value of the "revision" field in the mutation.
-func (m *BackupPolicyMutation) Revision() (r int64, exists bool) {
-	v := m.revision
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldRevision returns the old "revision" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldRevision(ctx context.Context) (v int64, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldRevision is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldRevision requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldRevision: %w", err)
-	}
-	return oldValue.Revision, nil
-}
-
-// AddRevision adds i to the "revision" field.
-func (m *BackupPolicyMutation) AddRevision(i int64) {
-	if m.addrevision != nil {
-		*m.addrevision += i
-	} else {
-		m.addrevision = &i
-	}
-}
-
-// AddedRevision returns the value that was added to the "revision" field in this mutation.
-func (m *BackupPolicyMutation) AddedRevision() (r int64, exists bool) {
-	v := m.addrevision
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// ResetRevision resets all changes to the "revision" field.
-func (m *BackupPolicyMutation) ResetRevision() {
-	m.revision = nil
-	m.addrevision = nil
-}
-
-// SetLabels sets the "labels" field.
-func (m *BackupPolicyMutation) SetLabels(value map[string]string) {
-	m.labels = &value
-}
-
-// Labels returns the value of the "labels" field in the mutation.
-func (m *BackupPolicyMutation) Labels() (r map[string]string, exists bool) {
-	v := m.labels
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldLabels returns the old "labels" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldLabels(ctx context.Context) (v map[string]string, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldLabels is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldLabels requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldLabels: %w", err)
-	}
-	return oldValue.Labels, nil
-}
-
-// ClearLabels clears the value of the "labels" field.
-func (m *BackupPolicyMutation) ClearLabels() {
-	m.labels = nil
-	m.clearedFields[backuppolicy.FieldLabels] = struct{}{}
-}
-
-// LabelsCleared returns if the "labels" field was cleared in this mutation.
-func (m *BackupPolicyMutation) LabelsCleared() bool {
-	_, ok := m.clearedFields[backuppolicy.FieldLabels]
-	return ok
-}
-
-// ResetLabels resets all changes to the "labels" field.
-func (m *BackupPolicyMutation) ResetLabels() {
-	m.labels = nil
-	delete(m.clearedFields, backuppolicy.FieldLabels)
-}
-
-// SetPaused sets the "paused" field.
-func (m *BackupPolicyMutation) SetPaused(b bool) {
-	m.paused = &b
-}
-
-// Paused returns the value of the "paused" field in the mutation.
-func (m *BackupPolicyMutation) Paused() (r bool, exists bool) {
-	v := m.paused
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldPaused returns the old "paused" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldPaused(ctx context.Context) (v bool, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldPaused is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldPaused requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldPaused: %w", err)
-	}
-	return oldValue.Paused, nil
-}
-
-// ResetPaused resets all changes to the "paused" field.
-func (m *BackupPolicyMutation) ResetPaused() {
-	m.paused = nil
-}
-
-// SetSchedule sets the "schedule" field.
-func (m *BackupPolicyMutation) SetSchedule(s string) {
-	m.schedule = &s
-}
-
-// Schedule returns the value of the "schedule" field in the mutation.
-func (m *BackupPolicyMutation) Schedule() (r string, exists bool) {
-	v := m.schedule
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldSchedule returns the old "schedule" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldSchedule(ctx context.Context) (v string, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldSchedule is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldSchedule requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldSchedule: %w", err)
-	}
-	return oldValue.Schedule, nil
-}
-
-// ResetSchedule resets all changes to the "schedule" field.
-func (m *BackupPolicyMutation) ResetSchedule() {
-	m.schedule = nil
-}
-
-// SetTimeZone sets the "time_zone" field.
-func (m *BackupPolicyMutation) SetTimeZone(s string) {
-	m.time_zone = &s
-}
-
-// TimeZone returns the value of the "time_zone" field in the mutation.
-func (m *BackupPolicyMutation) TimeZone() (r string, exists bool) {
-	v := m.time_zone
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldTimeZone returns the old "time_zone" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldTimeZone(ctx context.Context) (v string, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldTimeZone is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldTimeZone requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldTimeZone: %w", err)
-	}
-	return oldValue.TimeZone, nil
-}
-
-// ResetTimeZone resets all changes to the "time_zone" field.
-func (m *BackupPolicyMutation) ResetTimeZone() {
-	m.time_zone = nil
-}
-
-// SetJitter sets the "jitter" field.
-func (m *BackupPolicyMutation) SetJitter(i int64) {
-	m.jitter = &i
-	m.addjitter = nil
-}
-
-// Jitter returns the value of the "jitter" field in the mutation.
-func (m *BackupPolicyMutation) Jitter() (r int64, exists bool) {
-	v := m.jitter
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldJitter returns the old "jitter" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldJitter(ctx context.Context) (v int64, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldJitter is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldJitter requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldJitter: %w", err)
-	}
-	return oldValue.Jitter, nil
-}
-
-// AddJitter adds i to the "jitter" field.
-func (m *BackupPolicyMutation) AddJitter(i int64) {
-	if m.addjitter != nil {
-		*m.addjitter += i
-	} else {
-		m.addjitter = &i
-	}
-}
-
-// AddedJitter returns the value that was added to the "jitter" field in this mutation.
-func (m *BackupPolicyMutation) AddedJitter() (r int64, exists bool) {
-	v := m.addjitter
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// ResetJitter resets all changes to the "jitter" field.
-func (m *BackupPolicyMutation) ResetJitter() {
-	m.jitter = nil
-	m.addjitter = nil
-}
-
-// SetWindows sets the "windows" field.
-func (m *BackupPolicyMutation) SetWindows(s []string) {
-	m.windows = &s
-	m.appendwindows = nil
-}
-
-// Windows returns the value of the "windows" field in the mutation.
-func (m *BackupPolicyMutation) Windows() (r []string, exists bool) {
-	v := m.windows
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldWindows returns the old "windows" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldWindows(ctx context.Context) (v []string, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldWindows is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldWindows requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldWindows: %w", err)
-	}
-	return oldValue.Windows, nil
-}
-
-// AppendWindows adds s to the "windows" field.
-func (m *BackupPolicyMutation) AppendWindows(s []string) {
-	m.appendwindows = append(m.appendwindows, s...)
-}
-
-// AppendedWindows returns the list of values that were appended to the "windows" field in this mutation.
-func (m *BackupPolicyMutation) AppendedWindows() ([]string, bool) {
-	if len(m.appendwindows) == 0 {
-		return nil, false
-	}
-	return m.appendwindows, true
-}
-
-// ClearWindows clears the value of the "windows" field.
-func (m *BackupPolicyMutation) ClearWindows() {
-	m.windows = nil
-	m.appendwindows = nil
-	m.clearedFields[backuppolicy.FieldWindows] = struct{}{}
-}
-
-// WindowsCleared returns if the "windows" field was cleared in this mutation.
-func (m *BackupPolicyMutation) WindowsCleared() bool {
-	_, ok := m.clearedFields[backuppolicy.FieldWindows]
-	return ok
-}
-
-// ResetWindows resets all changes to the "windows" field.
-func (m *BackupPolicyMutation) ResetWindows() {
-	m.windows = nil
-	m.appendwindows = nil
-	delete(m.clearedFields, backuppolicy.FieldWindows)
-}
-
-// SetRecoveryPoint sets the "recovery_point" field.
-func (m *BackupPolicyMutation) SetRecoveryPoint(i int64) {
-	m.recovery_point = &i
-	m.addrecovery_point = nil
-}
-
-// RecoveryPoint returns the value of the "recovery_point" field in the mutation.
-func (m *BackupPolicyMutation) RecoveryPoint() (r int64, exists bool) {
-	v := m.recovery_point
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldRecoveryPoint returns the old "recovery_point" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldRecoveryPoint(ctx context.Context) (v int64, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldRecoveryPoint is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldRecoveryPoint requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldRecoveryPoint: %w", err)
-	}
-	return oldValue.RecoveryPoint, nil
-}
-
-// AddRecoveryPoint adds i to the "recovery_point" field.
-func (m *BackupPolicyMutation) AddRecoveryPoint(i int64) {
-	if m.addrecovery_point != nil {
-		*m.addrecovery_point += i
-	} else {
-		m.addrecovery_point = &i
-	}
-}
-
-// AddedRecoveryPoint returns the value that was added to the "recovery_point" field in this mutation.
-func (m *BackupPolicyMutation) AddedRecoveryPoint() (r int64, exists bool) {
-	v := m.addrecovery_point
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// ResetRecoveryPoint resets all changes to the "recovery_point" field.
-func (m *BackupPolicyMutation) ResetRecoveryPoint() {
-	m.recovery_point = nil
-	m.addrecovery_point = nil
-}
-
-// SetFloor sets the "floor" field.
-func (m *BackupPolicyMutation) SetFloor(i int) {
-	m.floor = &i
-	m.addfloor = nil
-}
-
-// Floor returns the value of the "floor" field in the mutation.
-func (m *BackupPolicyMutation) Floor() (r int, exists bool) {
-	v := m.floor
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldFloor returns the old "floor" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldFloor(ctx context.Context) (v int, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldFloor is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldFloor requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldFloor: %w", err)
-	}
-	return oldValue.Floor, nil
-}
-
-// AddFloor adds i to the "floor" field.
-func (m *BackupPolicyMutation) AddFloor(i int) {
-	if m.addfloor != nil {
-		*m.addfloor += i
-	} else {
-		m.addfloor = &i
-	}
-}
-
-// AddedFloor returns the value that was added to the "floor" field in this mutation.
-func (m *BackupPolicyMutation) AddedFloor() (r int, exists bool) {
-	v := m.addfloor
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// ResetFloor resets all changes to the "floor" field.
-func (m *BackupPolicyMutation) ResetFloor() {
-	m.floor = nil
-	m.addfloor = nil
-}
-
-// SetRetention sets the "retention" field.
-func (m *BackupPolicyMutation) SetRetention(b backup.Retention) {
-	m.retention = &b
-}
-
-// Retention returns the value of the "retention" field in the mutation.
-func (m *BackupPolicyMutation) Retention() (r backup.Retention, exists bool) {
-	v := m.retention
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldRetention returns the old "retention" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldRetention(ctx context.Context) (v backup.Retention, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldRetention is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldRetention requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldRetention: %w", err)
-	}
-	return oldValue.Retention, nil
-}
-
-// ResetRetention resets all changes to the "retention" field.
-func (m *BackupPolicyMutation) ResetRetention() {
-	m.retention = nil
-}
-
-// SetSelection sets the "selection" field.
-func (m *BackupPolicyMutation) SetSelection(b backup.Selection) {
-	m.selection = &b
-}
-
-// Selection returns the value of the "selection" field in the mutation.
-func (m *BackupPolicyMutation) Selection() (r backup.Selection, exists bool) {
-	v := m.selection
-	if v == nil {
-		return
-	}
-	return *v, true
-}
-
-// OldSelection returns the old "selection" field's value of the BackupPolicy entity.
-// If the BackupPolicy object wasn't provided to the builder, the object is fetched from the database.
-// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
-func (m *BackupPolicyMutation) OldSelection(ctx context.Context) (v backup.Selection, err error) {
-	if !m.op.Is(OpUpdateOne) {
-		return v, errors.New("OldSelection is only allowed on UpdateOne operations")
-	}
-	if m.id == nil || m.oldValue == nil {
-		return v, errors.New("OldSelection requires an ID field in the mutation")
-	}
-	oldValue, err := m.oldValue(ctx)
-	if err != nil {
-		return v, fmt.Errorf("querying old value for OldSelection: %w", err)
-	}
-	return oldValue.Selection, nil
-}
-
-// ResetSelection resets all changes to the "selection" field.
-func (m *BackupPolicyMutation) ResetSelection() {
-	m.selection = nil
-}
-
-// Where appends a list predicates to the BackupPolicyMutation builder.
-func (m *BackupPolicyMutation) Where(ps ...predicate.BackupPolicy) {
-	m.predicates = append(m.predicates, ps...)
-}
-
-// WhereP appends storage-level predicates to the BackupPolicyMutation builder. Using this method,
-// users can use type-assertion to append predicates that do not depend on any generated package.
-func (m *BackupPolicyMutation) WhereP(ps ...func(*sql.Selector)) {
-	p := make([]predicate.BackupPolicy, len(ps))
-	for i := range ps {
-		p[i] = ps[i]
-	}
-	m.Where(p...)
-}
-
-// Op returns the operation name.
-func (m *BackupPolicyMutation) Op() Op {
-	return m.op
-}
-
-// SetOp allows setting the mutation operation.
-func (m *BackupPolicyMutation) SetOp(op Op) {
-	m.op = op
-}
-
-// Type returns the node type of this mutation (BackupPolicy).
-func (m *BackupPolicyMutation) Type() string {
-	return m.typ
-}
-
-// Fields returns all fields that were changed during this mutation. Note that in
-// order to get all numeric fields that were incremented/decremented, call
-// AddedFields().
-func (m *BackupPolicyMutation) Fields() []string {
-	fields := make([]string, 0, 12)
-	if m.name != nil {
-		fields = append(fields, backuppolicy.FieldName)
-	}
-	if m.revision != nil {
-		fields = append(fields, backuppolicy.FieldRevision)
-	}
-	if m.labels != nil {
-		fields = append(fields, backuppolicy.FieldLabels)
-	}
-	if m.paused != nil {
-		fields = append(fields, backuppolicy.FieldPaused)
-	}
-	if m.schedule != nil {
-		fields = append(fields, backuppolicy.FieldSchedule)
-	}
-	if m.time_zone != nil {
-		fields = append(fields, backuppolicy.FieldTimeZone)
-	}
-	if m.jitter != nil {
-		fields = append(fields, backuppolicy.FieldJitter)
-	}
-	if m.windows != nil {
-		fields = append(fields, backuppolicy.FieldWindows)
-	}
-	if m.recovery_point != nil {
-		fields = append(fields, backuppolicy.FieldRecoveryPoint)
-	}
-	if m.floor != nil {
-		fields = append(fields, backuppolicy.FieldFloor)
-	}
-	if m.retention != nil {
-		fields = append(fields, backuppolicy.FieldRetention)
-	}
-	if m.selection != nil {
-		fields = append(fields, backuppolicy.FieldSelection)
-	}
-	return fields
-}
-
-// Field returns the value of a field with the given name. The second boolean
-// return value indicates that this field was not set, or was not defined in the
-// schema.
-func (m *BackupPolicyMutation) Field(name string) (ent.Value, bool) {
-	switch name {
-	case backuppolicy.FieldName:
-		return m.Name()
-	case backuppolicy.FieldRevision:
-		return m.Revision()
-	case backuppolicy.FieldLabels:
-		return m.Labels()
-	case backuppolicy.FieldPaused:
-		return m.Paused()
-	case backuppolicy.FieldSchedule:
-		return m.Schedule()
-	case backuppolicy.FieldTimeZone:
-		return m.TimeZone()
-	case backuppolicy.FieldJitter:
-		return m.Jitter()
-	case backuppolicy.FieldWindows:
-		return m.Windows()
-	case backuppolicy.FieldRecoveryPoint:
-		return m.RecoveryPoint()
-	case backuppolicy.FieldFloor:
-		return m.Floor()
-	case backuppolicy.FieldRetention:
-		return m.Retention()
-	case backuppolicy.FieldSelection:
-		return m.Selection()
-	}
-	return nil, false
-}
-
-// OldField returns the old value of the field from the database. An error is
-// returned if the mutation operation is not UpdateOne, or the query to the
-// database failed.
-func (m *BackupPolicyMutation) OldField(ctx context.Context, name string) (ent.Value, error) {
-	switch name {
-	case backuppolicy.FieldName:
-		return m.OldName(ctx)
-	case backuppolicy.FieldRevision:
-		return m.OldRevision(ctx)
-	case backuppolicy.FieldLabels:
-		return m.OldLabels(ctx)
-	case backuppolicy.FieldPaused:
-		return m.OldPaused(ctx)
-	case backuppolicy.FieldSchedule:
-		return m.OldSchedule(ctx)
-	case backuppolicy.FieldTimeZone:
-		return m.OldTimeZone(ctx)
-	case backuppolicy.FieldJitter:
-		return m.OldJitter(ctx)
-	case backuppolicy.FieldWindows:
-		return m.OldWindows(ctx)
-	case backuppolicy.FieldRecoveryPoint:
-		return m.OldRecoveryPoint(ctx)
-	case backuppolicy.FieldFloor:
-		return m.OldFloor(ctx)
-	case backuppolicy.FieldRetention:
-		return m.OldRetention(ctx)
-	case backuppolicy.FieldSelection:
-		return m.OldSelection(ctx)
-	}
-	return nil, fmt.Errorf("unknown BackupPolicy field %s", name)
-}
-
-// SetField sets the value of a field with the given name. It returns an error if
-// the field is not defined in the schema, or if the type mismatched the field
-// type.
-func (m *BackupPolicyMutation) SetField(name string, value ent.Value) error {
-	switch name {
-	case backuppolicy.FieldName:
-		v, ok := value.(string)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetName(v)
-		return nil
-	case backuppolicy.FieldRevision:
-		v, ok := value.(int64)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetRevision(v)
-		return nil
-	case backuppolicy.FieldLabels:
-		v, ok := value.(map[string]string)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetLabels(v)
-		return nil
-	case backuppolicy.FieldPaused:
-		v, ok := value.(bool)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetPaused(v)
-		return nil
-	case backuppolicy.FieldSchedule:
-		v, ok := value.(string)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetSchedule(v)
-		return nil
-	case backuppolicy.FieldTimeZone:
-		v, ok := value.(string)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetTimeZone(v)
-		return nil
-	case backuppolicy.FieldJitter:
-		v, ok := value.(int64)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetJitter(v)
-		return nil
-	case backuppolicy.FieldWindows:
-		v, ok := value.([]string)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetWindows(v)
-		return nil
-	case backuppolicy.FieldRecoveryPoint:
-		v, ok := value.(int64)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetRecoveryPoint(v)
-		return nil
-	case backuppolicy.FieldFloor:
-		v, ok := value.(int)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetFloor(v)
-		return nil
-	case backuppolicy.FieldRetention:
-		v, ok := value.(backup.Retention)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetRetention(v)
-		return nil
-	case backuppolicy.FieldSelection:
-		v, ok := value.(backup.Selection)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.SetSelection(v)
-		return nil
-	}
-	return fmt.Errorf("unknown BackupPolicy field %s", name)
-}
-
-// AddedFields returns all numeric fields that were incremented/decremented during
-// this mutation.
-func (m *BackupPolicyMutation) AddedFields() []string {
-	var fields []string
-	if m.addrevision != nil {
-		fields = append(fields, backuppolicy.FieldRevision)
-	}
-	if m.addjitter != nil {
-		fields = append(fields, backuppolicy.FieldJitter)
-	}
-	if m.addrecovery_point != nil {
-		fields = append(fields, backuppolicy.FieldRecoveryPoint)
-	}
-	if m.addfloor != nil {
-		fields = append(fields, backuppolicy.FieldFloor)
-	}
-	return fields
-}
-
-// AddedField returns the numeric value that was incremented/decremented on a field
-// with the given name. The second boolean return value indicates that this field
-// was not set, or was not defined in the schema.
-func (m *BackupPolicyMutation) AddedField(name string) (ent.Value, bool) {
-	switch name {
-	case backuppolicy.FieldRevision:
-		return m.AddedRevision()
-	case backuppolicy.FieldJitter:
-		return m.AddedJitter()
-	case backuppolicy.FieldRecoveryPoint:
-		return m.AddedRecoveryPoint()
-	case backuppolicy.FieldFloor:
-		return m.AddedFloor()
-	}
-	return nil, false
-}
-
-// AddField adds the value to the field with the given name. It returns an error if
-// the field is not defined in the schema, or if the type mismatched the field
-// type.
-func (m *BackupPolicyMutation) AddField(name string, value ent.Value) error {
-	switch name {
-	case backuppolicy.FieldRevision:
-		v, ok := value.(int64)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.AddRevision(v)
-		return nil
-	case backuppolicy.FieldJitter:
-		v, ok := value.(int64)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.AddJitter(v)
-		return nil
-	case backuppolicy.FieldRecoveryPoint:
-		v, ok := value.(int64)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.AddRecoveryPoint(v)
-		return nil
-	case backuppolicy.FieldFloor:
-		v, ok := value.(int)
-		if !ok {
-			return fmt.Errorf("unexpected type %T for field %s", value, name)
-		}
-		m.AddFloor(v)
-		return nil
-	}
-	return fmt.Errorf("unknown BackupPolicy numeric field %s", name)
-}
-
-// ClearedFields returns all nullable fields that were cleared during this
-// mutation.
-func (m *BackupPolicyMutation) ClearedFields() []string {
-	var fields []string
-	if m.FieldCleared(backuppolicy.FieldLabels) {
-		fields = append(fields, backuppolicy.FieldLabels)
-	}
-	if m.FieldCleared(backuppolicy.FieldWindows) {
-		fields = append(fields, backuppolicy.FieldWindows)
-	}
-	return fields
-}
-
-// FieldCleared returns a boolean indicating if a field with the given name was
-// cleared in this mutation.
-func (m *BackupPolicyMutation) FieldCleared(name string) bool {
-	_, ok := m.clearedFields[name]
-	return ok
-}
-
-// ClearField clears the value of the field with the given name. It returns an
-// error if the field is not defined in the schema.
-func (m *BackupPolicyMutation) ClearField(name string) error {
-	switch name {
-	case backuppolicy.FieldLabels:
-		m.ClearLabels()
-		return nil
-	case backuppolicy.FieldWindows:
-		m.ClearWindows()
-		return nil
-	}
-	return fmt.Errorf("unknown BackupPolicy nullable field %s", name)
-}
-
-// ResetField resets all changes in the mutation for the field with the given name.
-// It returns an error if the field is not defined in the schema.
-func (m *BackupPolicyMutation) ResetField(name string) error {
-	switch name {
-	case backuppolicy.FieldName:
-		m.ResetName()
-		return nil
-	case backuppolicy.FieldRevision:
-		m.ResetRevision()
-		return nil
-	case backuppolicy.FieldLabels:
-		m.ResetLabels()
-		return nil
-	case backuppolicy.FieldPaused:
-		m.ResetPaused()
-		return nil
-	case backuppolicy.FieldSchedule:
-		m.ResetSchedule()
-		return nil
-	case backuppolicy.FieldTimeZone:
-		m.ResetTimeZone()
-		return nil
-	case backuppolicy.FieldJitter:
-		m.ResetJitter()
-		return nil
-	case backuppolicy.FieldWindows:
-		m.ResetWindows()
-		return nil
-	case backuppolicy.FieldRecoveryPoint:
-		m.ResetRecoveryPoint()
-		return nil
-	case backuppolicy.FieldFloor:
-		m.ResetFloor()
-		return nil
-	case backuppolicy.FieldRetention:
-		m.ResetRetention()
-		return nil
-	case backuppolicy.FieldSelection:
-		m.ResetSelection()
-		return nil
-	}
-	return fmt.Errorf("unknown BackupPolicy field %s", name)
-}
-
-// AddedEdges returns all edge names that were set/added in this mutation.
-func (m *BackupPolicyMutation) AddedEdges() []string {
-	edges := make([]string, 0, 0)
-	return edges
-}
-
-// AddedIDs returns all IDs (to other nodes) that were added for the given edge
-// name in this mutation.
-func (m *BackupPolicyMutation) AddedIDs(name string) []ent.Value {
-	return nil
-}
-
-// RemovedEdges returns all edge names that were removed in this mutation.
-func (m *BackupPolicyMutation) RemovedEdges() []string {
-	edges := make([]string, 0, 0)
-	return edges
-}
-
-// RemovedIDs returns all IDs (to other nodes) that were removed for the edge with
-// the given name in this mutation.
-func (m *BackupPolicyMutation) RemovedIDs(name string) []ent.Value {
-	return nil
-}
-
-// ClearedEdges returns all edge names that were cleared in this mutation.
-func (m *BackupPolicyMutation) ClearedEdges() []string {
-	edges := make([]string, 0, 0)
-	return edges
-}
-
-// EdgeCleared returns a boolean which indicates if the edge with the given name
-// was cleared in this mutation.
-func (m *BackupPolicyMutation) EdgeCleared(name string) bool {
-	return false
-}
-
-// ClearEdge clears the value of the edge with the given name. It returns an error
-// if that edge is not defined in the schema.
-func (m *BackupPolicyMutation) ClearEdge(name string) error {
-	return fmt.Errorf("unknown BackupPolicy unique edge %s", name)
-}
-
-// ResetEdge resets all changes to the edge with the given name in this mutation.
-// It returns an error if the edge is not defined in the schema.
-func (m *BackupPolicyMutation) ResetEdge(name string) error {
-	return fmt.Errorf("unknown BackupPolicy edge %s", name)
-}
 
 // FilerMutation represents an operation that mutates the Filer nodes in the graph.
 type FilerMutation struct {
@@ -4737,6 +3616,48 @@ type SnapshotMutation struct {
 	addbatches_announced *int64
 	batches_settled      *int64
 	addbatches_settled   *int64
+	files                *int64
+	addfiles             *int64
+	directories          *int64
+	adddirectories       *int64
+	bytes                *int64
+	addbytes             *int64
+	files_new            *int64
+	addfiles_new         *int64
+	files_changed        *int64
+	addfiles_changed     *int64
+	files_unchanged      *int64
+	addfiles_unchanged   *int64
+	stat_calls           *int64
+	addstat_calls        *int64
+	new_bytes            *int64
+	addnew_bytes         *int64
+	stored_bytes         *int64
+	addstored_bytes      *int64
+	read_bytes           *int64
+	addread_bytes        *int64
+	errors               *int64
+	adderrors            *int64
+	vanished             *int64
+	addvanished          *int64
+	carried              *int64
+	addcarried           *int64
+	torn                 *int64
+	addtorn              *int64
+	walk_seconds         *float64
+	addwalk_seconds      *float64
+	read_seconds         *float64
+	addread_seconds      *float64
+	hash_seconds         *float64
+	addhash_seconds      *float64
+	compress_seconds     *float64
+	addcompress_seconds  *float64
+	seal_seconds         *float64
+	addseal_seconds      *float64
+	upload_seconds       *float64
+	addupload_seconds    *float64
+	commit_seconds       *float64
+	addcommit_seconds    *float64
 	clearedFields        map[string]struct{}
 	shard                *int64
 	clearedshard         bool
@@ -6371,6 +5292,1182 @@ func (m *SnapshotMutation) ResetBatchesSettled() {
 	m.addbatches_settled = nil
 }
 
+// SetFiles sets the "files" field.
+func (m *SnapshotMutation) SetFiles(i int64) {
+	m.files = &i
+	m.addfiles = nil
+}
+
+// Files returns the value of the "files" field in the mutation.
+func (m *SnapshotMutation) Files() (r int64, exists bool) {
+	v := m.files
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFiles returns the old "files" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFiles(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFiles is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFiles requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFiles: %w", err)
+	}
+	return oldValue.Files, nil
+}
+
+// AddFiles adds i to the "files" field.
+func (m *SnapshotMutation) AddFiles(i int64) {
+	if m.addfiles != nil {
+		*m.addfiles += i
+	} else {
+		m.addfiles = &i
+	}
+}
+
+// AddedFiles returns the value that was added to the "files" field in this mutation.
+func (m *SnapshotMutation) AddedFiles() (r int64, exists bool) {
+	v := m.addfiles
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFiles resets all changes to the "files" field.
+func (m *SnapshotMutation) ResetFiles() {
+	m.files = nil
+	m.addfiles = nil
+}
+
+// SetDirectories sets the "directories" field.
+func (m *SnapshotMutation) SetDirectories(i int64) {
+	m.directories = &i
+	m.adddirectories = nil
+}
+
+// Directories returns the value of the "directories" field in the mutation.
+func (m *SnapshotMutation) Directories() (r int64, exists bool) {
+	v := m.directories
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldDirectories returns the old "directories" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldDirectories(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldDirectories is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldDirectories requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldDirectories: %w", err)
+	}
+	return oldValue.Directories, nil
+}
+
+// AddDirectories adds i to the "directories" field.
+func (m *SnapshotMutation) AddDirectories(i int64) {
+	if m.adddirectories != nil {
+		*m.adddirectories += i
+	} else {
+		m.adddirectories = &i
+	}
+}
+
+// AddedDirectories returns the value that was added to the "directories" field in this mutation.
+func (m *SnapshotMutation) AddedDirectories() (r int64, exists bool) {
+	v := m.adddirectories
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetDirectories resets all changes to the "directories" field.
+func (m *SnapshotMutation) ResetDirectories() {
+	m.directories = nil
+	m.adddirectories = nil
+}
+
+// SetBytes sets the "bytes" field.
+func (m *SnapshotMutation) SetBytes(i int64) {
+	m.bytes = &i
+	m.addbytes = nil
+}
+
+// Bytes returns the value of the "bytes" field in the mutation.
+func (m *SnapshotMutation) Bytes() (r int64, exists bool) {
+	v := m.bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldBytes returns the old "bytes" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldBytes: %w", err)
+	}
+	return oldValue.Bytes, nil
+}
+
+// AddBytes adds i to the "bytes" field.
+func (m *SnapshotMutation) AddBytes(i int64) {
+	if m.addbytes != nil {
+		*m.addbytes += i
+	} else {
+		m.addbytes = &i
+	}
+}
+
+// AddedBytes returns the value that was added to the "bytes" field in this mutation.
+func (m *SnapshotMutation) AddedBytes() (r int64, exists bool) {
+	v := m.addbytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetBytes resets all changes to the "bytes" field.
+func (m *SnapshotMutation) ResetBytes() {
+	m.bytes = nil
+	m.addbytes = nil
+}
+
+// SetFilesNew sets the "files_new" field.
+func (m *SnapshotMutation) SetFilesNew(i int64) {
+	m.files_new = &i
+	m.addfiles_new = nil
+}
+
+// FilesNew returns the value of the "files_new" field in the mutation.
+func (m *SnapshotMutation) FilesNew() (r int64, exists bool) {
+	v := m.files_new
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilesNew returns the old "files_new" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFilesNew(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilesNew is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilesNew requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilesNew: %w", err)
+	}
+	return oldValue.FilesNew, nil
+}
+
+// AddFilesNew adds i to the "files_new" field.
+func (m *SnapshotMutation) AddFilesNew(i int64) {
+	if m.addfiles_new != nil {
+		*m.addfiles_new += i
+	} else {
+		m.addfiles_new = &i
+	}
+}
+
+// AddedFilesNew returns the value that was added to the "files_new" field in this mutation.
+func (m *SnapshotMutation) AddedFilesNew() (r int64, exists bool) {
+	v := m.addfiles_new
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilesNew resets all changes to the "files_new" field.
+func (m *SnapshotMutation) ResetFilesNew() {
+	m.files_new = nil
+	m.addfiles_new = nil
+}
+
+// SetFilesChanged sets the "files_changed" field.
+func (m *SnapshotMutation) SetFilesChanged(i int64) {
+	m.files_changed = &i
+	m.addfiles_changed = nil
+}
+
+// FilesChanged returns the value of the "files_changed" field in the mutation.
+func (m *SnapshotMutation) FilesChanged() (r int64, exists bool) {
+	v := m.files_changed
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilesChanged returns the old "files_changed" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFilesChanged(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilesChanged is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilesChanged requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilesChanged: %w", err)
+	}
+	return oldValue.FilesChanged, nil
+}
+
+// AddFilesChanged adds i to the "files_changed" field.
+func (m *SnapshotMutation) AddFilesChanged(i int64) {
+	if m.addfiles_changed != nil {
+		*m.addfiles_changed += i
+	} else {
+		m.addfiles_changed = &i
+	}
+}
+
+// AddedFilesChanged returns the value that was added to the "files_changed" field in this mutation.
+func (m *SnapshotMutation) AddedFilesChanged() (r int64, exists bool) {
+	v := m.addfiles_changed
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilesChanged resets all changes to the "files_changed" field.
+func (m *SnapshotMutation) ResetFilesChanged() {
+	m.files_changed = nil
+	m.addfiles_changed = nil
+}
+
+// SetFilesUnchanged sets the "files_unchanged" field.
+func (m *SnapshotMutation) SetFilesUnchanged(i int64) {
+	m.files_unchanged = &i
+	m.addfiles_unchanged = nil
+}
+
+// FilesUnchanged returns the value of the "files_unchanged" field in the mutation.
+func (m *SnapshotMutation) FilesUnchanged() (r int64, exists bool) {
+	v := m.files_unchanged
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldFilesUnchanged returns the old "files_unchanged" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldFilesUnchanged(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldFilesUnchanged is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldFilesUnchanged requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldFilesUnchanged: %w", err)
+	}
+	return oldValue.FilesUnchanged, nil
+}
+
+// AddFilesUnchanged adds i to the "files_unchanged" field.
+func (m *SnapshotMutation) AddFilesUnchanged(i int64) {
+	if m.addfiles_unchanged != nil {
+		*m.addfiles_unchanged += i
+	} else {
+		m.addfiles_unchanged = &i
+	}
+}
+
+// AddedFilesUnchanged returns the value that was added to the "files_unchanged" field in this mutation.
+func (m *SnapshotMutation) AddedFilesUnchanged() (r int64, exists bool) {
+	v := m.addfiles_unchanged
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetFilesUnchanged resets all changes to the "files_unchanged" field.
+func (m *SnapshotMutation) ResetFilesUnchanged() {
+	m.files_unchanged = nil
+	m.addfiles_unchanged = nil
+}
+
+// SetStatCalls sets the "stat_calls" field.
+func (m *SnapshotMutation) SetStatCalls(i int64) {
+	m.stat_calls = &i
+	m.addstat_calls = nil
+}
+
+// StatCalls returns the value of the "stat_calls" field in the mutation.
+func (m *SnapshotMutation) StatCalls() (r int64, exists bool) {
+	v := m.stat_calls
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldStatCalls returns the old "stat_calls" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldStatCalls(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldStatCalls is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldStatCalls requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldStatCalls: %w", err)
+	}
+	return oldValue.StatCalls, nil
+}
+
+// AddStatCalls adds i to the "stat_calls" field.
+func (m *SnapshotMutation) AddStatCalls(i int64) {
+	if m.addstat_calls != nil {
+		*m.addstat_calls += i
+	} else {
+		m.addstat_calls = &i
+	}
+}
+
+// AddedStatCalls returns the value that was added to the "stat_calls" field in this mutation.
+func (m *SnapshotMutation) AddedStatCalls() (r int64, exists bool) {
+	v := m.addstat_calls
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetStatCalls resets all changes to the "stat_calls" field.
+func (m *SnapshotMutation) ResetStatCalls() {
+	m.stat_calls = nil
+	m.addstat_calls = nil
+}
+
+// SetNewBytes sets the "new_bytes" field.
+func (m *SnapshotMutation) SetNewBytes(i int64) {
+	m.new_bytes = &i
+	m.addnew_bytes = nil
+}
+
+// NewBytes returns the value of the "new_bytes" field in the mutation.
+func (m *SnapshotMutation) NewBytes() (r int64, exists bool) {
+	v := m.new_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldNewBytes returns the old "new_bytes" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldNewBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldNewBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldNewBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldNewBytes: %w", err)
+	}
+	return oldValue.NewBytes, nil
+}
+
+// AddNewBytes adds i to the "new_bytes" field.
+func (m *SnapshotMutation) AddNewBytes(i int64) {
+	if m.addnew_bytes != nil {
+		*m.addnew_bytes += i
+	} else {
+		m.addnew_bytes = &i
+	}
+}
+
+// AddedNewBytes returns the value that was added to the "new_bytes" field in this mutation.
+func (m *SnapshotMutation) AddedNewBytes() (r int64, exists bool) {
+	v := m.addnew_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetNewBytes resets all changes to the "new_bytes" field.
+func (m *SnapshotMutation) ResetNewBytes() {
+	m.new_bytes = nil
+	m.addnew_bytes = nil
+}
+
+// SetStoredBytes sets the "stored_bytes" field.
+func (m *SnapshotMutation) SetStoredBytes(i int64) {
+	m.stored_bytes = &i
+	m.addstored_bytes = nil
+}
+
+// StoredBytes returns the value of the "stored_bytes" field in the mutation.
+func (m *SnapshotMutation) StoredBytes() (r int64, exists bool) {
+	v := m.stored_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldStoredBytes returns the old "stored_bytes" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldStoredBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldStoredBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldStoredBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldStoredBytes: %w", err)
+	}
+	return oldValue.StoredBytes, nil
+}
+
+// AddStoredBytes adds i to the "stored_bytes" field.
+func (m *SnapshotMutation) AddStoredBytes(i int64) {
+	if m.addstored_bytes != nil {
+		*m.addstored_bytes += i
+	} else {
+		m.addstored_bytes = &i
+	}
+}
+
+// AddedStoredBytes returns the value that was added to the "stored_bytes" field in this mutation.
+func (m *SnapshotMutation) AddedStoredBytes() (r int64, exists bool) {
+	v := m.addstored_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetStoredBytes resets all changes to the "stored_bytes" field.
+func (m *SnapshotMutation) ResetStoredBytes() {
+	m.stored_bytes = nil
+	m.addstored_bytes = nil
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (m *SnapshotMutation) SetReadBytes(i int64) {
+	m.read_bytes = &i
+	m.addread_bytes = nil
+}
+
+// ReadBytes returns the value of the "read_bytes" field in the mutation.
+func (m *SnapshotMutation) ReadBytes() (r int64, exists bool) {
+	v := m.read_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldReadBytes returns the old "read_bytes" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldReadBytes(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldReadBytes is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldReadBytes requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldReadBytes: %w", err)
+	}
+	return oldValue.ReadBytes, nil
+}
+
+// AddReadBytes adds i to the "read_bytes" field.
+func (m *SnapshotMutation) AddReadBytes(i int64) {
+	if m.addread_bytes != nil {
+		*m.addread_bytes += i
+	} else {
+		m.addread_bytes = &i
+	}
+}
+
+// AddedReadBytes returns the value that was added to the "read_bytes" field in this mutation.
+func (m *SnapshotMutation) AddedReadBytes() (r int64, exists bool) {
+	v := m.addread_bytes
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetReadBytes resets all changes to the "read_bytes" field.
+func (m *SnapshotMutation) ResetReadBytes() {
+	m.read_bytes = nil
+	m.addread_bytes = nil
+}
+
+// SetErrors sets the "errors" field.
+func (m *SnapshotMutation) SetErrors(i int64) {
+	m.errors = &i
+	m.adderrors = nil
+}
+
+// Errors returns the value of the "errors" field in the mutation.
+func (m *SnapshotMutation) Errors() (r int64, exists bool) {
+	v := m.errors
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldErrors returns the old "errors" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldErrors(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldErrors is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldErrors requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldErrors: %w", err)
+	}
+	return oldValue.Errors, nil
+}
+
+// AddErrors adds i to the "errors" field.
+func (m *SnapshotMutation) AddErrors(i int64) {
+	if m.adderrors != nil {
+		*m.adderrors += i
+	} else {
+		m.adderrors = &i
+	}
+}
+
+// AddedErrors returns the value that was added to the "errors" field in this mutation.
+func (m *SnapshotMutation) AddedErrors() (r int64, exists bool) {
+	v := m.adderrors
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetErrors resets all changes to the "errors" field.
+func (m *SnapshotMutation) ResetErrors() {
+	m.errors = nil
+	m.adderrors = nil
+}
+
+// SetVanished sets the "vanished" field.
+func (m *SnapshotMutation) SetVanished(i int64) {
+	m.vanished = &i
+	m.addvanished = nil
+}
+
+// Vanished returns the value of the "vanished" field in the mutation.
+func (m *SnapshotMutation) Vanished() (r int64, exists bool) {
+	v := m.vanished
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldVanished returns the old "vanished" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldVanished(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldVanished is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldVanished requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldVanished: %w", err)
+	}
+	return oldValue.Vanished, nil
+}
+
+// AddVanished adds i to the "vanished" field.
+func (m *SnapshotMutation) AddVanished(i int64) {
+	if m.addvanished != nil {
+		*m.addvanished += i
+	} else {
+		m.addvanished = &i
+	}
+}
+
+// AddedVanished returns the value that was added to the "vanished" field in this mutation.
+func (m *SnapshotMutation) AddedVanished() (r int64, exists bool) {
+	v := m.addvanished
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetVanished resets all changes to the "vanished" field.
+func (m *SnapshotMutation) ResetVanished() {
+	m.vanished = nil
+	m.addvanished = nil
+}
+
+// SetCarried sets the "carried" field.
+func (m *SnapshotMutation) SetCarried(i int64) {
+	m.carried = &i
+	m.addcarried = nil
+}
+
+// Carried returns the value of the "carried" field in the mutation.
+func (m *SnapshotMutation) Carried() (r int64, exists bool) {
+	v := m.carried
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCarried returns the old "carried" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCarried(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCarried is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCarried requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCarried: %w", err)
+	}
+	return oldValue.Carried, nil
+}
+
+// AddCarried adds i to the "carried" field.
+func (m *SnapshotMutation) AddCarried(i int64) {
+	if m.addcarried != nil {
+		*m.addcarried += i
+	} else {
+		m.addcarried = &i
+	}
+}
+
+// AddedCarried returns the value that was added to the "carried" field in this mutation.
+func (m *SnapshotMutation) AddedCarried() (r int64, exists bool) {
+	v := m.addcarried
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCarried resets all changes to the "carried" field.
+func (m *SnapshotMutation) ResetCarried() {
+	m.carried = nil
+	m.addcarried = nil
+}
+
+// SetTorn sets the "torn" field.
+func (m *SnapshotMutation) SetTorn(i int64) {
+	m.torn = &i
+	m.addtorn = nil
+}
+
+// Torn returns the value of the "torn" field in the mutation.
+func (m *SnapshotMutation) Torn() (r int64, exists bool) {
+	v := m.torn
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldTorn returns the old "torn" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldTorn(ctx context.Context) (v int64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldTorn is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldTorn requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldTorn: %w", err)
+	}
+	return oldValue.Torn, nil
+}
+
+// AddTorn adds i to the "torn" field.
+func (m *SnapshotMutation) AddTorn(i int64) {
+	if m.addtorn != nil {
+		*m.addtorn += i
+	} else {
+		m.addtorn = &i
+	}
+}
+
+// AddedTorn returns the value that was added to the "torn" field in this mutation.
+func (m *SnapshotMutation) AddedTorn() (r int64, exists bool) {
+	v := m.addtorn
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetTorn resets all changes to the "torn" field.
+func (m *SnapshotMutation) ResetTorn() {
+	m.torn = nil
+	m.addtorn = nil
+}
+
+// SetWalkSeconds sets the "walk_seconds" field.
+func (m *SnapshotMutation) SetWalkSeconds(f float64) {
+	m.walk_seconds = &f
+	m.addwalk_seconds = nil
+}
+
+// WalkSeconds returns the value of the "walk_seconds" field in the mutation.
+func (m *SnapshotMutation) WalkSeconds() (r float64, exists bool) {
+	v := m.walk_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldWalkSeconds returns the old "walk_seconds" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldWalkSeconds(ctx context.Context) (v float64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldWalkSeconds is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldWalkSeconds requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldWalkSeconds: %w", err)
+	}
+	return oldValue.WalkSeconds, nil
+}
+
+// AddWalkSeconds adds f to the "walk_seconds" field.
+func (m *SnapshotMutation) AddWalkSeconds(f float64) {
+	if m.addwalk_seconds != nil {
+		*m.addwalk_seconds += f
+	} else {
+		m.addwalk_seconds = &f
+	}
+}
+
+// AddedWalkSeconds returns the value that was added to the "walk_seconds" field in this mutation.
+func (m *SnapshotMutation) AddedWalkSeconds() (r float64, exists bool) {
+	v := m.addwalk_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetWalkSeconds resets all changes to the "walk_seconds" field.
+func (m *SnapshotMutation) ResetWalkSeconds() {
+	m.walk_seconds = nil
+	m.addwalk_seconds = nil
+}
+
+// SetReadSeconds sets the "read_seconds" field.
+func (m *SnapshotMutation) SetReadSeconds(f float64) {
+	m.read_seconds = &f
+	m.addread_seconds = nil
+}
+
+// ReadSeconds returns the value of the "read_seconds" field in the mutation.
+func (m *SnapshotMutation) ReadSeconds() (r float64, exists bool) {
+	v := m.read_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldReadSeconds returns the old "read_seconds" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldReadSeconds(ctx context.Context) (v float64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldReadSeconds is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldReadSeconds requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldReadSeconds: %w", err)
+	}
+	return oldValue.ReadSeconds, nil
+}
+
+// AddReadSeconds adds f to the "read_seconds" field.
+func (m *SnapshotMutation) AddReadSeconds(f float64) {
+	if m.addread_seconds != nil {
+		*m.addread_seconds += f
+	} else {
+		m.addread_seconds = &f
+	}
+}
+
+// AddedReadSeconds returns the value that was added to the "read_seconds" field in this mutation.
+func (m *SnapshotMutation) AddedReadSeconds() (r float64, exists bool) {
+	v := m.addread_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetReadSeconds resets all changes to the "read_seconds" field.
+func (m *SnapshotMutation) ResetReadSeconds() {
+	m.read_seconds = nil
+	m.addread_seconds = nil
+}
+
+// SetHashSeconds sets the "hash_seconds" field.
+func (m *SnapshotMutation) SetHashSeconds(f float64) {
+	m.hash_seconds = &f
+	m.addhash_seconds = nil
+}
+
+// HashSeconds returns the value of the "hash_seconds" field in the mutation.
+func (m *SnapshotMutation) HashSeconds() (r float64, exists bool) {
+	v := m.hash_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldHashSeconds returns the old "hash_seconds" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldHashSeconds(ctx context.Context) (v float64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldHashSeconds is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldHashSeconds requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldHashSeconds: %w", err)
+	}
+	return oldValue.HashSeconds, nil
+}
+
+// AddHashSeconds adds f to the "hash_seconds" field.
+func (m *SnapshotMutation) AddHashSeconds(f float64) {
+	if m.addhash_seconds != nil {
+		*m.addhash_seconds += f
+	} else {
+		m.addhash_seconds = &f
+	}
+}
+
+// AddedHashSeconds returns the value that was added to the "hash_seconds" field in this mutation.
+func (m *SnapshotMutation) AddedHashSeconds() (r float64, exists bool) {
+	v := m.addhash_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetHashSeconds resets all changes to the "hash_seconds" field.
+func (m *SnapshotMutation) ResetHashSeconds() {
+	m.hash_seconds = nil
+	m.addhash_seconds = nil
+}
+
+// SetCompressSeconds sets the "compress_seconds" field.
+func (m *SnapshotMutation) SetCompressSeconds(f float64) {
+	m.compress_seconds = &f
+	m.addcompress_seconds = nil
+}
+
+// CompressSeconds returns the value of the "compress_seconds" field in the mutation.
+func (m *SnapshotMutation) CompressSeconds() (r float64, exists bool) {
+	v := m.compress_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCompressSeconds returns the old "compress_seconds" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCompressSeconds(ctx context.Context) (v float64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCompressSeconds is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCompressSeconds requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCompressSeconds: %w", err)
+	}
+	return oldValue.CompressSeconds, nil
+}
+
+// AddCompressSeconds adds f to the "compress_seconds" field.
+func (m *SnapshotMutation) AddCompressSeconds(f float64) {
+	if m.addcompress_seconds != nil {
+		*m.addcompress_seconds += f
+	} else {
+		m.addcompress_seconds = &f
+	}
+}
+
+// AddedCompressSeconds returns the value that was added to the "compress_seconds" field in this mutation.
+func (m *SnapshotMutation) AddedCompressSeconds() (r float64, exists bool) {
+	v := m.addcompress_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCompressSeconds resets all changes to the "compress_seconds" field.
+func (m *SnapshotMutation) ResetCompressSeconds() {
+	m.compress_seconds = nil
+	m.addcompress_seconds = nil
+}
+
+// SetSealSeconds sets the "seal_seconds" field.
+func (m *SnapshotMutation) SetSealSeconds(f float64) {
+	m.seal_seconds = &f
+	m.addseal_seconds = nil
+}
+
+// SealSeconds returns the value of the "seal_seconds" field in the mutation.
+func (m *SnapshotMutation) SealSeconds() (r float64, exists bool) {
+	v := m.seal_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldSealSeconds returns the old "seal_seconds" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldSealSeconds(ctx context.Context) (v float64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldSealSeconds is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldSealSeconds requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldSealSeconds: %w", err)
+	}
+	return oldValue.SealSeconds, nil
+}
+
+// AddSealSeconds adds f to the "seal_seconds" field.
+func (m *SnapshotMutation) AddSealSeconds(f float64) {
+	if m.addseal_seconds != nil {
+		*m.addseal_seconds += f
+	} else {
+		m.addseal_seconds = &f
+	}
+}
+
+// AddedSealSeconds returns the value that was added to the "seal_seconds" field in this mutation.
+func (m *SnapshotMutation) AddedSealSeconds() (r float64, exists bool) {
+	v := m.addseal_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetSealSeconds resets all changes to the "seal_seconds" field.
+func (m *SnapshotMutation) ResetSealSeconds() {
+	m.seal_seconds = nil
+	m.addseal_seconds = nil
+}
+
+// SetUploadSeconds sets the "upload_seconds" field.
+func (m *SnapshotMutation) SetUploadSeconds(f float64) {
+	m.upload_seconds = &f
+	m.addupload_seconds = nil
+}
+
+// UploadSeconds returns the value of the "upload_seconds" field in the mutation.
+func (m *SnapshotMutation) UploadSeconds() (r float64, exists bool) {
+	v := m.upload_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldUploadSeconds returns the old "upload_seconds" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldUploadSeconds(ctx context.Context) (v float64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldUploadSeconds is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldUploadSeconds requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldUploadSeconds: %w", err)
+	}
+	return oldValue.UploadSeconds, nil
+}
+
+// AddUploadSeconds adds f to the "upload_seconds" field.
+func (m *SnapshotMutation) AddUploadSeconds(f float64) {
+	if m.addupload_seconds != nil {
+		*m.addupload_seconds += f
+	} else {
+		m.addupload_seconds = &f
+	}
+}
+
+// AddedUploadSeconds returns the value that was added to the "upload_seconds" field in this mutation.
+func (m *SnapshotMutation) AddedUploadSeconds() (r float64, exists bool) {
+	v := m.addupload_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetUploadSeconds resets all changes to the "upload_seconds" field.
+func (m *SnapshotMutation) ResetUploadSeconds() {
+	m.upload_seconds = nil
+	m.addupload_seconds = nil
+}
+
+// SetCommitSeconds sets the "commit_seconds" field.
+func (m *SnapshotMutation) SetCommitSeconds(f float64) {
+	m.commit_seconds = &f
+	m.addcommit_seconds = nil
+}
+
+// CommitSeconds returns the value of the "commit_seconds" field in the mutation.
+func (m *SnapshotMutation) CommitSeconds() (r float64, exists bool) {
+	v := m.commit_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// OldCommitSeconds returns the old "commit_seconds" field's value of the Snapshot entity.
+// If the Snapshot object wasn't provided to the builder, the object is fetched from the database.
+// An error is returned if the mutation operation is not UpdateOne, or the database query fails.
+func (m *SnapshotMutation) OldCommitSeconds(ctx context.Context) (v float64, err error) {
+	if !m.op.Is(OpUpdateOne) {
+		return v, errors.New("OldCommitSeconds is only allowed on UpdateOne operations")
+	}
+	if m.id == nil || m.oldValue == nil {
+		return v, errors.New("OldCommitSeconds requires an ID field in the mutation")
+	}
+	oldValue, err := m.oldValue(ctx)
+	if err != nil {
+		return v, fmt.Errorf("querying old value for OldCommitSeconds: %w", err)
+	}
+	return oldValue.CommitSeconds, nil
+}
+
+// AddCommitSeconds adds f to the "commit_seconds" field.
+func (m *SnapshotMutation) AddCommitSeconds(f float64) {
+	if m.addcommit_seconds != nil {
+		*m.addcommit_seconds += f
+	} else {
+		m.addcommit_seconds = &f
+	}
+}
+
+// AddedCommitSeconds returns the value that was added to the "commit_seconds" field in this mutation.
+func (m *SnapshotMutation) AddedCommitSeconds() (r float64, exists bool) {
+	v := m.addcommit_seconds
+	if v == nil {
+		return
+	}
+	return *v, true
+}
+
+// ResetCommitSeconds resets all changes to the "commit_seconds" field.
+func (m *SnapshotMutation) ResetCommitSeconds() {
+	m.commit_seconds = nil
+	m.addcommit_seconds = nil
+}
+
 // ClearShard clears the "shard" edge to the Shard entity.
 func (m *SnapshotMutation) ClearShard() {
 	m.clearedshard = true
@@ -6432,7 +6529,7 @@ func (m *SnapshotMutation) Type() string {
 // order to get all numeric fields that were incremented/decremented, call
 // AddedFields().
 func (m *SnapshotMutation) Fields() []string {
-	fields := make([]string, 0, 33)
+	fields := make([]string, 0, 54)
 	if m.shard != nil {
 		fields = append(fields, snapshot.FieldShardID)
 	}
@@ -6532,6 +6629,69 @@ func (m *SnapshotMutation) Fields() []string {
 	if m.batches_settled != nil {
 		fields = append(fields, snapshot.FieldBatchesSettled)
 	}
+	if m.files != nil {
+		fields = append(fields, snapshot.FieldFiles)
+	}
+	if m.directories != nil {
+		fields = append(fields, snapshot.FieldDirectories)
+	}
+	if m.bytes != nil {
+		fields = append(fields, snapshot.FieldBytes)
+	}
+	if m.files_new != nil {
+		fields = append(fields, snapshot.FieldFilesNew)
+	}
+	if m.files_changed != nil {
+		fields = append(fields, snapshot.FieldFilesChanged)
+	}
+	if m.files_unchanged != nil {
+		fields = append(fields, snapshot.FieldFilesUnchanged)
+	}
+	if m.stat_calls != nil {
+		fields = append(fields, snapshot.FieldStatCalls)
+	}
+	if m.new_bytes != nil {
+		fields = append(fields, snapshot.FieldNewBytes)
+	}
+	if m.stored_bytes != nil {
+		fields = append(fields, snapshot.FieldStoredBytes)
+	}
+	if m.read_bytes != nil {
+		fields = append(fields, snapshot.FieldReadBytes)
+	}
+	if m.errors != nil {
+		fields = append(fields, snapshot.FieldErrors)
+	}
+	if m.vanished != nil {
+		fields = append(fields, snapshot.FieldVanished)
+	}
+	if m.carried != nil {
+		fields = append(fields, snapshot.FieldCarried)
+	}
+	if m.torn != nil {
+		fields = append(fields, snapshot.FieldTorn)
+	}
+	if m.walk_seconds != nil {
+		fields = append(fields, snapshot.FieldWalkSeconds)
+	}
+	if m.read_seconds != nil {
+		fields = append(fields, snapshot.FieldReadSeconds)
+	}
+	if m.hash_seconds != nil {
+		fields = append(fields, snapshot.FieldHashSeconds)
+	}
+	if m.compress_seconds != nil {
+		fields = append(fields, snapshot.FieldCompressSeconds)
+	}
+	if m.seal_seconds != nil {
+		fields = append(fields, snapshot.FieldSealSeconds)
+	}
+	if m.upload_seconds != nil {
+		fields = append(fields, snapshot.FieldUploadSeconds)
+	}
+	if m.commit_seconds != nil {
+		fields = append(fields, snapshot.FieldCommitSeconds)
+	}
 	return fields
 }
 
@@ -6606,6 +6766,48 @@ func (m *SnapshotMutation) Field(name string) (ent.Value, bool) {
 		return m.BatchesAnnounced()
 	case snapshot.FieldBatchesSettled:
 		return m.BatchesSettled()
+	case snapshot.FieldFiles:
+		return m.Files()
+	case snapshot.FieldDirectories:
+		return m.Directories()
+	case snapshot.FieldBytes:
+		return m.Bytes()
+	case snapshot.FieldFilesNew:
+		return m.FilesNew()
+	case snapshot.FieldFilesChanged:
+		return m.FilesChanged()
+	case snapshot.FieldFilesUnchanged:
+		return m.FilesUnchanged()
+	case snapshot.FieldStatCalls:
+		return m.StatCalls()
+	case snapshot.FieldNewBytes:
+		return m.NewBytes()
+	case snapshot.FieldStoredBytes:
+		return m.StoredBytes()
+	case snapshot.FieldReadBytes:
+		return m.ReadBytes()
+	case snapshot.FieldErrors:
+		return m.Errors()
+	case snapshot.FieldVanished:
+		return m.Vanished()
+	case snapshot.FieldCarried:
+		return m.Carried()
+	case snapshot.FieldTorn:
+		return m.Torn()
+	case snapshot.FieldWalkSeconds:
+		return m.WalkSeconds()
+	case snapshot.FieldReadSeconds:
+		return m.ReadSeconds()
+	case snapshot.FieldHashSeconds:
+		return m.HashSeconds()
+	case snapshot.FieldCompressSeconds:
+		return m.CompressSeconds()
+	case snapshot.FieldSealSeconds:
+		return m.SealSeconds()
+	case snapshot.FieldUploadSeconds:
+		return m.UploadSeconds()
+	case snapshot.FieldCommitSeconds:
+		return m.CommitSeconds()
 	}
 	return nil, false
 }
@@ -6681,6 +6883,48 @@ func (m *SnapshotMutation) OldField(ctx context.Context, name string) (ent.Value
 		return m.OldBatchesAnnounced(ctx)
 	case snapshot.FieldBatchesSettled:
 		return m.OldBatchesSettled(ctx)
+	case snapshot.FieldFiles:
+		return m.OldFiles(ctx)
+	case snapshot.FieldDirectories:
+		return m.OldDirectories(ctx)
+	case snapshot.FieldBytes:
+		return m.OldBytes(ctx)
+	case snapshot.FieldFilesNew:
+		return m.OldFilesNew(ctx)
+	case snapshot.FieldFilesChanged:
+		return m.OldFilesChanged(ctx)
+	case snapshot.FieldFilesUnchanged:
+		return m.OldFilesUnchanged(ctx)
+	case snapshot.FieldStatCalls:
+		return m.OldStatCalls(ctx)
+	case snapshot.FieldNewBytes:
+		return m.OldNewBytes(ctx)
+	case snapshot.FieldStoredBytes:
+		return m.OldStoredBytes(ctx)
+	case snapshot.FieldReadBytes:
+		return m.OldReadBytes(ctx)
+	case snapshot.FieldErrors:
+		return m.OldErrors(ctx)
+	case snapshot.FieldVanished:
+		return m.OldVanished(ctx)
+	case snapshot.FieldCarried:
+		return m.OldCarried(ctx)
+	case snapshot.FieldTorn:
+		return m.OldTorn(ctx)
+	case snapshot.FieldWalkSeconds:
+		return m.OldWalkSeconds(ctx)
+	case snapshot.FieldReadSeconds:
+		return m.OldReadSeconds(ctx)
+	case snapshot.FieldHashSeconds:
+		return m.OldHashSeconds(ctx)
+	case snapshot.FieldCompressSeconds:
+		return m.OldCompressSeconds(ctx)
+	case snapshot.FieldSealSeconds:
+		return m.OldSealSeconds(ctx)
+	case snapshot.FieldUploadSeconds:
+		return m.OldUploadSeconds(ctx)
+	case snapshot.FieldCommitSeconds:
+		return m.OldCommitSeconds(ctx)
 	}
 	return nil, fmt.Errorf("unknown Snapshot field %s", name)
 }
@@ -6921,6 +7165,153 @@ func (m *SnapshotMutation) SetField(name string, value ent.Value) error {
 		}
 		m.SetBatchesSettled(v)
 		return nil
+	case snapshot.FieldFiles:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFiles(v)
+		return nil
+	case snapshot.FieldDirectories:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetDirectories(v)
+		return nil
+	case snapshot.FieldBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetBytes(v)
+		return nil
+	case snapshot.FieldFilesNew:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilesNew(v)
+		return nil
+	case snapshot.FieldFilesChanged:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilesChanged(v)
+		return nil
+	case snapshot.FieldFilesUnchanged:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetFilesUnchanged(v)
+		return nil
+	case snapshot.FieldStatCalls:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetStatCalls(v)
+		return nil
+	case snapshot.FieldNewBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetNewBytes(v)
+		return nil
+	case snapshot.FieldStoredBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetStoredBytes(v)
+		return nil
+	case snapshot.FieldReadBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetReadBytes(v)
+		return nil
+	case snapshot.FieldErrors:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetErrors(v)
+		return nil
+	case snapshot.FieldVanished:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetVanished(v)
+		return nil
+	case snapshot.FieldCarried:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCarried(v)
+		return nil
+	case snapshot.FieldTorn:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetTorn(v)
+		return nil
+	case snapshot.FieldWalkSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetWalkSeconds(v)
+		return nil
+	case snapshot.FieldReadSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetReadSeconds(v)
+		return nil
+	case snapshot.FieldHashSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetHashSeconds(v)
+		return nil
+	case snapshot.FieldCompressSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCompressSeconds(v)
+		return nil
+	case snapshot.FieldSealSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetSealSeconds(v)
+		return nil
+	case snapshot.FieldUploadSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetUploadSeconds(v)
+		return nil
+	case snapshot.FieldCommitSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.SetCommitSeconds(v)
+		return nil
 	}
 	return fmt.Errorf("unknown Snapshot field %s", name)
 }
@@ -6965,6 +7356,69 @@ func (m *SnapshotMutation) AddedFields() []string {
 	if m.addbatches_settled != nil {
 		fields = append(fields, snapshot.FieldBatchesSettled)
 	}
+	if m.addfiles != nil {
+		fields = append(fields, snapshot.FieldFiles)
+	}
+	if m.adddirectories != nil {
+		fields = append(fields, snapshot.FieldDirectories)
+	}
+	if m.addbytes != nil {
+		fields = append(fields, snapshot.FieldBytes)
+	}
+	if m.addfiles_new != nil {
+		fields = append(fields, snapshot.FieldFilesNew)
+	}
+	if m.addfiles_changed != nil {
+		fields = append(fields, snapshot.FieldFilesChanged)
+	}
+	if m.addfiles_unchanged != nil {
+		fields = append(fields, snapshot.FieldFilesUnchanged)
+	}
+	if m.addstat_calls != nil {
+		fields = append(fields, snapshot.FieldStatCalls)
+	}
+	if m.addnew_bytes != nil {
+		fields = append(fields, snapshot.FieldNewBytes)
+	}
+	if m.addstored_bytes != nil {
+		fields = append(fields, snapshot.FieldStoredBytes)
+	}
+	if m.addread_bytes != nil {
+		fields = append(fields, snapshot.FieldReadBytes)
+	}
+	if m.adderrors != nil {
+		fields = append(fields, snapshot.FieldErrors)
+	}
+	if m.addvanished != nil {
+		fields = append(fields, snapshot.FieldVanished)
+	}
+	if m.addcarried != nil {
+		fields = append(fields, snapshot.FieldCarried)
+	}
+	if m.addtorn != nil {
+		fields = append(fields, snapshot.FieldTorn)
+	}
+	if m.addwalk_seconds != nil {
+		fields = append(fields, snapshot.FieldWalkSeconds)
+	}
+	if m.addread_seconds != nil {
+		fields = append(fields, snapshot.FieldReadSeconds)
+	}
+	if m.addhash_seconds != nil {
+		fields = append(fields, snapshot.FieldHashSeconds)
+	}
+	if m.addcompress_seconds != nil {
+		fields = append(fields, snapshot.FieldCompressSeconds)
+	}
+	if m.addseal_seconds != nil {
+		fields = append(fields, snapshot.FieldSealSeconds)
+	}
+	if m.addupload_seconds != nil {
+		fields = append(fields, snapshot.FieldUploadSeconds)
+	}
+	if m.addcommit_seconds != nil {
+		fields = append(fields, snapshot.FieldCommitSeconds)
+	}
 	return fields
 }
 
@@ -6997,6 +7451,48 @@ func (m *SnapshotMutation) AddedField(name string) (ent.Value, bool) {
 		return m.AddedBatchesAnnounced()
 	case snapshot.FieldBatchesSettled:
 		return m.AddedBatchesSettled()
+	case snapshot.FieldFiles:
+		return m.AddedFiles()
+	case snapshot.FieldDirectories:
+		return m.AddedDirectories()
+	case snapshot.FieldBytes:
+		return m.AddedBytes()
+	case snapshot.FieldFilesNew:
+		return m.AddedFilesNew()
+	case snapshot.FieldFilesChanged:
+		return m.AddedFilesChanged()
+	case snapshot.FieldFilesUnchanged:
+		return m.AddedFilesUnchanged()
+	case snapshot.FieldStatCalls:
+		return m.AddedStatCalls()
+	case snapshot.FieldNewBytes:
+		return m.AddedNewBytes()
+	case snapshot.FieldStoredBytes:
+		return m.AddedStoredBytes()
+	case snapshot.FieldReadBytes:
+		return m.AddedReadBytes()
+	case snapshot.FieldErrors:
+		return m.AddedErrors()
+	case snapshot.FieldVanished:
+		return m.AddedVanished()
+	case snapshot.FieldCarried:
+		return m.AddedCarried()
+	case snapshot.FieldTorn:
+		return m.AddedTorn()
+	case snapshot.FieldWalkSeconds:
+		return m.AddedWalkSeconds()
+	case snapshot.FieldReadSeconds:
+		return m.AddedReadSeconds()
+	case snapshot.FieldHashSeconds:
+		return m.AddedHashSeconds()
+	case snapshot.FieldCompressSeconds:
+		return m.AddedCompressSeconds()
+	case snapshot.FieldSealSeconds:
+		return m.AddedSealSeconds()
+	case snapshot.FieldUploadSeconds:
+		return m.AddedUploadSeconds()
+	case snapshot.FieldCommitSeconds:
+		return m.AddedCommitSeconds()
 	}
 	return nil, false
 }
@@ -7089,6 +7585,153 @@ func (m *SnapshotMutation) AddField(name string, value ent.Value) error {
 			return fmt.Errorf("unexpected type %T for field %s", value, name)
 		}
 		m.AddBatchesSettled(v)
+		return nil
+	case snapshot.FieldFiles:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFiles(v)
+		return nil
+	case snapshot.FieldDirectories:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddDirectories(v)
+		return nil
+	case snapshot.FieldBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddBytes(v)
+		return nil
+	case snapshot.FieldFilesNew:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilesNew(v)
+		return nil
+	case snapshot.FieldFilesChanged:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilesChanged(v)
+		return nil
+	case snapshot.FieldFilesUnchanged:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddFilesUnchanged(v)
+		return nil
+	case snapshot.FieldStatCalls:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddStatCalls(v)
+		return nil
+	case snapshot.FieldNewBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddNewBytes(v)
+		return nil
+	case snapshot.FieldStoredBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddStoredBytes(v)
+		return nil
+	case snapshot.FieldReadBytes:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddReadBytes(v)
+		return nil
+	case snapshot.FieldErrors:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddErrors(v)
+		return nil
+	case snapshot.FieldVanished:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddVanished(v)
+		return nil
+	case snapshot.FieldCarried:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCarried(v)
+		return nil
+	case snapshot.FieldTorn:
+		v, ok := value.(int64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddTorn(v)
+		return nil
+	case snapshot.FieldWalkSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddWalkSeconds(v)
+		return nil
+	case snapshot.FieldReadSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddReadSeconds(v)
+		return nil
+	case snapshot.FieldHashSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddHashSeconds(v)
+		return nil
+	case snapshot.FieldCompressSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCompressSeconds(v)
+		return nil
+	case snapshot.FieldSealSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddSealSeconds(v)
+		return nil
+	case snapshot.FieldUploadSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddUploadSeconds(v)
+		return nil
+	case snapshot.FieldCommitSeconds:
+		v, ok := value.(float64)
+		if !ok {
+			return fmt.Errorf("unexpected type %T for field %s", value, name)
+		}
+		m.AddCommitSeconds(v)
 		return nil
 	}
 	return fmt.Errorf("unknown Snapshot numeric field %s", name)
@@ -7254,6 +7897,69 @@ func (m *SnapshotMutation) ResetField(name string) error {
 		return nil
 	case snapshot.FieldBatchesSettled:
 		m.ResetBatchesSettled()
+		return nil
+	case snapshot.FieldFiles:
+		m.ResetFiles()
+		return nil
+	case snapshot.FieldDirectories:
+		m.ResetDirectories()
+		return nil
+	case snapshot.FieldBytes:
+		m.ResetBytes()
+		return nil
+	case snapshot.FieldFilesNew:
+		m.ResetFilesNew()
+		return nil
+	case snapshot.FieldFilesChanged:
+		m.ResetFilesChanged()
+		return nil
+	case snapshot.FieldFilesUnchanged:
+		m.ResetFilesUnchanged()
+		return nil
+	case snapshot.FieldStatCalls:
+		m.ResetStatCalls()
+		return nil
+	case snapshot.FieldNewBytes:
+		m.ResetNewBytes()
+		return nil
+	case snapshot.FieldStoredBytes:
+		m.ResetStoredBytes()
+		return nil
+	case snapshot.FieldReadBytes:
+		m.ResetReadBytes()
+		return nil
+	case snapshot.FieldErrors:
+		m.ResetErrors()
+		return nil
+	case snapshot.FieldVanished:
+		m.ResetVanished()
+		return nil
+	case snapshot.FieldCarried:
+		m.ResetCarried()
+		return nil
+	case snapshot.FieldTorn:
+		m.ResetTorn()
+		return nil
+	case snapshot.FieldWalkSeconds:
+		m.ResetWalkSeconds()
+		return nil
+	case snapshot.FieldReadSeconds:
+		m.ResetReadSeconds()
+		return nil
+	case snapshot.FieldHashSeconds:
+		m.ResetHashSeconds()
+		return nil
+	case snapshot.FieldCompressSeconds:
+		m.ResetCompressSeconds()
+		return nil
+	case snapshot.FieldSealSeconds:
+		m.ResetSealSeconds()
+		return nil
+	case snapshot.FieldUploadSeconds:
+		m.ResetUploadSeconds()
+		return nil
+	case snapshot.FieldCommitSeconds:
+		m.ResetCommitSeconds()
 		return nil
 	}
 	return fmt.Errorf("unknown Snapshot field %s", name)

@@ -3,7 +3,6 @@
 package ent
 
 import (
-	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/schema"
 	"github.com/bctl/bctl/internal/index/ent/shard"
@@ -14,32 +13,6 @@ import (
 // (default values, validators, hooks and policies) and stitches it
 // to their package variables.
 func init() {
-	backuppolicyFields := schema.BackupPolicy{}.Fields()
-	_ = backuppolicyFields
-	// backuppolicyDescRevision is the schema descriptor for revision field.
-	backuppolicyDescRevision := backuppolicyFields[2].Descriptor()
-	// backuppolicy.DefaultRevision holds the default value on creation for the revision field.
-	backuppolicy.DefaultRevision = backuppolicyDescRevision.Default.(int64)
-	// backuppolicyDescPaused is the schema descriptor for paused field.
-	backuppolicyDescPaused := backuppolicyFields[4].Descriptor()
-	// backuppolicy.DefaultPaused holds the default value on creation for the paused field.
-	backuppolicy.DefaultPaused = backuppolicyDescPaused.Default.(bool)
-	// backuppolicyDescTimeZone is the schema descriptor for time_zone field.
-	backuppolicyDescTimeZone := backuppolicyFields[6].Descriptor()
-	// backuppolicy.DefaultTimeZone holds the default value on creation for the time_zone field.
-	backuppolicy.DefaultTimeZone = backuppolicyDescTimeZone.Default.(string)
-	// backuppolicyDescJitter is the schema descriptor for jitter field.
-	backuppolicyDescJitter := backuppolicyFields[7].Descriptor()
-	// backuppolicy.DefaultJitter holds the default value on creation for the jitter field.
-	backuppolicy.DefaultJitter = backuppolicyDescJitter.Default.(int64)
-	// backuppolicyDescRecoveryPoint is the schema descriptor for recovery_point field.
-	backuppolicyDescRecoveryPoint := backuppolicyFields[9].Descriptor()
-	// backuppolicy.DefaultRecoveryPoint holds the default value on creation for the recovery_point field.
-	backuppolicy.DefaultRecoveryPoint = backuppolicyDescRecoveryPoint.Default.(int64)
-	// backuppolicyDescFloor is the schema descriptor for floor field.
-	backuppolicyDescFloor := backuppolicyFields[10].Descriptor()
-	// backuppolicy.DefaultFloor holds the default value on creation for the floor field.
-	backuppolicy.DefaultFloor = backuppolicyDescFloor.Default.(int)
 	filerFields := schema.Filer{}.Fields()
 	_ = filerFields
 	// filerDescSite is the schema descriptor for site field.
@@ -234,4 +207,88 @@ func init() {
 	snapshotDescBatchesSettled := snapshotFields[33].Descriptor()
 	// snapshot.DefaultBatchesSettled holds the default value on creation for the batches_settled field.
 	snapshot.DefaultBatchesSettled = snapshotDescBatchesSettled.Default.(int64)
+	// snapshotDescFiles is the schema descriptor for files field.
+	snapshotDescFiles := snapshotFields[34].Descriptor()
+	// snapshot.DefaultFiles holds the default value on creation for the files field.
+	snapshot.DefaultFiles = snapshotDescFiles.Default.(int64)
+	// snapshotDescDirectories is the schema descriptor for directories field.
+	snapshotDescDirectories := snapshotFields[35].Descriptor()
+	// snapshot.DefaultDirectories holds the default value on creation for the directories field.
+	snapshot.DefaultDirectories = snapshotDescDirectories.Default.(int64)
+	// snapshotDescBytes is the schema descriptor for bytes field.
+	snapshotDescBytes := snapshotFields[36].Descriptor()
+	// snapshot.DefaultBytes holds the default value on creation for the bytes field.
+	snapshot.DefaultBytes = snapshotDescBytes.Default.(int64)
+	// snapshotDescFilesNew is the schema descriptor for files_new field.
+	snapshotDescFilesNew := snapshotFields[37].Descriptor()
+	// snapshot.DefaultFilesNew holds the default value on creation for the files_new field.
+	snapshot.DefaultFilesNew = snapshotDescFilesNew.Default.(int64)
+	// snapshotDescFilesChanged is the schema descriptor for files_changed field.
+	snapshotDescFilesChanged := snapshotFields[38].Descriptor()
+	// snapshot.DefaultFilesChanged holds the default value on creation for the files_changed field.
+	snapshot.DefaultFilesChanged = snapshotDescFilesChanged.Default.(int64)
+	// snapshotDescFilesUnchanged is the schema descriptor for files_unchanged field.
+	snapshotDescFilesUnchanged := snapshotFields[39].Descriptor()
+	// snapshot.DefaultFilesUnchanged holds the default value on creation for the files_unchanged field.
+	snapshot.DefaultFilesUnchanged = snapshotDescFilesUnchanged.Default.(int64)
+	// snapshotDescStatCalls is the schema descriptor for stat_calls field.
+	snapshotDescStatCalls := snapshotFields[40].Descriptor()
+	// snapshot.DefaultStatCalls holds the default value on creation for the stat_calls field.
+	snapshot.DefaultStatCalls = snapshotDescStatCalls.Default.(int64)
+	// snapshotDescNewBytes is the schema descriptor for new_bytes field.
+	snapshotDescNewBytes := snapshotFields[41].Descriptor()
+	// snapshot.DefaultNewBytes holds the default value on creation for the new_bytes field.
+	snapshot.DefaultNewBytes = snapshotDescNewBytes.Default.(int64)
+	// snapshotDescStoredBytes is the schema descriptor for stored_bytes field.
+	snapshotDescStoredBytes := snapshotFields[42].Descriptor()
+	// snapshot.DefaultStoredBytes holds the default value on creation for the stored_bytes field.
+	snapshot.DefaultStoredBytes = snapshotDescStoredBytes.Default.(int64)
+	// snapshotDescReadBytes is the schema descriptor for read_bytes field.
+	snapshotDescReadBytes := snapshotFields[43].Descriptor()
+	// snapshot.DefaultReadBytes holds the default value on creation for the read_bytes field.
+	snapshot.DefaultReadBytes = snapshotDescReadBytes.Default.(int64)
+	// snapshotDescErrors is the schema descriptor for errors field.
+	snapshotDescErrors := snapshotFields[44].Descriptor()
+	// snapshot.DefaultErrors holds the default value on creation for the errors field.
+	snapshot.DefaultErrors = snapshotDescErrors.Default.(int64)
+	// snapshotDescVanished is the schema descriptor for vanished field.
+	snapshotDescVanished := snapshotFields[45].Descriptor()
+	// snapshot.DefaultVanished holds the default value on creation for the vanished field.
+	snapshot.DefaultVanished = snapshotDescVanished.Default.(int64)
+	// snapshotDescCarried is the schema descriptor for carried field.
+	snapshotDescCarried := snapshotFields[46].Descriptor()
+	// snapshot.DefaultCarried holds the default value on creation for the carried field.
+	snapshot.DefaultCarried = snapshotDescCarried.Default.(int64)
+	// snapshotDescTorn is the schema descriptor for torn field.
+	snapshotDescTorn := snapshotFields[47].Descriptor()
+	// snapshot.DefaultTorn holds the default value on creation for the torn field.
+	snapshot.DefaultTorn = snapshotDescTorn.Default.(int64)
+	// snapshotDescWalkSeconds is the schema descriptor for walk_seconds field.
+	snapshotDescWalkSeconds := snapshotFields[48].Descriptor()
+	// snapshot.DefaultWalkSeconds holds the default value on creation for the walk_seconds field.
+	snapshot.DefaultWalkSeconds = snapshotDescWalkSeconds.Default.(float64)
+	// snapshotDescReadSeconds is the schema descriptor for read_seconds field.
+	snapshotDescReadSeconds := snapshotFields[49].Descriptor()
+	// snapshot.DefaultReadSeconds holds the default value on creation for the read_seconds field.
+	snapshot.DefaultReadSeconds = snapshotDescReadSeconds.Default.(float64)
+	// snapshotDescHashSeconds is the schema descriptor for hash_seconds field.
+	snapshotDescHashSeconds := snapshotFields[50].Descriptor()
+	// snapshot.DefaultHashSeconds holds the default value on creation for the hash_seconds field.
+	snapshot.DefaultHashSeconds = snapshotDescHashSeconds.Default.(float64)
+	// snapshotDescCompressSeconds is the schema descriptor for compress_seconds field.
+	snapshotDescCompressSeconds := snapshotFields[51].Descriptor()
+	// snapshot.DefaultCompressSeconds holds the default value on creation for the compress_seconds field.
+	snapshot.DefaultCompressSeconds = snapshotDescCompressSeconds.Default.(float64)
+	// snapshotDescSealSeconds is the schema descriptor for seal_seconds field.
+	snapshotDescSealSeconds := snapshotFields[52].Descriptor()
+	// snapshot.DefaultSealSeconds holds the default value on creation for the seal_seconds field.
+	snapshot.DefaultSealSeconds = snapshotDescSealSeconds.Default.(float64)
+	// snapshotDescUploadSeconds is the schema descriptor for upload_seconds field.
+	snapshotDescUploadSeconds := snapshotFields[53].Descriptor()
+	// snapshot.DefaultUploadSeconds holds the default value on creation for the upload_seconds field.
+	snapshot.DefaultUploadSeconds = snapshotDescUploadSeconds.Default.(float64)
+	// snapshotDescCommitSeconds is the schema descriptor for commit_seconds field.
+	snapshotDescCommitSeconds := snapshotFields[54].Descriptor()
+	// snapshot.DefaultCommitSeconds holds the default value on creation for the commit_seconds field.
+	snapshot.DefaultCommitSeconds = snapshotDescCommitSeconds.Default.(float64)
 }

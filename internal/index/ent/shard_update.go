@@ -21,9 +21,8 @@ import (
 // ShardUpdate is the builder for updating Shard entities.
 type ShardUpdate struct {
 	config
-	hooks     []Hook
-	mutation  *ShardMutation
-	modifiers []func(*sql.UpdateBuilder)
+	hooks    []Hook
+	mutation *ShardMutation
 }
 
 // Where appends a list predicates to the ShardUpdate builder.
@@ -434,12 +433,6 @@ func (_u *ShardUpdate) check() error {
 	return nil
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *ShardUpdate) Modify(modifiers ...func(u *sql.UpdateBuilder)) *ShardUpdate {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if err := _u.check(); err != nil {
 		return _node, err
@@ -587,7 +580,6 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
-	_spec.AddModifiers(_u.modifiers...)
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
 			err = &NotFoundError{shard.Label}
@@ -603,10 +595,9 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 // ShardUpdateOne is the builder for updating a single Shard entity.
 type ShardUpdateOne struct {
 	config
-	fields    []string
-	hooks     []Hook
-	mutation  *ShardMutation
-	modifiers []func(*sql.UpdateBuilder)
+	fields   []string
+	hooks    []Hook
+	mutation *ShardMutation
 }
 
 // SetSource sets the "source" field.
@@ -1024,12 +1015,6 @@ func (_u *ShardUpdateOne) check() error {
 	return nil
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *ShardUpdateOne) Modify(modifiers ...func(u *sql.UpdateBuilder)) *ShardUpdateOne {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error) {
 	if err := _u.check(); err != nil {
 		return _node, err
@@ -1194,7 +1179,6 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
-	_spec.AddModifiers(_u.modifiers...)
 	_node = &Shard{config: _u.config}
 	_spec.Assign = _node.assignValues
 	_spec.ScanValues = _node.scanValues

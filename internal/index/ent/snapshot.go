@@ -87,6 +87,48 @@ type Snapshot struct {
 	BatchesAnnounced int64 `json:"batches_announced,omitempty"`
 	// BatchesSettled holds the value of the "batches_settled" field.
 	BatchesSettled int64 `json:"batches_settled,omitempty"`
+	// Files holds the value of the "files" field.
+	Files int64 `json:"files,omitempty"`
+	// Directories holds the value of the "directories" field.
+	Directories int64 `json:"directories,omitempty"`
+	// Bytes holds the value of the "bytes" field.
+	Bytes int64 `json:"bytes,omitempty"`
+	// FilesNew holds the value of the "files_new" field.
+	FilesNew int64 `json:"files_new,omitempty"`
+	// FilesChanged holds the value of the "files_changed" field.
+	FilesChanged int64 `json:"files_changed,omitempty"`
+	// FilesUnchanged holds the value of the "files_unchanged" field.
+	FilesUnchanged int64 `json:"files_unchanged,omitempty"`
+	// StatCalls holds the value of the "stat_calls" field.
+	StatCalls int64 `json:"stat_calls,omitempty"`
+	// NewBytes holds the value of the "new_bytes" field.
+	NewBytes int64 `json:"new_bytes,omitempty"`
+	// StoredBytes holds the value of the "stored_bytes" field.
+	StoredBytes int64 `json:"stored_bytes,omitempty"`
+	// ReadBytes holds the value of the "read_bytes" field.
+	ReadBytes int64 `json:"read_bytes,omitempty"`
+	// Errors holds the value of the "errors" field.
+	Errors int64 `json:"errors,omitempty"`
+	// Vanished holds the value of the "vanished" field.
+	Vanished int64 `json:"vanished,omitempty"`
+	// Carried holds the value of the "carried" field.
+	Carried int64 `json:"carried,omitempty"`
+	// Torn holds the value of the "torn" field.
+	Torn int64 `json:"torn,omitempty"`
+	// WalkSeconds holds the value of the "walk_seconds" field.
+	WalkSeconds float64 `json:"walk_seconds,omitempty"`
+	// ReadSeconds holds the value of the "read_seconds" field.
+	ReadSeconds float64 `json:"read_seconds,omitempty"`
+	// HashSeconds holds the value of the "hash_seconds" field.
+	HashSeconds float64 `json:"hash_seconds,omitempty"`
+	// CompressSeconds holds the value of the "compress_seconds" field.
+	CompressSeconds float64 `json:"compress_seconds,omitempty"`
+	// SealSeconds holds the value of the "seal_seconds" field.
+	SealSeconds float64 `json:"seal_seconds,omitempty"`
+	// UploadSeconds holds the value of the "upload_seconds" field.
+	UploadSeconds float64 `json:"upload_seconds,omitempty"`
+	// CommitSeconds holds the value of the "commit_seconds" field.
+	CommitSeconds float64 `json:"commit_seconds,omitempty"`
 	// Edges holds the relations/edges for other nodes in the graph.
 	// The values are being populated by the SnapshotQuery when eager-loading is set.
 	Edges        SnapshotEdges `json:"edges"`
@@ -124,7 +166,9 @@ func (*Snapshot) scanValues(columns []string) ([]any, error) {
 			values[i] = new([]byte)
 		case snapshot.FieldAllowShrink, snapshot.FieldNewRoot, snapshot.FieldCheckpoint, snapshot.FieldRecorded:
 			values[i] = new(sql.NullBool)
-		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled:
+		case snapshot.FieldWalkSeconds, snapshot.FieldReadSeconds, snapshot.FieldHashSeconds, snapshot.FieldCompressSeconds, snapshot.FieldSealSeconds, snapshot.FieldUploadSeconds, snapshot.FieldCommitSeconds:
+			values[i] = new(sql.NullFloat64)
+		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldVanished, snapshot.FieldCarried, snapshot.FieldTorn:
 			values[i] = new(sql.NullInt64)
 		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
 			values[i] = new(sql.NullString)
@@ -359,6 +403,132 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.BatchesSettled = value.Int64
 			}
+		case snapshot.FieldFiles:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field files", values[i])
+			} else if value.Valid {
+				_m.Files = value.Int64
+			}
+		case snapshot.FieldDirectories:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field directories", values[i])
+			} else if value.Valid {
+				_m.Directories = value.Int64
+			}
+		case snapshot.FieldBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field bytes", values[i])
+			} else if value.Valid {
+				_m.Bytes = value.Int64
+			}
+		case snapshot.FieldFilesNew:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field files_new", values[i])
+			} else if value.Valid {
+				_m.FilesNew = value.Int64
+			}
+		case snapshot.FieldFilesChanged:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field files_changed", values[i])
+			} else if value.Valid {
+				_m.FilesChanged = value.Int64
+			}
+		case snapshot.FieldFilesUnchanged:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field files_unchanged", values[i])
+			} else if value.Valid {
+				_m.FilesUnchanged = value.Int64
+			}
+		case snapshot.FieldStatCalls:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field stat_calls", values[i])
+			} else if value.Valid {
+				_m.StatCalls = value.Int64
+			}
+		case snapshot.FieldNewBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field new_bytes", values[i])
+			} else if value.Valid {
+				_m.NewBytes = value.Int64
+			}
+		case snapshot.FieldStoredBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field stored_bytes", values[i])
+			} else if value.Valid {
+				_m.StoredBytes = value.Int64
+			}
+		case snapshot.FieldReadBytes:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field read_bytes", values[i])
+			} else if value.Valid {
+				_m.ReadBytes = value.Int64
+			}
+		case snapshot.FieldErrors:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field errors", values[i])
+			} else if value.Valid {
+				_m.Errors = value.Int64
+			}
+		case snapshot.FieldVanished:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field vanished", values[i])
+			} else if value.Valid {
+				_m.Vanished = value.Int64
+			}
+		case snapshot.FieldCarried:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field carried", values[i])
+			} else if value.Valid {
+				_m.Carried = value.Int64
+			}
+		case snapshot.FieldTorn:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field torn", values[i])
+			} else if value.Valid {
+				_m.Torn = value.Int64
+			}
+		case snapshot.FieldWalkSeconds:
+			if value, ok := values[i].(*sql.NullFloat64); !ok {
+				return fmt.Errorf("unexpected type %T for field walk_seconds", values[i])
+			} else if value.Valid {
+				_m.WalkSeconds = value.Float64
+			}
+		case snapshot.FieldReadSeconds:
+			if value, ok := values[i].(*sql.NullFloat64); !ok {
+				return fmt.Errorf("unexpected type %T for field read_seconds", values[i])
+			} else if value.Valid {
+				_m.ReadSeconds = value.Float64
+			}
+		case snapshot.FieldHashSeconds:
+			if value, ok := values[i].(*sql.NullFloat64); !ok {
+				return fmt.Errorf("unexpected type %T for field hash_seconds", values[i])
+			} else if value.Valid {
+				_m.HashSeconds = value.Float64
+			}
+		case snapshot.FieldCompressSeconds:
+			if value, ok := values[i].(*sql.NullFloat64); !ok {
+				return fmt.Errorf("unexpected type %T for field compress_seconds", values[i])
+			} else if value.Valid {
+				_m.CompressSeconds = value.Float64
+			}
+		case snapshot.FieldSealSeconds:
+			if value, ok := values[i].(*sql.NullFloat64); !ok {
+				return fmt.Errorf("unexpected type %T for field seal_seconds", values[i])
+			} else if value.Valid {
+				_m.SealSeconds = value.Float64
+			}
+		case snapshot.FieldUploadSeconds:
+			if value, ok := values[i].(*sql.NullFloat64); !ok {
+				return fmt.Errorf("unexpected type %T for field upload_seconds", values[i])
+			} else if value.Valid {
+				_m.UploadSeconds = value.Float64
+			}
+		case snapshot.FieldCommitSeconds:
+			if value, ok := values[i].(*sql.NullFloat64); !ok {
+				return fmt.Errorf("unexpected type %T for field commit_seconds", values[i])
+			} else if value.Valid {
+				_m.CommitSeconds = value.Float64
+			}
 		default:
 			_m.selectValues.Set(columns[i], values[i])
 		}
@@ -506,6 +676,69 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("batches_settled=")
 	builder.WriteString(fmt.Sprintf("%v", _m.BatchesSettled))
+	builder.WriteString(", ")
+	builder.WriteString("files=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Files))
+	builder.WriteString(", ")
+	builder.WriteString("directories=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Directories))
+	builder.WriteString(", ")
+	builder.WriteString("bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Bytes))
+	builder.WriteString(", ")
+	builder.WriteString("files_new=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilesNew))
+	builder.WriteString(", ")
+	builder.WriteString("files_changed=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilesChanged))
+	builder.WriteString(", ")
+	builder.WriteString("files_unchanged=")
+	builder.WriteString(fmt.Sprintf("%v", _m.FilesUnchanged))
+	builder.WriteString(", ")
+	builder.WriteString("stat_calls=")
+	builder.WriteString(fmt.Sprintf("%v", _m.StatCalls))
+	builder.WriteString(", ")
+	builder.WriteString("new_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.NewBytes))
+	builder.WriteString(", ")
+	builder.WriteString("stored_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.StoredBytes))
+	builder.WriteString(", ")
+	builder.WriteString("read_bytes=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ReadBytes))
+	builder.WriteString(", ")
+	builder.WriteString("errors=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Errors))
+	builder.WriteString(", ")
+	builder.WriteString("vanished=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Vanished))
+	builder.WriteString(", ")
+	builder.WriteString("carried=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Carried))
+	builder.WriteString(", ")
+	builder.WriteString("torn=")
+	builder.WriteString(fmt.Sprintf("%v", _m.Torn))
+	builder.WriteString(", ")
+	builder.WriteString("walk_seconds=")
+	builder.WriteString(fmt.Sprintf("%v", _m.WalkSeconds))
+	builder.WriteString(", ")
+	builder.WriteString("read_seconds=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ReadSeconds))
+	builder.WriteString(", ")
+	builder.WriteString("hash_seconds=")
+	builder.WriteString(fmt.Sprintf("%v", _m.HashSeconds))
+	builder.WriteString(", ")
+	builder.WriteString("compress_seconds=")
+	builder.WriteString(fmt.Sprintf("%v", _m.CompressSeconds))
+	builder.WriteString(", ")
+	builder.WriteString("seal_seconds=")
+	builder.WriteString(fmt.Sprintf("%v", _m.SealSeconds))
+	builder.WriteString(", ")
+	builder.WriteString("upload_seconds=")
+	builder.WriteString(fmt.Sprintf("%v", _m.UploadSeconds))
+	builder.WriteString(", ")
+	builder.WriteString("commit_seconds=")
+	builder.WriteString(fmt.Sprintf("%v", _m.CommitSeconds))
 	builder.WriteByte(')')
 	return builder.String()
 }

@@ -421,6 +421,300 @@ func (_c *SnapshotCreate) SetNillableBatchesSettled(v *int64) *SnapshotCreate {
 	return _c
 }
 
+// SetFiles sets the "files" field.
+func (_c *SnapshotCreate) SetFiles(v int64) *SnapshotCreate {
+	_c.mutation.SetFiles(v)
+	return _c
+}
+
+// SetNillableFiles sets the "files" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFiles(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFiles(*v)
+	}
+	return _c
+}
+
+// SetDirectories sets the "directories" field.
+func (_c *SnapshotCreate) SetDirectories(v int64) *SnapshotCreate {
+	_c.mutation.SetDirectories(v)
+	return _c
+}
+
+// SetNillableDirectories sets the "directories" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableDirectories(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetDirectories(*v)
+	}
+	return _c
+}
+
+// SetBytes sets the "bytes" field.
+func (_c *SnapshotCreate) SetBytes(v int64) *SnapshotCreate {
+	_c.mutation.SetBytes(v)
+	return _c
+}
+
+// SetNillableBytes sets the "bytes" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableBytes(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetBytes(*v)
+	}
+	return _c
+}
+
+// SetFilesNew sets the "files_new" field.
+func (_c *SnapshotCreate) SetFilesNew(v int64) *SnapshotCreate {
+	_c.mutation.SetFilesNew(v)
+	return _c
+}
+
+// SetNillableFilesNew sets the "files_new" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFilesNew(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFilesNew(*v)
+	}
+	return _c
+}
+
+// SetFilesChanged sets the "files_changed" field.
+func (_c *SnapshotCreate) SetFilesChanged(v int64) *SnapshotCreate {
+	_c.mutation.SetFilesChanged(v)
+	return _c
+}
+
+// SetNillableFilesChanged sets the "files_changed" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFilesChanged(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFilesChanged(*v)
+	}
+	return _c
+}
+
+// SetFilesUnchanged sets the "files_unchanged" field.
+func (_c *SnapshotCreate) SetFilesUnchanged(v int64) *SnapshotCreate {
+	_c.mutation.SetFilesUnchanged(v)
+	return _c
+}
+
+// SetNillableFilesUnchanged sets the "files_unchanged" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableFilesUnchanged(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetFilesUnchanged(*v)
+	}
+	return _c
+}
+
+// SetStatCalls sets the "stat_calls" field.
+func (_c *SnapshotCreate) SetStatCalls(v int64) *SnapshotCreate {
+	_c.mutation.SetStatCalls(v)
+	return _c
+}
+
+// SetNillableStatCalls sets the "stat_calls" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableStatCalls(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetStatCalls(*v)
+	}
+	return _c
+}
+
+// SetNewBytes sets the "new_bytes" field.
+func (_c *SnapshotCreate) SetNewBytes(v int64) *SnapshotCreate {
+	_c.mutation.SetNewBytes(v)
+	return _c
+}
+
+// SetNillableNewBytes sets the "new_bytes" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableNewBytes(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetNewBytes(*v)
+	}
+	return _c
+}
+
+// SetStoredBytes sets the "stored_bytes" field.
+func (_c *SnapshotCreate) SetStoredBytes(v int64) *SnapshotCreate {
+	_c.mutation.SetStoredBytes(v)
+	return _c
+}
+
+// SetNillableStoredBytes sets the "stored_bytes" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableStoredBytes(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetStoredBytes(*v)
+	}
+	return _c
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (_c *SnapshotCreate) SetReadBytes(v int64) *SnapshotCreate {
+	_c.mutation.SetReadBytes(v)
+	return _c
+}
+
+// SetNillableReadBytes sets the "read_bytes" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableReadBytes(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetReadBytes(*v)
+	}
+	return _c
+}
+
+// SetErrors sets the "errors" field.
+func (_c *SnapshotCreate) SetErrors(v int64) *SnapshotCreate {
+	_c.mutation.SetErrors(v)
+	return _c
+}
+
+// SetNillableErrors sets the "errors" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableErrors(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetErrors(*v)
+	}
+	return _c
+}
+
+// SetVanished sets the "vanished" field.
+func (_c *SnapshotCreate) SetVanished(v int64) *SnapshotCreate {
+	_c.mutation.SetVanished(v)
+	return _c
+}
+
+// SetNillableVanished sets the "vanished" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableVanished(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetVanished(*v)
+	}
+	return _c
+}
+
+// SetCarried sets the "carried" field.
+func (_c *SnapshotCreate) SetCarried(v int64) *SnapshotCreate {
+	_c.mutation.SetCarried(v)
+	return _c
+}
+
+// SetNillableCarried sets the "carried" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCarried(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetCarried(*v)
+	}
+	return _c
+}
+
+// SetTorn sets the "torn" field.
+func (_c *SnapshotCreate) SetTorn(v int64) *SnapshotCreate {
+	_c.mutation.SetTorn(v)
+	return _c
+}
+
+// SetNillableTorn sets the "torn" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableTorn(v *int64) *SnapshotCreate {
+	if v != nil {
+		_c.SetTorn(*v)
+	}
+	return _c
+}
+
+// SetWalkSeconds sets the "walk_seconds" field.
+func (_c *SnapshotCreate) SetWalkSeconds(v float64) *SnapshotCreate {
+	_c.mutation.SetWalkSeconds(v)
+	return _c
+}
+
+// SetNillableWalkSeconds sets the "walk_seconds" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableWalkSeconds(v *float64) *SnapshotCreate {
+	if v != nil {
+		_c.SetWalkSeconds(*v)
+	}
+	return _c
+}
+
+// SetReadSeconds sets the "read_seconds" field.
+func (_c *SnapshotCreate) SetReadSeconds(v float64) *SnapshotCreate {
+	_c.mutation.SetReadSeconds(v)
+	return _c
+}
+
+// SetNillableReadSeconds sets the "read_seconds" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableReadSeconds(v *float64) *SnapshotCreate {
+	if v != nil {
+		_c.SetReadSeconds(*v)
+	}
+	return _c
+}
+
+// SetHashSeconds sets the "hash_seconds" field.
+func (_c *SnapshotCreate) SetHashSeconds(v float64) *SnapshotCreate {
+	_c.mutation.SetHashSeconds(v)
+	return _c
+}
+
+// SetNillableHashSeconds sets the "hash_seconds" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableHashSeconds(v *float64) *SnapshotCreate {
+	if v != nil {
+		_c.SetHashSeconds(*v)
+	}
+	return _c
+}
+
+// SetCompressSeconds sets the "compress_seconds" field.
+func (_c *SnapshotCreate) SetCompressSeconds(v float64) *SnapshotCreate {
+	_c.mutation.SetCompressSeconds(v)
+	return _c
+}
+
+// SetNillableCompressSeconds sets the "compress_seconds" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCompressSeconds(v *float64) *SnapshotCreate {
+	if v != nil {
+		_c.SetCompressSeconds(*v)
+	}
+	return _c
+}
+
+// SetSealSeconds sets the "seal_seconds" field.
+func (_c *SnapshotCreate) SetSealSeconds(v float64) *SnapshotCreate {
+	_c.mutation.SetSealSeconds(v)
+	return _c
+}
+
+// SetNillableSealSeconds sets the "seal_seconds" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableSealSeconds(v *float64) *SnapshotCreate {
+	if v != nil {
+		_c.SetSealSeconds(*v)
+	}
+	return _c
+}
+
+// SetUploadSeconds sets the "upload_seconds" field.
+func (_c *SnapshotCreate) SetUploadSeconds(v float64) *SnapshotCreate {
+	_c.mutation.SetUploadSeconds(v)
+	return _c
+}
+
+// SetNillableUploadSeconds sets the "upload_seconds" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableUploadSeconds(v *float64) *SnapshotCreate {
+	if v != nil {
+		_c.SetUploadSeconds(*v)
+	}
+	return _c
+}
+
+// SetCommitSeconds sets the "commit_seconds" field.
+func (_c *SnapshotCreate) SetCommitSeconds(v float64) *SnapshotCreate {
+	_c.mutation.SetCommitSeconds(v)
+	return _c
+}
+
+// SetNillableCommitSeconds sets the "commit_seconds" field if the given value is not nil.
+func (_c *SnapshotCreate) SetNillableCommitSeconds(v *float64) *SnapshotCreate {
+	if v != nil {
+		_c.SetCommitSeconds(*v)
+	}
+	return _c
+}
+
 // SetID sets the "id" field.
 func (_c *SnapshotCreate) SetID(v uuid.UUID) *SnapshotCreate {
 	_c.mutation.SetID(v)
@@ -551,6 +845,90 @@ func (_c *SnapshotCreate) defaults() {
 		v := snapshot.DefaultBatchesSettled
 		_c.mutation.SetBatchesSettled(v)
 	}
+	if _, ok := _c.mutation.Files(); !ok {
+		v := snapshot.DefaultFiles
+		_c.mutation.SetFiles(v)
+	}
+	if _, ok := _c.mutation.Directories(); !ok {
+		v := snapshot.DefaultDirectories
+		_c.mutation.SetDirectories(v)
+	}
+	if _, ok := _c.mutation.Bytes(); !ok {
+		v := snapshot.DefaultBytes
+		_c.mutation.SetBytes(v)
+	}
+	if _, ok := _c.mutation.FilesNew(); !ok {
+		v := snapshot.DefaultFilesNew
+		_c.mutation.SetFilesNew(v)
+	}
+	if _, ok := _c.mutation.FilesChanged(); !ok {
+		v := snapshot.DefaultFilesChanged
+		_c.mutation.SetFilesChanged(v)
+	}
+	if _, ok := _c.mutation.FilesUnchanged(); !ok {
+		v := snapshot.DefaultFilesUnchanged
+		_c.mutation.SetFilesUnchanged(v)
+	}
+	if _, ok := _c.mutation.StatCalls(); !ok {
+		v := snapshot.DefaultStatCalls
+		_c.mutation.SetStatCalls(v)
+	}
+	if _, ok := _c.mutation.NewBytes(); !ok {
+		v := snapshot.DefaultNewBytes
+		_c.mutation.SetNewBytes(v)
+	}
+	if _, ok := _c.mutation.StoredBytes(); !ok {
+		v := snapshot.DefaultStoredBytes
+		_c.mutation.SetStoredBytes(v)
+	}
+	if _, ok := _c.mutation.ReadBytes(); !ok {
+		v := snapshot.DefaultReadBytes
+		_c.mutation.SetReadBytes(v)
+	}
+	if _, ok := _c.mutation.Errors(); !ok {
+		v := snapshot.DefaultErrors
+		_c.mutation.SetErrors(v)
+	}
+	if _, ok := _c.mutation.Vanished(); !ok {
+		v := snapshot.DefaultVanished
+		_c.mutation.SetVanished(v)
+	}
+	if _, ok := _c.mutation.Carried(); !ok {
+		v := snapshot.DefaultCarried
+		_c.mutation.SetCarried(v)
+	}
+	if _, ok := _c.mutation.Torn(); !ok {
+		v := snapshot.DefaultTorn
+		_c.mutation.SetTorn(v)
+	}
+	if _, ok := _c.mutation.WalkSeconds(); !ok {
+		v := snapshot.DefaultWalkSeconds
+		_c.mutation.SetWalkSeconds(v)
+	}
+	if _, ok := _c.mutation.ReadSeconds(); !ok {
+		v := snapshot.DefaultReadSeconds
+		_c.mutation.SetReadSeconds(v)
+	}
+	if _, ok := _c.mutation.HashSeconds(); !ok {
+		v := snapshot.DefaultHashSeconds
+		_c.mutation.SetHashSeconds(v)
+	}
+	if _, ok := _c.mutation.CompressSeconds(); !ok {
+		v := snapshot.DefaultCompressSeconds
+		_c.mutation.SetCompressSeconds(v)
+	}
+	if _, ok := _c.mutation.SealSeconds(); !ok {
+		v := snapshot.DefaultSealSeconds
+		_c.mutation.SetSealSeconds(v)
+	}
+	if _, ok := _c.mutation.UploadSeconds(); !ok {
+		v := snapshot.DefaultUploadSeconds
+		_c.mutation.SetUploadSeconds(v)
+	}
+	if _, ok := _c.mutation.CommitSeconds(); !ok {
+		v := snapshot.DefaultCommitSeconds
+		_c.mutation.SetCommitSeconds(v)
+	}
 }
 
 // check runs all checks and user-defined validators on the builder.
@@ -635,6 +1013,69 @@ func (_c *SnapshotCreate) check() error {
 	}
 	if _, ok := _c.mutation.BatchesSettled(); !ok {
 		return &ValidationError{Name: "batches_settled", err: errors.New(`ent: missing required field "Snapshot.batches_settled"`)}
+	}
+	if _, ok := _c.mutation.Files(); !ok {
+		return &ValidationError{Name: "files", err: errors.New(`ent: missing required field "Snapshot.files"`)}
+	}
+	if _, ok := _c.mutation.Directories(); !ok {
+		return &ValidationError{Name: "directories", err: errors.New(`ent: missing required field "Snapshot.directories"`)}
+	}
+	if _, ok := _c.mutation.Bytes(); !ok {
+		return &ValidationError{Name: "bytes", err: errors.New(`ent: missing required field "Snapshot.bytes"`)}
+	}
+	if _, ok := _c.mutation.FilesNew(); !ok {
+		return &ValidationError{Name: "files_new", err: errors.New(`ent: missing required field "Snapshot.files_new"`)}
+	}
+	if _, ok := _c.mutation.FilesChanged(); !ok {
+		return &ValidationError{Name: "files_changed", err: errors.New(`ent: missing required field "Snapshot.files_changed"`)}
+	}
+	if _, ok := _c.mutation.FilesUnchanged(); !ok {
+		return &ValidationError{Name: "files_unchanged", err: errors.New(`ent: missing required field "Snapshot.files_unchanged"`)}
+	}
+	if _, ok := _c.mutation.StatCalls(); !ok {
+		return &ValidationError{Name: "stat_calls", err: errors.New(`ent: missing required field "Snapshot.stat_calls"`)}
+	}
+	if _, ok := _c.mutation.NewBytes(); !ok {
+		return &ValidationError{Name: "new_bytes", err: errors.New(`ent: missing required field "Snapshot.new_bytes"`)}
+	}
+	if _, ok := _c.mutation.StoredBytes(); !ok {
+		return &ValidationError{Name: "stored_bytes", err: errors.New(`ent: missing required field "Snapshot.stored_bytes"`)}
+	}
+	if _, ok := _c.mutation.ReadBytes(); !ok {
+		return &ValidationError{Name: "read_bytes", err: errors.New(`ent: missing required field "Snapshot.read_bytes"`)}
+	}
+	if _, ok := _c.mutation.Errors(); !ok {
+		return &ValidationError{Name: "errors", err: errors.New(`ent: missing required field "Snapshot.errors"`)}
+	}
+	if _, ok := _c.mutation.Vanished(); !ok {
+		return &ValidationError{Name: "vanished", err: errors.New(`ent: missing required field "Snapshot.vanished"`)}
+	}
+	if _, ok := _c.mutation.Carried(); !ok {
+		return &ValidationError{Name: "carried", err: errors.New(`ent: missing required field "Snapshot.carried"`)}
+	}
+	if _, ok := _c.mutation.Torn(); !ok {
+		return &ValidationError{Name: "torn", err: errors.New(`ent: missing required field "Snapshot.torn"`)}
+	}
+	if _, ok := _c.mutation.WalkSeconds(); !ok {
+		return &ValidationError{Name: "walk_seconds", err: errors.New(`ent: missing required field "Snapshot.walk_seconds"`)}
+	}
+	if _, ok := _c.mutation.ReadSeconds(); !ok {
+		return &ValidationError{Name: "read_seconds", err: errors.New(`ent: missing required field "Snapshot.read_seconds"`)}
+	}
+	if _, ok := _c.mutation.HashSeconds(); !ok {
+		return &ValidationError{Name: "hash_seconds", err: errors.New(`ent: missing required field "Snapshot.hash_seconds"`)}
+	}
+	if _, ok := _c.mutation.CompressSeconds(); !ok {
+		return &ValidationError{Name: "compress_seconds", err: errors.New(`ent: missing required field "Snapshot.compress_seconds"`)}
+	}
+	if _, ok := _c.mutation.SealSeconds(); !ok {
+		return &ValidationError{Name: "seal_seconds", err: errors.New(`ent: missing required field "Snapshot.seal_seconds"`)}
+	}
+	if _, ok := _c.mutation.UploadSeconds(); !ok {
+		return &ValidationError{Name: "upload_seconds", err: errors.New(`ent: missing required field "Snapshot.upload_seconds"`)}
+	}
+	if _, ok := _c.mutation.CommitSeconds(); !ok {
+		return &ValidationError{Name: "commit_seconds", err: errors.New(`ent: missing required field "Snapshot.commit_seconds"`)}
 	}
 	if len(_c.mutation.ShardIDs()) == 0 {
 		return &ValidationError{Name: "shard", err: errors.New(`ent: missing required edge "Snapshot.shard"`)}
@@ -801,6 +1242,90 @@ func (_c *SnapshotCreate) createSpec() (*Snapshot, *sqlgraph.CreateSpec) {
 	if value, ok := _c.mutation.BatchesSettled(); ok {
 		_spec.SetField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
 		_node.BatchesSettled = value
+	}
+	if value, ok := _c.mutation.Files(); ok {
+		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
+		_node.Files = value
+	}
+	if value, ok := _c.mutation.Directories(); ok {
+		_spec.SetField(snapshot.FieldDirectories, field.TypeInt64, value)
+		_node.Directories = value
+	}
+	if value, ok := _c.mutation.Bytes(); ok {
+		_spec.SetField(snapshot.FieldBytes, field.TypeInt64, value)
+		_node.Bytes = value
+	}
+	if value, ok := _c.mutation.FilesNew(); ok {
+		_spec.SetField(snapshot.FieldFilesNew, field.TypeInt64, value)
+		_node.FilesNew = value
+	}
+	if value, ok := _c.mutation.FilesChanged(); ok {
+		_spec.SetField(snapshot.FieldFilesChanged, field.TypeInt64, value)
+		_node.FilesChanged = value
+	}
+	if value, ok := _c.mutation.FilesUnchanged(); ok {
+		_spec.SetField(snapshot.FieldFilesUnchanged, field.TypeInt64, value)
+		_node.FilesUnchanged = value
+	}
+	if value, ok := _c.mutation.StatCalls(); ok {
+		_spec.SetField(snapshot.FieldStatCalls, field.TypeInt64, value)
+		_node.StatCalls = value
+	}
+	if value, ok := _c.mutation.NewBytes(); ok {
+		_spec.SetField(snapshot.FieldNewBytes, field.TypeInt64, value)
+		_node.NewBytes = value
+	}
+	if value, ok := _c.mutation.StoredBytes(); ok {
+		_spec.SetField(snapshot.FieldStoredBytes, field.TypeInt64, value)
+		_node.StoredBytes = value
+	}
+	if value, ok := _c.mutation.ReadBytes(); ok {
+		_spec.SetField(snapshot.FieldReadBytes, field.TypeInt64, value)
+		_node.ReadBytes = value
+	}
+	if value, ok := _c.mutation.Errors(); ok {
+		_spec.SetField(snapshot.FieldErrors, field.TypeInt64, value)
+		_node.Errors = value
+	}
+	if value, ok := _c.mutation.Vanished(); ok {
+		_spec.SetField(snapshot.FieldVanished, field.TypeInt64, value)
+		_node.Vanished = value
+	}
+	if value, ok := _c.mutation.Carried(); ok {
+		_spec.SetField(snapshot.FieldCarried, field.TypeInt64, value)
+		_node.Carried = value
+	}
+	if value, ok := _c.mutation.Torn(); ok {
+		_spec.SetField(snapshot.FieldTorn, field.TypeInt64, value)
+		_node.Torn = value
+	}
+	if value, ok := _c.mutation.WalkSeconds(); ok {
+		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
+		_node.WalkSeconds = value
+	}
+	if value, ok := _c.mutation.ReadSeconds(); ok {
+		_spec.SetField(snapshot.FieldReadSeconds, field.TypeFloat64, value)
+		_node.ReadSeconds = value
+	}
+	if value, ok := _c.mutation.HashSeconds(); ok {
+		_spec.SetField(snapshot.FieldHashSeconds, field.TypeFloat64, value)
+		_node.HashSeconds = value
+	}
+	if value, ok := _c.mutation.CompressSeconds(); ok {
+		_spec.SetField(snapshot.FieldCompressSeconds, field.TypeFloat64, value)
+		_node.CompressSeconds = value
+	}
+	if value, ok := _c.mutation.SealSeconds(); ok {
+		_spec.SetField(snapshot.FieldSealSeconds, field.TypeFloat64, value)
+		_node.SealSeconds = value
+	}
+	if value, ok := _c.mutation.UploadSeconds(); ok {
+		_spec.SetField(snapshot.FieldUploadSeconds, field.TypeFloat64, value)
+		_node.UploadSeconds = value
+	}
+	if value, ok := _c.mutation.CommitSeconds(); ok {
+		_spec.SetField(snapshot.FieldCommitSeconds, field.TypeFloat64, value)
+		_node.CommitSeconds = value
 	}
 	if nodes := _c.mutation.ShardIDs(); len(nodes) > 0 {
 		edge := &sqlgraph.EdgeSpec{

@@ -279,9 +279,8 @@ func (_q *SnapshotQuery) Clone() *SnapshotQuery {
 		predicates: append([]predicate.Snapshot{}, _q.predicates...),
 		withShard:  _q.withShard.Clone(),
 		// clone intermediate query.
-		sql:       _q.sql.Clone(),
-		path:      _q.path,
-		modifiers: append([]func(*sql.Selector){}, _q.modifiers...),
+		sql:  _q.sql.Clone(),
+		path: _q.path,
 	}
 }
 
@@ -554,12 +553,6 @@ func (_q *SnapshotQuery) ForShare(opts ...sql.LockOption) *SnapshotQuery {
 	return _q
 }
 
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_q *SnapshotQuery) Modify(modifiers ...func(s *sql.Selector)) *SnapshotSelect {
-	_q.modifiers = append(_q.modifiers, modifiers...)
-	return _q.Select()
-}
-
 // SnapshotGroupBy is the group-by builder for Snapshot entities.
 type SnapshotGroupBy struct {
 	selector
@@ -648,10 +641,4 @@ func (_s *SnapshotSelect) sqlScan(ctx context.Context, root *SnapshotQuery, v an
 	}
 	defer rows.Close()
 	return sql.ScanSlice(rows, v)
-}
-
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_s *SnapshotSelect) Modify(modifiers ...func(s *sql.Selector)) *SnapshotSelect {
-	_s.modifiers = append(_s.modifiers, modifiers...)
-	return _s
 }

@@ -19,9 +19,8 @@ import (
 // SnapshotUpdate is the builder for updating Snapshot entities.
 type SnapshotUpdate struct {
 	config
-	hooks     []Hook
-	mutation  *SnapshotMutation
-	modifiers []func(*sql.UpdateBuilder)
+	hooks    []Hook
+	mutation *SnapshotMutation
 }
 
 // Where appends a list predicates to the SnapshotUpdate builder.
@@ -396,6 +395,447 @@ func (_u *SnapshotUpdate) AddBatchesSettled(v int64) *SnapshotUpdate {
 	return _u
 }
 
+// SetFiles sets the "files" field.
+func (_u *SnapshotUpdate) SetFiles(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFiles()
+	_u.mutation.SetFiles(v)
+	return _u
+}
+
+// SetNillableFiles sets the "files" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFiles(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFiles(*v)
+	}
+	return _u
+}
+
+// AddFiles adds value to the "files" field.
+func (_u *SnapshotUpdate) AddFiles(v int64) *SnapshotUpdate {
+	_u.mutation.AddFiles(v)
+	return _u
+}
+
+// SetDirectories sets the "directories" field.
+func (_u *SnapshotUpdate) SetDirectories(v int64) *SnapshotUpdate {
+	_u.mutation.ResetDirectories()
+	_u.mutation.SetDirectories(v)
+	return _u
+}
+
+// SetNillableDirectories sets the "directories" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableDirectories(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetDirectories(*v)
+	}
+	return _u
+}
+
+// AddDirectories adds value to the "directories" field.
+func (_u *SnapshotUpdate) AddDirectories(v int64) *SnapshotUpdate {
+	_u.mutation.AddDirectories(v)
+	return _u
+}
+
+// SetBytes sets the "bytes" field.
+func (_u *SnapshotUpdate) SetBytes(v int64) *SnapshotUpdate {
+	_u.mutation.ResetBytes()
+	_u.mutation.SetBytes(v)
+	return _u
+}
+
+// SetNillableBytes sets the "bytes" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableBytes(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetBytes(*v)
+	}
+	return _u
+}
+
+// AddBytes adds value to the "bytes" field.
+func (_u *SnapshotUpdate) AddBytes(v int64) *SnapshotUpdate {
+	_u.mutation.AddBytes(v)
+	return _u
+}
+
+// SetFilesNew sets the "files_new" field.
+func (_u *SnapshotUpdate) SetFilesNew(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFilesNew()
+	_u.mutation.SetFilesNew(v)
+	return _u
+}
+
+// SetNillableFilesNew sets the "files_new" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFilesNew(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFilesNew(*v)
+	}
+	return _u
+}
+
+// AddFilesNew adds value to the "files_new" field.
+func (_u *SnapshotUpdate) AddFilesNew(v int64) *SnapshotUpdate {
+	_u.mutation.AddFilesNew(v)
+	return _u
+}
+
+// SetFilesChanged sets the "files_changed" field.
+func (_u *SnapshotUpdate) SetFilesChanged(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFilesChanged()
+	_u.mutation.SetFilesChanged(v)
+	return _u
+}
+
+// SetNillableFilesChanged sets the "files_changed" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFilesChanged(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFilesChanged(*v)
+	}
+	return _u
+}
+
+// AddFilesChanged adds value to the "files_changed" field.
+func (_u *SnapshotUpdate) AddFilesChanged(v int64) *SnapshotUpdate {
+	_u.mutation.AddFilesChanged(v)
+	return _u
+}
+
+// SetFilesUnchanged sets the "files_unchanged" field.
+func (_u *SnapshotUpdate) SetFilesUnchanged(v int64) *SnapshotUpdate {
+	_u.mutation.ResetFilesUnchanged()
+	_u.mutation.SetFilesUnchanged(v)
+	return _u
+}
+
+// SetNillableFilesUnchanged sets the "files_unchanged" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableFilesUnchanged(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetFilesUnchanged(*v)
+	}
+	return _u
+}
+
+// AddFilesUnchanged adds value to the "files_unchanged" field.
+func (_u *SnapshotUpdate) AddFilesUnchanged(v int64) *SnapshotUpdate {
+	_u.mutation.AddFilesUnchanged(v)
+	return _u
+}
+
+// SetStatCalls sets the "stat_calls" field.
+func (_u *SnapshotUpdate) SetStatCalls(v int64) *SnapshotUpdate {
+	_u.mutation.ResetStatCalls()
+	_u.mutation.SetStatCalls(v)
+	return _u
+}
+
+// SetNillableStatCalls sets the "stat_calls" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableStatCalls(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetStatCalls(*v)
+	}
+	return _u
+}
+
+// AddStatCalls adds value to the "stat_calls" field.
+func (_u *SnapshotUpdate) AddStatCalls(v int64) *SnapshotUpdate {
+	_u.mutation.AddStatCalls(v)
+	return _u
+}
+
+// SetNewBytes sets the "new_bytes" field.
+func (_u *SnapshotUpdate) SetNewBytes(v int64) *SnapshotUpdate {
+	_u.mutation.ResetNewBytes()
+	_u.mutation.SetNewBytes(v)
+	return _u
+}
+
+// SetNillableNewBytes sets the "new_bytes" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableNewBytes(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetNewBytes(*v)
+	}
+	return _u
+}
+
+// AddNewBytes adds value to the "new_bytes" field.
+func (_u *SnapshotUpdate) AddNewBytes(v int64) *SnapshotUpdate {
+	_u.mutation.AddNewBytes(v)
+	return _u
+}
+
+// SetStoredBytes sets the "stored_bytes" field.
+func (_u *SnapshotUpdate) SetStoredBytes(v int64) *SnapshotUpdate {
+	_u.mutation.ResetStoredBytes()
+	_u.mutation.SetStoredBytes(v)
+	return _u
+}
+
+// SetNillableStoredBytes sets the "stored_bytes" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableStoredBytes(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetStoredBytes(*v)
+	}
+	return _u
+}
+
+// AddStoredBytes adds value to the "stored_bytes" field.
+func (_u *SnapshotUpdate) AddStoredBytes(v int64) *SnapshotUpdate {
+	_u.mutation.AddStoredBytes(v)
+	return _u
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (_u *SnapshotUpdate) SetReadBytes(v int64) *SnapshotUpdate {
+	_u.mutation.ResetReadBytes()
+	_u.mutation.SetReadBytes(v)
+	return _u
+}
+
+// SetNillableReadBytes sets the "read_bytes" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableReadBytes(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetReadBytes(*v)
+	}
+	return _u
+}
+
+// AddReadBytes adds value to the "read_bytes" field.
+func (_u *SnapshotUpdate) AddReadBytes(v int64) *SnapshotUpdate {
+	_u.mutation.AddReadBytes(v)
+	return _u
+}
+
+// SetErrors sets the "errors" field.
+func (_u *SnapshotUpdate) SetErrors(v int64) *SnapshotUpdate {
+	_u.mutation.ResetErrors()
+	_u.mutation.SetErrors(v)
+	return _u
+}
+
+// SetNillableErrors sets the "errors" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableErrors(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetErrors(*v)
+	}
+	return _u
+}
+
+// AddErrors adds value to the "errors" field.
+func (_u *SnapshotUpdate) AddErrors(v int64) *SnapshotUpdate {
+	_u.mutation.AddErrors(v)
+	return _u
+}
+
+// SetVanished sets the "vanished" field.
+func (_u *SnapshotUpdate) SetVanished(v int64) *SnapshotUpdate {
+	_u.mutation.ResetVanished()
+	_u.mutation.SetVanished(v)
+	return _u
+}
+
+// SetNillableVanished sets the "vanished" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableVanished(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetVanished(*v)
+	}
+	return _u
+}
+
+// AddVanished adds value to the "vanished" field.
+func (_u *SnapshotUpdate) AddVanished(v int64) *SnapshotUpdate {
+	_u.mutation.AddVanished(v)
+	return _u
+}
+
+// SetCarried sets the "carried" field.
+func (_u *SnapshotUpdate) SetCarried(v int64) *SnapshotUpdate {
+	_u.mutation.ResetCarried()
+	_u.mutation.SetCarried(v)
+	return _u
+}
+
+// SetNillableCarried sets the "carried" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCarried(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCarried(*v)
+	}
+	return _u
+}
+
+// AddCarried adds value to the "carried" field.
+func (_u *SnapshotUpdate) AddCarried(v int64) *SnapshotUpdate {
+	_u.mutation.AddCarried(v)
+	return _u
+}
+
+// SetTorn sets the "torn" field.
+func (_u *SnapshotUpdate) SetTorn(v int64) *SnapshotUpdate {
+	_u.mutation.ResetTorn()
+	_u.mutation.SetTorn(v)
+	return _u
+}
+
+// SetNillableTorn sets the "torn" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableTorn(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetTorn(*v)
+	}
+	return _u
+}
+
+// AddTorn adds value to the "torn" field.
+func (_u *SnapshotUpdate) AddTorn(v int64) *SnapshotUpdate {
+	_u.mutation.AddTorn(v)
+	return _u
+}
+
+// SetWalkSeconds sets the "walk_seconds" field.
+func (_u *SnapshotUpdate) SetWalkSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.ResetWalkSeconds()
+	_u.mutation.SetWalkSeconds(v)
+	return _u
+}
+
+// SetNillableWalkSeconds sets the "walk_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableWalkSeconds(v *float64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetWalkSeconds(*v)
+	}
+	return _u
+}
+
+// AddWalkSeconds adds value to the "walk_seconds" field.
+func (_u *SnapshotUpdate) AddWalkSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.AddWalkSeconds(v)
+	return _u
+}
+
+// SetReadSeconds sets the "read_seconds" field.
+func (_u *SnapshotUpdate) SetReadSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.ResetReadSeconds()
+	_u.mutation.SetReadSeconds(v)
+	return _u
+}
+
+// SetNillableReadSeconds sets the "read_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableReadSeconds(v *float64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetReadSeconds(*v)
+	}
+	return _u
+}
+
+// AddReadSeconds adds value to the "read_seconds" field.
+func (_u *SnapshotUpdate) AddReadSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.AddReadSeconds(v)
+	return _u
+}
+
+// SetHashSeconds sets the "hash_seconds" field.
+func (_u *SnapshotUpdate) SetHashSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.ResetHashSeconds()
+	_u.mutation.SetHashSeconds(v)
+	return _u
+}
+
+// SetNillableHashSeconds sets the "hash_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableHashSeconds(v *float64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetHashSeconds(*v)
+	}
+	return _u
+}
+
+// AddHashSeconds adds value to the "hash_seconds" field.
+func (_u *SnapshotUpdate) AddHashSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.AddHashSeconds(v)
+	return _u
+}
+
+// SetCompressSeconds sets the "compress_seconds" field.
+func (_u *SnapshotUpdate) SetCompressSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.ResetCompressSeconds()
+	_u.mutation.SetCompressSeconds(v)
+	return _u
+}
+
+// SetNillableCompressSeconds sets the "compress_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCompressSeconds(v *float64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCompressSeconds(*v)
+	}
+	return _u
+}
+
+// AddCompressSeconds adds value to the "compress_seconds" field.
+func (_u *SnapshotUpdate) AddCompressSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.AddCompressSeconds(v)
+	return _u
+}
+
+// SetSealSeconds sets the "seal_seconds" field.
+func (_u *SnapshotUpdate) SetSealSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.ResetSealSeconds()
+	_u.mutation.SetSealSeconds(v)
+	return _u
+}
+
+// SetNillableSealSeconds sets the "seal_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableSealSeconds(v *float64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetSealSeconds(*v)
+	}
+	return _u
+}
+
+// AddSealSeconds adds value to the "seal_seconds" field.
+func (_u *SnapshotUpdate) AddSealSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.AddSealSeconds(v)
+	return _u
+}
+
+// SetUploadSeconds sets the "upload_seconds" field.
+func (_u *SnapshotUpdate) SetUploadSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.ResetUploadSeconds()
+	_u.mutation.SetUploadSeconds(v)
+	return _u
+}
+
+// SetNillableUploadSeconds sets the "upload_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableUploadSeconds(v *float64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetUploadSeconds(*v)
+	}
+	return _u
+}
+
+// AddUploadSeconds adds value to the "upload_seconds" field.
+func (_u *SnapshotUpdate) AddUploadSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.AddUploadSeconds(v)
+	return _u
+}
+
+// SetCommitSeconds sets the "commit_seconds" field.
+func (_u *SnapshotUpdate) SetCommitSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.ResetCommitSeconds()
+	_u.mutation.SetCommitSeconds(v)
+	return _u
+}
+
+// SetNillableCommitSeconds sets the "commit_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableCommitSeconds(v *float64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetCommitSeconds(*v)
+	}
+	return _u
+}
+
+// AddCommitSeconds adds value to the "commit_seconds" field.
+func (_u *SnapshotUpdate) AddCommitSeconds(v float64) *SnapshotUpdate {
+	_u.mutation.AddCommitSeconds(v)
+	return _u
+}
+
 // Mutation returns the SnapshotMutation object of the builder.
 func (_u *SnapshotUpdate) Mutation() *SnapshotMutation {
 	return _u.mutation
@@ -434,12 +874,6 @@ func (_u *SnapshotUpdate) check() error {
 		return errors.New(`ent: clearing a required unique edge "Snapshot.shard"`)
 	}
 	return nil
-}
-
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *SnapshotUpdate) Modify(modifiers ...func(u *sql.UpdateBuilder)) *SnapshotUpdate {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
 }
 
 func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
@@ -559,7 +993,132 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedBatchesSettled(); ok {
 		_spec.AddField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
 	}
-	_spec.AddModifiers(_u.modifiers...)
+	if value, ok := _u.mutation.Files(); ok {
+		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFiles(); ok {
+		_spec.AddField(snapshot.FieldFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Directories(); ok {
+		_spec.SetField(snapshot.FieldDirectories, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedDirectories(); ok {
+		_spec.AddField(snapshot.FieldDirectories, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Bytes(); ok {
+		_spec.SetField(snapshot.FieldBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedBytes(); ok {
+		_spec.AddField(snapshot.FieldBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesNew(); ok {
+		_spec.SetField(snapshot.FieldFilesNew, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesNew(); ok {
+		_spec.AddField(snapshot.FieldFilesNew, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesChanged(); ok {
+		_spec.SetField(snapshot.FieldFilesChanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesChanged(); ok {
+		_spec.AddField(snapshot.FieldFilesChanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesUnchanged(); ok {
+		_spec.SetField(snapshot.FieldFilesUnchanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesUnchanged(); ok {
+		_spec.AddField(snapshot.FieldFilesUnchanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.StatCalls(); ok {
+		_spec.SetField(snapshot.FieldStatCalls, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedStatCalls(); ok {
+		_spec.AddField(snapshot.FieldStatCalls, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.NewBytes(); ok {
+		_spec.SetField(snapshot.FieldNewBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedNewBytes(); ok {
+		_spec.AddField(snapshot.FieldNewBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.StoredBytes(); ok {
+		_spec.SetField(snapshot.FieldStoredBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedStoredBytes(); ok {
+		_spec.AddField(snapshot.FieldStoredBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ReadBytes(); ok {
+		_spec.SetField(snapshot.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadBytes(); ok {
+		_spec.AddField(snapshot.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Errors(); ok {
+		_spec.SetField(snapshot.FieldErrors, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedErrors(); ok {
+		_spec.AddField(snapshot.FieldErrors, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Vanished(); ok {
+		_spec.SetField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedVanished(); ok {
+		_spec.AddField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Carried(); ok {
+		_spec.SetField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCarried(); ok {
+		_spec.AddField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Torn(); ok {
+		_spec.SetField(snapshot.FieldTorn, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTorn(); ok {
+		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.WalkSeconds(); ok {
+		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedWalkSeconds(); ok {
+		_spec.AddField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.ReadSeconds(); ok {
+		_spec.SetField(snapshot.FieldReadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedReadSeconds(); ok {
+		_spec.AddField(snapshot.FieldReadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.HashSeconds(); ok {
+		_spec.SetField(snapshot.FieldHashSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedHashSeconds(); ok {
+		_spec.AddField(snapshot.FieldHashSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.CompressSeconds(); ok {
+		_spec.SetField(snapshot.FieldCompressSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedCompressSeconds(); ok {
+		_spec.AddField(snapshot.FieldCompressSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.SealSeconds(); ok {
+		_spec.SetField(snapshot.FieldSealSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedSealSeconds(); ok {
+		_spec.AddField(snapshot.FieldSealSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.UploadSeconds(); ok {
+		_spec.SetField(snapshot.FieldUploadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedUploadSeconds(); ok {
+		_spec.AddField(snapshot.FieldUploadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.CommitSeconds(); ok {
+		_spec.SetField(snapshot.FieldCommitSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedCommitSeconds(); ok {
+		_spec.AddField(snapshot.FieldCommitSeconds, field.TypeFloat64, value)
+	}
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
 			err = &NotFoundError{snapshot.Label}
@@ -575,10 +1134,9 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 // SnapshotUpdateOne is the builder for updating a single Snapshot entity.
 type SnapshotUpdateOne struct {
 	config
-	fields    []string
-	hooks     []Hook
-	mutation  *SnapshotMutation
-	modifiers []func(*sql.UpdateBuilder)
+	fields   []string
+	hooks    []Hook
+	mutation *SnapshotMutation
 }
 
 // SetState sets the "state" field.
@@ -947,6 +1505,447 @@ func (_u *SnapshotUpdateOne) AddBatchesSettled(v int64) *SnapshotUpdateOne {
 	return _u
 }
 
+// SetFiles sets the "files" field.
+func (_u *SnapshotUpdateOne) SetFiles(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFiles()
+	_u.mutation.SetFiles(v)
+	return _u
+}
+
+// SetNillableFiles sets the "files" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFiles(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFiles(*v)
+	}
+	return _u
+}
+
+// AddFiles adds value to the "files" field.
+func (_u *SnapshotUpdateOne) AddFiles(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFiles(v)
+	return _u
+}
+
+// SetDirectories sets the "directories" field.
+func (_u *SnapshotUpdateOne) SetDirectories(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetDirectories()
+	_u.mutation.SetDirectories(v)
+	return _u
+}
+
+// SetNillableDirectories sets the "directories" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableDirectories(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetDirectories(*v)
+	}
+	return _u
+}
+
+// AddDirectories adds value to the "directories" field.
+func (_u *SnapshotUpdateOne) AddDirectories(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddDirectories(v)
+	return _u
+}
+
+// SetBytes sets the "bytes" field.
+func (_u *SnapshotUpdateOne) SetBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetBytes()
+	_u.mutation.SetBytes(v)
+	return _u
+}
+
+// SetNillableBytes sets the "bytes" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableBytes(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetBytes(*v)
+	}
+	return _u
+}
+
+// AddBytes adds value to the "bytes" field.
+func (_u *SnapshotUpdateOne) AddBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddBytes(v)
+	return _u
+}
+
+// SetFilesNew sets the "files_new" field.
+func (_u *SnapshotUpdateOne) SetFilesNew(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFilesNew()
+	_u.mutation.SetFilesNew(v)
+	return _u
+}
+
+// SetNillableFilesNew sets the "files_new" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFilesNew(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFilesNew(*v)
+	}
+	return _u
+}
+
+// AddFilesNew adds value to the "files_new" field.
+func (_u *SnapshotUpdateOne) AddFilesNew(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFilesNew(v)
+	return _u
+}
+
+// SetFilesChanged sets the "files_changed" field.
+func (_u *SnapshotUpdateOne) SetFilesChanged(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFilesChanged()
+	_u.mutation.SetFilesChanged(v)
+	return _u
+}
+
+// SetNillableFilesChanged sets the "files_changed" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFilesChanged(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFilesChanged(*v)
+	}
+	return _u
+}
+
+// AddFilesChanged adds value to the "files_changed" field.
+func (_u *SnapshotUpdateOne) AddFilesChanged(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFilesChanged(v)
+	return _u
+}
+
+// SetFilesUnchanged sets the "files_unchanged" field.
+func (_u *SnapshotUpdateOne) SetFilesUnchanged(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetFilesUnchanged()
+	_u.mutation.SetFilesUnchanged(v)
+	return _u
+}
+
+// SetNillableFilesUnchanged sets the "files_unchanged" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableFilesUnchanged(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetFilesUnchanged(*v)
+	}
+	return _u
+}
+
+// AddFilesUnchanged adds value to the "files_unchanged" field.
+func (_u *SnapshotUpdateOne) AddFilesUnchanged(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddFilesUnchanged(v)
+	return _u
+}
+
+// SetStatCalls sets the "stat_calls" field.
+func (_u *SnapshotUpdateOne) SetStatCalls(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetStatCalls()
+	_u.mutation.SetStatCalls(v)
+	return _u
+}
+
+// SetNillableStatCalls sets the "stat_calls" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableStatCalls(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetStatCalls(*v)
+	}
+	return _u
+}
+
+// AddStatCalls adds value to the "stat_calls" field.
+func (_u *SnapshotUpdateOne) AddStatCalls(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddStatCalls(v)
+	return _u
+}
+
+// SetNewBytes sets the "new_bytes" field.
+func (_u *SnapshotUpdateOne) SetNewBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetNewBytes()
+	_u.mutation.SetNewBytes(v)
+	return _u
+}
+
+// SetNillableNewBytes sets the "new_bytes" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableNewBytes(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetNewBytes(*v)
+	}
+	return _u
+}
+
+// AddNewBytes adds value to the "new_bytes" field.
+func (_u *SnapshotUpdateOne) AddNewBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddNewBytes(v)
+	return _u
+}
+
+// SetStoredBytes sets the "stored_bytes" field.
+func (_u *SnapshotUpdateOne) SetStoredBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetStoredBytes()
+	_u.mutation.SetStoredBytes(v)
+	return _u
+}
+
+// SetNillableStoredBytes sets the "stored_bytes" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableStoredBytes(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetStoredBytes(*v)
+	}
+	return _u
+}
+
+// AddStoredBytes adds value to the "stored_bytes" field.
+func (_u *SnapshotUpdateOne) AddStoredBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddStoredBytes(v)
+	return _u
+}
+
+// SetReadBytes sets the "read_bytes" field.
+func (_u *SnapshotUpdateOne) SetReadBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetReadBytes()
+	_u.mutation.SetReadBytes(v)
+	return _u
+}
+
+// SetNillableReadBytes sets the "read_bytes" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableReadBytes(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetReadBytes(*v)
+	}
+	return _u
+}
+
+// AddReadBytes adds value to the "read_bytes" field.
+func (_u *SnapshotUpdateOne) AddReadBytes(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddReadBytes(v)
+	return _u
+}
+
+// SetErrors sets the "errors" field.
+func (_u *SnapshotUpdateOne) SetErrors(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetErrors()
+	_u.mutation.SetErrors(v)
+	return _u
+}
+
+// SetNillableErrors sets the "errors" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableErrors(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetErrors(*v)
+	}
+	return _u
+}
+
+// AddErrors adds value to the "errors" field.
+func (_u *SnapshotUpdateOne) AddErrors(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddErrors(v)
+	return _u
+}
+
+// SetVanished sets the "vanished" field.
+func (_u *SnapshotUpdateOne) SetVanished(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetVanished()
+	_u.mutation.SetVanished(v)
+	return _u
+}
+
+// SetNillableVanished sets the "vanished" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableVanished(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetVanished(*v)
+	}
+	return _u
+}
+
+// AddVanished adds value to the "vanished" field.
+func (_u *SnapshotUpdateOne) AddVanished(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddVanished(v)
+	return _u
+}
+
+// SetCarried sets the "carried" field.
+func (_u *SnapshotUpdateOne) SetCarried(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetCarried()
+	_u.mutation.SetCarried(v)
+	return _u
+}
+
+// SetNillableCarried sets the "carried" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCarried(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCarried(*v)
+	}
+	return _u
+}
+
+// AddCarried adds value to the "carried" field.
+func (_u *SnapshotUpdateOne) AddCarried(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddCarried(v)
+	return _u
+}
+
+// SetTorn sets the "torn" field.
+func (_u *SnapshotUpdateOne) SetTorn(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetTorn()
+	_u.mutation.SetTorn(v)
+	return _u
+}
+
+// SetNillableTorn sets the "torn" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableTorn(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetTorn(*v)
+	}
+	return _u
+}
+
+// AddTorn adds value to the "torn" field.
+func (_u *SnapshotUpdateOne) AddTorn(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddTorn(v)
+	return _u
+}
+
+// SetWalkSeconds sets the "walk_seconds" field.
+func (_u *SnapshotUpdateOne) SetWalkSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.ResetWalkSeconds()
+	_u.mutation.SetWalkSeconds(v)
+	return _u
+}
+
+// SetNillableWalkSeconds sets the "walk_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableWalkSeconds(v *float64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetWalkSeconds(*v)
+	}
+	return _u
+}
+
+// AddWalkSeconds adds value to the "walk_seconds" field.
+func (_u *SnapshotUpdateOne) AddWalkSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.AddWalkSeconds(v)
+	return _u
+}
+
+// SetReadSeconds sets the "read_seconds" field.
+func (_u *SnapshotUpdateOne) SetReadSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.ResetReadSeconds()
+	_u.mutation.SetReadSeconds(v)
+	return _u
+}
+
+// SetNillableReadSeconds sets the "read_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableReadSeconds(v *float64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetReadSeconds(*v)
+	}
+	return _u
+}
+
+// AddReadSeconds adds value to the "read_seconds" field.
+func (_u *SnapshotUpdateOne) AddReadSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.AddReadSeconds(v)
+	return _u
+}
+
+// SetHashSeconds sets the "hash_seconds" field.
+func (_u *SnapshotUpdateOne) SetHashSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.ResetHashSeconds()
+	_u.mutation.SetHashSeconds(v)
+	return _u
+}
+
+// SetNillableHashSeconds sets the "hash_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableHashSeconds(v *float64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetHashSeconds(*v)
+	}
+	return _u
+}
+
+// AddHashSeconds adds value to the "hash_seconds" field.
+func (_u *SnapshotUpdateOne) AddHashSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.AddHashSeconds(v)
+	return _u
+}
+
+// SetCompressSeconds sets the "compress_seconds" field.
+func (_u *SnapshotUpdateOne) SetCompressSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.ResetCompressSeconds()
+	_u.mutation.SetCompressSeconds(v)
+	return _u
+}
+
+// SetNillableCompressSeconds sets the "compress_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCompressSeconds(v *float64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCompressSeconds(*v)
+	}
+	return _u
+}
+
+// AddCompressSeconds adds value to the "compress_seconds" field.
+func (_u *SnapshotUpdateOne) AddCompressSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.AddCompressSeconds(v)
+	return _u
+}
+
+// SetSealSeconds sets the "seal_seconds" field.
+func (_u *SnapshotUpdateOne) SetSealSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.ResetSealSeconds()
+	_u.mutation.SetSealSeconds(v)
+	return _u
+}
+
+// SetNillableSealSeconds sets the "seal_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableSealSeconds(v *float64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetSealSeconds(*v)
+	}
+	return _u
+}
+
+// AddSealSeconds adds value to the "seal_seconds" field.
+func (_u *SnapshotUpdateOne) AddSealSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.AddSealSeconds(v)
+	return _u
+}
+
+// SetUploadSeconds sets the "upload_seconds" field.
+func (_u *SnapshotUpdateOne) SetUploadSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.ResetUploadSeconds()
+	_u.mutation.SetUploadSeconds(v)
+	return _u
+}
+
+// SetNillableUploadSeconds sets the "upload_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableUploadSeconds(v *float64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetUploadSeconds(*v)
+	}
+	return _u
+}
+
+// AddUploadSeconds adds value to the "upload_seconds" field.
+func (_u *SnapshotUpdateOne) AddUploadSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.AddUploadSeconds(v)
+	return _u
+}
+
+// SetCommitSeconds sets the "commit_seconds" field.
+func (_u *SnapshotUpdateOne) SetCommitSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.ResetCommitSeconds()
+	_u.mutation.SetCommitSeconds(v)
+	return _u
+}
+
+// SetNillableCommitSeconds sets the "commit_seconds" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableCommitSeconds(v *float64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetCommitSeconds(*v)
+	}
+	return _u
+}
+
+// AddCommitSeconds adds value to the "commit_seconds" field.
+func (_u *SnapshotUpdateOne) AddCommitSeconds(v float64) *SnapshotUpdateOne {
+	_u.mutation.AddCommitSeconds(v)
+	return _u
+}
+
 // Mutation returns the SnapshotMutation object of the builder.
 func (_u *SnapshotUpdateOne) Mutation() *SnapshotMutation {
 	return _u.mutation
@@ -998,12 +1997,6 @@ func (_u *SnapshotUpdateOne) check() error {
 		return errors.New(`ent: clearing a required unique edge "Snapshot.shard"`)
 	}
 	return nil
-}
-
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *SnapshotUpdateOne) Modify(modifiers ...func(u *sql.UpdateBuilder)) *SnapshotUpdateOne {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
 }
 
 func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err error) {
@@ -1140,7 +2133,132 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if value, ok := _u.mutation.AddedBatchesSettled(); ok {
 		_spec.AddField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
 	}
-	_spec.AddModifiers(_u.modifiers...)
+	if value, ok := _u.mutation.Files(); ok {
+		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFiles(); ok {
+		_spec.AddField(snapshot.FieldFiles, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Directories(); ok {
+		_spec.SetField(snapshot.FieldDirectories, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedDirectories(); ok {
+		_spec.AddField(snapshot.FieldDirectories, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Bytes(); ok {
+		_spec.SetField(snapshot.FieldBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedBytes(); ok {
+		_spec.AddField(snapshot.FieldBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesNew(); ok {
+		_spec.SetField(snapshot.FieldFilesNew, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesNew(); ok {
+		_spec.AddField(snapshot.FieldFilesNew, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesChanged(); ok {
+		_spec.SetField(snapshot.FieldFilesChanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesChanged(); ok {
+		_spec.AddField(snapshot.FieldFilesChanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.FilesUnchanged(); ok {
+		_spec.SetField(snapshot.FieldFilesUnchanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedFilesUnchanged(); ok {
+		_spec.AddField(snapshot.FieldFilesUnchanged, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.StatCalls(); ok {
+		_spec.SetField(snapshot.FieldStatCalls, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedStatCalls(); ok {
+		_spec.AddField(snapshot.FieldStatCalls, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.NewBytes(); ok {
+		_spec.SetField(snapshot.FieldNewBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedNewBytes(); ok {
+		_spec.AddField(snapshot.FieldNewBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.StoredBytes(); ok {
+		_spec.SetField(snapshot.FieldStoredBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedStoredBytes(); ok {
+		_spec.AddField(snapshot.FieldStoredBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ReadBytes(); ok {
+		_spec.SetField(snapshot.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedReadBytes(); ok {
+		_spec.AddField(snapshot.FieldReadBytes, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Errors(); ok {
+		_spec.SetField(snapshot.FieldErrors, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedErrors(); ok {
+		_spec.AddField(snapshot.FieldErrors, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Vanished(); ok {
+		_spec.SetField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedVanished(); ok {
+		_spec.AddField(snapshot.FieldVanished, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Carried(); ok {
+		_spec.SetField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedCarried(); ok {
+		_spec.AddField(snapshot.FieldCarried, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.Torn(); ok {
+		_spec.SetField(snapshot.FieldTorn, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTorn(); ok {
+		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.WalkSeconds(); ok {
+		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedWalkSeconds(); ok {
+		_spec.AddField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.ReadSeconds(); ok {
+		_spec.SetField(snapshot.FieldReadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedReadSeconds(); ok {
+		_spec.AddField(snapshot.FieldReadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.HashSeconds(); ok {
+		_spec.SetField(snapshot.FieldHashSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedHashSeconds(); ok {
+		_spec.AddField(snapshot.FieldHashSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.CompressSeconds(); ok {
+		_spec.SetField(snapshot.FieldCompressSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedCompressSeconds(); ok {
+		_spec.AddField(snapshot.FieldCompressSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.SealSeconds(); ok {
+		_spec.SetField(snapshot.FieldSealSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedSealSeconds(); ok {
+		_spec.AddField(snapshot.FieldSealSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.UploadSeconds(); ok {
+		_spec.SetField(snapshot.FieldUploadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedUploadSeconds(); ok {
+		_spec.AddField(snapshot.FieldUploadSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.CommitSeconds(); ok {
+		_spec.SetField(snapshot.FieldCommitSeconds, field.TypeFloat64, value)
+	}
+	if value, ok := _u.mutation.AddedCommitSeconds(); ok {
+		_spec.AddField(snapshot.FieldCommitSeconds, field.TypeFloat64, value)
+	}
 	_node = &Snapshot{config: _u.config}
 	_spec.Assign = _node.assignValues
 	_spec.ScanValues = _node.scanValues

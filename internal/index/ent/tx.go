@@ -14,8 +14,6 @@ import (
 // Tx is a transactional client that is created by calling Client.Tx().
 type Tx struct {
 	config
-	// BackupPolicy is the client for interacting with the BackupPolicy builders.
-	BackupPolicy *BackupPolicyClient
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
 	// Shard is the client for interacting with the Shard builders.
@@ -153,7 +151,6 @@ func (tx *Tx) Client() *Client {
 }
 
 func (tx *Tx) init() {
-	tx.BackupPolicy = NewBackupPolicyClient(tx.config)
 	tx.Filer = NewFilerClient(tx.config)
 	tx.Shard = NewShardClient(tx.config)
 	tx.Snapshot = NewSnapshotClient(tx.config)
@@ -166,7 +163,7 @@ func (tx *Tx) init() {
 // of them in order to commit or rollback the transaction.
 //
 // If a closed transaction is embedded in one of the generated entities, and the entity
-// applies a query, for example: BackupPolicy.QueryXXX(), the query will be executed
+// applies a query, for example: Filer.QueryXXX(), the query will be executed
 // through the driver which created this transaction.
 //
 // Note that txDriver is not goroutine safe.

@@ -149,12 +149,8 @@ func (a *application) lockSnapshots(ctx context.Context) error {
 		if row.State != string(backup.Running) {
 			continue
 		}
-		counts, err := countsOf(row)
-		if err != nil {
-			return err
-		}
 		a.snapshots[id] = &snapshotState{
-			row: row, counts: counts, problems: row.ProblemsStored,
+			row: row, counts: countsOf(row), problems: row.ProblemsStored,
 			tasks: row.TasksAnnounced, tasksSettled: row.TasksSettled,
 			batches: row.BatchesAnnounced, batchesSettled: row.BatchesSettled,
 		}

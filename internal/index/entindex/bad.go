@@ -41,10 +41,9 @@ func (x *Index) SetBad(ctx context.Context, id backup.SnapshotID, reason string)
 // findLastGood makes the newest good snapshot of a shard its last good one. If that changes it, the
 // shard is planned again: its deadline was derived from a snapshot that no longer counts.
 func (tx *Tx) findLastGood(ctx context.Context, of *ent.Shard) error {
-	query := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed)), snapshot.Bad("")).
-		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1)
-	query.Modify(withCounts)
-	good, err := query.Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldStarted).All(ctx)
+	good, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed)), snapshot.Bad("")).
+		Order(snapshot.ByNumber(entsql.OrderDesc())).Limit(1).
+		Select(snapshot.FieldID, snapshot.FieldNumber, snapshot.FieldStarted, snapshot.FieldFiles, snapshot.FieldBytes).All(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,11 +55,7 @@ func (tx *Tx) findLastGood(ctx context.Context, of *ent.Shard) error {
 		return nil
 	default:
 		s := good[0]
-		counts, err := countsOf(s)
-		if err != nil {
-			return err
-		}
-		update.SetLastGood(s.ID).SetLastGoodNumber(s.Number).SetLastGoodStarted(s.Started).SetLastGoodFiles(counts.Files).SetLastGoodBytes(counts.Bytes)
+		update.SetLastGood(s.ID).SetLastGoodNumber(s.Number).SetLastGoodStarted(s.Started).SetLastGoodFiles(s.Files).SetLastGoodBytes(s.Bytes)
 	}
 	return update.Exec(ctx)
 }

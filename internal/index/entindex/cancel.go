@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
 
@@ -34,13 +35,13 @@ func (x *Index) RequestCancel(ctx context.Context, id backup.SnapshotID, reason 
 
 // Cancelled implements index.Committing.
 func (x *Index) Cancelled(ctx context.Context, only []backup.SnapshotID) ([]backup.Snapshot, error) {
-	query := snapshotsThat(x.Backend.Client(), func(s *sql.Selector) { s.Where(sql.ExprP(isRunning + " AND cancel <> ''")) }).
-		Order(snapshot.ByFilerID(), snapshot.ByID())
+	query := x.Backend.Client().Snapshot.Query().
+		Where(func(s *sql.Selector) { s.Where(sql.ExprP(isRunning + " AND cancel <> ''")) }).
+		WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).Order(snapshot.ByFilerID(), snapshot.ByID())
 	if only != nil {
 		query.Where(snapshot.IDIn(uuids(only)...))
 	}
-	snapshots, err := all(ctx, query)
-	return snapshots, x.Backend.Wrap(err)
+	return x.allOf(ctx, query)
 }
 
 // basesAtOnce bounds the list of parameters of one statement.
@@ -72,7 +73,7 @@ func (x *Index) addBaseCounts(ctx context.Context, ids []uuid.UUID, counts map[b
 	}
 	// With a join, the planner goes from one index to the other. It would evaluate a list of pairs
 	// one by one.
-	query := client.Snapshot.Query().Where(func(s *sql.Selector) {
+	found, err := client.Snapshot.Query().Where(func(s *sql.Selector) {
 		of := sql.Table(snapshot.Table).As("of")
 		s.Join(of).OnP(sql.And(
 			sql.ColumnsEQ(of.C(snapshot.FieldShardID), s.C(snapshot.FieldShardID)),
@@ -83,18 +84,11 @@ func (x *Index) addBaseCounts(ctx context.Context, ids []uuid.UUID, counts map[b
 			list[i] = id
 		}
 		s.Where(sql.In(of.C(snapshot.FieldID), list...))
-	})
-	query.Modify(withCounts)
-	found, err := query.Select(snapshot.FieldShardID, snapshot.FieldNumber).All(ctx)
-	if err != nil {
-		return err
-	}
+	}).All(ctx)
 	for _, row := range found {
 		for _, id := range based[key{row.ShardID, row.Number}] {
-			if counts[backup.SnapshotID(id)], err = countsOf(row); err != nil {
-				return err
-			}
+			counts[backup.SnapshotID(id)] = countsOf(row)
 		}
 	}
-	return nil
+	return err
 }

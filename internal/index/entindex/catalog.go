@@ -2,7 +2,6 @@ package entindex
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -28,13 +27,12 @@ func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 
 // stamp returns t as the index stores it.
 func stamp(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
-// toSnapshot returns a snapshot without its counts.
 func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 	s := backup.Snapshot{
 		ID: backup.SnapshotID(row.ID), Number: backup.SnapshotNumber(row.Number), Base: backup.SnapshotNumber(row.Base),
 		Shard: toShard(row.Edges.Shard), State: backup.State(row.State), Reason: row.Reason, Bad: row.Bad,
 		Started: row.Started.UTC(), Source: row.Source, Compare: backup.Compare(row.Compare), Cancel: row.Cancel, Selection: row.Selection,
-		AllowShrink: row.AllowShrink, NewRoot: row.NewRoot, Tags: row.Tags,
+		AllowShrink: row.AllowShrink, NewRoot: row.NewRoot, Tags: row.Tags, Counts: countsOf(row),
 		Pages:          backup.PageSet{Pages: row.Pages},
 		Segment:        backup.Segment{Parts: row.SegmentParts, Checkpoint: row.Checkpoint},
 		TasksAnnounced: row.TasksAnnounced, TasksSettled: row.TasksSettled,
@@ -59,48 +57,16 @@ func toSnapshot(row *ent.Snapshot) backup.Snapshot {
 	return s
 }
 
-// snapshotsThat returns a query of snapshots with their counts, shards and filers.
-func snapshotsThat(client *ent.Client, where ...predicate.Snapshot) *ent.SnapshotQuery {
-	query := client.Snapshot.Query().Where(where...).WithShard(func(q *ent.ShardQuery) { q.WithFiler() })
-	query.Modify(withCounts)
-	return query
-}
-
-// all runs a query of snapshotsThat.
-func all(ctx context.Context, query *ent.SnapshotQuery) ([]backup.Snapshot, error) {
-	rows, err := query.All(ctx)
-	if err != nil {
-		return nil, err
-	}
-	snapshots := make([]backup.Snapshot, len(rows))
-	for i, row := range rows {
-		snapshots[i] = toSnapshot(row)
-		if snapshots[i].Counts, err = countsOf(row); err != nil {
-			return nil, err
-		}
-	}
-	return snapshots, nil
-}
-
-// only is all for a single snapshot. Without one, it fails with backup.ErrNotFound.
-func only(ctx context.Context, query *ent.SnapshotQuery) (backup.Snapshot, error) {
-	found, err := all(ctx, query)
-	switch {
-	case err != nil:
-		return backup.Snapshot{}, err
-	case len(found) == 0:
-		return backup.Snapshot{}, backup.ErrNotFound
-	}
-	return found[0], nil
-}
-
 // Snapshot implements index.Catalog.
 func (x *Index) Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error) {
-	s, err := only(ctx, snapshotsThat(x.Backend.Client(), snapshot.ID(uuid.UUID(id))))
-	if errors.Is(err, backup.ErrNotFound) {
-		return backup.Snapshot{}, fmt.Errorf("snapshot %s: %w", id, err)
+	row, err := x.snapshotRow(ctx, x.Backend.Client(), snapshot.ID(uuid.UUID(id)))
+	if ent.IsNotFound(err) {
+		return backup.Snapshot{}, fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)
 	}
-	return s, x.Backend.Wrap(err)
+	if err != nil {
+		return backup.Snapshot{}, x.Backend.Wrap(err)
+	}
+	return toSnapshot(row), nil
 }
 
 // Snapshots implements index.Catalog.
@@ -118,7 +84,7 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 	if of != nil {
 		where = append(where, of)
 	}
-	query := snapshotsThat(x.Backend.Client(), where...)
+	query := x.Backend.Client().Snapshot.Query().Where(where...).WithShard(func(q *ent.ShardQuery) { q.WithFiler() })
 	if oneShard { // the order is the same, and has an index
 		query.Order(snapshot.ByNumber(sql.OrderDesc()))
 	} else {
@@ -127,9 +93,29 @@ func (x *Index) Snapshots(ctx context.Context, f index.SnapshotFilter) ([]backup
 	if f.Limit > 0 {
 		query.Limit(f.Limit)
 	}
-	snapshots, err := all(ctx, query)
-	slices.Reverse(snapshots)
-	return snapshots, x.Backend.Wrap(err)
+	rows, err := query.All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	slices.Reverse(rows)
+	return toSnapshots(rows), nil
+}
+
+// allOf runs a query of snapshots.
+func (x *Index) allOf(ctx context.Context, query *ent.SnapshotQuery) ([]backup.Snapshot, error) {
+	rows, err := query.All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	return toSnapshots(rows), nil
+}
+
+func toSnapshots(rows []*ent.Snapshot) []backup.Snapshot {
+	snapshots := make([]backup.Snapshot, len(rows))
+	for i, row := range rows {
+		snapshots[i] = toSnapshot(row)
+	}
+	return snapshots
 }
 
 // ofNames returns the condition that a snapshot belongs to the filer and shard of these names, nil

@@ -10,7 +10,6 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent/schema"
 	"github.com/bctl/bctl/internal/listing"
 )
 
@@ -102,11 +101,11 @@ func digestNames(pages []backup.PageVersion) []byte {
 }
 
 func appendCounts(dst []byte, c *backup.Counts) []byte {
-	for _, n := range schema.CountIntegers(c) {
-		dst = binary.AppendUvarint(dst, uint64(*n.Value))
+	for _, n := range countsIntegers(c) {
+		dst = binary.AppendUvarint(dst, uint64(*n))
 	}
-	for _, n := range schema.CountSeconds(c) {
-		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(*n.Value))
+	for _, f := range countsSeconds(c) {
+		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(*f))
 	}
 	return dst
 }
@@ -149,11 +148,11 @@ func decodeSlice(data []byte) (*backup.SliceWalked, error) {
 	for range d.count(2) {
 		s.Children = append(s.Children, d.child())
 	}
-	for _, n := range schema.CountIntegers(&s.Counts) {
-		*n.Value = int64(d.uvarint())
+	for _, n := range countsIntegers(&s.Counts) {
+		*n = int64(d.uvarint())
 	}
-	for _, n := range schema.CountSeconds(&s.Counts) {
-		*n.Value = math.Float64frombits(d.uint64())
+	for _, f := range countsSeconds(&s.Counts) {
+		*f = math.Float64frombits(d.uint64())
 	}
 	for range d.count(3) {
 		s.Problems = append(s.Problems, backup.Problem{Path: string(d.bytes()), Op: string(d.bytes()), Err: string(d.bytes())})

@@ -1,27 +1,38 @@
 package entindex
 
 import (
-	"fmt"
 	"math"
-
-	"entgo.io/ent/dialect/sql"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent"
-	"github.com/bctl/bctl/internal/index/ent/schema"
 )
+
+// countsIntegers and countsSeconds return the fields of c in the order of the codec. Fields may
+// only be appended, with a new version of the codec.
+func countsIntegers(c *backup.Counts) [14]*int64 {
+	return [...]*int64{
+		&c.Files, &c.Directories, &c.Bytes, &c.FilesNew, &c.FilesChanged, &c.FilesUnchanged,
+		&c.StatCalls, &c.NewBytes, &c.StoredBytes, &c.ReadBytes, &c.Errors, &c.Vanished, &c.Carried, &c.Torn,
+	}
+}
+
+func countsSeconds(c *backup.Counts) [7]*float64 {
+	return [...]*float64{
+		&c.WalkSeconds, &c.ReadSeconds, &c.HashSeconds, &c.CompressSeconds, &c.SealSeconds, &c.UploadSeconds, &c.CommitSeconds,
+	}
+}
 
 // maxCount is the largest value of a count, and of a sum of counts.
 const maxCount = backup.MaxCount
 
 func validCounts(c *backup.Counts) bool {
-	for _, n := range schema.CountIntegers(c) {
-		if *n.Value < 0 || *n.Value > maxCount {
+	for _, n := range countsIntegers(c) {
+		if *n < 0 || *n > maxCount {
 			return false
 		}
 	}
-	for _, n := range schema.CountSeconds(c) {
-		if !(*n.Value >= 0 && *n.Value <= maxCount) || math.IsNaN(*n.Value) {
+	for _, f := range countsSeconds(c) {
+		if !(*f >= 0 && *f <= maxCount) || math.IsNaN(*f) {
 			return false
 		}
 	}
@@ -39,60 +50,27 @@ func validCorrection(c *backup.Counts) bool {
 	return validCounts(&rest)
 }
 
-// withCounts adds the columns of the counts to a query of snapshots, for countsOf.
-func withCounts(s *sql.Selector) {
-	for _, column := range countColumns() {
-		s.AppendSelect(s.C(column))
+func countsOf(s *ent.Snapshot) backup.Counts {
+	return backup.Counts{
+		Files: s.Files, Directories: s.Directories, Bytes: s.Bytes,
+		FilesNew: s.FilesNew, FilesChanged: s.FilesChanged, FilesUnchanged: s.FilesUnchanged,
+		StatCalls: s.StatCalls, NewBytes: s.NewBytes, StoredBytes: s.StoredBytes, ReadBytes: s.ReadBytes, Errors: s.Errors,
+		Vanished: s.Vanished, Carried: s.Carried, Torn: s.Torn,
+		WalkSeconds: s.WalkSeconds, ReadSeconds: s.ReadSeconds, HashSeconds: s.HashSeconds, CompressSeconds: s.CompressSeconds,
+		SealSeconds: s.SealSeconds, UploadSeconds: s.UploadSeconds, CommitSeconds: s.CommitSeconds,
 	}
 }
 
-func countColumns() []string {
-	var columns []string
-	for _, n := range schema.CountIntegers(&backup.Counts{}) {
-		columns = append(columns, n.Column)
+// setCounts stores sums. They are limited to the range from 0 to maxCount, so that no forged result
+// can produce a sum that the database refuses.
+func setCounts(u *ent.SnapshotUpdate, c backup.Counts) *ent.SnapshotUpdate {
+	for _, n := range countsIntegers(&c) {
+		*n = max(0, min(*n, maxCount))
 	}
-	for _, n := range schema.CountSeconds(&backup.Counts{}) {
-		columns = append(columns, n.Column)
-	}
-	return columns
-}
-
-// countsOf returns the counts of a row of a query withCounts.
-func countsOf(row *ent.Snapshot) (c backup.Counts, err error) {
-	for _, n := range schema.CountIntegers(&c) {
-		if *n.Value, err = valueOf[int64](row, n.Column); err != nil {
-			return backup.Counts{}, err
-		}
-	}
-	for _, n := range schema.CountSeconds(&c) {
-		if *n.Value, err = valueOf[float64](row, n.Column); err != nil {
-			return backup.Counts{}, err
-		}
-	}
-	return c, nil
-}
-
-func valueOf[T int64 | float64](row *ent.Snapshot, column string) (T, error) {
-	value, err := row.Value(column)
-	if err != nil {
-		return 0, err
-	}
-	n, ok := value.(T)
-	if !ok {
-		return 0, fmt.Errorf("%s of snapshot %s is %v: %w", column, backup.SnapshotID(row.ID).Short(), value, backup.ErrCorrupt)
-	}
-	return n, nil
-}
-
-// countValues returns sums as the values of countColumns. They are limited to the range from 0 to
-// maxCount, so that no forged result can produce a sum that the database refuses.
-func countValues(c backup.Counts) []any {
-	var values []any
-	for _, n := range schema.CountIntegers(&c) {
-		values = append(values, max(0, min(*n.Value, maxCount)))
-	}
-	for _, n := range schema.CountSeconds(&c) {
-		values = append(values, *n.Value)
-	}
-	return values
+	return u.SetFiles(c.Files).SetDirectories(c.Directories).SetBytes(c.Bytes).
+		SetFilesNew(c.FilesNew).SetFilesChanged(c.FilesChanged).SetFilesUnchanged(c.FilesUnchanged).
+		SetStatCalls(c.StatCalls).SetNewBytes(c.NewBytes).SetStoredBytes(c.StoredBytes).SetReadBytes(c.ReadBytes).SetErrors(c.Errors).
+		SetVanished(c.Vanished).SetCarried(c.Carried).SetTorn(c.Torn).
+		SetWalkSeconds(c.WalkSeconds).SetReadSeconds(c.ReadSeconds).SetHashSeconds(c.HashSeconds).
+		SetCompressSeconds(c.CompressSeconds).SetSealSeconds(c.SealSeconds).SetUploadSeconds(c.UploadSeconds).SetCommitSeconds(c.CommitSeconds)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/migrations"
 )
@@ -150,6 +151,11 @@ func (x *Index) Repository(ctx context.Context) (backup.Repository, error) {
 		err = fmt.Errorf("index: %w", backup.ErrNoRepository)
 	}
 	return r, err
+}
+
+// snapshotRow returns a snapshot with its shard and filer.
+func (x *Index) snapshotRow(ctx context.Context, client *ent.Client, where ...predicate.Snapshot) (*ent.Snapshot, error) {
+	return client.Snapshot.Query().Where(where...).WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).Only(ctx)
 }
 
 // committed returns a snapshot whose pages may be read, or backup.ErrNotFound.

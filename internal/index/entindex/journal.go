@@ -36,13 +36,13 @@ const isUnrecorded = "ended IS NOT NULL AND NOT recorded"
 
 // Unrecorded implements index.Committing.
 func (x *Index) Unrecorded(ctx context.Context, only []backup.SnapshotID, limit int) ([]backup.Snapshot, error) {
-	query := snapshotsThat(x.Backend.Client(), func(s *entsql.Selector) { s.Where(entsql.ExprP(isUnrecorded)) }).
+	query := x.Backend.Client().Snapshot.Query().Where(func(s *entsql.Selector) { s.Where(entsql.ExprP(isUnrecorded)) }).
+		WithShard(func(q *ent.ShardQuery) { q.WithFiler() }).
 		Order(snapshot.BySortTime(), snapshot.ByShardID(), snapshot.ByNumber()).Limit(limit)
 	if only != nil {
 		query.Where(snapshot.IDIn(uuids(only)...))
 	}
-	snapshots, err := all(ctx, query)
-	return snapshots, x.Backend.Wrap(err)
+	return x.allOf(ctx, query)
 }
 
 // Recorded implements index.Committing. It need not be durable, because the same record can be put

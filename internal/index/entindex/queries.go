@@ -34,7 +34,6 @@ func (tx *Tx) lockSnapshot(ctx context.Context, id backup.SnapshotID, exclusive 
 	default:
 		query.ForShare()
 	}
-	query.Modify(withCounts)
 	row, err := query.Select(lockedColumns...).Only(ctx)
 	if ent.IsNotFound(err) {
 		return nil, fmt.Errorf("snapshot %s: %w", id, backup.ErrNotFound)

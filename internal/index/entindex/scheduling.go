@@ -246,12 +246,13 @@ func (tx *Tx) policySelection(ctx context.Context, of *ent.Shard) (backup.Select
 	if of.PolicyID == 0 {
 		return backup.Selection{}, nil
 	}
-	row, err := tx.BackupPolicy.Get(ctx, of.PolicyID)
-	if ent.IsNotFound(err) { // the policy is being removed
-		return backup.Selection{}, nil
-	}
-	if err != nil {
-		return backup.Selection{}, err
-	}
-	return row.Selection, nil
+	var s backup.Selection // of a policy that is being removed: none
+	err := tx.each(ctx, `SELECT selection FROM policies WHERE id = $1`, []any{of.PolicyID}, func(scan func(...any) error) error {
+		var selection []byte
+		if err := scan(&selection); err != nil {
+			return err
+		}
+		return json.Unmarshal(selection, &s)
+	})
+	return s, err
 }

@@ -2,7 +2,6 @@ package entindex
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -48,11 +47,12 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 		if by != nil && !by.isPlanOf(shard) {
 			return fmt.Errorf("shard %q: %w", shard.Name, index.ErrNotDue)
 		}
-		begun, err = only(ctx, snapshotsThat(tx.Client, snapshot.ShardID(int64(of)), running()))
-		if runs = err == nil; runs {
+		row, err := x.snapshotRow(ctx, tx.Client, snapshot.ShardID(int64(of)), running())
+		if err == nil {
+			runs, begun = true, toSnapshot(row)
 			return nil
 		}
-		if !errors.Is(err, backup.ErrNotFound) {
+		if !ent.IsNotFound(err) {
 			return err
 		}
 		if err := tx.insertSnapshot(ctx, shard, s, now); err != nil {
@@ -63,8 +63,12 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 				return err
 			}
 		}
-		begun, err = only(ctx, snapshotsThat(tx.Client, snapshot.ID(uuid.UUID(s.ID))))
-		return err
+		row, err = x.snapshotRow(ctx, tx.Client, snapshot.ID(uuid.UUID(s.ID)))
+		if err != nil {
+			return err
+		}
+		begun = toSnapshot(row)
+		return nil
 	})
 	switch {
 	case ent.IsConstraintError(err):
@@ -204,10 +208,6 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err != nil {
 			return err
 		}
-		counts, err := countsOf(row)
-		if err != nil {
-			return err
-		}
 		s := snapshotState{tasks: row.TasksAnnounced, tasksSettled: row.TasksSettled, batches: row.BatchesAnnounced, batchesSettled: row.BatchesSettled}
 		if row.State != string(backup.Running) || !s.complete() {
 			return fmt.Errorf("snapshot %s, running and complete: %w", id, backup.ErrNotFound)
@@ -223,7 +223,7 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 			return err
 		}
 		shard := tx.Shard.UpdateOneID(row.ShardID).SetLastGood(row.ID).SetLastGoodNumber(row.Number).SetLastGoodStarted(row.Started).
-			SetLastGoodFiles(counts.Files).SetLastGoodBytes(counts.Bytes).SetInterrupted(false).SetDue(0).SetDeadline(0)
+			SetLastGoodFiles(row.Files).SetLastGoodBytes(row.Bytes).SetInterrupted(false).SetDue(0).SetDeadline(0)
 		if segment.Checkpoint {
 			shard.SetCheckpointBytes(segment.Bytes).SetSegmentBytes(0)
 		} else {

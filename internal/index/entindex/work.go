@@ -17,7 +17,10 @@ const (
 // on returns a statement with the name of its table. pairs are further names in it, and what they
 // stand for.
 func on(table, statement string, pairs ...string) string {
-	return strings.NewReplacer(append(pairs, "{work}", table)...).Replace(statement)
+	for i := 0; i < len(pairs); i += 2 {
+		statement = strings.ReplaceAll(statement, pairs[i], pairs[i+1])
+	}
+	return strings.ReplaceAll(statement, "{work}", table)
 }
 
 // noLease is the end of the lease of work that was never claimed, or that may be claimed again at

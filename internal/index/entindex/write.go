@@ -3,13 +3,12 @@ package entindex
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
 
 // writes is everything that an application has decided to write.
@@ -155,26 +154,22 @@ func (a *application) writeProblems(ctx context.Context) error {
 	return nil
 }
 
-// updateSnapshot has the values of countColumns as its parameters 9 and following.
-var updateSnapshot = func() string {
-	var counts strings.Builder
-	for i, column := range countColumns() {
-		fmt.Fprintf(&counts, ", %s = $%d", column, 9+i)
-	}
-	return `
-UPDATE snapshots SET problems_stored = $2,
-    tasks_announced = $3, tasks_settled = $4, batches_announced = $5, batches_settled = $6,
-    source = coalesce(nullif($7, ''), source), root = coalesce(nullif($8, ''), root)` + counts.String() + `
-WHERE id = $1`
-}()
-
 func (a *application) writeCounters(ctx context.Context) error {
 	for _, s := range a.snapshots {
 		if !s.changed {
 			continue
 		}
-		args := []any{s.row.ID, s.problems, s.tasks, s.tasksSettled, s.batches, s.batchesSettled, s.source, s.root}
-		if err := a.tx.exec(ctx, updateSnapshot, append(args, countValues(s.counts)...)...); err != nil {
+		update := a.tx.Snapshot.Update().Where(snapshot.ID(s.row.ID)).
+			SetProblemsStored(s.problems).
+			SetTasksAnnounced(s.tasks).SetTasksSettled(s.tasksSettled).
+			SetBatchesAnnounced(s.batches).SetBatchesSettled(s.batchesSettled)
+		if s.source != "" {
+			update.SetSource(s.source)
+		}
+		if s.root != "" {
+			update.SetRoot(s.root)
+		}
+		if err := setCounts(update, s.counts).Exec(ctx); err != nil {
 			return err
 		}
 	}

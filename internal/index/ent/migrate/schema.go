@@ -9,28 +9,6 @@ import (
 )
 
 var (
-	// PoliciesColumns holds the columns for the "policies" table.
-	PoliciesColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "name", Type: field.TypeString, Unique: true},
-		{Name: "revision", Type: field.TypeInt64, Default: 1},
-		{Name: "labels", Type: field.TypeJSON, Nullable: true},
-		{Name: "paused", Type: field.TypeBool, Default: false},
-		{Name: "schedule", Type: field.TypeString},
-		{Name: "time_zone", Type: field.TypeString, Default: ""},
-		{Name: "jitter", Type: field.TypeInt64, Default: 0},
-		{Name: "windows", Type: field.TypeJSON, Nullable: true},
-		{Name: "recovery_point", Type: field.TypeInt64, Default: 0},
-		{Name: "floor", Type: field.TypeInt, Default: 0},
-		{Name: "retention", Type: field.TypeJSON},
-		{Name: "selection", Type: field.TypeJSON},
-	}
-	// PoliciesTable holds the schema information for the "policies" table.
-	PoliciesTable = &schema.Table{
-		Name:       "policies",
-		Columns:    PoliciesColumns,
-		PrimaryKey: []*schema.Column{PoliciesColumns[0]},
-	}
 	// FilersColumns holds the columns for the "filers" table.
 	FilersColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeInt64, Increment: true},
@@ -142,6 +120,27 @@ var (
 		{Name: "tasks_settled", Type: field.TypeInt64, Default: 0},
 		{Name: "batches_announced", Type: field.TypeInt64, Default: 0},
 		{Name: "batches_settled", Type: field.TypeInt64, Default: 0},
+		{Name: "files", Type: field.TypeInt64, Default: 0},
+		{Name: "directories", Type: field.TypeInt64, Default: 0},
+		{Name: "bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "files_new", Type: field.TypeInt64, Default: 0},
+		{Name: "files_changed", Type: field.TypeInt64, Default: 0},
+		{Name: "files_unchanged", Type: field.TypeInt64, Default: 0},
+		{Name: "stat_calls", Type: field.TypeInt64, Default: 0},
+		{Name: "new_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "stored_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "read_bytes", Type: field.TypeInt64, Default: 0},
+		{Name: "errors", Type: field.TypeInt64, Default: 0},
+		{Name: "vanished", Type: field.TypeInt64, Default: 0},
+		{Name: "carried", Type: field.TypeInt64, Default: 0},
+		{Name: "torn", Type: field.TypeInt64, Default: 0},
+		{Name: "walk_seconds", Type: field.TypeFloat64, Default: 0},
+		{Name: "read_seconds", Type: field.TypeFloat64, Default: 0},
+		{Name: "hash_seconds", Type: field.TypeFloat64, Default: 0},
+		{Name: "compress_seconds", Type: field.TypeFloat64, Default: 0},
+		{Name: "seal_seconds", Type: field.TypeFloat64, Default: 0},
+		{Name: "upload_seconds", Type: field.TypeFloat64, Default: 0},
+		{Name: "commit_seconds", Type: field.TypeFloat64, Default: 0},
 		{Name: "shard_id", Type: field.TypeInt64},
 	}
 	// SnapshotsTable holds the schema information for the "snapshots" table.
@@ -152,7 +151,7 @@ var (
 		ForeignKeys: []*schema.ForeignKey{
 			{
 				Symbol:     "snapshots_shards_snapshots",
-				Columns:    []*schema.Column{SnapshotsColumns[33]},
+				Columns:    []*schema.Column{SnapshotsColumns[54]},
 				RefColumns: []*schema.Column{ShardsColumns[0]},
 				OnDelete:   schema.NoAction,
 			},
@@ -161,12 +160,12 @@ var (
 			{
 				Name:    "snapshot_shard_id_number",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[33], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[54], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_running",
 				Unique:  true,
-				Columns: []*schema.Column{SnapshotsColumns[33]},
+				Columns: []*schema.Column{SnapshotsColumns[54]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "state = 'running'",
 				},
@@ -182,7 +181,7 @@ var (
 			{
 				Name:    "snapshot_unrecorded",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
 				Annotation: &entsql.IndexAnnotation{
 					Where: "ended IS NOT NULL AND NOT recorded",
 				},
@@ -190,23 +189,22 @@ var (
 			{
 				Name:    "snapshot_sort_time_shard_id_number_filer_id",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2], SnapshotsColumns[1]},
+				Columns: []*schema.Column{SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2], SnapshotsColumns[1]},
 			},
 			{
 				Name:    "snapshot_filer_id_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[1], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
 			},
 			{
 				Name:    "snapshot_state_sort_time_shard_id_number",
 				Unique:  false,
-				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[9], SnapshotsColumns[33], SnapshotsColumns[2]},
+				Columns: []*schema.Column{SnapshotsColumns[5], SnapshotsColumns[9], SnapshotsColumns[54], SnapshotsColumns[2]},
 			},
 		},
 	}
 	// Tables holds all the tables in the schema.
 	Tables = []*schema.Table{
-		PoliciesTable,
 		FilersTable,
 		ShardsTable,
 		SnapshotsTable,
@@ -214,9 +212,6 @@ var (
 )
 
 func init() {
-	PoliciesTable.Annotation = &entsql.Annotation{
-		Table: "policies",
-	}
 	ShardsTable.ForeignKeys[0].RefTable = FilersTable
 	SnapshotsTable.ForeignKeys[0].RefTable = ShardsTable
 }

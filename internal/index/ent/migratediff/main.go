@@ -26,35 +26,19 @@ import (
 	"entgo.io/ent/dialect"
 	entsql "entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/schema"
-	"entgo.io/ent/schema/field"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
 
-	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/migrate"
-	entities "github.com/bctl/bctl/internal/index/ent/schema"
 )
 
 func main() {
 	name := flag.String("name", "entities", "what the migration is called")
 	directory := flag.String("migrations", "migrations", "directory of the migrations")
 	flag.Parse()
-	addCounts()
 	if err := run(context.Background(), *directory, *name); err != nil {
 		fmt.Fprintln(os.Stderr, "migratediff:", err)
 		os.Exit(1)
-	}
-}
-
-// addCounts adds the columns of snapshots that are not fields of the entity, and would be dropped
-// otherwise.
-func addCounts() {
-	snapshots := migrate.SnapshotsTable
-	for _, n := range entities.CountIntegers(&backup.Counts{}) {
-		snapshots.Columns = append(snapshots.Columns, &schema.Column{Name: n.Column, Type: field.TypeInt64, Default: 0})
-	}
-	for _, n := range entities.CountSeconds(&backup.Counts{}) {
-		snapshots.Columns = append(snapshots.Columns, &schema.Column{Name: n.Column, Type: field.TypeFloat64, Default: 0})
 	}
 }
 

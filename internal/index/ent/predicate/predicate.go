@@ -6,9 +6,6 @@ import (
 	"entgo.io/ent/dialect/sql"
 )
 
-// BackupPolicy is the predicate function for backuppolicy builders.
-type BackupPolicy func(*sql.Selector)
-
 // Filer is the predicate function for filer builders.
 type Filer func(*sql.Selector)
 

@@ -1,5 +1,5 @@
-// Package schema defines the entities: the index's small tables, which operators read and change.
-// The other tables are described by their migrations only.
+// Package schema defines the entities of the index. The other tables are described by their
+// migrations only.
 //
 // Columns that may contain any bytes (paths) have the type bytes, because text in Postgres must be
 // UTF-8 without NUL. Times are UTC, in microseconds.
@@ -8,7 +8,6 @@ package schema
 import (
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/entsql"
-	"entgo.io/ent/schema"
 	"entgo.io/ent/schema/edge"
 	"entgo.io/ent/schema/field"
 	"entgo.io/ent/schema/index"
@@ -103,43 +102,12 @@ func (Shard) Indexes() []ent.Index {
 	return []ent.Index{index.Fields("filer_id", "name").Unique(), index.Fields("due", "policy_id")}
 }
 
-// BackupPolicy is the schedule of the shards of some filers. The name Policy is taken by ent
-// itself.
-type BackupPolicy struct{ ent.Schema }
-
-// Annotations of a BackupPolicy.
-func (BackupPolicy) Annotations() []schema.Annotation {
-	return []schema.Annotation{entsql.Table("policies")}
-}
-
-// Fields of a BackupPolicy.
-func (BackupPolicy) Fields() []ent.Field {
-	return []ent.Field{
-		field.Int64("id"),
-		field.String("name").Unique().Immutable(),
-		field.Int64("revision").Default(1),
-		field.JSON("labels", map[string]string{}).Optional(),
-		field.Bool("paused").Default(false),
-		field.String("schedule"),
-		field.String("time_zone").Default(""),
-		// In microseconds, like recovery_point.
-		field.Int64("jitter").Default(0),
-		field.Strings("windows").Optional(),
-		field.Int64("recovery_point").Default(0),
-		// For filers that have none of their own.
-		field.Int("floor").Default(0),
-		field.JSON("retention", backup.Retention{}),
-		field.JSON("selection", backup.Selection{}),
-	}
-}
-
-// Snapshot is one state of a shard, and the progress of the backup that makes it. Its row also has
-// the columns of CountIntegers and CountSeconds.
+// Snapshot is one state of a shard, and the counters of its progress.
 type Snapshot struct{ ent.Schema }
 
 // Fields of a Snapshot.
 func (Snapshot) Fields() []ent.Field {
-	return []ent.Field{
+	fields := []ent.Field{
 		field.UUID("id", uuid.UUID{}),
 		field.Int64("shard_id").Immutable(),
 		// The shard's filer_id, for lists of one filer's snapshots.
@@ -188,6 +156,16 @@ func (Snapshot) Fields() []ent.Field {
 		field.Int64("batches_announced").Default(0),
 		field.Int64("batches_settled").Default(0),
 	}
+	for _, name := range []string{
+		"files", "directories", "bytes", "files_new", "files_changed", "files_unchanged",
+		"stat_calls", "new_bytes", "stored_bytes", "read_bytes", "errors", "vanished", "carried", "torn",
+	} {
+		fields = append(fields, field.Int64(name).Default(0))
+	}
+	for _, stage := range []string{"walk", "read", "hash", "compress", "seal", "upload", "commit"} {
+		fields = append(fields, field.Float(stage+"_seconds").Default(0))
+	}
+	return fields
 }
 
 // Edges of a Snapshot.

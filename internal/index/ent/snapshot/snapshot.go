@@ -78,6 +78,48 @@ const (
 	FieldBatchesAnnounced = "batches_announced"
 	// FieldBatchesSettled holds the string denoting the batches_settled field in the database.
 	FieldBatchesSettled = "batches_settled"
+	// FieldFiles holds the string denoting the files field in the database.
+	FieldFiles = "files"
+	// FieldDirectories holds the string denoting the directories field in the database.
+	FieldDirectories = "directories"
+	// FieldBytes holds the string denoting the bytes field in the database.
+	FieldBytes = "bytes"
+	// FieldFilesNew holds the string denoting the files_new field in the database.
+	FieldFilesNew = "files_new"
+	// FieldFilesChanged holds the string denoting the files_changed field in the database.
+	FieldFilesChanged = "files_changed"
+	// FieldFilesUnchanged holds the string denoting the files_unchanged field in the database.
+	FieldFilesUnchanged = "files_unchanged"
+	// FieldStatCalls holds the string denoting the stat_calls field in the database.
+	FieldStatCalls = "stat_calls"
+	// FieldNewBytes holds the string denoting the new_bytes field in the database.
+	FieldNewBytes = "new_bytes"
+	// FieldStoredBytes holds the string denoting the stored_bytes field in the database.
+	FieldStoredBytes = "stored_bytes"
+	// FieldReadBytes holds the string denoting the read_bytes field in the database.
+	FieldReadBytes = "read_bytes"
+	// FieldErrors holds the string denoting the errors field in the database.
+	FieldErrors = "errors"
+	// FieldVanished holds the string denoting the vanished field in the database.
+	FieldVanished = "vanished"
+	// FieldCarried holds the string denoting the carried field in the database.
+	FieldCarried = "carried"
+	// FieldTorn holds the string denoting the torn field in the database.
+	FieldTorn = "torn"
+	// FieldWalkSeconds holds the string denoting the walk_seconds field in the database.
+	FieldWalkSeconds = "walk_seconds"
+	// FieldReadSeconds holds the string denoting the read_seconds field in the database.
+	FieldReadSeconds = "read_seconds"
+	// FieldHashSeconds holds the string denoting the hash_seconds field in the database.
+	FieldHashSeconds = "hash_seconds"
+	// FieldCompressSeconds holds the string denoting the compress_seconds field in the database.
+	FieldCompressSeconds = "compress_seconds"
+	// FieldSealSeconds holds the string denoting the seal_seconds field in the database.
+	FieldSealSeconds = "seal_seconds"
+	// FieldUploadSeconds holds the string denoting the upload_seconds field in the database.
+	FieldUploadSeconds = "upload_seconds"
+	// FieldCommitSeconds holds the string denoting the commit_seconds field in the database.
+	FieldCommitSeconds = "commit_seconds"
 	// EdgeShard holds the string denoting the shard edge name in mutations.
 	EdgeShard = "shard"
 	// Table holds the table name of the snapshot in the database.
@@ -127,6 +169,27 @@ var Columns = []string{
 	FieldTasksSettled,
 	FieldBatchesAnnounced,
 	FieldBatchesSettled,
+	FieldFiles,
+	FieldDirectories,
+	FieldBytes,
+	FieldFilesNew,
+	FieldFilesChanged,
+	FieldFilesUnchanged,
+	FieldStatCalls,
+	FieldNewBytes,
+	FieldStoredBytes,
+	FieldReadBytes,
+	FieldErrors,
+	FieldVanished,
+	FieldCarried,
+	FieldTorn,
+	FieldWalkSeconds,
+	FieldReadSeconds,
+	FieldHashSeconds,
+	FieldCompressSeconds,
+	FieldSealSeconds,
+	FieldUploadSeconds,
+	FieldCommitSeconds,
 }
 
 // ValidColumn reports if the column name is valid (part of the table columns).
@@ -182,6 +245,48 @@ var (
 	DefaultBatchesAnnounced int64
 	// DefaultBatchesSettled holds the default value on creation for the "batches_settled" field.
 	DefaultBatchesSettled int64
+	// DefaultFiles holds the default value on creation for the "files" field.
+	DefaultFiles int64
+	// DefaultDirectories holds the default value on creation for the "directories" field.
+	DefaultDirectories int64
+	// DefaultBytes holds the default value on creation for the "bytes" field.
+	DefaultBytes int64
+	// DefaultFilesNew holds the default value on creation for the "files_new" field.
+	DefaultFilesNew int64
+	// DefaultFilesChanged holds the default value on creation for the "files_changed" field.
+	DefaultFilesChanged int64
+	// DefaultFilesUnchanged holds the default value on creation for the "files_unchanged" field.
+	DefaultFilesUnchanged int64
+	// DefaultStatCalls holds the default value on creation for the "stat_calls" field.
+	DefaultStatCalls int64
+	// DefaultNewBytes holds the default value on creation for the "new_bytes" field.
+	DefaultNewBytes int64
+	// DefaultStoredBytes holds the default value on creation for the "stored_bytes" field.
+	DefaultStoredBytes int64
+	// DefaultReadBytes holds the default value on creation for the "read_bytes" field.
+	DefaultReadBytes int64
+	// DefaultErrors holds the default value on creation for the "errors" field.
+	DefaultErrors int64
+	// DefaultVanished holds the default value on creation for the "vanished" field.
+	DefaultVanished int64
+	// DefaultCarried holds the default value on creation for the "carried" field.
+	DefaultCarried int64
+	// DefaultTorn holds the default value on creation for the "torn" field.
+	DefaultTorn int64
+	// DefaultWalkSeconds holds the default value on creation for the "walk_seconds" field.
+	DefaultWalkSeconds float64
+	// DefaultReadSeconds holds the default value on creation for the "read_seconds" field.
+	DefaultReadSeconds float64
+	// DefaultHashSeconds holds the default value on creation for the "hash_seconds" field.
+	DefaultHashSeconds float64
+	// DefaultCompressSeconds holds the default value on creation for the "compress_seconds" field.
+	DefaultCompressSeconds float64
+	// DefaultSealSeconds holds the default value on creation for the "seal_seconds" field.
+	DefaultSealSeconds float64
+	// DefaultUploadSeconds holds the default value on creation for the "upload_seconds" field.
+	DefaultUploadSeconds float64
+	// DefaultCommitSeconds holds the default value on creation for the "commit_seconds" field.
+	DefaultCommitSeconds float64
 )
 
 // OrderOption defines the ordering options for the Snapshot queries.
@@ -340,6 +445,111 @@ func ByBatchesAnnounced(opts ...sql.OrderTermOption) OrderOption {
 // ByBatchesSettled orders the results by the batches_settled field.
 func ByBatchesSettled(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldBatchesSettled, opts...).ToFunc()
+}
+
+// ByFiles orders the results by the files field.
+func ByFiles(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFiles, opts...).ToFunc()
+}
+
+// ByDirectories orders the results by the directories field.
+func ByDirectories(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldDirectories, opts...).ToFunc()
+}
+
+// ByBytes orders the results by the bytes field.
+func ByBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldBytes, opts...).ToFunc()
+}
+
+// ByFilesNew orders the results by the files_new field.
+func ByFilesNew(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilesNew, opts...).ToFunc()
+}
+
+// ByFilesChanged orders the results by the files_changed field.
+func ByFilesChanged(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilesChanged, opts...).ToFunc()
+}
+
+// ByFilesUnchanged orders the results by the files_unchanged field.
+func ByFilesUnchanged(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldFilesUnchanged, opts...).ToFunc()
+}
+
+// ByStatCalls orders the results by the stat_calls field.
+func ByStatCalls(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldStatCalls, opts...).ToFunc()
+}
+
+// ByNewBytes orders the results by the new_bytes field.
+func ByNewBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldNewBytes, opts...).ToFunc()
+}
+
+// ByStoredBytes orders the results by the stored_bytes field.
+func ByStoredBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldStoredBytes, opts...).ToFunc()
+}
+
+// ByReadBytes orders the results by the read_bytes field.
+func ByReadBytes(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldReadBytes, opts...).ToFunc()
+}
+
+// ByErrors orders the results by the errors field.
+func ByErrors(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldErrors, opts...).ToFunc()
+}
+
+// ByVanished orders the results by the vanished field.
+func ByVanished(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldVanished, opts...).ToFunc()
+}
+
+// ByCarried orders the results by the carried field.
+func ByCarried(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCarried, opts...).ToFunc()
+}
+
+// ByTorn orders the results by the torn field.
+func ByTorn(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldTorn, opts...).ToFunc()
+}
+
+// ByWalkSeconds orders the results by the walk_seconds field.
+func ByWalkSeconds(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldWalkSeconds, opts...).ToFunc()
+}
+
+// ByReadSeconds orders the results by the read_seconds field.
+func ByReadSeconds(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldReadSeconds, opts...).ToFunc()
+}
+
+// ByHashSeconds orders the results by the hash_seconds field.
+func ByHashSeconds(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldHashSeconds, opts...).ToFunc()
+}
+
+// ByCompressSeconds orders the results by the compress_seconds field.
+func ByCompressSeconds(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCompressSeconds, opts...).ToFunc()
+}
+
+// BySealSeconds orders the results by the seal_seconds field.
+func BySealSeconds(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldSealSeconds, opts...).ToFunc()
+}
+
+// ByUploadSeconds orders the results by the upload_seconds field.
+func ByUploadSeconds(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldUploadSeconds, opts...).ToFunc()
+}
+
+// ByCommitSeconds orders the results by the commit_seconds field.
+func ByCommitSeconds(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldCommitSeconds, opts...).ToFunc()
 }
 
 // ByShardField orders the results by shard field.

@@ -211,6 +211,111 @@ func BatchesSettled(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldBatchesSettled, v))
 }
 
+// Files applies equality check predicate on the "files" field. It's identical to FilesEQ.
+func Files(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFiles, v))
+}
+
+// Directories applies equality check predicate on the "directories" field. It's identical to DirectoriesEQ.
+func Directories(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldDirectories, v))
+}
+
+// Bytes applies equality check predicate on the "bytes" field. It's identical to BytesEQ.
+func Bytes(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBytes, v))
+}
+
+// FilesNew applies equality check predicate on the "files_new" field. It's identical to FilesNewEQ.
+func FilesNew(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesNew, v))
+}
+
+// FilesChanged applies equality check predicate on the "files_changed" field. It's identical to FilesChangedEQ.
+func FilesChanged(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesChanged, v))
+}
+
+// FilesUnchanged applies equality check predicate on the "files_unchanged" field. It's identical to FilesUnchangedEQ.
+func FilesUnchanged(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesUnchanged, v))
+}
+
+// StatCalls applies equality check predicate on the "stat_calls" field. It's identical to StatCallsEQ.
+func StatCalls(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldStatCalls, v))
+}
+
+// NewBytes applies equality check predicate on the "new_bytes" field. It's identical to NewBytesEQ.
+func NewBytes(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldNewBytes, v))
+}
+
+// StoredBytes applies equality check predicate on the "stored_bytes" field. It's identical to StoredBytesEQ.
+func StoredBytes(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldStoredBytes, v))
+}
+
+// ReadBytes applies equality check predicate on the "read_bytes" field. It's identical to ReadBytesEQ.
+func ReadBytes(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldReadBytes, v))
+}
+
+// Errors applies equality check predicate on the "errors" field. It's identical to ErrorsEQ.
+func Errors(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldErrors, v))
+}
+
+// Vanished applies equality check predicate on the "vanished" field. It's identical to VanishedEQ.
+func Vanished(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldVanished, v))
+}
+
+// Carried applies equality check predicate on the "carried" field. It's identical to CarriedEQ.
+func Carried(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCarried, v))
+}
+
+// Torn applies equality check predicate on the "torn" field. It's identical to TornEQ.
+func Torn(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTorn, v))
+}
+
+// WalkSeconds applies equality check predicate on the "walk_seconds" field. It's identical to WalkSecondsEQ.
+func WalkSeconds(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldWalkSeconds, v))
+}
+
+// ReadSeconds applies equality check predicate on the "read_seconds" field. It's identical to ReadSecondsEQ.
+func ReadSeconds(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldReadSeconds, v))
+}
+
+// HashSeconds applies equality check predicate on the "hash_seconds" field. It's identical to HashSecondsEQ.
+func HashSeconds(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldHashSeconds, v))
+}
+
+// CompressSeconds applies equality check predicate on the "compress_seconds" field. It's identical to CompressSecondsEQ.
+func CompressSeconds(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCompressSeconds, v))
+}
+
+// SealSeconds applies equality check predicate on the "seal_seconds" field. It's identical to SealSecondsEQ.
+func SealSeconds(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSealSeconds, v))
+}
+
+// UploadSeconds applies equality check predicate on the "upload_seconds" field. It's identical to UploadSecondsEQ.
+func UploadSeconds(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldUploadSeconds, v))
+}
+
+// CommitSeconds applies equality check predicate on the "commit_seconds" field. It's identical to CommitSecondsEQ.
+func CommitSeconds(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCommitSeconds, v))
+}
+
 // ShardIDEQ applies the EQ predicate on the "shard_id" field.
 func ShardIDEQ(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldShardID, v))
@@ -1544,6 +1649,846 @@ func BatchesSettledLT(v int64) predicate.Snapshot {
 // BatchesSettledLTE applies the LTE predicate on the "batches_settled" field.
 func BatchesSettledLTE(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldLTE(FieldBatchesSettled, v))
+}
+
+// FilesEQ applies the EQ predicate on the "files" field.
+func FilesEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFiles, v))
+}
+
+// FilesNEQ applies the NEQ predicate on the "files" field.
+func FilesNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFiles, v))
+}
+
+// FilesIn applies the In predicate on the "files" field.
+func FilesIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFiles, vs...))
+}
+
+// FilesNotIn applies the NotIn predicate on the "files" field.
+func FilesNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFiles, vs...))
+}
+
+// FilesGT applies the GT predicate on the "files" field.
+func FilesGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFiles, v))
+}
+
+// FilesGTE applies the GTE predicate on the "files" field.
+func FilesGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFiles, v))
+}
+
+// FilesLT applies the LT predicate on the "files" field.
+func FilesLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFiles, v))
+}
+
+// FilesLTE applies the LTE predicate on the "files" field.
+func FilesLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFiles, v))
+}
+
+// DirectoriesEQ applies the EQ predicate on the "directories" field.
+func DirectoriesEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldDirectories, v))
+}
+
+// DirectoriesNEQ applies the NEQ predicate on the "directories" field.
+func DirectoriesNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldDirectories, v))
+}
+
+// DirectoriesIn applies the In predicate on the "directories" field.
+func DirectoriesIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldDirectories, vs...))
+}
+
+// DirectoriesNotIn applies the NotIn predicate on the "directories" field.
+func DirectoriesNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldDirectories, vs...))
+}
+
+// DirectoriesGT applies the GT predicate on the "directories" field.
+func DirectoriesGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldDirectories, v))
+}
+
+// DirectoriesGTE applies the GTE predicate on the "directories" field.
+func DirectoriesGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldDirectories, v))
+}
+
+// DirectoriesLT applies the LT predicate on the "directories" field.
+func DirectoriesLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldDirectories, v))
+}
+
+// DirectoriesLTE applies the LTE predicate on the "directories" field.
+func DirectoriesLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldDirectories, v))
+}
+
+// BytesEQ applies the EQ predicate on the "bytes" field.
+func BytesEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBytes, v))
+}
+
+// BytesNEQ applies the NEQ predicate on the "bytes" field.
+func BytesNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldBytes, v))
+}
+
+// BytesIn applies the In predicate on the "bytes" field.
+func BytesIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldBytes, vs...))
+}
+
+// BytesNotIn applies the NotIn predicate on the "bytes" field.
+func BytesNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldBytes, vs...))
+}
+
+// BytesGT applies the GT predicate on the "bytes" field.
+func BytesGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldBytes, v))
+}
+
+// BytesGTE applies the GTE predicate on the "bytes" field.
+func BytesGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldBytes, v))
+}
+
+// BytesLT applies the LT predicate on the "bytes" field.
+func BytesLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldBytes, v))
+}
+
+// BytesLTE applies the LTE predicate on the "bytes" field.
+func BytesLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldBytes, v))
+}
+
+// FilesNewEQ applies the EQ predicate on the "files_new" field.
+func FilesNewEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesNew, v))
+}
+
+// FilesNewNEQ applies the NEQ predicate on the "files_new" field.
+func FilesNewNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFilesNew, v))
+}
+
+// FilesNewIn applies the In predicate on the "files_new" field.
+func FilesNewIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFilesNew, vs...))
+}
+
+// FilesNewNotIn applies the NotIn predicate on the "files_new" field.
+func FilesNewNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFilesNew, vs...))
+}
+
+// FilesNewGT applies the GT predicate on the "files_new" field.
+func FilesNewGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFilesNew, v))
+}
+
+// FilesNewGTE applies the GTE predicate on the "files_new" field.
+func FilesNewGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFilesNew, v))
+}
+
+// FilesNewLT applies the LT predicate on the "files_new" field.
+func FilesNewLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFilesNew, v))
+}
+
+// FilesNewLTE applies the LTE predicate on the "files_new" field.
+func FilesNewLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFilesNew, v))
+}
+
+// FilesChangedEQ applies the EQ predicate on the "files_changed" field.
+func FilesChangedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesChanged, v))
+}
+
+// FilesChangedNEQ applies the NEQ predicate on the "files_changed" field.
+func FilesChangedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFilesChanged, v))
+}
+
+// FilesChangedIn applies the In predicate on the "files_changed" field.
+func FilesChangedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFilesChanged, vs...))
+}
+
+// FilesChangedNotIn applies the NotIn predicate on the "files_changed" field.
+func FilesChangedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFilesChanged, vs...))
+}
+
+// FilesChangedGT applies the GT predicate on the "files_changed" field.
+func FilesChangedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFilesChanged, v))
+}
+
+// FilesChangedGTE applies the GTE predicate on the "files_changed" field.
+func FilesChangedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFilesChanged, v))
+}
+
+// FilesChangedLT applies the LT predicate on the "files_changed" field.
+func FilesChangedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFilesChanged, v))
+}
+
+// FilesChangedLTE applies the LTE predicate on the "files_changed" field.
+func FilesChangedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFilesChanged, v))
+}
+
+// FilesUnchangedEQ applies the EQ predicate on the "files_unchanged" field.
+func FilesUnchangedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldFilesUnchanged, v))
+}
+
+// FilesUnchangedNEQ applies the NEQ predicate on the "files_unchanged" field.
+func FilesUnchangedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldFilesUnchanged, v))
+}
+
+// FilesUnchangedIn applies the In predicate on the "files_unchanged" field.
+func FilesUnchangedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldFilesUnchanged, vs...))
+}
+
+// FilesUnchangedNotIn applies the NotIn predicate on the "files_unchanged" field.
+func FilesUnchangedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldFilesUnchanged, vs...))
+}
+
+// FilesUnchangedGT applies the GT predicate on the "files_unchanged" field.
+func FilesUnchangedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldFilesUnchanged, v))
+}
+
+// FilesUnchangedGTE applies the GTE predicate on the "files_unchanged" field.
+func FilesUnchangedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldFilesUnchanged, v))
+}
+
+// FilesUnchangedLT applies the LT predicate on the "files_unchanged" field.
+func FilesUnchangedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldFilesUnchanged, v))
+}
+
+// FilesUnchangedLTE applies the LTE predicate on the "files_unchanged" field.
+func FilesUnchangedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldFilesUnchanged, v))
+}
+
+// StatCallsEQ applies the EQ predicate on the "stat_calls" field.
+func StatCallsEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldStatCalls, v))
+}
+
+// StatCallsNEQ applies the NEQ predicate on the "stat_calls" field.
+func StatCallsNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldStatCalls, v))
+}
+
+// StatCallsIn applies the In predicate on the "stat_calls" field.
+func StatCallsIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldStatCalls, vs...))
+}
+
+// StatCallsNotIn applies the NotIn predicate on the "stat_calls" field.
+func StatCallsNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldStatCalls, vs...))
+}
+
+// StatCallsGT applies the GT predicate on the "stat_calls" field.
+func StatCallsGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldStatCalls, v))
+}
+
+// StatCallsGTE applies the GTE predicate on the "stat_calls" field.
+func StatCallsGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldStatCalls, v))
+}
+
+// StatCallsLT applies the LT predicate on the "stat_calls" field.
+func StatCallsLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldStatCalls, v))
+}
+
+// StatCallsLTE applies the LTE predicate on the "stat_calls" field.
+func StatCallsLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldStatCalls, v))
+}
+
+// NewBytesEQ applies the EQ predicate on the "new_bytes" field.
+func NewBytesEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldNewBytes, v))
+}
+
+// NewBytesNEQ applies the NEQ predicate on the "new_bytes" field.
+func NewBytesNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldNewBytes, v))
+}
+
+// NewBytesIn applies the In predicate on the "new_bytes" field.
+func NewBytesIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldNewBytes, vs...))
+}
+
+// NewBytesNotIn applies the NotIn predicate on the "new_bytes" field.
+func NewBytesNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldNewBytes, vs...))
+}
+
+// NewBytesGT applies the GT predicate on the "new_bytes" field.
+func NewBytesGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldNewBytes, v))
+}
+
+// NewBytesGTE applies the GTE predicate on the "new_bytes" field.
+func NewBytesGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldNewBytes, v))
+}
+
+// NewBytesLT applies the LT predicate on the "new_bytes" field.
+func NewBytesLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldNewBytes, v))
+}
+
+// NewBytesLTE applies the LTE predicate on the "new_bytes" field.
+func NewBytesLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldNewBytes, v))
+}
+
+// StoredBytesEQ applies the EQ predicate on the "stored_bytes" field.
+func StoredBytesEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldStoredBytes, v))
+}
+
+// StoredBytesNEQ applies the NEQ predicate on the "stored_bytes" field.
+func StoredBytesNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldStoredBytes, v))
+}
+
+// StoredBytesIn applies the In predicate on the "stored_bytes" field.
+func StoredBytesIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldStoredBytes, vs...))
+}
+
+// StoredBytesNotIn applies the NotIn predicate on the "stored_bytes" field.
+func StoredBytesNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldStoredBytes, vs...))
+}
+
+// StoredBytesGT applies the GT predicate on the "stored_bytes" field.
+func StoredBytesGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldStoredBytes, v))
+}
+
+// StoredBytesGTE applies the GTE predicate on the "stored_bytes" field.
+func StoredBytesGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldStoredBytes, v))
+}
+
+// StoredBytesLT applies the LT predicate on the "stored_bytes" field.
+func StoredBytesLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldStoredBytes, v))
+}
+
+// StoredBytesLTE applies the LTE predicate on the "stored_bytes" field.
+func StoredBytesLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldStoredBytes, v))
+}
+
+// ReadBytesEQ applies the EQ predicate on the "read_bytes" field.
+func ReadBytesEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldReadBytes, v))
+}
+
+// ReadBytesNEQ applies the NEQ predicate on the "read_bytes" field.
+func ReadBytesNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldReadBytes, v))
+}
+
+// ReadBytesIn applies the In predicate on the "read_bytes" field.
+func ReadBytesIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldReadBytes, vs...))
+}
+
+// ReadBytesNotIn applies the NotIn predicate on the "read_bytes" field.
+func ReadBytesNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldReadBytes, vs...))
+}
+
+// ReadBytesGT applies the GT predicate on the "read_bytes" field.
+func ReadBytesGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldReadBytes, v))
+}
+
+// ReadBytesGTE applies the GTE predicate on the "read_bytes" field.
+func ReadBytesGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldReadBytes, v))
+}
+
+// ReadBytesLT applies the LT predicate on the "read_bytes" field.
+func ReadBytesLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldReadBytes, v))
+}
+
+// ReadBytesLTE applies the LTE predicate on the "read_bytes" field.
+func ReadBytesLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldReadBytes, v))
+}
+
+// ErrorsEQ applies the EQ predicate on the "errors" field.
+func ErrorsEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldErrors, v))
+}
+
+// ErrorsNEQ applies the NEQ predicate on the "errors" field.
+func ErrorsNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldErrors, v))
+}
+
+// ErrorsIn applies the In predicate on the "errors" field.
+func ErrorsIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldErrors, vs...))
+}
+
+// ErrorsNotIn applies the NotIn predicate on the "errors" field.
+func ErrorsNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldErrors, vs...))
+}
+
+// ErrorsGT applies the GT predicate on the "errors" field.
+func ErrorsGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldErrors, v))
+}
+
+// ErrorsGTE applies the GTE predicate on the "errors" field.
+func ErrorsGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldErrors, v))
+}
+
+// ErrorsLT applies the LT predicate on the "errors" field.
+func ErrorsLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldErrors, v))
+}
+
+// ErrorsLTE applies the LTE predicate on the "errors" field.
+func ErrorsLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldErrors, v))
+}
+
+// VanishedEQ applies the EQ predicate on the "vanished" field.
+func VanishedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldVanished, v))
+}
+
+// VanishedNEQ applies the NEQ predicate on the "vanished" field.
+func VanishedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldVanished, v))
+}
+
+// VanishedIn applies the In predicate on the "vanished" field.
+func VanishedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldVanished, vs...))
+}
+
+// VanishedNotIn applies the NotIn predicate on the "vanished" field.
+func VanishedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldVanished, vs...))
+}
+
+// VanishedGT applies the GT predicate on the "vanished" field.
+func VanishedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldVanished, v))
+}
+
+// VanishedGTE applies the GTE predicate on the "vanished" field.
+func VanishedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldVanished, v))
+}
+
+// VanishedLT applies the LT predicate on the "vanished" field.
+func VanishedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldVanished, v))
+}
+
+// VanishedLTE applies the LTE predicate on the "vanished" field.
+func VanishedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldVanished, v))
+}
+
+// CarriedEQ applies the EQ predicate on the "carried" field.
+func CarriedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCarried, v))
+}
+
+// CarriedNEQ applies the NEQ predicate on the "carried" field.
+func CarriedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCarried, v))
+}
+
+// CarriedIn applies the In predicate on the "carried" field.
+func CarriedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCarried, vs...))
+}
+
+// CarriedNotIn applies the NotIn predicate on the "carried" field.
+func CarriedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCarried, vs...))
+}
+
+// CarriedGT applies the GT predicate on the "carried" field.
+func CarriedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCarried, v))
+}
+
+// CarriedGTE applies the GTE predicate on the "carried" field.
+func CarriedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCarried, v))
+}
+
+// CarriedLT applies the LT predicate on the "carried" field.
+func CarriedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCarried, v))
+}
+
+// CarriedLTE applies the LTE predicate on the "carried" field.
+func CarriedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCarried, v))
+}
+
+// TornEQ applies the EQ predicate on the "torn" field.
+func TornEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTorn, v))
+}
+
+// TornNEQ applies the NEQ predicate on the "torn" field.
+func TornNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldTorn, v))
+}
+
+// TornIn applies the In predicate on the "torn" field.
+func TornIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldTorn, vs...))
+}
+
+// TornNotIn applies the NotIn predicate on the "torn" field.
+func TornNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldTorn, vs...))
+}
+
+// TornGT applies the GT predicate on the "torn" field.
+func TornGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldTorn, v))
+}
+
+// TornGTE applies the GTE predicate on the "torn" field.
+func TornGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldTorn, v))
+}
+
+// TornLT applies the LT predicate on the "torn" field.
+func TornLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldTorn, v))
+}
+
+// TornLTE applies the LTE predicate on the "torn" field.
+func TornLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldTorn, v))
+}
+
+// WalkSecondsEQ applies the EQ predicate on the "walk_seconds" field.
+func WalkSecondsEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldWalkSeconds, v))
+}
+
+// WalkSecondsNEQ applies the NEQ predicate on the "walk_seconds" field.
+func WalkSecondsNEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldWalkSeconds, v))
+}
+
+// WalkSecondsIn applies the In predicate on the "walk_seconds" field.
+func WalkSecondsIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldWalkSeconds, vs...))
+}
+
+// WalkSecondsNotIn applies the NotIn predicate on the "walk_seconds" field.
+func WalkSecondsNotIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldWalkSeconds, vs...))
+}
+
+// WalkSecondsGT applies the GT predicate on the "walk_seconds" field.
+func WalkSecondsGT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldWalkSeconds, v))
+}
+
+// WalkSecondsGTE applies the GTE predicate on the "walk_seconds" field.
+func WalkSecondsGTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldWalkSeconds, v))
+}
+
+// WalkSecondsLT applies the LT predicate on the "walk_seconds" field.
+func WalkSecondsLT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldWalkSeconds, v))
+}
+
+// WalkSecondsLTE applies the LTE predicate on the "walk_seconds" field.
+func WalkSecondsLTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldWalkSeconds, v))
+}
+
+// ReadSecondsEQ applies the EQ predicate on the "read_seconds" field.
+func ReadSecondsEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldReadSeconds, v))
+}
+
+// ReadSecondsNEQ applies the NEQ predicate on the "read_seconds" field.
+func ReadSecondsNEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldReadSeconds, v))
+}
+
+// ReadSecondsIn applies the In predicate on the "read_seconds" field.
+func ReadSecondsIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldReadSeconds, vs...))
+}
+
+// ReadSecondsNotIn applies the NotIn predicate on the "read_seconds" field.
+func ReadSecondsNotIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldReadSeconds, vs...))
+}
+
+// ReadSecondsGT applies the GT predicate on the "read_seconds" field.
+func ReadSecondsGT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldReadSeconds, v))
+}
+
+// ReadSecondsGTE applies the GTE predicate on the "read_seconds" field.
+func ReadSecondsGTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldReadSeconds, v))
+}
+
+// ReadSecondsLT applies the LT predicate on the "read_seconds" field.
+func ReadSecondsLT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldReadSeconds, v))
+}
+
+// ReadSecondsLTE applies the LTE predicate on the "read_seconds" field.
+func ReadSecondsLTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldReadSeconds, v))
+}
+
+// HashSecondsEQ applies the EQ predicate on the "hash_seconds" field.
+func HashSecondsEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldHashSeconds, v))
+}
+
+// HashSecondsNEQ applies the NEQ predicate on the "hash_seconds" field.
+func HashSecondsNEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldHashSeconds, v))
+}
+
+// HashSecondsIn applies the In predicate on the "hash_seconds" field.
+func HashSecondsIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldHashSeconds, vs...))
+}
+
+// HashSecondsNotIn applies the NotIn predicate on the "hash_seconds" field.
+func HashSecondsNotIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldHashSeconds, vs...))
+}
+
+// HashSecondsGT applies the GT predicate on the "hash_seconds" field.
+func HashSecondsGT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldHashSeconds, v))
+}
+
+// HashSecondsGTE applies the GTE predicate on the "hash_seconds" field.
+func HashSecondsGTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldHashSeconds, v))
+}
+
+// HashSecondsLT applies the LT predicate on the "hash_seconds" field.
+func HashSecondsLT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldHashSeconds, v))
+}
+
+// HashSecondsLTE applies the LTE predicate on the "hash_seconds" field.
+func HashSecondsLTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldHashSeconds, v))
+}
+
+// CompressSecondsEQ applies the EQ predicate on the "compress_seconds" field.
+func CompressSecondsEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCompressSeconds, v))
+}
+
+// CompressSecondsNEQ applies the NEQ predicate on the "compress_seconds" field.
+func CompressSecondsNEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCompressSeconds, v))
+}
+
+// CompressSecondsIn applies the In predicate on the "compress_seconds" field.
+func CompressSecondsIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCompressSeconds, vs...))
+}
+
+// CompressSecondsNotIn applies the NotIn predicate on the "compress_seconds" field.
+func CompressSecondsNotIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCompressSeconds, vs...))
+}
+
+// CompressSecondsGT applies the GT predicate on the "compress_seconds" field.
+func CompressSecondsGT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCompressSeconds, v))
+}
+
+// CompressSecondsGTE applies the GTE predicate on the "compress_seconds" field.
+func CompressSecondsGTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCompressSeconds, v))
+}
+
+// CompressSecondsLT applies the LT predicate on the "compress_seconds" field.
+func CompressSecondsLT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCompressSeconds, v))
+}
+
+// CompressSecondsLTE applies the LTE predicate on the "compress_seconds" field.
+func CompressSecondsLTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCompressSeconds, v))
+}
+
+// SealSecondsEQ applies the EQ predicate on the "seal_seconds" field.
+func SealSecondsEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldSealSeconds, v))
+}
+
+// SealSecondsNEQ applies the NEQ predicate on the "seal_seconds" field.
+func SealSecondsNEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldSealSeconds, v))
+}
+
+// SealSecondsIn applies the In predicate on the "seal_seconds" field.
+func SealSecondsIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldSealSeconds, vs...))
+}
+
+// SealSecondsNotIn applies the NotIn predicate on the "seal_seconds" field.
+func SealSecondsNotIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldSealSeconds, vs...))
+}
+
+// SealSecondsGT applies the GT predicate on the "seal_seconds" field.
+func SealSecondsGT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldSealSeconds, v))
+}
+
+// SealSecondsGTE applies the GTE predicate on the "seal_seconds" field.
+func SealSecondsGTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldSealSeconds, v))
+}
+
+// SealSecondsLT applies the LT predicate on the "seal_seconds" field.
+func SealSecondsLT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldSealSeconds, v))
+}
+
+// SealSecondsLTE applies the LTE predicate on the "seal_seconds" field.
+func SealSecondsLTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldSealSeconds, v))
+}
+
+// UploadSecondsEQ applies the EQ predicate on the "upload_seconds" field.
+func UploadSecondsEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldUploadSeconds, v))
+}
+
+// UploadSecondsNEQ applies the NEQ predicate on the "upload_seconds" field.
+func UploadSecondsNEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldUploadSeconds, v))
+}
+
+// UploadSecondsIn applies the In predicate on the "upload_seconds" field.
+func UploadSecondsIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldUploadSeconds, vs...))
+}
+
+// UploadSecondsNotIn applies the NotIn predicate on the "upload_seconds" field.
+func UploadSecondsNotIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldUploadSeconds, vs...))
+}
+
+// UploadSecondsGT applies the GT predicate on the "upload_seconds" field.
+func UploadSecondsGT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldUploadSeconds, v))
+}
+
+// UploadSecondsGTE applies the GTE predicate on the "upload_seconds" field.
+func UploadSecondsGTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldUploadSeconds, v))
+}
+
+// UploadSecondsLT applies the LT predicate on the "upload_seconds" field.
+func UploadSecondsLT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldUploadSeconds, v))
+}
+
+// UploadSecondsLTE applies the LTE predicate on the "upload_seconds" field.
+func UploadSecondsLTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldUploadSeconds, v))
+}
+
+// CommitSecondsEQ applies the EQ predicate on the "commit_seconds" field.
+func CommitSecondsEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldCommitSeconds, v))
+}
+
+// CommitSecondsNEQ applies the NEQ predicate on the "commit_seconds" field.
+func CommitSecondsNEQ(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldCommitSeconds, v))
+}
+
+// CommitSecondsIn applies the In predicate on the "commit_seconds" field.
+func CommitSecondsIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldCommitSeconds, vs...))
+}
+
+// CommitSecondsNotIn applies the NotIn predicate on the "commit_seconds" field.
+func CommitSecondsNotIn(vs ...float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldCommitSeconds, vs...))
+}
+
+// CommitSecondsGT applies the GT predicate on the "commit_seconds" field.
+func CommitSecondsGT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldCommitSeconds, v))
+}
+
+// CommitSecondsGTE applies the GTE predicate on the "commit_seconds" field.
+func CommitSecondsGTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldCommitSeconds, v))
+}
+
+// CommitSecondsLT applies the LT predicate on the "commit_seconds" field.
+func CommitSecondsLT(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldCommitSeconds, v))
+}
+
+// CommitSecondsLTE applies the LTE predicate on the "commit_seconds" field.
+func CommitSecondsLTE(v float64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldCommitSeconds, v))
 }
 
 // HasShard applies the HasEdge predicate on the "shard" edge.
