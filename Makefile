@@ -69,64 +69,64 @@ compose-down: ## stop that fleet; its volumes stay
 # packages here that use generic types of the standard library (sync.Map): the linker may choose their copy, and then races
 # are reported that there are not.
 # A program with the race detector sleeps for a second before it exits, unless it is told not to: tests run hundreds.
-# Many tests wait for leases and processes: four packages at a time leave no core idle.
+# Many tests wait for leases and processes: two packages of each module at a time leave no core idle.
 RACED        := GORACE="atexit_sleep_ms=0 $$GORACE" GOFLAGS="$$(go env GOFLAGS) -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/klauspost/compress/...=-race=false"
-WITHPOSTGRES := e2e/need-postgres.sh && export $(RACED) && go run -race ./e2e/withpostgres
-GOTEST       := go test -race -vet=off -p 4 -timeout $(TESTTIMEOUT) $(TESTFLAGS)
-TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/fleet/... ./e2e/testenv/...
-S3TESTED     := ./internal/store/s3store ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./e2e/testenv
-ALLTESTED     = $(shell go list ./... | grep -v -e /e2e/containers$$ -e /e2e/debian$$)
+WITHPOSTGRES := e2e/need-postgres.sh && export $(RACED) && go run -race ./internal/testenv/withpostgres
+GOTEST       := e2e/gotest.sh -race -vet=off -p 2 -timeout $(TESTTIMEOUT) $(TESTFLAGS)
+TESTED       := ./internal/... ./migrations/... ./services/... ./e2e ./e2e/fleet/...
+S3TESTED     := ./internal/store/s3store ./internal/doctor ./internal/installation ./e2e ./e2e/scale ./internal/testenv
+ALLTESTED    := $(TESTED) ./e2e/bench/... ./e2e/scale/... ./e2e/slowfs/...
 
 .PHONY: test test-short test-s3 test-upgrade test-long test-exhaustive test-manifests test-independent test-containers test-debian test-all soak fuzz bench bench-scale
 test: ## what every change must pass, within minutes: needs Go, a C compiler and Postgres
-	$(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(TESTED),$(PACKAGES))
+	$(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(TESTED),$(PACKAGES))
 
 test-short: ## the tests that need no server
-	go test -short -timeout 5m $(TESTFLAGS) $(PACKAGES)
+	e2e/gotest.sh -short -timeout 5m $(TESTFLAGS) -- $(if $(filter ./...,$(PACKAGES)),$(TESTED),$(PACKAGES))
 
 test-s3: s3-servers ## S3 stores: versitygw and minio, which are built first, and faults between them and a fleet
-	export BCTL_TEST_TARGETS=s3; $(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(S3TESTED),$(PACKAGES))
+	export BCTL_TEST_TARGETS=s3; $(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(S3TESTED),$(PACKAGES))
 
 test-upgrade: ## the previous release beside this one
-	export BCTL_TEST_TARGETS=upgrade; $(WITHPOSTGRES) $(GOTEST) -v -run Upgrade ./e2e
+	export BCTL_TEST_TARGETS=upgrade; $(WITHPOSTGRES) $(GOTEST) -v -run Upgrade -- ./e2e
 
 test-long: ## what takes long: random changes and faults repeated more often, large trees
-	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
+	export BCTL_TEST_TARGETS=long; $(WITHPOSTGRES) $(GOTEST) -- $(if $(filter ./...,$(PACKAGES)),$(ALLTESTED),$(PACKAGES))
 
 test-exhaustive: ## every cell of the matrix of faults, every history of pages, more of the model: half an hour
-	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -run '^(TestIndex|TestMatrixOfFaults|TestModel)$$' ./internal/index/... ./services/bctl/embedded
+	BCTL_TEST_TARGETS=exhaustive $(WITHPOSTGRES) $(GOTEST) -run '^(TestIndex|TestMatrixOfFaults|TestModel)$$' -- ./internal/index/... ./services/bctl/embedded
 
 test-manifests: ## deploy/kubernetes, and Prometheus's rules, which need promtool
-	GOWORK=off go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
-	BCTL_TEST_TARGETS=manifests go test -timeout $(TESTTIMEOUT) $(TESTFLAGS) -run 'Alert|Dashboard' ./services/bctl/wire ./e2e
+	go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
+	BCTL_TEST_TARGETS=manifests e2e/gotest.sh -timeout $(TESTTIMEOUT) $(TESTFLAGS) -run 'Alert|Dashboard' -- ./services/bctl/serve ./e2e
 
 test-independent: ## stores, read by a program in Python that is written from docs/formats; skipped without e2e/independent/requirements.txt
-	go test -tags independent -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/independent
+	go test -C e2e -tags independent -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./independent
 
 test-debian: ## docs/operations.md, followed on a Debian with systemd; fails without Docker [TESTFLAGS=-v]
-	BCTL_REQUIRE_DOCKER=1 go test -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/debian
+	BCTL_REQUIRE_DOCKER=1 go test -C e2e -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./debian
 
 test-containers: ## the fleet of deploy/compose.yaml under faults; fails without Docker [TESTFLAGS=-v]
 	@e2e/need-postgres.sh
-	BCTL_REQUIRE_DOCKER=1 go test -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./e2e/containers
+	BCTL_REQUIRE_DOCKER=1 go test -C e2e -race -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./containers
 
 test-all: s3-servers ## test, test-s3, test-upgrade and test-long in one run
-	export BCTL_TEST_TARGETS=s3,upgrade,long; $(WITHPOSTGRES) $(GOTEST) $(ALLTESTED)
+	export BCTL_TEST_TARGETS=s3,upgrade,long; $(WITHPOSTGRES) $(GOTEST) -- $(ALLTESTED)
 
 soak: s3-servers ## random changes and faults of a fleet [MINUTES=10 SEED=n repeats them]
-	export BCTL_TEST_TARGETS=s3,long E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED); $(WITHPOSTGRES) go test -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) ./e2e
+	export BCTL_TEST_TARGETS=s3,long E2E_SOAK_MINUTES=$(MINUTES) E2E_SEED=$(SEED); $(WITHPOSTGRES) go test -C e2e -race -timeout 0 -count 1 -v -run '^TestSoak$$' $(TESTFLAGS) .
 
 fuzz: ## every fuzz target for FUZZTIME
 	e2e/fuzz.sh $(FUZZTIME) $(PACKAGES)
 
 # BENCH_FULL=1 is for a night: sizes up to millions of files. BENCH_FLAGS=-assert fails where a criterion does not hold.
 bench: build servers ## bctl beside its peers, and all else that docs/benchmarks.md has [BENCH_PRESET=million,big BENCH_STEPS=first BENCH_SECTIONS=trees BENCH_FLAGS=-assert]
-	PATH="$(CURDIR)/bin:$$PATH" go run ./e2e/bench -preset $(BENCH_PRESET) -steps "$(BENCH_STEPS)" -sections "$(BENCH_SECTIONS)" \
-		-rounds $(BENCH_ROUNDS) $(if $(BENCH_FULL),-full) -markdown docs/benchmarks.md -tuning docs/tuning.md $(BENCH_FLAGS)
+	PATH="$(CURDIR)/bin:$$PATH" go run -C e2e ./bench -preset $(BENCH_PRESET) -steps "$(BENCH_STEPS)" -sections "$(BENCH_SECTIONS)" \
+		-rounds $(BENCH_ROUNDS) $(if $(BENCH_FULL),-full) -markdown $(CURDIR)/docs/benchmarks.md -tuning $(CURDIR)/docs/tuning.md $(BENCH_FLAGS)
 	$(if $(BENCH_SECTIONS),,$(MAKE) bench-scale SCALE_FLAGS="-markdown $(CURDIR)/docs/benchmarks.md $(SCALE_FLAGS)")
 
 bench-scale: servers ## how walkers, and the index of a large fleet, scale [SCALE_FLAGS=-assert]
-	BCTL_TEST_TARGETS=s3,long go run ./e2e/withpostgres go test ./e2e/scale -run '^$$' -bench . -benchtime 1x -timeout $(TESTTIMEOUT) -v -args $(SCALE_FLAGS)
+	BCTL_TEST_TARGETS=s3,long go run ./internal/testenv/withpostgres go test -C e2e ./scale -run '^$$' -bench . -benchtime 1x -timeout $(TESTTIMEOUT) -v -args $(SCALE_FLAGS)
 
 ## Checks
 
@@ -134,7 +134,8 @@ bench-scale: servers ## how walkers, and the index of a large fleet, scale [SCAL
 lint: proto-lint ## golangci-lint and buf lint
 	"$$(e2e/tool.sh golangci-lint)" run $(PACKAGES)
 ifeq ($(PACKAGES),./...)
-	cd e2e/manifests && GOWORK=off "$$(../tool.sh golangci-lint)" run --config ../../.golangci.yml ./...
+	cd e2e && "$$(./tool.sh golangci-lint)" run --config ../.golangci.yml ./...
+	cd e2e/manifests && "$$(../tool.sh golangci-lint)" run --config ../../.golangci.yml ./...
 endif
 
 proto-lint:

@@ -98,7 +98,8 @@ func TestUnchangedCounts(t *testing.T) {
 func plainProgram(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "bctl")
-	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-o", path, "github.com/bctl/bctl/services/bctl")
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-o", path, "./services/bctl")
+	build.Dir = ".."
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build bctl: %v\n%s", err, output)

@@ -47,7 +47,7 @@ run bctl snapshot ls
 
 say "Restore the newest snapshot, and compare it with the tree in every attribute"
 run bctl restore latest --target "$restored"
-(cd "$(dirname "$0")/.." && go run ./e2e/treediff "$tree" "$restored")
+(cd "$(dirname "$0")/.." && go run ./internal/source/treetest/treediff "$tree" "$restored")
 echo "the restored tree equals the tree"
 
 say "Restore again: what is right already is left alone"

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // expect fails the test unless a command ends with a status and says all that it should.

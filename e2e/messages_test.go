@@ -19,11 +19,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testtarget"
 	bctlv1 "github.com/bctl/bctl/proto/bctl/v1"
 )

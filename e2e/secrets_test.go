@@ -20,8 +20,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // Secrets with what URLs and YAML treat as special.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,7 +12,7 @@ import (
 
 	"github.com/bctl/bctl/e2e/fleet"
 	"github.com/bctl/bctl/e2e/slowfs"
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testtarget"
 )
 
@@ -51,16 +52,19 @@ func TestWatchAFleetInTrouble(t *testing.T) {
 	for _, size := range []struct {
 		columns, lines int
 		want           []string // in this order
+		shards         []string // in any: their snapshots were begun side by side
 	}{
-		{80, 24, []string{"MISSING  no walker and no reader at site oslo", "13 running  1 of these stalled", stalled, "far: 12 tasks wait: no walker and no reader at site oslo", "FAILED  nas1 ", "SNAPSHOT", "stalled", "more snapshots"}},
-		{40, 12, []string{"MISSING", "13 running", stalled[:20]}},
-		{120, 60, []string{"MISSING", stalled, "FAILED", "SNAPSHOT", "a-shard-with-a-long-name-0", "a-shard-with-a-long-name-11"}},
+		{80, 24, []string{"MISSING  no walker and no reader at site oslo", "13 running  1 of these stalled", stalled, "far: 12 tasks wait: no walker and no reader at site oslo", "FAILED  nas1 ", "SNAPSHOT", "stalled", "more snapshots"}, nil},
+		{40, 12, []string{"MISSING", "13 running", stalled[:20]}, nil},
+		{120, 60, []string{"MISSING", stalled, "FAILED", "SNAPSHOT"}, []string{"a-shard-with-a-long-name-0", "a-shard-with-a-long-name-11"}},
 	} {
 		f.Terminal.Resize(size.columns, size.lines)
 		var screen []string
 		fleet.Await(t, fmt.Sprintf("a screen of %dx%d with %q", size.columns, size.lines, size.want), func() bool {
 			screen = f.Terminal.Screen()
-			return !watch.Ended() && fits(screen, size.columns, size.lines) && inOrder(strings.Join(screen, "\n"), size.want)
+			text := strings.Join(screen, "\n")
+			return !watch.Ended() && fits(screen, size.columns, size.lines) && inOrder(text, size.want) &&
+				!slices.ContainsFunc(size.shards, func(name string) bool { return !strings.Contains(text, name) })
 		})
 		t.Logf("%dx%d\n%s", size.columns, size.lines, strings.Join(screen, "\n"))
 	}

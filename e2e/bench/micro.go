@@ -53,8 +53,9 @@ func measureMicro(ctx context.Context, r *runner) error {
 		return err
 	}
 	c := r.chapter("micro")
-	args := append([]string{"run", "./e2e/withpostgres", "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", duration, "-p", "1"}, hot...)
+	args := append([]string{"run", "./internal/testenv/withpostgres", "go", "test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", duration, "-p", "1"}, hot...)
 	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = ".." // in bctl's own module
 	// One tree for all benchmarks of the source: making and removing one for each is what would take the time.
 	cmd.Env = append(os.Environ(), "BCTL_BENCH_TREE="+tree)
 	var stderr bytes.Buffer

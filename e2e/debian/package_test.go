@@ -15,7 +15,7 @@ import (
 	"sync"
 	"testing"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // A release is what goreleaser has made, for this machine's architecture only.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // step returns the block of the page that has a text in it, with other paths and commands in it than those of the page.

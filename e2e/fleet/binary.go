@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // Binary returns the path of a bctl that is built from this source tree, unless

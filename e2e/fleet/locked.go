@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testtarget"
 )
 

@@ -34,7 +34,7 @@ func Previous(t testing.TB) string {
 const commitMissing = 3
 
 var previous = sync.OnceValues(func() (string, error) {
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/bctl/bctl").Output()
 	if err != nil {
 		return "", err
 	}

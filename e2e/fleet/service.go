@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // A Service is a walker, reader or committer.

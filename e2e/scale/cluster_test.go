@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/bctl/bctl/e2e/fleet"
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // BenchmarkClusterMessages sends walk tasks through three NATS nodes with three copies of each stream.

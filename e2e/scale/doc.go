@@ -4,7 +4,7 @@
 // that dies, and the index of hundreds of filers.
 //
 //	make bench-scale
-//	go test ./e2e/scale -run '^$' -bench ScaleOut -benchtime 1x -args -assert -markdown $PWD/docs/benchmarks.md
+//	go test -C e2e ./scale -run '^$' -bench ScaleOut -benchtime 1x -args -assert -markdown $PWD/docs/benchmarks.md
 //
 // These are benchmarks of whole runs, with processes and servers: one iteration each says it
 // all. What must be true however fast the machine is (limits hold, plans use indexes) is checked always,

@@ -17,9 +17,9 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // inPostgres returns the settings of a repository with its index in Postgres and its store in a

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 var ours, theirs = backup.RepositoryID{1}, backup.RepositoryID{2}

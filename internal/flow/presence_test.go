@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // absent asks until the connection has been open for long enough.

@@ -2,13 +2,14 @@ package flow
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 )
 
-func TestReporterTellsWhatIsInHand(t *testing.T) {
+func TestReporterReportsWorkInProgress(t *testing.T) {
 	c := ready(t, listen(Options{}, inProcess(t)), ackWait)
 	heard := make(chan *backup.Progress, 1000)
 	stop, err := c.SubscribeProgress(func(p *backup.Progress) { heard <- p })
@@ -28,34 +29,35 @@ func TestReporterTellsWhatIsInHand(t *testing.T) {
 	r.Add(snapshot, backup.Progress{FilesFound: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { r.Run(ctx, time.Millisecond); close(ended) }()
+	go func() { r.Run(ctx, time.Hour); close(ended) }() // the test reports itself
 
 	for range 2 { // at once, before any number is known
-		if p := receive(t, "report of what was taken in hand", heard); len(p.Tasks)+len(p.Batches) != 1 || p.FilesFound != 0 || p.Filer != 7 || p.Instance != c.instance {
-			t.Errorf("taken in hand: %+v", p)
+		if p := receive(t, "report of work that was taken", heard); len(p.Tasks)+len(p.Batches) != 1 || p.FilesFound != 0 || p.Filer != 7 || p.Instance != c.instance {
+			t.Errorf("taken: %+v", p)
 		}
 	}
+	r.report()
 	first := receive(t, "report", heard)
 	if first.Worker != "worker-1" || first.Snapshot != snapshot || len(first.Tasks) != 1 || first.Tasks[0] != 11 || len(first.Batches) != 1 || first.Batches[0] != 22 {
-		t.Errorf("in hand: %+v", first)
+		t.Errorf("in progress: %+v", first)
 	}
 	if first.FilesFound != 4 || first.BytesFound != 30 || first.FilesDone != 2 || first.BytesDone != 20 || first.Errors != 1 || first.Path != "b" {
 		t.Errorf("numbers: %+v", first)
 	}
-	second := receive(t, "second report", heard)
-	if second.FilesFound != 0 || second.Path != "" || len(second.Tasks) != 1 {
-		t.Errorf("numbers are told once, what is in hand each time: %+v", second)
+	r.report()
+	if p := receive(t, "second report", heard); p.FilesFound != 0 || p.Path != "" || len(p.Tasks) != 1 || len(p.Batches) != 1 {
+		t.Errorf("numbers are reported once, work in progress each time: %+v", p)
 	}
 	taskDone()
-	for p := receive(t, "report", heard); len(p.Tasks) > 0; p = receive(t, "report", heard) {
-		if len(p.Batches) != 1 {
-			t.Fatalf("the batch is in hand: %+v", p)
-		}
+	r.report()
+	if p := receive(t, "report", heard); len(p.Tasks) != 0 || len(p.Batches) != 1 {
+		t.Errorf("the task is done, the batch is not: %+v", p)
 	}
 	batchDone()
-	for p := receive(t, "report", heard); len(p.Batches) > 0; p = receive(t, "report", heard) {
+	cancel() // the last report says that no work is left
+	if p := receive(t, "last report", heard); len(p.Tasks)+len(p.Batches) > 0 {
+		t.Errorf("nothing is in progress: %+v", p)
 	}
-	cancel()
 	receive(t, "end of the reporter", ended)
 	if reports := r.take(); len(reports) > 0 || len(r.jobs) > 0 {
 		t.Errorf("what is done with is remembered: %+v", reports)
@@ -108,4 +110,27 @@ func TestReporterKeepsSnapshotsApart(t *testing.T) {
 	if len(r.jobs) != 1 {
 		t.Errorf("%d snapshots are remembered, one has work in hand", len(r.jobs))
 	}
+}
+
+// A worker that hands work back says so until it has not done so for a while.
+func TestHandedBack(t *testing.T) {
+	var h handedBack
+	now := time.Unix(1_000_000, 0)
+	expect := func(times int, why string) {
+		t.Helper()
+		i := Instance{HandedBack: 99, HandedBackWhy: "before"}
+		if h.describe(now, &i); i.HandedBack != times || i.HandedBackWhy != why {
+			t.Errorf("%d times, %q; want %d, %q", i.HandedBack, i.HandedBackWhy, times, why)
+		}
+	}
+	expect(0, "")
+	h.add(now, errors.New("first"))
+	now = now.Add(troubleLasts / 2)
+	h.add(now, errors.New("second"))
+	now = now.Add(troubleLasts)
+	expect(2, "second")
+	now = now.Add(1)
+	expect(0, "")
+	h.add(now, errors.New("third"))
+	expect(1, "third")
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // Consumers and publishers reconnect to a server that is killed and restarted, and the messages

@@ -18,9 +18,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // within is how long a test waits for an event that must occur.

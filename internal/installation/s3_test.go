@@ -16,10 +16,10 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/s3store"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // objectStore is an installation with its store, set up with apply.sh and the other generated

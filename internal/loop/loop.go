@@ -4,6 +4,7 @@ package loop
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -29,6 +30,17 @@ func Pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-t.C:
 	}
+}
+
+// Backoff returns how long to wait after the nth failed attempt, counted from 1: first, then twice as
+// long each time, at most longest, all changed at random by up to 30 percent so that many clients do
+// not try again at the same time.
+func Backoff(n int, first, longest time.Duration) time.Duration {
+	d := longest
+	if n < 32 && first<<(n-1) < longest {
+		d = first << (n - 1)
+	}
+	return time.Duration(float64(d) * (0.7 + 0.6*rand.Float64()))
 }
 
 // Wake signals the goroutine that receives from c, a channel with a buffer of one. A signal that

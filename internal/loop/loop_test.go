@@ -40,6 +40,17 @@ func TestPause(t *testing.T) {
 	})
 }
 
+func TestBackoff(t *testing.T) {
+	const first, longest = 200 * time.Millisecond, 15 * time.Second
+	for n, want := range map[int]time.Duration{1: first, 2: 2 * first, 6: 32 * first, 8: longest, 31: longest, 32: longest, 1 << 30: longest} {
+		for range 100 {
+			if d := Backoff(n, first, longest); d < want*7/10 || d > want*13/10 {
+				t.Errorf("after attempt %d: %v, want about %v", n, d, want)
+			}
+		}
+	}
+}
+
 func TestWake(t *testing.T) {
 	c := make(chan struct{}, 1)
 	Wake(c)

@@ -205,3 +205,17 @@ func mount(t *testing.T, dir, options string) {
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 }
+
+// Hard links whose names differ in case are two names if case is significant.
+func TestDeleteLinkWithLettersOfOtherCase(t *testing.T) {
+	f := newFixture(t)
+	one, two := f.file("file", "f"), f.file("FILE", "f")
+	one.Nlink, two.Nlink = 2, 2
+	f.directory("", one, two)
+	target := t.TempDir()
+	f.restore(Options{Target: target})
+	check(t, os.Link(filepath.Join(target, "file"), filepath.Join(target, "File")))
+	_, obs := f.restore(Options{Target: target, Delete: true})
+	obs.wantProblems(t)
+	wantNames(t, target, "file", "FILE")
+}

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
-	"golang.org/x/term"
 
 	"github.com/bctl/bctl/internal/backup"
 )
@@ -69,6 +67,3 @@ func shortTime(groups []string, a slog.Attr) slog.Attr {
 	}
 	return a
 }
-
-// IsTerminal reports whether f is a terminal.
-func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }

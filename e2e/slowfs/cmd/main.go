@@ -2,7 +2,7 @@
 
 // Command slowfs shows a directory as a slow filer would, until it is told to stop.
 //
-//	go run ./e2e/slowfs/cmd -stat 2ms -parallel 8 DIR MOUNTPOINT
+//	go run -C e2e ./slowfs/cmd -stat 2ms -parallel 8 DIR MOUNTPOINT
 //
 // It reads orders from standard input, a line each, and answers each of them
 // with a line: "ok", an error, or, to "counters", a JSON object.

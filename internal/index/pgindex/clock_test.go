@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // All times that the index stores are of the database's clock, whatever the clock of the process:

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // An error names the address of the index, and never the password.

@@ -4,10 +4,10 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/indextest"
 	"github.com/bctl/bctl/internal/index/pgindex"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 func TestIndex(t *testing.T) {

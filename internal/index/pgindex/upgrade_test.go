@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/pressly/goose/v3"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/indextest"
+	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/migrations"
 )
 

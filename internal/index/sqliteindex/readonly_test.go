@@ -15,10 +15,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // logs are the files that processes leave beside the database: none after the last of them closes

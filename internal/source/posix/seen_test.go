@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/bctl/bctl/e2e/testenv"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 func TestSeenAt(t *testing.T) {

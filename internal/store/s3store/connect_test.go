@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // A real server behind a TLS front that requires a client certificate.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 const object = "packs/one/object"

@@ -13,16 +13,15 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/sethvargo/go-retry"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/store"
 )
 
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 15 * time.Second
-	pauseJitter  = 30 // per cent, either way
 )
 
 // do makes attempts until one succeeds, fails permanently, or the time is over.
@@ -32,19 +31,29 @@ func (s *Store) do(ctx context.Context, op, name string, attempt func(context.Co
 		made    int
 		last    error
 	)
-	err := retry.Do(ctx, s.pauses(op, name, &made, &last), func(ctx context.Context) error {
+	for {
 		made++
-		last = s.watched(ctx, attempt)
-		if last != nil && context.Cause(ctx) == nil && transient(last) {
-			return retry.RetryableError(last)
+		if last = s.watched(ctx, attempt); last == nil {
+			return nil
 		}
-		return last
-	})
-	if err == nil {
-		return nil
+		left := s.options.RetryFor - time.Since(started)
+		if context.Cause(ctx) != nil || !transient(last) || left <= 0 {
+			break
+		}
+		pause := min(loop.Backoff(made, firstPause, longestPause), left)
+		if s.options.OnRetry != nil {
+			s.options.OnRetry(Retry{
+				Store: s.String(), Op: op, Name: name,
+				Attempt: made, Err: describe(last), Kind: kindOf(last), Pause: pause, Remaining: left,
+			})
+		}
+		loop.Pause(ctx, pause)
+		if context.Cause(ctx) != nil {
+			break
+		}
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		if last != nil && !errors.Is(last, context.Canceled) && !errors.Is(last, context.DeadlineExceeded) {
+		if !errors.Is(last, context.Canceled) && !errors.Is(last, context.DeadlineExceeded) {
 			cause = fmt.Errorf("%w, after %w", cause, describe(last))
 		}
 		return s.fail(op, name, nil, cause)
@@ -54,24 +63,6 @@ func (s *Store) do(ctx context.Context, op, name string, attempt func(context.Co
 		described = fmt.Errorf("%w (attempt %d, after %s)", described, made, time.Since(started).Round(time.Second/10))
 	}
 	return s.fail(op, name, kindOf(last), described)
-}
-
-// pauses returns the pauses after failed attempts, and calls OnRetry before each.
-func (s *Store) pauses(op, name string, made *int, last *error) retry.Backoff {
-	exponential := retry.NewExponential(firstPause)
-	jittered := retry.WithJitterPercent(pauseJitter, retry.WithCappedDuration(longestPause, exponential))
-	bounded := retry.WithMaxDuration(s.options.RetryFor, jittered)
-	end := time.Now().Add(s.options.RetryFor)
-	return retry.BackoffFunc(func() (time.Duration, bool) {
-		pause, stop := bounded.Next()
-		if !stop && s.options.OnRetry != nil {
-			s.options.OnRetry(Retry{
-				Store: s.String(), Op: op, Name: name,
-				Attempt: *made, Err: describe(*last), Kind: kindOf(*last), Pause: pause, Remaining: max(0, time.Until(end)),
-			})
-		}
-		return pause, stop
-	})
 }
 
 func (s *Store) fail(op, name string, kind, err error) error {

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/bctl/bctl/e2e/testenv"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/store/storetest"
+	"github.com/bctl/bctl/internal/testenv"
 )
 
 // servers are the two servers that every test of behaviour runs against.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
@@ -26,7 +26,7 @@ func newCancel(a *app) *cobra.Command {
 	c := &cancelCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "cancel SNAPSHOT…",
-		Short: "End running snapshots without committing them",
+		Short: "Cancel running snapshots",
 		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a
 filer or of a shard, or all. They fail; what they added to the index is undone,
 and the last good snapshot of each shard stays the newest. Content that they
@@ -81,7 +81,7 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 		defer stop()
 		f := &follower{index: i, log: c.app.log.Warn, ended: c.tell}
 		err = f.follow(ctx, waiting)
-		if errors.Is(err, run.ErrInterrupted) {
+		if errors.Is(err, process.ErrInterrupted) {
 			c.app.term.println("What was asked for stays asked for: bctl status shows what has not ended yet.")
 		}
 		return err

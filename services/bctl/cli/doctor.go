@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
-	"github.com/bctl/bctl/internal/run"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 type doctorCommand struct {
@@ -31,7 +31,7 @@ func newDoctor(a *app) *cobra.Command {
 	c := &doctorCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Test what bctl depends on, and say what to change",
+		Short: "Check everything that bctl depends on",
 		Long: `Tests everything that bctl depends on, from this machine and with these
 settings: the settings themselves, NATS, the index, the store, directories that
 are to be backed up, and the machine. Each check is ok, a warning, a failure, or
@@ -91,7 +91,7 @@ func (c *doctorCommand) run(ctx context.Context) error {
 	if c.settings != nil {
 		cfg = nil
 	}
-	p := wire.Examine(cfg)
+	p := open.Doctor(cfg)
 	p.ConfigFile, p.ConfigError, p.Environ = a.configFile, c.settings, os.Environ()
 	p.Role, p.Sources, p.Throughput = installation.Role(c.as), c.sources, c.throughput
 	a.interruptible.Store(true)
@@ -102,7 +102,7 @@ func (c *doctorCommand) run(ctx context.Context) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return run.ErrInterrupted
+		return process.ErrInterrupted
 	case s.Failures > 0, c.strict && s.Warnings > 0:
 		return errUnwell
 	}

@@ -5,7 +5,7 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/bctl/bctl/internal/index"
 )

@@ -9,13 +9,13 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/repo"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 func newMigrate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
-		Short: "Bring the index up to this version of bctl",
+		Short: "Upgrade the index to this version of bctl",
 		Long: `Brings the schema of the index up to this version of bctl. It may be run at any
 time, by several processes at once, and while services run.
 
@@ -29,7 +29,7 @@ new schema. A schema that is newer than this bctl is left as it is.`,
 }
 
 func migrate(ctx context.Context, a *app) error {
-	i, err := wire.OpenIndex(ctx, a.cfg, false)
+	i, err := open.Index(ctx, a.cfg, false)
 	if err != nil {
 		return a.noIndex(ctx, err)
 	}

@@ -12,9 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/term"
-
-	"github.com/bctl/bctl/internal/telemetry"
+	"github.com/bctl/bctl/internal/tty"
 )
 
 // A terminal owns the output that a person sees: everything is printed through it, so that the
@@ -31,15 +29,15 @@ type terminal struct {
 
 func newTerminal(out, errFile *os.File) *terminal {
 	return &terminal{
-		out: out, err: errFile, isTerminal: telemetry.IsTerminal(errFile), outIs: telemetry.IsTerminal(out),
+		out: out, err: errFile, isTerminal: tty.Is(errFile), outIs: tty.Is(out),
 		width: func() int {
-			if w, _, err := term.GetSize(int(errFile.Fd())); err == nil && w > 0 {
+			if w, _, ok := tty.Size(errFile); ok && w > 0 {
 				return w
 			}
 			return 80
 		},
 		screen: func() (width, height int) {
-			if w, h, err := term.GetSize(int(out.Fd())); err == nil && w > 0 && h > 0 {
+			if w, h, ok := tty.Size(out); ok && w > 0 && h > 0 {
 				return w, h
 			}
 			return 80, 24

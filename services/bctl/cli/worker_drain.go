@@ -12,7 +12,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 )
 
 type drainCommand struct {
@@ -26,7 +26,7 @@ func newWorkerDrain(a *app) *cobra.Command {
 	c := &drainCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
-		Short: "Have a walker or reader take no new work",
+		Short: "Stop a walker or reader from taking new work",
 		Long: `Has a worker take no new work. What it has in hand it ends as when it is
 stopped: it finishes what it can within worker.stop_timeout, and hands the rest
 back, which other workers of its site take at once. No backup fails by it. Then
@@ -49,7 +49,7 @@ func newWorkerUndrain(a *app) *cobra.Command {
 	c := &drainCommand{app: a, undo: true}
 	return c.add(&cobra.Command{
 		Use:     "undrain NAME",
-		Short:   "Have a drained worker take work again",
+		Short:   "Let a drained worker take work again",
 		Long:    `Has a worker take work again that bctl worker drain has stopped.`,
 		Example: `  bctl worker undrain walker2`,
 	})
@@ -136,7 +136,7 @@ func (c *drainCommand) await(ctx context.Context, conn *flow.Conn, worker flow.I
 		}
 		all, err := conn.Instances(ctx)
 		switch {
-		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
+		case errors.Is(context.Cause(ctx), process.ErrInterrupted):
 			continue
 		case errors.Is(err, backup.ErrUnavailable):
 			c.app.log.Warn("NATS does not answer", "error", err)

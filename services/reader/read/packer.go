@@ -71,13 +71,18 @@ type packer struct {
 	svc    *Service
 	sealer *seal.Sealer
 
+	// mu guards open and held. It is held while a full pack waits for an upload, so that all batches
+	// that add frames wait too. Everything else has a lock of its own, which is never held for long.
 	mu   sync.Mutex
 	open map[backup.SnapshotID]*openPack
-	held int                        // bytes in open packs
-	refs map[backup.PackID]*packRef // durable packs
+	held int // bytes in open packs
 
-	using   sync.Mutex // guards uses; it is never held for long, in contrast to mu
-	uses    map[backup.SnapshotID]use
+	using sync.Mutex // guards uses
+	uses  map[backup.SnapshotID]use
+
+	referring sync.Mutex                 // guards refs
+	refs      map[backup.PackID]*packRef // durable packs
+
 	hurried atomic.Bool // packs are uploaded although more frames might come
 
 	full    chan *openPack
@@ -340,7 +345,7 @@ func (s *Service) tell(ctx context.Context, about string, send func() error) err
 		case ctx.Err() != nil: // the cause of the failure
 			return ctx.Err()
 		}
-		s.opts.Log.Warn("the committer cannot be told yet", "about", about, "error", err)
+		s.opts.Log.Warn("sending a result to the committers failed; trying again", "result", about, "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -351,8 +356,8 @@ func (s *Service) tell(ctx context.Context, about string, send func() error) err
 
 // durable returns the ref of a pack that the index has.
 func (p *packer) durable(id backup.PackID) *packRef {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.referring.Lock()
+	defer p.referring.Unlock()
 	if ref := p.refs[id]; ref != nil {
 		return ref
 	}

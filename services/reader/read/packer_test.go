@@ -3,11 +3,13 @@ package read
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/pack"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -100,4 +102,44 @@ func TestUsesAreForgotten(t *testing.T) {
 		s.packer.end(id)
 	}
 	f.until(func() bool { s.packer.using.Lock(); defer s.packer.using.Unlock(); return len(s.packer.uses) == 0 })
+}
+
+// While all uploads are in progress, batches can still begin, end, and rely on durable packs.
+func TestSlowStoreBlocksOnlyNewChunks(t *testing.T) {
+	packsStayOpen(t)
+	f := newFixture(t, nil)
+	hang := make(chan struct{})
+	f.store.bad = []func(func() error) error{func(func() error) error { <-hang; return nil }}
+	s := f.newReader(Options{Uploads: 1})
+	snapshot := backup.NewSnapshotID()
+	s.packer.begin(snapshot)
+	const frameBytes = 4 << 20
+	var frames atomic.Int64
+	added := make(chan struct{})
+	go func() {
+		defer close(added)
+		for n := range 3 * pack.TargetBytes / frameBytes {
+			s.packer.addTo(f, snapshot, n, frameBytes)
+			frames.Add(1)
+		}
+	}()
+	// The last frame of the second pack has to wait until the first pack is uploaded.
+	f.until(func() bool { return frames.Load() == 2*pack.TargetBytes/frameBytes-1 && s.packer.isBlocked() })
+	s.packer.durable(backup.NewPackID())
+	s.packer.begin(snapshot)
+	s.packer.end(snapshot)
+	if !s.packer.isBlocked() {
+		t.Error("chunks are added although no upload is free")
+	}
+	close(hang)
+	<-added
+}
+
+// isBlocked reports whether a full pack waits for an upload.
+func (p *packer) isBlocked() bool {
+	if p.mu.TryLock() {
+		p.mu.Unlock()
+		return false
+	}
+	return true
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/telemetry"
@@ -192,6 +192,7 @@ func (s *Service) handle(ctx context.Context, h *hold) {
 }
 
 func (s *Service) retrying(task *backup.WalkTask, err error) {
+	s.report.HandedBack(err)
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)

@@ -1,0 +1,91 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/services/committer/clock"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+)
+
+const (
+	// clockEvery is the interval at which a service compares its clock with that of the database.
+	clockEvery = 30 * time.Second
+	// clockWithin is how long the database may take to respond.
+	clockWithin = 3 * time.Second
+)
+
+// An announced service publishes the data that bctl worker ls shows.
+type announced struct {
+	w        *watched
+	conn     *flow.Conn
+	index    index.Index
+	instance flow.Instance // the constant part
+	ready    *readiness
+	changed  chan struct{}
+	also     func(*flow.Instance) // adds further data
+	drain    func(undo bool, by string)
+
+	mu    sync.Mutex
+	known bool // the difference of the clock is known
+	ahead time.Duration
+}
+
+// announce returns the announcement of a service; run publishes it.
+func announce(c *config.Config, w *watched, conn *flow.Conn, idx index.Index, ready *readiness, role flow.Role) *announced {
+	i := flow.Instance{Role: role, Name: workerName(c), Version: version(), Started: w.started}
+	if role != flow.RoleCommitter {
+		i.Site = cmp.Or(c.Worker.Site, backup.DefaultSite)
+	}
+	return &announced{w: w, conn: conn, index: idx, instance: i, ready: ready, changed: ready.changed}
+}
+
+// run publishes the announcement until ctx is done.
+func (a *announced) run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() { a.ready.look(ctx, a.w) })
+	parts.Go(func() { a.compareClocks(ctx) })
+	parts.Go(func() {
+		a.conn.Announce(ctx, flow.Announcement{Describe: a.describe, Changed: a.changed, Drain: a.drain})
+	})
+	parts.Wait()
+}
+
+func (a *announced) describe() flow.Instance {
+	i := a.instance
+	err := a.ready.mayTake()
+	if i.Ready = err == nil; !i.Ready {
+		i.Reason = err.Error()
+	}
+	a.mu.Lock()
+	i.ClockKnown, i.ClockAhead = a.known, a.ahead
+	a.mu.Unlock()
+	a.also(&i)
+	return i
+}
+
+func (a *announced) compareClocks(ctx context.Context) {
+	a.compareClock(ctx)
+	loop.Every(ctx, clockEvery, func() { a.compareClock(ctx) })
+}
+
+func (a *announced) compareClock(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, clockWithin)
+	defer cancel()
+	ahead, _, err := clock.Ahead(asking, a.index, time.Now)
+	if ctx.Err() != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known = err == nil; a.known {
+		a.ahead = ahead
+	}
+}

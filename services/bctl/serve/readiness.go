@@ -1,0 +1,67 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/process/health"
+)
+
+// readyEvery is the interval at which a worker checks whether it is ready. It takes no work while
+// it is not.
+const readyEvery = 2 * time.Second
+
+// A readiness holds the result of a service's last readiness check.
+type readiness struct {
+	why     atomic.Pointer[error]
+	takes   bool          // takes work if it is ready
+	changed chan struct{} // signals that the result has changed
+}
+
+func newReadiness(takesWork bool) *readiness {
+	return &readiness{takes: takesWork, changed: make(chan struct{}, 1)}
+}
+
+// mayTake returns the reason why no work may be taken; nil if it may.
+func (r *readiness) mayTake() error {
+	if why := r.why.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// look checks periodically whether the service is ready, until ctx is done.
+func (r *readiness) look(ctx context.Context, w *watched) {
+	r.lookOnce(ctx, w)
+	loop.Every(ctx, readyEvery, func() { r.lookOnce(ctx, w) })
+}
+
+func (r *readiness) lookOnce(ctx context.Context, w *watched) {
+	err := w.health.Ready(ctx)
+	before := r.mayTake()
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		r.why.Store(nil)
+	} else {
+		r.why.Store(&err)
+	}
+	if (err == nil) != (before == nil) {
+		r.say(w, err)
+	}
+}
+
+func (r *readiness) say(w *watched, err error) {
+	loop.Wake(r.changed)
+	switch {
+	case !r.takes, errors.Is(err, health.ErrStopping): // which the log says already
+	case err != nil:
+		w.log.Warn("not ready; this worker takes no new work", "error", err)
+	default:
+		w.log.Info("ready again; this worker takes new work")
+	}
+}

@@ -1,0 +1,323 @@
+// Package serve runs the services of a fleet: it waits for their dependencies, connects them, and
+// announces, measures and stops them.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/journal"
+	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/repo"
+	"github.com/bctl/bctl/internal/seal"
+	"github.com/bctl/bctl/internal/store"
+	"github.com/bctl/bctl/services/bctl/open"
+	"github.com/bctl/bctl/services/committer/clock"
+	"github.com/bctl/bctl/services/committer/commit"
+	"github.com/bctl/bctl/services/committer/schedule"
+	"github.com/bctl/bctl/services/reader/read"
+	"github.com/bctl/bctl/services/walker/walk"
+)
+
+// The services of a fleet may start in any order, and before their dependencies: each waits for
+// unavailable dependencies, and reports what it waits for.
+
+const (
+	openAgain     = 2 * time.Second
+	progressEvery = time.Second
+)
+
+// A Runner runs one service until ctx is done, and then stops it gracefully.
+type Runner func(ctx context.Context, c *config.Config, log *slog.Logger) error
+
+// Walker runs a walker.
+func Walker(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	w, err := watch(ctx, c, "walker", log, needNATS, needIndex)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	log = w.log
+	waits := &waiting{c: c, w: w, role: flow.RoleWalker}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
+	if err != nil {
+		return err
+	}
+	defer idx.Close()
+	waits.end()
+	ready := newReadiness(true)
+	conn, report, err := connect(c, w, repository, func(context.Context) error { return ready.mayTake() })
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	w.dependOn(conn, idx, nil)
+	o := walk.Options{
+		Worker: workerName(c), Site: c.Worker.Site, Tasks: c.Worker.Tasks, Directories: c.Worker.Directories,
+		StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
+		Metrics: w.metrics.Walker(), Trace: w.trace, Health: w.health,
+	}
+	log.Info("walker started")
+	a := announce(c, w, conn, idx, ready, flow.RoleWalker)
+	a.runWorker(ctx, report, func(ctx context.Context) { walk.New(conn, idx, open.Source(c), report, o).Run(ctx) })
+	log.Info("walker stopped")
+	return nil
+}
+
+// Reader runs a reader.
+func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	w, err := watch(ctx, c, "reader", log, needNATS, needIndex, needStore)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	log = w.log
+	waits := &waiting{c: c, w: w, role: flow.RoleReader}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
+	if err != nil {
+		return err
+	}
+	defer idx.Close()
+	s, err := waitForStore(ctx, c, waits)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var key seal.WorkerKey
+	object, err := waitFor(ctx, waits, "the store", func() (object repo.Object, err error) {
+		object, key, err = repo.Load(ctx, s, idx, c.WorkerKey)
+		return object, err
+	})
+	if err != nil {
+		return err
+	}
+	waits.end()
+	ready := newReadiness(true)
+	conn, report, err := connect(c, w, repository, func(ctx context.Context) error {
+		if trial, err := s.admits(ctx); trial || err != nil {
+			return err
+		}
+		return ready.mayTake()
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	w.dependOn(conn, idx, s)
+	parts := read.Parts{Conn: conn, Index: idx, Source: open.Source(c), Store: s, Repository: object.Repository, Key: key, Report: report}
+	o := read.Options{
+		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
+		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
+		Metrics: w.metrics.Reader(), Trace: w.trace, Health: w.health, Refused: s.refused,
+	}
+	if _, err := read.New(parts, o); err != nil {
+		return err
+	}
+	log.Info("reader started", "store", s.String())
+	a := announce(c, w, conn, idx, ready, flow.RoleReader)
+	a.runWorker(ctx, report, func(ctx context.Context) {
+		r, err := read.New(parts, o)
+		if err != nil { // it is not, because the same settings were accepted above
+			log.Error("service failed", "error", err)
+			<-ctx.Done()
+			return
+		}
+		r.Run(ctx)
+	})
+	log.Info("reader stopped")
+	return nil
+}
+
+// Committer runs a committer.
+func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	w, err := watch(ctx, c, "committer", log, needNATS, needIndex, needStore)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	log = w.log
+	waits := &waiting{c: c, w: w, role: flow.RoleCommitter}
+	defer waits.end()
+	idx, repository, err := waitForIndex(ctx, c, waits)
+	if err != nil {
+		return err
+	}
+	defer idx.Close()
+	s, err := waitForStore(ctx, c, waits)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	keys, err := waitForCommitterKeys(ctx, c, waits, s, idx)
+	if err != nil {
+		return err
+	}
+	waits.end()
+	conn, _, err := connect(c, w, repository, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	w.dependOn(conn, idx, s)
+	log.Info("committer started", "store", s.String())
+	watch := clock.New(idx, time.Now, log, w.metrics.Clock())
+	w.health.Depends("clock", watch.Check)
+	leading, holder := watch.Index(), conn.Holder(workerName(c))
+	scheduler := newScheduler(c, w, leading, holder)
+	var beside sync.WaitGroup
+	beside.Go(func() { scheduler.Run(ctx) })
+	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
+		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
+		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand,
+		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
+	})
+	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
+	a.also = func(i *flow.Instance) {
+		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()
+		i.MaxRunning, i.MaxRunningPerFiler = scheduler.Limits().Running, scheduler.Limits().RunningPerFiler
+	}
+	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	beside.Go(func() { a.run(announcing) })
+	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads) })
+	committer.Run(ctx)
+	stop()
+	beside.Wait()
+	log.Info("committer stopped")
+	return nil
+}
+
+func newScheduler(c *config.Config, w *watched, idx schedule.Index, holder string) *schedule.Scheduler {
+	return schedule.New(idx, schedule.Options{
+		Worker: workerName(c), Holder: holder, Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: w.log,
+		Metrics: w.metrics.Scheduler(), Health: w.health,
+	})
+}
+
+// runWorker runs a worker together with its reports, which continue until the worker has handed
+// back its work in progress.
+func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work func(context.Context)) {
+	beat := a.w.health.Loop("reports", reportsWithin)
+	defer beat.Done()
+	report.Moved = beat.Moved
+	d := newDraining(a.w.log, a.w.metrics.Draining(), a.changed)
+	a.drain = d.drain
+	a.also = func(i *flow.Instance) {
+		report.InHand(i)
+		d.describe(i)
+	}
+	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var reports sync.WaitGroup
+	reports.Go(func() { report.Run(reporting, progressEvery) })
+	reports.Go(func() { a.run(reporting) })
+	d.run(ctx, work, a.w.consumers.Moved)
+	stop()
+	reports.Wait()
+}
+
+func connect(c *config.Config, w *watched, repository backup.RepositoryID, mayTake func(context.Context) error) (*flow.Conn, *flow.Reporter, error) {
+	if !c.Fleet() {
+		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
+	}
+	w.consumers = w.health.Loop("consumers", consumersWithin)
+	conn, err := open.ServiceNATS(c, workerName(c), repository, w.log, w.consumers.Moved, w.metrics.Dropped(), mayTake)
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, flow.NewReporter(conn, workerName(c)), nil
+}
+
+func workerName(c *config.Config) string {
+	if c.Worker.Name != "" {
+		return c.Worker.Name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "worker"
+	}
+	return fmt.Sprintf("%s-%d", host, os.Getpid())
+}
+
+// waitForIndex waits for the index, and until the repository exists in it.
+func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.Index, backup.RepositoryID, error) {
+	idx, err := waitFor(ctx, waits, "the index", func() (index.Index, error) { return open.Index(ctx, c, false) })
+	if err != nil {
+		return nil, backup.RepositoryID{}, err
+	}
+	repository, err := waitFor(ctx, waits, "the repository", func() (backup.Repository, error) {
+		if err := idx.CheckSchema(ctx); err != nil {
+			return backup.Repository{}, err
+		}
+		return idx.Repository(ctx)
+	})
+	if err != nil {
+		return nil, backup.RepositoryID{}, errors.Join(err, idx.Close())
+	}
+	return idx, repository.ID, nil
+}
+
+// waitForStore waits for the store.
+func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard, error) {
+	w := waits.w
+	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
+	s, err := waitFor(ctx, waits, "the store", func() (store.Store, error) {
+		return open.ServiceStore(ctx, c, false, w.log, func(err *store.Error) {
+			retries.Add(err.Err)
+			g.retries(err)
+			waits.say("the store", err)
+		})
+	})
+	g.Store = s
+	return g, err
+}
+
+// waitForCommitterKeys waits until the store delivers the repository's configuration, and returns
+// the keys of a committer.
+func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting, s store.Store, idx index.Index) (journal.Keys, error) {
+	return waitFor(ctx, waits, "the store", func() (journal.Keys, error) {
+		object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
+		if err != nil {
+			return journal.Keys{}, err
+		}
+		return open.JournalKeys(&object, key)
+	})
+}
+
+// waitFor retries open until it succeeds, ctx is done, or the error is permanent.
+func waitFor[T any](ctx context.Context, waits *waiting, what string, open func() (T, error)) (T, error) {
+	for {
+		v, err := open()
+		if err == nil || !mayPass(err) {
+			return v, err
+		}
+		waits.w.log.Warn("this service waits for what it needs", "for", what, "error", err)
+		waits.say(what, err)
+		select {
+		case <-ctx.Done():
+			return v, context.Cause(ctx)
+		case <-time.After(openAgain):
+		}
+	}
+}
+
+// mayPass reports whether an error at the start can be resolved without a restart: an unavailable
+// dependency may recover, a repository may be created or migrated, and a store may get the
+// permissions that it lacks.
+func mayPass(err error) bool {
+	var refused *store.Error
+	if errors.As(err, &refused) && errors.Is(refused, fs.ErrPermission) {
+		return true
+	}
+	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrNoRepository) || errors.Is(err, index.ErrSchema)
+}

@@ -1,0 +1,69 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/services/bctl/open"
+)
+
+// A waiting is a service that has just started and lacks a dependency. Its repository may not be
+// known yet, so it has no connection of its own; until end, it uses another one to announce that it
+// waits, so that operators can see it.
+type waiting struct {
+	c    *config.Config
+	w    *watched
+	role flow.Role
+
+	mu   sync.Mutex
+	why  string
+	stop func() // nil: nothing is announced
+	over bool   // the service has what it needs
+}
+
+// say announces what the service waits for.
+func (w *waiting) say(what string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
+	w.why = fmt.Sprintf("waits for %s: %v", what, err)
+	if w.stop != nil || !w.c.Fleet() {
+		return
+	}
+	conn, err := open.ServiceNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.w.log, nil, nil, nil)
+	if err != nil {
+		return // reported when the service itself connects
+	}
+	a := announce(w.c, w.w, conn, nil, newReadiness(false), w.role)
+	describe := func() flow.Instance {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		i := a.instance
+		i.Reason = w.why
+		return i
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		conn.Announce(ctx, flow.Announcement{Describe: describe})
+	}()
+	w.stop = func() { cancel(); <-ended; conn.Close() }
+}
+
+// end ends the announcement, because the service has what it needs or ends. It may be called again.
+func (w *waiting) end() {
+	w.mu.Lock()
+	stop := w.stop
+	w.stop, w.over = nil, true
+	w.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}

@@ -1,0 +1,155 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/process/health"
+	"github.com/bctl/bctl/internal/telemetry"
+)
+
+// The dependencies of a service, as /readyz names them.
+const (
+	needNATS  = string(backup.NATSAway)
+	needIndex = string(backup.IndexAway)
+	needStore = string(backup.StoreAway)
+)
+
+const (
+	// consumersWithin is how long message consumers may be inactive. They poll every few seconds.
+	consumersWithin = 2 * time.Minute
+	// reportsWithin is the same limit for reports, which are sent every second and do not block.
+	reportsWithin = time.Minute
+	// headerTimeout is how long a client may take to send its request headers.
+	headerTimeout = 5 * time.Second
+	// closeServer is how long responses in progress may take after the service has ended.
+	closeServer = time.Second
+)
+
+// A watched service has the means to be monitored: logs and, if the settings enable them, a
+// listener for metrics and health, and traces. If they are disabled, metrics and trace are nil.
+type watched struct {
+	log       *slog.Logger
+	metrics   *telemetry.Metrics
+	health    *health.Process
+	consumers *health.Beat // of message consumers, after the service has connected
+	trace     *telemetry.Tracer
+	server    *http.Server
+	served    chan struct{} // closed when the server has ended
+	unhook    func() bool
+	dog       *watchdog
+	started   time.Time
+}
+
+// Named returns a log whose lines name the service and its process. Each line of a service has these
+// two keys once, so no event may have keys of these names.
+func Named(log *slog.Logger, service string, c *config.Config) *slog.Logger {
+	return log.With("service", service, "worker", workerName(c))
+}
+
+// watch starts the monitoring of a service before its dependencies are available. close ends it.
+func watch(ctx context.Context, c *config.Config, service string, log *slog.Logger, needs ...string) (*watched, error) {
+	worker := workerName(c)
+	w := &watched{log: Named(log, service, c), health: health.New(needs...), started: time.Now()}
+	telemetry.CheckOutages(w.log, w.health.Usable)
+	var err error
+	if w.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
+		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,
+	}); err != nil {
+		return nil, err
+	}
+	if c.HTTP.Listen == "" {
+		w.dog = startWatchdog(ctx, os.Getenv, w.health.Alive, w.log)
+		return w, nil
+	}
+	listener, err := listen(ctx, &c.HTTP)
+	if err != nil {
+		return nil, errors.Join(err, w.trace.Close())
+	}
+	w.metrics = telemetry.NewMetrics(service, version())
+	w.metrics.Certificates(map[string]string{"nats": c.NATS.CertFile, "index": c.Index.CertFile, "store": c.Store.CertFile, "http": c.HTTP.CertFile})
+	w.unhook = context.AfterFunc(ctx, w.health.Stopping)
+	w.dog = startWatchdog(ctx, os.Getenv, w.health.Alive, w.log)
+	w.server = &http.Server{Handler: w.routes(&c.HTTP), ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug)}
+	w.served = make(chan struct{})
+	go func() { // ends with close
+		defer close(w.served)
+		if err := w.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("metrics and health are not served any more", "error", err)
+		}
+	}()
+	w.log.Info("metrics and health are served", "address", listener.Addr().String(), "tls", c.HTTP.CertFile != "", "pprof", c.HTTP.Pprof)
+	return w, nil
+}
+
+func (w *watched) routes(c *config.HTTP) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", w.metrics.Handler())
+	if c.Pprof {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	open := http.NewServeMux()
+	w.health.Handle(open)
+	open.Handle("/", onlyClients(c, mux))
+	return open
+}
+
+// close stops the listener and sends the remaining spans.
+func (w *watched) close() {
+	w.dog.stop()
+	if err := w.trace.Close(); err != nil {
+		w.log.Warn("the last spans are lost", "error", err)
+	}
+	if w.server == nil {
+		return
+	}
+	w.unhook()
+	ctx, cancel := context.WithTimeout(context.Background(), closeServer)
+	defer cancel()
+	if err := w.server.Shutdown(ctx); err != nil {
+		_ = w.server.Close() // a slow scrape or profile is interrupted
+	}
+	<-w.served
+}
+
+// dependOn makes /readyz check the service's dependencies; nil arguments are not dependencies of
+// it.
+func (w *watched) dependOn(conn *flow.Conn, idx index.Index, s *guard) {
+	if conn != nil {
+		w.health.Depends(needNATS, func(context.Context) error { return conn.Ready() })
+	}
+	if idx != nil {
+		w.health.Depends(needIndex, func(ctx context.Context) error {
+			if err := idx.CheckSchema(ctx); err != nil {
+				return err // it was migrated to a version that this binary does not support
+			}
+			_, err := idx.Repository(ctx)
+			return err
+		})
+	}
+	if s != nil {
+		w.health.Depends(needStore, s.ready)
+	}
+}
+
+// version returns the version that the Go command recorded in the binary.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
