@@ -118,12 +118,27 @@ type notGood struct {
 	bad    map[int64]bool      // one was marked as bad
 }
 
+// newestFailed selects shards whose newest snapshot failed, and when.
+const newestFailed = `
+SELECT h.id, s.ended
+FROM shards h JOIN snapshots s ON s.shard_id = h.id AND s.number = h.last_number
+WHERE h.last_number > h.last_good_number AND s.state = 'failed' AND s.ended IS NOT NULL`
+
+// markedBad selects shards that have a bad snapshot after their last good one. LIMIT makes Postgres
+// look into the index of each of these shards, instead of reading all snapshots.
+const markedBad = `
+SELECT h.id
+FROM shards h
+WHERE h.last_number > h.last_good_number AND (
+	SELECT 1 FROM snapshots s
+	WHERE s.shard_id = h.id AND s.number > h.last_good_number AND s.state = 'committed' AND s.bad <> ''
+	LIMIT 1) = 1`
+
 // endedNotGood returns what ended without a good snapshot. The number of a shard's last snapshot,
 // and that of its last good one, bound the search to shards of which something has.
 func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
 	found := notGood{map[int64]time.Time{}, map[int64]bool{}}
-	const newer = " FROM shards h JOIN snapshots s ON s.shard_id = h.id WHERE h.last_number > h.last_good_number"
-	err := x.query(ctx, "SELECT s.shard_id, s.ended"+newer+" AND s.number = h.last_number AND s.state = 'failed' AND s.ended IS NOT NULL", nil,
+	err := x.query(ctx, newestFailed, nil,
 		func(scan func(...any) error) error {
 			var of int64
 			var ended time.Time
@@ -134,7 +149,7 @@ func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
 	if err != nil {
 		return found, err
 	}
-	err = x.query(ctx, "SELECT DISTINCT s.shard_id"+newer+" AND s.number > h.last_good_number AND s.state = 'committed' AND s.bad <> ''", nil,
+	err = x.query(ctx, markedBad, nil,
 		func(scan func(...any) error) error {
 			var of int64
 			err := scan(&of)

@@ -23,7 +23,8 @@ import (
 // open work. A shard has many pages, which have no statistics yet.
 var fleet = `
 INSERT INTO filers (name) SELECT 'filer' || n FROM generate_series(1, 20) n;
-INSERT INTO shards (shard_key, filer_id, name, source, last_number) SELECT gen_random_uuid(), 1 + n % 20, 'shard' || n / 20, 'posix:///srv', 25 FROM generate_series(0, 999) n;
+INSERT INTO shards (shard_key, filer_id, name, source, last_number, last_good_number)
+SELECT gen_random_uuid(), 1 + n % 20, 'shard' || n / 20, 'posix:///srv', 25, 24 FROM generate_series(0, 999) n;
 INSERT INTO snapshots (id, shard_id, filer_id, number, state, started, sort_time, selection, tasks_announced, cancel, recorded)
 SELECT gen_random_uuid(), h.id, h.filer_id, n, CASE WHEN n = 25 THEN 'running' WHEN n % 20 = 0 THEN 'failed' ELSE 'committed' END,
     timestamptz '2026-01-01' + make_interval(hours => 24 * n, secs => h.id), timestamptz '2026-01-01' + make_interval(hours => 24 * n, secs => h.id),
