@@ -7,4 +7,4 @@ package ent
 
 //go:generate go tool ent generate --feature sql/execquery,sql/lock,sql/versioned-migration --target . ./schema
 //go:generate rm -r enttest hook
-//go:generate go run ./migratediff -migrations ../../../migrations
+//go:generate go run -C migratediff . -migrations ../../../../migrations

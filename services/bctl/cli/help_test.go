@@ -2,6 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -66,6 +69,33 @@ func TestDidYouMean(t *testing.T) {
 		}
 		if got := didYouMean(given, candidates); got != asked {
 			t.Errorf("%q: %q, want %q", given, got, asked)
+		}
+	}
+}
+
+// Every command has a description and an example.
+func TestHelp(t *testing.T) {
+	a := &app{out: os.Stdout, term: &terminal{}}
+	commands := []string{}
+	for queue := a.root().Commands(); len(queue) > 0; queue = queue[1:] {
+		cmd := queue[0]
+		if cmd.Hidden {
+			continue // another name of a command
+		}
+		queue = append(queue, cmd.Commands()...)
+		commands = append(commands, cmd.CommandPath())
+		if cmd.Short == "" || !cmd.HasSubCommands() && cmd.Example == "" {
+			t.Errorf("%s has no description or example", cmd.CommandPath())
+		}
+	}
+	docs, err := os.ReadFile(filepath.FromSlash("../../../docs/cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(commands)
+	for _, c := range commands {
+		if !strings.Contains(string(docs), "`"+c) {
+			t.Errorf("docs/cli.md does not tell of %s", c)
 		}
 	}
 }

@@ -3,7 +3,7 @@
 // there is none, it writes nothing. It ignores tables that are not entities: their migrations are
 // written by hand.
 //
-//	go run ./internal/index/ent/migratediff -name add_policies
+//	go run -C internal/index/ent/migratediff . -name add_policies
 //
 // The SQLite migration is made with an in-memory database. The Postgres one needs an empty
 // development database in BCTL_DEV_POSTGRES (postgres://…), and is skipped with a message if that
@@ -34,7 +34,7 @@ import (
 
 func main() {
 	name := flag.String("name", "entities", "what the migration is called")
-	directory := flag.String("migrations", "migrations", "directory of the migrations")
+	directory := flag.String("migrations", "../../../../migrations", "directory of the migrations")
 	flag.Parse()
 	if err := run(context.Background(), *directory, *name); err != nil {
 		fmt.Fprintln(os.Stderr, "migratediff:", err)

@@ -1,4 +1,5 @@
-package cli
+// Package commands tests the commands of bctl with scripts, which are also examples of their use.
+package commands
 
 import (
 	"context"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testtarget"
+	"github.com/bctl/bctl/services/bctl/cli"
 	"github.com/bctl/bctl/services/bctl/serve"
 )
 
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"bctl": func() {
 			time.AfterFunc(commandTimeout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGQUIT) })
-			os.Exit(Main(Services{Walker: Service(serve.Walker), Reader: Service(serve.Reader), Committer: Service(serve.Committer)}))
+			os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Committer: serve.Committer}))
 		},
 	})
 }
@@ -236,31 +237,4 @@ func bind(ts *testscript.TestScript, _ bool, args []string) {
 
 func unbind(ts *testscript.TestScript, _ bool, args []string) {
 	testenv.Disk{Dir: ts.MkAbs(args[0])}.Unmount()
-}
-
-// Every command has a description and an example.
-func TestHelp(t *testing.T) {
-	a := &app{out: os.Stdout, term: &terminal{}}
-	commands := []string{}
-	for queue := a.root().Commands(); len(queue) > 0; queue = queue[1:] {
-		cmd := queue[0]
-		if cmd.Hidden {
-			continue // another name of a command
-		}
-		queue = append(queue, cmd.Commands()...)
-		commands = append(commands, cmd.CommandPath())
-		if cmd.Short == "" || !cmd.HasSubCommands() && cmd.Example == "" {
-			t.Errorf("%s has no description or example", cmd.CommandPath())
-		}
-	}
-	docs, err := os.ReadFile(filepath.FromSlash("../../../docs/cli.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(commands)
-	for _, c := range commands {
-		if !strings.Contains(string(docs), "`"+c) {
-			t.Errorf("docs/cli.md does not tell of %s", c)
-		}
-	}
 }
