@@ -113,6 +113,7 @@ committer_key: %q
 identity: %q
 worker: {%s poll: 50ms, %s}
 log: {level: debug, format: text}
+http: {listen: "127.0.0.1:0"}
 `, f.dsn, f.storeSettings(), f.NATSURL(), max(f.options.NATSNodes, 1),
 		filepath.Join(f.Home, "worker.key"), filepath.Join(f.Home, "committer.key"), filepath.Join(f.Home, "identity.txt"), leases, f.options.Worker)
 	if err := os.WriteFile(f.Config, []byte(text), 0o600); err != nil {

@@ -165,7 +165,7 @@ type Committer struct {
 
 // The kinds of results, and their outcomes.
 var (
-	results  = []string{"slice", "pack", "batch"}
+	results  = []string{"slice", "pack", "lists", "batch"}
 	outcomes = []string{"accepted", "late", "early", "condemned", "refused", "failed"}
 )
 
@@ -212,11 +212,14 @@ func (c *Committer) Applied(took time.Duration) {
 	}
 }
 
-// Result counts a result ("slice", "pack", "batch") by its outcome: accepted, late, early,
+// Result counts a result ("slice", "pack", "lists", "batch") by its outcome: accepted, late, early,
 // condemned, refused or failed.
 func (c *Committer) Result(result, outcome string) {
-	if c != nil {
-		c.results[result][outcome].Inc()
+	if c == nil {
+		return
+	}
+	if counter := c.results[result][outcome]; counter != nil { // no metric may end a process
+		counter.Inc()
 	}
 }
 
