@@ -2,10 +2,26 @@
 // tree exactly once, compares the result with the last snapshot, and sends the differences to the
 // committer.
 //
-// The files follow the data: service.go takes a task, hold.go watches whether its filer answers,
-// slice.go walks down from its directories within a budget, directory.go lists one directory and
-// cuts it into pages, marks.go holds the fingerprints of the last snapshot, compare.go handles the
-// pages that differ, and result.go makes messages of them.
+// The files follow the data:
+//
+//	service.go    takes tasks, until the walker is stopped
+//	task.go       makes one attempt at a task: opens its tree, and ends its delivery
+//	stall.go      watches whether the task's filer answers
+//	slice.go      walks down from the task's directories within a budget
+//	visit.go      processes one directory, in the steps that the next files have
+//	list.go       lists it: entries that are selected, each with one stat
+//	recognize.go  refuses a root that has nothing of the last snapshot's
+//	marks.go      fetches the fingerprints of the last snapshot
+//	compare.go    cuts the entries into pages, and keeps those whose fingerprints differ
+//	last.go       fetches what the last snapshot has of the pages that differ
+//	damaged.go    does without pages of the last snapshot that are damaged
+//	mounts.go     keeps what was mounted, and is not mounted now
+//	absent.go     settles directories that are missing or cannot be read
+//	carry.go      carries the last good copy forward, of an entry or of a directory
+//	store.go      completes and encodes the pages that differ
+//	spill.go      sorts a directory that is too large for memory, in a file
+//	spilled.go    compares and stores such a directory, page by page
+//	findings.go   makes messages, read batches and child tasks of what was found
 //
 // # Cost of an unchanged directory
 //

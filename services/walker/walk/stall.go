@@ -2,34 +2,12 @@ package walk
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/loop"
-
-	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source"
 )
-
-// A hold is one task in progress, and the state of its filer's answers. Bracket every source call
-// with ask and answer. A hung call cannot report itself, so the watchdog looks for an ask without
-// an answer.
-type hold struct {
-	svc      *Service
-	task     *backup.WalkTask
-	delivery *flow.Delivery
-	looks    int // deliveries of the task at this attempt, to any walker
-	lane     *lane
-	done     func() // ends the reports
-
-	calls  atomic.Int32 // calls of the source that have not returned
-	queued atomic.Int32 // directories that wait for the lane
-	// Time of the source's last answer or, if no call was pending, of the next ask.
-	answered atomic.Int64
-	stalled  bool // written by the watchdog
-}
 
 // A lane bounds the directories of one filer that are read at a time, so that a filer that hangs
 // takes no other's place.
@@ -37,52 +15,6 @@ type lane struct {
 	tokens   chan struct{} // one for each directory being read
 	holds    int           // tasks of the filer in progress: the last one removes the lane
 	answered atomic.Int64  // time of the filer's last answer, to any of its tasks
-}
-
-// hold registers a task as in progress until release.
-func (s *Service) hold(task *backup.WalkTask, d *flow.Delivery) *hold {
-	h := &hold{svc: s, task: task, delivery: d, done: sync.OnceFunc(s.report.Task(&task.Job, task.ID))}
-	h.answered.Store(s.clock())
-	if d != nil { // nil in tests
-		h.looks = d.Attempts()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h.lane = s.lanes[task.Job.Filer]
-	if h.lane == nil {
-		h.lane = &lane{tokens: make(chan struct{}, s.opts.Directories)}
-		s.lanes[task.Job.Filer] = h.lane
-	}
-	h.lane.holds++
-	s.holds[h] = struct{}{}
-	return h
-}
-
-func (h *hold) release() {
-	h.done()
-	s := h.svc
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.holds, h)
-	if h.lane.holds--; h.lane.holds == 0 {
-		delete(s.lanes, h.task.Job.Filer)
-	}
-}
-
-// giveBack hands back the tasks in progress, even if their goroutines still run.
-func (s *Service) giveBack() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for h := range s.holds {
-		h.done()
-		h.delivery.Retry(0)
-	}
-}
-
-func (s *Service) inHand() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.holds)
 }
 
 // clock is a monotonic time in nanoseconds.
