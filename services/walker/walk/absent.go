@@ -49,14 +49,14 @@ func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _
 	case path == "":
 		return false, fmt.Errorf("%w: %w", errRootGone, err)
 	case source.MayBeAway(err):
-		if away := s.hold.believe(ctx, s.tree, nil); away != nil {
+		if away := source.Believe(ctx, s.tree, nil); away != nil {
 			return false, away
 		}
 		return false, err
 	case !source.IsGone(err):
 		return false, err
 	}
-	if notThere := s.hold.believe(ctx, s.tree, s.mounts.above(path)); notThere != nil {
+	if notThere := source.Believe(ctx, s.tree, s.mounts.above(path)); notThere != nil {
 		return false, notThere
 	}
 	if job := &s.task.Job; s.task.Generation == 0 || source.IsProven(job.Root, s.tree.Root(), job.Compare) {
@@ -84,9 +84,7 @@ func (s *slice) seesBeside(ctx context.Context, path string) (bool, error) {
 		}
 	}
 	for _, other := range beside {
-		asked := s.hold.ask()
 		d, err := s.tree.OpenDirectory(ctx, other)
-		s.hold.answer(asked)
 		switch {
 		case err == nil:
 			_ = d.Close() // it was only opened

@@ -35,9 +35,7 @@ func (w *visit) list(ctx context.Context) error {
 	}
 	for !w.excluded {
 		from := len(w.entries)
-		asked := w.slice.hold.ask()
 		entries, stats, err := w.dir.Read(ctx, w.entries, w.notStated)
-		w.answers += w.slice.hold.answer(asked)
 		w.entries = entries
 		w.counts.StatCalls += int64(stats)
 		if errors.Is(err, io.EOF) {
@@ -97,7 +95,7 @@ func (w *visit) blame(ctx context.Context) error {
 	case source.IsTransient(err):
 		return err
 	case source.MayBeAway(err):
-		return w.slice.hold.believe(ctx, w.slice.tree, nil)
+		return source.Believe(ctx, w.slice.tree, nil)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/stall"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -75,13 +77,11 @@ type Service struct {
 	source   source.Source
 	report   *flow.Reporter
 	visitors sync.Pool
-	epoch    time.Time    // origin of clock
 	stopping atomic.Bool  // slices end at the next directory
 	buffered atomic.Int64 // entries of large directories in memory
 
-	mu    sync.Mutex
-	holds map[*hold]struct{} // the tasks in progress
-	lanes map[backup.FilerID]*lane
+	watch       *stall.Watch  // of the tasks in progress
+	directories *stall.Places // for those that are being read
 
 	// Changed only by tests.
 	send         func(context.Context, *backup.SliceWalked) error
@@ -109,8 +109,9 @@ func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Rep
 	return &Service{
 		opts: o, conn: conn, index: idx, source: src, report: report,
 		visitors: sync.Pool{New: func() any { return newVisitor() }},
-		epoch:    time.Now(),
-		holds:    map[*hold]struct{}{}, lanes: map[backup.FilerID]*lane{},
+		// A filer that hangs in all directories that it may have open takes none of another's.
+		directories: stall.NewPlaces(math.MaxInt, o.Directories),
+		watch:       stall.NewWatch(o.StallAfter, math.MaxInt), // a Delivery has a bound of its own
 		send: func(ctx context.Context, m *backup.SliceWalked) error {
 			return flow.Publish(ctx, conn, flow.Slices, m)
 		},
@@ -130,10 +131,10 @@ func (s *Service) Run(ctx context.Context) {
 	var watchdog, tasks sync.WaitGroup
 	defer watchdog.Wait()
 	defer abandon()
-	watchdog.Go(func() { s.watch(working) })
+	watchdog.Go(func() { s.watchFilers(working) })
 	s.conn.ConsumeWalk(ctx, s.opts.Site, s.opts.Tasks, func(task *backup.WalkTask, d *flow.Delivery) {
-		h := s.hold(task, d)
-		tasks.Go(func() { s.handle(working, h) })
+		t := s.begin(task, d)
+		tasks.Go(func() { s.handle(working, t) })
 	})
 	ended := make(chan struct{})
 	go func() { tasks.Wait(); close(ended) }()
@@ -142,10 +143,20 @@ func (s *Service) Run(ctx context.Context) {
 		return
 	}
 	abandon()
-	s.giveBack()
+	s.watch.HandBack()
 	if !endsWithin(ended, grace) {
-		s.opts.Log.Warn("stopped without tasks that wait for their filers", "tasks", s.inHand())
+		s.opts.Log.Warn("stopped without tasks that wait for their filers", "tasks", s.watch.InProgress())
 	}
+}
+
+// watchFilers looks for stalled tasks until ctx is done.
+func (s *Service) watchFilers(ctx context.Context) {
+	beat := s.opts.Health.Loop("stalled tasks", s.watch.MaxInterval())
+	defer beat.Done()
+	s.watch.Run(ctx, func(inProgress, stalled int) {
+		s.opts.Metrics.InHand(inProgress, stalled)
+		beat.Moved()
+	})
 }
 
 func endsWithin(ended <-chan struct{}, d time.Duration) bool {

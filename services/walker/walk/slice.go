@@ -48,7 +48,7 @@ const (
 // A slice is one attempt at a walk task.
 type slice struct {
 	svc         *Service
-	hold        *hold
+	flight      *inFlight
 	task        *backup.WalkTask
 	tree        source.Tree
 	match       *selection.Matcher
@@ -70,7 +70,7 @@ type slice struct {
 	entries     int
 }
 
-func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*slice, error) {
+func newSlice(svc *Service, t *inFlight, task *backup.WalkTask, tree source.Tree) (*slice, error) {
 	match, err := svc.opts.Compile(task.Job.Selection)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 		generation = len(svc.budgets) - 1
 	}
 	s := &slice{
-		svc: svc, hold: h, task: task, tree: tree, match: match,
+		svc: svc, flight: t, task: task, tree: tree, match: match,
 		snapshotDir: snapshotDir(task.Job.Snapshots),
 		marks:       newMarks(svc.index, task.Job.Shard, task.Job.Base, task.Directories),
 		findings:    newFindings(svc, task),
@@ -90,7 +90,7 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 	now, behind := tree.Clock()
 	s.racyFrom = backup.TimeOf(now.Add(-behind))
 	s.findings.mounts = s.mounts
-	s.findings.check = func(ctx context.Context) error { return h.believe(ctx, tree, s.mounts.all()) }
+	s.findings.check = func(ctx context.Context) error { return source.Believe(ctx, tree, s.mounts.all()) }
 	if task.Generation == 0 {
 		s.findings.root = tree.Root()
 	}
@@ -139,19 +139,19 @@ func (s *slice) walk(ctx context.Context) error {
 }
 
 // work walks directories until there is none to walk now. It starts other workers as far as there
-// are directories for them and room in the lane. entered reports that the worker that started this
-// one has already entered the lane for it.
+// are directories and places for them. entered reports that the worker that started this one has
+// already taken a place for it.
 func (s *slice) work(ctx context.Context, entered bool) error {
 	for {
 		if !entered {
-			if err := s.hold.enter(ctx); err != nil {
+			if err := s.flight.enter(ctx); err != nil {
 				return err
 			}
 		}
 		entered = false
 		path, ok := s.next()
 		if !ok {
-			s.hold.leave()
+			s.flight.leave()
 			return nil
 		}
 		started := time.Now()
@@ -160,7 +160,7 @@ func (s *slice) work(ctx context.Context, entered bool) error {
 		subdirectories, entries, err := v.visit(ctx, s, path)
 		s.svc.visitors.Put(v)
 		s.findings.walked(time.Since(started))
-		s.hold.leave()
+		s.flight.leave()
 		if err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (s *slice) spent() bool {
 
 // done puts a directory's subdirectories on the frontier. If the frontier becomes too long, it
 // returns those that would be walked last, to become child tasks. help is how many more workers
-// have room; each has already entered the lane.
+// have room; each already has a place.
 func (s *slice) done(subdirectories []string, entries int) (surplus []string, help int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *slice) done(subdirectories []string, entries int) (surplus []string, he
 		surplus = slices.Clone(s.frontier[:n])
 		s.frontier = slices.Delete(s.frontier, 0, n)
 	}
-	for !s.stopped && s.working < s.svc.opts.Directories && help < len(s.frontier)-1 && s.hold.tryEnter() {
+	for !s.stopped && s.working < s.svc.opts.Directories && help < len(s.frontier)-1 && s.flight.tryEnter() {
 		s.working++
 		help++
 	}

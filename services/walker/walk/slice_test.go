@@ -106,12 +106,12 @@ func TestCancelledSliceSendsNothing(t *testing.T) {
 func TestSliceLocks(t *testing.T) {
 	f := newFixture(t, home)
 	task := f.rootTask()
-	h := f.svc.hold(task, nil)
-	defer h.release()
-	tree, err := f.svc.open(t.Context(), h, &task.Job)
+	flight := f.svc.begin(task, nil)
+	defer flight.end()
+	tree, err := f.svc.open(t.Context(), flight, &task.Job)
 	must(t, err)
 	defer tree.Close()
-	s, err := newSlice(f.svc, h, task, tree)
+	s, err := newSlice(f.svc, flight, task, tree)
 	must(t, err)
 	s.budget = budgetOf(1 << 30)[0]
 	s.end = time.Now().Add(time.Hour)

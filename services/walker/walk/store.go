@@ -102,9 +102,7 @@ func (w *visit) settleXattrs(ctx context.Context, p *page, e *backup.Entry) (gon
 	}
 	e.Flags &^= backup.XattrsWanted
 	s := w.slice
-	asked := s.hold.ask()
 	xattrs, err := w.dir.Xattrs(ctx, e.Name, e.Kind)
-	s.hold.answer(asked)
 	if err == nil {
 		e.Xattrs, e.XattrChunk = xattrs, backup.Ref{}
 		return false, nil

@@ -6,100 +6,87 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/stall"
 )
 
-// A hold is one task in progress, and the state of its filer's answers. Bracket every source call
-// with ask and answer. A hung call cannot report itself, so the watchdog looks for an ask without
-// an answer.
-type hold struct {
+// inFlight is one task in progress. It is the stall.Owner of the task's work.
+type inFlight struct {
 	svc      *Service
+	work     *stall.Work
 	task     *backup.WalkTask
 	delivery *flow.Delivery
-	looks    int // deliveries of the task at this attempt, to any walker
-	lane     *lane
+	looks    int    // deliveries of the task at this attempt, to any walker
 	done     func() // ends the reports
-
-	calls  atomic.Int32 // calls of the source that have not returned
-	queued atomic.Int32 // directories that wait for the lane
-	// Time of the source's last answer or, if no call was pending, of the next ask.
-	answered atomic.Int64
-	stalled  bool // written by the watchdog
 }
 
-// hold registers a task as in progress until release.
-func (s *Service) hold(task *backup.WalkTask, d *flow.Delivery) *hold {
-	h := &hold{svc: s, task: task, delivery: d, done: sync.OnceFunc(s.report.Task(&task.Job, task.ID))}
-	h.answered.Store(s.clock())
+// begin registers a task as in progress, until its end.
+func (s *Service) begin(task *backup.WalkTask, d *flow.Delivery) *inFlight {
+	t := &inFlight{svc: s, task: task, delivery: d, done: sync.OnceFunc(s.report.Task(&task.Job, task.ID))}
 	if d != nil { // nil in tests
-		h.looks = d.Attempts()
+		t.looks = d.Attempts()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h.lane = s.lanes[task.Job.Filer]
-	if h.lane == nil {
-		h.lane = &lane{tokens: make(chan struct{}, s.opts.Directories)}
-		s.lanes[task.Job.Filer] = h.lane
-	}
-	h.lane.holds++
-	s.holds[h] = struct{}{}
-	return h
+	t.work = s.watch.Begin(task.Job.Filer, t)
+	return t
 }
 
-func (h *hold) release() {
-	h.done()
-	s := h.svc
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.holds, h)
-	if h.lane.holds--; h.lane.holds == 0 {
-		delete(s.lanes, h.task.Job.Filer)
-	}
+func (t *inFlight) end() {
+	t.done()
+	t.work.End()
 }
 
-// giveBack hands back the tasks in progress, even if their goroutines still run.
-func (s *Service) giveBack() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for h := range s.holds {
-		h.done()
-		h.delivery.Retry(0)
-	}
+// Stalled gives the task's place to another. The directories that it reads keep their places, which
+// only tasks of its filer could have.
+func (t *inFlight) Stalled() {
+	t.svc.report.StalledTask(t.task.Job.Snapshot, t.task.ID, true)
+	t.svc.opts.Log.Warn("the filer does not answer; the walk task waits apart", "source", t.task.Job.Source,
+		"snapshot", t.task.Job.Snapshot.Short(), "task", t.task.ID, "seconds", t.svc.opts.StallAfter.Seconds())
+	t.delivery.Stalled()
 }
 
-func (s *Service) inHand() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.holds)
+// Resumed implements stall.Owner.
+func (t *inFlight) Resumed() {
+	t.svc.report.StalledTask(t.task.Job.Snapshot, t.task.ID, false)
+	t.svc.opts.Log.Info("the filer answers again", "source", t.task.Job.Source, "snapshot", t.task.Job.Snapshot.Short(), "task", t.task.ID)
 }
+
+// HandBack implements stall.Owner.
+func (t *inFlight) HandBack() {
+	t.done()
+	t.delivery.Retry(0)
+}
+
+// enter takes one of the filer's places for directories that are being read, until leave.
+func (t *inFlight) enter(ctx context.Context) error { return t.work.Enter(ctx, t.svc.directories) }
+func (t *inFlight) tryEnter() bool                  { return t.work.TryEnter(t.svc.directories) }
+func (t *inFlight) leave()                          { t.work.Leave(t.svc.directories) }
 
 // errStopped means that the walker was stopped before it had walked anything.
 var errStopped = errors.New("the walker stops")
 
-func (s *Service) handle(ctx context.Context, h *hold) {
-	defer h.release()
+func (s *Service) handle(ctx context.Context, t *inFlight) {
+	defer t.end()
 	started := time.Now()
-	traced, span := s.opts.Trace.Start(h.delivery.Trace(ctx), "walk slice", h.task.Job.Snapshot,
-		slog.Int64("task", int64(h.task.ID)), slog.Int("attempt", int(h.task.Attempt)))
-	err := s.walk(traced, h)
+	traced, span := s.opts.Trace.Start(t.delivery.Trace(ctx), "walk slice", t.task.Job.Snapshot,
+		slog.Int64("task", int64(t.task.ID)), slog.Int("attempt", int(t.task.Attempt)))
+	err := s.walk(traced, t)
 	span.End(err)
 	switch {
 	case err == nil:
 		s.opts.Metrics.Slice(time.Since(started))
-		h.delivery.Ack()
+		t.delivery.Ack()
 	case ctx.Err() != nil, errors.Is(err, errStopped):
-		h.delivery.Retry(0)
+		t.delivery.Retry(0)
 	case source.IsOtherTree(err):
-		s.retrying(h.task, err)
-		h.delivery.Retry(blindDelay)
+		s.retrying(t.task, err)
+		t.delivery.Retry(blindDelay)
 	default:
-		s.retrying(h.task, err)
-		h.delivery.RetryLater()
+		s.retrying(t.task, err)
+		t.delivery.RetryLater()
 	}
 }
 
@@ -114,17 +101,17 @@ func (s *Service) retrying(task *backup.WalkTask, err error) {
 }
 
 // walk makes one attempt at a task and sends the result.
-func (s *Service) walk(ctx context.Context, h *hold) error {
+func (s *Service) walk(ctx context.Context, t *inFlight) error {
 	if s.stopping.Load() {
 		return errStopped
 	}
-	task := *h.task
-	tree, err := s.open(ctx, h, &task.Job)
+	task := *t.task
+	tree, err := s.open(ctx, t, &task.Job)
 	if err != nil {
-		return s.notWalked(ctx, h, &task, err)
+		return s.notWalked(ctx, t, &task, err)
 	}
 	defer tree.Close()
-	sl, err := newSlice(s, h, &task, tree)
+	sl, err := newSlice(s, t, &task, tree)
 	if err != nil {
 		return s.fail(ctx, &task, err)
 	}
@@ -135,11 +122,11 @@ func (s *Service) walk(ctx context.Context, h *hold) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, errStopped) {
 		return err
 	}
-	if away := h.believe(ctx, tree, nil); away != nil {
+	if away := source.Believe(ctx, tree, nil); away != nil {
 		err = away // the other errors follow from that
 	}
 	if isRootGone(err) || errors.Is(err, source.ErrExpired) || source.IsOtherTree(err) {
-		return s.notWalked(ctx, h, &task, err)
+		return s.notWalked(ctx, t, &task, err)
 	}
 	return err
 }
@@ -148,10 +135,10 @@ func isRootGone(err error) bool { return errors.Is(err, errRootGone) }
 
 // notWalked decides whether a task whose tree cannot be read is left to another walker, or a later
 // time, or fails the snapshot.
-func (s *Service) notWalked(ctx context.Context, h *hold, task *backup.WalkTask, err error) error {
+func (s *Service) notWalked(ctx context.Context, t *inFlight, task *backup.WalkTask, err error) error {
 	mayPass := transient(ctx, err)
 	if source.IsOtherTree(err) && ctx.Err() == nil {
-		mayPass = !s.isBlind(task, h.looks)
+		mayPass = !s.isBlind(task, t.looks)
 	}
 	if mayPass {
 		return err
@@ -173,19 +160,18 @@ func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
 
 // open opens the tree of a job. If the job names source snapshots, open chooses one and sets
 // job.Source to it.
-func (s *Service) open(ctx context.Context, h *hold, job *backup.Job) (tree source.Tree, err error) {
-	asked := h.ask()
-	defer func() { h.answer(asked) }()
+func (s *Service) open(ctx context.Context, t *inFlight, job *backup.Job) (tree source.Tree, err error) {
+	src := t.work.Source(s.source)
 	if job.Snapshots == "" {
-		return source.OpenRoot(ctx, s.source, job.Source, job.Root, job.Compare)
+		return source.OpenRoot(ctx, src, job.Source, job.Root, job.Compare)
 	}
 	for range resolveTries {
 		var resolved string
-		if resolved, err = source.ResolveRoot(ctx, s.source, job.Source, job.Snapshots, job.Root, job.Compare); err != nil {
+		if resolved, err = source.ResolveRoot(ctx, src, job.Source, job.Snapshots, job.Root, job.Compare); err != nil {
 			return nil, err
 		}
-		if tree, err = s.source.Open(ctx, resolved); err == nil {
-			s.opts.Log.Info("source snapshot taken", "snapshot", job.Snapshot.Short(), "task", h.task.ID, "source", resolved)
+		if tree, err = src.Open(ctx, resolved); err == nil {
+			s.opts.Log.Info("source snapshot taken", "snapshot", job.Snapshot.Short(), "task", t.task.ID, "source", resolved)
 			job.Source = resolved
 			return tree, nil
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/stall"
 )
 
 // A visitor holds the buffers for listing one directory, reused for the next. It belongs to one
@@ -109,15 +110,14 @@ func (v *visitor) visit(ctx context.Context, s *slice, path string) (subdirector
 // look opens and lists a directory. With an error, the visit shows how far it came.
 func (v *visitor) look(ctx context.Context, s *slice, path string, marks []index.PageMark) (*visit, error) {
 	w := &visit{visitor: v, slice: s, path: path, marks: marks}
-	asked := s.hold.ask()
 	dir, err := s.tree.OpenDirectory(ctx, path)
-	w.answers = s.hold.answer(asked)
 	if err != nil {
 		return w, err
 	}
 	w.dir, w.self = dir, dir.Self()
 	w.counts.Directories, w.counts.StatCalls = 1, 1
 	err = w.list(ctx)
+	w.answers = stall.Took(dir)
 	return w, err
 }
 
