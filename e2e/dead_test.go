@@ -1,7 +1,10 @@
 package e2e_test
 
 import (
+	"database/sql"
+	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,6 +119,55 @@ func TestKilledWorkersWorkIsHandedOutSoon(t *testing.T) {
 
 	filer.SetLatency(slowfs.Latency{})
 	f.Service("reader")
+	expect(t, backup.Wait(), 0)
+	checkSnapshot(t, f, id, tree)
+	checkNothingLeft(t, f)
+}
+
+// leaderOf returns the committer that led a role last; "" if none did.
+func leaderOf(t *testing.T, f *fleet.Fleet, role string) (holder string) {
+	t.Helper()
+	err := f.Index.DB().QueryRow("SELECT holder FROM leaders WHERE role = $1", role).Scan(&holder)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		t.Fatal(err)
+	}
+	return holder
+}
+
+// The committer that leads is killed together with a reader. Another committer leads soon, and hands the reader's work out again.
+func TestKilledLeaderIsReplacedSoon(t *testing.T) {
+	t.Parallel()
+	f, tree := fleet.New(t, fleet.Options{Walkers: 1, Readers: 1, Committers: 1, DefaultLeases: true}), filepath.Join(t.TempDir(), "tree")
+	roles := []string{"keeper", "scheduler"}
+	first := map[string]string{}
+	fleet.Await(t, "the only committer to lead", func() bool {
+		for _, role := range roles {
+			first[role] = leaderOf(t, f, role)
+		}
+		return first["keeper"] != "" && first["scheduler"] != ""
+	})
+	second := f.Service("committer")
+	generate(t, tree, 23, some)
+	settle(t)
+	filer := slowfs.Mount(t, tree, slowfs.Options{Latency: slowfs.Latency{Open: time.Second}})
+	f.Filer("slow")
+	f.Shard("slow", filer.Dir)
+	fleet.Await(t, "the second committer to have seen the leaders", func() bool {
+		return strings.Count(second.Output(), "leader seen; if it dies") >= len(roles)
+	})
+	backup, id := f.StartBackupOf("--filer", "slow", "--shard", filer.Dir)
+	killed, had := killWithWork(t, f, "read_batches", f.Readers[0])
+	f.Committers[0].Kill()
+	f.Service("reader")
+	for _, role := range roles {
+		fleet.Await(t, "another committer to lead as "+role, func() bool { return strings.HasPrefix(leaderOf(t, f, role), second.Name+"-") })
+		t.Logf("another %s leads %.1f s after the kill", role, time.Since(killed).Seconds())
+	}
+	if !strings.Contains(second.Output(), "leader lost: ") {
+		t.Error("the terms have run out: nothing is proven")
+	}
+	awaitAgain(t, f, "read_batches", killed, had)
+	filer.SetLatency(slowfs.Latency{})
 	expect(t, backup.Wait(), 0)
 	checkSnapshot(t, f, id, tree)
 	checkNothingLeft(t, f)

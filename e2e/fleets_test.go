@@ -32,10 +32,12 @@ func TestTwoFleetsOnOneNATS(t *testing.T) {
 
 	second := fleet.New(t, fleet.Options{NATSURL: as("one"), Walkers: -1, Readers: -1, Committers: -1})
 	second.Register(otherTree)
-	second.Must(append([]string{"backup", "--detach"}, fleet.BackupArgs(otherTree)...)...)
-	if out := second.Run(append([]string{"backup"}, fleet.BackupArgs(otherTree)...)...); out.Status == 0 || !strings.Contains(out.Stderr, "another repository's") {
-		t.Errorf("a backup by way of another fleet's queues: %s", out)
+	for _, args := range [][]string{{"backup"}, {"backup", "--detach"}} {
+		if out := second.Run(append(args, fleet.BackupArgs(otherTree)...)...); out.Status == 0 || !strings.Contains(out.Stderr, "another repository's") {
+			t.Errorf("a backup by way of another fleet's queues: %s", out)
+		}
 	}
+	second.Must(append([]string{"backup", "--detach", "--nats", as("two")}, fleet.BackupArgs(otherTree)...)...)
 	var services []*fleet.Service
 	for _, kind := range []string{"walker", "reader", "committer"} {
 		address := fmt.Sprintf("127.0.0.1:%d", mustPort(t))

@@ -16,6 +16,7 @@ import (
 // A sourceDoctor checks a directory to be backed up.
 type sourceDoctor struct {
 	path   string
+	fleet  bool // it is probably a filer's
 	mount  posix.Mount
 	survey posix.Survey
 	asked  time.Time
@@ -24,8 +25,8 @@ type sourceDoctor struct {
 // surveyed is the number of entries examined.
 const surveyed = 1000
 
-func sourceGroup(_ *Parts, path string) Group {
-	d := &sourceDoctor{path: path}
+func sourceGroup(p *Parts, path string) Group {
+	d := &sourceDoctor{path: path, fleet: p.Config != nil && p.Config.Fleet()}
 	g := Group{Name: "source " + path}
 	id := func(name string) string { return "source." + name + " " + path }
 	add := func(name, needs string, timeout time.Duration, run func(context.Context) Result) {
@@ -60,7 +61,11 @@ func (d *sourceDoctor) mounted(context.Context) Result {
 	case d.mount.Network():
 		return ok("below the mount point %s: %s", d.mount.Point, text)
 	}
-	return ok("no mount point: a directory of %s (%s). If a filer's export should be here, it is not", d.mount.Point, text)
+	seen := fmt.Sprintf("no mount point: a directory of %s (%s)", d.mount.Point, text)
+	if d.fleet {
+		return warn("mount the filer here; if the directory is this machine's own, nothing needs to be done", "%s", seen)
+	}
+	return ok("%s. If a filer's export should be here, it is not mounted", seen)
 }
 
 func (d *sourceDoctor) options(context.Context) Result {

@@ -14,7 +14,12 @@ import (
 // examineSource returns the outcomes of one source, without its path in their ids.
 func examineSource(t testing.TB, dir string) outcomes {
 	t.Helper()
-	p := wire.Examine(settings{}.load(t))
+	return examineSourceWith(t, settings{}, dir)
+}
+
+func examineSourceWith(t testing.TB, s settings, dir string) outcomes {
+	t.Helper()
+	p := wire.Examine(s.load(t))
 	p.Sources = []string{dir}
 	found := outcomes{}
 	for _, g := range doctor.Groups(&p) {
@@ -56,6 +61,9 @@ func TestSource(t *testing.T) {
 	found.want(t, "source.change_times", doctor.OK)
 	found.want(t, "source.clock", doctor.OK, "the clocks agree")
 	found.want(t, "source.mount", doctor.OK, "no mount point")
+	inFleet := examineSourceWith(t, settings{"BCTL_NATS": "nats://localhost"}, dir)
+	inFleet.want(t, "source.mount", doctor.Warning, "no mount point: a directory of ", "mount the filer here")
+	inFleet.want(t, "source.walk", doctor.OK, "1000 files looked at")
 	if after, err := os.Stat(first); err != nil || !after.ModTime().Equal(before.ModTime()) {
 		t.Errorf("%v, %v", after, err)
 	}

@@ -97,6 +97,8 @@ func goldenMessages() []goldenMessage {
 			Leads: true, Draining: true, Drained: true, Tasks: 1, Batches: 2, Stalled: 3, EntriesPerSecond: 4.5, BytesPerSecond: 5.5,
 			ClockKnown: true, ClockAheadSeconds: -6.5, Stops: true,
 		}),
+		goldenWire("ServiceThatReads", &bctlv1.Service{Instance: "A", Batches: 2, Reading: []*bctlv1.Reading{{SnapshotId: snapshot[:], BatchesDone: 1.25, ReadBytes: 70_000}}, HandedBack: 12, HandedBackWhy: "is it mounted?"}),
+		goldenWire("ServiceThatSchedules", &bctlv1.Service{Instance: "A", Schedules: true, MaxRunning: 64, MaxRunningPerFiler: 8}),
 		goldenWire("Roster", &bctlv1.Roster{Services: []*bctlv1.Service{
 			{Instance: "CUL3AJWKI6GODSNQQSXHX3HSSO", Role: "walker", Site: "berlin-2", SilentSeconds: 7.5, Gone: true}, {Instance: "A", Role: "committer"},
 		}, Last: true}),

@@ -39,12 +39,23 @@ type Instance struct {
 	Reason string // why it is not ready
 	Leads  bool   // a committer: it is the keeper
 
+	Schedules bool // a committer: it is the leading scheduler
+	// A committer's limits of running snapshots, per site and per filer; 0: it is of a version that
+	// does not report them.
+	MaxRunning, MaxRunningPerFiler int
+
 	Draining bool // it takes no new work
 	Drained  bool // and has no work in progress
 
 	// In progress; Stalled counts the tasks and batches that wait for their filer.
 	Tasks, Batches, Stalled          int
 	EntriesPerSecond, BytesPerSecond float64
+	Reading                          []Reading // a reader's batches in progress, one element per snapshot
+
+	// HandedBack is how often it has handed work back lately because an attempt failed, and
+	// HandedBackWhy is the last error. Only a filer that it does not see, or that fails, causes that.
+	HandedBack    int
+	HandedBackWhy string
 
 	ClockKnown bool
 	ClockAhead time.Duration // relative to the clock of the database
@@ -54,6 +65,13 @@ type Instance struct {
 	// Lost means Silent, and either its connection ended without notice or it has been silent for
 	// long.
 	Lost bool
+}
+
+// A Reading is how far a reader is with its batches of one snapshot.
+type Reading struct {
+	Snapshot    backup.SnapshotID
+	BatchesDone float64 // sum of the shares that are done, each from 0 to 1
+	ReadBytes   int64
 }
 
 // Worker reports whether the service takes work at a site.
@@ -101,9 +119,11 @@ const (
 	maxServiceBytes = 8 << 10
 	maxVersionBytes = 128
 	maxReasonBytes  = 2 << 10
+	maxWhyBytes     = 1 << 10
 	maxRate         = 1e15
 	maxClockSeconds = 1e10 // three centuries
 	maxSilence      = 1e7  // seconds: far longer than the roster remembers
+	maxReadings     = 64   // each takes at most 50 bytes
 )
 
 func serviceToWire(i *Instance) *bctlv1.Service {
@@ -113,9 +133,15 @@ func serviceToWire(i *Instance) *bctlv1.Service {
 		Tasks: int64(i.Tasks), Batches: int64(i.Batches), Stalled: int64(i.Stalled),
 		EntriesPerSecond: i.EntriesPerSecond, BytesPerSecond: i.BytesPerSecond,
 		ClockKnown: i.ClockKnown, ClockAheadSeconds: i.ClockAhead.Seconds(),
+		HandedBack: int64(i.HandedBack), HandedBackWhy: cut(text(i.HandedBackWhy), maxWhyBytes),
+		Schedules: i.Schedules, MaxRunning: int64(i.MaxRunning), MaxRunningPerFiler: int64(i.MaxRunningPerFiler),
 	}
 	if !i.Started.IsZero() {
 		m.StartedSeconds = i.Started.Unix()
+	}
+	for n := range i.Reading[:min(len(i.Reading), maxReadings)] {
+		r := &i.Reading[n]
+		m.Reading = append(m.Reading, &bctlv1.Reading{SnapshotId: r.Snapshot[:], BatchesDone: r.BatchesDone, ReadBytes: r.ReadBytes})
 	}
 	return m
 }
@@ -132,12 +158,14 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 	if id := m.GetInstance(); id == "" || !isInstance(id) {
 		return Instance{}, fmt.Errorf("instance %.80q: %w", id, backup.ErrInvalid)
 	}
-	if len(m.GetName()) > maxWorkerBytes || len(m.GetVersion()) > maxVersionBytes || len(m.GetReason()) > maxReasonBytes {
+	if len(m.GetName()) > maxWorkerBytes || len(m.GetVersion()) > maxVersionBytes || len(m.GetReason()) > maxReasonBytes || len(m.GetHandedBackWhy()) > maxWhyBytes {
 		return Instance{}, fmt.Errorf("a service says too much of itself: %w", backup.ErrInvalid)
 	}
-	for _, n := range []int64{m.GetTasks(), m.GetBatches(), m.GetStalled()} {
+	for _, n := range []int64{
+		m.GetTasks(), m.GetBatches(), m.GetStalled(), m.GetHandedBack(), m.GetMaxRunning(), m.GetMaxRunningPerFiler(),
+	} {
 		if n < 0 || n > math.MaxInt32 {
-			return Instance{}, fmt.Errorf("%d in hand: %w", n, backup.ErrInvalid)
+			return Instance{}, fmt.Errorf("a service reports the number %d: %w", n, backup.ErrInvalid)
 		}
 	}
 	for _, x := range []struct{ value, least, most float64 }{
@@ -155,6 +183,8 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 		Draining: m.GetDraining(), Drained: m.GetDrained(), Tasks: int(m.GetTasks()), Batches: int(m.GetBatches()), Stalled: int(m.GetStalled()),
 		EntriesPerSecond: m.GetEntriesPerSecond(), BytesPerSecond: m.GetBytesPerSecond(),
 		ClockKnown: m.GetClockKnown(), ClockAhead: seconds(m.GetClockAheadSeconds()),
+		HandedBack: int(m.GetHandedBack()), HandedBackWhy: m.GetHandedBackWhy(),
+		Schedules: m.GetSchedules(), MaxRunning: int(m.GetMaxRunning()), MaxRunningPerFiler: int(m.GetMaxRunningPerFiler()),
 	}
 	switch started := m.GetStartedSeconds(); {
 	case started < 0 || started > maxClockSeconds:
@@ -162,7 +192,24 @@ func serviceFromWire(m *bctlv1.Service) (Instance, error) {
 	case started > 0:
 		i.Started = time.Unix(started, 0).UTC()
 	}
-	return i, nil
+	var err error
+	i.Reading, err = readingsFromWire(m.GetReading())
+	return i, err
+}
+
+func readingsFromWire(list []*bctlv1.Reading) (readings []Reading, err error) {
+	if len(list) > maxReadings {
+		return nil, fmt.Errorf("a service reads for %d snapshots: %w", len(list), backup.ErrInvalid)
+	}
+	for _, m := range list {
+		r := Reading{BatchesDone: m.GetBatchesDone(), ReadBytes: m.GetReadBytes()}
+		if len(m.GetSnapshotId()) != len(r.Snapshot) || r.ReadBytes < 0 || r.ReadBytes > backup.MaxCount || !(r.BatchesDone >= 0 && r.BatchesDone <= math.MaxInt32) {
+			return nil, fmt.Errorf("what a service reads for snapshot %x: %w", m.GetSnapshotId(), backup.ErrInvalid)
+		}
+		copy(r.Snapshot[:], m.GetSnapshotId())
+		readings = append(readings, r)
+	}
+	return readings, nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 	started := time.Unix(1_772_330_645, 0).UTC()
 	walker := Instance{
 		Role: RoleWalker, Name: "w1", Site: "oslo", Version: "v1", Started: started, Ready: true, Tasks: 3, Stalled: 1, EntriesPerSecond: 12.5,
-		ClockKnown: true, ClockAhead: -1500 * time.Millisecond,
+		ClockKnown: true, ClockAhead: -1500 * time.Millisecond, Schedules: true, MaxRunning: 64, MaxRunningPerFiler: 4,
 	}
 	if found, err := operator.Instances(t.Context()); err != nil || len(found) > 0 {
 		t.Errorf("nobody is there: %+v, %v", found, err)
@@ -70,6 +71,7 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 	announce(t, dies, described(walker))
 	stopReader := announce(t, connect(t, listen(Options{}, s), ackWait), described(Instance{
 		Role: RoleReader, Name: "r1", Site: "oslo", Reason: "store: it is full", Batches: 7, BytesPerSecond: 5, Draining: true,
+		Reading: []Reading{{Snapshot: backup.SnapshotID{1}, BatchesDone: 2.5, ReadBytes: 1000}, {Snapshot: backup.SnapshotID{2}}},
 	}))
 	found := instances(t, operator, "three are there", func(found []Instance) bool { return len(found) == 3 })
 	if c := found[0]; c.Name != "c1" || c.Role != RoleCommitter || !c.Leads || c.Site != "" || c.Silent {
@@ -81,10 +83,11 @@ func TestInstancesAreAllThatAreThere(t *testing.T) {
 	}
 	want := walker
 	want.ID, want.Heard = got.ID, got.Heard
-	if got != want {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("walker: %+v, want %+v", got, want)
 	}
-	if r := found[2]; r.Name != "r1" || r.Ready || r.Reason != "store: it is full" || r.Batches != 7 || !r.Draining || r.Drained {
+	if r := found[2]; r.Name != "r1" || r.Ready || r.Reason != "store: it is full" || r.Batches != 7 || !r.Draining || r.Drained ||
+		len(r.Reading) != 2 || r.Reading[0] != (Reading{backup.SnapshotID{1}, 2.5, 1000}) || r.Reading[1].Snapshot != (backup.SnapshotID{2}) {
 		t.Errorf("reader: %+v", r)
 	}
 	stopReader()
@@ -261,13 +264,23 @@ func TestHostileServices(t *testing.T) {
 	t.Parallel()
 	good := func() *bctlv1.Service { return &bctlv1.Service{Instance: "A", Name: "w"} }
 	for name, spoil := range map[string]func(*bctlv1.Service){
-		"no instance":      func(m *bctlv1.Service) { m.Instance = "" },
-		"subjects":         func(m *bctlv1.Service) { m.Instance = "*" },
-		"long name":        func(m *bctlv1.Service) { m.Name = strings.Repeat("n", maxWorkerBytes+1) },
-		"long version":     func(m *bctlv1.Service) { m.Version = strings.Repeat("n", maxVersionBytes+1) },
-		"long reason":      func(m *bctlv1.Service) { m.Reason = strings.Repeat("n", maxReasonBytes+1) },
-		"less than none":   func(m *bctlv1.Service) { m.Stalled = -1 },
-		"too many":         func(m *bctlv1.Service) { m.Tasks = math.MaxInt64 },
+		"no instance":    func(m *bctlv1.Service) { m.Instance = "" },
+		"subjects":       func(m *bctlv1.Service) { m.Instance = "*" },
+		"long name":      func(m *bctlv1.Service) { m.Name = strings.Repeat("n", maxWorkerBytes+1) },
+		"long version":   func(m *bctlv1.Service) { m.Version = strings.Repeat("n", maxVersionBytes+1) },
+		"long reason":    func(m *bctlv1.Service) { m.Reason = strings.Repeat("n", maxReasonBytes+1) },
+		"less than none": func(m *bctlv1.Service) { m.Stalled = -1 },
+		"too many":       func(m *bctlv1.Service) { m.Tasks = math.MaxInt64 },
+		"a share that is not a number": func(m *bctlv1.Service) {
+			m.Reading = []*bctlv1.Reading{{SnapshotId: make([]byte, 16), BatchesDone: math.NaN()}}
+		},
+		"less than no bytes": func(m *bctlv1.Service) {
+			m.Reading = []*bctlv1.Reading{{SnapshotId: make([]byte, 16), ReadBytes: -1}}
+		},
+		"a long story":     func(m *bctlv1.Service) { m.HandedBackWhy = strings.Repeat("x", maxWhyBytes+1) },
+		"handed back less": func(m *bctlv1.Service) { m.HandedBack = -1 },
+		"no snapshot":      func(m *bctlv1.Service) { m.Reading = []*bctlv1.Reading{{ReadBytes: 1}} },
+		"many snapshots":   func(m *bctlv1.Service) { m.Reading = make([]*bctlv1.Reading, maxReadings+1) },
 		"not a number":     func(m *bctlv1.Service) { m.EntriesPerSecond = math.NaN() },
 		"infinity":         func(m *bctlv1.Service) { m.BytesPerSecond = math.Inf(1) },
 		"another century":  func(m *bctlv1.Service) { m.ClockAheadSeconds = -1e300 },

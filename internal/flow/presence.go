@@ -2,9 +2,11 @@ package flow
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +27,22 @@ func (c *Conn) bePresent() (gone func()) {
 		return func() {}
 	}
 	return func() { _ = sub.Unsubscribe() }
+}
+
+// Holder returns a name that no other process has, by which the index knows this one as a leader.
+// It contains the instance, so that other processes can see whether this one is present.
+func (c *Conn) Holder(worker string) string {
+	return worker + "-" + rand.Text()[:8] + "-" + c.instance
+}
+
+// InstanceOf returns the instance of a process with a name that Holder has made; "" if the name has
+// none.
+func InstanceOf(holder string) string {
+	instance := holder[strings.LastIndexByte(holder, '-')+1:]
+	if !isInstance(instance) {
+		return ""
+	}
+	return instance
 }
 
 // maxInstanceBytes is the maximum length of an instance's name.

@@ -1,7 +1,10 @@
 package flow
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +24,7 @@ type Reporter struct {
 	mu   sync.Mutex
 	jobs map[backup.SnapshotID]*inProgress
 	rate rate
+	back handedBack
 
 	taken chan *backup.Progress // work that was just taken and not yet reported
 }
@@ -36,8 +40,10 @@ type inProgress struct {
 // held counts how often one piece of work is in progress: a message that was delivered again may
 // reach the same worker while its first delivery waits for the filer.
 type held struct {
-	times   int
-	stalled bool
+	times     int
+	stalled   bool
+	read      int64   // bytes, of a batch
+	shareDone float64 // of a batch
 }
 
 // NewReporter returns a Reporter for the worker of this name.
@@ -143,25 +149,70 @@ func list[ID comparable](work map[ID]held) (all, stalled []ID) {
 
 // Add adds to the next report: only the numbers and Path of d count.
 func (r *Reporter) Add(job backup.SnapshotID, d backup.Progress) {
+	r.update(job, func(p *inProgress) { r.add(p, &d) })
+}
+
+// AddRead is Add for a batch in progress. It also records how far the batch is: the bytes that it
+// has read so far, and the share of it that is done, from 0 to 1.
+func (r *Reporter) AddRead(job backup.SnapshotID, id backup.BatchID, d backup.Progress, read int64, shareDone float64) {
 	r.update(job, func(p *inProgress) {
-		p.delta.FilesFound += d.FilesFound
-		p.delta.BytesFound += d.BytesFound
-		p.delta.FilesDone += d.FilesDone
-		p.delta.BytesDone += d.BytesDone
-		p.delta.Errors += d.Errors
-		p.delta.Stats += d.Stats
-		p.delta.StatSeconds += d.StatSeconds
-		p.delta.Opens += d.Opens
-		p.delta.OpenSeconds += d.OpenSeconds
-		if d.Path != "" {
-			p.delta.Path = d.Path
-		}
-		if d.FilesFound > 0 { // a walker: unchanged files are done with that
-			r.rate.add(time.Now(), d.FilesFound, 0)
-		} else {
-			r.rate.add(time.Now(), d.FilesDone, d.BytesDone)
+		r.add(p, &d)
+		if h, ok := p.batches[id]; ok {
+			h.read, h.shareDone = read, shareDone
+			p.batches[id] = h
 		}
 	})
+}
+
+// troubleLasts is how long a worker that has handed work back says so.
+const troubleLasts = time.Minute
+
+// handedBack counts the attempts that failed without pauses longer than troubleLasts.
+type handedBack struct {
+	times int
+	last  time.Time
+	why   string
+}
+
+func (h *handedBack) add(now time.Time, err error) {
+	if now.Sub(h.last) > troubleLasts {
+		h.times = 0
+	}
+	h.times, h.last, h.why = h.times+1, now, err.Error()
+}
+
+func (h *handedBack) describe(now time.Time, i *Instance) {
+	if i.HandedBack, i.HandedBackWhy = 0, ""; now.Sub(h.last) <= troubleLasts {
+		i.HandedBack, i.HandedBackWhy = h.times, h.why
+	}
+}
+
+// HandedBack records that an attempt at a task or batch has failed, and will be made again by any
+// worker.
+func (r *Reporter) HandedBack(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.back.add(time.Now(), err)
+}
+
+func (r *Reporter) add(p *inProgress, d *backup.Progress) {
+	p.delta.FilesFound += d.FilesFound
+	p.delta.BytesFound += d.BytesFound
+	p.delta.FilesDone += d.FilesDone
+	p.delta.BytesDone += d.BytesDone
+	p.delta.Errors += d.Errors
+	p.delta.Stats += d.Stats
+	p.delta.StatSeconds += d.StatSeconds
+	p.delta.Opens += d.Opens
+	p.delta.OpenSeconds += d.OpenSeconds
+	if d.Path != "" {
+		p.delta.Path = d.Path
+	}
+	if d.FilesFound > 0 { // a walker: unchanged files are done with that
+		r.rate.add(time.Now(), d.FilesFound, 0)
+	} else {
+		r.rate.add(time.Now(), d.FilesDone, d.BytesDone)
+	}
 }
 
 func (r *Reporter) update(job backup.SnapshotID, change func(*inProgress)) {
@@ -206,13 +257,31 @@ func (r *Reporter) take() (reports []*backup.Progress) {
 func (r *Reporter) InHand(i *Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i.Tasks, i.Batches, i.Stalled = 0, 0, 0
-	for _, p := range r.jobs {
+	i.Tasks, i.Batches, i.Stalled, i.Reading = 0, 0, 0, nil
+	for id, p := range r.jobs {
 		tasks, stalledTasks := list(p.tasks)
 		batches, stalledBatches := list(p.batches)
 		i.Tasks, i.Batches, i.Stalled = i.Tasks+len(tasks), i.Batches+len(batches), i.Stalled+len(stalledTasks)+len(stalledBatches)
+		if len(batches) > 0 {
+			i.Reading = append(i.Reading, p.reading(id))
+		}
 	}
+	// The first ones are sent if there are too many.
+	slices.SortFunc(i.Reading, func(a, b Reading) int {
+		return cmp.Or(cmp.Compare(b.ReadBytes, a.ReadBytes), bytes.Compare(a.Snapshot[:], b.Snapshot[:]))
+	})
 	i.EntriesPerSecond, i.BytesPerSecond = r.rate.perSecond(time.Now())
+	r.back.describe(time.Now(), i)
+}
+
+// reading sums up the batches in progress.
+func (p *inProgress) reading(snapshot backup.SnapshotID) Reading {
+	sum := Reading{Snapshot: snapshot}
+	for _, h := range p.batches {
+		sum.ReadBytes = min(sum.ReadBytes+h.read, backup.MaxCount)
+		sum.BatchesDone += h.shareDone
+	}
+	return sum
 }
 
 // rateSeconds is the period over which rates are averaged.

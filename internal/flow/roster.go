@@ -150,6 +150,7 @@ func (r *roster) tell(ctx context.Context) {
 	part := &bctlv1.Roster{}
 	for w, k := range r.services {
 		m := serviceToWire(k)
+		m.Reading = nil // the service may have read on, or have gone
 		m.Role, m.Site, m.SilentSeconds, m.Gone = string(w.role), w.site, max(now.Sub(k.Heard).Seconds(), 0), absent[w.id]
 		if part.Services = append(part.Services, m); len(part.Services) == rosterPart {
 			r.publish(part)

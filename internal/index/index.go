@@ -84,6 +84,7 @@ type Index interface {
 	Dedup
 	Committing
 	Leading
+	Succeeding
 	Scheduling
 	// Close closes the connections.
 	Close() error
@@ -242,7 +243,8 @@ type ShardStatus struct {
 	Files    int64
 	Bytes    int64
 	Running  backup.SnapshotID // zero: none
-	Failed   bool              // the newest snapshot failed
+	Bad      bool              // a snapshot that is newer than LastGood was marked as bad
+	Failed   time.Time         // when the newest snapshot failed; zero: it has not
 	Policy   string            // name of the bound policy; "": none, or the scheduler has not seen the shard yet
 	Plan     Plan
 }
@@ -322,6 +324,8 @@ type Dedup interface {
 	// LocateCopies returns all places of the chunks in packs that are not condemned, in the order
 	// of ids. It costs more than Locate: call it if the store lacks a pack that Locate returned.
 	LocateCopies(ctx context.Context, ids []backup.ChunkID) ([][]Location, error)
+	// ReadShares returns each filer's read limit per assigned batch, in bytes per second; 0: none.
+	ReadShares(ctx context.Context, filers []backup.FilerID, now time.Time) (map[backup.FilerID]int64, error)
 }
 
 // A Claim describes the work to assign.
@@ -358,10 +362,9 @@ type Committing interface {
 	ClaimTasks(ctx context.Context, c Claim) ([]backup.WalkTask, error)
 	// ClaimBatches is ClaimTasks for read batches.
 	ClaimBatches(ctx context.Context, c Claim) ([]backup.ReadBatch, error)
-	// ListenBegun calls told once at the start and after each snapshot that any process begins,
-	// until ctx is done or the connection to the index is lost. An index that only one process uses
-	// sends no notifications.
-	ListenBegun(ctx context.Context, told func()) error
+	// ListenSnapshots calls told at the start, and when any process has begun, ended or marked a
+	// snapshot, until ctx is done or the connection is lost. SQLite sends no notifications.
+	ListenSnapshots(ctx context.Context, told func()) error
 	// Extend renews the leases of assigned work that end in less than lease, and records the worker
 	// that holds it. The first report of a worker sets the end of the lease in any case: work that
 	// waits in a queue may have a longer lease. Work whose lease has run out, but which has not
@@ -442,30 +445,6 @@ type WrittenCatalog struct {
 	Sequence int64
 	Digest   [32]byte // of its content
 	Written  time.Time
-}
-
-// A Term is the period during which one process leads: it alone does what only one process may do.
-// The epoch grows with each new leader. The writes of a leader are refused once a later one leads,
-// however long it was paused in between.
-type Term struct {
-	Role  string
-	Epoch int64
-}
-
-// Leading elects leaders, by the database's clock.
-type Leading interface {
-	// Lead makes holder, a name that no other process has, the leader of a role for ttl, or renews
-	// its term. ok is false if another process leads. A holder whose term has run out gets a new
-	// term if the role is free. A term lasts a day at most: one that ends later was given by a
-	// clock that was ahead, and counts as over.
-	Lead(ctx context.Context, role, holder string, ttl time.Duration) (t Term, ok bool, err error)
-	// Resign ends a term at once. It does nothing if the term has ended already.
-	Resign(ctx context.Context, t Term) error
-	// SetLoads stores the loads that the governor determined. It fails with ErrNotLeading if t has
-	// ended.
-	SetLoads(ctx context.Context, t Term, loads map[backup.FilerID]backup.Load) error
-	// Sites returns the sites of all filers that are not retired, and always DefaultSite.
-	Sites(ctx context.Context) ([]string, error)
 }
 
 // A Result is one of the four; the others are nil.

@@ -47,7 +47,8 @@ type Plan struct {
 type Unplanned struct {
 	Plan
 	LastGood time.Time // start of the last good snapshot; zero: none
-	Failed   bool      // the newest snapshot failed
+	Bad      bool      // a snapshot that is newer than the last good one was marked as bad
+	Failed   time.Time // when the newest snapshot failed; zero: it has not
 }
 
 // Scheduling is what the scheduler does. The scheduler leads a role: its writes fail with

@@ -258,7 +258,7 @@ func (d *database) testPrivileges(t *testing.T) {
 		sees, adds, changes, takesFrom []string
 	}{
 		{"walker@paris", Walker, append([]string{"interrupted_pages", "pages"}, everyone...), nil, nil, nil},
-		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "packs", "pages"}, everyone...), nil, nil, nil},
+		{"reader@paris", Reader, append([]string{"chunk_copies", "chunks", "filers", "packs", "pages", "read_batches"}, everyone...), nil, nil, nil},
 		{
 			"committer", Committer, append(append([]string{"filers", "policies", "shards"}, everyone...), written...),
 			written, append([]string{"chunks", "filers", "leaders", "packs", "shards", "snapshots"}, work...), work,
@@ -350,7 +350,7 @@ func (d *database) testForbidden(t *testing.T) {
 	for folder, statements := range map[string][]string{
 		"walker@paris": {"SELECT * FROM snapshots", "SELECT * FROM chunks", "SELECT * FROM packs", "SELECT * FROM walk_tasks", "SELECT * FROM filers", "SELECT * FROM chunk_lists"},
 		"reader@oslo": {
-			"SELECT * FROM snapshots", "SELECT frame_bytes FROM packs", "SELECT * FROM read_batches", "SELECT * FROM chunks_0", "SELECT * FROM shards",
+			"SELECT * FROM snapshots", "SELECT frame_bytes FROM packs", "SELECT pages FROM read_batches", "SELECT name FROM filers", "SELECT * FROM chunks_0", "SELECT * FROM shards",
 			"SELECT * FROM chunk_lists", "SELECT * FROM interrupted_pages", "SELECT * FROM catalogs",
 		},
 		"prometheus": {"SELECT name FROM filers", "SELECT directories FROM walk_tasks", "SELECT pages FROM read_batches", "SELECT * FROM pages", "SELECT * FROM snapshots"},

@@ -48,27 +48,32 @@ func InFuture(happened, now time.Time) bool { return happened.After(now.Add(Ahea
 // A Past is the input for a plan.
 type Past struct {
 	Good     time.Time // start of the last good snapshot; zero: there is none
-	Failed   bool      // the newest snapshot has failed since
+	Bad      bool      // a snapshot that is newer than the last good one was marked as bad
+	Failed   time.Time // when the newest snapshot failed; zero: it has not
 	Deadline time.Time // of the previous plan, which a failure does not change; zero: there was none
 }
 
 // Plan returns when a shard is due, which may be in the past, and its deadline. A shard that was
-// never backed up is due at once. A shard whose newest snapshot has failed is due no earlier than
-// RetryAfter from now. A shard whose last good snapshot is in the future counts as never backed up.
+// never backed up is due at once, and so is one whose last good snapshot was marked as bad. A shard
+// whose newest snapshot has failed is due no earlier than RetryAfter after that. A shard whose last
+// good snapshot is in the future counts as never backed up.
 func (s *Schedule) Plan(shard backup.ShardID, past Past, now time.Time) (due, deadline time.Time) {
 	if InFuture(past.Good, now) {
 		past.Good = time.Time{}
 	}
 	due = now
-	if !past.Good.IsZero() {
+	if !past.Good.IsZero() && !past.Bad {
 		due = s.Next(shard, past.Good)
 	}
 	deadline = s.Deadline(shard, due, past.Good)
-	if past.Failed {
+	if !past.Failed.IsZero() {
 		if !past.Deadline.IsZero() && past.Deadline.Before(deadline) { // the new one may be later because of a clock that was ahead
 			deadline = past.Deadline
 		}
-		if again := now.Add(RetryAfter); again.After(due) {
+		if InFuture(past.Failed, now) {
+			past.Failed = now
+		}
+		if again := past.Failed.Add(RetryAfter); again.After(due) {
 			due = again
 		}
 	}

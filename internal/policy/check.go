@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -18,19 +19,29 @@ func Check(p backup.Policy) (notes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	shortest, longest := s.intervals()
-	if shortest < minEvery {
-		return nil, fmt.Errorf("schedule %q comes every %v: want one minute or more: %w", p.Schedule, shortest, backup.ErrInvalid)
+	// The cron library makes a second of any shorter time, also of a negative one.
+	if every, err := everyOf(p.Schedule); err != nil || every < minEvery {
+		return nil, wrong("schedule", "schedule %q: the time after @every has to be one minute or more", p.Schedule)
 	}
+	shortest, longest := s.intervals()
 	switch point := p.RecoveryPoint; {
 	case point == 0:
 	case point < shortest:
-		return nil, fmt.Errorf("recovery point %v is shorter than the schedule's interval of %v, so that every shard would be overdue before it is due again: "+
-			"make the recovery point longer, or back up more often: %w", point, shortest, backup.ErrInvalid)
+		return nil, wrong("recovery_point", "recovery point %v is shorter than the schedule's interval of %v, so that every shard would be overdue before it is due again: "+
+			"make the recovery point longer, or back up more often", point, shortest)
 	case point <= longest:
 		notes = append(notes, fmt.Sprintf("the schedule leaves up to %v between two backups, and the recovery point is %v: shards will be overdue until the next backup has ended", longest, point))
 	}
 	return notes, nil
+}
+
+// everyOf returns the time of a schedule "@every TIME". That of a cron expression is its resolution.
+func everyOf(schedule string) (time.Duration, error) {
+	text, ok := strings.CutPrefix(strings.TrimSpace(schedule), "@every ")
+	if !ok {
+		return minEvery, nil
+	}
+	return time.ParseDuration(text)
 }
 
 // intervals returns the shortest and the longest time between two successive occurrences: of the

@@ -17,8 +17,12 @@ func TestCheck(t *testing.T) {
 		point          time.Duration
 		refused, note  string
 	}{
-		{"@every 1s", "", 0, "comes every 1s: want one minute or more", ""},
-		{"@every 59s", "", 0, "want one minute or more", ""},
+		{"@every 1s", "", 0, `schedule "@every 1s": the time after @every has to be one minute or more`, ""},
+		{"@every 59s", "", 0, "one minute or more", ""},
+		{"@every -5m", "", 0, `schedule "@every -5m": the time after @every has to be one minute or more`, ""},
+		{"", "", 0, "the schedule is empty: want a cron expression of five fields", ""},
+		{" ", "", 0, "the schedule is empty", ""},
+		{"30 1 * *", "", 0, `schedule "30 1 * *": want a cron expression of five fields, such as "30 1 * * *"`, ""},
 		{"@every 1m", "", 0, "", ""},
 		{"* * * * *", "", 0, "", ""},
 		{"30 1 * * *", "", hour, "recovery point 1h0m0s is shorter than the schedule's interval of 24h0m0s", ""},

@@ -12,8 +12,9 @@
 // A snapshot begins only in one of the policy's windows. A snapshot that is running when the window
 // ends continues.
 //
-// A shard that was never backed up is due at once. A shard whose snapshot has failed is due again
-// after RetryAfter; its deadline stays.
+// A shard that was never backed up is due at once, and so is a shard whose last good snapshot was
+// marked as bad. A shard whose snapshot has failed is due again RetryAfter later; its deadline
+// stays.
 //
 // # Which comes first
 //

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -20,7 +19,7 @@ const (
 // CheckFloor refuses a floor that is not a percentage.
 func CheckFloor(percent int) error {
 	if percent < 0 || percent > 100 {
-		return fmt.Errorf("floor of %d%% is not between 0 and 100: %w", percent, backup.ErrInvalid)
+		return wrong("floor", "floor of %d%% is not between 0 and 100", percent)
 	}
 	return nil
 }

@@ -196,13 +196,17 @@ func TestPlan(t *testing.T) {
 		"done":            {Past{Good: at(t, "2026-01-10T02:00:03Z")}, "2026-01-11T02:00:00Z", "2026-01-11T04:00:03Z"},
 		"missed twice":    {Past{Good: at(t, "2026-01-08T02:00:00Z")}, "2026-01-09T02:00:00Z", "2026-01-09T04:00:00Z"},
 		"failed": {
-			Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: true, Deadline: at(t, "2026-01-10T04:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T04:00:00Z",
+			Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: at(t, "2026-01-10T12:00:00Z"), Deadline: at(t, "2026-01-10T04:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T04:00:00Z",
 		},
-		"failed, and not due so soon":       {Past{Good: at(t, "2026-01-10T03:00:00Z"), Failed: true}, "2026-01-11T02:00:00Z", "2026-01-11T05:00:00Z"},
+		"failed, and not due so soon":       {Past{Good: at(t, "2026-01-10T03:00:00Z"), Failed: at(t, "2026-01-10T12:00:00Z")}, "2026-01-11T02:00:00Z", "2026-01-11T05:00:00Z"},
 		"the last good one is of next year": {Past{Good: at(t, "2027-01-10T12:00:00Z")}, "2026-01-10T12:00:00Z", "2026-01-11T14:00:00Z"},
-		"failed after one of next year":     {Past{Good: at(t, "2027-01-10T12:00:00Z"), Failed: true, Deadline: at(t, "2027-01-11T14:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-11T14:00:00Z"},
+		"failed after one of next year":     {Past{Good: at(t, "2027-01-10T12:00:00Z"), Failed: at(t, "2026-01-10T12:00:00Z"), Deadline: at(t, "2027-01-11T14:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-11T14:00:00Z"},
 		"the clock went back by seconds":    {Past{Good: at(t, "2026-01-10T12:00:03Z")}, "2026-01-11T02:00:00Z", "2026-01-11T14:00:03Z"},
-		"failed before there was any good":  {Past{Failed: true, Deadline: at(t, "2026-01-10T13:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T13:00:00Z"},
+		"failed hours ago":                  {Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: at(t, "2026-01-10T02:30:00Z")}, "2026-01-10T02:45:00Z", "2026-01-10T04:00:00Z"},
+		"failed when a clock was ahead":     {Past{Good: at(t, "2026-01-09T02:00:00Z"), Failed: at(t, "2027-01-10T02:30:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T04:00:00Z"},
+		"one after it is marked bad":        {Past{Good: at(t, "2026-01-10T03:00:00Z"), Bad: true}, "2026-01-10T12:00:00Z", "2026-01-11T05:00:00Z"},
+		"marked bad, and then failed":       {Past{Good: at(t, "2026-01-10T03:00:00Z"), Bad: true, Failed: at(t, "2026-01-10T11:59:00Z")}, "2026-01-10T12:14:00Z", "2026-01-11T05:00:00Z"},
+		"failed before there was any good":  {Past{Failed: at(t, "2026-01-10T12:00:00Z"), Deadline: at(t, "2026-01-10T13:00:00Z")}, "2026-01-10T12:15:00Z", "2026-01-10T13:00:00Z"},
 	} {
 		due, deadline := s.Plan(1, test.past, now)
 		if !due.Equal(at(t, test.due)) || !deadline.Equal(at(t, test.deadline)) {
@@ -223,7 +227,10 @@ func TestLatest(t *testing.T) {
 			rt.Fatal(err)
 		}
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rapid.IntRange(0, 400*24*3600).Draw(rt, "now")) * time.Second)
-		past := Past{Failed: rapid.Bool().Draw(rt, "failed")}
+		past := Past{Bad: rapid.Bool().Draw(rt, "bad")}
+		if rapid.Bool().Draw(rt, "failed") {
+			past.Failed = now.Add(time.Duration(rapid.IntRange(-24*3600, 24*3600).Draw(rt, "failed ago")) * time.Second)
+		}
 		if rapid.Bool().Draw(rt, "good") {
 			past.Good = now.Add(time.Duration(rapid.IntRange(-400*24*3600, 400*24*3600).Draw(rt, "ago")) * time.Second)
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"strconv"
 	"strings"
 	"time"
 	_ "time/tzdata" // a container may lack the zone data, and all machines must agree
@@ -28,39 +29,57 @@ type Schedule struct {
 	recoveryPoint time.Duration
 }
 
-// Parse reads a policy's schedule. Errors wrap backup.ErrInvalid and name the field.
+// wrong returns an error in one setting of a policy.
+func wrong(setting, format string, args ...any) error {
+	return &backup.SettingError{Setting: setting, Err: fmt.Errorf(format+": %w", append(args, backup.ErrInvalid)...)}
+}
+
+// schedules describes what a schedule may be.
+const schedules = "want a cron expression of five fields, such as \"30 1 * * *\", or @hourly, @daily, @weekly, @monthly, @yearly or \"@every 6h\""
+
+// Parse reads a policy's schedule. Errors are of the type *backup.SettingError.
 func Parse(p backup.Policy) (*Schedule, error) {
 	s := &Schedule{jitter: p.Jitter, recoveryPoint: p.RecoveryPoint}
 	var err error
 	if s.zone, err = time.LoadLocation(p.TimeZone); err != nil || p.TimeZone == "Local" {
-		return nil, fmt.Errorf("time zone %q is not an IANA name (Europe/Berlin): %w", p.TimeZone, backup.ErrInvalid)
+		return nil, wrong("time_zone", "time zone %q is not an IANA name (Europe/Berlin)", p.TimeZone)
 	}
-	if strings.Contains(p.Schedule, "TZ=") {
-		return nil, fmt.Errorf("schedule %q: the time zone has a field of its own: %w", p.Schedule, backup.ErrInvalid)
-	}
-	if s.cron, err = cron.ParseStandard(p.Schedule); err != nil {
-		return nil, fmt.Errorf("schedule %q: %w: %w", p.Schedule, err, backup.ErrInvalid)
+	if err := s.parse(p.Schedule); err != nil {
+		return nil, err
 	}
 	if p.Jitter < 0 || p.Jitter > maxJitter {
-		return nil, fmt.Errorf("jitter %v is not between 0 and %v: %w", p.Jitter, maxJitter, backup.ErrInvalid)
+		return nil, wrong("jitter", "jitter %v is not between 0 and %v", p.Jitter, maxJitter)
 	}
 	if p.RecoveryPoint < 0 || p.RecoveryPoint > maxRecoveryPoint {
-		return nil, fmt.Errorf("recovery point %v is not between 0 and %v: %w", p.RecoveryPoint, maxRecoveryPoint, backup.ErrInvalid)
+		return nil, wrong("recovery_point", "recovery point %v is not between 0 and %v", p.RecoveryPoint, maxRecoveryPoint)
 	}
 	if err := CheckFloor(p.Floor); err != nil {
 		return nil, err
 	}
-	for _, text := range p.Windows {
+	for n, text := range p.Windows {
 		w, err := parseWindow(text)
 		if err != nil {
-			return nil, err
+			return nil, &backup.SettingError{Setting: "windows/" + strconv.Itoa(n), Err: err}
 		}
 		s.windows = append(s.windows, w)
 	}
 	if s.Next(0, time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return nil, fmt.Errorf("schedule %q never comes: %w", p.Schedule, backup.ErrInvalid)
+		return nil, wrong("schedule", "schedule %q never comes", p.Schedule)
 	}
 	return s, nil
+}
+
+func (s *Schedule) parse(text string) (err error) {
+	if strings.TrimSpace(text) == "" {
+		return wrong("schedule", "the schedule is empty: %s", schedules)
+	}
+	if strings.Contains(text, "TZ=") {
+		return wrong("schedule", "schedule %q: the time zone has a field of its own", text)
+	}
+	if s.cron, err = cron.ParseStandard(text); err != nil {
+		return wrong("schedule", "schedule %q: %s (%v)", text, schedules, err)
+	}
+	return nil
 }
 
 // Next returns the first time after after at which a shard is due, or the zero Time if there is

@@ -50,6 +50,9 @@ func (d *directory) setAttributes(at *target.Dir, report target.Report) {
 	others := d.ownXattrs(report) && allXattrs(&d.self)
 	if d.made.Existed && !d.sameAttributes(at, others) {
 		d.r.change(Attributes, d.path, &d.self)
+		if d.ready { // otherwise it is not counted
+			d.r.keptDirectories.Add(-1)
+		}
 	}
 	if !d.r.o.DryRun {
 		at.FinishDirectory(&d.self, !others, report)

@@ -89,7 +89,11 @@ func (r *restorer) enter(d *directory) bool {
 	r.track(d)
 	d.ready = true
 	d.findMount()
-	r.directories.Add(1)
+	if d.made.Existed {
+		r.keptDirectories.Add(1)
+	} else {
+		r.directories.Add(1)
+	}
 	r.flaw(d.path, d.flaw)
 	return true
 }

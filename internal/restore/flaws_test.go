@@ -135,7 +135,7 @@ func TestVanishedDirectory(t *testing.T) {
 		sum, obs := f.restore(Options{Target: target, Delete: true})
 		obs.wantProblems(t, "gone", "there/gone")
 		obs.wantText(t, "gone", "it vanished, or was replaced")
-		if sum.Directories != 2 || sum.Flawed != 2 {
+		if sum.Directories+sum.KeptDirs != 2 || sum.Flawed != 2 {
 			t.Errorf("%+v", sum)
 		}
 		wantNames(t, target, "file", "there")

@@ -157,9 +157,10 @@ type Observer interface {
 // A Summary counts what a restore did.
 type Summary struct {
 	Files        int64 // written, including symlinks and special files
-	Links        int64 // further names of files
-	Directories  int64
+	Links        int64 // hard links made: further names of files
+	Directories  int64 // made
 	Kept         int64 // files that were left alone
+	KeptDirs     int64 // directories that were there, and got no other attributes
 	Attributes   int64 // existing files and directories that got other attributes
 	Deleted      int64
 	Bytes        int64 // written, or to be written in a dry run, without holes
@@ -191,12 +192,12 @@ type restorer struct {
 
 	unfinished map[*directory]struct{} // existing directories below the target
 
-	files, linked, directories, kept, deleted atomic.Int64
-	attributes                                atomic.Int64
-	bytes, keptBytes                          atomic.Int64
-	problems, flawed, owners                  atomic.Int64
-	done, doneBytes                           atomic.Int64
-	openFiles, remembered                     atomic.Int64
+	files, linked, directories, kept, keptDirectories, deleted atomic.Int64
+	attributes                                                 atomic.Int64
+	bytes, keptBytes                                           atomic.Int64
+	problems, flawed, owners                                   atomic.Int64
+	done, doneBytes                                            atomic.Int64
+	openFiles, remembered                                      atomic.Int64
 }
 
 // Restore restores what o selects. The Summary is also valid with an error. Errors are
@@ -362,7 +363,7 @@ func (r *restorer) tellProgress() (stop func()) {
 func (r *restorer) summary() Summary {
 	return Summary{
 		Files: r.files.Load(), Links: r.linked.Load(), Directories: r.directories.Load(),
-		Kept: r.kept.Load(), Attributes: r.attributes.Load(), Deleted: r.deleted.Load(), Bytes: r.bytes.Load(), KeptBytes: r.keptBytes.Load(),
+		Kept: r.kept.Load(), KeptDirs: r.keptDirectories.Load(), Attributes: r.attributes.Load(), Deleted: r.deleted.Load(), Bytes: r.bytes.Load(), KeptBytes: r.keptBytes.Load(),
 		Problems: r.problems.Load(), Flawed: r.flawed.Load(), OwnersNotSet: r.owners.Load(),
 	}
 }

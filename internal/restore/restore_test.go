@@ -81,8 +81,16 @@ func TestEverythingComesBack(t *testing.T) {
 	sum, obs = f.restore(Options{Target: got, Verify: true})
 	obs.wantProblems(t)
 	treetest.Equal(t, want, got)
-	if sum.Files != 0 || sum.Kept != 13 || sum.Bytes != 0 {
+	if sum.Files != 0 || sum.Links != 0 || sum.Directories != 0 || sum.Kept != 13 || sum.KeptDirs != 4 || sum.Bytes != 0 {
 		t.Errorf("second summary %+v: %v", sum, obs.actions())
+	}
+
+	// A directory that gets other attributes is counted once.
+	if err := os.Chmod(filepath.Join(got, "dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if sum, _ = f.restore(Options{Target: got}); sum.Directories != 0 || sum.KeptDirs != 3 || sum.Attributes != 1 {
+		t.Errorf("third summary %+v", sum)
 	}
 }
 

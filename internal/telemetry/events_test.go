@@ -162,10 +162,31 @@ func (c *calls) call(call *ast.CallExpr) {
 		c.events[message+" "+level] = e
 	}
 	e.of = append(e.of, processOf(c.path, message))
-	for _, key := range append(c.given(method.X), c.keys(call.Args[at+1:])...) {
+	keys := append(c.given(method.X), c.keys(call.Args[at+1:])...)
+	c.wantOnce(call, keys)
+	for _, key := range keys {
 		if !slices.Contains(e.keys, key) {
 			e.keys = append(e.keys, key)
 		}
+	}
+}
+
+// lineKeys are the keys that each line has already: those of slog, of the process (wire.Named), and
+// of a failure that repeats.
+var lineKeys = []string{"time", "level", "msg", "service", "worker", "failures"}
+
+// wantOnce refuses an event whose line would have a key twice: of those that read JSON, many keep
+// only one of the two values.
+func (c *calls) wantOnce(call *ast.CallExpr, keys []string) {
+	seen := map[string]bool{}
+	for _, key := range lineKeys {
+		seen[key] = true
+	}
+	for _, key := range keys {
+		if seen[key] && !strings.HasSuffix(c.path, "/telemetry/repeats.go") { // which sets failures itself
+			c.Errorf("%s: the line has the key %s twice", c.files.Position(call.Pos()), key)
+		}
+		seen[key] = true
 	}
 }
 

@@ -47,11 +47,24 @@ func newLimited(h slog.Handler) slog.Handler {
 type repeats struct {
 	mu      sync.Mutex
 	failing map[string]*failing
+	usable  func(ctx context.Context, dependency string) error // nil: not known
+}
+
+// CheckOutages makes a log report the end of an outage only if the dependency can be used: usable
+// returns nil. That nothing has failed is no proof, because something else may keep the process
+// from using it. log was made by NewLogger.
+func CheckOutages(log *slog.Logger, usable func(ctx context.Context, dependency string) error) {
+	if l, ok := log.Handler().(*limited); ok {
+		l.repeats.mu.Lock()
+		defer l.repeats.mu.Unlock()
+		l.repeats.usable = usable
+	}
 }
 
 // A failing is one continuing failure.
 type failing struct {
 	handler     slog.Handler
+	away        backup.Away // the dependency that is away; "": the failure has another cause
 	event       string
 	first, last time.Time
 	next        time.Time // when it is logged again
@@ -79,7 +92,7 @@ func (l *limited) Handle(ctx context.Context, r slog.Record) error {
 // note counts a failure. It returns the number of occurrences, or 0 if this one is not to be
 // logged.
 func (p *repeats) note(l *limited, r *slog.Record) int {
-	key := l.key(r)
+	key, away := l.key(r)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.failing[key]
@@ -87,7 +100,7 @@ func (p *repeats) note(l *limited, r *slog.Record) int {
 		if len(p.failing) >= maxRepeats {
 			return 1
 		}
-		f = &failing{handler: l.Handler, event: r.Message, first: r.Time, next: r.Time, pause: sayAgain}
+		f = &failing{handler: l.Handler, away: away, event: r.Message, first: r.Time, next: r.Time, pause: sayAgain}
 		f.over = time.AfterFunc(overAfter, func() { p.end(key, f) })
 		p.failing[key] = f
 	}
@@ -103,21 +116,40 @@ func (p *repeats) note(l *limited, r *slog.Record) int {
 	return f.failures
 }
 
-// end forgets a failure that is over, and logs that if some occurrences were not logged.
+// end forgets a failure that is over, and logs that if some occurrences were not logged. An outage
+// that is not over is looked at again later.
 func (p *repeats) end(key string, f *failing) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	checked := false
+	if usable := p.usable; usable != nil && f.away != "" {
+		p.mu.Unlock()
+		err := usable(context.Background(), string(f.away))
+		p.mu.Lock()
+		if err != nil {
+			f.over.Reset(overAfter)
+			return
+		}
+		checked = true
+	}
 	if p.failing[key] != f || time.Since(f.last) < overAfter { // it has just failed once more
 		return
 	}
 	delete(p.failing, key)
-	if f.unsaid > 0 {
-		slog.New(f.handler).Info("no failure any more", "event", f.event, "failures", f.failures, "seconds", f.last.Sub(f.first).Seconds())
+	log, seconds := slog.New(f.handler), f.last.Sub(f.first).Seconds()
+	switch {
+	case f.unsaid == 0:
+	case checked:
+		log.Info("outage over: the dependency is usable again", "dependency", string(f.away), "event", f.event, "failures", f.failures, "seconds", seconds)
+	case f.away != "":
+		log.Info("no failure of this dependency for a minute", "dependency", string(f.away), "event", f.event, "failures", f.failures, "seconds", seconds)
+	default:
+		log.Info("no failure of this kind for a minute", "event", f.event, "failures", f.failures, "seconds", seconds)
 	}
 }
 
-// key returns a string that distinguishes failures.
-func (l *limited) key(r *slog.Record) string {
+// key returns a string that distinguishes failures, and the dependency that causes this one.
+func (l *limited) key(r *slog.Record) (string, backup.Away) {
 	var about strings.Builder
 	about.WriteString(r.Message)
 	about.WriteString(l.about)
@@ -134,9 +166,9 @@ func (l *limited) key(r *slog.Record) string {
 		return true
 	})
 	if away != "" {
-		return string(away)
+		return string(away), away
 	}
-	return about.String()
+	return about.String(), ""
 }
 
 // wording returns the text of an error without the words that differ between occurrences: names,

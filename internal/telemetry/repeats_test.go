@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,16 +75,64 @@ func TestOutageIsLoggedRarely(t *testing.T) {
 		for _, m := range got {
 			said = append(said, fmt.Sprint(m["level"], " ", m["msg"], " ", m["failures"]))
 		}
-		want := "WARN results will be applied later <nil>|WARN results will be applied later 121|WARN results will be applied later 361|INFO no failure any more 600"
+		want := "WARN results will be applied later <nil>|WARN results will be applied later 121|WARN results will be applied later 361|INFO no failure of this dependency for a minute 600"
 		if strings.Join(said, "|") != want {
 			t.Errorf("%q", said)
 		}
-		if last := got[len(got)-1]; last["event"] != "results will be applied later" || last["seconds"] != 299.0 {
+		if last := got[len(got)-1]; last["event"] != "results will be applied later" || last["dependency"] != "index" || last["seconds"] != 299.0 {
 			t.Errorf("%v", last)
 		}
 		l.Warn("results will be applied later", "error", away)
 		if len(lines()) != len(got)+1 {
 			t.Error("what fails again after it was over is not logged at once")
+		}
+	})
+}
+
+// The outage of Postgres ends while NATS is away. Each outage has its own line, which names what
+// was away, and comes only when that can be used again: not when nobody has tried to use it.
+func TestOutagesAreToldApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, lines := logged(t)
+		away := map[string]bool{"index": true}
+		CheckOutages(l, func(_ context.Context, dependency string) error {
+			if away[dependency] {
+				return errors.New("away")
+			}
+			return nil
+		})
+		l = l.With("service", "committer")
+		fails := func(cause error) {
+			for range 10 {
+				l.Warn("results will be applied later", "error", fmt.Errorf("%w", cause))
+				after(time.Second)
+			}
+		}
+		ends := func() (of []string) {
+			for _, m := range lines() {
+				if m["level"] == "INFO" {
+					of = append(of, fmt.Sprint(m["msg"], ": ", m["dependency"], " ", m["failures"], " ", m["seconds"]))
+				}
+			}
+			return of
+		}
+		fails(backup.IndexAway)
+		away["nats"] = true
+		fails(backup.NATSAway) // and so nothing is written to the index
+		after(5 * overAfter)
+		if got := ends(); len(got) != 0 {
+			t.Fatalf("both are away; logged %q", got)
+		}
+		index := "outage over: the dependency is usable again: index 10 9"
+		away["index"] = false
+		after(2 * overAfter)
+		if got := ends(); len(got) != 1 || got[0] != index {
+			t.Errorf("the index is back; logged %q", got)
+		}
+		away["nats"] = false
+		after(2 * overAfter)
+		if got := ends(); len(got) != 2 || got[1] != "outage over: the dependency is usable again: nats 10 9" {
+			t.Errorf("NATS is back; logged %q", got)
 		}
 	})
 }

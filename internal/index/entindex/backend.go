@@ -33,8 +33,8 @@ type Backend interface {
 	// Wrap adds to an error of Client what the Backend's own methods add to their errors.
 	Wrap(err error) error
 	HotReader
-	// ListenBegun is as in index.Committing.
-	ListenBegun(ctx context.Context, told func()) error
+	// ListenSnapshots is as in index.Committing.
+	ListenSnapshots(ctx context.Context, told func()) error
 
 	// Clock is as in index.Index.
 	Clock(ctx context.Context) (time.Time, error)
@@ -72,9 +72,9 @@ type Dialect struct {
 	// Lateral: a query in FROM may refer to preceding items. Otherwise each query is a statement of
 	// its own.
 	Lateral bool
-	// TellBegun notifies the listeners (Backend.ListenBegun) when the transaction is committed. It
+	// TellSnapshot notifies the listeners (Backend.ListenSnapshots) when the transaction is committed. It
 	// is empty if the database has no notifications.
-	TellBegun string
+	TellSnapshot string
 	// Now is the time of the database's clock in microseconds since 1970.
 	Now string
 	// Rows is a table in FROM with these columns ("id bigint", "worker text"), made of the JSON

@@ -57,5 +57,8 @@ func (tx *Tx) findLastGood(ctx context.Context, of *ent.Shard) error {
 		s := good[0]
 		update.SetLastGood(s.ID).SetLastGoodNumber(s.Number).SetLastGoodStarted(s.Started).SetLastGoodFiles(s.Files).SetLastGoodBytes(s.Bytes)
 	}
-	return update.Exec(ctx)
+	if err := update.Exec(ctx); err != nil {
+		return err
+	}
+	return tx.tellSnapshot(ctx)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
+	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/internal/index/ent/walktask"
@@ -43,12 +44,47 @@ func readSlots(row *ent.Filer) int {
 }
 
 // readShare returns the part of the filer's read limit that one batch gets, in bytes per second; 0
-// is no limit.
-func readShare(row *ent.Filer) int64 {
+// is no limit. The number of assigned batches exceeds the slots if the limit became lower meanwhile.
+func readShare(row *ent.Filer, assigned int) int64 {
 	if row.ReadBytes == 0 {
 		return 0
 	}
-	return max(1, row.ReadBytes/int64(readSlots(row)))
+	return max(1, row.ReadBytes/int64(max(readSlots(row), assigned)))
+}
+
+// ReadShares implements index.Dedup.
+func (x *Index) ReadShares(ctx context.Context, filers []backup.FilerID, now time.Time) (map[backup.FilerID]int64, error) {
+	ids := make([]int64, len(filers))
+	for i, id := range filers {
+		ids[i] = int64(id)
+	}
+	rows, err := x.Backend.Client().Filer.Query().Where(filer.IDIn(ids...)).
+		Select(filer.FieldID, filer.FieldReadBytes, filer.FieldReadBatches, filer.FieldReadSlots).All(ctx)
+	if err != nil {
+		return nil, x.Backend.Wrap(err)
+	}
+	assigned := map[int64]int{}
+	if slices.ContainsFunc(rows, func(row *ent.Filer) bool { return row.ReadBytes > 0 }) {
+		if now, err = x.at(ctx, now); err != nil {
+			return nil, err
+		}
+		err = x.query(ctx, "SELECT filer_id, count(*) FROM read_batches WHERE lease_until > $1 GROUP BY filer_id", []any{now},
+			func(scan func(...any) error) error {
+				var of int64
+				var n int
+				err := scan(&of, &n)
+				assigned[of] = n
+				return err
+			})
+		if err != nil {
+			return nil, err
+		}
+	}
+	found := make(map[backup.FilerID]int64, len(rows))
+	for _, row := range rows {
+		found[backup.FilerID(row.ID)] = readShare(row, assigned[row.ID])
+	}
+	return found, nil
 }
 
 // ClaimTasks implements index.Committing.
@@ -369,7 +405,7 @@ func (tx *Tx) jobs(ctx context.Context, of map[int]uuid.UUID) (map[uuid.UUID]*jo
 				Started: backup.TimeOf(s.Started), Source: s.Source, Root: s.Root, AllowShrink: s.AllowShrink, NewRoot: s.NewRoot,
 				Selection: s.Selection, Compare: s.Compare.OrAll(), Site: s.Filer.Site,
 			},
-			pattern: s.Shard.Snapshots, readShare: readShare(row.Edges.Shard.Edges.Filer),
+			pattern: s.Shard.Snapshots, readShare: readShare(row.Edges.Shard.Edges.Filer, 0),
 		}
 	}
 	return jobs, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -15,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 	"github.com/bctl/bctl/internal/index/ent/walktask"
-	"github.com/bctl/bctl/internal/policy"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 func toFiler(row *ent.Filer) backup.Filer {
@@ -53,8 +52,8 @@ func setSettings(m *ent.FilerMutation, f backup.Filer) {
 
 // EnsureFiler implements index.Catalog.
 func (x *Index) EnsureFiler(ctx context.Context, name string) (backup.Filer, error) {
-	if !isName(name, maxFilerName) {
-		return backup.Filer{}, invalid("filer name %q", name)
+	if err := settings.FilerName(name); err != nil {
+		return backup.Filer{}, err
 	}
 	query := x.Backend.Client().Filer.Query().Where(filer.Name(name))
 	row, err := query.Clone().Only(ctx)
@@ -78,7 +77,10 @@ func (x *Index) AddFiler(ctx context.Context, f backup.Filer) (backup.Filer, err
 	if f.Site == "" {
 		f.Site = backup.DefaultSite
 	}
-	if err := validateFiler(f); err != nil {
+	if err := settings.FilerName(f.Name); err != nil {
+		return backup.Filer{}, err
+	}
+	if err := settings.Filer(f); err != nil {
 		return backup.Filer{}, err
 	}
 	var row *ent.Filer
@@ -118,7 +120,7 @@ func (x *Index) SetFiler(ctx context.Context, f backup.Filer) error {
 	if f.Site == "" {
 		f.Site = backup.DefaultSite
 	}
-	if err := validateSettings(f); err != nil {
+	if err := settings.Filer(f); err != nil {
 		return err
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
@@ -309,81 +311,4 @@ func (x *Index) query(ctx context.Context, query string, args []any, each func(s
 	return x.Backend.Wrap(rows.Err())
 }
 
-// Upper limits for settings. A selection is sent to workers with each task and batch.
-const (
-	maxFilerName      = 255
-	maxShardName      = 2000 // an index key in Postgres has at most 2,704 bytes
-	maxSlots          = 1 << 16
-	maxBytesPerSecond = 1 << 50
-	maxSelectionBytes = 64 << 10
-	maxLabels         = 64
-	maxLabelBytes     = 256
-	maxSourceBytes    = 8 << 10
-)
-
 func isName(s string, maxBytes int) bool { return s != "" && len(s) <= maxBytes && isText(s) }
-
-func validateFiler(f backup.Filer) error {
-	if !isName(f.Name, maxFilerName) {
-		return invalid("filer name %q", f.Name)
-	}
-	return validateSettings(f)
-}
-
-func validateSettings(f backup.Filer) error {
-	if err := backup.CheckSite(f.Site); err != nil {
-		return err
-	}
-	l := f.Limits
-	if l.WalkTasks < 0 || l.WalkTasks > maxSlots || l.ReadBatches < 0 || l.ReadBatches > maxSlots {
-		return invalid("limits of %d walk tasks, %d read batches: want 0 to %d", l.WalkTasks, l.ReadBatches, maxSlots)
-	}
-	if l.ReadBytesPerSecond < 0 || l.ReadBytesPerSecond > maxBytesPerSecond {
-		return invalid("limit of %d bytes a second", l.ReadBytesPerSecond)
-	}
-	if err := policy.CheckFloor(l.Floor); err != nil {
-		return err
-	}
-	if f.Compare&^backup.CompareAll != 0 || f.Compare.OrAll()&(backup.CompareMtime|backup.CompareCtime) == 0 {
-		return invalid("compare %#x: without mtime or ctime a change of content would not show", uint8(f.Compare))
-	}
-	if err := validateLabels(f.Labels); err != nil {
-		return err
-	}
-	return validateStoredSelection(f.Selection)
-}
-
-func validateLabels(labels map[string]string) error {
-	if len(labels) > maxLabels {
-		return invalid("%d labels, more than %d", len(labels), maxLabels)
-	}
-	for key, value := range labels {
-		if !isName(key, maxLabelBytes) || len(value) > maxLabelBytes || !isText(value) {
-			return invalid("label %q=%q", key, value)
-		}
-	}
-	return nil
-}
-
-// validateStoredSelection validates a selection that is stored with a filer or a shard.
-func validateStoredSelection(s backup.Selection) error {
-	size := 0
-	for _, pattern := range slices.Concat(s.Exclude, s.ExcludeIfPresent) {
-		size += len(pattern)
-	}
-	if size > maxSelectionBytes {
-		return invalid("selection of %d bytes, more than %d", size, maxSelectionBytes)
-	}
-	return validateSelection(backup.Snapshot{Selection: s})
-}
-
-func validateShard(s backup.Shard) error {
-	if s.Source == "" || len(s.Source) > maxSourceBytes || !isText(s.Source) {
-		return invalid("source %q", s.Source)
-	}
-	if len(s.Snapshots) > maxSourceBytes || !isText(s.Snapshots) || strings.HasPrefix(s.Snapshots, "/") ||
-		slices.Contains(strings.Split(s.Snapshots, "/"), "..") {
-		return invalid("snapshots %q: want a pattern relative to the source", s.Snapshots)
-	}
-	return validateStoredSelection(s.Selection)
-}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 const (
@@ -51,6 +52,25 @@ func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration
 	return t, true, nil
 }
 
+// Leaders implements index.Succeeding.
+func (x *Index) Leaders(ctx context.Context) (leaders []index.Leader, err error) {
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
+		leaders = nil
+		query := "SELECT role, holder, epoch, until FROM leaders WHERE until > " + tx.Now + " AND until <= " + tx.Now + " + $1 ORDER BY role"
+		return tx.each(ctx, query, []any{maxTerm.Microseconds()}, func(scan func(...any) error) error {
+			var l index.Leader
+			var until int64
+			if err := scan(&l.Role, &l.Holder, &l.Epoch, &until); err != nil {
+				return err
+			}
+			l.Until = time.UnixMicro(until).UTC()
+			leaders = append(leaders, l)
+			return nil
+		})
+	})
+	return leaders, err
+}
+
 // Resign implements index.Leading.
 func (x *Index) Resign(ctx context.Context, t index.Term) error {
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
@@ -89,7 +109,7 @@ type loadRow struct {
 func (x *Index) SetLoads(ctx context.Context, t index.Term, loads map[backup.FilerID]backup.Load) error {
 	list := make([]loadRow, 0, len(loads))
 	for id, l := range loads {
-		if l.WalkSlots < 0 || l.WalkSlots > maxSlots || l.ReadSlots < 0 || l.ReadSlots > maxSlots {
+		if l.WalkSlots < 0 || l.WalkSlots > settings.MaxSlots || l.ReadSlots < 0 || l.ReadSlots > settings.MaxSlots {
 			return invalid("%d walk slots and %d read slots of filer %d", l.WalkSlots, l.ReadSlots, id)
 		}
 		list = append(list, loadRow{

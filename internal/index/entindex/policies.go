@@ -3,20 +3,13 @@ package entindex
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/shard"
-	"github.com/bctl/bctl/internal/policy"
-)
-
-const (
-	maxPolicyName   = 255
-	maxScheduleText = 256
-	maxWindows      = 64
+	"github.com/bctl/bctl/internal/settings"
 )
 
 func toPolicy(row *ent.BackupPolicy) backup.Policy {
@@ -29,7 +22,7 @@ func toPolicy(row *ent.BackupPolicy) backup.Policy {
 
 // SetPolicy implements index.Policies.
 func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, error) {
-	if err := validatePolicy(p); err != nil {
+	if err := settings.Policy(p); err != nil {
 		return backup.Policy{}, err
 	}
 	if p.Labels == nil {
@@ -87,31 +80,4 @@ func (x *Index) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
 		policies[i] = toPolicy(row)
 	}
 	return policies, nil
-}
-
-func validatePolicy(p backup.Policy) error {
-	if !isName(p.Name, maxPolicyName) {
-		return invalid("policy name %q", p.Name)
-	}
-	for _, text := range append(slices.Clone(p.Windows), p.Schedule, p.TimeZone) {
-		if len(text) > maxScheduleText || !isText(text) {
-			return invalid("policy %q: schedule, time zone or window %q", p.Name, text)
-		}
-	}
-	if len(p.Windows) > maxWindows {
-		return invalid("policy %q: %d windows, more than %d", p.Name, len(p.Windows), maxWindows)
-	}
-	if _, err := policy.Parse(p); err != nil {
-		return fmt.Errorf("policy %q: %w", p.Name, err)
-	}
-	r := p.Retention
-	for _, n := range []int{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, int(r.Within)} {
-		if n < 0 {
-			return invalid("policy %q: retention of %d", p.Name, n)
-		}
-	}
-	if err := validateLabels(p.Labels); err != nil {
-		return err
-	}
-	return validateStoredSelection(p.Selection)
 }

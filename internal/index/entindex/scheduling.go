@@ -100,14 +100,13 @@ func (x *Index) Unplanned(ctx context.Context, policies []backup.PolicyID, after
 	if err != nil || len(rows) == 0 {
 		return nil, x.Backend.Wrap(err)
 	}
-	runs, err := x.runningByShard(ctx)
+	ended, err := x.endedNotGood(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]index.Unplanned, len(rows))
 	for i, row := range rows {
-		_, runs := runs[row.ID]
-		list[i] = index.Unplanned{Plan: toPlan(row), Failed: hasFailed(row, runs)}
+		list[i] = index.Unplanned{Plan: toPlan(row), Bad: ended.bad[row.ID], Failed: ended.failed[row.ID]}
 		if row.LastGoodStarted != nil {
 			list[i].LastGood = row.LastGoodStarted.UTC()
 		}
@@ -115,9 +114,37 @@ func (x *Index) Unplanned(ctx context.Context, policies []backup.PolicyID, after
 	return list, nil
 }
 
-// hasFailed reports whether the newest snapshot of a shard has failed: it has a number, but is
-// neither running nor good.
-func hasFailed(row *ent.Shard, runs bool) bool { return row.LastNumber > row.LastGoodNumber && !runs }
+// A notGood describes, by shard, the snapshots that are newer than the shard's last good one.
+type notGood struct {
+	failed map[int64]time.Time // when the newest snapshot failed
+	bad    map[int64]bool      // one was marked as bad
+}
+
+// endedNotGood returns what ended without a good snapshot. The number of a shard's last snapshot,
+// and that of its last good one, bound the search to shards of which something has.
+func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
+	found := notGood{map[int64]time.Time{}, map[int64]bool{}}
+	const newer = " FROM shards h JOIN snapshots s ON s.shard_id = h.id WHERE h.last_number > h.last_good_number"
+	err := x.query(ctx, "SELECT s.shard_id, s.ended"+newer+" AND s.number = h.last_number AND s.state = 'failed' AND s.ended IS NOT NULL", nil,
+		func(scan func(...any) error) error {
+			var of int64
+			var ended time.Time
+			err := scan(&of, &ended)
+			found.failed[of] = ended.UTC()
+			return err
+		})
+	if err != nil {
+		return found, err
+	}
+	err = x.query(ctx, "SELECT DISTINCT s.shard_id"+newer+" AND s.number > h.last_good_number AND s.state = 'committed' AND s.bad <> ''", nil,
+		func(scan func(...any) error) error {
+			var of int64
+			err := scan(&of)
+			found.bad[of] = true
+			return err
+		})
+	return found, err
+}
 
 // planRow is a Plan as PlanShards sends it to the database.
 type planRow struct {

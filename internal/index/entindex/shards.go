@@ -14,6 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 func toShard(row *ent.Shard) backup.Shard {
@@ -25,8 +26,11 @@ func toShard(row *ent.Shard) backup.Shard {
 
 // EnsureShard implements index.Catalog.
 func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source string) (backup.Shard, error) {
-	if !isName(name, maxShardName) || !isText(source) {
-		return backup.Shard{}, invalid("shard name %q, source %q", name, source)
+	if err := settings.ShardName(name); err != nil {
+		return backup.Shard{}, err
+	}
+	if !isText(source) {
+		return backup.Shard{}, invalid("source %q", source)
 	}
 	if found, err := x.Backend.Client().Filer.Query().Where(filer.ID(int64(of)), filer.Retired(false)).Exist(ctx); err != nil || !found {
 		if err == nil {
@@ -54,10 +58,10 @@ func (x *Index) EnsureShard(ctx context.Context, of backup.FilerID, name, source
 
 // AddShard implements index.Filers.
 func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, error) {
-	if !isName(s.Name, maxShardName) {
-		return backup.Shard{}, invalid("shard name %q", s.Name)
+	if err := settings.ShardName(s.Name); err != nil {
+		return backup.Shard{}, err
 	}
-	if err := validateShard(s); err != nil {
+	if err := settings.Shard(s); err != nil {
 		return backup.Shard{}, err
 	}
 	var row *ent.Shard
@@ -99,7 +103,7 @@ func (x *Index) AddShard(ctx context.Context, s backup.Shard) (backup.Shard, err
 
 // SetShard implements index.Filers.
 func (x *Index) SetShard(ctx context.Context, s backup.Shard) error {
-	if err := validateShard(s); err != nil {
+	if err := settings.Shard(s); err != nil {
 		return err
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
@@ -174,6 +178,10 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 	if err != nil {
 		return nil, err
 	}
+	ended, err := x.endedNotGood(ctx)
+	if err != nil {
+		return nil, err
+	}
 	policies, err := x.policyNames(ctx)
 	if err != nil {
 		return nil, err
@@ -187,9 +195,9 @@ func (x *Index) ListShards(ctx context.Context, f index.ShardFilter) ([]index.Sh
 		s := index.ShardStatus{
 			Shard: toShard(row), Filer: of, Number: backup.SnapshotNumber(row.LastGoodNumber),
 			Files: row.LastGoodFiles, Bytes: row.LastGoodBytes, Running: runs[row.ID],
+			Bad: ended.bad[row.ID], Failed: ended.failed[row.ID],
 			Policy: policies[backup.PolicyID(row.PolicyID)], Plan: toPlan(row),
 		}
-		s.Failed = hasFailed(row, s.Running != (backup.SnapshotID{}))
 		if row.LastGood != nil && row.LastGoodStarted != nil {
 			s.LastGood, s.Time = backup.SnapshotID(*row.LastGood), row.LastGoodStarted.UTC()
 		}

@@ -63,10 +63,8 @@ func (x *Index) begin(ctx context.Context, of backup.ShardID, s backup.Snapshot,
 		if err := tx.insertSnapshot(ctx, shard, s, now); err != nil {
 			return err
 		}
-		if tx.TellBegun != "" {
-			if _, err := tx.ExecContext(ctx, tx.TellBegun); err != nil {
-				return err
-			}
+		if err := tx.tellSnapshot(ctx); err != nil {
+			return err
 		}
 		row, err = x.snapshotRow(ctx, tx.Client, snapshot.ID(uuid.UUID(s.ID)))
 		if err != nil {
@@ -149,9 +147,18 @@ func (tx *Tx) sortTime(ctx context.Context, shard int64, now time.Time) (time.Ti
 	return last[0].SortTime, nil
 }
 
-// ListenBegun implements index.Committing.
-func (x *Index) ListenBegun(ctx context.Context, told func()) error {
-	return x.Backend.ListenBegun(ctx, told)
+// tellSnapshot notifies the listeners when the transaction is committed.
+func (tx *Tx) tellSnapshot(ctx context.Context) error {
+	if tx.TellSnapshot == "" {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, tx.TellSnapshot)
+	return err
+}
+
+// ListenSnapshots implements index.Committing.
+func (x *Index) ListenSnapshots(ctx context.Context, told func()) error {
+	return x.Backend.ListenSnapshots(ctx, told)
 }
 
 // CompleteSnapshots implements index.Committing.
@@ -232,6 +239,9 @@ func (x *Index) Commit(ctx context.Context, id backup.SnapshotID, segment backup
 		if err := shard.Exec(ctx); err != nil {
 			return err
 		}
+		if err := tx.tellSnapshot(ctx); err != nil {
+			return err
+		}
 		end := tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Committed)).SetCommitted(ended).SetEnded(ended).
 			SetSegmentParts(segment.Parts).SetCheckpoint(segment.Checkpoint).SetPages(pages.Pages).SetPagesSum(pages.Sum[:])
 		if segment.Parts > 0 {
@@ -276,6 +286,9 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 			shard.SetInterrupted(true)
 		}
 		if err := shard.Exec(ctx); err != nil {
+			return err
+		}
+		if err := tx.tellSnapshot(ctx); err != nil {
 			return err
 		}
 		return tx.Snapshot.UpdateOneID(row.ID).SetState(string(backup.Failed)).SetReason(text(reason, maxErrorBytes)).SetEnded(ended).Exec(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 // validate refuses what no honest worker sends. A result that it accepts cannot make a statement
@@ -33,7 +34,7 @@ func validateSlice(s *backup.SliceWalked) error {
 	if s.Task <= 0 || s.Attempt <= 0 || s.Part < 0 || s.Part >= index.MaxParts {
 		return invalid("task %d, attempt %d, part %d", s.Task, s.Attempt, s.Part)
 	}
-	if len(s.Source) > maxSourceBytes || !isText(s.Source) {
+	if len(s.Source) > settings.MaxSourceBytes || !isText(s.Source) {
 		return invalid("source of task %d", s.Task)
 	}
 	// The root is stored as a text, which must parse to the same root.

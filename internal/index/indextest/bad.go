@@ -55,7 +55,7 @@ func testBad(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("%+v", got)
 	}
 	again := f.unplanned(p, 0, 10)
-	if len(again) != 1 || !again[0].LastGood.Equal(one.Started) || again[0].Good != one.Number || !again[0].Failed || !again[0].Deadline.IsZero() {
+	if len(again) != 1 || !again[0].LastGood.Equal(one.Started) || again[0].Good != one.Number || !again[0].Bad || !again[0].Failed.IsZero() || !again[0].Deadline.IsZero() {
 		t.Fatalf("to be planned: %+v, want the shard, from snapshot 1", again)
 	}
 

@@ -2,6 +2,7 @@ package indextest
 
 import (
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,23 @@ func (f *fixture) lead(role, holder string, ttl time.Duration, want bool) index.
 		f.Fatalf("%s leads: %v (%+v), want %v", holder, ok, term, want)
 	}
 	return term
+}
+
+// wantLeaders wants these leaders, as "role holder", to be known.
+func (f *fixture) wantLeaders(want ...string) {
+	f.Helper()
+	leaders, err := f.x.Leaders(f.ctx)
+	f.must(err)
+	var got []string
+	for _, l := range leaders {
+		got = append(got, l.Role+" "+l.Holder)
+		if l.Epoch == 0 || l.Until.IsZero() {
+			f.Errorf("%+v", l)
+		}
+	}
+	if !slices.Equal(got, want) {
+		f.Errorf("leaders %q, want %q", got, want)
+	}
 }
 
 // Terms and leases that end later than any can be granted come from a clock that was ahead. They
@@ -69,6 +87,7 @@ func testLeading(t *testing.T, fresh func(testing.TB) Database) {
 	if again := f.lead("keeper", "a", time.Hour, true); again != first {
 		t.Fatalf("renewed as %+v, want %+v", again, first)
 	}
+	f.wantLeaders("keeper a", "other b")
 	load := backup.Load{
 		WalkSlots: 3, ReadSlots: 4, WalkLatency: 5 * time.Microsecond, WalkIdle: 6 * time.Millisecond, ReadLatency: 7 * time.Second, ReadIdle: 8 * time.Minute,
 	}
@@ -81,6 +100,7 @@ func testLeading(t *testing.T, fresh func(testing.TB) Database) {
 	// A leader that was paused for longer than its term is refused when it resumes: another one
 	// leads.
 	f.must(f.x.Resign(f.ctx, first))
+	f.wantLeaders("other b")
 	f.wants(f.x.SetLoads(f.ctx, first, nil), index.ErrNotLeading)
 	second := f.lead("keeper", "b", time.Hour, true)
 	if second.Epoch <= first.Epoch {

@@ -136,6 +136,37 @@ func testByteShares(t *testing.T, fresh func(testing.TB) Database) {
 	}
 }
 
+// Batches that are read already share a limit that changes: a lower one by their number, also where
+// it allows fewer.
+func testChangedByteShares(t *testing.T, fresh func(testing.TB) Database) {
+	f := newFixture(t, fresh)
+	other := f.addFiler(backup.Filer{Name: "other", Limits: backup.Limits{ReadBytesPerSecond: 7000}})
+	filer := f.addFiler(backup.Filer{Name: "nas"})
+	s := f.open(0, 100)
+	if n := len(f.claimBatches(s)); n != backup.DefaultReadBatches {
+		t.Fatalf("%d batches", n)
+	}
+	shares := func(want int64) {
+		t.Helper()
+		got, err := f.x.ReadShares(f.ctx, []backup.FilerID{filer.ID, other.ID, 4711}, f.now)
+		f.must(err)
+		if len(got) != 2 || got[filer.ID] != want || got[other.ID] != 7000 {
+			t.Errorf("shares %v, want %d and 7000", got, want)
+		}
+	}
+	shares(0)
+	for _, test := range []struct{ bytes, share int64 }{{64 << 20, 1 << 20}, {6400, 100}, {1, 1}, {1 << 40, 1 << 34}, {0, 0}, {6400, 100}} {
+		filer.Limits.ReadBytesPerSecond = test.bytes
+		f.must(f.x.SetFiler(f.ctx, filer))
+		shares(test.share)
+	}
+	f.now = f.now.Add(time.Hour) // their leases have ended
+	shares(6400)
+	if got, err := f.x.ReadShares(f.ctx, nil, f.now); err != nil || len(got) != 0 {
+		t.Errorf("shares %v of no filer, %v", got, err)
+	}
+}
+
 // Filers take turns, regardless of their order, and the oldest work of each is first.
 func testTurns(t *testing.T, fresh func(testing.TB) Database) {
 	f := newFixture(t, fresh)

@@ -165,7 +165,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 	// A failure keeps the deadline, a good snapshot does not. Both lead to a new plan.
 	f.fail(s.ID, "the filer is gone")
 	failed := f.unplanned(p, 0, 10)
-	if len(failed) != 1 || !failed[0].Failed || !failed[0].Deadline.Equal(plan.Deadline) || !failed[0].LastGood.IsZero() {
+	if len(failed) != 1 || failed[0].Failed.IsZero() || !failed[0].Deadline.Equal(plan.Deadline) || !failed[0].LastGood.IsZero() {
 		t.Fatalf("after a failure %+v", failed)
 	}
 	_, err = f.x.BeginDue(f.ctx, term, plan, f.now)
@@ -178,7 +178,7 @@ func testPlans(t *testing.T, fresh func(testing.TB) Database) {
 		t.Fatalf("after a good one %+v, want %+v", planned, want)
 	}
 	running := f.begin()
-	if planned = f.unplanned(p, 0, 10); len(planned) != 1 || planned[0].Failed {
+	if planned = f.unplanned(p, 0, 10); len(planned) != 1 || !planned[0].Failed.IsZero() {
 		t.Fatalf("while one runs %+v", planned)
 	}
 	f.fail(running.ID, "")

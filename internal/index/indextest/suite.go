@@ -37,6 +37,7 @@ func Run(t *testing.T, fresh, migrated func(testing.TB) Database) {
 		{"ConcurrentClaims", testConcurrentClaims},
 		{"Limits", testLimits},
 		{"ByteShares", testByteShares},
+		{"ChangedByteShares", testChangedByteShares},
 		{"Turns", testTurns},
 		{"Queued", testQueued},
 		{"Sites", testSites},

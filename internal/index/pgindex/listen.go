@@ -7,14 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// begunChannel is the channel on which Postgres announces new snapshots.
-const begunChannel = "bctl_begun"
+// snapshotsChannel is the channel on which Postgres announces that snapshots have begun or ended.
+// Its name dates from when it announced only new ones: committers of earlier versions listen to it.
+const snapshotsChannel = "bctl_begun"
 
-// ListenBegun implements entindex.Backend. It has a connection of its own, because one of the pool
+// ListenSnapshots implements entindex.Backend. It has a connection of its own, because one of the pool
 // would be missing there. NOTIFY takes a lock of the whole server when its transaction commits.
-// That is acceptable for snapshots, of which at most a few begin per second, but not for anything
-// that is written all the time.
-func (b *backend) ListenBegun(ctx context.Context, told func()) error {
+// That is acceptable for snapshots, of which at most a few begin and end per second, but not for
+// anything that is written all the time.
+func (b *backend) ListenSnapshots(ctx context.Context, told func()) error {
 	config := b.pool.Config()
 	if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
 		return err
@@ -28,7 +29,7 @@ func (b *backend) ListenBegun(ctx context.Context, told func()) error {
 		defer cancel()
 		_ = conn.Close(closing) // nothing was written
 	}()
-	if _, err := conn.Exec(ctx, setTimeouts+"; LISTEN "+begunChannel); err != nil {
+	if _, err := conn.Exec(ctx, setTimeouts+"; LISTEN "+snapshotsChannel); err != nil {
 		return b.Wrap(err)
 	}
 	for {

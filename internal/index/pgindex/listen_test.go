@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 )
 
-// A listener is notified of a snapshot that another process begins, once the snapshot is visible,
-// and detects a lost connection.
-func TestListenBegun(t *testing.T) {
+// A listener is notified when another process begins a snapshot, ends one or marks one as bad, once
+// that is visible, and detects a lost connection.
+func TestListenSnapshots(t *testing.T) {
 	l := newLost(t)
 	filer, err := l.x.AddFiler(t.Context(), backup.Filer{Name: "filer"})
 	if err != nil {
@@ -22,7 +23,7 @@ func TestListenBegun(t *testing.T) {
 		t.Fatal(err)
 	}
 	told, ended := make(chan struct{}, 10), make(chan error, 1)
-	listen := func(ctx context.Context) { ended <- l.x.ListenBegun(ctx, func() { told <- struct{}{} }) }
+	listen := func(ctx context.Context) { ended <- l.x.ListenSnapshots(ctx, func() { told <- struct{}{} }) }
 	hear := func(what string) {
 		t.Helper()
 		select {
@@ -47,17 +48,42 @@ func TestListenBegun(t *testing.T) {
 	if _, err := l.x.BeginSnapshot(t.Context(), shard.ID, backup.Snapshot{}, time.Now()); !errors.Is(err, backup.ErrRunning) {
 		t.Fatal(err)
 	}
+	if err := l.x.Fail(t.Context(), begun.ID, "the test says so", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	hear("failed")
+	second, err := l.x.BeginSnapshot(t.Context(), shard.ID, backup.Snapshot{}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear("begun again")
+	tasks, err := l.x.ClaimTasks(t.Context(), index.Claim{Lease: time.Hour, Limit: 1})
+	if err != nil || len(tasks) != 1 {
+		t.Fatalf("%d tasks, %v", len(tasks), err)
+	}
+	result := index.Result{Slice: &backup.SliceWalked{Snapshot: second.ID, Task: tasks[0].ID, Attempt: tasks[0].Attempt, Last: true}}
+	if _, err := l.x.Apply(t.Context(), []index.Result{result}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.x.Commit(t.Context(), second.ID, backup.Segment{}, backup.PageSet{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	hear("committed")
+	if err := l.x.SetBad(t.Context(), second.ID, "the test says so"); err != nil {
+		t.Fatal(err)
+	}
+	hear("marked bad")
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped: %v", err)
 	}
 	if len(told) > 0 {
-		t.Error("told of a snapshot that was there already")
+		t.Error("told of something that has not happened")
 	}
 
 	go listen(t.Context())
 	hear("again")
-	l.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%LISTEN " + begunChannel + "'")
+	l.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%LISTEN " + snapshotsChannel + "'")
 	if err := <-ended; !errors.Is(err, backup.ErrUnavailable) {
 		t.Errorf("connection ended: %v", err)
 	}

@@ -116,7 +116,7 @@ var postgres = entindex.Dialect{
 	In:   func(column string, n int) string { return column + " = ANY ($" + strconv.Itoa(n) + ")" },
 	List: func(values any) any { return values },
 
-	Serialize: takeTurn, Lateral: true, TellBegun: "NOTIFY " + begunChannel, Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+	Serialize: takeTurn, Lateral: true, TellSnapshot: "NOTIFY " + snapshotsChannel, Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 	Rows: func(n int, name string, columns ...string) string {
 		return "json_to_recordset($" + strconv.Itoa(n) + "::json) AS " + name + " (" + strings.Join(columns, ", ") + ")"
 	},

@@ -92,9 +92,9 @@ func (b *backend) openReaders(more string) (err error) {
 	return nil
 }
 
-// ListenBegun implements entindex.Backend. It sends no notifications: the process that begins a
+// ListenSnapshots implements entindex.Backend. It sends no notifications: the process that begins a
 // snapshot here also makes it.
-func (b *backend) ListenBegun(ctx context.Context, _ func()) error {
+func (b *backend) ListenSnapshots(ctx context.Context, _ func()) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

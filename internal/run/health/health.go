@@ -37,10 +37,12 @@ const (
 	answerWithin = 3 * time.Second
 )
 
+// ErrStopping is why a process that is about to end is not ready.
+var ErrStopping = errors.New("stopping")
+
 var (
-	errNotYet   = errors.New("not connected yet")
-	errStopping = errors.New("stopping")
-	errTooLate  = fmt.Errorf("no answer within %v", answerWithin)
+	errNotYet  = errors.New("not connected yet")
+	errTooLate = fmt.Errorf("no answer within %v", answerWithin)
 )
 
 // New returns the health of a process that needs these dependencies, to none of which it is
@@ -140,13 +142,26 @@ func (h *Process) Ready(ctx context.Context) error {
 	stopping := h.stopping
 	h.mu.Unlock()
 	if stopping {
-		return errStopping
+		return ErrStopping
 	}
 	if h.checked.IsZero() || time.Since(h.checked) >= readyFor {
 		h.result = h.askAll(context.WithoutCancel(ctx)) // other requests use the answer, too
 		h.checked = time.Now()
 	}
 	return h.result
+}
+
+// Usable returns nil if one dependency answers, or if the process does not have it.
+func (h *Process) Usable(ctx context.Context, name string) error {
+	h.mu.Lock()
+	check := h.needs[name]
+	h.mu.Unlock()
+	if check == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return check(ctx)
 }
 
 func (h *Process) askAll(ctx context.Context) error {

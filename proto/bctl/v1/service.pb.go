@@ -44,11 +44,18 @@ type Service struct {
 	ClockKnown        bool                   `protobuf:"varint,15,opt,name=clock_known,json=clockKnown,proto3" json:"clock_known,omitempty"`
 	ClockAheadSeconds float64                `protobuf:"fixed64,16,opt,name=clock_ahead_seconds,json=clockAheadSeconds,proto3" json:"clock_ahead_seconds,omitempty"` // relative to the clock of the database
 	Stops             bool                   `protobuf:"varint,17,opt,name=stops,proto3" json:"stops,omitempty"`                                                     // the last message of this instance
+	// A committer: it is the leading scheduler, and its limits of running snapshots.
+	Schedules          bool  `protobuf:"varint,25,opt,name=schedules,proto3" json:"schedules,omitempty"`
+	MaxRunning         int64 `protobuf:"varint,26,opt,name=max_running,json=maxRunning,proto3" json:"max_running,omitempty"` // per site
+	MaxRunningPerFiler int64 `protobuf:"varint,27,opt,name=max_running_per_filer,json=maxRunningPerFiler,proto3" json:"max_running_per_filer,omitempty"`
 	// Only in a Roster: the information that is otherwise in the subject, and the keeper's knowledge.
-	Role          string  `protobuf:"bytes,18,opt,name=role,proto3" json:"role,omitempty"`
-	Site          string  `protobuf:"bytes,19,opt,name=site,proto3" json:"site,omitempty"`
-	SilentSeconds float64 `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since its last message
-	Gone          bool    `protobuf:"varint,21,opt,name=gone,proto3" json:"gone,omitempty"`                                         // its connection to NATS has ended
+	Role          string     `protobuf:"bytes,18,opt,name=role,proto3" json:"role,omitempty"`
+	Site          string     `protobuf:"bytes,19,opt,name=site,proto3" json:"site,omitempty"`
+	SilentSeconds float64    `protobuf:"fixed64,20,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"` // since its last message
+	Gone          bool       `protobuf:"varint,21,opt,name=gone,proto3" json:"gone,omitempty"`                                         // its connection to NATS has ended
+	Reading       []*Reading `protobuf:"bytes,22,rep,name=reading,proto3" json:"reading,omitempty"`                                    // a reader's batches in progress; not in a Roster
+	HandedBack    int64      `protobuf:"varint,23,opt,name=handed_back,json=handedBack,proto3" json:"handed_back,omitempty"`           // how often a worker has handed work back lately because an attempt failed
+	HandedBackWhy string     `protobuf:"bytes,24,opt,name=handed_back_why,json=handedBackWhy,proto3" json:"handed_back_why,omitempty"` // the last error
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -202,6 +209,27 @@ func (x *Service) GetStops() bool {
 	return false
 }
 
+func (x *Service) GetSchedules() bool {
+	if x != nil {
+		return x.Schedules
+	}
+	return false
+}
+
+func (x *Service) GetMaxRunning() int64 {
+	if x != nil {
+		return x.MaxRunning
+	}
+	return 0
+}
+
+func (x *Service) GetMaxRunningPerFiler() int64 {
+	if x != nil {
+		return x.MaxRunningPerFiler
+	}
+	return 0
+}
+
 func (x *Service) GetRole() string {
 	if x != nil {
 		return x.Role
@@ -230,6 +258,89 @@ func (x *Service) GetGone() bool {
 	return false
 }
 
+func (x *Service) GetReading() []*Reading {
+	if x != nil {
+		return x.Reading
+	}
+	return nil
+}
+
+func (x *Service) GetHandedBack() int64 {
+	if x != nil {
+		return x.HandedBack
+	}
+	return 0
+}
+
+func (x *Service) GetHandedBackWhy() string {
+	if x != nil {
+		return x.HandedBackWhy
+	}
+	return ""
+}
+
+// Reading is how far a reader is with its batches of one snapshot. The index has none of it until
+// their results are applied.
+type Reading struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SnapshotId    []byte                 `protobuf:"bytes,1,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`
+	BatchesDone   float64                `protobuf:"fixed64,2,opt,name=batches_done,json=batchesDone,proto3" json:"batches_done,omitempty"` // sum of the shares that are done, each from 0 to 1
+	ReadBytes     int64                  `protobuf:"varint,3,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`        // from the filer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reading) Reset() {
+	*x = Reading{}
+	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reading) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reading) ProtoMessage() {}
+
+func (x *Reading) ProtoReflect() protoreflect.Message {
+	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reading.ProtoReflect.Descriptor instead.
+func (*Reading) Descriptor() ([]byte, []int) {
+	return file_bctl_v1_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Reading) GetSnapshotId() []byte {
+	if x != nil {
+		return x.SnapshotId
+	}
+	return nil
+}
+
+func (x *Reading) GetBatchesDone() float64 {
+	if x != nil {
+		return x.BatchesDone
+	}
+	return 0
+}
+
+func (x *Reading) GetReadBytes() int64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
 // Roster lists the services that the keeper has heard of, on the subject bctl.v1.roster. It is sent
 // when asked on bctl.v1.ask, as one message or several.
 type Roster struct {
@@ -242,7 +353,7 @@ type Roster struct {
 
 func (x *Roster) Reset() {
 	*x = Roster{}
-	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	mi := &file_bctl_v1_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -254,7 +365,7 @@ func (x *Roster) String() string {
 func (*Roster) ProtoMessage() {}
 
 func (x *Roster) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_service_proto_msgTypes[1]
+	mi := &file_bctl_v1_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -267,7 +378,7 @@ func (x *Roster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Roster.ProtoReflect.Descriptor instead.
 func (*Roster) Descriptor() ([]byte, []int) {
-	return file_bctl_v1_service_proto_rawDescGZIP(), []int{1}
+	return file_bctl_v1_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Roster) GetServices() []*Service {
@@ -295,7 +406,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_bctl_v1_service_proto_msgTypes[2]
+	mi := &file_bctl_v1_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -307,7 +418,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_bctl_v1_service_proto_msgTypes[2]
+	mi := &file_bctl_v1_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -320,7 +431,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_bctl_v1_service_proto_rawDescGZIP(), []int{2}
+	return file_bctl_v1_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Drain) GetUndo() bool {
@@ -341,7 +452,7 @@ var File_bctl_v1_service_proto protoreflect.FileDescriptor
 
 const file_bctl_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xe2\x04\n" +
+	"\x15bctl/v1/service.proto\x12\abctl.v1\"\xc9\x06\n" +
 	"\aService\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -361,11 +472,25 @@ const file_bctl_v1_service_proto_rawDesc = "" +
 	"\vclock_known\x18\x0f \x01(\bR\n" +
 	"clockKnown\x12.\n" +
 	"\x13clock_ahead_seconds\x18\x10 \x01(\x01R\x11clockAheadSeconds\x12\x14\n" +
-	"\x05stops\x18\x11 \x01(\bR\x05stops\x12\x12\n" +
+	"\x05stops\x18\x11 \x01(\bR\x05stops\x12\x1c\n" +
+	"\tschedules\x18\x19 \x01(\bR\tschedules\x12\x1f\n" +
+	"\vmax_running\x18\x1a \x01(\x03R\n" +
+	"maxRunning\x121\n" +
+	"\x15max_running_per_filer\x18\x1b \x01(\x03R\x12maxRunningPerFiler\x12\x12\n" +
 	"\x04role\x18\x12 \x01(\tR\x04role\x12\x12\n" +
 	"\x04site\x18\x13 \x01(\tR\x04site\x12%\n" +
 	"\x0esilent_seconds\x18\x14 \x01(\x01R\rsilentSeconds\x12\x12\n" +
-	"\x04gone\x18\x15 \x01(\bR\x04gone\"J\n" +
+	"\x04gone\x18\x15 \x01(\bR\x04gone\x12*\n" +
+	"\areading\x18\x16 \x03(\v2\x10.bctl.v1.ReadingR\areading\x12\x1f\n" +
+	"\vhanded_back\x18\x17 \x01(\x03R\n" +
+	"handedBack\x12&\n" +
+	"\x0fhanded_back_why\x18\x18 \x01(\tR\rhandedBackWhy\"l\n" +
+	"\aReading\x12\x1f\n" +
+	"\vsnapshot_id\x18\x01 \x01(\fR\n" +
+	"snapshotId\x12!\n" +
+	"\fbatches_done\x18\x02 \x01(\x01R\vbatchesDone\x12\x1d\n" +
+	"\n" +
+	"read_bytes\x18\x03 \x01(\x03R\treadBytes\"J\n" +
 	"\x06Roster\x12,\n" +
 	"\bservices\x18\x01 \x03(\v2\x10.bctl.v1.ServiceR\bservices\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\"+\n" +
@@ -385,19 +510,21 @@ func file_bctl_v1_service_proto_rawDescGZIP() []byte {
 	return file_bctl_v1_service_proto_rawDescData
 }
 
-var file_bctl_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_bctl_v1_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_bctl_v1_service_proto_goTypes = []any{
 	(*Service)(nil), // 0: bctl.v1.Service
-	(*Roster)(nil),  // 1: bctl.v1.Roster
-	(*Drain)(nil),   // 2: bctl.v1.Drain
+	(*Reading)(nil), // 1: bctl.v1.Reading
+	(*Roster)(nil),  // 2: bctl.v1.Roster
+	(*Drain)(nil),   // 3: bctl.v1.Drain
 }
 var file_bctl_v1_service_proto_depIdxs = []int32{
-	0, // 0: bctl.v1.Roster.services:type_name -> bctl.v1.Service
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	1, // 0: bctl.v1.Service.reading:type_name -> bctl.v1.Reading
+	0, // 1: bctl.v1.Roster.services:type_name -> bctl.v1.Service
+	2, // [2:2] is the sub-list for method output_type
+	2, // [2:2] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_bctl_v1_service_proto_init() }
@@ -411,7 +538,7 @@ func file_bctl_v1_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bctl_v1_service_proto_rawDesc), len(file_bctl_v1_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

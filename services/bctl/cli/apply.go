@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -24,7 +25,7 @@ func newApply(a *app) *cobra.Command {
 	c := &applyCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Make filers, shards and policies what a file declares",
+		Short: "Change filers, shards and policies to match a file",
 		Long: `Reads a file that declares filers with their shards, and policies, and changes
 what differs: what is missing is registered, and every setting of what is there
 becomes that of the file. What the file leaves out of a filer, shard or policy
@@ -33,8 +34,10 @@ has its default. Applied again, the file changes nothing.
 What the file does not name stays as it is, unless --prune is given: then other
 filers and shards are retired, and other policies removed. Snapshots stay.
 
-The whole file is checked before anything is changed. bctl export prints what
-is there as such a file.`,
+The whole file is checked before anything is changed, and with --prune also
+whether a filer or shard to be retired is being backed up: then nothing is
+changed, and the exit status is 11. If a change fails later, those that were not
+made are printed. bctl export prints what is there as such a file.`,
 		Example: `  bctl apply -f fleet.yaml --dry-run
   bctl apply -f fleet.yaml
   bctl apply -f fleet.yaml --prune --dry-run
@@ -43,7 +46,7 @@ is there as such a file.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	cmd.Flags().StringVarP(&c.file, "file", "f", "", "`FILE` that declares the fleet, YAML; -: standard input")
-	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only say what would be changed")
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only print what would be changed")
 	cmd.Flags().BoolVar(&c.prune, "prune", false, "retire filers and shards, and remove policies, that are not in the file")
 	return cmd
 }
@@ -66,19 +69,27 @@ func (c *applyCommand) run(cmd *cobra.Command) error {
 		if err := p.compare(ctx, i); err != nil {
 			return err
 		}
-		if err := c.carryOut(ctx, i, p); err != nil || c.dryRun {
+		if err := p.errBusy(); err != nil && !c.dryRun {
 			return err
 		}
-		for site := range p.sites {
-			c.app.noteSite(ctx, i, site)
+		if err := c.carryOut(ctx, i, p); err != nil {
+			return err
 		}
-		for _, filer := range slices.Sorted(maps.Keys(p.looked)) {
-			if err := c.app.noteNested(ctx, i, filer, ""); err != nil {
-				return err
-			}
-		}
+		c.notes(ctx, i, p)
 		return nil
 	})
+}
+
+// notes prints notes on what was changed. Those of a dry run are the same, so that it reports what
+// the real run would.
+func (c *applyCommand) notes(ctx context.Context, i index.Index, p *applyPlan) {
+	if len(p.busy) > 0 { // in a dry run
+		c.app.note("bctl apply would change nothing now, because these would be retired and are being backed up: %s", strings.Join(p.busy, ", "))
+	}
+	for _, site := range slices.Sorted(maps.Keys(p.sites)) {
+		c.app.noteSite(ctx, i, site)
+	}
+	c.app.noteNestedOf(p.planned.shards, p.planned.policies, func(s *index.ShardStatus) bool { return p.looked[s.Filer.Name] })
 }
 
 func (c *applyCommand) read(stdin io.Reader) (*fleetFile, error) {
@@ -100,37 +111,48 @@ func (c *applyCommand) read(stdin io.Reader) (*fleetFile, error) {
 	return readFleet(name, data)
 }
 
-// carryOut makes the changes in order and prints each when it is made. It stops at the first
-// failure: changes already made stay, and applying the same file again makes the rest.
+// carryOut makes the changes in order and prints each when it is made. At the first failure it
+// stops, and prints the changes that are not made: those before it stay, and applying the same file
+// again makes the rest.
 func (c *applyCommand) carryOut(ctx context.Context, i index.Index, p *applyPlan) error {
 	done := appliedJSON{Type: "summary", DryRun: c.dryRun, Unchanged: p.unchanged}
+	var failed error
 	for n := range p.changes {
 		change := &p.changes[n]
-		if !c.dryRun {
+		if failed == nil && !c.dryRun {
 			if err := change.do(ctx, i); err != nil {
-				return fmt.Errorf("%s: %w", change, wrongSetting(err))
+				failed = fmt.Errorf("%s: %w", change, wrongSetting(err))
 			}
 		}
-		switch change.action {
-		case "add":
-			done.Added++
-		case "change":
-			done.Changed++
-		default:
-			done.Retired++
+		made := &done.Retired
+		switch {
+		case failed != nil:
+			made = &done.NotMade
+		case change.action == "add":
+			made = &done.Added
+		case change.action == "change":
+			made = &done.Changed
 		}
-		if err := c.tell(change); err != nil {
-			return err
+		*made++
+		if err := c.tell(change, failed == nil); err != nil {
+			return errors.Join(failed, err)
 		}
 	}
+	return errors.Join(failed, c.summary(&done))
+}
+
+func (c *applyCommand) summary(done *appliedJSON) error {
 	if c.app.json {
 		return c.app.print(done)
 	}
-	format := "%d added, %d changed, %d retired, %d already as declared\n"
-	if c.dryRun {
-		format = "%d to add, %d to change, %d to retire, %d already as declared; this was a dry run, and nothing was changed\n"
+	format := "%d added, %d changed, %d retired, %d already as declared"
+	switch {
+	case c.dryRun:
+		format = "%d to add, %d to change, %d to retire, %d already as declared; this was a dry run, and nothing was changed"
+	case done.NotMade > 0:
+		format += fmt.Sprintf("; %s not made: apply the file again to make them", counted(done.NotMade, "change"))
 	}
-	_, err := fmt.Fprintf(c.app.out, format, done.Added, done.Changed, done.Retired, done.Unchanged)
+	_, err := fmt.Fprintf(c.app.out, format+"\n", done.Added, done.Changed, done.Retired, done.Unchanged)
 	return err
 }
 
@@ -161,11 +183,12 @@ type appliedJSON struct {
 	Changed   int    `json:"changed"`
 	Retired   int    `json:"retired"` // or removed
 	Unchanged int    `json:"unchanged"`
+	NotMade   int    `json:"not_made"` // because one of them failed
 }
 
 // changeJSON is a change in the output of apply.
 type changeJSON struct {
-	Type     string                 `json:"type"` // change
+	Type     string                 `json:"type"` // change; not_made: because it, or one before it, failed
 	DryRun   bool                   `json:"dry_run"`
 	Action   string                 `json:"action"`
 	Filer    string                 `json:"filer,omitempty"`
@@ -180,10 +203,15 @@ type settingJSON struct {
 	To   any `json:"to"`
 }
 
-func (c *applyCommand) tell(change *fleetChange) error {
+// tell prints a change. made is false if it was not made because of a failure.
+func (c *applyCommand) tell(change *fleetChange, made bool) error {
+	kind, prefix := "change", ""
+	if !made {
+		kind, prefix = "not_made", "not made: "
+	}
 	if c.app.json {
 		j := changeJSON{
-			Type: "change", DryRun: c.dryRun, Action: change.action, Filer: change.filer, Shard: change.shard, Policy: change.policy, Shards: change.shards,
+			Type: kind, DryRun: c.dryRun, Action: change.action, Filer: change.filer, Shard: change.shard, Policy: change.policy, Shards: change.shards,
 		}
 		for _, s := range change.settings {
 			if j.Settings == nil {
@@ -194,7 +222,7 @@ func (c *applyCommand) tell(change *fleetChange) error {
 		return c.app.print(j)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %v", change.action, change)
+	fmt.Fprintf(&b, "%s%s %v", prefix, change.action, change)
 	if len(change.shards) > 0 {
 		fmt.Fprintf(&b, ", with %s", counted(len(change.shards), "shard"))
 		for _, name := range change.shards {

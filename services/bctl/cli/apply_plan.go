@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
@@ -19,10 +20,13 @@ type applyPlan struct {
 	unchanged int
 	sites     map[string]bool // of new filers
 	looked    map[string]bool // filers whose shards are to change
+	busy      []string        // what is to be retired, and is being backed up
+	planned   plannedFleet
 }
 
-// compare compares the declared fleet with the registered one. Filers come before their shards, and
-// retirements come last.
+// compare compares the declared fleet with the registered one. Filers come before their shards.
+// Retirements come after that, because a snapshot that has just begun can make them fail, and the
+// removal of policies comes last.
 func (p *applyPlan) compare(ctx context.Context, i index.Catalog) error {
 	p.sites, p.looked = map[string]bool{}, map[string]bool{}
 	filers, err := i.ListFilers(ctx, index.FilerFilter{Retired: true})
@@ -37,13 +41,13 @@ func (p *applyPlan) compare(ctx context.Context, i index.Catalog) error {
 	if err != nil {
 		return err
 	}
-	shards := map[string][]backup.Shard{}
+	shards := map[string][]index.ShardStatus{}
 	for n := range list {
-		shards[list[n].Filer.Name] = append(shards[list[n].Filer.Name], list[n].Shard)
+		shards[list[n].Filer.Name] = append(shards[list[n].Filer.Name], list[n])
 	}
 	for n := range p.file.filers {
 		w := &p.file.filers[n]
-		if err := p.filer(w, filers); err != nil {
+		if err := p.filer(w, n, filers); err != nil {
 			return err
 		}
 		for _, s := range w.shards {
@@ -53,13 +57,14 @@ func (p *applyPlan) compare(ctx context.Context, i index.Catalog) error {
 		}
 	}
 	for n := range p.file.policies {
-		if err := p.policy(&p.file.policies[n], policies); err != nil {
+		if err := p.policy(p.file.policies[n], n, policies); err != nil {
 			return err
 		}
 	}
 	if p.prune {
 		p.retire(filers, shards, policies)
 	}
+	p.planned = p.plan(list, policies)
 	return nil
 }
 
@@ -77,12 +82,12 @@ func (p *applyPlan) add(c fleetChange, from, to any) error {
 	return nil
 }
 
-func (p *applyPlan) filer(w *wantedFiler, filers []index.FilerStatus) error {
+func (p *applyPlan) filer(w *wantedFiler, n int, filers []index.FilerStatus) error {
 	want := w.Filer
 	at := slices.IndexFunc(filers, func(f index.FilerStatus) bool { return f.Name == w.Name })
 	if at < 0 {
 		if err := backup.CheckPlainName("filer", w.Name); err != nil {
-			return p.file.wrong(w.line, "%v", wrongSetting(err))
+			return p.file.wrong(p.file.line("filers", n, "name"), "%v", wrongSetting(err))
 		}
 	}
 	if at < 0 || filers[at].Retired {
@@ -102,14 +107,14 @@ func (p *applyPlan) filer(w *wantedFiler, filers []index.FilerStatus) error {
 	}}, declareFiler(&was), declareFiler(&want))
 }
 
-func (p *applyPlan) shard(filer string, want backup.Shard, of []backup.Shard) error {
+func (p *applyPlan) shard(filer string, want backup.Shard, of []index.ShardStatus) error {
 	before := len(p.changes)
 	defer func() {
 		if len(p.changes) > before {
 			p.looked[filer] = true
 		}
 	}()
-	at := slices.IndexFunc(of, func(s backup.Shard) bool { return s.Name == want.Name })
+	at := slices.IndexFunc(of, func(s index.ShardStatus) bool { return s.Name == want.Name })
 	if at < 0 {
 		return p.add(fleetChange{action: "add", filer: filer, shard: want.Name, do: func(ctx context.Context, i index.Index) error {
 			f, err := findFiler(ctx, i, filer) // an earlier change may have created it
@@ -124,16 +129,16 @@ func (p *applyPlan) shard(filer string, want backup.Shard, of []backup.Shard) er
 	want.ID = of[at].ID
 	return p.add(fleetChange{action: "change", filer: filer, shard: want.Name, do: func(ctx context.Context, i index.Index) error {
 		return i.SetShard(ctx, want)
-	}}, declareShard(&of[at]), declareShard(&want))
+	}}, declareShard(&of[at].Shard), declareShard(&want))
 }
 
-func (p *applyPlan) policy(w *wantedPolicy, policies []backup.Policy) error {
-	want, was, action := w.Policy, backup.Policy{}, "add"
-	if at := slices.IndexFunc(policies, func(x backup.Policy) bool { return x.Name == w.Name }); at >= 0 {
+func (p *applyPlan) policy(want backup.Policy, n int, policies []backup.Policy) error {
+	was, action := backup.Policy{}, "add"
+	if at := slices.IndexFunc(policies, func(x backup.Policy) bool { return x.Name == want.Name }); at >= 0 {
 		was, action = policies[at], "change"
 	}
 	if err := p.app.checkPolicy(want, was); err != nil {
-		return p.file.wrong(w.line, "policy %s: %v", display(w.Name), err)
+		return p.file.settings(err, want.Name, "policies", n)
 	}
 	var from declaredPolicy
 	if action == "change" {
@@ -145,16 +150,8 @@ func (p *applyPlan) policy(w *wantedPolicy, policies []backup.Policy) error {
 	}}, from, declarePolicy(&want))
 }
 
-// retire records the retirement of everything that the file lacks.
-func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]backup.Shard, policies []backup.Policy) {
-	for n := range policies {
-		name := policies[n].Name
-		if !slices.ContainsFunc(p.file.policies, func(w wantedPolicy) bool { return w.Name == name }) {
-			p.changes = append(p.changes, fleetChange{action: "remove", policy: name, do: func(ctx context.Context, i index.Index) error {
-				return i.RemovePolicy(ctx, name)
-			}})
-		}
-	}
+// retire records the retirement of everything that the file lacks, and what of it is busy.
+func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]index.ShardStatus, policies []backup.Policy) {
 	for n := range filers {
 		f := &filers[n]
 		id := f.ID
@@ -167,22 +164,76 @@ func (p *applyPlan) retire(filers []index.FilerStatus, shards map[string][]backu
 				c.shards = append(c.shards, s.Name)
 			}
 			p.changes = append(p.changes, c)
+			if f.Running > 0 {
+				p.busy = append(p.busy, c.String())
+			}
 			continue
 		}
 		for _, s := range shards[f.Name] {
-			if !p.file.has(f.Name, s.Name) {
-				p.changes = append(p.changes, fleetChange{action: "retire", filer: f.Name, shard: s.Name, do: func(ctx context.Context, i index.Index) error {
-					return busy(i.RetireShard(ctx, s.ID))
-				}})
+			if p.file.has(f.Name, s.Name) {
+				continue
+			}
+			c := fleetChange{action: "retire", filer: f.Name, shard: s.Name, do: func(ctx context.Context, i index.Index) error {
+				return busy(i.RetireShard(ctx, s.ID))
+			}}
+			p.changes = append(p.changes, c)
+			if s.Running != (backup.SnapshotID{}) {
+				p.busy = append(p.busy, c.String())
 			}
 		}
 	}
+	for n := range policies {
+		name := policies[n].Name
+		if !slices.ContainsFunc(p.file.policies, func(w backup.Policy) bool { return w.Name == name }) {
+			p.changes = append(p.changes, fleetChange{action: "remove", policy: name, do: func(ctx context.Context, i index.Index) error {
+				return i.RemovePolicy(ctx, name)
+			}})
+		}
+	}
+}
+
+// errBusy describes what cannot be retired now because it is being backed up; nil if there is none.
+func (p *applyPlan) errBusy() error {
+	if len(p.busy) == 0 {
+		return nil
+	}
+	return fmt.Errorf("nothing was changed, because these would be retired and are being backed up: %s: wait until the backups have ended, or end them with bctl cancel: %w",
+		strings.Join(p.busy, ", "), backup.ErrRunning)
+}
+
+// A plannedFleet is what will be registered after the changes, as far as notes are about it.
+type plannedFleet struct {
+	shards   []index.ShardStatus // of the filers that the file declares
+	policies []backup.Policy
+}
+
+func (p *applyPlan) plan(shards []index.ShardStatus, policies []backup.Policy) (f plannedFleet) {
+	f.policies = slices.Clone(p.file.policies)
+	for n := range policies {
+		if !p.prune && !slices.ContainsFunc(f.policies, func(w backup.Policy) bool { return w.Name == policies[n].Name }) {
+			f.policies = append(f.policies, policies[n])
+		}
+	}
+	for n := range p.file.filers {
+		w := &p.file.filers[n]
+		for _, s := range w.shards {
+			f.shards = append(f.shards, index.ShardStatus{Shard: s, Filer: w.Filer})
+		}
+		for m := range shards {
+			if !p.prune && shards[m].Filer.Name == w.Name && !p.file.has(w.Name, shards[m].Name) {
+				s := shards[m]
+				s.Filer = w.Filer
+				f.shards = append(f.shards, s)
+			}
+		}
+	}
+	return f
 }
 
 // busy adds advice to an error that occurs because an object to retire is being backed up.
 func busy(err error) error {
 	if errors.Is(err, backup.ErrRunning) {
-		return fmt.Errorf("it is being backed up (bctl cancel ends that, bctl status shows how far it is): %w", backup.ErrRunning)
+		return fmt.Errorf("a backup of it has just begun (bctl cancel ends it, bctl status shows how far it is): %w", backup.ErrRunning)
 	}
 	return err
 }

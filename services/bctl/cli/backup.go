@@ -39,7 +39,7 @@ func newBackup(a *app) *cobra.Command {
 	c := &backupCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "backup [PATH…]",
-		Short: "Back trees up",
+		Short: "Back up directories",
 		Long: `Makes a snapshot of each PATH, a directory of this machine. What has not changed
 since the last snapshot is not read again, and content that is stored already is
 not stored again. After a backup that was interrupted, the next looks at the
@@ -54,9 +54,10 @@ ended. Interrupting bctl does not interrupt the snapshots then; bctl cancel
 does. Of several shards, one that is being backed up already is followed; if it
 is the only one, the status is 11.
 
---reread reads every file again, changed or not. Run it where the store has
-lost packs (bctl doctor names them): content that is not in the store is stored
-again.
+On one machine, --reread reads every file again, changed or not. Use it after
+the store has lost packs (bctl doctor names them): content that is missing there
+is stored again. A fleet has no --reread: there, a file is read again when its
+times change (touch).
 
 What --exclude and its like leave out comes on top of what filer and shard leave
 out.`,

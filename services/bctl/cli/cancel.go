@@ -26,7 +26,7 @@ func newCancel(a *app) *cobra.Command {
 	c := &cancelCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "cancel SNAPSHOT…",
-		Short: "End running snapshots without committing them",
+		Short: "Cancel running snapshots",
 		Long: `Ends running snapshots: those named by id (or the beginning of one), those of a
 filer or of a shard, or all. They fail; what they added to the index is undone,
 and the last good snapshot of each shard stays the newest. Content that they

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,10 +25,10 @@ type declaredFiler struct {
 	Name        string             `yaml:"name"`
 	Site        string             `yaml:"site,omitempty"`
 	Labels      map[string]string  `yaml:"labels,omitempty"`
-	WalkTasks   int                `yaml:"walk_tasks,omitempty"`
-	ReadBatches int                `yaml:"read_batches,omitempty"`
+	WalkTasks   declaredNumber     `yaml:"walk_tasks,omitempty"`
+	ReadBatches declaredNumber     `yaml:"read_batches,omitempty"`
 	ReadRate    declaredSize       `yaml:"read_rate,omitempty"`
-	Floor       int                `yaml:"floor,omitempty"`
+	Floor       declaredNumber     `yaml:"floor,omitempty"`
 	Compare     string             `yaml:"compare,omitempty"`
 	Exclusions  declaredExclusions `yaml:",inline"`
 	Shards      []declaredShard    `yaml:"shards,omitempty"`
@@ -49,19 +50,19 @@ type declaredPolicy struct {
 	Jitter        declaredTime       `yaml:"jitter,omitempty"`
 	Windows       []string           `yaml:"windows,omitempty"`
 	RecoveryPoint declaredTime       `yaml:"recovery_point,omitempty"`
-	Floor         int                `yaml:"floor,omitempty"`
+	Floor         declaredNumber     `yaml:"floor,omitempty"`
 	Keep          declaredKeep       `yaml:"keep,omitempty"`
 	Exclusions    declaredExclusions `yaml:",inline"`
 }
 
 type declaredKeep struct {
-	Last    int          `yaml:"last,omitempty"`
-	Hourly  int          `yaml:"hourly,omitempty"`
-	Daily   int          `yaml:"daily,omitempty"`
-	Weekly  int          `yaml:"weekly,omitempty"`
-	Monthly int          `yaml:"monthly,omitempty"`
-	Yearly  int          `yaml:"yearly,omitempty"`
-	Within  declaredTime `yaml:"within,omitempty"`
+	Last    declaredNumber `yaml:"last,omitempty"`
+	Hourly  declaredNumber `yaml:"hourly,omitempty"`
+	Daily   declaredNumber `yaml:"daily,omitempty"`
+	Weekly  declaredNumber `yaml:"weekly,omitempty"`
+	Monthly declaredNumber `yaml:"monthly,omitempty"`
+	Yearly  declaredNumber `yaml:"yearly,omitempty"`
+	Within  declaredTime   `yaml:"within,omitempty"`
 }
 
 type declaredExclusions struct {
@@ -71,13 +72,35 @@ type declaredExclusions struct {
 	ExcludeLargerThan declaredSize `yaml:"exclude_larger_than,omitempty"`
 }
 
+// A declaredNumber is a whole number. The YAML package would make 1 of 1.5.
+type declaredNumber int
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (i *declaredNumber) UnmarshalYAML(n *yaml.Node) error {
+	value, err := strconv.Atoi(n.Value)
+	if err != nil || n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
+		got := strconv.Quote(n.Value)
+		switch {
+		case n.Kind == yaml.SequenceNode:
+			got = "a list"
+		case n.Kind == yaml.MappingNode:
+			got = "a group of settings"
+		case errors.Is(err, strconv.ErrRange):
+			return &lineError{n.Line, n.Column, n.Value + " is too large"}
+		}
+		return &lineError{n.Line, n.Column, "want a whole number, not " + got}
+	}
+	*i = declaredNumber(value)
+	return nil
+}
+
 // A declaredSize is a number of bytes, written as on the command line: 200MB.
 type declaredSize int64
 
 func (s *declaredSize) UnmarshalYAML(n *yaml.Node) error {
 	bytes, err := parseSize(strings.TrimSuffix(n.Value, "/s"))
 	if err != nil || n.Kind != yaml.ScalarNode {
-		return &lineError{n.Line, strconv.Quote(n.Value) + " is not a size (500MB, 2GiB)"}
+		return &lineError{n.Line, n.Column, strconv.Quote(n.Value) + " is not a size (500MB, 2GiB)"}
 	}
 	*s = declaredSize(bytes)
 	return nil
@@ -102,7 +125,7 @@ type declaredTime time.Duration
 func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
 	d, err := parseTime(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode {
-		return &lineError{n.Line, strconv.Quote(n.Value) + " is not a time (90m, 26h, 8d)"}
+		return &lineError{n.Line, n.Column, strconv.Quote(n.Value) + " is not a time (90m, 26h, 8d)"}
 	}
 	*t = declaredTime(d)
 	return nil
@@ -111,10 +134,10 @@ func (t *declaredTime) UnmarshalYAML(n *yaml.Node) error {
 // MarshalYAML writes the form that UnmarshalYAML reads.
 func (t declaredTime) MarshalYAML() (any, error) { return timeText(time.Duration(t)), nil }
 
-// A lineError is an error in one line of the file.
+// A lineError is an error in one value of the file.
 type lineError struct {
-	line int
-	text string
+	line, column int
+	text         string
 }
 
 func (e *lineError) Error() string { return e.text }
@@ -132,8 +155,8 @@ func (d *declaredExclusions) selection() backup.Selection {
 // declareFiler returns the declaration of a filer, without its shards and without default values.
 func declareFiler(f *backup.Filer) declaredFiler {
 	d := declaredFiler{
-		Name: f.Name, Site: f.Site, Labels: f.Labels, WalkTasks: f.Limits.WalkTasks, ReadBatches: f.Limits.ReadBatches,
-		ReadRate: declaredSize(f.Limits.ReadBytesPerSecond), Floor: f.Limits.Floor, Exclusions: declareExclusions(&f.Selection),
+		Name: f.Name, Site: f.Site, Labels: f.Labels, WalkTasks: declaredNumber(f.Limits.WalkTasks), ReadBatches: declaredNumber(f.Limits.ReadBatches),
+		ReadRate: declaredSize(f.Limits.ReadBytesPerSecond), Floor: declaredNumber(f.Limits.Floor), Exclusions: declareExclusions(&f.Selection),
 	}
 	if d.Site == backup.DefaultSite {
 		d.Site = ""
@@ -159,8 +182,11 @@ func declarePolicy(p *backup.Policy) declaredPolicy {
 	r := &p.Retention
 	d := declaredPolicy{
 		Name: p.Name, Labels: p.Labels, Paused: p.Paused, Schedule: p.Schedule, TimeZone: p.TimeZone, Jitter: declaredTime(p.Jitter),
-		Windows: p.Windows, RecoveryPoint: declaredTime(p.RecoveryPoint), Floor: p.Floor, Exclusions: declareExclusions(&p.Selection),
-		Keep: declaredKeep{r.Last, r.Hourly, r.Daily, r.Weekly, r.Monthly, r.Yearly, declaredTime(r.Within)},
+		Windows: p.Windows, RecoveryPoint: declaredTime(p.RecoveryPoint), Floor: declaredNumber(p.Floor), Exclusions: declareExclusions(&p.Selection),
+		Keep: declaredKeep{
+			declaredNumber(r.Last), declaredNumber(r.Hourly), declaredNumber(r.Daily), declaredNumber(r.Weekly), declaredNumber(r.Monthly),
+			declaredNumber(r.Yearly), declaredTime(r.Within),
+		},
 	}
 	if d.TimeZone == "UTC" {
 		d.TimeZone = ""
@@ -173,9 +199,9 @@ func (d *declaredPolicy) policy() backup.Policy {
 	k := &d.Keep
 	return backup.Policy{
 		Name: d.Name, Labels: d.Labels, Paused: d.Paused, Schedule: d.Schedule, TimeZone: d.TimeZone, Jitter: time.Duration(d.Jitter),
-		Windows: notEmpty(d.Windows), RecoveryPoint: time.Duration(d.RecoveryPoint), Floor: d.Floor, Selection: d.Exclusions.selection(),
+		Windows: notEmpty(d.Windows), RecoveryPoint: time.Duration(d.RecoveryPoint), Floor: int(d.Floor), Selection: d.Exclusions.selection(),
 		Retention: backup.Retention{
-			Last: k.Last, Hourly: k.Hourly, Daily: k.Daily, Weekly: k.Weekly, Monthly: k.Monthly, Yearly: k.Yearly, Within: time.Duration(k.Within),
+			Last: int(k.Last), Hourly: int(k.Hourly), Daily: int(k.Daily), Weekly: int(k.Weekly), Monthly: int(k.Monthly), Yearly: int(k.Yearly), Within: time.Duration(k.Within),
 		},
 	}
 }

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,22 +16,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/selection"
+	"github.com/bctl/bctl/internal/settings"
 	"github.com/bctl/bctl/internal/source"
 )
 
 // A wantedFiler is a filer that a file declares, and its shards.
 type wantedFiler struct {
 	backup.Filer
-	line   int
 	shards []backup.Shard
-}
-
-// A wantedPolicy is a policy that a file declares.
-type wantedPolicy struct {
-	backup.Policy
-	line int
 }
 
 // A fleetFile is the content of a declaration. Its errors are usage errors that name file and line.
@@ -37,12 +32,19 @@ type fleetFile struct {
 	name     string
 	root     yaml.Node
 	filers   []wantedFiler
-	policies []wantedPolicy
+	policies []backup.Policy
 }
 
-// readFleet parses a declaration. Unknown fields and duplicates are errors.
+// readFleet parses a declaration. Unknown fields, duplicates, and values that the index would refuse
+// are errors.
 func readFleet(name string, data []byte) (*fleetFile, error) {
 	f := &fleetFile{name: name}
+	if err := yaml.Unmarshal(data, &f.root); err != nil {
+		return nil, f.unreadable(err)
+	}
+	if key := oddKey(&f.root); key != nil {
+		return nil, f.wrong(key.Line, "the name of a setting is a text, not a list or a group of settings")
+	}
 	var fleet declaredFleet
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
@@ -53,15 +55,11 @@ func readFleet(name string, data []byte) (*fleetFile, error) {
 	if err != nil && !errors.Is(err, io.EOF) { // an empty file declares nothing
 		return nil, f.unreadable(err)
 	}
-	if err := yaml.Unmarshal(data, &f.root); err != nil {
-		return nil, f.unreadable(err)
-	}
 	lines := map[string]int{}
 	for n := range fleet.Filers {
-		line := f.line("filers", n)
 		w, err := f.filer(&fleet.Filers[n], n)
 		if err == nil {
-			err = f.once(lines, "filer "+display(w.Name), line)
+			err = f.once(lines, "filer "+display(w.Name), f.line("filers", n))
 		}
 		if err != nil {
 			return nil, err
@@ -69,17 +67,51 @@ func readFleet(name string, data []byte) (*fleetFile, error) {
 		f.filers = append(f.filers, w)
 	}
 	for n := range fleet.Policies {
-		d, line := &fleet.Policies[n], f.line("policies", n)
-		if err := errors.Join(f.once(lines, "policy "+display(d.Name), line), f.labels(line, d.Labels), f.selection(line, &d.Exclusions)); err != nil {
+		d := &fleet.Policies[n]
+		p := d.policy()
+		err := f.settings(settings.Policy(p), p.Name, "policies", n)
+		if err == nil {
+			err = errors.Join(f.once(lines, "policy "+display(p.Name), f.line("policies", n)),
+				f.labels(d.Labels, "policies", n), f.selection(p.Selection, "policies", n))
+		}
+		if err != nil {
 			return nil, err
 		}
-		f.policies = append(f.policies, wantedPolicy{d.policy(), line})
+		f.policies = append(f.policies, p)
 	}
 	return f, nil
 }
 
 func (f *fleetFile) wrong(line int, format string, args ...any) error {
 	return usage("%s:%d: %s", f.name, line, fmt.Sprintf(format, args...))
+}
+
+// settings adds the place in the file to an error in the settings of the item at a path. name is the
+// name of the item.
+func (f *fleetFile) settings(err error, name string, path ...any) error {
+	if err == nil {
+		return nil
+	}
+	path = slices.Clone(path)
+	var at *backup.SettingError
+	if errors.As(err, &at) {
+		for step := range strings.SplitSeq(at.Setting, "/") {
+			if n, err := strconv.Atoi(step); err == nil {
+				path = append(path, n)
+			} else {
+				path = append(path, step)
+			}
+		}
+	}
+	of := ""
+	if name != "" && (at == nil || at.Setting != "name") {
+		for n := range path {
+			if group, ok := path[n].(string); ok && slices.Contains([]string{"filers", "shards", "policies"}, group) {
+				of = map[string]string{"filers": "filer ", "shards": "shard ", "policies": "policy "}[group] + display(name) + ": "
+			}
+		}
+	}
+	return f.wrong(f.line(path...), "%s%v", of, wrongSetting(err))
 }
 
 func (f *fleetFile) once(lines map[string]int, what string, line int) error {
@@ -123,16 +155,17 @@ func (f *fleetFile) line(path ...any) int {
 }
 
 var (
-	atLine       = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
+	atLine       = regexp.MustCompile(`(?s)^(?:yaml: )?line (\d+): (.*)$`)
 	unknownField = regexp.MustCompile(`^field (\S+) not found in type \S+$`)
-	wrongType    = regexp.MustCompile("^cannot unmarshal (!!\\w+)(?: `(.*)`)? into (\\S+)$")
+	wrongType    = regexp.MustCompile("(?s)^cannot unmarshal (!!\\w+)(?: `(.*)`)? into (\\S+)$")
 )
 
 // unreadable describes an error in a file in terms of the file, and not of this program.
 func (f *fleetFile) unreadable(err error) error {
 	var at *lineError
 	if errors.As(err, &at) {
-		return f.wrong(at.line, "%s", at.text)
+		key, _ := f.find(func(value *yaml.Node) bool { return value.Line == at.line && value.Column == at.column })
+		return f.wrong(at.line, "%s%s", key, at.text)
 	}
 	texts := []string{err.Error()}
 	var types *yaml.TypeError
@@ -143,15 +176,75 @@ func (f *fleetFile) unreadable(err error) error {
 		line, found := "", atLine.FindStringSubmatch(text)
 		if found != nil {
 			line, text = ":"+found[1], found[2]
+		} else if key, node := f.find(func(node *yaml.Node) bool { return node.Style&yaml.TaggedStyle != 0 }); node != nil {
+			line, text = ":"+strconv.Itoa(node.Line), key+strings.TrimPrefix(text, "yaml: ") // the YAML package names no line for a wrong tag
 		}
 		if m := unknownField.FindStringSubmatch(text); m != nil {
 			text = "no setting is called " + m[1]
 		} else if m := wrongType.FindStringSubmatch(text); m != nil {
-			text = strings.TrimSpace(display(m[2])+" is not "+typeText(m[3])) + ": it is a " + strings.TrimPrefix(m[1], "!!")
+			text = f.wrongType(line, m[1], m[2], m[3])
 		}
 		texts[n] = f.name + line + ": " + strings.TrimPrefix(text, "yaml: ")
 	}
 	return usage("%s", strings.Join(texts, "\n"))
+}
+
+// wrongType describes a value that has a wrong type. The YAML package reports the line as ":3", and
+// only the beginning of a long value.
+func (f *fleetFile) wrongType(line, tag, value, goType string) string {
+	start := strings.TrimSuffix(value, "...")
+	key, node := f.find(func(node *yaml.Node) bool {
+		return line == ":"+strconv.Itoa(node.Line) && tag == node.ShortTag() && (node.Kind != yaml.ScalarNode || strings.HasPrefix(node.Value, start))
+	})
+	if node != nil && node.Kind == yaml.ScalarNode {
+		value = node.Value
+	}
+	got := strconv.Quote(value)
+	switch tag {
+	case "!!seq":
+		got = "a list"
+	case "!!map":
+		got = "a group of settings"
+	}
+	return key + "want " + typeText(goType) + ", not " + got
+}
+
+// oddKey returns a key that is not a text, at which the YAML package panics in some places; nil if
+// there is none.
+func oddKey(node *yaml.Node) *yaml.Node {
+	for n, child := range node.Content {
+		if key := oddKey(child); key != nil {
+			return key
+		}
+		if node.Kind == yaml.MappingNode && n%2 == 0 && child.Kind != yaml.ScalarNode {
+			return child
+		}
+	}
+	return nil
+}
+
+// find returns the first value of a setting or item of a list for which is returns true, and the
+// name of the setting, for messages: "walk_tasks: ".
+func (f *fleetFile) find(is func(value *yaml.Node) bool) (key string, value *yaml.Node) {
+	type named struct {
+		key  string
+		node *yaml.Node
+	}
+	for queue := []named{{"", &f.root}}; len(queue) > 0; queue = queue[1:] {
+		at := queue[0]
+		if at.node.Kind != yaml.DocumentNode && is(at.node) {
+			return at.key, at.node
+		}
+		for n, child := range at.node.Content {
+			switch {
+			case at.node.Kind != yaml.MappingNode:
+				queue = append(queue, named{at.key, child})
+			case n%2 == 1:
+				queue = append(queue, named{at.node.Content[n-1].Value + ": ", child})
+			}
+		}
+	}
+	return "", nil
 }
 
 // typeText returns a description of a Go type for users.
@@ -159,8 +252,8 @@ func typeText(goType string) string {
 	switch {
 	case strings.HasPrefix(goType, "[]"):
 		return "a list"
-	case goType == "int":
-		return "a number"
+	case strings.HasPrefix(goType, "map["):
+		return "names with values"
 	case goType == "bool":
 		return "true or false"
 	case goType == "string":
@@ -169,60 +262,62 @@ func typeText(goType string) string {
 	return "a group of settings"
 }
 
-func (f *fleetFile) labels(line int, labels map[string]string) error {
-	for key, value := range labels {
-		if !isLabel(key, value) || strings.Contains(key, "=") {
-			return f.wrong(line, "label %q: %q: a key has no spaces, commas, = or - at its end, a value no commas", key, value)
+func (f *fleetFile) labels(labels map[string]string, path ...any) error {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if !isLabel(key, labels[key]) || strings.Contains(key, "=") {
+			return f.wrong(f.line(append(slices.Clone(path), "labels", key)...),
+				"label %q: %q: a key has no spaces, commas, = or - at its end, a value no commas", key, labels[key])
 		}
 	}
 	return nil
 }
 
-func (f *fleetFile) selection(line int, d *declaredExclusions) error {
-	if _, err := selection.Compile(d.selection()); err != nil {
-		return f.wrong(line, "%v", wrongSetting(err))
+// selection refuses patterns that cannot be followed.
+func (f *fleetFile) selection(s backup.Selection, path ...any) error {
+	_, err := selection.Compile(s)
+	if err == nil {
+		return nil
 	}
-	return nil
+	setting := "exclude_if_present"
+	if _, bad := selection.Compile(backup.Selection{Exclude: s.Exclude}); bad != nil {
+		setting = "exclude"
+	}
+	path = append(slices.Clone(path), setting)
+	for n, pattern := range s.Exclude {
+		if _, bad := selection.Compile(backup.Selection{Exclude: []string{pattern}}); bad != nil {
+			path = append(path, n)
+			break
+		}
+	}
+	return f.wrong(f.line(path...), "%v", wrongSetting(err))
 }
 
 // filer returns the filer that the file declares at the given index.
 func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
-	w.line = f.line("filers", at)
 	w.Filer = backup.Filer{
 		Name: d.Name, Site: d.Site, Labels: d.Labels, Selection: d.Exclusions.selection(),
-		Limits: backup.Limits{WalkTasks: d.WalkTasks, ReadBatches: d.ReadBatches, ReadBytesPerSecond: int64(d.ReadRate), Floor: d.Floor},
-	}
-	if w.Name == "" {
-		return w, f.wrong(w.line, "a filer without a name")
+		Limits: backup.Limits{WalkTasks: int(d.WalkTasks), ReadBatches: int(d.ReadBatches), ReadBytesPerSecond: int64(d.ReadRate), Floor: int(d.Floor)},
 	}
 	if w.Site == "" {
 		w.Site = backup.DefaultSite
 	}
-	if err := backup.CheckSite(w.Site); err != nil {
-		return w, f.wrong(w.line, "filer %s: %v", display(w.Name), wrongSetting(err))
-	}
-	for _, n := range []int{d.WalkTasks, d.ReadBatches} {
-		if n < 0 || n > maxInHand {
-			return w, f.wrong(w.line, "filer %s: %s is not a number from 0 to %d", display(w.Name), strconv.Itoa(n), maxInHand)
-		}
-	}
-	if err := policy.CheckFloor(d.Floor); err != nil {
-		return w, f.wrong(w.line, "filer %s: %v", display(w.Name), wrongSetting(err))
-	}
 	if d.Compare != "" {
 		if w.Compare, err = backup.ParseCompare(d.Compare); err != nil {
-			return w, f.wrong(w.line, "filer %s: compare: %v", display(w.Name), wrongSetting(err))
+			return w, f.settings(&backup.SettingError{Setting: "compare", Err: fmt.Errorf("compare: %w", err)}, w.Name, "filers", at)
 		}
 	}
-	if err := errors.Join(f.labels(w.line, d.Labels), f.selection(w.line, &d.Exclusions)); err != nil {
+	err = cmp.Or(settings.FilerName(w.Name), settings.Filer(w.Filer))
+	if err := f.settings(err, w.Name, "filers", at); err != nil {
+		return w, err
+	}
+	if err := errors.Join(f.labels(d.Labels, "filers", at), f.selection(w.Selection, "filers", at)); err != nil {
 		return w, err
 	}
 	lines := map[string]int{}
 	for n := range d.Shards {
-		line := f.line("filers", at, "shards", n)
-		shard, err := f.shard(&d.Shards[n], line)
+		shard, err := f.shard(&d.Shards[n], at, n)
 		if err == nil {
-			err = f.once(lines, "shard "+display(shard.Name), line)
+			err = f.once(lines, "shard "+display(shard.Name), f.line("filers", at, "shards", n))
 		}
 		if err != nil {
 			return w, err
@@ -232,7 +327,9 @@ func (f *fleetFile) filer(d *declaredFiler, at int) (w wantedFiler, err error) {
 	return w, nil
 }
 
-func (f *fleetFile) shard(d *declaredShard, line int) (backup.Shard, error) {
+// shard returns the shard that the file declares at the given indexes.
+func (f *fleetFile) shard(d *declaredShard, filer, at int) (backup.Shard, error) {
+	path := []any{"filers", filer, "shards", at}
 	s := backup.Shard{Name: d.Name, Snapshots: d.Snapshots, Selection: d.Exclusions.selection()}
 	where := d.Source
 	if filepath.IsAbs(s.Name) {
@@ -241,22 +338,25 @@ func (f *fleetFile) shard(d *declaredShard, line int) (backup.Shard, error) {
 			where = s.Name
 		}
 	}
-	switch {
-	case s.Name == "":
-		return s, f.wrong(line, "a shard without a name")
-	case where == "":
-		return s, f.wrong(line, "shard %s is not an absolute path, and has no source", display(s.Name))
+	if err := settings.ShardName(s.Name); err != nil {
+		return s, f.settings(err, "", path...)
+	}
+	if where == "" {
+		return s, f.wrong(f.line(append(path, "name")...), "shard %s is not an absolute path, and has no source", display(s.Name))
 	}
 	var err error
 	if s.Source, err = parseSource(where); err != nil {
-		return s, f.wrong(line, "shard %s: %s", display(s.Name), strings.TrimPrefix(err.Error(), "--"))
+		return s, f.settings(&backup.SettingError{Setting: "source", Err: err}, s.Name, path...)
 	}
 	if s.Snapshots != "" {
 		if err := source.CheckPattern(s.Snapshots); err != nil {
-			return s, f.wrong(line, "shard %s: snapshots: %v", display(s.Name), err)
+			return s, f.settings(&backup.SettingError{Setting: "snapshots", Err: fmt.Errorf("snapshots: %w", err)}, s.Name, path...)
 		}
 	}
-	return s, f.selection(line, &d.Exclusions)
+	if err := f.settings(settings.Shard(s), s.Name, path...); err != nil {
+		return s, err
+	}
+	return s, f.selection(s.Selection, path...)
 }
 
 // has reports whether the file declares a filer, or one of its shards.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -64,7 +65,7 @@ func TestDeclarationsLoseNothing(t *testing.T) {
 	if got := f.filers[0].shards[0]; !reflect.DeepEqual(got, shard) {
 		t.Errorf("%+v, want %+v", got, shard)
 	}
-	if got := f.policies[0].Policy; !reflect.DeepEqual(got, policy) {
+	if got := f.policies[0]; !reflect.DeepEqual(got, policy) {
 		t.Errorf("%+v, want %+v", got, policy)
 	}
 }
@@ -77,6 +78,19 @@ func TestDeclaredSizes(t *testing.T) {
 		got, err := size.MarshalYAML()
 		if err != nil || got != want {
 			t.Errorf("%d: %v, %v, want %v", size, got, err, want)
+		}
+	}
+}
+
+// Numbers are whole, and are not rounded.
+func TestDeclaredNumbers(t *testing.T) {
+	for value, want := range map[string]string{
+		"1.5": `f:2: walk_tasks: want a whole number, not "1.5"`, "1e2": `f:2: walk_tasks: want a whole number, not "1e2"`, "'7'": `f:2: walk_tasks: want a whole number, not "7"`,
+		"[1]": "f:2: walk_tasks: want a whole number, not a list", "99999999999999999999": `f:2: walk_tasks: 99999999999999999999 is too large`,
+		"-1": "f:2: filer a: walk_tasks: -1 is not a number from 0 to 65536", "7": "<nil>", "~": "<nil>", "": "<nil>",
+	} {
+		if _, err := readFleet("f", []byte("filers:\n- {name: a, walk_tasks: "+value+"}\n")); fmt.Sprint(err) != want {
+			t.Errorf("%s: %v, want %s", value, err, want)
 		}
 	}
 }
@@ -108,6 +122,8 @@ func FuzzFleetFile(f *testing.F) {
 	f.Add([]byte("filers: &a [*a]\n"))
 	f.Add([]byte("filers: [{? {a: b} : c}]\n"))
 	f.Add([]byte("filers: [{name: a, read_rate: [1]}]\n"))
+	f.Add([]byte("filers: [&a {<<, {b: c}}]\n"))
+	f.Add([]byte("filers: [{<<: {{a: b}: c}, name: a}]\n"))
 	f.Add([]byte("filers: [null, {<<: {name: x}}]\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := readFleet("f", data)

@@ -21,7 +21,7 @@ import (
 
 func newDeploy(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "deploy", Short: "Make certificates and configurations of a fleet, and rotate them",
+		Use: "deploy", Short: "Create and rotate a fleet's certificates, keys and settings",
 		Long: `Makes a directory with all that a fleet's servers and services need to trust
 nobody but each other: an authority, a certificate and key for each server, role
 and site, the configurations of NATS, Postgres, the store and Prometheus, which
@@ -72,7 +72,7 @@ func newDeployInit(a *app) *cobra.Command {
 	c := &deployInit{app: a}
 	cmd := &cobra.Command{
 		Use:   "init DIR",
-		Short: "Make an installation: certificates, keys and configurations",
+		Short: "Create certificates, keys and configuration files",
 		Long: `Makes an installation in DIR, which must not be there, or be empty. With
 --if-missing, an installation that is there is kept as it is.
 
@@ -157,7 +157,7 @@ func parseDatabase(text string) (d installation.Database, err error) {
 func newDeployShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show DIR",
-		Short: "Show what an installation has certificates of, and when they end",
+		Short: "List certificates, and when they expire",
 		Long: `Shows the authority, each identity and each server: its folder, the generations
 that servers accept, and when the newest certificate ends.`,
 		Example: "  bctl deploy show fleet\n  bctl deploy show fleet --json",

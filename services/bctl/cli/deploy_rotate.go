@@ -11,7 +11,7 @@ import (
 func newDeployRotate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate DIR [NAME…]",
-		Short: "Make the next generation of certificates and keys",
+		Short: "Create the next generation of certificates and keys",
 		Long: `Makes new certificates and keys of the named identities and servers (bctl deploy
 show lists them), or of all but the authority. Servers accept an identity's old
 generation as well, until bctl deploy retire. In between: first the servers get
@@ -33,7 +33,7 @@ one.`,
 func newDeployRetire(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "retire DIR [NAME…]",
-		Short: "Let servers accept no generation but the newest",
+		Short: "Make servers accept only the newest generation",
 		Long: `Takes the old generations of the named identities, or of all, out of the
 configurations. NATS ends their connections when it reads its own again
 (nats-server --signal reload); Postgres refuses new ones, and roles.sql says how
@@ -53,7 +53,7 @@ func newDeployRefresh(a *app) *cobra.Command {
 	var sites []string
 	cmd := &cobra.Command{
 		Use:   "refresh DIR",
-		Short: "Write the configurations again, as this bctl makes them",
+		Short: "Rewrite the configuration files for this version of bctl",
 		Long: `Writes all configurations and settings again: after an upgrade of bctl, or with
 a new site. Certificates and keys that exist stay.`,
 		Example: "  bctl deploy refresh fleet\n  bctl deploy refresh fleet --site lima",

@@ -31,7 +31,7 @@ func newDoctor(a *app) *cobra.Command {
 	c := &doctorCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Test what bctl depends on, and say what to change",
+		Short: "Check everything that bctl depends on",
 		Long: `Tests everything that bctl depends on, from this machine and with these
 settings: the settings themselves, NATS, the index, the store, directories that
 are to be backed up, and the machine. Each check is ok, a warning, a failure, or

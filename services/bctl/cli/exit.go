@@ -67,11 +67,11 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return status
 	}
 	text := message(err)
-	if service := a.serves.Load(); service != nil {
+	if a.serves.Load() {
 		if status == exitInterrupted {
-			a.log.Info("stopped before it had what it needs", "service", *service)
+			a.log.Info("stopped before it had what it needs")
 		} else {
-			a.log.Error("service failed", "service", *service, "error", text)
+			a.log.Error("service failed", "error", text)
 		}
 		return status
 	}

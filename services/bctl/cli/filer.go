@@ -10,11 +10,12 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/settings"
 )
 
 func newFiler(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "filer", Short: "Register file servers, and set their limits", Aliases: []string{"filers"},
+		Use: "filer", Short: "Manage file servers and their limits", Aliases: []string{"filers"},
 		Long: `A filer is a file server: the shards on it are what is backed up. Its limits
 hold for all workers together, and a change of them holds at once, for what is
 running as well.`,
@@ -35,7 +36,7 @@ type filerFlags struct {
 }
 
 // maxInHand exceeds the work of one filer that any number of workers could do.
-const maxInHand = 1 << 16
+const maxInHand = settings.MaxSlots
 
 func (f *filerFlags) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -172,14 +173,30 @@ func (a *app) tellFiler(ctx context.Context, i index.Catalog, name, format strin
 
 // findFiler returns the filer with the given name, retired or not.
 func findFiler(ctx context.Context, i index.Catalog, name string) (index.FilerStatus, error) {
-	found, err := i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true})
-	if err != nil {
-		return index.FilerStatus{}, err
+	var found []index.FilerStatus
+	if name != "" { // a filter without a name returns all
+		var err error
+		if found, err = i.ListFilers(ctx, index.FilerFilter{Name: name, Retired: true}); err != nil {
+			return index.FilerStatus{}, err
+		}
 	}
 	if len(found) == 0 {
-		return index.FilerStatus{}, fmt.Errorf("filer %s %w: bctl filer add %[1]s registers it, bctl filer ls lists what is there", display(name), backup.ErrNotFound)
+		return index.FilerStatus{}, absent("no filer %s%s (bctl filer ls lists the filers, bctl filer add %[1]s registers it)", display(name), nearFiler(ctx, i, name))
 	}
 	return found[0], nil
+}
+
+// nearFiler asks whether the user meant another filer.
+func nearFiler(ctx context.Context, i index.Catalog, name string) string {
+	filers, err := i.ListFilers(ctx, index.FilerFilter{Retired: true})
+	if err != nil {
+		return "" // the error that is being reported matters more
+	}
+	var names []string
+	for i := range filers {
+		names = append(names, filers[i].Name)
+	}
+	return didYouMean(name, names)
 }
 
 func newFilerSet(a *app) *cobra.Command {
@@ -209,7 +226,7 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 					return err
 				}
 				if err := i.SetFiler(cmd.Context(), filer); err != nil {
-					return err
+					return wrongSetting(err)
 				}
 				err = a.tellFiler(cmd.Context(), i, filer.Name, "filer %s is changed\n")
 				if filer.Site != found.Site {
@@ -226,7 +243,7 @@ that was there; --exclude '', --exclude-if-present '' and --exclude-larger-than
 func newFilerRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
-		Short: "Retire a filer: it is not backed up any more",
+		Short: "Retire a filer: stop backing it up",
 		Long: `Retires a filer with its shards. Its snapshots stay, and can be restored. A
 filer that never had one is forgotten.`,
 		Example:           `  bctl filer rm nas1`,

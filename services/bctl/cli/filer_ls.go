@@ -19,7 +19,7 @@ func newFilerLs(a *app) *cobra.Command {
 	var retired bool
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List filers, and how they do",
+		Short: "List filers and their state",
 		Long: `Lists filers. WALK and READ are what is in hand of what may be: 3/32, or 3/8 of
 32 where the governor lets the workers use 8 of a limit of 32, because the filer
 has become slow. STAT and OPEN are how long these take now, and when the filer
@@ -183,7 +183,7 @@ func newFilerJSON(f *index.FilerStatus) filerJSON {
 func newFilerShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show a filer's settings, and how it does",
+		Short: "Show a filer's settings and state",
 		Example: `  bctl filer show nas1
   bctl filer show nas1 --json`,
 		Args:              args(cobra.ExactArgs(1)),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -35,22 +36,25 @@ const (
 func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []target, report *report) error {
 	c.app.interruptible.Store(true)
 	progress := newTracker()
-	services := &muster{}
+	log := c.app.log
+	if c.detach { // it does not wait, and reports once
+		log = slog.New(slog.DiscardHandler)
+	}
+	conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", r.object.ID, log)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := c.reach(ctx, conn); err != nil {
+		return err
+	}
+	services := &muster{conn: conn}
 	if !c.detach {
-		conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", r.object.ID, c.app.log)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if err := c.reach(ctx, conn); err != nil {
-			return err
-		}
 		unsubscribe, err := conn.SubscribeProgress(progress.addKnown)
 		if err != nil {
 			return err
 		}
 		defer unsubscribe()
-		services.conn = conn
 	}
 	begun, err := c.begin(ctx, r.index, targets, report)
 	if err == nil && c.detach {
@@ -103,6 +107,10 @@ func (c *backupCommand) reach(ctx context.Context, conn *flow.Conn) error {
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	}
+	if c.detach {
+		c.app.note("%v; the services may wait for it, too, and make the snapshots when it answers (bctl doctor tests NATS)", err)
+		return nil
 	}
 	c.app.term.println(fmt.Sprintf("%v\nIs nats.url right? Nothing shows how far the backup is until NATS answers, and the services may wait for it, too.\n"+
 		"Ctrl-C ends the waiting, and leaves the snapshot to the services; bctl doctor tests NATS.", err))

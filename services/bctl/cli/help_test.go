@@ -38,3 +38,34 @@ func TestHelpFitsIntoATerminal(t *testing.T) {
 		}
 	})
 }
+
+// The help of bctl lists each command in a group.
+func TestCommandsAreGrouped(t *testing.T) {
+	var out bytes.Buffer
+	root := (&app{out: &out, term: &terminal{}}).root()
+	if err := root.Help(); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range root.Commands() {
+		if !cmd.Hidden && (!root.ContainsGroup(cmd.GroupID) || !strings.Contains(out.String(), "\n  "+cmd.Name()+" ")) {
+			t.Errorf("the help does not list %s, which is in group %q", cmd.Name(), cmd.GroupID)
+		}
+	}
+}
+
+func TestDidYouMean(t *testing.T) {
+	candidates := []string{"snapshot", "status", "restore", "exclude", "exclude-file", "/export/home", "/export/projects", "nas1", "nas2", "latest", "ls"}
+	for given, want := range map[string]string{
+		"snpashot": "snapshot", "snapshots": "snapshot", "Status": "status", "resotre": "restore", "exlude": "exclude", "excludefile": "exclude-file",
+		"/export/hoem": "/export/home", "export/home": "/export/home", "nas": "nas1", "nas12": "nas1", "lastest": "latest", "ll": "ls",
+		"": "", "x": "", "verify": "", "/srv/data": "",
+	} {
+		asked := ""
+		if want != "" {
+			asked = "; did you mean " + want + "?"
+		}
+		if got := didYouMean(given, candidates); got != asked {
+			t.Errorf("%q: %q, want %q", given, got, asked)
+		}
+	}
+}

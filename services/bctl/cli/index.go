@@ -17,7 +17,7 @@ import (
 )
 
 func newIndex(a *app) *cobra.Command {
-	cmd := group(&cobra.Command{Use: "index", Short: "Make a lost index again"})
+	cmd := group(&cobra.Command{Use: "index", Short: "Rebuild a lost index"})
 	cmd.AddCommand(newIndexRebuild(a))
 	return cmd
 }
@@ -31,7 +31,7 @@ func newIndexRebuild(a *app) *cobra.Command {
 	c := &indexRebuild{app: a}
 	cmd := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Make the index of this machine again, from the copy in the store",
+		Short: "Rebuild this machine's index from its copy in the store",
 		Long: `Makes the index file again that was lost or damaged, from the newest copy in the
 store that is whole and not damaged. Each backup on one machine that changes
 anything puts a copy there. The command needs the identity.

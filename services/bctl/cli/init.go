@@ -28,7 +28,7 @@ func newInit(a *app) *cobra.Command {
 	c := &initCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Make a repository and its key",
+		Short: "Create a repository and its key",
 		Long: `Makes a repository: its index, its store, the worker key and the committer key,
 which backing up needs, and the identity, which restoring needs. It prints where
 the identity is. Whoever loses that file loses the backups; whoever has it can

@@ -35,7 +35,7 @@ func newLs(a *app) *cobra.Command {
 	c := &lsCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "ls SNAPSHOT[:PATH]",
-		Short: "List what is in a snapshot",
+		Short: "List files in a snapshot",
 		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that
 was backed up. With --json each entry is an object with all its attributes.`,
 		Example: `  bctl ls latest

@@ -15,7 +15,7 @@ import (
 func newMigrate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate",
-		Short: "Bring the index up to this version of bctl",
+		Short: "Upgrade the index to this version of bctl",
 		Long: `Brings the schema of the index up to this version of bctl. It may be run at any
 time, by several processes at once, and while services run.
 

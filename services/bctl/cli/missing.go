@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/services/bctl/wire"
 )
 
@@ -27,8 +28,9 @@ type lack struct {
 
 // A crew is the services of a fleet, as reported through NATS.
 type crew struct {
-	asked    bool  // NATS was queried, because the index is a fleet's
-	err      error // why the services are not known
+	asked    bool      // NATS was queried, because the index is a fleet's
+	err      error     // why the services are not known
+	heard    time.Time // when they answered, by the clock of this machine
 	services []flow.Instance
 	// unnamed are the posts whose work is taken by services that do not announce themselves: those of
 	// an earlier version.
@@ -61,6 +63,22 @@ func (c *crew) lacks(sites []string) (list []lack) {
 	return append(list, c.ailing(list)...)
 }
 
+// limits returns the limits of running snapshots: those of the committer that schedules or, if none
+// does, of any. known is false if no committer reports them.
+func (c *crew) limits() (l policy.Limits, known, scheduled bool) {
+	for _, s := range c.of(flow.RoleCommitter, "") {
+		if s.MaxRunning == 0 || s.MaxRunningPerFiler == 0 {
+			continue
+		}
+		leads := s.Schedules && !s.Silent
+		if !known || leads {
+			l = policy.Limits{Running: s.MaxRunning, RunningPerFiler: s.MaxRunningPerFiler}
+		}
+		known, scheduled = true, scheduled || leads
+	}
+	return l, known, scheduled
+}
+
 // of returns the services of a role at a site that have not left.
 func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 	for n := range c.services {
@@ -72,7 +90,8 @@ func (c *crew) of(role flow.Role, site string) (list []*flow.Instance) {
 	return list
 }
 
-// lacksLeader returns a lack unless a committer leads.
+// lacksLeader returns a lack unless a committer leads. Committers that do not lead assign and commit
+// work, too, if they are ready; a wrong clock keeps them only from leading.
 func (c *crew) lacksLeader() []lack {
 	committers := c.of(flow.RoleCommitter, "")
 	const stops = "nothing is handed out, committed or scheduled"
@@ -84,11 +103,14 @@ func (c *crew) lacksLeader() []lack {
 	case slices.ContainsFunc(committers, func(s *flow.Instance) bool { return s.Leads && !s.Silent }):
 		return nil
 	}
-	text := "no committer leads: " + stops
-	if why := ailments(committers); why != "" {
-		text += " (" + why + ")"
+	l := lack{What: "committer", Text: "no committer leads: leases are not renewed, lost queues are not made again, and nothing may be scheduled"}
+	if !slices.ContainsFunc(committers, assigns) {
+		l = lack{What: "committer", Text: "no committer works: " + stops, Stops: true}
 	}
-	return []lack{{What: "committer", Text: text, Stops: true}}
+	if why := ailments(committers); why != "" {
+		l.Text += " (" + why + ")"
+	}
+	return []lack{l}
 }
 
 // lacksWorkers returns the kinds of work at a site that no worker takes.
@@ -120,6 +142,19 @@ func (c *crew) lacksWorkers(site string) (list []lack) {
 	return list
 }
 
+// assigns reports whether a committer assigns and commits work.
+func assigns(s *flow.Instance) bool {
+	if s.Silent || s.Ready {
+		return !s.Silent
+	}
+	for line := range strings.Lines(strings.TrimSpace(s.Reason)) {
+		if !strings.HasPrefix(line, "clock: ") {
+			return false
+		}
+	}
+	return s.Reason != ""
+}
+
 func takesWork(s *flow.Instance) bool { return s.Ready && !s.Draining && !s.Silent && !s.Lost }
 
 // ailment returns the reason why a service does less than it should, or "".
@@ -135,6 +170,8 @@ func ailment(s *flow.Instance) string {
 		return "not ready: " + display(firstLine(s.Reason))
 	case !s.Ready:
 		return "not ready"
+	case s.HandedBack > 0:
+		return "work is handed back: " + display(firstLine(s.HandedBackWhy))
 	}
 	return ""
 }
@@ -270,6 +307,7 @@ func (m *muster) ask(ctx context.Context, sites []string) crew {
 	defer cancel()
 	c := crew{asked: true}
 	if c.services, c.err = m.conn.Instances(ctx); c.err == nil {
+		c.heard = time.Now()
 		c.err = m.unnamed(ctx, &c, sites)
 	}
 	return c

@@ -34,6 +34,7 @@ func with(list []flow.Instance, n int, change func(*flow.Instance)) []flow.Insta
 func TestMissing(t *testing.T) {
 	all := serving("committer - c1", "walker oslo w1", "reader oslo r1", "reader oslo r2")
 	const nobodyLeads = "nothing is handed out, committed or scheduled"
+	const lessWork = "leases are not renewed, lost queues are not made again, and nothing may be scheduled"
 	for name, test := range map[string]struct {
 		crew crew
 		want []string // those that stop work are prefixed with !
@@ -53,14 +54,20 @@ func TestMissing(t *testing.T) {
 		"the committer has gone": {crew{asked: true, services: with(all, 0, func(s *flow.Instance) { s.Silent, s.Lost = true, true })},
 			[]string{"!no committer runs: " + nobodyLeads}},
 		"a committer does not lead": {crew{asked: true, services: with(all, 0, func(s *flow.Instance) { s.Leads, s.Ready, s.Reason = false, false, "clock: 5m0s ahead\nindex" })},
-			[]string{"!no committer leads: " + nobodyLeads + " (c1: not ready: clock: 5m0s ahead)"}},
+			[]string{"!no committer works: " + nobodyLeads + " (c1: not ready: clock: 5m0s ahead)"}},
+		"a committer's clock is wrong": {crew{asked: true, services: with(all, 0, func(s *flow.Instance) { s.Leads, s.Ready, s.Reason = false, false, "clock: 5m0s ahead" })},
+			[]string{"no committer leads: " + lessWork + " (c1: not ready: clock: 5m0s ahead)"}},
+		"another committer takes over": {crew{asked: true, services: with(all, 0, func(s *flow.Instance) { s.Leads = false })}, []string{"no committer leads: " + lessWork}},
+		"the committer hangs": {crew{asked: true, services: with(all, 0, func(s *flow.Instance) { s.Silent = true })},
+			[]string{"!no committer works: " + nobodyLeads + " (c1: no answer)"}},
 		"the walker":             {crew{asked: true, services: slices.Delete(slices.Clone(all), 1, 2)}, []string{"!no walker at site oslo"}},
 		"the walker was drained": {crew{asked: true, services: with(all, 1, func(s *flow.Instance) { s.Draining, s.Drained = true, true })}, []string{"!no walker at site oslo takes work: w1: drained"}},
 		"a reader is blind": {crew{asked: true, services: with(all, 2, func(s *flow.Instance) { s.Ready, s.Reason = false, "store: \x1b[31mfull" })},
 			[]string{`readers at site oslo: r1: not ready: "store: \x1b[31mfull"`}},
 		"the store is full": {crew{asked: true, services: with(with(all, 3, full), 2, full)},
 			[]string{"!no reader at site oslo takes work: r1, r2: not ready: store: full"}},
-		"a reader hangs": {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.Silent = true })}, []string{"readers at site oslo: r2: no answer"}},
+		"a reader does not see a filer": {crew{asked: true, services: with(all, 2, blind)}, []string{"readers at site oslo: r1: work is handed back: nothing is there; is it mounted here?"}},
+		"a reader hangs":                {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.Silent = true })}, []string{"readers at site oslo: r2: no answer"}},
 		"a clock": {crew{asked: true, services: with(all, 3, func(s *flow.Instance) { s.ClockKnown, s.ClockAhead = true, -5*time.Minute })},
 			[]string{"the clock of r2 at site oslo is 5m behind that of the index"}},
 	} {
@@ -76,6 +83,10 @@ func TestMissing(t *testing.T) {
 			}
 		})
 	}
+}
+
+func blind(s *flow.Instance) {
+	s.HandedBack, s.HandedBackWhy = 12, "nothing is there; is it mounted here?"
 }
 
 func full(s *flow.Instance) { s.Ready, s.Reason = false, "store: full" }

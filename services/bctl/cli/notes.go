@@ -60,7 +60,7 @@ func (a *app) served(ctx context.Context, i index.Index, site string) (walkers, 
 }
 
 // noteNested prints a note if a shard of a filer is inside another one, or is the same tree, so
-// that it is backed up twice. If of is not empty, only that shard is examined.
+// that it is backed up twice. Only the shard of is examined.
 func (a *app) noteNested(ctx context.Context, i index.Catalog, filer, of string) error {
 	shards, err := i.ListShards(ctx, index.ShardFilter{Filer: filer})
 	if err != nil {
@@ -70,10 +70,16 @@ func (a *app) noteNested(ctx context.Context, i index.Catalog, filer, of string)
 	if err != nil {
 		return err
 	}
+	a.noteNestedOf(shards, policies, func(s *index.ShardStatus) bool { return s.Name == of })
+	return nil
+}
+
+// noteNestedOf prints the notes of noteNested for those shards for which examined returns true.
+func (a *app) noteNestedOf(shards []index.ShardStatus, policies []backup.Policy, examined func(*index.ShardStatus) bool) {
 	for n := range shards {
 		for m := range shards {
 			inner, outer := &shards[n], &shards[m]
-			if n == m || of != "" && inner.Name != of && outer.Name != of {
+			if n == m || inner.Filer.Name != outer.Filer.Name || !examined(inner) && !examined(outer) {
 				continue
 			}
 			if text := nested(inner, outer, policies); text != "" {
@@ -81,7 +87,6 @@ func (a *app) noteNested(ctx context.Context, i index.Catalog, filer, of string)
 			}
 		}
 	}
-	return nil
 }
 
 // nested describes how the tree of inner is also backed up with that of outer; "" if it is not.

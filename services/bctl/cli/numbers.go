@@ -90,7 +90,8 @@ func parseTime(text string) (time.Duration, error) {
 	}
 	n, err := strconv.ParseUint(days, 10, 16)
 	d, err2 := time.ParseDuration(rest)
-	if err != nil || err2 != nil || d < 0 || d > greatest || time.Duration(n)*day+d > greatest {
+	// The index stores microseconds.
+	if err != nil || err2 != nil || d < 0 || d > greatest || time.Duration(n)*day+d > greatest || d%time.Microsecond != 0 {
 		return 0, wrongValue("is not a time (90m, 26h, 8d)")
 	}
 	return time.Duration(n)*day + d, nil

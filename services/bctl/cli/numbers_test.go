@@ -23,7 +23,7 @@ var numbers = map[string][]string{
 	"concurrency": {"1025", "1000000000"}, "limit": {"9999999999"}, "walk-tasks": {"65537", "9999999999"}, "read-batches": {"65537"},
 	"read-rate": {"-1MB/s", "99999EB", "50 apples", "0.1"}, "exclude-larger-than": {"-1MB", "99999EB", "NaN", "0.5"},
 	"keep-last": nil, "keep-hourly": nil, "keep-daily": nil, "keep-weekly": nil, "keep-monthly": nil, "keep-yearly": {"9999999999"},
-	"jitter": {"-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon"},
+	"jitter": {"1ns", "-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon"},
 	"since": {"-24h", "-1d", "1000000h", "yesterday", "2006-13-01"}, "days": {"0", "3651"}, "floor": {"101%", "5000"},
 }
 

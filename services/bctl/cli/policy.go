@@ -16,7 +16,7 @@ import (
 
 func newPolicy(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "policy", Short: "Say when filers are backed up", Aliases: []string{"policies"},
+		Use: "policy", Short: "Manage backup schedules", Aliases: []string{"policies"},
 		Long: `A policy says when the shards of some filers are backed up, what is left out,
 and how long snapshots are kept. Labels choose the filers. The committers of a
 fleet follow policies: a change holds within seconds. On one machine nothing
@@ -131,7 +131,7 @@ func newPolicySet(a *app) *cobra.Command {
 	f := &policyFlags{}
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Make a policy, or change one",
+		Short: "Create or change a policy",
 		Long: `Makes a policy, which needs a --schedule, or changes what the flags name of one
 that is there, and nothing else. It holds for filers that have all of its
 labels; of several such policies the one with the most labels holds, then the
@@ -181,7 +181,7 @@ func (a *app) setPolicy(cmd *cobra.Command, i index.Index, f *policyFlags, name 
 		return err
 	}
 	if p, err = i.SetPolicy(cmd.Context(), p); err != nil {
-		return err
+		return wrongSetting(err)
 	}
 	of, err := bindings(cmd.Context(), i)
 	if err != nil {

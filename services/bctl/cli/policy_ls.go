@@ -117,7 +117,7 @@ func retentionText(r *backup.Retention) string {
 func newPolicyShow(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show a policy, and which filers it holds for",
+		Short: "Show a policy, and the filers that it applies to",
 		Example: `  bctl policy show nightly
   bctl policy show nightly --json`,
 		Args:              args(cobra.ExactArgs(1)),

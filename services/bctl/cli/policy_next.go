@@ -20,15 +20,21 @@ func newPolicyNext(a *app) *cobra.Command {
 	limit := 0
 	cmd := &cobra.Command{
 		Use:   "next",
-		Short: "Tell what is due when, and what is overdue",
-		Long: `Tells when each shard that has a policy is due, the first that is due first, and
-its deadline: until then it should have a good snapshot. STATE is running;
-waiting (due, and begun as soon as the limits of running snapshots allow),
-window (due, and begun when the policy's next window opens), paused, or planned.
+		Short: "Show when shards are due, and which are overdue",
+		Long: `Lists when each shard that has a policy is due, and its deadline: by then it
+should have a good snapshot. The shard that is due first comes first. STATE is
 
-WINDOW is when the window opens in which the shard can be begun, and - where one
-is open when the shard is due. Times have their time zone, and how far away they
-are.`,
+  running   it is being backed up
+  waiting   due: begins as soon as the limits of running snapshots allow
+  window    due: begins when a window of its policy opens
+  paused    its policy is paused
+  failed    its newest snapshot failed: it is due again, and tried again, at DUE
+  planned   not due yet
+
+Times are relative to now. WINDOW is when the window opens in which the shard
+can begin; - means that one is open when the shard is due. bctl shard show, and
+bctl policy next --json, print the times in full. bctl snapshot ls prints why a
+snapshot failed.`,
 		Example: `  bctl policy next
   bctl policy next --filer nas1 --limit 10
   bctl policy next --json`,
@@ -58,7 +64,7 @@ are.`,
 		},
 	}
 	cmd.Flags().StringVar(&filer, "filer", "", "only shards of this `FILER`")
-	numberFlag(cmd.Flags(), &limit, "limit", 50, 0, most, "tell of the first `N`; 0: of all")
+	numberFlag(cmd.Flags(), &limit, "limit", 50, 0, most, "list the first `N`; 0: all")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	return cmd
 }
@@ -77,15 +83,9 @@ type nextRun struct {
 // nextRuns plans as the scheduler does, with the current labels and policies. Times that the
 // scheduler has planned for the same revision of a policy are kept.
 func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time) ([]nextRun, error) {
-	policies, err := i.ListPolicies(ctx)
+	schedules, err := schedulesOf(ctx, i)
 	if err != nil {
 		return nil, err
-	}
-	times := make(map[backup.PolicyID]*policy.Schedule, len(policies))
-	for _, p := range policies {
-		if times[p.ID], err = policy.Parse(p); err != nil {
-			return nil, fmt.Errorf("policy %s: %w", display(p.Name), err)
-		}
 	}
 	shards, err := i.ListShards(ctx, index.ShardFilter{Filer: filer})
 	if err != nil {
@@ -94,28 +94,76 @@ func nextRuns(ctx context.Context, i index.Catalog, filer string, now time.Time)
 	opens := openings{}
 	var runs []nextRun
 	for _, s := range shards {
-		p, ok := policy.For(s.Filer.Labels, policies)
+		p, ok := schedules.plan(&s, now)
 		if !ok {
 			continue
 		}
+		times := schedules.times[p.ID]
 		run := nextRun{ShardStatus: s, policy: p.Name, due: s.Plan.Due, deadline: s.Plan.Deadline}
-		// If a clock was ahead, the planned time may be too late.
-		if latest := times[p.ID].Latest(now); !latest.IsZero() && run.due.After(latest) {
-			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
-		}
-		if s.Plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
-			run.due, s.Plan.Deadline = time.Time{}, time.Time{}
-		}
-		if run.due.IsZero() {
-			past := policy.Past{Good: s.Time, Failed: s.Failed, Deadline: s.Plan.Deadline}
-			run.due, run.deadline = times[p.ID].Plan(s.ID, past, now)
-		}
-		run.opens = opens.next(p.ID, times[p.ID], run.due, now)
-		run.state = stateOf(&run, p.Paused, times[p.ID].Allowed(now), now)
+		run.opens = opens.next(p.ID, times, run.due, now)
+		run.state = stateOf(&run, p.Paused, times.Allowed(now), now)
 		runs = append(runs, run)
 	}
 	slices.SortStableFunc(runs, func(a, b nextRun) int { return cmp.Or(a.due.Compare(b.due), a.deadline.Compare(b.deadline)) })
 	return runs, nil
+}
+
+// schedules are all policies, with their schedules.
+type schedules struct {
+	policies []backup.Policy
+	times    map[backup.PolicyID]*policy.Schedule
+}
+
+func schedulesOf(ctx context.Context, i index.Catalog) (*schedules, error) {
+	policies, err := i.ListPolicies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := &schedules{policies, make(map[backup.PolicyID]*policy.Schedule, len(policies))}
+	for _, p := range policies {
+		if all.times[p.ID], err = policy.Parse(p); err != nil {
+			return nil, fmt.Errorf("policy %s: %w", display(p.Name), err)
+		}
+	}
+	return all, nil
+}
+
+// plan gives a shard the plan that the scheduler would make now, unless it has a valid one, and
+// returns its policy. ok is false if it has none.
+func (a *schedules) plan(s *index.ShardStatus, now time.Time) (p backup.Policy, ok bool) {
+	if p, ok = policy.For(s.Filer.Labels, a.policies); !ok {
+		return p, false
+	}
+	times, plan := a.times[p.ID], &s.Plan
+	// If a clock was ahead, the planned time may be too late.
+	latest := times.Latest(now)
+	if !latest.IsZero() && plan.Due.After(latest) || plan.Binding != (index.Binding{Policy: p.ID, Revision: p.Revision}) {
+		plan.Due, plan.Deadline = time.Time{}, time.Time{}
+	}
+	if plan.Due.IsZero() {
+		past := policy.Past{Good: s.Time, Bad: s.Bad, Failed: s.Failed, Deadline: plan.Deadline}
+		plan.Due, plan.Deadline = times.Plan(s.ID, past, now)
+	}
+	return p, true
+}
+
+// planAll gives plans to the shards that the scheduler has bound to a policy, so that lists agree
+// with policy next in the moment before it plans them. On one machine it binds none.
+func planAll(ctx context.Context, i index.Catalog, shards []index.ShardStatus, now time.Time) error {
+	bound := func(s index.ShardStatus) bool { return s.Plan.Policy != 0 && !s.Retired }
+	if !slices.ContainsFunc(shards, bound) {
+		return nil
+	}
+	all, err := schedulesOf(ctx, i)
+	if err != nil {
+		return err
+	}
+	for n := range shards {
+		if s := &shards[n]; bound(*s) {
+			all.plan(s, now)
+		}
+	}
+	return nil
 }
 
 // openings caches when the windows of policies open, by minute, because many shards share the same
@@ -149,6 +197,8 @@ func stateOf(r *nextRun, paused, allowed bool, now time.Time) string {
 		return "running"
 	case paused:
 		return "paused"
+	case r.due.After(now) && !r.Failed.IsZero():
+		return "failed"
 	case r.due.After(now):
 		return "planned"
 	case !allowed:
@@ -171,14 +221,18 @@ func (a *app) printRuns(runs []nextRun, now time.Time) error {
 	for n := range runs {
 		r := &runs[n]
 		last := "never"
-		if r.LastGood != (backup.SnapshotID{}) {
-			last = happened(r.Time, now)
+		switch {
+		case r.LastGood == (backup.SnapshotID{}):
+		case policy.InFuture(r.Time, now):
+			last = "FUTURE"
+		default:
+			last = away(r.Time, now)
 		}
-		window := "-"
-		if !r.opens.IsZero() {
-			window = "opens " + expected(r.opens, now)
+		deadline := away(r.deadline, now)
+		if r.deadline.Before(now) {
+			deadline = "OVERDUE " + age(now.Sub(r.deadline))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", expected(r.due, now), r.state, window, deadlineText(r.deadline, now), last,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", away(r.due, now), r.state, away(r.opens, now), deadline, last,
 			display(r.Filer.Name), display(r.Name), display(r.policy))
 	}
 	return t.Flush()
@@ -195,11 +249,12 @@ type runJSON struct {
 	Deadline *string `json:"deadline"`
 	Overdue  bool    `json:"overdue"`
 	LastGood *string `json:"last_good"` // start of the last good snapshot; null: there is none
+	Failed   *string `json:"failed"`    // when the newest snapshot failed; null: it has not
 }
 
 func newRunJSON(r *nextRun, now time.Time) runJSON {
 	return runJSON{
 		Filer: r.Filer.Name, Shard: r.Name, Policy: r.policy, State: r.state, Due: jsonTime(r.due), Opens: jsonTime(r.opens), Deadline: jsonTime(r.deadline),
-		Overdue: r.deadline.Before(now), LastGood: jsonTime(r.Time),
+		Overdue: r.deadline.Before(now), LastGood: jsonTime(r.Time), Failed: jsonTime(r.Failed),
 	}
 }

@@ -59,9 +59,22 @@ func (w *which) exists(ctx context.Context, c index.Catalog) error {
 	}
 	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Name: w.shard, Retired: true})
 	if err == nil && len(found) == 0 {
-		err = absent("no shard%s is called %s (bctl shard ls lists what is there)", (&which{filer: w.filer}).String(), display(w.shard))
+		err = absent("no shard %s%s%s (bctl shard ls lists the shards)", display(w.shard), (&which{filer: w.filer}).String(), nearShard(ctx, c, w))
 	}
 	return err
+}
+
+// nearShard asks whether the user meant another shard of the filer.
+func nearShard(ctx context.Context, c index.Catalog, w *which) string {
+	shards, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Retired: true})
+	if err != nil {
+		return "" // the error that is being reported matters more
+	}
+	var names []string
+	for i := range shards {
+		names = append(names, shards[i].Name)
+	}
+	return didYouMean(w.shard, names)
 }
 
 // onlyRunning is a filter of states.
@@ -78,14 +91,14 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 	}
 	prefix := strings.ToLower(arg)
 	if arg == "" || len(arg) > 32 || strings.Trim(prefix, "0123456789abcdef") != "" {
-		return backup.Snapshot{}, usage("%q is not a snapshot: give an id, the beginning of one, or latest", arg)
+		return backup.Snapshot{}, usage("no such snapshot %q%s (a snapshot is named by its id, the beginning of its id, or latest)", arg, didYouMean(arg, []string{"latest"}))
 	}
 	found, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, IDPrefix: prefix, Limit: maxCandidates + 1})
 	switch {
 	case err != nil:
 		return backup.Snapshot{}, err
 	case len(found) == 0:
-		return backup.Snapshot{}, absent("no snapshot%s begins with %s (bctl snapshot ls lists what is there)", w, arg)
+		return backup.Snapshot{}, absent("no snapshot%s has an id that begins with %s (bctl snapshot ls lists the snapshots)", w, arg)
 	case len(found) > 1:
 		return backup.Snapshot{}, ambiguous(arg, found)
 	}
@@ -123,8 +136,14 @@ func candidates(b *strings.Builder, found []index.ShardStatus) {
 	}
 }
 
-// nothing returns the error that no snapshot matches, with the shards that have some.
+// nothing returns the error that no snapshot matches. It lists the shards that have some: if a filer
+// is named, only those of that filer.
 func (w *which) nothing(ctx context.Context, c index.Catalog) error {
+	if w.filer != "" {
+		if _, err := findFiler(ctx, c, w.filer); err != nil {
+			return err
+		}
+	}
 	bad, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, States: []backup.State{backup.Committed}, Limit: 1})
 	if err == nil && len(bad) > 0 {
 		err = absent("all committed snapshots%s are marked bad (bctl snapshot ls lists them): name one by its id, or take the mark back (bctl snapshot mark-good)", w)
@@ -132,16 +151,19 @@ func (w *which) nothing(ctx context.Context, c index.Catalog) error {
 	if err != nil {
 		return err
 	}
-	found, err := c.ListShards(ctx, index.ShardFilter{Retired: true})
+	found, err := c.ListShards(ctx, index.ShardFilter{Filer: w.filer, Retired: true})
 	if err != nil {
 		return err
 	}
-	found = withSnapshots(found)
-	if len(found) == 0 {
-		return absent("there is no committed snapshot (bctl backup makes one)")
+	of := ""
+	if w.filer != "" {
+		of = " --filer " + display(w.filer)
+	}
+	if found = withSnapshots(found); len(found) == 0 {
+		return absent("there is no committed snapshot%s (bctl backup%s makes one)", &which{filer: w.filer}, of)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "there is no committed snapshot%s; these shards have some:", w)
+	fmt.Fprintf(&b, "there is no committed snapshot%s; these shards%s have some:", w, &which{filer: w.filer})
 	candidates(&b, found)
 	return absent("%s", b.String())
 }

@@ -44,7 +44,7 @@ func newRestore(a *app) *cobra.Command {
 	c := &restoreCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "restore SNAPSHOT[:PATH] --target DIR",
-		Short: "Restore a snapshot, or a part of one",
+		Short: "Restore files from a snapshot",
 		Long: `Restores into DIR, which is made where it is not there. What is in the directory
 at PATH (without PATH: in the tree that was backed up) goes directly into DIR; a
 file goes into DIR under its name. Nothing outside of DIR is touched. A DIR that
@@ -67,7 +67,7 @@ their size and time already are left alone.
 	}
 	c.which.flags(a, cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&c.target, "target", "", "`DIR` to restore into (required)")
+	flags.StringVarP(&c.target, "target", "t", "", "`DIR` to restore into (required)")
 	flags.StringArrayVar(&c.include, "include", nil, "only what matches `PATTERN` (may be repeated)")
 	flags.StringArrayVar(&c.exclude, "exclude", nil, "not what matches `PATTERN` (may be repeated)")
 	flags.StringVar(&c.overwrite, "overwrite", string(restore.IfChanged), "files that are there: always, if-changed (size or time differs) or never")
@@ -268,6 +268,7 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 			Links          int64    `json:"links"`
 			Directories    int64    `json:"directories"`
 			Kept           int64    `json:"kept"`
+			KeptDirs       int64    `json:"kept_directories"`
 			Attributes     int64    `json:"attributes"`
 			Deleted        int64    `json:"deleted"`
 			Bytes          int64    `json:"bytes"`
@@ -276,7 +277,7 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 			Flawed         int64    `json:"flawed"`
 			ElapsedSeconds float64  `json:"elapsed_seconds"`
 			Unmatched      []string `json:"unmatched_patterns,omitempty"`
-		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.Attributes, sum.Deleted,
+		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.KeptDirs, sum.Attributes, sum.Deleted,
 			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched})
 	}
 	verb := "restored"
@@ -284,9 +285,9 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 		verb = "would restore"
 	}
 	fmt.Fprintf(c.app.out, "%s %s, %s, %s (%s) from snapshot %s in %.1f s\n", verb, counted(sum.Files, "file"),
-		counted(sum.Links, "link"), counted(sum.Directories, "directory"), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
-	_, err := fmt.Fprintf(c.app.out, "left alone: %s (%s); attributes set: %s; deleted: %s; problems: %s\n", counted(sum.Kept, "file"),
-		size(sum.KeptBytes), humanize.Comma(sum.Attributes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
+		counted(sum.Links, "hard link"), counted(sum.Directories, "directory"), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
+	_, err := fmt.Fprintf(c.app.out, "left alone: %s, %s (%s); attributes set: %s; deleted: %s; problems: %s\n", counted(sum.Kept, "file"),
+		counted(sum.KeptDirs, "directory"), size(sum.KeptBytes), humanize.Comma(sum.Attributes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
 	if sum.Flawed > 0 {
 		is := "are"
 		if sum.Flawed == 1 {

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -51,9 +52,8 @@ type app struct {
 
 	indexLock *os.File // held until the process ends, if it writes to a SQLite index
 
-	// serves is the name of the service that the command runs; nil if it runs none. A service reports
-	// everything in its log.
-	serves atomic.Pointer[string]
+	// serves: the command runs a service, which reports everything in its log.
+	serves atomic.Bool
 	// interruptible: the command only reads, so there is nothing to stop.
 	interruptible atomic.Bool
 }
@@ -64,9 +64,9 @@ func Main(services Services) int {
 	out := &results{to: a.term.stdout()}
 	a.out = out
 	ctx, stop := run.Context(context.Background(), func() {
-		switch service := a.serves.Load(); {
-		case service != nil:
-			a.log.Info("stopping", "service", *service)
+		switch {
+		case a.serves.Load():
+			a.log.Info("stopping")
 		case !a.interruptible.Load():
 			a.term.println("stopping; once more to stop at once")
 		}
@@ -82,13 +82,14 @@ func Main(services Services) int {
 }
 
 func (a *app) root() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "bctl",
-		Short: "Back up file trees, list and restore what was backed up",
-		Long: `bctl backs trees up into snapshots, which are encrypted and hold each piece of
-content once.
+		Short: "Back up directories and file servers, and restore them",
+		Long: `bctl backs up directories and file servers. Snapshots are encrypted, and content
+that occurs several times is stored once.
 
-On one machine, --repo names a directory with everything in it:
+On one machine, --repo names the directory of the repository:
 
   export BCTL_REPO=/backup
   bctl init
@@ -96,17 +97,19 @@ On one machine, --repo names a directory with everything in it:
   bctl restore latest --target /tmp/home
 
 For a fleet, --config names a file with the addresses of NATS, Postgres and an
-S3 store. docs/configuration.md lists all settings; each has an environment
-variable.
+S3 store.
 
-Exit status: 0 done; 1 failed; 2 wrong use; 3 done, but some files could not be
-read or restored; 10 no repository; 11 another backup of the shard,
-or another restore to the target, is running; 12 wrong key; 130 interrupted.`,
+Exit status: 0 success; 1 failure; 2 invalid command line or setting; 3 success,
+except for some files; 10 no repository; 11 another backup of the shard, or
+another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if version {
+				return a.printVersion()
+			}
 			if len(args) > 0 {
-				return usage("unknown command %q (bctl --help lists them)", args[0])
+				return unknownCommand(cmd, args[0])
 			}
 			return cmd.Help()
 		},
@@ -118,18 +121,23 @@ or another restore to the target, is running; 12 wrong key; 130 interrupted.`,
 		a.json = a.json || asksForJSON(a.args) // flags after the invalid one are not parsed
 		return flagError(cmd, err)
 	})
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	root.CompletionOptions.DisableDefaultCmd = true
 	a.globalFlags(root)
+	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) }
-	root.AddCommand(
-		newInit(a), newBackup(a), newStatus(a), newCancel(a), newSnapshot(a), newLs(a), newRestore(a),
-		newWorker(a), newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newIndex(a), newMigrate(a), newDeploy(a), newDoctor(a),
-		newService(a, "walker", "Run a walker: it lists directories and finds what has changed", a.services.Walker),
-		newService(a, "reader", "Run a reader: it reads files and stores their content", a.services.Reader),
-		newService(a, "committer", "Run a committer: it hands out work and writes the index", a.services.Committer),
-		newVersion(a), newCompletion(a),
-	)
+	setHelp(root)
+	addGroup(root, useGroup, newInit(a), newBackup(a), newRestore(a), newSnapshot(a), newLs(a), newStatus(a), newCancel(a))
+	addGroup(root, fleetGroup, newFiler(a), newShard(a), newPolicy(a), newApply(a), newExport(a), newWorker(a))
+	addGroup(root, serveGroup,
+		newService(a, "walker", "Run a walker, which lists directories and finds changes", a.services.Walker),
+		newService(a, "reader", "Run a reader, which reads files and stores their content", a.services.Reader),
+		newService(a, "committer", "Run a committer, which assigns work and writes the index", a.services.Committer))
+	addGroup(root, adminGroup, newDoctor(a), newIndex(a), newMigrate(a), newDeploy(a), newCompletion(a), newVersion(a))
+	help := newHelp(a)
+	addGroup(root, adminGroup, help)
+	root.SetHelpCommand(help)
+	root.AddCommand(newSnapshots(a))
+	addAliases(root)
 	return root
 }
 
@@ -138,7 +146,7 @@ func (a *app) globalFlags(root *cobra.Command) {
 	flags.StringVar(&a.configFile, "config", "", "`FILE` with settings, YAML (BCTL_CONFIG)")
 	for _, s := range config.Settings() {
 		if s.Flag != "" {
-			flags.String(s.Flag, "", flagUsage[s.Key]+" ("+s.Env+")")
+			flags.StringP(s.Flag, shorthands[s.Flag], "", flagUsage[s.Key]+" ("+s.Env+")")
 		}
 	}
 	a.profiler.flags(flags)
@@ -146,8 +154,8 @@ func (a *app) globalFlags(root *cobra.Command) {
 	flags.StringVar(&a.progress, "progress", "auto", "show progress: auto (on a terminal), always or never")
 }
 
-// helpWidth is the maximum width of the help, in characters.
-const helpWidth = 80
+// shorthands are the global flags that have one.
+var shorthands = map[string]string{"repo": "r"}
 
 // flagUsage are descriptions that are shorter than the documentation of the settings.
 var flagUsage = map[string]string{
@@ -164,6 +172,9 @@ var flagUsage = map[string]string{
 
 // configure reads the settings. It opens nothing.
 func (a *app) configure(cmd *cobra.Command) error {
+	if err := emptyNames(cmd); err != nil {
+		return err
+	}
 	switch a.progress {
 	case "auto", "always", "never":
 	default:
@@ -233,19 +244,49 @@ func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	var reason *valueError
 	if errors.As(err, &invalid) && errors.As(err, &reason) {
-		return usage("--%s %q %s (%s --help tells more)", invalid.GetFlag().Name, invalid.GetValue(), reason, cmd.CommandPath())
+		return usage("--%s %q %s (%s --help describes the flags)", invalid.GetFlag().Name, invalid.GetValue(), reason, cmd.CommandPath())
 	}
-	return usage("%s (%s --help tells more)", err, cmd.CommandPath())
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		name := "--" + unknown.GetSpecifiedName()
+		if len(unknown.GetSpecifiedName()) == 1 {
+			name = "-" + unknown.GetSpecifiedName()
+		}
+		return unknownFlag(cmd, name)
+	}
+	return usage("%s (%s --help describes the flags)", err, cmd.CommandPath())
 }
 
-// args turns cobra's errors about arguments into usage errors.
+// args turns cobra's errors about arguments into usage errors. It refuses empty arguments, which are
+// mostly unset variables of scripts.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if err := check(cmd, given); err != nil {
 			return usage("%s takes %s; %s (usage: %s)", cmd.CommandPath(), argumentsOf(cmd), whatWasGiven(given), cmd.UseLine())
 		}
+		if n := slices.Index(given, ""); n >= 0 {
+			return usage("argument %d of %s is empty (usage: %s)", n+1, cmd.CommandPath(), cmd.UseLine())
+		}
 		return nil
 	}
+}
+
+// emptyNames refuses an empty filer or shard: without a name, the command would apply to all.
+func emptyNames(cmd *cobra.Command) error {
+	for _, name := range []string{"filer", "shard"} {
+		f := cmd.Flags().Lookup(name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if slices.Contains(values, "") {
+			return usage("--%s is empty", name)
+		}
+	}
+	return nil
 }
 
 // argumentsOf describes the arguments that a command takes.
@@ -277,9 +318,9 @@ func group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		if len(given) > 0 {
-			return usage("unknown command %q (%s --help lists them)", given[0], cmd.CommandPath())
+			return unknownCommand(cmd, given[0])
 		}
-		return usage("%s needs a command (--help lists them)", cmd.CommandPath())
+		return usage("%s needs a command (%[1]s --help lists the commands)", cmd.CommandPath())
 	}
 	return cmd
 }

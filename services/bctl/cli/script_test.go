@@ -244,6 +244,9 @@ func TestHelp(t *testing.T) {
 	commands := []string{}
 	for queue := a.root().Commands(); len(queue) > 0; queue = queue[1:] {
 		cmd := queue[0]
+		if cmd.Hidden {
+			continue // another name of a command
+		}
 		queue = append(queue, cmd.Commands()...)
 		commands = append(commands, cmd.CommandPath())
 		if cmd.Short == "" || !cmd.HasSubCommands() && cmd.Example == "" {

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/telemetry"
+	"github.com/bctl/bctl/services/bctl/wire"
 )
 
 func newService(a *app, name, short string, service Service) *cobra.Command {
@@ -29,9 +30,11 @@ docs/observability.md lists what there is to see.`,
 			if service == nil {
 				return errors.New("this build has no " + name)
 			}
-			a.serves.Store(&name)
+			log := a.log
+			a.log = wire.Named(log, name, a.cfg) // the service names its own lines
+			a.serves.Store(true)
 			telemetry.TakeOver(a.log)
-			return service(cmd.Context(), a.cfg, a.log)
+			return service(cmd.Context(), a.cfg, log)
 		},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,7 @@ import (
 
 func newShard(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "shard", Short: "Register the trees that are backed up", Aliases: []string{"shards"},
+		Use: "shard", Short: "Manage the directory trees of filers", Aliases: []string{"shards"},
 		Long: `A shard is one tree on a filer, an NFS export or a part of one, that is backed
 up as a unit: a snapshot is of one shard.`,
 	})
@@ -43,7 +44,7 @@ func (f *shardFlags) apply(cmd *cobra.Command, shard backup.Shard) (_ backup.Sha
 	given := cmd.Flags().Changed
 	if given("source") {
 		if shard.Source, err = parseSource(f.source); err != nil {
-			return shard, err
+			return shard, wrongSetting(fmt.Errorf("--%w", err))
 		}
 	}
 	if given("snapshots") {
@@ -63,8 +64,11 @@ func parseSource(text string) (string, error) {
 	if filepath.IsAbs(text) {
 		return sourceURL(filepath.Clean(text)), nil
 	}
+	if !strings.Contains(text, "://") {
+		return "", fmt.Errorf("source %q is not an absolute path: %w", text, backup.ErrInvalid)
+	}
 	if _, err := posix.Path(text); err != nil {
-		return "", usage("--source: %v", err)
+		return "", err
 	}
 	return text, nil
 }
@@ -73,7 +77,7 @@ func newShardAdd(a *app) *cobra.Command {
 	f := &shardFlags{}
 	cmd := &cobra.Command{
 		Use:   "add FILER NAME",
-		Short: "Register a tree of a filer",
+		Short: "Register a directory tree of a filer",
 		Long: `Registers a shard. NAME is the absolute path of the tree as the filer's workers
 see it; with --source it can be any name, and the path may change without
 anything being read again. One that was retired is back, with the settings that
@@ -204,7 +208,7 @@ place of the one that was there; --exclude '', --exclude-if-present '' and
 					return err
 				}
 				if err := i.SetShard(cmd.Context(), shard); err != nil {
-					return err
+					return wrongSetting(err)
 				}
 				if shard.Source != found.Source {
 					a.note("if another tree is there, the next backup of it fails; bctl backup --filer %s --shard %s --new-root takes it", display(given[0]), display(shard.Name))
@@ -223,7 +227,7 @@ place of the one that was there; --exclude '', --exclude-if-present '' and
 func newShardRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm FILER NAME",
-		Short: "Retire a shard: it is not backed up any more",
+		Short: "Retire a shard: stop backing it up",
 		Long: `Retires a shard. Its snapshots stay, and can be restored. A shard that never had
 one is forgotten.`,
 		Example:           `  bctl shard rm nas1 /export/home`,

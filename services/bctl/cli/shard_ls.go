@@ -20,7 +20,7 @@ func newShardLs(a *app) *cobra.Command {
 	var labels []string
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List shards, and their last good snapshots",
+		Short: "List shards and their last good snapshots",
 		Long: `Lists shards. LAST GOOD is the age of the newest committed snapshot: what it
 holds is at least as new. DEADLINE is when the shard should have the next by its
 policy, or how long ago that was: then it is OVERDUE.`,
@@ -56,6 +56,9 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 		}
 		now, err := i.Clock(ctx)
 		if err != nil {
+			return err
+		}
+		if err := planAll(ctx, i, found, now); err != nil {
 			return err
 		}
 		if !a.json {
@@ -171,10 +174,14 @@ func newShardShow(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if a.json {
-					return a.print(newShardJSON(&s, now))
+				one := []index.ShardStatus{s}
+				if err := planAll(cmd.Context(), i, one, now); err != nil {
+					return err
 				}
-				return a.describeShard(&s, now)
+				if a.json {
+					return a.print(newShardJSON(&one[0], now))
+				}
+				return a.describeShard(&one[0], now)
 			})
 		},
 	}

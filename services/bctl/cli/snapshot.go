@@ -18,8 +18,16 @@ import (
 )
 
 func newSnapshot(a *app) *cobra.Command {
-	cmd := group(&cobra.Command{Use: "snapshot", Short: "List, show and mark snapshots", Aliases: []string{"snapshots"}})
+	cmd := group(&cobra.Command{Use: "snapshot", Short: "List, show and mark snapshots"})
 	cmd.AddCommand(newSnapshotLs(a), newSnapshotShow(a), newSnapshotMarkBad(a), newSnapshotMarkGood(a))
+	return cmd
+}
+
+// newSnapshots returns a command that lists snapshots, as in restic, and has those of snapshot.
+func newSnapshots(a *app) *cobra.Command {
+	cmd := newSnapshotLs(a)
+	cmd.Use, cmd.Hidden = "snapshots", true
+	cmd.AddCommand(newSnapshot(a).Commands()...)
 	return cmd
 }
 
@@ -170,7 +178,7 @@ func newSnapshotShow(a *app) *cobra.Command {
 	var w which
 	cmd := &cobra.Command{
 		Use:   "show SNAPSHOT",
-		Short: "Show all that is known of a snapshot",
+		Short: "Show a snapshot in detail",
 		Long: `Shows what a snapshot holds, what making it took, and every file that could not
 be backed up. SNAPSHOT is an id, the beginning of one, or latest.`,
 		Example: `  bctl snapshot show latest

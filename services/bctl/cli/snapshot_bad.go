@@ -17,14 +17,16 @@ func newSnapshotMarkBad(a *app) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "mark-bad SNAPSHOT",
-		Short: "Say that a snapshot does not count as good",
+		Short: "Mark a snapshot as bad: never use it as latest",
 		Long: `Marks a committed snapshot as bad, for instance because half of the tree was
-not mounted. It is never latest, and the next backup is not compared with it:
-what was lost in it makes that fail, as if the bad one had never been. Its shard
-has the last good snapshot before it, and is due again.
+not mounted. It is never latest. The next backup compares its number of files
+with the last good snapshot instead, and fails if files are missing that the bad
+snapshot lacks, too.
 
-The snapshot stays, and can be restored by its id. The next backup still finds
-by it which files have changed.`,
+If it was the last good snapshot of its shard, the one before it is that again,
+and a shard with a policy is due at once. The next backup still finds by the bad
+snapshot which files have changed. The snapshot stays, and can be restored by
+its id.`,
 		Example: `  bctl snapshot mark-bad 3f2a --reason 'half of the export was gone'
   bctl snapshot mark-bad latest --filer nas1 --shard /export/home \
     --reason 'encrypted by malware, ticket 4711'`,
@@ -45,7 +47,7 @@ func newSnapshotMarkGood(a *app) *cobra.Command {
 	var w which
 	cmd := &cobra.Command{
 		Use:   "mark-good SNAPSHOT",
-		Short: "Take back that a snapshot is bad",
+		Short: "Remove the mark of a bad snapshot",
 		Long: `Takes back what bctl snapshot mark-bad has said: the snapshot counts again. If
 no good one of its shard is newer, it is latest, and the next is compared with
 it.`,

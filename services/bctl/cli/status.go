@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/run"
 )
@@ -40,20 +41,29 @@ func newStatus(a *app) *cobra.Command {
 	c := &statusCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is running, what is missing, and what waits for what",
+		Short: "Show running snapshots, and what they wait for",
 		Long: `Shows first what is missing in a fleet: a committer that leads, walkers and
 readers at the site of each filer that has shards; and which services take no
 work, and why.
 
-Then every running snapshot: how long it has run; its walk tasks and read
-batches, as 12/20+3 (12 of 20 announced are settled, and workers have 3 in
-hand); how many of these are stalled; what the walk has found, of what the last
-snapshot leads to expect; how fast that goes, and how fast the filer is read;
-and how long it will take. LEFT is "stalled" where all that workers have in hand
-waits for the filer.
+Then every running snapshot. The columns are
+
+  AGE            how long it has been running
+  TASKS, BATCHES walk tasks and read batches. "12/20+3": of the 20 known so far,
+                 12 are done, workers are working on 3, and the other 5 wait.
+                 The 20 grows while the walk finds more
+  STALLED        of those that workers have: how many wait for the filer
+  FILES, SIZE    what the walk has found, of what the last snapshot had
+  FILES/S        how fast the walk finds files
+  READ/S         how fast the filer is read, including batches in progress
+  LEFT           how long it will probably take; "stalled": all that workers
+                 have waits for the filer; "waiting": a service is missing;
+                 "committing": all work is done; "-": not known yet
 
 Then what waits, one line for all that waits for the same: a filer that does not
-answer, workers, a limit, a window. Then the work in hand, where few snapshots
+answer, a worker that was lost, other workers, a limit, a window. Work of a lost
+worker is assigned again within seconds if its process has died, and otherwise
+when its lease has ended. Then the work in hand, where few snapshots
 are running, or with --work: who does it, where, and how long it is theirs
 (LEASE). Then the filers that are spared: those that answer so slowly that
 workers do less than the filer's limit; and the shards whose newest snapshot
@@ -166,9 +176,13 @@ func (c *statusCommand) show(now *overview) error {
 
 // An overview is the state of all backups at one time.
 type overview struct {
-	at      time.Time
+	at      time.Time // by the clock of the index
+	heardAt time.Time // by the clock of this machine: when the services answered
+	silent  map[workerName]*flow.Instance
 	fleet   bool
 	lacks   []lack
+	crew    *crew
+	places  map[string]int // running snapshots of each site
 	running []*inProgress
 	filers  map[string]*index.FilerStatus
 	stalled map[filerWork]int
@@ -187,6 +201,11 @@ type inProgress struct {
 	tasks inHand
 	read  inHand
 	still bool // no worker works for it, because a service is missing
+	lost  int  // part of the work with workers: theirs do not answer
+
+	// Of the batches that readers have in progress: bytes read, and the sum of the shares done.
+	handRead int64
+	handDone float64
 
 	at                            time.Time
 	filesPerSecond, readPerSecond float64
@@ -231,11 +250,11 @@ func (s *overview) rates(last *overview) {
 		}
 		since, files, read := p.Started, int64(0), int64(0)
 		if b := before[p.ID]; b != nil {
-			since, files, read = b.at, b.Counts.Files, b.Counts.ReadBytes
+			since, files, read = b.at, b.Counts.Files, b.readBytes()
 		}
 		if seconds := s.at.Sub(since).Seconds(); seconds > 0 {
 			p.filesPerSecond = max(0, float64(p.Counts.Files-files)/seconds)
-			p.readPerSecond = max(0, float64(p.Counts.ReadBytes-read)/seconds)
+			p.readPerSecond = max(0, float64(p.readBytes()-read)/seconds)
 		}
 	}
 }
@@ -257,6 +276,6 @@ func (p *inProgress) left() (time.Duration, bool) {
 	if p.isStalled() || p.still {
 		return 0, false
 	}
-	done := min(walked, 1) * share(p.BatchesSettled, p.BatchesAnnounced)
+	done := min(walked, 1) * p.readShare()
 	return remaining(p.at.Sub(p.Started), done, done)
 }

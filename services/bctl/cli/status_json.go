@@ -30,6 +30,8 @@ type waitJSON struct {
 	Tasks   int      `json:"tasks"`
 	Batches int      `json:"batches"`
 	Shards  int      `json:"shards"` // due shards
+	// Snapshots is the number of complete snapshots that cannot be committed.
+	Snapshots int `json:"snapshots"`
 	// Since is the start of the longest stall; null: no work is stalled.
 	Since   *string        `json:"stalled_since"`
 	Workers map[string]int `json:"workers"` // amount of stalled work per worker
@@ -69,7 +71,7 @@ func (s *overview) json() overviewJSON {
 		j.Missing = append(j.Missing, lackJSON{l.What, l.Site, l.Stops, l.Text})
 	}
 	for _, w := range s.waits() {
-		j.Waiting = append(j.Waiting, waitJSON{causeNames[w.cause], w.text, w.filers, w.tasks, w.batches, w.shards, jsonTime(w.since), w.workers})
+		j.Waiting = append(j.Waiting, waitJSON{causeNames[w.cause], w.text, w.filers, w.tasks, w.batches, w.shards, w.snapshots, jsonTime(w.since), w.workers})
 	}
 	for n := range s.failed {
 		f := &s.failed[n]
@@ -136,7 +138,7 @@ func (s *overview) snapshotJSON(p *inProgress) statusJSON {
 		Tasks:   statusWork{p.TasksSettled, p.TasksAnnounced, p.tasks.working, p.tasks.stalled, p.tasks.queued},
 		Batches: statusWork{p.BatchesSettled, p.BatchesAnnounced, p.read.working, p.read.stalled, p.read.queued},
 		Files:   row.Files, Directories: row.Directories, Bytes: row.Bytes,
-		FilesPerSecond: p.filesPerSecond, ReadBytes: p.Counts.ReadBytes, ReadPerSecond: p.readPerSecond, Errors: row.Errors, Work: []statusInHand{},
+		FilesPerSecond: p.filesPerSecond, ReadBytes: p.readBytes(), ReadPerSecond: p.readPerSecond, Errors: row.Errors, Work: []statusInHand{},
 	}
 	if p.known {
 		j.ExpectedFiles, j.ExpectedBytes = &p.base.Files, &p.base.Bytes

@@ -33,6 +33,7 @@ type looked struct {
 	failed  []backup.Snapshot
 	work    []index.Work
 	filers  []index.FilerStatus
+	places  map[string]int // running snapshots of each site, of all filers
 	shards  []index.ShardStatus
 	due     []nextRun
 }
@@ -56,10 +57,18 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 	})
 	group.Go(func() (err error) { l.work, err = i.InHand(asking, now, maxWork); return err })
 	group.Go(func() (err error) {
-		if l.filers, err = i.ListFilers(asking, index.FilerFilter{Name: c.filer}); err == nil {
-			l.crew = c.muster.ask(asking, sitesOf(l.filers))
+		if l.filers, err = i.ListFilers(asking, index.FilerFilter{Name: c.filer}); err != nil {
+			return err
 		}
-		return err
+		l.crew = c.muster.ask(asking, sitesOf(l.filers))
+		all := l.filers
+		if c.filer != "" { // others compete for the places of its site
+			if all, err = i.ListFilers(asking, index.FilerFilter{}); err != nil {
+				return err
+			}
+		}
+		l.places = placesOf(all)
+		return nil
 	})
 	group.Go(func() (err error) {
 		l.shards, err = i.ListShards(asking, index.ShardFilter{Filer: c.filer})
@@ -81,13 +90,17 @@ func (c *statusCommand) look(ctx context.Context, i index.Catalog) (*overview, e
 
 // newOverview combines the answers.
 func newOverview(l *looked, now time.Time) *overview {
-	s := &overview{at: now, fleet: l.crew.asked, cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{}}
+	s := &overview{
+		at: now, crew: &l.crew, places: l.places, heardAt: l.crew.heard, silent: silentWorkers(l.crew.services), fleet: l.crew.asked,
+		cut: len(l.work) == maxWork, filers: map[string]*index.FilerStatus{}, stalled: map[filerWork]int{},
+	}
 	byID := make(map[backup.SnapshotID]*inProgress, len(l.running))
 	for n := range l.running {
 		p := &inProgress{Snapshot: l.running[n], at: now}
 		byID[p.ID] = p
 		s.running = append(s.running, p)
 	}
+	takeReadings(l.crew.services, byID)
 	for _, w := range l.work {
 		if p := byID[w.Snapshot]; p != nil && p.State != interrupted { // no process has it in progress
 			s.hold(p, w)
@@ -109,6 +122,15 @@ func newOverview(l *looked, now time.Time) *overview {
 	return s
 }
 
+// placesOf returns the number of running snapshots of each site.
+func placesOf(filers []index.FilerStatus) map[string]int {
+	places := map[string]int{}
+	for n := range filers {
+		places[siteOf(&filers[n].Filer)] += filers[n].Running
+	}
+	return places
+}
+
 // sitesOf returns the sites with filers to back up.
 func sitesOf(filers []index.FilerStatus) (sites []string) {
 	for n := range filers {
@@ -128,6 +150,9 @@ func (s *overview) hold(p *inProgress, w index.Work) {
 		of = &p.tasks
 	}
 	of.add(&w)
+	if s.isSilent(&w) != nil {
+		p.lost++
+	}
 	if !w.Stalled.IsZero() {
 		s.stalled[filerWork{p.Filer.Name, role}]++
 	}

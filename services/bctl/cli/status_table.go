@@ -96,6 +96,8 @@ func (p *inProgress) leftText() string {
 		return "cancelling"
 	case p.isStalled():
 		return "stalled"
+	case p.Complete():
+		return "committing"
 	case p.still:
 		return "waiting"
 	case ok:
@@ -204,6 +206,8 @@ func (s *overview) why(p *inProgress, w *index.Work) string {
 		return stalledReason(p.Filer.Name).text
 	case w.Worker == "":
 		return s.whyQueued(&p.Filer, roleOf(w)).text
+	case s.isSilent(w) != nil:
+		return s.silentReason(s.isSilent(w)).text
 	}
 	return ""
 }
@@ -220,6 +224,8 @@ func (s *overview) whyText(p *inProgress, w *index.Work) string {
 	switch why := s.why(p, w); {
 	case why == "":
 		return ""
+	case s.isSilent(w) != nil:
+		return "  is with " + why
 	case w.Stalled.IsZero():
 		return "  waits: " + why
 	default:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 )
 
@@ -87,6 +88,38 @@ func TestStatusRatesAndEstimate(t *testing.T) {
 	p.TasksSettled = p.TasksAnnounced
 	if left, ok := p.left(); !ok || left != 100*time.Second {
 		t.Errorf("left %v, %v when the walk is done", left, ok)
+	}
+}
+
+// A long batch shows progress before its result is in the index.
+func TestStatusOfABatchInProgress(t *testing.T) {
+	progress := func(read int64, done float64) *overview {
+		reader := serving("reader oslo r1")[0]
+		s := newScene(append(everybody[:2:2], reader)...)
+		s.snapshot("nas1", 0, 1)
+		s.hold(1, "r1", false, 0)
+		s.l.running[0].BatchesAnnounced, s.l.running[0].BatchesSettled, s.l.running[0].Counts.ReadBytes = 1, 0, 0
+		s.l.crew.services[2].Reading = []flow.Reading{{Snapshot: s.l.running[0].ID, BatchesDone: done, ReadBytes: read}, {Snapshot: backup.SnapshotID{99}, BatchesDone: 3}}
+		s.l.running[0].TasksSettled = s.l.running[0].TasksAnnounced
+		return s.overview()
+	}
+	now := progress(60<<20, 0.25) // in a minute
+	p := now.running[0]
+	if left, ok := p.left(); p.readPerSecond != 1<<20 || !ok || left != 3*time.Minute {
+		t.Errorf("%v bytes per second, %v left, %v", p.readPerSecond, left, ok)
+	}
+	if j := now.snapshotJSON(p); j.ReadBytes != 60<<20 {
+		t.Errorf("%d bytes read", j.ReadBytes)
+	}
+	next := progress(64<<20, 0.3)
+	next.at = next.at.Add(2 * time.Second)
+	if next.rates(now); next.running[0].readPerSecond != 2<<20 {
+		t.Errorf("%v bytes per second of late", next.running[0].readPerSecond)
+	}
+	settled := progress(64<<20, 1).running[0]
+	settled.BatchesSettled = 1 // just now
+	if settled.readShare() != 1 {
+		t.Errorf("%v of the batches", settled.readShare())
 	}
 }
 

@@ -32,13 +32,21 @@ func happened(t, now time.Time) string {
 
 // expected formats a time in the future: "2026-11-23 01:30:00 CET (in 9h)", or "(3h ago)".
 func expected(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return zoned(t) + " (" + away(t, now) + ")"
+}
+
+// away formats a time as its difference from now: "in 9h", or "3h ago"; "-" if there is none.
+func away(t, now time.Time) string {
 	switch {
 	case t.IsZero():
 		return "-"
 	case t.After(now):
-		return zoned(t) + " (in " + age(t.Sub(now)) + ")"
+		return "in " + age(t.Sub(now))
 	}
-	return zoned(t) + " (" + age(now.Sub(t)) + " ago)"
+	return age(now.Sub(t)) + " ago"
 }
 
 // deadlineText formats a deadline: "2026-11-23 01:30:00 CET (in 3h)", or "(OVERDUE 2h)".

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,6 +152,76 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	})
 	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// An empty name, mostly an unset variable of a script, is never the first filer or all of them.
+func TestEmptyNamesAreRefused(t *testing.T) {
+	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
+	for _, args := range [][]string{{"init"}, {"filer", "add", "x"}, {"shard", "add", "x", "/x"}} {
+		if status, _, stderr := runHere(t, env, args...); status != 0 {
+			t.Fatalf("%q: status %d, %s", args, status, stderr)
+		}
+	}
+	refused := 0
+	want := func(args []string) {
+		t.Helper()
+		if status, _, stderr := runHere(t, env, args...); status != exitUsage || !strings.Contains(stderr, "is empty") && !strings.Contains(stderr, `"" is not`) {
+			t.Errorf("%q: status %d, %s", args, status, stderr)
+		}
+		refused++
+	}
+	everyCommand((&app{out: &bytes.Buffer{}, term: &terminal{}}).root(), func(cmd *cobra.Command) {
+		if cmd.HasSubCommands() || cmd.Name() == "completion" {
+			return
+		}
+		names := 0
+		for _, word := range strings.Fields(cmd.Use)[1:] {
+			if strings.HasPrefix(word, "--") {
+				break
+			}
+			names++
+		}
+		command := append(strings.Fields(cmd.CommandPath())[1:], slices.Repeat([]string{"x"}, names)...)
+		for n := range names {
+			args := slices.Clone(command)
+			args[len(args)-1-n] = ""
+			want(args)
+		}
+		for _, name := range []string{"filer", "shard"} {
+			if cmd.Flags().Lookup(name) != nil {
+				want(append(slices.Clone(command), "--"+name, ""))
+			}
+		}
+	})
+	if refused < 30 {
+		t.Errorf("%d empty names tried", refused)
+	}
+	if status, stdout, stderr := runHere(t, env, "filer", "ls", "--json"); status != 0 || !strings.Contains(stdout, `"filer":"x"`) {
+		t.Errorf("status %d, %s%s", status, stdout, stderr)
+	}
+}
+
+// What only the index refuses is a wrong use, too, whichever command sets it.
+func TestWhatTheIndexRefusesIsAWrongUse(t *testing.T) {
+	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
+	for _, args := range [][]string{{"init"}, {"filer", "add", "x"}, {"shard", "add", "x", "/x"}, {"policy", "set", "p", "--schedule", "@daily"}} {
+		if status, _, stderr := runHere(t, env, args...); status != 0 {
+			t.Fatalf("%q: status %d, %s", args, status, stderr)
+		}
+	}
+	long := strings.Repeat("x", 300)
+	for _, args := range [][]string{
+		{"filer", "add", "y", "--read-rate", "2PiB"}, {"filer", "set", "x", "--read-rate", "2PiB"},
+		{"filer", "add", "y", "--label", "a=" + long}, {"filer", "set", "x", "--label", "a=" + long}, {"filer", "add", long},
+		{"shard", "add", "x", "y", "--source", "/" + strings.Repeat(long, 30)}, {"shard", "set", "x", "/x", "--source", "/" + strings.Repeat(long, 30)},
+		{"shard", "add", "x", "/" + strings.Repeat(long, 7)},
+		{"policy", "set", "p", "--label", "a=" + long}, {"policy", "set", "q", "--schedule", "@daily", "--label", "a=" + long},
+		{"policy", "set", "p", "--schedule", ""}, {"policy", "set", "p", "--schedule", "@every -5m"},
+	} {
+		if status, _, stderr := runHere(t, env, args...); status != exitUsage || strings.Contains(stderr, "invalid") {
+			t.Errorf("%.80q: status %d, %s", args, status, stderr)
+		}
 	}
 }
 

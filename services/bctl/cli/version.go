@@ -14,19 +14,21 @@ func newVersion(a *app) *cobra.Command {
 		Short:   "Print the version",
 		Example: "  bctl version --json",
 		Args:    args(cobra.NoArgs),
-		RunE: func(*cobra.Command, []string) error {
-			version, commit := buildVersion()
-			if a.json {
-				return a.print(struct {
-					Version string `json:"version"`
-					Commit  string `json:"commit"`
-					Go      string `json:"go"`
-				}{version, commit, runtime.Version()})
-			}
-			_, err := fmt.Fprintf(a.out, "bctl %s (%s, %s)\n", version, commit, runtime.Version())
-			return err
-		},
+		RunE:    func(*cobra.Command, []string) error { return a.printVersion() },
 	}
+}
+
+func (a *app) printVersion() error {
+	version, commit := buildVersion()
+	if a.json {
+		return a.print(struct {
+			Version string `json:"version"`
+			Commit  string `json:"commit"`
+			Go      string `json:"go"`
+		}{version, commit, runtime.Version()})
+	}
+	_, err := fmt.Fprintf(a.out, "bctl %s (%s, %s)\n", version, commit, runtime.Version())
+	return err
 }
 
 // buildVersion returns the version information that the Go command recorded in the binary.
@@ -51,7 +53,7 @@ func buildVersion() (version, commit string) {
 func newCompletion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:       "completion bash|zsh|fish|powershell",
-		Short:     "Print a shell's completion script",
+		Short:     "Print a completion script for a shell",
 		Example:   "  source <(bctl completion bash)",
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 		Args:      args(cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)),

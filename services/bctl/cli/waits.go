@@ -20,21 +20,25 @@ type cause int
 
 const (
 	causeStalled   cause = iota // its filer does not respond
+	causeSilent                 // its worker does not respond
 	causeWorkers                // no worker takes the work of its site
+	causeUnknown                // NATS does not report which services run
 	causeCommitter              // no committer assigns work
+	causeCommit                 // complete snapshots: no committer can commit them
 	causePlaces                 // stalled work occupies the filer's slots
 	causeGoverned               // the governor limits the filer
 	causeLimit                  // the filer's limits
 	causeTurn                   // other work comes first
 	causePlace                  // shards: the limit of running snapshots
+	causeScheduler              // shards: the scheduler has not looked yet
 	causeWindow                 // shards: a window
 	causePaused                 // shards: their policy is paused
 )
 
 // causeNames are the causes in JSON. They are fixed.
 var causeNames = map[cause]string{
-	causeStalled: "stalled", causeWorkers: "workers", causeCommitter: "committer", causePlaces: "stalled_places", causeGoverned: "governor",
-	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeWindow: "window", causePaused: "paused",
+	causeStalled: "stalled", causeSilent: "silent_worker", causeWorkers: "workers", causeUnknown: "unknown", causeCommitter: "committer", causeCommit: "commit", causePlaces: "stalled_places", causeGoverned: "governor",
+	causeLimit: "limit", causeTurn: "turn", causePlace: "place", causeScheduler: "scheduler", causeWindow: "window", causePaused: "paused",
 }
 
 // A reason is why some work waits.
@@ -49,7 +53,9 @@ type wait struct {
 	reason
 	filers                 []string
 	tasks, batches, shards int
+	snapshots              int            // complete
 	since                  time.Time      // of the longest stalled work
+	until                  time.Time      // of a silent worker's work: the end of the last lease
 	workers                map[string]int // amount of stalled work per worker
 }
 
@@ -84,7 +90,7 @@ func (s *overview) waits() []*wait {
 	return list
 }
 
-func (w *wait) pieces() int { return w.tasks + w.batches + w.shards }
+func (w *wait) pieces() int { return w.tasks + w.batches + w.shards + w.snapshots }
 
 // waiting collects waits.
 type waiting struct {
@@ -105,11 +111,18 @@ func (w *waiting) at(r reason, filer string) *wait {
 	return found
 }
 
-// snapshot adds the work of a snapshot that no worker has in progress.
+// snapshot adds the work of a snapshot that no worker proceeds with.
 func (w *waiting) snapshot(p *inProgress) {
+	if p.Complete() {
+		w.complete(p)
+		return
+	}
 	for n := range p.work {
-		if held := &p.work[n]; !held.Stalled.IsZero() {
+		held := &p.work[n]
+		if !held.Stalled.IsZero() {
 			w.at(stalledReason(p.Filer.Name), p.Filer.Name).stalled(held)
+		} else if worker := w.isSilent(held); worker != nil {
+			w.at(w.silentReason(worker), p.Filer.Name).silent(held)
 		}
 	}
 	for _, kind := range []struct {
@@ -130,16 +143,37 @@ func (w *waiting) snapshot(p *inProgress) {
 	}
 }
 
+// complete adds a snapshot that only has to be committed, if it is known why that is not done.
+func (w *waiting) complete(p *inProgress) {
+	for n := range w.lacks {
+		if l := &w.lacks[n]; l.What == string(flow.RoleCommitter) {
+			w.at(reason{causeCommit, l.Text, ""}, p.Filer.Name).snapshots++
+			return
+		}
+	}
+}
+
 func stalledReason(filer string) reason {
 	return reason{causeStalled, "no answer from filer " + display(filer), filer}
 }
 
-func (w *wait) stalled(held *index.Work) {
+func (w *wait) count(held *index.Work) {
 	if held.Task != 0 {
 		w.tasks++
 	} else {
 		w.batches++
 	}
+}
+
+func (w *wait) silent(held *index.Work) {
+	w.count(held)
+	if held.Until.After(w.until) {
+		w.until = held.Until
+	}
+}
+
+func (w *wait) stalled(held *index.Work) {
+	w.count(held)
 	if w.since.IsZero() || held.Stalled.Before(w.since) {
 		w.since = held.Stalled
 	}
@@ -153,6 +187,9 @@ func (s *overview) whyQueued(f *backup.Filer, role flow.Role) reason {
 	site := siteOf(f)
 	if l := lacking(s.lacks, role, site); l != nil {
 		return reason{causeWorkers, l.Text, site}
+	}
+	if r, blind := s.blind(); blind {
+		return r
 	}
 	if !s.fleet {
 		return reason{causeTurn, fmt.Sprintf("a free %s", role), ""}
@@ -172,13 +209,26 @@ func (s *overview) whyOpen(f *backup.Filer, role flow.Role) reason {
 	if r, full := s.filled(f, role); full {
 		return r
 	}
+	if r, blind := s.blind(); blind {
+		return r
+	}
 	return reason{causeTurn, fmt.Sprintf("a turn in the queue of site %s", display(site)), site}
+}
+
+// blind returns the reason why it is not known what work waits for.
+func (s *overview) blind() (reason, bool) {
+	for n := range s.lacks {
+		if s.lacks[n].What == "nats" {
+			return reason{causeUnknown, s.lacks[n].Text, ""}, true
+		}
+	}
+	return reason{}, false
 }
 
 // standsStill reports whether no worker works for a snapshot because a necessary service is
 // missing.
 func (s *overview) standsStill(p *inProgress) bool {
-	if p.tasks.working+p.read.working > 0 || p.State == interrupted {
+	if p.tasks.working+p.read.working > p.lost || p.State == interrupted {
 		return false
 	}
 	site := siteOf(&p.Filer)
@@ -221,7 +271,7 @@ func siteOf(f *backup.Filer) string { return cmp.Or(f.Site, backup.DefaultSite) 
 
 // shard adds a shard that is due and not started.
 func (w *waiting) shard(r *nextRun) {
-	found := reason{causePlace, "places: as many snapshots of the site or the filer run as may", ""}
+	var found reason
 	switch {
 	case r.state == "window" && !r.opens.IsZero():
 		found = reason{causeWindow, "a window of policy " + display(r.policy) + ", which opens " + expected(r.opens, w.overview.at), r.policy}
@@ -231,8 +281,34 @@ func (w *waiting) shard(r *nextRun) {
 		found = reason{causePaused, "policy " + display(r.policy) + ", which is paused", r.policy}
 	case lacking(w.lacks, flow.RoleCommitter, "") != nil:
 		found = reason{causeCommitter, lacking(w.lacks, flow.RoleCommitter, "").Text, ""}
+	default:
+		found = w.whyDue(&r.Filer)
 	}
 	w.at(found, r.Filer.Name).shards++
+}
+
+// whyDue returns the reason why a shard that is due, and may begin, has not begun.
+func (s *overview) whyDue(f *backup.Filer) reason {
+	site := siteOf(f)
+	limits, known, scheduled := s.crew.limits()
+	running := s.places[site]
+	status := s.filers[f.Name]
+	switch {
+	case !known:
+		return reason{causePlace, "a place at site " + display(site) + ", or the scheduler", site}
+	case running >= limits.Running:
+		for _, role := range []flow.Role{flow.RoleWalker, flow.RoleReader} {
+			if l := lacking(s.lacks, role, site); l != nil { // no snapshot ends before there is one
+				return reason{causeWorkers, l.Text, site}
+			}
+		}
+		return reason{causePlace, fmt.Sprintf("a place: %d of %d snapshots of site %s run", running, limits.Running, display(site)), site}
+	case status != nil && status.Running >= limits.RunningPerFiler:
+		return reason{causePlace, fmt.Sprintf("a place: %d of %d snapshots of the filer run (site %s)", status.Running, limits.RunningPerFiler, display(site)), site}
+	case !scheduled:
+		return reason{causeScheduler, "a committer that schedules: one begins within 40 s (site " + display(site) + ")", site}
+	}
+	return reason{causeScheduler, "the scheduler, which looks every 10 s (site " + display(site) + ")", site}
 }
 
 // what describes the waiting work: "16 batches, 2 tasks".
@@ -241,7 +317,7 @@ func (w *wait) what() string {
 	for _, part := range []struct {
 		n    int
 		what string
-	}{{w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
+	}{{w.snapshots, "complete snapshot"}, {w.shards, "shard"}, {w.batches, "batch"}, {w.tasks, "task"}} {
 		if part.n > 0 {
 			parts = append(parts, counted(part.n, part.what))
 		}
@@ -262,7 +338,10 @@ func (w *wait) line(now time.Time) string {
 	if len(names) > maxHints {
 		of = counted(len(names), "filer")
 	}
-	if w.cause == causeStalled {
+	switch w.cause {
+	case causeSilent:
+		return w.silentLine(of, now)
+	case causeStalled:
 		return fmt.Sprintf("%s: %s stalled %s%s", of, w.what(), clock(now.Sub(w.since)), w.holders())
 	}
 	verb := "wait"
@@ -270,8 +349,11 @@ func (w *wait) line(now time.Time) string {
 		verb = "waits"
 	}
 	text := " for " + w.text
-	if w.cause == causeWorkers || w.cause == causeCommitter {
+	if w.cause == causeWorkers || w.cause == causeCommitter || w.cause == causeUnknown {
 		text = ": " + w.text
+	}
+	if w.snapshots > 0 {
+		return fmt.Sprintf("%s: %s %s to be committed: %s", of, w.what(), verb, w.text)
 	}
 	if w.shards > 0 {
 		return fmt.Sprintf("%s: %s due %s%s", of, w.what(), verb, text)

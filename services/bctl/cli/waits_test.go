@@ -16,9 +16,11 @@ type scene struct {
 	l   looked
 }
 
+var sceneTime = time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)
+
 func newScene(services ...flow.Instance) *scene {
-	s := &scene{now: time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)}
-	s.l.crew = crew{asked: true, services: services}
+	s := &scene{now: sceneTime}
+	s.l.crew = crew{asked: true, heard: sceneTime, services: services}
 	return s
 }
 
@@ -57,6 +59,7 @@ func (s *scene) hold(n int, worker string, task bool, stalled time.Duration) {
 }
 
 func (s *scene) overview() *overview {
+	s.l.places = placesOf(s.l.filers)
 	o := newOverview(&s.l, s.now)
 	o.rates(nil)
 	return o
@@ -85,6 +88,17 @@ func TestWaits(t *testing.T) {
 			s.hold(7, "r1", false, time.Second)
 			s.hold(1, "", false, 0)
 		}, "slow1: 7 batches stalled 0:01 (r1 7)\nslow1: 12 batches wait for a place: stalled work has 7 of 8\nslow1: 1 batch waits for a free reader at site oslo"},
+		{"a reader is lost, and another one is silent", append(with(with(serving("reader oslo r1", "reader oslo r2", "reader oslo r3"), 0, lost(36*time.Second)), 1, silent(12*time.Second)), everybody[:2]...), func(s *scene) {
+			s.snapshot("nas1", 0, 4)
+			s.hold(1, "r1", false, 0)
+			s.hold(2, "r2", false, 0)
+			s.hold(1, "r3", false, 0)
+		}, "nas1: 2 batches are with r2, which has not answered for 0:12: assigned again in 1:00, unless it answers\n" +
+			"nas1: 1 batch is with r1, which was lost 0:36 ago: assigned again in 1:00, unless it answers"},
+		{"a reader was lost, and was started again", append(with(serving("reader oslo r1"), 0, lost(time.Minute)), everybody...), func(s *scene) {
+			s.snapshot("nas1", 0, 1)
+			s.hold(1, "r1", false, 0)
+		}, ""},
 		{"no reader", everybody[:2], func(s *scene) {
 			s.snapshot("nas1", 0, 5)
 			s.snapshot("nas2", 0, 4)
@@ -111,6 +125,14 @@ func TestWaits(t *testing.T) {
 			s.hold(2, "r1", false, 0)
 		},
 			"nas1: 7 batches wait for the filer's limit of 5.0 MiB/s: 2 at a time"},
+		{"the store is full, and work is done", with(everybody, 0, full), func(s *scene) {
+			for _, filer := range []string{"nas1", "nas2"} {
+				s.snapshot(filer, 0, 0)
+			}
+			s.snapshot("nas3", 1, 0)
+			s.hold(1, "w1", true, 0)
+		}, "nas1, nas2: 2 complete snapshots wait to be committed: committers: c1: not ready: store: full"},
+		{"work is done", everybody, func(s *scene) { s.snapshot("nas1", 0, 0) }, ""},
 		{"others first", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.hold(3, "w1", true, 0) }, "nas1: 37 tasks wait for a turn in the queue of site oslo"},
 		{"it is cancelled", everybody, func(s *scene) { s.snapshot("nas1", 40, 0); s.l.running[0].Cancel = "cancelled" }, ""},
 		{"shards", everybody, func(s *scene) {
@@ -121,13 +143,101 @@ func TestWaits(t *testing.T) {
 			later := due("planned", "p", time.Time{})
 			later.due = s.now.Add(time.Hour)
 			s.l.due = []nextRun{due("waiting", "p", time.Time{}), due("waiting", "p", time.Time{}), due("window", "p", s.now.Add(3*time.Hour)), due("paused", "q", time.Time{}), due("running", "p", time.Time{}), later}
-		}, "nas1: 2 shards due wait for places: as many snapshots of the site or the filer run as may\n" +
+		}, "nas1: 2 shards due wait for a place at site oslo, or the scheduler\n" +
 			"nas1: 1 shard due waits for a window of policy p, which opens " + expected(time.Date(2026, 11, 22, 21, 30, 0, 0, time.UTC), time.Date(2026, 11, 22, 18, 30, 0, 0, time.UTC)) + "\n" +
 			"nas1: 1 shard due waits for policy q, which is paused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newScene(test.services...)
 			test.scene(s)
+			var lines []string
+			o := s.overview()
+			for _, w := range o.waits() {
+				lines = append(lines, w.line(o.at))
+			}
+			if got := strings.Join(lines, "\n"); got != test.want {
+				t.Errorf("%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+func silent(ago time.Duration) func(*flow.Instance) {
+	return func(i *flow.Instance) { i.Silent, i.Heard = true, sceneTime.Add(-ago) }
+}
+
+func lost(ago time.Duration) func(*flow.Instance) {
+	return func(i *flow.Instance) { i.Silent, i.Lost, i.Heard = true, true, sceneTime.Add(-ago) }
+}
+
+// Without NATS, nobody knows whether workers run.
+func TestWaitsWithoutNATS(t *testing.T) {
+	for _, err := range []error{flow.ErrOtherRepository, flow.ErrDenied, backup.ErrUnavailable} {
+		s := newScene()
+		s.l.crew = crew{asked: true, err: err}
+		s.snapshot("nas1", 40, 3)
+		s.hold(1, "", false, 0)
+		s.hold(32, "w1", true, 0)
+		o := s.overview()
+		var lines []string
+		for _, w := range o.waits() {
+			lines = append(lines, w.line(o.at))
+		}
+		want := "nas1: 3 batches wait: " + o.lacks[0].Text + "\nnas1: 8 tasks wait for the filer's limit: 32 at a time"
+		if got := strings.Join(lines, "\n"); got != want || !strings.HasPrefix(o.lacks[0].Text, "nobody knows which services run") {
+			t.Errorf("%v: %s\nwant\n%s", err, got, want)
+		}
+	}
+}
+
+// Shards that are due wait for a place of their site, for one of their filer, for workers without
+// which no place becomes free, or for the scheduler: each with the number of shards of that site.
+func TestWaitsOfShards(t *testing.T) {
+	limited := func(services []flow.Instance) []flow.Instance {
+		return with(services, 0, func(i *flow.Instance) { i.Schedules, i.MaxRunning, i.MaxRunningPerFiler = true, 3, 2 })
+	}
+	both := limited(serving("committer - c1", "walker oslo w1", "reader oslo r1", "walker paris w2", "reader paris r2"))
+	for _, test := range []struct {
+		name     string
+		services []flow.Instance
+		running  string // the filers of the running snapshots
+		due      string // those of the shards
+		want     string
+	}{
+		{"one site is full", both, "o1 o2 o3 p1", "o4 o5 p2", "o4, o5: 2 shards due wait for a place: 3 of 3 snapshots of site oslo run\n" +
+			"p2: 1 shard due waits for the scheduler, which looks every 10 s (site paris)"},
+		{"no site is full", both, "o1 o2 p1", "o3 p2", "o3: 1 shard due waits for the scheduler, which looks every 10 s (site oslo)\n" +
+			"p2: 1 shard due waits for the scheduler, which looks every 10 s (site paris)"},
+		{"both are full", both, "o1 o2 o3 p1 p2 p3", "o4 p4 p5", "p4, p5: 2 shards due wait for a place: 3 of 3 snapshots of site paris run\n" +
+			"o4: 1 shard due waits for a place: 3 of 3 snapshots of site oslo run"},
+		{"a filer is full", both, "o1 o1", "o1 o1 o2", "o1: 2 shards due wait for a place: 2 of 2 snapshots of the filer run (site oslo)\n" +
+			"o2: 1 shard due waits for the scheduler, which looks every 10 s (site oslo)"},
+		{"a full site has no reader", limited(serving("committer - c1", "walker oslo w1")), "o1 o2 o3", "o4", "o4: 1 shard due waits: no reader at site oslo"},
+		{"none schedules", with(both, 0, func(i *flow.Instance) { i.Schedules = false }), "o1", "o2",
+			"o2: 1 shard due waits for a committer that schedules: one begins within 40 s (site oslo)"},
+		{"the one that schedules has other limits", append(limited(serving("committer - c1", "walker oslo w1", "reader oslo r1")),
+			flow.Instance{ID: "c2", Role: flow.RoleCommitter, MaxRunning: 64, MaxRunningPerFiler: 64}), "o1 o2 o3", "o4",
+			"o4: 1 shard due waits for a place: 3 of 3 snapshots of site oslo run"},
+		{"an earlier version", everybody, "o1", "o2", "o2: 1 shard due waits for a place at site oslo, or the scheduler"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newScene(test.services...)
+			sites := map[byte]string{'o': "oslo", 'p': "paris"}
+			filers := map[string]*index.FilerStatus{}
+			for _, name := range strings.Fields(test.running + " " + test.due) {
+				if filers[name] == nil {
+					filers[name] = &index.FilerStatus{Filer: backup.Filer{Name: name, Site: sites[name[0]]}, Shards: 1}
+				}
+			}
+			for _, name := range strings.Fields(test.running) {
+				filers[name].Running++
+			}
+			for _, f := range filers {
+				s.l.filers = append(s.l.filers, *f)
+			}
+			for _, name := range strings.Fields(test.due) {
+				s.l.due = append(s.l.due, nextRun{ShardStatus: index.ShardStatus{Filer: filers[name].Filer}, state: "waiting", due: s.now})
+			}
 			var lines []string
 			o := s.overview()
 			for _, w := range o.waits() {
@@ -166,11 +276,12 @@ func TestLeftOfWhatStandsStill(t *testing.T) {
 	s.hold(1, "", false, 0)
 	s.snapshot("walks", 2, 3)
 	s.hold(1, "w1", true, 0)
+	s.snapshot("done", 0, 0)
 	var left []string
 	for _, p := range s.overview().running {
 		left = append(left, p.leftText())
 	}
-	if got := strings.Join(left, " "); got != "stalled waiting -" {
+	if got := strings.Join(left, " "); got != "stalled waiting - committing" {
 		t.Error(got)
 	}
 }

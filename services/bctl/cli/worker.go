@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +18,7 @@ import (
 
 func newWorker(a *app) *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "worker", Short: "See the services of a fleet, and drain workers", Aliases: []string{"workers"},
+		Use: "worker", Short: "List services, and drain workers", Aliases: []string{"workers"},
 		Long: `Shows the services of a fleet, and has walkers and readers take no new work, for
 instance before they are upgraded.`,
 	})
@@ -69,7 +70,7 @@ func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error
 	if err != nil {
 		return err
 	}
-	conn, err := wire.ConnectNATS(a.cfg, "bctl worker", repository, a.log)
+	conn, err := wire.ConnectNATS(a.cfg, "bctl worker", repository, slog.New(slog.DiscardHandler)) // failures are returned
 	if err != nil {
 		return wrongSetting(err)
 	}

@@ -26,7 +26,7 @@ func newWorkerDrain(a *app) *cobra.Command {
 	c := &drainCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
-		Short: "Have a walker or reader take no new work",
+		Short: "Stop a walker or reader from taking new work",
 		Long: `Has a worker take no new work. What it has in hand it ends as when it is
 stopped: it finishes what it can within worker.stop_timeout, and hands the rest
 back, which other workers of its site take at once. No backup fails by it. Then
@@ -49,7 +49,7 @@ func newWorkerUndrain(a *app) *cobra.Command {
 	c := &drainCommand{app: a, undo: true}
 	return c.add(&cobra.Command{
 		Use:     "undrain NAME",
-		Short:   "Have a drained worker take work again",
+		Short:   "Let a drained worker take work again",
 		Long:    `Has a worker take work again that bctl worker drain has stopped.`,
 		Example: `  bctl worker undrain walker2`,
 	})

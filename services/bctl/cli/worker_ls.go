@@ -20,10 +20,11 @@ func newWorkerLs(a *app) *cobra.Command {
 	var which services
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the services of the fleet, and how they do",
+		Short: "List the services of the fleet and their state",
 		Long: `Lists walkers, readers and committers, those first that need attention. STATE is
 
-  ready      it works, or waits for work
+  ready      it works, or waits for work; below the table it says if it hands
+             work back, for instance because it does not see a filer
   leads      the same, of the committer that leads
   not ready  it takes no work; below the table it says why
   draining   it takes no new work, and ends what it has in hand
@@ -34,8 +35,10 @@ func newWorkerLs(a *app) *cobra.Command {
 
 IN HAND is how many tasks and batches it has in hand, in brackets how many of
 these wait for their filer. RATE is entries found by a walker, bytes read by a
-reader, over ten seconds. CLOCK is how far its clock is ahead of the database's.
-UP is how long ago it started.`,
+reader, over ten seconds. CLOCK is how far its clock is ahead of the database's;
+"?" if it does not know, because the database has not answered it yet, or did
+not answer when it last asked (it asks every 30 seconds). UP is how long ago it
+started.`,
 		Example: `  bctl worker ls
   bctl worker ls --role walker --site oslo
   bctl worker ls --json`,
@@ -112,7 +115,7 @@ func urgency(i *flow.Instance) int {
 		return 0
 	case state == "silent":
 		return 1
-	case !i.Ready:
+	case !i.Ready, i.HandedBack > 0:
 		return 2
 	case clockIsOff(i):
 		return 3
@@ -139,16 +142,51 @@ func serviceTable(w io.Writer, found []flow.Instance, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	for n := range found {
-		i := &found[n]
-		if i.Ready || i.Silent {
-			continue
-		}
-		for line := range strings.Lines(i.Reason) {
-			fmt.Fprintf(w, "%s %s: %s\n", i.Role, display(i.Name), display(strings.TrimSpace(line)))
-		}
+	for _, line := range reasonLines(found) {
+		fmt.Fprintln(w, line)
 	}
 	return nil
+}
+
+// reasonLines returns why services are not ready, one line for all that have the same reason:
+//
+//	walker w1, reader r1: index: it does not answer
+func reasonLines(found []flow.Instance) (lines []string) {
+	var order []string
+	names := map[string][]string{}
+	for n := range found {
+		i := &found[n]
+		if i.Silent {
+			continue
+		}
+		if i.HandedBack > 0 {
+			text := "hands work back: " + firstLine(i.HandedBackWhy)
+			if names[text] == nil {
+				order = append(order, text)
+			}
+			names[text] = append(names[text], fmt.Sprintf("%s %s (%d times)", i.Role, display(i.Name), i.HandedBack))
+		}
+		if i.Ready {
+			continue
+		}
+		said := map[string]bool{} // one cause may concern several dependencies
+		for line := range strings.Lines(i.Reason) {
+			line = strings.TrimSpace(line)
+			_, cause, _ := strings.Cut(line, ": ")
+			if cause != "" && said[cause] {
+				continue
+			}
+			said[cause] = true
+			if names[line] == nil {
+				order = append(order, line)
+			}
+			names[line] = append(names[line], fmt.Sprintf("%s %s", i.Role, display(i.Name)))
+		}
+	}
+	for _, line := range order {
+		lines = append(lines, someNames(names[line])+": "+display(line))
+	}
+	return lines
 }
 
 func stateColumn(i *flow.Instance, now time.Time) string {
@@ -235,13 +273,16 @@ type serviceJSON struct {
 	Entries  float64  `json:"entries_per_second"`
 	Bytes    float64  `json:"bytes_per_second"`
 	Clock    *float64 `json:"clock_ahead_seconds"` // null if it is not known
+
+	HandedBack int    `json:"handed_back"` // pieces of work, lately
+	Why        string `json:"handed_back_why,omitempty"`
 }
 
 func newServiceJSON(i *flow.Instance) serviceJSON {
 	j := serviceJSON{
 		Role: string(i.Role), Name: i.Name, Site: i.Site, State: serviceState(i), Version: i.Version, Instance: i.ID, Started: jsonTime(i.Started), Heard: jsonTime(i.Heard),
 		Ready: i.Ready, Reason: i.Reason, Leads: i.Leads, Draining: i.Draining, Tasks: i.Tasks, Batches: i.Batches, Stalled: i.Stalled,
-		Entries: i.EntriesPerSecond, Bytes: i.BytesPerSecond,
+		Entries: i.EntriesPerSecond, Bytes: i.BytesPerSecond, HandedBack: i.HandedBack, Why: i.HandedBackWhy,
 	}
 	if i.ClockKnown {
 		seconds := i.ClockAhead.Seconds()

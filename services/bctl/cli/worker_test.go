@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,21 @@ func TestServiceTable(t *testing.T) {
 		if n := utf8.RuneCountInString(line); n > 90 { // the long version, and the quoted name
 			t.Errorf("%d columns: %s", n, line)
 		}
+	}
+}
+
+// An outage that all services report takes one line.
+func TestReasonsOfServices(t *testing.T) {
+	const index, clock, store = "index: postgres db1 does not answer", "clock: postgres db1 does not answer", "store: full"
+	services := serving("committer - c1", "walker oslo w1", "reader oslo r1", "reader oslo r2", "reader oslo r3")
+	for n, reason := range []string{index + "\n" + clock, index, index + "\n" + store, index, ""} {
+		services[n].Ready, services[n].Reason = reason == "", reason
+	}
+	services[3].Silent = true
+	blind(&services[4])
+	want := []string{"committer c1, walker w1, reader r1: " + index, "reader r1: " + store, "reader r3 (12 times): hands work back: nothing is there; is it mounted here?"}
+	if got := reasonLines(services); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -41,7 +41,7 @@ func (d *draining) drain(undo bool, by string) {
 	d.wanted = !undo
 	d.metrics.Set(d.wanted)
 	if d.wanted {
-		d.log.Info("drain: this worker takes no new work", "by", by)
+		d.log.Info("drain begun: this worker takes no new work", "by", by)
 		if d.stop != nil {
 			d.stop()
 		}
@@ -86,7 +86,7 @@ func (d *draining) end(ctx context.Context) {
 	d.stop = nil
 	if d.wanted && ctx.Err() == nil {
 		d.drained = true
-		d.log.Info("drained: this worker has nothing in hand, and may be stopped")
+		d.log.Info("drain complete: this worker has no work in progress and can be stopped")
 	}
 	loop.Wake(d.changed)
 }

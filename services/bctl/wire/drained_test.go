@@ -2,7 +2,10 @@ package wire
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +35,41 @@ func (f *fleet) instances(conn *flow.Conn) map[string]flow.Instance {
 		by[i.Name] = i
 	}
 	return by
+}
+
+// A service whose store refuses its credentials, or does not answer, when it starts announces that.
+func TestServicesAnnounceWhatTheStoreRefuses(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]struct {
+		status int
+		code   string
+	}{"refused": {http.StatusForbidden, "SignatureDoesNotMatch"}, "broken": {http.StatusServiceUnavailable, "ServiceUnavailable"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t)
+			s3 := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/xml")
+				w.WriteHeader(answer.status)
+				fmt.Fprintf(w, "<Error><Code>%s</Code><Message>by the test</Message></Error>", answer.code)
+			}))
+			t.Cleanup(s3.Close)
+			operator := f.operator()
+			bad := map[string]string{
+				"BCTL_STORE": "s3://bucket/repo", "BCTL_STORE_ENDPOINT": s3.URL, "BCTL_STORE_ACCESS_KEY": "a", "BCTL_STORE_SECRET_KEY": "b",
+			}
+			f.start("reader", RunReader, bad)
+			f.start("committer", RunCommitter, bad)
+			f.until("both announce it", func() bool {
+				all := f.instances(operator)
+				for _, i := range all {
+					if i.Ready || !strings.Contains(i.Reason, "waits for the store: ") || !strings.Contains(i.Reason, answer.code) {
+						return false
+					}
+				}
+				return len(all) == 2
+			})
+		})
+	}
 }
 
 // All services announce themselves and what they lack. A service that stops is no longer announced.

@@ -69,6 +69,7 @@ func newFleetWith(t *testing.T, more map[string]string) *fleet {
 	t.Helper()
 	f := &fleet{T: t, nats: testenv.NATS(t), log: &lines{}, urls: map[string]string{}}
 	dir, tree := t.TempDir(), filepath.Join(t.TempDir(), "tree")
+	t.Cleanup(f.wantNamed) // after all services have stopped
 	f.settings = map[string]string{
 		"BCTL_REPO": filepath.Join(dir, "repo"), "BCTL_IDENTITY": filepath.Join(dir, "identity"), "BCTL_NATS": f.nats.URL(),
 		"BCTL_WORKER_STALL_AFTER": "1s", // and therefore work in progress is checked often

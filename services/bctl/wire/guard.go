@@ -47,7 +47,7 @@ func (g *guard) PutNew(ctx context.Context, name string, data []byte) error {
 // retries records a failed write that will be retried.
 func (g *guard) retries(r s3store.Retry) {
 	if r.Op == "put" && refuses(r.Kind) {
-		g.wrote(&store.Error{Store: r.Store, Op: r.Op, Name: r.Name, Kind: r.Kind, Err: r.Err})
+		g.wrote(retryError(r))
 	}
 }
 

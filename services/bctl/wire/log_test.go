@@ -38,6 +38,87 @@ func (f *fleet) logged() (all []logLine) {
 	return all
 }
 
+// wantNamed fails unless each line so far has each of its keys once, and names the service and its
+// process.
+func (f *fleet) wantNamed() {
+	f.Helper()
+	for line := range strings.Lines(f.log.String()) {
+		keys := f.keysOf(line)
+		for key, n := range keys {
+			if n > 1 {
+				f.Errorf("%s is there %d times: %s", key, n, line)
+			}
+		}
+		if keys["service"] == 0 || keys["worker"] == 0 {
+			f.Errorf("service or worker is missing: %s", line)
+		}
+	}
+}
+
+// keysOf returns how often each key is in a line, which json.Unmarshal does not tell.
+func (f *fleet) keysOf(line string) map[string]int {
+	f.Helper()
+	from, keys := json.NewDecoder(strings.NewReader(line)), map[string]int{}
+	for value(from.Token())(f); from.More(); { // after the brace
+		key, _ := value(from.Token())(f).(string)
+		keys[key]++
+		var ignored json.RawMessage
+		if err := from.Decode(&ignored); err != nil {
+			f.Fatalf("%v: %q", err, line)
+		}
+	}
+	return keys
+}
+
+// The log of a fleet that starts for the first time, makes a snapshot and is stopped has no warning,
+// and two lines at level info about the snapshot.
+func TestOrdinaryLog(t *testing.T) {
+	f := newFleet(t)
+	var stops []func()
+	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
+		stops = append(stops, f.start(service, run, nil))
+	}
+	f.until("the committer has made the streams", func() bool { return strings.Contains(f.log.String(), `"msg":"consumer made"`) })
+	made := f.backUp()
+	f.wantEvent("snapshot committed", made.ID, nil)
+	for _, service := range []string{"walker", "reader"} { // so that each has been ready, and is not when it stops
+		f.until("the "+service+" is ready", func() bool { status, _ := f.get(service, "/readyz"); return status == http.StatusOK })
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	var about []string
+	for _, l := range f.logged() {
+		if l["level"] != "INFO" && l["level"] != "DEBUG" {
+			t.Errorf("a warning: %v", l)
+		}
+		if l["level"] == "INFO" && l["snapshot"] != nil {
+			about = append(about, fmt.Sprint(l["msg"]))
+		}
+	}
+	if !slices.Equal(about, []string{"snapshot begun", "snapshot committed"}) {
+		t.Errorf("lines about the snapshot: %q", about)
+	}
+}
+
+// Each line of a service has each key once, and names service and process. newFleetWith checks that
+// in each test here, and TestDocumentationListsTheEvents the former for all events.
+func TestLinesAreNamed(t *testing.T) {
+	f := newFleet(t)
+	f.startAll(nil)
+	f.backUp()
+	log := Named(value(telemetry.NewLogger(f.log, false, "debug", "json"))(t), "reader", f.config(map[string]string{"BCTL_WORKER_NAME": "reader-1"}))
+	log.Info("stopping")
+	lines := f.logged()
+	last := lines[len(lines)-1]
+	f.wantNamed()
+	for key, want := range map[string]string{"service": "reader", "worker": "reader-1"} {
+		if last[key] != want {
+			t.Errorf("%s is %v, want %s", key, last[key], want)
+		}
+	}
+}
+
 // events returns the lines with the given message about a snapshot.
 func (f *fleet) events(message string, of backup.SnapshotID) (found []logLine) {
 	f.Helper()

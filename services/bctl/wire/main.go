@@ -40,11 +40,12 @@ func Main(name string, service Runner) int {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 2
 	}
-	telemetry.TakeOver(log)
-	ctx, stop := run.Context(context.Background(), func() { log.Info("stopping", "service", name) })
+	named := Named(log, name, c)
+	telemetry.TakeOver(named)
+	ctx, stop := run.Context(context.Background(), func() { named.Info("stopping") })
 	defer stop()
 	if err := service(ctx, c, log); err != nil && !errors.Is(err, run.ErrInterrupted) {
-		log.Error("service failed", "service", name, "error", err)
+		named.Error("service failed", "error", err)
 		return 1
 	}
 	return 0

@@ -2,10 +2,12 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/loop"
+	"github.com/bctl/bctl/internal/run/health"
 )
 
 // readyEvery is the interval at which a worker checks whether it is ready. It takes no work while
@@ -56,10 +58,10 @@ func (r *readiness) lookOnce(ctx context.Context, w *watched) {
 func (r *readiness) say(w *watched, err error) {
 	loop.Wake(r.changed)
 	switch {
-	case !r.takes:
+	case !r.takes, errors.Is(err, health.ErrStopping): // which the log says already
 	case err != nil:
-		w.log.Warn("not ready; no work is taken", "error", err)
+		w.log.Warn("not ready; this worker takes no new work", "error", err)
 	default:
-		w.log.Info("ready again")
+		w.log.Info("ready again; this worker takes new work")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
@@ -92,7 +93,11 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer s.Close()
-	object, key, err := repo.Load(ctx, s, idx, c.WorkerKey)
+	var key seal.WorkerKey
+	object, err := waitFor(ctx, waits, "the store", func() (object repo.Object, err error) {
+		object, key, err = repo.Load(ctx, s, idx, c.WorkerKey)
+		return object, err
+	})
 	if err != nil {
 		return err
 	}
@@ -123,7 +128,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	a.runWorker(ctx, report, func(ctx context.Context) {
 		r, err := read.New(parts, o)
 		if err != nil { // it is not, because the same settings were accepted above
-			log.Error("service failed", "service", "reader", "error", err)
+			log.Error("service failed", "error", err)
 			<-ctx.Done()
 			return
 		}
@@ -153,11 +158,7 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 		return err
 	}
 	defer s.Close()
-	object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
-	if err != nil {
-		return err
-	}
-	keys, err := JournalKeys(&object, key)
+	keys, err := waitForCommitterKeys(ctx, c, waits, s, idx)
 	if err != nil {
 		return err
 	}
@@ -171,20 +172,20 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	log.Info("committer started", "store", s.String())
 	watch := clock.New(idx, time.Now, log, w.metrics.Clock())
 	w.health.Depends("clock", watch.Check)
-	leading := watch.Index()
-	scheduler := schedule.New(leading, schedule.Options{
-		Worker: workerName(c), Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: log,
-		Metrics: w.metrics.Scheduler(), Health: w.health,
-	})
+	leading, holder := watch.Index(), conn.Holder(workerName(c))
+	scheduler := newScheduler(c, w, leading, holder)
 	var beside sync.WaitGroup
 	beside.Go(func() { scheduler.Run(ctx) })
 	committer := commit.New(commit.Parts{Conn: conn, Index: leading, Store: s, Keys: keys}, commit.Options{
-		Worker: workerName(c), Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
-		StopTimeout: c.Worker.StopTimeout, Log: log,
+		Worker: workerName(c), Holder: holder, Lease: c.Worker.Lease, QueueLease: c.Worker.QueueLease, Poll: c.Worker.Poll, Queued: c.Worker.Queued,
+		StopTimeout: c.Worker.StopTimeout, Log: log, OnSnapshot: scheduler.Look, OnVacant: scheduler.Stand,
 		Metrics: w.metrics.Committer(), Trace: w.trace, Health: w.health,
 	})
 	a := announce(c, w, conn, idx, newReadiness(false), flow.RoleCommitter)
-	a.also = func(i *flow.Instance) { i.Leads = committer.Leads() }
+	a.also = func(i *flow.Instance) {
+		i.Leads, i.Schedules = committer.Leads(), scheduler.Leads()
+		i.MaxRunning, i.MaxRunningPerFiler = scheduler.Limits().Running, scheduler.Limits().RunningPerFiler
+	}
 	announcing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	beside.Go(func() { a.run(announcing) })
 	beside.Go(func() { conn.KeepRoster(announcing, committer.Leads) })
@@ -193,6 +194,13 @@ func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error
 	beside.Wait()
 	log.Info("committer stopped")
 	return nil
+}
+
+func newScheduler(c *config.Config, w *watched, idx schedule.Index, holder string) *schedule.Scheduler {
+	return schedule.New(idx, schedule.Options{
+		Worker: workerName(c), Holder: holder, Limits: policy.Limits{Running: c.Worker.MaxRunning, RunningPerFiler: c.Worker.MaxPerFiler}, Log: w.log,
+		Metrics: w.metrics.Scheduler(), Health: w.health,
+	})
 }
 
 // JournalKeys returns the keys with which committers seal and sign. It seals to the recipients of
@@ -269,10 +277,26 @@ func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard
 	w := waits.w
 	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
 	s, err := waitFor(ctx, waits, "the store", func() (store.Store, error) {
-		return openStore(ctx, c, false, w.log, func(r s3store.Retry) { retries.Add(r.Err); g.retries(r) })
+		return openStore(ctx, c, false, w.log, func(r s3store.Retry) {
+			retries.Add(r.Err)
+			g.retries(r)
+			waits.say("the store", retryError(r)) // its client tries for minutes
+		})
 	})
 	g.Store = s
 	return g, err
+}
+
+// waitForCommitterKeys waits until the store delivers the repository's configuration, and returns
+// the keys of a committer.
+func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting, s store.Store, idx index.Index) (journal.Keys, error) {
+	return waitFor(ctx, waits, "the store", func() (journal.Keys, error) {
+		object, key, err := repo.LoadCommitter(ctx, s, idx, c.CommitterKey)
+		if err != nil {
+			return journal.Keys{}, err
+		}
+		return JournalKeys(&object, key)
+	})
 }
 
 // waitFor retries open until it succeeds, ctx is done, or the error is permanent.
@@ -293,7 +317,12 @@ func waitFor[T any](ctx context.Context, waits *waiting, what string, open func(
 }
 
 // mayPass reports whether an error at the start can be resolved without a restart: an unavailable
-// dependency may recover, and a repository may be created or migrated.
+// dependency may recover, a repository may be created or migrated, and a store may get the
+// permissions that it lacks.
 func mayPass(err error) bool {
+	var refused *store.Error
+	if errors.As(err, &refused) && errors.Is(refused, fs.ErrPermission) {
+		return true
+	}
 	return errors.Is(err, backup.ErrUnavailable) || errors.Is(err, backup.ErrNoRepository) || errors.Is(err, index.ErrSchema)
 }

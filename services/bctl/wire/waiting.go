@@ -21,12 +21,16 @@ type waiting struct {
 	mu   sync.Mutex
 	why  string
 	stop func() // nil: nothing is announced
+	over bool   // the service has what it needs
 }
 
 // say announces what the service waits for.
 func (w *waiting) say(what string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
 	w.why = fmt.Sprintf("waits for %s: %v", what, err)
 	if w.stop != nil || !w.c.Fleet() {
 		return
@@ -52,11 +56,11 @@ func (w *waiting) say(what string, err error) {
 	w.stop = func() { cancel(); <-ended; conn.Close() }
 }
 
-// end ends the announcement. It may be called again.
+// end ends the announcement, because the service has what it needs or ends. It may be called again.
 func (w *waiting) end() {
 	w.mu.Lock()
 	stop := w.stop
-	w.stop = nil
+	w.stop, w.over = nil, true
 	w.mu.Unlock()
 	if stop != nil {
 		stop()

@@ -46,9 +46,9 @@ func (w *watchdog) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := w.alive(); err != nil {
-			w.log.Error("this process hangs, and systemd is not told that it works", "error", err)
+			w.log.Error("this process hangs; systemd's watchdog is not notified and will restart it", "error", err)
 		} else if err := w.tell(ctx); err != nil && ctx.Err() == nil {
-			w.log.Warn("systemd cannot be told that this process works", "error", err)
+			w.log.Warn("notifying systemd's watchdog failed", "error", err)
 		}
 		select {
 		case <-tick.C:

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
@@ -19,9 +20,9 @@ import (
 
 // The dependencies of a service, as /readyz names them.
 const (
-	needNATS  = "nats"
-	needIndex = "index"
-	needStore = "store"
+	needNATS  = string(backup.NATSAway)
+	needIndex = string(backup.IndexAway)
+	needStore = string(backup.StoreAway)
 )
 
 const (
@@ -50,10 +51,17 @@ type watched struct {
 	started   time.Time
 }
 
+// Named returns a log whose lines name the service and its process. Each line of a service has these
+// two keys once, so no event may have keys of these names.
+func Named(log *slog.Logger, service string, c *config.Config) *slog.Logger {
+	return log.With("service", service, "worker", workerName(c))
+}
+
 // watch starts the monitoring of a service before its dependencies are available. close ends it.
 func watch(ctx context.Context, c *config.Config, service string, log *slog.Logger, needs ...string) (*watched, error) {
 	worker := workerName(c)
-	w := &watched{log: log.With("service", service, "worker", worker), health: health.New(needs...), started: time.Now()}
+	w := &watched{log: Named(log, service, c), health: health.New(needs...), started: time.Now()}
+	telemetry.CheckOutages(w.log, w.health.Usable)
 	var err error
 	if w.trace, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
 		URL: c.Trace.URL, CAFile: c.Trace.CAFile, CertFile: c.Trace.CertFile, KeyFile: c.Trace.KeyFile, Percent: c.Trace.Percent, Service: service, Worker: worker, Version: version(), Log: w.log,

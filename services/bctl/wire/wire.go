@@ -130,9 +130,14 @@ func s3Options(c *config.Config, log *slog.Logger, onRetry func(s3store.Retry)) 
 	}
 	o.OnRetry = func(r s3store.Retry) {
 		onRetry(r)
-		sayRetry(log, r, &store.Error{Store: r.Store, Op: r.Op, Name: r.Name, Kind: r.Kind, Err: r.Err})
+		sayRetry(log, r, retryError(r))
 	}
 	return o, nil
+}
+
+// retryError returns the error that a retry follows.
+func retryError(r s3store.Retry) error {
+	return &store.Error{Store: r.Store, Op: r.Op, Name: r.Name, Kind: r.Kind, Err: r.Err}
 }
 
 // sayRetry logs a problem with the store, in the detail that its response allows.

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -53,8 +54,12 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 		}
 		open = err == nil
 		if err != nil && ctx.Err() == nil {
-			if !s.retry(err) {
-				s.log.Warn("work will be handed out later", "error", err)
+			switch told := s.retry(err); {
+			case told:
+			case errors.Is(err, flow.ErrNoStream): // the keeper makes it, and logs what was lost
+				s.log.Debug("work waits until the keeper has made the streams", "error", err)
+			default:
+				s.log.Warn("handing out work failed; trying again", "error", err)
 			}
 			loop.Wake(s.unpublished)
 		}
@@ -69,11 +74,14 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 	}
 }
 
-// listenLoop triggers a search for work when a snapshot begins. Notifications that are lost while
-// the index is unavailable are made up for by polling.
+// listenLoop triggers a search for work when a snapshot begins, and calls OnSnapshot when one begins
+// or ends. Notifications that are lost while the index is unavailable are made up for by polling.
 func (s *Service) listenLoop(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := s.Index.ListenBegun(ctx, func() { loop.Wake(s.freed) })
+		err := s.Index.ListenSnapshots(ctx, func() {
+			loop.Wake(s.freed)
+			s.opts.OnSnapshot()
+		})
 		s.log.Debug("new snapshots are not heard of", "error", err)
 		loop.Pause(ctx, later)
 	}

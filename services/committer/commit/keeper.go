@@ -3,7 +3,9 @@ package commit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/loop"
@@ -62,7 +64,11 @@ func (s *Service) keeperLoop(ctx context.Context) {
 		if err != nil && ctx.Err() == nil && !s.retry(err) {
 			s.log.Warn("cannot lead", "error", err)
 		}
-		loop.Pause(ctx, s.times.renew)
+		select {
+		case <-ctx.Done():
+		case <-s.vacant:
+		case <-time.After(s.times.renew):
+		}
 	}
 }
 
@@ -70,7 +76,8 @@ func (s *Service) keeperLoop(ctx context.Context) {
 func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) error {
 	s.log.Info("keeper: this committer leads", "epoch", term.Epoch)
 	leading, end := context.WithCancelCause(ctx)
-	expiry := time.AfterFunc(s.times.term-time.Since(asked), func() { end(index.ErrNotLeading) })
+	var failed atomic.Pointer[error] // the last attempt to renew the term; nil: it succeeded
+	expiry := time.AfterFunc(s.times.term-time.Since(asked), func() { end(expired(failed.Load())) })
 	defer expiry.Stop()
 	s.takeOver()
 	s.opts.Metrics.Leads(func() (*telemetry.Fleet, error) { return s.fleet(leading) })
@@ -82,7 +89,7 @@ func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) er
 	})
 	owned.Go(func() { s.governLoop(leading, term) })
 	owned.Go(func() { s.recordLoop(leading) })
-	owned.Go(func() { s.renewTerm(leading, end, expiry, term) })
+	owned.Go(func() { s.renewTerm(leading, end, expiry, term, &failed) })
 	<-leading.Done()
 	s.opts.Metrics.Leads(nil)
 	s.stepDown()
@@ -93,24 +100,38 @@ func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) er
 		s.log.Debug("the term runs out by itself", "error", err)
 	}
 	cause := context.Cause(leading)
-	s.log.Info("keeper: this committer does not lead any more", "epoch", term.Epoch, "reason", cause)
+	why := cause.Error()
+	if ctx.Err() != nil {
+		why = "this committer stops"
+	}
+	s.log.Info("keeper: this committer does not lead any more", "epoch", term.Epoch, "reason", why)
 	if errors.Is(cause, index.ErrNotLeading) || ctx.Err() != nil {
 		return nil
 	}
 	return cause
 }
 
+// expired returns why a term was not renewed.
+func expired(failed *error) error {
+	if failed == nil {
+		return fmt.Errorf("the index did not renew the term in time: %w", index.ErrNotLeading)
+	}
+	return fmt.Errorf("the term could not be renewed: %w: %w", *failed, index.ErrNotLeading)
+}
+
 // renewTerm renews the term until it has ended.
-func (s *Service) renewTerm(ctx context.Context, end context.CancelCauseFunc, expiry *time.Timer, term index.Term) {
+func (s *Service) renewTerm(ctx context.Context, end context.CancelCauseFunc, expiry *time.Timer, term index.Term, failed *atomic.Pointer[error]) {
 	loop.Every(ctx, s.times.renew, func() {
 		asked := time.Now()
 		now, ok, err := s.Index.Lead(ctx, keeperRole, s.holder, s.times.term)
 		switch {
 		case err != nil:
+			failed.Store(&err)
 			s.log.Debug("the term cannot be renewed yet", "error", err)
 		case !ok || now.Epoch != term.Epoch:
-			end(index.ErrNotLeading)
+			end(fmt.Errorf("the term ended before it was renewed, and another may lead: %w", index.ErrNotLeading))
 		default:
+			failed.Store(nil)
 			expiry.Reset(s.times.term - time.Since(asked))
 		}
 	})
@@ -152,19 +173,22 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 		return err
 	}
 	err = s.Conn.HaveStreams(ctx)
-	missing := errors.Is(err, flow.ErrNoStream)
+	running, missing := 0, errors.Is(err, flow.ErrNoStream)
 	if missing {
-		err = s.expireLeases(ctx)
+		running, err = s.expireLeases(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	lost, err := s.Conn.EnsureStreams(ctx, sites)
 	if lost && !missing { // just now
-		err = errors.Join(err, s.expireLeases(ctx))
+		n, expireErr := s.expireLeases(ctx)
+		running, err = n, errors.Join(err, expireErr)
+	}
+	if lost && running > 0 { // otherwise nothing was in it, as at the first start of a fleet
+		s.log.Warn("a stream of NATS was missing and was made again; the work of running snapshots is handed out again", "snapshots", running)
 	}
 	if lost {
-		s.log.Info("a stream was missing: what was in it is handed out again")
 		loop.Wake(s.wake)
 	}
 	return err
@@ -184,18 +208,18 @@ func (s *Service) expireFuture(ctx context.Context) error {
 // longLease is longer than the leases of any committer of the fleet, whatever its settings.
 const longLease = 24 * time.Hour
 
-// expireLeases ends the leases of all work.
-func (s *Service) expireLeases(ctx context.Context) error {
+// expireLeases ends the leases of all work, and returns the number of running snapshots.
+func (s *Service) expireLeases(ctx context.Context) (snapshots int, err error) {
 	running, err := s.Index.Snapshots(ctx, index.SnapshotFilter{States: []backup.State{backup.Running}})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for i := range running {
 		if err := s.Index.ExpireLeases(ctx, running[i].ID); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return len(running), nil
 }
 
 // governLoop governs filers until ctx is done.

@@ -3,6 +3,8 @@ package commit
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,7 +67,8 @@ func TestKeeperFailsOver(t *testing.T) {
 	f := newFixture(t)
 	f.queue()
 	dying := &mortal{Index: f.idx}
-	first, _ := f.start(dying, Options{Worker: "one"})
+	log := &syncLog{}
+	first, _ := f.start(dying, Options{Worker: "one", Log: slog.New(slog.NewTextHandler(log, nil))})
 	f.until(first.leading)
 	f.until(f.streamsAreThere)
 	second, stopSecond := f.start(f.idx, Options{Worker: "two"})
@@ -76,6 +79,9 @@ func TestKeeperFailsOver(t *testing.T) {
 			f.Fatal("two lead")
 		}
 		return leads
+	})
+	f.until(func() bool {
+		return strings.Contains(log.String(), "reason=\"the term could not be renewed: "+errPower.Error())
 	})
 	f.deleteStreams()
 	f.until(f.streamsAreThere)

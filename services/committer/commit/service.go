@@ -23,6 +23,7 @@ import (
 type Index interface {
 	index.Committing
 	index.Leading
+	index.Succeeding
 
 	Clock(ctx context.Context) (time.Time, error)
 	Snapshot(ctx context.Context, id backup.SnapshotID) (backup.Snapshot, error)
@@ -37,6 +38,9 @@ type Index interface {
 // Options tune a committer; see docs/tuning.md.
 type Options struct {
 	Worker string // name of this process, for display
+	// Holder is the name by which the index knows this process where it assigns something to one
+	// committer, and which no other process has; "": one made of Worker.
+	Holder string
 	// Snapshots are the only ones to work for; nil: all.
 	Snapshots []backup.SnapshotID
 	// Alone means that no other process exists: the streams are made already, and there is no other
@@ -56,6 +60,11 @@ type Options struct {
 	StopTimeout time.Duration
 	// OnEnd, if not nil, is called when a snapshot was committed or failed.
 	OnEnd func(backup.SnapshotID)
+	// OnSnapshot, if not nil, is called when the index has announced that a snapshot began or ended,
+	// whichever process did that, and when there may have been announcements that were not heard.
+	OnSnapshot func()
+	// OnVacant, if not nil, is called when this committer has ended the term of a dead leader.
+	OnVacant func()
 	// OnRetry, if not nil, receives the reason for a retry, instead of the log.
 	OnRetry func(error)
 	Log     *slog.Logger
@@ -92,6 +101,7 @@ type Service struct {
 	wake        chan struct{} // there may be new work to assign
 	freed       chan struct{} // work was settled: there may be room for more
 	settled     chan struct{} // there may be a snapshot to commit
+	vacant      chan struct{} // there may be no keeper
 	unpublished chan struct{} // a message could not be published: the streams may be gone
 
 	mu       sync.Mutex
@@ -120,10 +130,19 @@ func New(p Parts, o Options) *Service {
 	if o.OnEnd == nil {
 		o.OnEnd = func(backup.SnapshotID) {}
 	}
+	if o.OnSnapshot == nil {
+		o.OnSnapshot = func() {}
+	}
+	if o.Holder == "" {
+		o.Holder = o.Worker + "-" + rand.Text()[:8]
+	}
+	if o.OnVacant == nil {
+		o.OnVacant = func() {}
+	}
 	return &Service{
-		Parts: p, opts: o, holder: o.Worker + "-" + rand.Text()[:8], log: o.Log,
+		Parts: p, opts: o, holder: o.Holder, log: o.Log,
 		results: make(chan flow.Result), wake: make(chan struct{}, 1), freed: make(chan struct{}, 1),
-		settled: make(chan struct{}, 1), unpublished: make(chan struct{}, 1),
+		settled: make(chan struct{}, 1), vacant: make(chan struct{}, 1), unpublished: make(chan struct{}, 1),
 		leads: o.Alone, governor: newGovernor(), times: keeperTimes,
 	}
 }
@@ -170,6 +189,7 @@ func (s *Service) run(ctx, hand context.Context) {
 	owned.Go(func() { s.reportLoop(ctx) })
 	if !s.opts.Alone {
 		owned.Go(func() { s.keeperLoop(ctx) })
+		owned.Go(func() { s.successionLoop(ctx) })
 		owned.Go(func() { s.listenLoop(ctx) })
 	}
 	for range s.opts.Appliers {

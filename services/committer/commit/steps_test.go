@@ -331,3 +331,26 @@ func (f *fixture) until(done func() bool) {
 		}
 	}
 }
+
+// An announcing index announces one change, and then nothing more.
+type announcing struct{ Index }
+
+func (x announcing) ListenSnapshots(ctx context.Context, told func()) error {
+	told()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// What the index announces wakes the dispatcher and reaches the scheduler.
+func TestAnnouncedSnapshots(t *testing.T) {
+	f := newFixture(t)
+	told := make(chan struct{}, 1)
+	s := f.service(announcing{f.idx}, Options{OnSnapshot: func() { told <- struct{}{} }})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.listenLoop(ctx) }()
+	<-told
+	<-s.freed
+	stop()
+	<-ended
+}

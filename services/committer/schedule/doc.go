@@ -4,7 +4,8 @@
 // # A tick
 //
 // Every ten seconds a scheduler requests or renews the term of the role "scheduler". The holder of
-// the term then does five steps, each of which starts from the state of the index at that moment:
+// the term also does so when a snapshot has begun or ended anywhere, which the index announces: an
+// end makes a place free. The holder then does five steps, each of which starts from the state of the index at that moment:
 //
 //	bind    each filer gets the policy that its labels select; shards whose policy, or its
 //	        revision, has changed lose their plans

@@ -5,10 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/telemetry"
@@ -28,6 +30,9 @@ type Index interface {
 // Options tune a scheduler.
 type Options struct {
 	Worker string // name of this process, for display
+	// Holder is the name by which the index knows this process as a leader, and which no other
+	// process has; "": one made of Worker.
+	Holder string
 	Tick   time.Duration
 	// Term is how long no scheduler leads after the leader has died; several times Tick.
 	Term time.Duration
@@ -49,7 +54,10 @@ const (
 
 const (
 	resignWithin = 2 * time.Second
-	planAtOnce   = 1000 // shards per transaction
+	// restFactor times the duration of a tick is the least time until the next one that is made
+	// because of snapshots that have ended.
+	restFactor = 4
+	planAtOnce = 1000 // shards per transaction
 	// moveWithin is how long a step may take that queries the index, which answers or fails much
 	// sooner.
 	moveWithin = 5 * time.Minute
@@ -66,6 +74,9 @@ type Scheduler struct {
 	term   index.Term // the last that it had
 	parsed map[backup.PolicyID]timetable
 	beat   *health.Beat // while it runs
+	leads  atomic.Bool
+	wake   chan struct{} // a place may have become free
+	vacant chan struct{} // no scheduler leads
 }
 
 // A timetable is a policy and its schedule.
@@ -91,8 +102,25 @@ func New(idx Index, o Options) *Scheduler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Worker + "-" + rand.Text()[:8]}
+	if o.Holder == "" {
+		o.Holder = o.Worker + "-" + rand.Text()[:8]
+	}
+	return &Scheduler{index: idx, opts: o, log: o.Log, holder: o.Holder, wake: make(chan struct{}, 1), vacant: make(chan struct{}, 1)}
 }
+
+// Look requests a tick now, and not only at the next interval, because a snapshot has begun or
+// ended. It may be called concurrently.
+func (s *Scheduler) Look() { loop.Wake(s.wake) }
+
+// Stand requests a tick now because the scheduler that led is dead: one that does not lead stands
+// for election. It may be called concurrently.
+func (s *Scheduler) Stand() { loop.Wake(s.vacant) }
+
+// Limits returns the limits that apply, of the options or by default.
+func (s *Scheduler) Limits() policy.Limits { return s.opts.Limits }
+
+// Leads reports whether this scheduler leads.
+func (s *Scheduler) Leads() bool { return s.leads.Load() }
 
 // Run ticks until ctx is done, and then lets another lead.
 func (s *Scheduler) Run(ctx context.Context) {
@@ -102,15 +130,36 @@ func (s *Scheduler) Run(ctx context.Context) {
 	defer s.beat.Done()
 	for {
 		s.beat.Moved()
+		began := time.Now()
 		if err := s.Tick(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn("nothing is scheduled now", "error", err)
 			s.opts.Metrics.Retry(err)
 		}
-		select {
-		case <-ctx.Done():
+		s.wait(ctx, tick.C, time.Since(began))
+		if ctx.Err() != nil {
 			s.resign(ctx)
 			return
-		case <-tick.C:
+		}
+	}
+}
+
+// wait returns when it is time for the next tick: at the interval or, if this scheduler leads, when
+// it was asked to look. Where snapshots end all the time, ticks take a fifth of the time at most.
+func (s *Scheduler) wait(ctx context.Context, tick <-chan time.Time, took time.Duration) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+			return
+		case <-s.vacant:
+			return
+		case <-s.wake:
+			if s.term == (index.Term{}) {
+				continue // the one that leads was asked as well
+			}
+			loop.Pause(ctx, min(restFactor*took, s.opts.Tick))
+			return
 		}
 	}
 }
@@ -155,6 +204,7 @@ func (s *Scheduler) tell(term index.Term) {
 		s.log.Info("scheduler: this committer leads", "epoch", term.Epoch)
 	}
 	s.opts.Metrics.Leads(term != index.Term{})
+	s.leads.Store(term != index.Term{})
 	s.term = term
 }
 
@@ -274,7 +324,7 @@ func (s *Scheduler) plan(ctx context.Context, term index.Term) error {
 			if !ok || t.Revision != u.Revision {
 				continue // changed since it was bound
 			}
-			past := policy.Past{Good: u.LastGood, Failed: u.Failed, Deadline: u.Deadline}
+			past := policy.Past{Good: u.LastGood, Bad: u.Bad, Failed: u.Failed, Deadline: u.Deadline}
 			u.Due, u.Deadline = t.Plan(u.Shard, past, now)
 			plans = append(plans, u.Plan)
 		}
@@ -340,7 +390,7 @@ func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan,
 	begun, err := s.index.BeginDue(ctx, term, p, now)
 	switch {
 	case err == nil:
-		s.log.Info("snapshot scheduled", "snapshot", begun.ID.Short(), "filer", begun.Filer.Name, "shard", begun.Shard.Name, "number", begun.Number,
+		s.log.Debug("snapshot scheduled", "snapshot", begun.ID.Short(), "filer", begun.Filer.Name, "shard", begun.Shard.Name, "number", begun.Number,
 			"policy", t.Name, "due", p.Due, "deadline", p.Deadline)
 		s.opts.Metrics.Begun(now.Sub(p.Due), t.missed(p.Shard, p.Due, now))
 	case errors.Is(err, backup.ErrRunning), errors.Is(err, index.ErrNotDue), errors.Is(err, backup.ErrNotFound):

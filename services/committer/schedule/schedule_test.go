@@ -73,7 +73,9 @@ type clockIndex struct {
 }
 
 func (x *clockIndex) Clock(context.Context) (time.Time, error) {
-	x.f.now = x.f.now.Add(x.f.gap)
+	if x.f.gap > 0 { // otherwise the test may read it while a scheduler runs
+		x.f.now = x.f.now.Add(x.f.gap)
+	}
 	return x.f.now, nil
 }
 
@@ -163,7 +165,7 @@ func TestScheduler(t *testing.T) {
 	f.now = f.now.Add(policy.RetryAfter - time.Second)
 	f.finish("b")
 	f.tick(s)
-	if got := f.shard("a"); !got.Failed || !got.Plan.Deadline.Equal(deadline) {
+	if got := f.shard("a"); got.Failed.IsZero() || !got.Plan.Deadline.Equal(deadline) {
 		t.Fatalf("%+v, want it failed and its deadline %v", got, deadline)
 	}
 	f.now = f.now.Add(time.Second)
@@ -179,6 +181,38 @@ func TestScheduler(t *testing.T) {
 	f.tick(s, "b")
 	f.finish("b")
 	f.tick(s)
+}
+
+// A shard is due at once when its last good snapshot is marked as bad, although nothing of it has
+// failed and its policy would begin the next one later. If the next one fails, it is tried again
+// after a pause like any other.
+func TestMarkedBad(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a")
+	f.policy(backup.Policy{Name: "nightly", Schedule: "0 2 * * *", RecoveryPoint: 26 * time.Hour})
+	s := f.scheduler(f.idx, policy.Limits{})
+	for range 2 {
+		f.tick(s, "a")
+		f.finish("a")
+		f.tick(s)
+		f.now = time.Date(2026, 3, f.now.Day()+1, 2, 0, 0, 0, time.UTC)
+	}
+	f.now = f.now.Add(-time.Hour)
+	f.must(f.idx.SetBad(f.ctx, f.shard("a").LastGood, "half of it was gone"))
+	if got := f.shard("a"); !got.Bad || !got.Failed.IsZero() {
+		t.Fatalf("%+v, want it bad and not failed", got)
+	}
+	f.tick(s, "a")
+	f.fail("a")
+	f.now = f.now.Add(policy.RetryAfter - time.Second)
+	f.tick(s)
+	f.now = f.now.Add(time.Second)
+	f.tick(s, "a")
+	f.finish("a")
+	f.tick(s)
+	if got := f.shard("a"); got.Bad {
+		t.Fatalf("%+v, want it good: a newer snapshot is", got)
+	}
 }
 
 // A site whose workers have died keeps its places, with snapshots that no worker has taken and with
@@ -325,6 +359,45 @@ func TestRun(t *testing.T) {
 	<-ended
 	if _, ok, err := f.idx.Lead(f.ctx, Role, "another", time.Hour); err != nil || !ok {
 		t.Fatalf("another leads: %v, %v", ok, err)
+	}
+}
+
+// A scheduler that leads looks when it is asked to: the next shard gets a place that has become free
+// before the interval is over. One that does not lead waits for its interval.
+func TestLook(t *testing.T) {
+	f := newFixture(t)
+	f.filer("nas", nil, "a", "b")
+	f.policy(backup.Policy{Name: "daily", Schedule: "@daily"})
+	ctx, stop := context.WithCancel(f.ctx)
+	watched := &faultIndex{Index: f.idx, begun: make(chan error, 2)}
+	ended := make(chan struct{})
+	s := f.scheduler(watched, policy.Limits{Running: 1})
+	s.opts.Tick = time.Hour
+	go func() { defer close(ended); s.Run(ctx) }()
+	f.must(<-watched.begun)
+	f.finish("a")
+	s.Look()
+	select {
+	case err := <-watched.begun:
+		f.must(err)
+	case <-time.After(time.Minute):
+		t.Error("the second shard is not begun when the first has ended")
+	}
+	if !s.Leads() {
+		t.Error("it does not lead")
+	}
+	stop()
+	<-ended
+
+	follower := f.scheduler(f.idx, policy.Limits{})
+	tick := make(chan time.Time, 1)
+	for range 50 { // of two channels that are ready, either may be chosen
+		follower.Look()
+		tick <- f.now
+		follower.wait(f.ctx, tick, 0)
+		if len(tick) > 0 {
+			t.Fatal("one that does not lead looks before its interval is over")
+		}
 	}
 }
 

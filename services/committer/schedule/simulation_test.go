@@ -49,7 +49,7 @@ type shardState struct {
 	index.Plan
 	good    time.Time
 	last    time.Time // when the newest snapshot was begun
-	failed  bool
+	failed  time.Time // when the newest snapshot failed; zero: it has not
 	running bool
 }
 
@@ -85,7 +85,9 @@ func (w *world) end(id backup.ShardID) {
 	w.running[s.Filer]--
 	w.waiting[id] = true
 	delete(w.ripe, id)
-	if s.failed = w.random.IntN(50) == 0; s.failed {
+	s.failed = time.Time{}
+	if w.random.IntN(50) == 0 {
+		s.failed = w.now
 		w.failed++
 		return
 	}
@@ -165,7 +167,11 @@ func (w *world) Bind(_ context.Context, t index.Term, bound map[backup.FilerID]i
 func (w *world) Unplanned(_ context.Context, _ []backup.PolicyID, after backup.ShardID, limit int) (list []index.Unplanned, err error) {
 	for _, id := range slices.Sorted(maps.Keys(w.waiting)) {
 		if s := w.shard(id); id > after && len(list) < limit {
-			list = append(list, index.Unplanned{Plan: s.Plan, LastGood: s.good, Failed: s.failed && !s.running})
+			u := index.Unplanned{Plan: s.Plan, LastGood: s.good}
+			if !s.running {
+				u.Failed = s.failed
+			}
+			list = append(list, u)
 		}
 	}
 	return list, nil

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/listing"
@@ -35,8 +33,9 @@ type batch struct {
 	short  bool                // a read of this file returned less than its size
 	links  map[link]linkedFile // files that have several names
 	tree   source.Tree
-	file   watchedFile   // the one that is open
-	pace   *rate.Limiter // nil: no limit
+	file   watchedFile // the one that is open
+	pace   *pace
+	at     advance
 
 	// Opens by the filer, not yet reported:
 	opens, largeOpens int64
@@ -82,7 +81,7 @@ const (
 )
 
 func newBatch(s *Service, msg *backup.ReadBatch, d delivery) *batch {
-	b := &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}}
+	b := &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}, pace: newPace(msg.Job.ReadBytesPerSecond)}
 	if d != nil { // nil in tests
 		b.looks = d.Attempts()
 	}
@@ -108,8 +107,8 @@ func (b *batch) read(ctx context.Context) error {
 	if err := b.decode(); err != nil {
 		return err
 	}
+	b.expect()
 	b.hash = chunk.NewHasher(b.svc.Key.Dedup)
-	b.pace = newPace(b.msg.Job.ReadBytesPerSecond)
 	tree, err := b.openTree(ctx)
 	if err != nil {
 		return err
@@ -197,7 +196,7 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 	}
 	clear(p.Entries[len(kept):])
 	p.Entries = kept
-	b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{Path: p.Path}))
+	b.report(backup.Progress{Path: p.Path})
 	return nil
 }
 
@@ -206,16 +205,17 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
 	e.Flags &^= backup.Wanted | backup.XattrsWanted
 	size := e.Size
+	b.fileBegins(size)
 	err = b.again(ctx, at, p, func(last bool) error { return b.readFile(ctx, at, p, e, last) })
 	if keep, err = b.settle(ctx, at, p, e, err); err != nil {
 		return false, err
 	}
+	b.fileEnds(keep, e.Size)
 	if !keep {
 		b.counts.Bytes -= size
 		return false, nil
 	}
 	b.counts.AddBytes(min(e.Size, backup.MaxCount) - min(size, backup.MaxCount))
-	b.svc.Report.Add(b.msg.Job.Snapshot, b.progress(backup.Progress{FilesDone: 1, BytesDone: e.Size}))
 	return true, nil
 }
 
@@ -234,11 +234,4 @@ func (b *batch) again(ctx context.Context, at *place, p *page, read func(last bo
 		return at.err
 	}
 	return read(true)
-}
-
-// progress adds the opens, and their time, since the last report.
-func (b *batch) progress(p backup.Progress) backup.Progress {
-	p.Opens, p.OpenSeconds = b.opens, b.openSeconds
-	b.opens, b.openSeconds = 0, 0
-	return p
 }

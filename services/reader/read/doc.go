@@ -7,8 +7,9 @@
 // out which of them are new, frame.go compresses those, packer.go seals them into packs and uploads
 // the packs, and answer.go reports to the committer when everything that the batch relies on is
 // durable. In addition, share.go divides the reader among filers, pace.go limits a batch to its
-// filer's bytes per second, watched.go times the filer, and watch.go finds batches whose filer does
-// not answer.
+// part of its filer's bytes per second and follows changes of that limit, watched.go times the filer,
+// watch.go finds batches whose filer does not answer, and patient.go repeats queries while the index
+// does not answer.
 //
 //	batch goroutine     open, read, cut, hash ──► window ─┐        (Options.Batches)
 //	store workers       dedup, compress, seal ◄───────────┘──► pack (Options.Workers)
@@ -70,6 +71,7 @@
 //	memory or descriptors
 //	the store lacks a pack      the part of its content that is read is stored again; a warning
 //	                            names the pack
+//	the index is unavailable    queries are repeated for minutes; then the batch is handed back
 //	the store is unavailable    its client retries for minutes; then the batch is handed back
 //	the store refuses writes    all work in progress is handed back, to another reader
 //	                            (Options.Refused)

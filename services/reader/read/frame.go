@@ -138,6 +138,11 @@ func (b *batch) stored(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	return b.notStored()
+}
+
+// notStored returns why a window of the batch could not be stored.
+func (b *batch) notStored() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err

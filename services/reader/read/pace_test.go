@@ -10,6 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/internal/index"
+	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/source/treetest"
 )
 
@@ -35,7 +39,7 @@ func TestPaceIsKept(t *testing.T) {
 				t.Fatalf("%d bytes after %v", total, time.Since(started))
 			}
 		}}
-		b := &batch{pace: newPace(perSecond)}
+		b := pacedBatch(perSecond)
 		n, err := b.readFull(t.Context(), file, make([]byte, size+1), 0)
 		if n != size || err != nil {
 			t.Fatalf("%d bytes, error %v", n, err)
@@ -50,7 +54,7 @@ func TestPaceIsKept(t *testing.T) {
 func TestPaceSavesUpLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond = 1 << 20
-		b := &batch{pace: newPace(perSecond)}
+		b := pacedBatch(perSecond)
 		<-time.After(time.Hour)
 		started := time.Now()
 		if _, err := b.readFull(t.Context(), bytes.NewReader(make([]byte, 3<<20)), make([]byte, 3<<20), 0); err != nil {
@@ -66,11 +70,122 @@ func TestPaceEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		b := &batch{pace: newPace(1)}
+		b := pacedBatch(1)
 		if _, err := b.readFull(ctx, bytes.NewReader(make([]byte, 1000)), make([]byte, 1000), 0); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+func pacedBatch(perSecond int64) *batch {
+	return &batch{pace: newPace(perSecond), msg: &backup.ReadBatch{}, svc: &Service{Parts: Parts{Report: flow.NewReporter(nil, "test")}}}
+}
+
+// A limit that changes applies to a batch that waits under the earlier one: looser, tighter, none,
+// and one where there was none.
+func TestPaceChanges(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		before, then int64 // bytes per second, for 10 s and from then on
+		size         int   // read in all
+		want         float64
+	}{
+		{"looser", 64 << 10, 1 << 20, 10<<20 + 640<<10, 20},
+		{"tighter", 1 << 20, 64 << 10, 10<<20 + 640<<10, 20},
+		{"not any more", 64 << 10, 0, 100 << 20, 10},
+		{"looser than one byte a second", 1, 1 << 20, 1 << 20, 11},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := pacedBatch(test.before)
+				started := time.Now()
+				time.AfterFunc(10*time.Second, func() { b.pace.set(test.then) })
+				n, err := b.readFull(t.Context(), bytes.NewReader(make([]byte, test.size)), make([]byte, test.size), 0)
+				if n != test.size || err != nil {
+					t.Fatalf("%d bytes, error %v", n, err)
+				}
+				if took := time.Since(started).Seconds(); math.Abs(took-test.want) > 0.5 {
+					t.Errorf("%d bytes took %v s, want %v", n, took, test.want)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := pacedBatch(0)
+		read := 0
+		file := readLog{bytes.NewReader(make([]byte, 4<<20)), func(n int) { read += n }}
+		if _, err := b.readFull(t.Context(), file, make([]byte, 1<<20), 0); err != nil || read != 1<<20 {
+			t.Fatalf("%d bytes, error %v", read, err)
+		}
+		b.pace.set(1 << 20)
+		started := time.Now()
+		if _, err := b.readFull(t.Context(), file, make([]byte, 3<<20), 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(started).Seconds(); math.Abs(took-3) > 0.01 {
+			t.Errorf("3 MiB under a limit that was set meanwhile took %v s, want 3", took)
+		}
+	})
+}
+
+// Frequent changes keep what a batch has waited for, so that it gets on at the mean of the limits.
+func TestPaceOftenChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := pacedBatch(32 << 10)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			for n := int64(0); ctx.Err() == nil; n++ {
+				b.pace.set(32<<10 + n%2)
+				loop.Pause(ctx, time.Second)
+			}
+		}()
+		started := time.Now()
+		if _, err := b.readFull(t.Context(), bytes.NewReader(make([]byte, 1<<20)), make([]byte, 1<<20), 0); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		if took := time.Since(started).Seconds(); math.Abs(took-32) > 1 {
+			t.Errorf("1 MiB took %v s, want 32", took)
+		}
+	})
+}
+
+// A reader asks for the limits of the filers whose batches it has in hand, and applies them.
+func TestLimitsAreFollowed(t *testing.T) {
+	f := newFixture(t, treetest.Tree{"file": treetest.File("content")})
+	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{})
+	b := newBatch(s, f.batchOf(""), nil)
+	if !s.pickUp(b) {
+		t.Fatal("it is not taken")
+	}
+	share := func() float64 {
+		s.applyLimits(f.ctx)
+		if !b.pace.limited() {
+			return 0
+		}
+		return float64(b.pace.limiter.Limit())
+	}
+	if got := share(); got != 0 {
+		t.Fatalf("%v bytes a second, want no limit", got)
+	}
+	filers, err := f.idx.ListFilers(f.ctx, index.FilerFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rate := range []int64{1 << 20, 40_000, 2 << 20, 0, 1} {
+		filer := filers[0].Filer
+		filer.Limits.ReadBytesPerSecond = rate
+		if err := f.idx.SetFiler(f.ctx, filer); err != nil {
+			t.Fatal(err)
+		}
+		if got := share(); got != float64(rate) {
+			t.Errorf("%v bytes a second, want %v", got, rate)
+		}
+	}
+	s.done(b)
+	if got := s.watch.filers(); len(got) != 0 {
+		t.Errorf("filers %v without a batch", got)
+	}
 }
 
 // A batch's limit holds for everything that it reads, from small files and large.

@@ -345,7 +345,7 @@ func (s *Service) tell(ctx context.Context, about string, send func() error) err
 		case ctx.Err() != nil: // the cause of the failure
 			return ctx.Err()
 		}
-		s.opts.Log.Warn("the committer cannot be told yet", "about", about, "error", err)
+		s.opts.Log.Warn("sending a result to the committers failed; trying again", "result", about, "error", err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

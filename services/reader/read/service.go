@@ -109,6 +109,7 @@ type Service struct {
 	known    *known
 	looks    looks
 	blind    sync.Once // for logging once that packs cannot be seen
+	limits   sync.Once // and that limits cannot be
 	packer   *packer
 	watch    *watch
 	inHand   *shares // a share for each batch in progress that is not stalled
@@ -162,6 +163,7 @@ func New(p Parts, o Options) (*Service, error) {
 		large:   newWindows(largeWindows+o.Workers, 2*largeWindows, largeWindowBytes),
 		toStore: make(chan *window),
 	}
+	s.Index = patient{p.Index, s}
 	s.packer = newPacker(s, sealer)
 	s.sendPack = func(ctx context.Context, m *backup.PackStored) error { return flow.Publish(ctx, p.Conn, flow.Packs, m) }
 	s.sendLists = func(ctx context.Context, m *backup.ListsStored) error {
@@ -247,6 +249,7 @@ func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	}
 	owned.Go(func() { s.packer.run(ctx) })
 	owned.Go(func() { s.watchCalls(ctx) })
+	owned.Go(func() { s.followLimits(ctx) })
 }
 
 // handle makes an attempt at a batch and ends its delivery. When ctx is done it starts nothing new,
@@ -278,6 +281,7 @@ func (s *Service) handle(ctx, work context.Context, b *batch) {
 }
 
 func (s *Service) retrying(b *batch, err error) {
+	s.Report.HandedBack(err)
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)
@@ -299,7 +303,9 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	s.packer.begin(b.msg.Job.Snapshot)
 	err := b.read(work)
 	s.reading.give(b.filer())
-	err = errors.Join(err, b.stored(work))
+	if stored := b.stored(work); !errors.Is(err, stored) {
+		err = errors.Join(err, stored)
+	}
 	s.packer.end(b.msg.Job.Snapshot)
 	switch {
 	case errors.Is(err, source.ErrExpired), b.isBlind(err):

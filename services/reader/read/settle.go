@@ -25,7 +25,7 @@ func (b *batch) settle(ctx context.Context, at *place, p *page, e *backup.Entry,
 		return true, nil
 	}
 	p.again = true
-	if isFatal(ctx, err) {
+	if b.isFatal(ctx, err) {
 		return false, err
 	}
 	if source.IsGone(err) {
@@ -38,9 +38,10 @@ func (b *batch) settle(ctx context.Context, at *place, p *page, e *backup.Entry,
 	return true, b.carryForward(ctx, at, p, e)
 }
 
-// isFatal reports whether an error ends the attempt, rather than concerning one file.
-func isFatal(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || source.IsTransient(err) || errors.Is(err, source.ErrExpired)
+// isFatal reports whether an error ends the attempt, rather than concerning one file. If content
+// could not be stored, whatever failed afterwards may be a consequence of that.
+func (b *batch) isFatal(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || b.notStored() != nil || source.IsTransient(err) || errors.Is(err, source.ErrExpired)
 }
 
 // blame returns nil if err concerns one file only. If the file server as a whole may be the cause,
@@ -94,7 +95,7 @@ func (b *batch) isDirectoryGone(ctx context.Context, at *place, p *page) (bool, 
 	now := b.openPlace(ctx, p.Path)
 	defer now.close()
 	if now.err != nil && !source.IsGone(now.err) {
-		if isFatal(ctx, now.err) {
+		if b.isFatal(ctx, now.err) {
 			return false, now.err
 		}
 		return false, b.blame(ctx, now.err)
@@ -143,7 +144,7 @@ func (b *batch) seesBeside(ctx context.Context, at *place, p *page) (bool, error
 		case err == nil && slices.ContainsFunc(entries, p.knows):
 			return true, nil
 		case err == nil:
-		case isFatal(ctx, err):
+		case b.isFatal(ctx, err):
 			return false, err
 		default: // mostly the end of the directory
 			return false, nil

@@ -144,8 +144,12 @@ func (b *batch) storeChunk(ctx context.Context, data []byte) (backup.Ref, error)
 	return b.addChunk(space), nil
 }
 
-// flush passes the window to the store workers, if it contains anything.
+// flush passes the window to the store workers, if it contains anything. It fails if a window of
+// the batch could not be stored: to read on would be in vain.
 func (b *batch) flush(ctx context.Context) error {
+	if err := b.notStored(); err != nil {
+		return err
+	}
 	w := b.window
 	b.window = nil
 	if w == nil {

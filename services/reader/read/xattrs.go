@@ -64,7 +64,7 @@ func (b *batch) takeXattrs(ctx context.Context, e *backup.Entry, get func() ([]b
 // xattrsFailed keeps the last snapshot's extended attributes of an entry whose attributes cannot be
 // read now, unless err ends the attempt.
 func (b *batch) xattrsFailed(ctx context.Context, at *place, p *page, e *backup.Entry, err error) error {
-	if isFatal(ctx, err) {
+	if b.isFatal(ctx, err) {
 		return err
 	}
 	if away := b.blame(ctx, err); away != nil {

@@ -91,6 +91,7 @@ func (s *Service) handle(ctx context.Context, t *inFlight) {
 }
 
 func (s *Service) retrying(task *backup.WalkTask, err error) {
+	s.report.HandedBack(err)
 	s.opts.Metrics.Retry(err)
 	if s.opts.OnRetry != nil {
 		s.opts.OnRetry(err)

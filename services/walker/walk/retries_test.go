@@ -1,0 +1,19 @@
+package walk
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/flow"
+)
+
+// A failed attempt that is made again is reported as work handed back.
+func TestRetriesAreReported(t *testing.T) {
+	report := flow.NewReporter(nil, "walker")
+	New(nil, nil, nil, report, Options{}).retrying(&backup.WalkTask{}, errors.New("is it mounted here?"))
+	var i flow.Instance
+	if report.InHand(&i); i.HandedBack != 1 || i.HandedBackWhy != "is it mounted here?" {
+		t.Errorf("%+v", i)
+	}
+}
