@@ -26,8 +26,6 @@ type Owner interface {
 	Stalled()
 	// Resumed takes again what Stalled gave back, even if others have it by now.
 	Resumed()
-	// HandBack leaves the work to another process, although its goroutines still run.
-	HandBack()
 }
 
 // A Watch knows the Works in progress, and finds those that are stalled.
@@ -141,12 +139,13 @@ func (w *Watch) AwaitIdle(timeout time.Duration) {
 	}
 }
 
-// HandBack hands back all Works in progress.
-func (w *Watch) HandBack() {
+// Each calls do for the owners of all Works in progress. None of them ends, stalls or resumes
+// meanwhile.
+func (w *Watch) Each(do func(Owner)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for k := range w.works {
-		k.owner.HandBack()
+		do(k.owner)
 	}
 }
 

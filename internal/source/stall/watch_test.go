@@ -17,9 +17,8 @@ type owner struct {
 	calls []string
 }
 
-func (o *owner) Stalled()  { o.note("stalled") }
-func (o *owner) Resumed()  { o.note("resumed") }
-func (o *owner) HandBack() { o.note("handed back") }
+func (o *owner) Stalled() { o.note("stalled") }
+func (o *owner) Resumed() { o.note("resumed") }
 
 func (o *owner) note(call string) {
 	o.mu.Lock()
@@ -144,9 +143,9 @@ func TestStalledWorksAreBounded(t *testing.T) {
 	pass(w, 1)
 	first.wants(t, "answered", "resumed")
 	second.wants(t, "with room", "stalled")
-	w.HandBack()
-	first.wants(t, "at the end", "handed back")
-	second.wants(t, "at the end, stalled", "handed back")
+	w.Each(func(o Owner) { o.(*owner).note("seen") })
+	first.wants(t, "in progress", "seen")
+	second.wants(t, "in progress, and stalled", "seen")
 }
 
 // An exactOwner checks that its Work does not continue while it stalls or resumes.
@@ -173,8 +172,6 @@ func (o *exactOwner) Resumed() {
 	o.stalled = false
 	o.places++
 }
-
-func (o *exactOwner) HandBack() {}
 
 // Between calls, a Work is never stalled, and has what it had, however answers and looks of the Watch
 // fall together.

@@ -12,6 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/chunk"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/source/stall"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -23,6 +24,8 @@ type batch struct {
 	looks    int // deliveries at this attempt, to any reader
 	started  time.Time
 	trace    telemetry.Parent
+	work     *stall.Work
+	counted  atomic.Bool          // it has a place in svc.inHand
 	pages    []page               // while it is read
 	complete []backup.PageVersion // afterwards
 
@@ -33,18 +36,9 @@ type batch struct {
 	short  bool                // a read of this file returned less than its size
 	links  map[link]linkedFile // files that have several names
 	tree   source.Tree
-	file   watchedFile // the one that is open
+	file   openFile
 	pace   *pace
 	at     advance
-
-	// Opens by the filer, not yet reported:
-	opens, largeOpens int64
-	openSeconds       float64
-
-	// Used by the watch:
-	call    atomic.Int64 // tick at which the current call of the source began; 0: none
-	stalled bool         // guarded by the watch's mu
-	counted bool         // as in progress; guarded by the watch's mu
 
 	counts       backup.Counts
 	problems     []backup.Problem
@@ -109,7 +103,8 @@ func (b *batch) read(ctx context.Context) error {
 	}
 	b.expect()
 	b.hash = chunk.NewHasher(b.svc.Key.Dedup)
-	tree, err := b.openTree(ctx)
+	job := &b.msg.Job
+	tree, err := source.OpenRoot(ctx, b.work.Source(b.svc.Source), job.Source, job.Root, job.Compare)
 	if err != nil {
 		return err
 	}

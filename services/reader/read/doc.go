@@ -18,14 +18,14 @@
 // # Many filers
 //
 // A slow or dead filer delays no other. Batches in progress, batches being read, and windows are
-// limited by shares: a filer has no more than a limit (Options.InHand, Options.Batches), and no
+// limited by places: a filer has no more than a limit (Options.InHand, Options.Batches), and no
 // more than are free, so that some always remain for another filer. A batch of a filer with too
 // many in progress is handed back.
 //
 // A batch whose filer has not answered a call for Options.StallAfter is stalled: its delivery is
-// ended, its shares are given back, and no pack waits for it. Its goroutine keeps waiting, reports
+// ended, its places are given back, and no pack waits for it. Its goroutine keeps waiting, reports
 // renew its lease, and when the filer answers it continues. At most 256 batches are stalled;
-// further ones keep their shares, and in the end nothing more is taken.
+// further ones keep their places, and in the end nothing more is taken.
 //
 // # Memory
 //

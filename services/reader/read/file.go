@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -10,6 +11,48 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
 )
+
+// open opens the batch's one file: a batch reads files one after the other.
+func (b *batch) open(ctx context.Context, at *place, name string) (source.File, error) {
+	f, err := at.dir.OpenFile(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	b.file = openFile{f}
+	return &b.file, nil
+}
+
+// An openFile is a file whose errors concern only this descriptor, even if they report the file as
+// gone. Such an error becomes source.ErrStale, so that the file is opened again by its name, which
+// shows whether the name is gone.
+type openFile struct{ source.File }
+
+func staleIfGone(err error) error {
+	if source.IsGone(err) {
+		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
+	}
+	return err
+}
+
+func (f *openFile) Stat() (backup.Entry, error) {
+	e, err := f.File.Stat()
+	return e, staleIfGone(err)
+}
+
+func (f *openFile) NextExtent(offset, size int64) (start, length int64, err error) {
+	start, length, err = f.File.NextExtent(offset, size)
+	return start, length, staleIfGone(err)
+}
+
+func (f *openFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.ReadAt(p, offset)
+	return n, staleIfGone(err)
+}
+
+func (f *openFile) Xattrs() ([]backup.Xattr, error) {
+	xattrs, err := f.File.Xattrs()
+	return xattrs, staleIfGone(err)
+}
 
 // readTries is how often a file that changes while it is read is read.
 const readTries = 3
@@ -19,7 +62,7 @@ const readTries = 3
 // again after a stale handle.
 func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entry, last bool) (err error) {
 	started, hashed, walked := time.Now(), b.counts.HashSeconds, *e
-	f, err := at.dir.OpenFile(ctx, e.Name)
+	f, err := b.open(ctx, at, e.Name)
 	if err != nil {
 		return err
 	}

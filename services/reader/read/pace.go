@@ -142,14 +142,18 @@ func (s *Service) followLimits(ctx context.Context) {
 
 // applyLimits applies the current limits. If the index does not answer, batches keep theirs.
 func (s *Service) applyLimits(ctx context.Context) {
-	filers := s.watch.filers()
+	filers := s.filers()
 	if len(filers) == 0 {
 		return
 	}
 	shares, err := s.Index.ReadShares(ctx, filers, time.Time{})
 	switch {
 	case err == nil:
-		s.watch.paced(shares)
+		s.eachBatch(func(b *batch) {
+			if share, ok := shares[b.filer()]; ok {
+				b.pace.set(share)
+			}
+		})
 	case ctx.Err() != nil, errors.Is(err, backup.ErrUnavailable):
 		s.opts.Log.Debug("the limits of filers are not known now; batches in hand keep theirs", "error", err)
 	default: // for instance the privileges of an earlier version
@@ -160,26 +164,13 @@ func (s *Service) applyLimits(ctx context.Context) {
 }
 
 // filers returns the filers of the batches in progress.
-func (w *watch) filers() (list []backup.FilerID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (s *Service) filers() (list []backup.FilerID) {
 	seen := map[backup.FilerID]bool{}
-	for b := range w.hand {
+	s.eachBatch(func(b *batch) {
 		if id := b.filer(); !seen[id] {
 			seen[id] = true
 			list = append(list, id)
 		}
-	}
+	})
 	return list
-}
-
-// paced gives the batches in progress their shares.
-func (w *watch) paced(shares map[backup.FilerID]int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for b := range w.hand {
-		if share, ok := shares[b.filer()]; ok {
-			b.pace.set(share)
-		}
-	}
 }

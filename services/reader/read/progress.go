@@ -69,7 +69,6 @@ func (b *batch) fileEnds(kept bool, size int64) {
 
 // report adds to the next report the opens, and their time, since the last one.
 func (b *batch) report(p backup.Progress) {
-	p.Opens, p.OpenSeconds = b.opens, b.openSeconds
-	b.opens, b.openSeconds = 0, 0
+	p.Opens, p.OpenSeconds = b.work.Opens()
 	b.svc.Report.AddRead(b.msg.Job.Snapshot, b.msg.ID, p, b.at.read, b.at.share())
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
+	"github.com/bctl/bctl/internal/source/stall"
 )
 
 // The sizes of windows. A small one has room for any file that is one chunk, and one index query
@@ -22,7 +23,7 @@ const (
 type window struct {
 	batch  *batch
 	home   *windows
-	filer  backup.FilerID // whose share it uses
+	filer  backup.FilerID // whose place it has
 	stuck  bool           // it has been replaced; guarded by the home's mu
 	buf    []byte
 	used   int
@@ -32,7 +33,7 @@ type window struct {
 // windows are all windows of one size. Each buffer is allocated when it is first needed, and kept.
 type windows struct {
 	size   int
-	shares *shares
+	places *stall.Places
 
 	mu    sync.Mutex
 	free  []*window
@@ -42,12 +43,12 @@ type windows struct {
 // newWindows returns windows, at most limit at a time for one filer and twice as many for all
 // filers, and up to spare more to replace stuck ones.
 func newWindows(limit, spare, size int) *windows {
-	return &windows{size: size, shares: newShares(2*limit, limit), spare: spare}
+	return &windows{size: size, places: stall.NewPlaces(2*limit, limit), spare: spare}
 }
 
 // take waits for a window.
 func (p *windows) take(ctx context.Context, filer backup.FilerID) (*window, error) {
-	if err := p.shares.take(ctx, filer); err != nil {
+	if err := p.places.Take(ctx, filer); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
@@ -73,7 +74,7 @@ func (p *windows) replace(w *window) {
 	}
 	w.stuck = true
 	p.spare--
-	p.shares.give(w.filer)
+	p.places.Give(w.filer)
 }
 
 // recycle makes a window free again; a replaced one is discarded.
@@ -87,7 +88,7 @@ func (w *window) recycle() {
 		return
 	}
 	p.free = append(p.free, w)
-	p.shares.give(w.filer)
+	p.places.Give(w.filer)
 }
 
 type windowChunk struct {

@@ -13,7 +13,7 @@ import (
 func (b *batch) readXattrsAlone(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
 	changed := false
 	err = b.again(ctx, at, p, func(bool) error {
-		f, err := at.dir.OpenFile(ctx, e.Name)
+		f, err := b.open(ctx, at, e.Name)
 		if err != nil {
 			return err
 		}

@@ -143,7 +143,7 @@ func (s *Service) Run(ctx context.Context) {
 		return
 	}
 	abandon()
-	s.watch.HandBack()
+	s.watch.Each(func(o stall.Owner) { o.(*inFlight).handBack() })
 	if !endsWithin(ended, grace) {
 		s.opts.Log.Warn("stopped without tasks that wait for their filers", "tasks", s.watch.InProgress())
 	}

@@ -54,8 +54,8 @@ func (t *inFlight) Resumed() {
 	t.svc.opts.Log.Info("the filer answers again", "source", t.task.Job.Source, "snapshot", t.task.Job.Snapshot.Short(), "task", t.task.ID)
 }
 
-// HandBack implements stall.Owner.
-func (t *inFlight) HandBack() {
+// handBack leaves the task to another walker, although its goroutines may still run.
+func (t *inFlight) handBack() {
 	t.done()
 	t.delivery.Retry(0)
 }
