@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/listing"
 )
 
 // answer waits until each pack that the batch relies on is durable, and then reports to the
@@ -75,24 +74,4 @@ func (b *batch) tellLists(ctx context.Context) error {
 	m := &backup.ListsStored{Snapshot: b.msg.Job.Snapshot, Lists: b.lists}
 	b.lists, b.listBytes = nil, 0
 	return b.svc.tell(ctx, "the chunks of a large file", func() error { return b.svc.sendLists(ctx, m) })
-}
-
-// encode makes page versions of the pages that were read, so that a batch takes little memory while
-// it waits for its packs.
-func (b *batch) encode() error {
-	var encode listing.Encoder
-	for i := range b.pages {
-		p := &b.pages[i]
-		v := p.version
-		if p.again {
-			v.Fingerprint = backup.Fingerprint{}
-		}
-		var err error
-		if v.Listing, err = encode.Encode(nil, &p.Page); err != nil {
-			return fmt.Errorf("read batch %d: %w", b.msg.ID, err)
-		}
-		b.complete = append(b.complete, v)
-	}
-	b.pages, b.hash, b.cutter = nil, nil, nil
-	return nil
 }

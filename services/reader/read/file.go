@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -11,48 +12,6 @@ import (
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
 )
-
-// open opens the batch's one file: a batch reads files one after the other.
-func (b *batch) open(ctx context.Context, at *place, name string) (source.File, error) {
-	f, err := at.dir.OpenFile(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	b.file = openFile{f}
-	return &b.file, nil
-}
-
-// An openFile is a file whose errors concern only this descriptor, even if they report the file as
-// gone. Such an error becomes source.ErrStale, so that the file is opened again by its name, which
-// shows whether the name is gone.
-type openFile struct{ source.File }
-
-func staleIfGone(err error) error {
-	if source.IsGone(err) {
-		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
-	}
-	return err
-}
-
-func (f *openFile) Stat() (backup.Entry, error) {
-	e, err := f.File.Stat()
-	return e, staleIfGone(err)
-}
-
-func (f *openFile) NextExtent(offset, size int64) (start, length int64, err error) {
-	start, length, err = f.File.NextExtent(offset, size)
-	return start, length, staleIfGone(err)
-}
-
-func (f *openFile) ReadAt(p []byte, offset int64) (int, error) {
-	n, err := f.File.ReadAt(p, offset)
-	return n, staleIfGone(err)
-}
-
-func (f *openFile) Xattrs() ([]backup.Xattr, error) {
-	xattrs, err := f.File.Xattrs()
-	return xattrs, staleIfGone(err)
-}
 
 // readTries is how often a file that changes while it is read is read.
 const readTries = 3
@@ -104,6 +63,48 @@ func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entr
 	return nil
 }
 
+// open opens the batch's one file: a batch reads files one after the other.
+func (b *batch) open(ctx context.Context, at *place, name string) (source.File, error) {
+	f, err := at.dir.OpenFile(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	b.file = openFile{f}
+	return &b.file, nil
+}
+
+// An openFile is a file whose errors concern only this descriptor, even if they report the file as
+// gone. Such an error becomes source.ErrStale, so that the file is opened again by its name, which
+// shows whether the name is gone.
+type openFile struct{ source.File }
+
+func (f *openFile) Stat() (backup.Entry, error) {
+	e, err := f.File.Stat()
+	return e, staleIfGone(err)
+}
+
+func (f *openFile) NextExtent(offset, size int64) (start, length int64, err error) {
+	start, length, err = f.File.NextExtent(offset, size)
+	return start, length, staleIfGone(err)
+}
+
+func (f *openFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.ReadAt(p, offset)
+	return n, staleIfGone(err)
+}
+
+func (f *openFile) Xattrs() ([]backup.Xattr, error) {
+	xattrs, err := f.File.Xattrs()
+	return xattrs, staleIfGone(err)
+}
+
+func staleIfGone(err error) error {
+	if source.IsGone(err) {
+		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
+	}
+	return err
+}
+
 // steadyContent reads the file's data until all of it was read without a change, at most readTries
 // times, and sets before to the file's state when the last reading began. changed reports that it
 // changed each time.
@@ -129,43 +130,6 @@ func (b *batch) steadyContent(ctx context.Context, f source.File, before *backup
 		}
 		*before = after
 	}
-}
-
-var (
-	errChanged = errors.New("the file changed each time it was read; what is stored may mix its states")
-	errShort   = errors.New("the file ended before its size, and did not change")
-)
-
-func sameState(a, b *backup.Entry) bool {
-	return a.Size == b.Size && a.Mtime == b.Mtime && a.Ctime == b.Ctime
-}
-
-// sameFile reports whether two entries agree in all attributes that a fingerprint covers.
-func sameFile(a, b *backup.Entry) bool {
-	return sameState(a, b) && a.Inode == b.Inode && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.Nlink == b.Nlink
-}
-
-// describe gives e the attributes of the file that was read, which may differ from those that the
-// walker saw.
-func (b *batch) describe(p *page, e, now *backup.Entry) {
-	if !sameFile(e, now) {
-		p.again = true // the page's fingerprint is of the walker's view
-	}
-	flags := e.Flags &^ backup.Racy
-	if listing.IsRacy(b.msg.Job.Compare, now, b.racyFrom) {
-		flags |= backup.Racy
-	}
-	name, xattrs, ref := e.Name, e.Xattrs, e.XattrChunk
-	*e = *now
-	e.Name, e.Flags, e.Xattrs, e.XattrChunk = name, flags, xattrs, ref
-}
-
-// contentSize returns the offset at which the last data of a file of unsteady size ends.
-func contentSize(c backup.Content) (n int64) {
-	for i := range c.Refs {
-		n += c.Refs[i].Hole + c.Refs[i].Span
-	}
-	return n
 }
 
 // content reads the file's data.
@@ -207,4 +171,64 @@ func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backu
 	b.counts.ReadBytes += int64(n)
 	ref := b.addChunk(space[:n])
 	return backup.Content{Refs: []backup.Ref{ref}}, nil
+}
+
+// readFull reads until p is full or the file ends, within the batch's limit.
+func (b *batch) readFull(ctx context.Context, f io.ReaderAt, p []byte, offset int64) (n int, err error) {
+	for n < len(p) {
+		piece := p[n:]
+		if b.pace.limited() {
+			piece = piece[:min(len(piece), paceBytes)]
+			if err := b.pace.wait(ctx, len(piece)); err != nil {
+				return n, err
+			}
+		}
+		m, err := f.ReadAt(piece, offset+int64(n))
+		n += m
+		b.hasRead(m)
+		if err == io.EOF || err == nil && m == 0 {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+var (
+	errChanged = errors.New("the file changed each time it was read; what is stored may mix its states")
+	errShort   = errors.New("the file ended before its size, and did not change")
+)
+
+func sameState(a, b *backup.Entry) bool {
+	return a.Size == b.Size && a.Mtime == b.Mtime && a.Ctime == b.Ctime
+}
+
+// sameFile reports whether two entries agree in all attributes that a fingerprint covers.
+func sameFile(a, b *backup.Entry) bool {
+	return sameState(a, b) && a.Inode == b.Inode && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.Nlink == b.Nlink
+}
+
+// describe gives e the attributes of the file that was read, which may differ from those that the
+// walker saw.
+func (b *batch) describe(p *page, e, now *backup.Entry) {
+	if !sameFile(e, now) {
+		p.again = true // the page's fingerprint is of the walker's view
+	}
+	flags := e.Flags &^ backup.Racy
+	if listing.IsRacy(b.msg.Job.Compare, now, b.racyFrom) {
+		flags |= backup.Racy
+	}
+	name, xattrs, ref := e.Name, e.Xattrs, e.XattrChunk
+	*e = *now
+	e.Name, e.Flags, e.Xattrs, e.XattrChunk = name, flags, xattrs, ref
+}
+
+// contentSize returns the offset at which the last data of a file of unsteady size ends.
+func contentSize(c backup.Content) (n int64) {
+	for i := range c.Refs {
+		n += c.Refs[i].Hole + c.Refs[i].Span
+	}
+	return n
 }

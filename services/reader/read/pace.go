@@ -3,7 +3,6 @@ package read
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -105,29 +104,6 @@ func await(ctx context.Context, r *rate.Reservation, changed <-chan struct{}) (g
 	}
 	r.Cancel()
 	return false, err
-}
-
-// readFull reads until p is full or the file ends, within the batch's limit.
-func (b *batch) readFull(ctx context.Context, f io.ReaderAt, p []byte, offset int64) (n int, err error) {
-	for n < len(p) {
-		piece := p[n:]
-		if b.pace.limited() {
-			piece = piece[:min(len(piece), paceBytes)]
-			if err := b.pace.wait(ctx, len(piece)); err != nil {
-				return n, err
-			}
-		}
-		m, err := f.ReadAt(piece, offset+int64(n))
-		n += m
-		b.hasRead(m)
-		if err == io.EOF || err == nil && m == 0 {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
 }
 
 // followLimits applies changed limits of filers to the batches in progress, until ctx is done.

@@ -3,7 +3,6 @@ package read
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -239,82 +238,4 @@ func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	owned.Go(func() { s.packer.run(ctx) })
 	owned.Go(func() { s.watchFilers(ctx) })
 	owned.Go(func() { s.followLimits(ctx) })
-}
-
-// handle makes an attempt at a batch and ends its delivery. When ctx is done it starts nothing new,
-// and when work is done it ends what it started.
-func (s *Service) handle(ctx, work context.Context, b *batch) {
-	defer b.end()
-	defer s.Report.Batch(&b.msg.Job, b.msg.ID)()
-	work, span := s.opts.Trace.Start(b.delivery.Trace(work), "read batch", b.msg.Job.Snapshot,
-		slog.Int64("batch", int64(b.msg.ID)), slog.Int("attempt", int(b.msg.Attempt)))
-	b.trace = telemetry.ParentOf(work)
-	err := s.attempt(ctx, work, b)
-	span.End(err)
-	switch {
-	case err == nil:
-		b.delivery.Ack()
-	case ctx.Err() != nil:
-		b.delivery.Retry(0)
-	case s.opts.Refused() != nil: // the reason was logged
-		s.opts.Metrics.Retry(err)
-		b.delivery.Retry(0) // to another reader: this one takes none
-	default:
-		s.retrying(b, err)
-		if source.IsOtherTree(err) {
-			b.delivery.Retry(blindDelay)
-			return
-		}
-		b.delivery.RetryLater()
-	}
-}
-
-func (s *Service) retrying(b *batch, err error) {
-	s.Report.HandedBack(err)
-	s.opts.Metrics.Retry(err)
-	if s.opts.OnRetry != nil {
-		s.opts.OnRetry(err)
-		return
-	}
-	s.opts.Log.Warn("read batch will be tried again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID,
-		"attempt", b.msg.Attempt, "error", err)
-}
-
-// attempt makes one attempt at a batch.
-func (s *Service) attempt(ctx, work context.Context, b *batch) error {
-	if err := s.reading.Take(ctx, b.filer()); err != nil {
-		return err
-	}
-	if err := s.opts.Refused(); err != nil {
-		s.reading.Give(b.filer())
-		return err
-	}
-	s.packer.begin(b.msg.Job.Snapshot)
-	err := b.read(work)
-	s.reading.Give(b.filer())
-	if stored := b.stored(work); !errors.Is(err, stored) {
-		err = errors.Join(err, stored)
-	}
-	s.packer.end(b.msg.Job.Snapshot)
-	switch {
-	case errors.Is(err, source.ErrExpired), b.isBlind(err):
-		return b.fail(work, err)
-	case err != nil:
-		return err
-	}
-	return b.answer(work)
-}
-
-// A reader that sees a different tree than the one that was walked hands the batch back after
-// blindDelay, to any reader. After blindLooks deliveries in an attempt, and blindAttempts attempts,
-// no reader is expected to see the right tree.
-const (
-	blindDelay    = time.Second
-	blindLooks    = 10
-	blindAttempts = 3
-)
-
-// isBlind reports whether err means that no reader is expected to see the tree of the batch.
-func (b *batch) isBlind(err error) bool {
-	return source.IsOtherTree(err) && (b.svc.opts.Alone || b.looks >= blindLooks && b.msg.Attempt >= blindAttempts)
 }

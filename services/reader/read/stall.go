@@ -3,32 +3,12 @@ package read
 import (
 	"context"
 
-	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/source/stall"
 )
 
 // maxStalled bounds the stalled batches. Further ones keep their places, so that in the end nothing
 // more is taken.
 const maxStalled = 256
-
-// begin registers a batch as in progress, until its end.
-func (s *Service) begin(msg *backup.ReadBatch, d delivery) *batch {
-	b := newBatch(s, msg, d)
-	b.work = s.watch.Begin(b.filer(), b)
-	return b
-}
-
-func (b *batch) end() {
-	b.putDown()
-	b.work.End()
-}
-
-// putDown stops counting a batch as in progress, if it is counted.
-func (b *batch) putDown() {
-	if b.counted.Swap(false) {
-		b.svc.inHand.Give(b.filer())
-	}
-}
 
 // Stalled gives back what other batches need. The batch keeps waiting for the filer, and keeps the
 // window that the filer may still write to.
@@ -52,6 +32,13 @@ func (b *batch) Resumed() {
 	s.packer.begin(b.msg.Job.Snapshot)
 	s.Report.StalledBatch(b.msg.Job.Snapshot, b.msg.ID, false)
 	s.opts.Log.Info("the filer answers again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID)
+}
+
+// putDown stops counting a batch as in progress, if it is counted.
+func (b *batch) putDown() {
+	if b.counted.Swap(false) {
+		b.svc.inHand.Give(b.filer())
+	}
 }
 
 // eachBatch calls do for the batches in progress.

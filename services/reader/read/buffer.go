@@ -30,67 +30,6 @@ type window struct {
 	chunks []windowChunk
 }
 
-// windows are all windows of one size. Each buffer is allocated when it is first needed, and kept.
-type windows struct {
-	size   int
-	places *stall.Places
-
-	mu    sync.Mutex
-	free  []*window
-	spare int // windows that may be made to replace stuck ones
-}
-
-// newWindows returns windows, at most limit at a time for one filer and twice as many for all
-// filers, and up to spare more to replace stuck ones.
-func newWindows(limit, spare, size int) *windows {
-	return &windows{size: size, places: stall.NewPlaces(2*limit, limit), spare: spare}
-}
-
-// take waits for a window.
-func (p *windows) take(ctx context.Context, filer backup.FilerID) (*window, error) {
-	if err := p.places.Take(ctx, filer); err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	var w *window
-	if n := len(p.free); n > 0 {
-		w, p.free = p.free[n-1], p.free[:n-1]
-	}
-	p.mu.Unlock()
-	if w == nil {
-		w = &window{home: p, buf: make([]byte, p.size)}
-	}
-	w.filer = filer
-	return w, nil
-}
-
-// replace allows another window to be made instead of a stuck one, because a read that hangs may
-// still write to it. It does nothing if too many are stuck already.
-func (p *windows) replace(w *window) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w.stuck || p.spare == 0 {
-		return
-	}
-	w.stuck = true
-	p.spare--
-	p.places.Give(w.filer)
-}
-
-// recycle makes a window free again; a replaced one is discarded.
-func (w *window) recycle() {
-	p := w.home
-	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w.stuck {
-		p.spare++
-		return
-	}
-	p.free = append(p.free, w)
-	p.places.Give(w.filer)
-}
-
 type windowChunk struct {
 	hash        backup.ChunkHash
 	start, size int
@@ -177,4 +116,65 @@ func (b *batch) giveBack() {
 		b.window.recycle()
 		b.window = nil
 	}
+}
+
+// windows are all windows of one size. Each buffer is allocated when it is first needed, and kept.
+type windows struct {
+	size   int
+	places *stall.Places
+
+	mu    sync.Mutex
+	free  []*window
+	spare int // windows that may be made to replace stuck ones
+}
+
+// newWindows returns windows, at most limit at a time for one filer and twice as many for all
+// filers, and up to spare more to replace stuck ones.
+func newWindows(limit, spare, size int) *windows {
+	return &windows{size: size, places: stall.NewPlaces(2*limit, limit), spare: spare}
+}
+
+// take waits for a window.
+func (p *windows) take(ctx context.Context, filer backup.FilerID) (*window, error) {
+	if err := p.places.Take(ctx, filer); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	var w *window
+	if n := len(p.free); n > 0 {
+		w, p.free = p.free[n-1], p.free[:n-1]
+	}
+	p.mu.Unlock()
+	if w == nil {
+		w = &window{home: p, buf: make([]byte, p.size)}
+	}
+	w.filer = filer
+	return w, nil
+}
+
+// replace allows another window to be made instead of a stuck one, because a read that hangs may
+// still write to it. It does nothing if too many are stuck already.
+func (p *windows) replace(w *window) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.stuck || p.spare == 0 {
+		return
+	}
+	w.stuck = true
+	p.spare--
+	p.places.Give(w.filer)
+}
+
+// recycle makes a window free again; a replaced one is discarded.
+func (w *window) recycle() {
+	p := w.home
+	w.batch, w.used, w.chunks = nil, 0, w.chunks[:0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.stuck {
+		p.spare++
+		return
+	}
+	p.free = append(p.free, w)
+	p.places.Give(w.filer)
 }

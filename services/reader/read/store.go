@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
 )
 
@@ -25,9 +26,6 @@ func (s *Service) storeWindows(ctx context.Context) {
 		}
 	}
 }
-
-// maxFrameChunks bounds a frame of tiny files, so that several fit into a pack.
-const maxFrameChunks = pack.MaxChunks / 4
 
 // A framer has the buffers of one store worker.
 type framer struct {
@@ -62,6 +60,62 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 	}
 	return nil
 }
+
+// dedup finds out which chunks of the window are stored already, makes the batch rely on their
+// packs, and returns the other chunks.
+func (s *Service) dedup(ctx context.Context, w *window) (fresh []windowChunk, err error) {
+	b := w.batch
+	refs := make([]*packRef, len(w.chunks))
+	if b.msg.Attempt <= 1 {
+		// A later attempt may exist because a pack was condemned, which only the index knows.
+		refs = s.known.find(w.chunks)
+	}
+	var ask []backup.ChunkID
+	for i := range w.chunks {
+		if refs[i] == nil {
+			ask = append(ask, w.chunks[i].hash.ID())
+		}
+	}
+	var found []index.Location
+	if len(ask) > 0 {
+		if found, err = s.Index.Locate(ctx, ask); err != nil {
+			return nil, err
+		}
+		if err := s.believe(ctx, ask, found); err != nil {
+			return nil, err
+		}
+	}
+	next := 0
+	seen := make(map[backup.ChunkID]struct{}, len(ask))
+	for i := range w.chunks {
+		if refs[i] != nil {
+			b.relyOn(refs[i])
+			continue
+		}
+		at := found[next]
+		next++
+		if at.Pack != (backup.PackID{}) {
+			b.relyOn(s.packer.durable(at.Pack))
+			continue
+		}
+		id := w.chunks[i].hash.ID()
+		if _, twice := seen[id]; twice {
+			continue
+		}
+		seen[id] = struct{}{}
+		fresh = append(fresh, w.chunks[i])
+	}
+	return fresh, nil
+}
+
+func (b *batch) relyOn(ref *packRef) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.packs[ref] = struct{}{}
+}
+
+// maxFrameChunks bounds a frame of tiny files, so that several fit into a pack.
+const maxFrameChunks = pack.MaxChunks / 4
 
 func order(dense bool) int {
 	if dense {
@@ -123,27 +177,4 @@ func (b *batch) windowStored(err error) {
 	}
 	b.mu.Unlock()
 	b.storing.Done()
-}
-
-// stored waits until all windows of the batch are in packs.
-func (b *batch) stored(ctx context.Context) error {
-	done := make(chan struct{})
-	// Ends when the workers have finished the windows, which they do also when ctx is done.
-	go func() {
-		b.storing.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return b.notStored()
-}
-
-// notStored returns why a window of the batch could not be stored.
-func (b *batch) notStored() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.err
 }
