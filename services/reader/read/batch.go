@@ -31,7 +31,7 @@ type batch struct {
 	// Used by the reading goroutine:
 	hash   *chunk.Hasher
 	cutter *chunk.Cutter
-	window *window
+	buffer *chunkBuffer
 	short  bool                // a read of this file returned less than its size
 	links  map[link]linkedFile // files that have several names
 	tree   source.Tree
@@ -48,34 +48,19 @@ type batch struct {
 	listBytes    int
 
 	// Results of the store workers, guarded by mu:
-	storing sync.WaitGroup // windows that are not stored yet
+	storing sync.WaitGroup // buffers that are not stored yet
 	mu      sync.Mutex
 	packs   map[*packRef]struct{} // that contain the content
 	stage   backup.Counts         // of the stages after reading
 	err     error
 }
 
-// Limits on what a batch adds to its pages, so that they still fit into one message.
-const (
-	// inlineXattrBytes is the room for extended attributes in the batch's listings; further ones
-	// are stored as chunks.
-	inlineXattrBytes = 48 << 10
-	// maxProblemBytes is the room for reported problems; all problems are counted and flagged.
-	maxProblemBytes = 96 << 10
-	problemOverhead = 64
-)
-
-func newBatch(s *Service, msg *backup.ReadBatch, d delivery) *batch {
+// begin registers a batch as in progress, until its end.
+func (s *Service) begin(msg *backup.ReadBatch, d delivery) *batch {
 	b := &batch{svc: s, msg: msg, delivery: d, started: time.Now(), packs: map[*packRef]struct{}{}, pace: newPace(msg.Job.ReadBytesPerSecond)}
 	if d != nil { // nil in tests
 		b.looks = d.Attempts()
 	}
-	return b
-}
-
-// begin registers a batch as in progress, until its end.
-func (s *Service) begin(msg *backup.ReadBatch, d delivery) *batch {
-	b := newBatch(s, msg, d)
 	b.work = s.watch.Begin(b.filer(), b)
 	return b
 }
@@ -138,7 +123,7 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	s.packer.begin(b.msg.Job.Snapshot)
 	err := b.read(work)
 	s.reading.Give(b.filer())
-	if stored := b.stored(work); !errors.Is(err, stored) {
+	if stored := b.awaitStored(work); !errors.Is(err, stored) {
 		err = errors.Join(err, stored)
 	}
 	s.packer.end(b.msg.Job.Snapshot)
@@ -151,10 +136,10 @@ func (s *Service) attempt(ctx, work context.Context, b *batch) error {
 	return b.answer(work)
 }
 
-// stored waits until all windows of the batch are in packs.
-func (b *batch) stored(ctx context.Context) error {
+// awaitStored waits until all buffers of the batch are in packs.
+func (b *batch) awaitStored(ctx context.Context) error {
 	done := make(chan struct{})
-	// Ends when the workers have finished the windows, which they do also when ctx is done.
+	// Ends when the workers have finished the buffers, which they do also when ctx is done.
 	go func() {
 		b.storing.Wait()
 		close(done)
@@ -167,7 +152,7 @@ func (b *batch) stored(ctx context.Context) error {
 	return b.notStored()
 }
 
-// notStored returns why a window of the batch could not be stored.
+// notStored returns why a buffer of the batch could not be stored.
 func (b *batch) notStored() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,7 +19,7 @@ const readTries = 3
 // readFile reads one file and sets the content, the extended attributes, and the attributes of e as
 // they were when reading began. If it fails, e is unchanged. last means that readFile is not called
 // again after a stale handle.
-func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entry, last bool) (err error) {
+func (b *batch) readFile(ctx context.Context, at *pageDir, p *page, e *backup.Entry, last bool) (err error) {
 	started, hashed, walked := time.Now(), b.counts.HashSeconds, *e
 	f, err := b.open(ctx, at, e.Name)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entr
 }
 
 // open opens the batch's one file: a batch reads files one after the other.
-func (b *batch) open(ctx context.Context, at *place, name string) (source.File, error) {
+func (b *batch) open(ctx context.Context, at *pageDir, name string) (source.File, error) {
 	f, err := at.dir.OpenFile(ctx, name)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (b *batch) content(ctx context.Context, f source.File, e *backup.Entry) (ba
 	return s.refs.finish(ctx, b)
 }
 
-// wholeFile reads a small file without holes as one chunk, directly into the window.
+// wholeFile reads a small file without holes as one chunk, directly into the buffer.
 func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backup.Content, error) {
 	space, err := b.space(ctx, int(size))
 	if err != nil {

@@ -30,7 +30,7 @@ func (k *known) add(ids []backup.ChunkID, ref *packRef) {
 }
 
 // find returns the pack of each chunk that it knows, nil for the others.
-func (k *known) find(chunks []windowChunk) []*packRef {
+func (k *known) find(chunks []bufferedChunk) []*packRef {
 	refs := make([]*packRef, len(chunks))
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 )
 
 // A batch of a filer with a limit reads in pieces of paceBytes. The budget that it accumulates
-// while it does something else is at most one small window.
+// while it does something else is at most one small buffer.
 const (
 	paceBytes  = 256 << 10
-	burstBytes = smallWindowBytes
+	burstBytes = smallBufferBytes
 )
 
 const (
@@ -133,7 +133,7 @@ func (s *Service) applyLimits(ctx context.Context) {
 	case ctx.Err() != nil, errors.Is(err, backup.ErrUnavailable):
 		s.opts.Log.Debug("the limits of filers are not known now; batches in hand keep theirs", "error", err)
 	default: // for instance the privileges of an earlier version
-		s.limits.Do(func() {
+		s.warnLimits.Do(func() {
 			s.opts.Log.Warn("this reader cannot see the limits of filers; a changed limit applies to new batches only", "error", err)
 		})
 	}

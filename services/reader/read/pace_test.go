@@ -51,7 +51,7 @@ func TestPaceIsKept(t *testing.T) {
 	})
 }
 
-// Budget that was not used while the batch did something else is used later, up to a small window.
+// Budget that was not used while the batch did something else is used later, up to a small buffer.
 func TestPaceSavesUpLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond = 1 << 20

@@ -238,11 +238,11 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)),
 		FrameBytes: slices.Clone(open.writer.FrameBytes()), Chunks: open.places,
 	}
-	return p.svc.tell(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
+	return p.svc.untilSent(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
 }
 
-// tell calls send until the message is accepted, because later messages rely on it.
-func (s *Service) tell(ctx context.Context, about string, send func() error) error {
+// untilSent calls send until the message is accepted, because later messages rely on it.
+func (s *Service) untilSent(ctx context.Context, about string, send func() error) error {
 	for {
 		err := send()
 		switch {

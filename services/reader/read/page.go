@@ -63,8 +63,8 @@ func (b *batch) decode() error {
 	return nil
 }
 
-// A place is the open directory of a page, or the reason why it could not be opened.
-type place struct {
+// A pageDir is the open directory of a page, or the reason why it could not be opened.
+type pageDir struct {
 	dir    source.Directory // nil if err is not
 	err    error
 	proven bool // another entry proved that it is of the tree that was walked (believeGone)
@@ -74,19 +74,19 @@ type place struct {
 	gone, stays bool
 }
 
-func (b *batch) openPlace(ctx context.Context, path string) (at place) {
+func (b *batch) openDir(ctx context.Context, path string) (at pageDir) {
 	dir, err := b.tree.OpenDirectory(ctx, path)
 	if path == "" && source.IsGone(err) {
 		// The tree is open, so its root exists, whatever this call returns.
 		err = fmt.Errorf("the root of %s cannot be opened: %v: %w", b.msg.Job.Source, err, backup.ErrUnavailable) //nolint:errorlint // it must not count as gone
 	}
 	if err != nil {
-		return place{err: err}
+		return pageDir{err: err}
 	}
-	return place{dir: dir}
+	return pageDir{dir: dir}
 }
 
-func (at *place) close() {
+func (at *pageDir) close() {
 	if at.dir != nil {
 		_ = at.dir.Close() // it was only read
 		at.dir = nil
@@ -94,7 +94,7 @@ func (at *place) close() {
 }
 
 func (b *batch) readPage(ctx context.Context, p *page) error {
-	at := b.openPlace(ctx, p.Path)
+	at := b.openDir(ctx, p.Path)
 	defer func() { at.close() }()
 	if p.Self != nil && p.Self.Flags&backup.XattrsWanted != 0 {
 		if _, err := b.readOwnXattrs(ctx, &at, p, p.Self); err != nil {
@@ -132,7 +132,7 @@ func (b *batch) readPage(ctx context.Context, p *page) error {
 
 // readEntry reads a wanted file, or settles how it is recorded. keep is false if the file no longer
 // exists.
-func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
+func (b *batch) readEntry(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, err error) {
 	e.Flags &^= backup.Wanted | backup.XattrsWanted
 	size := e.Size
 	b.fileBegins(size)
@@ -151,7 +151,7 @@ func (b *batch) readEntry(ctx context.Context, at *place, p *page, e *backup.Ent
 
 // again calls read, unless the directory could not be opened. If the file server reports a stale
 // handle, the directory is opened once more, by its path, and read is called for the last time.
-func (b *batch) again(ctx context.Context, at *place, p *page, read func(last bool) error) error {
+func (b *batch) again(ctx context.Context, at *pageDir, p *page, read func(last bool) error) error {
 	err := at.err
 	if err == nil {
 		err = read(false)
@@ -160,7 +160,7 @@ func (b *batch) again(ctx context.Context, at *place, p *page, read func(last bo
 		return err
 	}
 	at.close()
-	if *at = b.openPlace(ctx, p.Path); at.err != nil {
+	if *at = b.openDir(ctx, p.Path); at.err != nil {
 		return at.err
 	}
 	return read(true)

@@ -75,8 +75,8 @@ const (
 	// leavingTime is the part of StopTimeout reserved for cancelled work to end.
 	leavingTime = time.Second
 
-	// largeWindows is how many large windows are filled at a time for one filer.
-	largeWindows = 4
+	// largeBuffers is how many large buffers are filled at a time for one filer.
+	largeBuffers = 4
 	// allFilers is the number of batches being read at a time, as a multiple of one filer's.
 	allFilers = 4
 )
@@ -108,16 +108,17 @@ type Service struct {
 	opts     Options
 	compress *pack.Compressor
 	known    *known
-	looks    looks
-	blind    sync.Once // for logging once that packs cannot be seen
-	limits   sync.Once // and that limits cannot be
 	packer   *packer
 	watch    *stall.Watch  // of the batches in progress
 	inHand   *stall.Places // for batches in progress that are not stalled
 	reading  *stall.Places // for batches that are being read
-	small    *windows
-	large    *windows
-	toStore  chan *window // full windows
+	small    *chunkBuffers
+	large    *chunkBuffers
+	toStore  chan *chunkBuffer // full ones
+
+	packChecks packChecks
+	warnUnseen sync.Once // packs cannot be seen
+	warnLimits sync.Once // nor can limits
 
 	// Send to the committer; not through NATS in tests.
 	sendPack  func(context.Context, *backup.PackStored) error
@@ -160,9 +161,9 @@ func New(p Parts, o Options) (*Service, error) {
 		watch:   stall.NewWatch(o.StallAfter, maxStalled),
 		inHand:  stall.NewPlaces(2*o.InHand, o.InHand),
 		reading: stall.NewPlaces(allFilers*o.Batches, o.Batches),
-		small:   newWindows(allFilers*o.Batches/2+o.Workers, 2*o.Batches, smallWindowBytes),
-		large:   newWindows(largeWindows+o.Workers, 2*largeWindows, largeWindowBytes),
-		toStore: make(chan *window),
+		small:   newChunkBuffers(allFilers*o.Batches/2+o.Workers, 2*o.Batches, smallBufferBytes),
+		large:   newChunkBuffers(largeBuffers+o.Workers, 2*largeBuffers, largeBufferBytes),
+		toStore: make(chan *chunkBuffer),
 	}
 	s.Index = patient{p.Index, s}
 	s.packer = newPacker(s, sealer)
@@ -230,10 +231,10 @@ func (s *Service) finish() (leaving time.Duration) {
 	return leaving
 }
 
-// start starts the goroutines that take the batches' windows, and the watch.
+// start starts the goroutines that take the batches' buffers, and the watch.
 func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	for range s.opts.Workers {
-		owned.Go(func() { s.storeWindows(ctx) })
+		owned.Go(func() { s.storeBuffers(ctx) })
 	}
 	owned.Go(func() { s.packer.run(ctx) })
 	owned.Go(func() { s.watchFilers(ctx) })

@@ -11,11 +11,11 @@ import (
 const maxStalled = 256
 
 // Stalled gives back what other batches need. The batch keeps waiting for the filer, and keeps the
-// window that the filer may still write to.
+// buffer that the filer may still write to.
 func (b *batch) Stalled() {
 	s := b.svc
-	if b.window != nil { // its goroutine does not touch it until the call returns
-		b.window.home.replace(b.window)
+	if b.buffer != nil { // its goroutine does not touch it until the call returns
+		b.buffer.home.replace(b.buffer)
 	}
 	s.reading.Give(b.filer())
 	s.packer.end(b.msg.Job.Snapshot)
@@ -25,7 +25,7 @@ func (b *batch) Stalled() {
 	s.opts.Log.Warn("the filer does not answer; the read batch waits apart", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID)
 }
 
-// Resumed lets the batch continue. It does not wait for its turn, because it has a window.
+// Resumed lets the batch continue. It does not wait for its turn, because it has a buffer.
 func (b *batch) Resumed() {
 	s := b.svc
 	s.reading.Force(b.filer())

@@ -122,7 +122,7 @@ var twoDirectories = treetest.Tree{
 }
 
 // A filer that hangs takes nothing from others, nor from its own batches that do not hang: no
-// token, no place in progress, no window, and no pack waits for it.
+// token, no place in progress, no buffer, and no pack waits for it.
 func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
 	packsStayOpen(t)
 	f := newFixture(t, twoDirectories)
@@ -153,13 +153,13 @@ func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
 	if n := s.packer.busy(); n != 0 {
 		t.Errorf("%d may add to packs", n)
 	}
-	for name, places := range map[string]*stall.Places{"reading": s.reading, "in hand": s.inHand, "small windows": s.small.places} {
+	for name, places := range map[string]*stall.Places{"reading": s.reading, "in hand": s.inHand, "small buffers": s.small.places} {
 		if n := places.Taken(); n != 0 {
 			t.Errorf("%s: %d places are taken", name, n)
 		}
 	}
 	if s.small.spare != 2 {
-		t.Errorf("%d windows are spare", s.small.spare)
+		t.Errorf("%d buffers are spare", s.small.spare)
 	}
 }
 

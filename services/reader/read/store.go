@@ -11,8 +11,8 @@ import (
 	"github.com/bctl/bctl/internal/pack"
 )
 
-// storeWindows takes windows and stores their new chunks, until ctx is done.
-func (s *Service) storeWindows(ctx context.Context) {
+// storeBuffers takes buffers and stores their new chunks, until ctx is done.
+func (s *Service) storeBuffers(ctx context.Context) {
 	var f framer
 	for {
 		select {
@@ -20,9 +20,9 @@ func (s *Service) storeWindows(ctx context.Context) {
 			return
 		case w := <-s.toStore:
 			b := w.batch
-			err := s.storeWindow(ctx, w, &f)
+			err := s.storeBuffer(ctx, w, &f)
 			w.recycle()
-			b.windowStored(err)
+			b.bufferStored(err)
 		}
 	}
 }
@@ -35,7 +35,7 @@ type framer struct {
 	ids        []backup.ChunkID
 }
 
-func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
+func (s *Service) storeBuffer(ctx context.Context, w *chunkBuffer, f *framer) error {
 	fresh, err := s.dedup(ctx, w)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 		c := &fresh[i]
 		c.dense = pack.Dense(w.buf[c.start : c.start+c.size])
 	}
-	slices.SortStableFunc(fresh, func(a, b windowChunk) int { return cmp.Compare(order(a.dense), order(b.dense)) })
+	slices.SortStableFunc(fresh, func(a, b bufferedChunk) int { return cmp.Compare(order(a.dense), order(b.dense)) })
 	for len(fresh) > 0 {
 		n, size := 1, fresh[0].size
 		for n < len(fresh) && n < maxFrameChunks && size+fresh[n].size <= pack.FrameTargetBytes && fresh[n].dense == fresh[0].dense {
@@ -61,9 +61,9 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 	return nil
 }
 
-// dedup finds out which chunks of the window are stored already, makes the batch rely on their
+// dedup finds out which chunks of the buffer are stored already, makes the batch rely on their
 // packs, and returns the other chunks.
-func (s *Service) dedup(ctx context.Context, w *window) (fresh []windowChunk, err error) {
+func (s *Service) dedup(ctx context.Context, w *chunkBuffer) (fresh []bufferedChunk, err error) {
 	b := w.batch
 	refs := make([]*packRef, len(w.chunks))
 	if b.msg.Attempt <= 1 {
@@ -81,7 +81,7 @@ func (s *Service) dedup(ctx context.Context, w *window) (fresh []windowChunk, er
 		if found, err = s.Index.Locate(ctx, ask); err != nil {
 			return nil, err
 		}
-		if err := s.believe(ctx, ask, found); err != nil {
+		if err := s.replaceLost(ctx, ask, found); err != nil {
 			return nil, err
 		}
 	}
@@ -125,7 +125,7 @@ func order(dense bool) int {
 }
 
 // storeFrame compresses some chunks together and adds them to a pack.
-func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks []windowChunk, size int) error {
+func (s *Service) storeFrame(ctx context.Context, w *chunkBuffer, f *framer, chunks []bufferedChunk, size int) error {
 	b := w.batch
 	raw := f.gather(w, chunks, size)
 	started := time.Now()
@@ -150,8 +150,8 @@ func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks [
 }
 
 // gather returns the chunks' bytes as one slice: without copying, if they are contiguous in the
-// window.
-func (f *framer) gather(w *window, chunks []windowChunk, size int) []byte {
+// buffer.
+func (f *framer) gather(w *chunkBuffer, chunks []bufferedChunk, size int) []byte {
 	f.chunks, f.ids = f.chunks[:0], f.ids[:0]
 	offset := 0
 	for i := range chunks {
@@ -170,7 +170,7 @@ func (f *framer) gather(w *window, chunks []windowChunk, size int) []byte {
 	return f.raw
 }
 
-func (b *batch) windowStored(err error) {
+func (b *batch) bufferStored(err error) {
 	b.mu.Lock()
 	if b.err == nil {
 		b.err = err
