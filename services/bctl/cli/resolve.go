@@ -89,8 +89,11 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 	if arg == "latest" {
 		return w.latest(ctx, c)
 	}
+	if arg == "" {
+		return backup.Snapshot{}, usage("the snapshot's name is empty (give its id, the beginning of its id, or latest)")
+	}
 	prefix := strings.ToLower(arg)
-	if arg == "" || len(arg) > 32 || strings.Trim(prefix, "0123456789abcdef") != "" {
+	if len(arg) > 32 || strings.Trim(prefix, "0123456789abcdef") != "" {
 		return backup.Snapshot{}, usage("no such snapshot %q%s (a snapshot is named by its id, the beginning of its id, or latest)", arg, didYouMean(arg, []string{"latest"}))
 	}
 	found, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, IDPrefix: prefix, Limit: maxCandidates + 1})
