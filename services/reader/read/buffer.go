@@ -84,8 +84,8 @@ func (b *batch) storeChunk(ctx context.Context, data []byte) (backup.Ref, error)
 	return b.addChunk(space), nil
 }
 
-// flush passes the buffer to the store workers, if it contains anything. It fails if a buffer of
-// the batch could not be stored: to read on would be in vain.
+// flush passes the buffer to the store workers (storeBuffers), if it contains anything. It fails if
+// a buffer of the batch could not be stored: to read on would be in vain.
 func (b *batch) flush(ctx context.Context) error {
 	if err := b.notStored(); err != nil {
 		return err

@@ -73,38 +73,6 @@ func (b *batch) open(ctx context.Context, at *pageDir, name string) (source.File
 	return &b.file, nil
 }
 
-// An openFile is a file whose errors concern only this descriptor, even if they report the file as
-// gone. Such an error becomes source.ErrStale, so that the file is opened again by its name, which
-// shows whether the name is gone.
-type openFile struct{ source.File }
-
-func (f *openFile) Stat() (backup.Entry, error) {
-	e, err := f.File.Stat()
-	return e, staleIfGone(err)
-}
-
-func (f *openFile) NextExtent(offset, size int64) (start, length int64, err error) {
-	start, length, err = f.File.NextExtent(offset, size)
-	return start, length, staleIfGone(err)
-}
-
-func (f *openFile) ReadAt(p []byte, offset int64) (int, error) {
-	n, err := f.File.ReadAt(p, offset)
-	return n, staleIfGone(err)
-}
-
-func (f *openFile) Xattrs() ([]backup.Xattr, error) {
-	xattrs, err := f.File.Xattrs()
-	return xattrs, staleIfGone(err)
-}
-
-func staleIfGone(err error) error {
-	if source.IsGone(err) {
-		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
-	}
-	return err
-}
-
 // steadyContent reads the file's data until all of it was read without a change, at most readTries
 // times, and sets before to the file's state when the last reading began. changed reports that it
 // changed each time.
@@ -132,7 +100,7 @@ func (b *batch) steadyContent(ctx context.Context, f source.File, before *backup
 	}
 }
 
-// content reads the file's data.
+// content reads the file's data: a small file as one chunk, and a large or sparse one with a splitter.
 func (b *batch) content(ctx context.Context, f source.File, e *backup.Entry) (backup.Content, error) {
 	if e.Size == 0 {
 		return backup.Content{}, nil
@@ -231,4 +199,36 @@ func contentSize(c backup.Content) (n int64) {
 		n += c.Refs[i].Hole + c.Refs[i].Span
 	}
 	return n
+}
+
+// An openFile is a file whose errors concern only this descriptor, even if they report the file as
+// gone. Such an error becomes source.ErrStale, so that the file is opened again by its name, which
+// shows whether the name is gone.
+type openFile struct{ source.File }
+
+func (f *openFile) Stat() (backup.Entry, error) {
+	e, err := f.File.Stat()
+	return e, staleIfGone(err)
+}
+
+func (f *openFile) NextExtent(offset, size int64) (start, length int64, err error) {
+	start, length, err = f.File.NextExtent(offset, size)
+	return start, length, staleIfGone(err)
+}
+
+func (f *openFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.ReadAt(p, offset)
+	return n, staleIfGone(err)
+}
+
+func (f *openFile) Xattrs() ([]backup.Xattr, error) {
+	xattrs, err := f.File.Xattrs()
+	return xattrs, staleIfGone(err)
+}
+
+func staleIfGone(err error) error {
+	if source.IsGone(err) {
+		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
+	}
+	return err
 }
