@@ -7,7 +7,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/chunk"
-	"github.com/bctl/bctl/internal/source/stall"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // The sizes of buffers. A small one has room for any file that is one chunk, and one index query

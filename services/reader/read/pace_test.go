@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/loop"
-	"github.com/bctl/bctl/internal/source/stall"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // A readLog records the time and size of reads.

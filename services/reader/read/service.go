@@ -16,7 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/stall"
+	"github.com/bctl/bctl/internal/stall"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )

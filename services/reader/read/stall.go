@@ -3,7 +3,7 @@ package read
 import (
 	"context"
 
-	"github.com/bctl/bctl/internal/source/stall"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // maxStalled bounds the stalled batches. Further ones keep their places, so that in the end nothing

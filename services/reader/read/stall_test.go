@@ -10,8 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source/posix"
-	"github.com/bctl/bctl/internal/source/stall"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/stall"
 	"github.com/bctl/bctl/internal/testenv"
 )
 

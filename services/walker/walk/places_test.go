@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/bctl/bctl/internal/source/posix"
-	"github.com/bctl/bctl/internal/source/stall"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // A slice reads as many directories at a time as permitted, and all tasks of one filer together no

@@ -15,7 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/run/health"
 	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/stall"
+	"github.com/bctl/bctl/internal/stall"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/stall"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // inFlight is one task in progress. It is the stall.Owner of the task's work.

@@ -11,7 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/listing"
 	"github.com/bctl/bctl/internal/source"
-	"github.com/bctl/bctl/internal/source/stall"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // A visitor holds the buffers for listing one directory, reused for the next. It belongs to one
