@@ -98,7 +98,7 @@ test-exhaustive: ## every cell of the matrix of faults, every history of pages, 
 
 test-manifests: ## deploy/kubernetes, and Prometheus's rules, which need promtool
 	go test -C e2e/manifests -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./...
-	BCTL_TEST_TARGETS=manifests e2e/gotest.sh -timeout $(TESTTIMEOUT) $(TESTFLAGS) -run 'Alert|Dashboard' -- ./services/bctl/wire ./e2e
+	BCTL_TEST_TARGETS=manifests e2e/gotest.sh -timeout $(TESTTIMEOUT) $(TESTFLAGS) -run 'Alert|Dashboard' -- ./services/bctl/serve ./e2e
 
 test-independent: ## stores, read by a program in Python that is written from docs/formats; skipped without e2e/independent/requirements.txt
 	go test -C e2e -tags independent -count 1 -timeout $(TESTTIMEOUT) $(TESTFLAGS) ./independent

@@ -9,7 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/doctor"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 func TestConfiguration(t *testing.T) {
@@ -71,7 +71,7 @@ func TestConfiguration(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := wire.Examine(c)
+			p := open.Doctor(c)
 			p.ConfigFile = file
 			found := run(t, &p, "configuration")
 			found.want(t, "configuration.secrets", status)
@@ -79,14 +79,14 @@ func TestConfiguration(t *testing.T) {
 		}
 	})
 	t.Run("environment", func(t *testing.T) {
-		p := wire.Examine(settings{}.load(t))
+		p := open.Doctor(settings{}.load(t))
 		p.Environ = []string{"BCTL_NATS=x", "BCTL_STORE_URL=tell-nobody", "PATH=y", "BCTL_CONFIG=z"}
 		found := run(t, &p, "configuration")
 		found.want(t, "configuration.environment", doctor.Warning, "no setting: BCTL_STORE_URL")
 		found.hides(t, "tell-nobody")
 	})
 	t.Run("cannot be read", func(t *testing.T) {
-		p := wire.Examine(nil)
+		p := open.Doctor(nil)
 		p.ConfigError = errors.New("bctl.yaml:3: no setting is called natz")
 		found := run(t, &p)
 		found.want(t, "configuration.settings", doctor.Failure, "bctl.yaml:3")

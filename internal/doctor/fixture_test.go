@@ -25,7 +25,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/repo"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // settings are the settings of one bctl process, by environment variable.
@@ -56,7 +56,7 @@ type outcomes map[string]doctor.Outcome
 // examine runs the checks of some groups (all if none is given) for a role.
 func examine(t testing.TB, s settings, role installation.Role, groups ...string) outcomes {
 	t.Helper()
-	p := wire.Examine(s.load(t))
+	p := open.Doctor(s.load(t))
 	p.Role = role
 	return run(t, &p, groups...)
 }
@@ -125,12 +125,12 @@ func (o outcomes) hides(t testing.TB, secret string) {
 func initialize(t testing.TB, s settings) {
 	t.Helper()
 	c := s.load(t)
-	i, err := wire.OpenIndex(t.Context(), c, true)
+	i, err := open.Index(t.Context(), c, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer i.Close()
-	st, err := wire.OpenStore(t.Context(), c, true, nil)
+	st, err := open.Store(t.Context(), c, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/services/bctl/embedded"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // backUp makes a snapshot of a new tree with one file of the given content, and returns the names
@@ -27,10 +27,10 @@ func backUp(t testing.TB, s settings, content string) (packs []string) {
 		}
 	}
 	c := s.load(t)
-	i, err := wire.OpenIndex(t.Context(), c, false)
+	i, err := open.Index(t.Context(), c, false)
 	check(err)
 	defer i.Close()
-	st, err := wire.OpenStore(t.Context(), c, false, nil)
+	st, err := open.Store(t.Context(), c, false, nil)
 	check(err)
 	defer st.Close()
 	object, err := repo.ReadObject(t.Context(), st)
@@ -39,7 +39,7 @@ func backUp(t testing.TB, s settings, content string) (packs []string) {
 	check(err)
 	committerKey, err := repo.ReadCommitterKey(c.CommitterKey, object.ID)
 	check(err)
-	keys, err := wire.JournalKeys(&object, committerKey)
+	keys, err := open.JournalKeys(&object, committerKey)
 	check(err)
 	tree := t.TempDir()
 	check(os.WriteFile(filepath.Join(tree, "file"), []byte(content), 0o600))
@@ -123,7 +123,7 @@ func TestPacksThatAreGone(t *testing.T) {
 			}
 			examine(t, s, "", "restoring").want(t, "restoring.packs", doctor.OK, "all packs (2) that the last snapshots of 2 shards need")
 			examine(t, s, installation.Operator, "restoring").want(t, "restoring.packs", doctor.OK)
-			st, err := wire.OpenStore(t.Context(), s.load(t), false, nil)
+			st, err := open.Store(t.Context(), s.load(t), false, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

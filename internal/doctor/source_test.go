@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/doctor"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // examineSource returns the outcomes of one source, without its path in their ids.
@@ -19,7 +19,7 @@ func examineSource(t testing.TB, dir string) outcomes {
 
 func examineSourceWith(t testing.TB, s settings, dir string) outcomes {
 	t.Helper()
-	p := wire.Examine(s.load(t))
+	p := open.Doctor(s.load(t))
 	p.Sources = []string{dir}
 	found := outcomes{}
 	for _, g := range doctor.Groups(&p) {

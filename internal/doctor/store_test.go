@@ -19,7 +19,7 @@ import (
 	"github.com/bctl/bctl/internal/installation"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/testenv"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // inS3 returns the settings of a repository whose store is in a bucket of its own.
@@ -39,7 +39,7 @@ func inS3(t testing.TB, server *testenv.S3Server) settings {
 // objects returns the names of all objects in the store.
 func objects(t testing.TB, s settings) string {
 	t.Helper()
-	st, err := wire.OpenStore(t.Context(), s.load(t), false, nil)
+	st, err := open.Store(t.Context(), s.load(t), false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestS3ThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	p := wire.Examine(settings{"BCTL_STORE": "s3://bucket", "BCTL_STORE_ENDPOINT": "http://" + silent.Addr().String(), "BCTL_STORE_ACCESS_KEY": "a", "BCTL_STORE_SECRET_KEY": "b"}.load(t))
+	p := open.Doctor(settings{"BCTL_STORE": "s3://bucket", "BCTL_STORE_ENDPOINT": "http://" + silent.Addr().String(), "BCTL_STORE_ACCESS_KEY": "a", "BCTL_STORE_SECRET_KEY": "b"}.load(t))
 	groups := doctor.Groups(&p)
 	for n := range groups {
 		for c := range groups[n].Checks {

@@ -171,7 +171,7 @@ func (c *calls) call(call *ast.CallExpr) {
 	}
 }
 
-// lineKeys are the keys that each line has already: those of slog, of the process (wire.Named), and
+// lineKeys are the keys that each line has already: those of slog, of the process (serve.Named), and
 // of a failure that repeats.
 var lineKeys = []string{"time", "level", "msg", "service", "worker", "failures"}
 

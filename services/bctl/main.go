@@ -4,12 +4,12 @@ package main
 import (
 	"os"
 
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/services/bctl/cli"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/serve"
 )
 
 func main() {
-	run.TuneMemory()
-	os.Exit(cli.Main(cli.Services{Walker: wire.RunWalker, Reader: wire.RunReader, Committer: wire.RunCommitter}))
+	process.TuneMemory()
+	os.Exit(cli.Main(cli.Services{Walker: serve.Walker, Reader: serve.Reader, Committer: serve.Committer}))
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/services/bctl/embedded"
 )
 
@@ -81,7 +81,7 @@ func (c *cancelCommand) run(ctx context.Context, given []string) error {
 		defer stop()
 		f := &follower{index: i, log: c.app.log.Warn, ended: c.tell}
 		err = f.follow(ctx, waiting)
-		if errors.Is(err, run.ErrInterrupted) {
+		if errors.Is(err, process.ErrInterrupted) {
 			c.app.term.println("What was asked for stays asked for: bctl status shows what has not ended yet.")
 		}
 		return err

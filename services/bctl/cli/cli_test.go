@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/restore"
-	"github.com/bctl/bctl/internal/run"
 )
 
 func TestExitStatus(t *testing.T) {
@@ -28,7 +28,7 @@ func TestExitStatus(t *testing.T) {
 		{fmt.Errorf("x: %w", backup.ErrNoRepository), 10},
 		{fmt.Errorf("x: %w", backup.ErrRunning), 11},
 		{fmt.Errorf("x: %w", backup.ErrWrongKey), 12},
-		{errors.Join(run.ErrInterrupted, context.Canceled), 130},
+		{errors.Join(process.ErrInterrupted, context.Canceled), 130},
 		{backup.ErrShrunk, 1},
 	} {
 		if got := exitStatus(test.err); got != test.want {

@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/index/sqliteindex"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // An index on one machine is a file: it may be an old copy of itself, and it may be replaced while
@@ -47,7 +47,7 @@ func (a *app) lookCurrent(ctx context.Context, i index.Index) (known bool, err e
 	defer cancel()
 	once := *a.cfg
 	once.Store.Retry = -1
-	s, err := wire.OpenStore(ctx, &once, false, a.log)
+	s, err := open.Store(ctx, &once, false, a.log)
 	if err != nil {
 		return false, err
 	}

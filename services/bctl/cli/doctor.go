@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/doctor"
 	"github.com/bctl/bctl/internal/installation"
-	"github.com/bctl/bctl/internal/run"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 type doctorCommand struct {
@@ -91,7 +91,7 @@ func (c *doctorCommand) run(ctx context.Context) error {
 	if c.settings != nil {
 		cfg = nil
 	}
-	p := wire.Examine(cfg)
+	p := open.Doctor(cfg)
 	p.ConfigFile, p.ConfigError, p.Environ = a.configFile, c.settings, os.Environ()
 	p.Role, p.Sources, p.Throughput = installation.Role(c.as), c.sources, c.throughput
 	a.interruptible.Store(true)
@@ -102,7 +102,7 @@ func (c *doctorCommand) run(ctx context.Context) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return run.ErrInterrupted
+		return process.ErrInterrupted
 	case s.Failures > 0, c.strict && s.Warnings > 0:
 		return errUnwell
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/services/bctl/embedded"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 func sourceURL(path string) string { return posix.URL(path) }
@@ -29,7 +29,7 @@ func (a *app) parts(r *repository) (embedded.Options, error) {
 	if err != nil {
 		return embedded.Options{}, err
 	}
-	keys, err := wire.JournalKeys(&r.object, committerKey)
+	keys, err := open.JournalKeys(&r.object, committerKey)
 	if err != nil {
 		return embedded.Options{}, err
 	}
@@ -39,7 +39,7 @@ func (a *app) parts(r *repository) (embedded.Options, error) {
 	}
 	w := &a.cfg.Worker
 	o := embedded.Options{
-		Index: r.index, Store: r.store, Source: wire.OpenSource(a.cfg), Repository: r.object.Repository,
+		Index: r.index, Store: r.store, Source: open.Source(a.cfg), Repository: r.object.Repository,
 		WorkerKey: key, Keys: keys, Log: a.log, LockDir: locks,
 	}
 	o.Walker.Tasks, o.Walker.Directories = w.Tasks, w.Directories
@@ -84,7 +84,7 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 				unmatched = watch.unmatched(c.given())
 			}
 			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started), unmatched)
-		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
+		case errors.Is(context.Cause(ctx), process.ErrInterrupted):
 			c.app.term.println("The snapshot of " + display(t.shard.Name) + " is not complete. The next bctl backup of it uses what this one has stored.")
 			return context.Cause(ctx)
 		default:

@@ -9,9 +9,9 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/sqliteindex"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/restore"
-	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/store"
 )
 
@@ -24,7 +24,7 @@ const (
 	exitNoRepository = 10 // or its index is lost, damaged or older than the store
 	exitRunning      = 11
 	exitWrongKey     = 12
-	exitInterrupted  = run.ExitInterrupted
+	exitInterrupted  = process.ExitInterrupted
 )
 
 // errIncomplete: the command completed, and has already reported the files that failed.
@@ -38,7 +38,7 @@ func exitStatus(err error) int {
 		return exitDone
 	case errors.As(err, &wrongUse):
 		return exitUsage
-	case errors.Is(err, run.ErrInterrupted):
+	case errors.Is(err, process.ErrInterrupted):
 		return exitInterrupted
 	case errors.Is(err, backup.ErrNoRepository), errors.Is(err, sqliteindex.ErrDamaged), errors.Is(err, repo.ErrIndexOld):
 		return exitNoRepository
@@ -59,8 +59,8 @@ func (a *app) exit(ctx context.Context, err error) int {
 		return exitDone
 	}
 	// If the context ended because of a signal, the signal is the reason for whatever failed.
-	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), run.ErrInterrupted) {
-		err = errors.Join(run.ErrInterrupted, err)
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), process.ErrInterrupted) {
+		err = errors.Join(process.ErrInterrupted, err)
 	}
 	status := exitStatus(err)
 	if status == exitIncomplete {
@@ -84,7 +84,7 @@ func (a *app) exit(ctx context.Context, err error) int {
 
 // message returns the text of err for users.
 func message(err error) string {
-	if errors.Is(err, run.ErrInterrupted) {
+	if errors.Is(err, process.ErrInterrupted) {
 		return "interrupted"
 	}
 	return err.Error() + advice(err)

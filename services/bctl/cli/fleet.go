@@ -14,8 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/internal/process"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 const (
@@ -40,7 +40,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	if c.detach { // it does not wait, and reports once
 		log = slog.New(slog.DiscardHandler)
 	}
-	conn, err := wire.ConnectNATS(c.app.cfg, "bctl backup", r.object.ID, log)
+	conn, err := open.NATS(c.app.cfg, "bctl backup", r.object.ID, log)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 		err = f.follow(ctx, begun)
 		stop()
 	}
-	if errors.Is(context.Cause(ctx), run.ErrInterrupted) && err != nil {
+	if errors.Is(context.Cause(ctx), process.ErrInterrupted) && err != nil {
 		c.detachedBy(f.left(begun), len(targets))
 		return context.Cause(ctx)
 	}

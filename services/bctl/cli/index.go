@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 func newIndex(a *app) *cobra.Command {
@@ -63,7 +63,7 @@ func (c *indexRebuild) run(ctx context.Context) error {
 	if path == "" {
 		return usage("say which repository is meant: --repo DIR")
 	}
-	s, err := wire.OpenStore(ctx, a.cfg, false, a.log)
+	s, err := open.Store(ctx, a.cfg, false, a.log)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 type initCommand struct {
@@ -58,7 +58,7 @@ func (c *initCommand) run(ctx context.Context) error {
 	if err := c.check(ctx, &o); err != nil {
 		return err
 	}
-	i, err := wire.OpenIndex(ctx, a.cfg, true)
+	i, err := open.Index(ctx, a.cfg, true)
 	if err != nil {
 		return wrongSetting(err)
 	}
@@ -66,7 +66,7 @@ func (c *initCommand) run(ctx context.Context) error {
 	if err := c.lostStore(ctx, i); err != nil {
 		return err
 	}
-	s, err := wire.OpenStore(ctx, a.cfg, true, a.log)
+	s, err := open.Store(ctx, a.cfg, true, a.log)
 	if err != nil {
 		return wrongSetting(err)
 	}
@@ -109,7 +109,7 @@ func (c *initCommand) check(ctx context.Context, o *repo.Options) error {
 // lostObject returns an error if the store has backups of a repository of which nothing else is
 // left. A store that cannot be opened is reported by the caller that creates it.
 func (c *initCommand) lostObject(ctx context.Context) error {
-	s, err := wire.OpenStore(ctx, c.app.cfg, false, c.app.log)
+	s, err := open.Store(ctx, c.app.cfg, false, c.app.log)
 	if err != nil {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (c *initCommand) lostObject(ctx context.Context) error {
 // lostStore returns an error if the index belongs to a repository whose store is missing: a new
 // store would conflict with it when it is mounted.
 func (c *initCommand) lostStore(ctx context.Context, i index.Index) error {
-	s, err := wire.OpenStore(ctx, c.app.cfg, false, c.app.log)
+	s, err := open.Store(ctx, c.app.cfg, false, c.app.log)
 	if err == nil {
 		return s.Close()
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/repo"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 func newMigrate(a *app) *cobra.Command {
@@ -29,7 +29,7 @@ new schema. A schema that is newer than this bctl is left as it is.`,
 }
 
 func migrate(ctx context.Context, a *app) error {
-	i, err := wire.OpenIndex(ctx, a.cfg, false)
+	i, err := open.Index(ctx, a.cfg, false)
 	if err != nil {
 		return a.noIndex(ctx, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/policy"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // Services and other conditions that a fleet lacks, so that work does not proceed.
@@ -287,7 +287,7 @@ func newMuster(cfg *config.Config, name string, repository backup.RepositoryID) 
 	if !cfg.Fleet() {
 		return &muster{}
 	}
-	conn, err := wire.ConnectNATS(cfg, name, repository, slog.New(slog.DiscardHandler))
+	conn, err := open.NATS(cfg, name, repository, slog.New(slog.DiscardHandler))
 	return &muster{conn, err}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/policy"
 	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source/posix"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // Notes on settings that are valid but may be unintended.
@@ -51,7 +51,7 @@ func (a *app) served(ctx context.Context, i index.Index, site string) (walkers, 
 	if err != nil {
 		return false, false, err
 	}
-	conn, err := wire.ConnectNATS(a.cfg, "bctl filer", repository.ID, a.log)
+	conn, err := open.NATS(a.cfg, "bctl filer", repository.ID, a.log)
 	if err != nil {
 		return false, false, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // An access is the purpose for which a command opens the index.
@@ -25,9 +25,9 @@ const (
 func (a *app) openIndex(ctx context.Context, to access) (i index.Index, err error) {
 	logged := a.indexLogged()
 	if to == toRead {
-		i, err = wire.OpenIndexReadOnly(ctx, a.cfg)
+		i, err = open.IndexReadOnly(ctx, a.cfg)
 	} else {
-		i, err = wire.OpenIndex(ctx, a.cfg, false)
+		i, err = open.Index(ctx, a.cfg, false)
 	}
 	if err != nil {
 		return nil, wrongSetting(a.noIndex(ctx, err))
@@ -56,7 +56,7 @@ func (a *app) noIndex(ctx context.Context, err error) error {
 	if !errors.Is(err, backup.ErrNoRepository) || a.cfg.Store.URL == "" {
 		return err
 	}
-	s, storeErr := wire.OpenStore(ctx, a.cfg, false, a.log)
+	s, storeErr := open.Store(ctx, a.cfg, false, a.log)
 	if storeErr != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (a *app) openRepository(ctx context.Context, to access) (*repository, error
 	if err != nil {
 		return nil, err
 	}
-	s, err := wire.OpenStore(ctx, a.cfg, false, a.log)
+	s, err := open.Store(ctx, a.cfg, false, a.log)
 	if err != nil {
 		if gone := a.storeGone(ctx, i, err); gone != nil {
 			err = gone

@@ -14,8 +14,8 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/restore"
-	"github.com/bctl/bctl/internal/run"
 	"github.com/bctl/bctl/internal/selection"
 )
 
@@ -171,7 +171,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	sum, err := restore.Restore(ctx, restore.Deps{Catalog: r.index, Store: r.store, Repository: r.object.ID, Opener: opener, HashKey: key}, o, c)
 	stop()
 	if err != nil {
-		if errors.Is(err, run.ErrInterrupted) {
+		if errors.Is(err, process.ErrInterrupted) {
 			c.app.term.println("Run the same command again to go on; finished files are not restored twice.")
 		}
 		return err

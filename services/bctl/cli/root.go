@@ -22,7 +22,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -63,7 +63,7 @@ func Main(services Services) int {
 	a := &app{services: services, args: os.Args[1:], env: os.LookupEnv, term: newTerminal(os.Stdout, os.Stderr), log: slog.New(slog.DiscardHandler)}
 	out := &results{to: a.term.stdout()}
 	a.out = out
-	ctx, stop := run.Context(context.Background(), func() {
+	ctx, stop := process.Context(context.Background(), func() {
 		switch {
 		case a.serves.Load():
 			a.log.Info("stopping")

@@ -20,7 +20,7 @@ import (
 	"github.com/bctl/bctl/internal/source/treetest"
 	"github.com/bctl/bctl/internal/testenv"
 	"github.com/bctl/bctl/internal/testtarget"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/serve"
 )
 
 // commandTimeout ends a command that hangs, so that its stacks show where.
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"bctl": func() {
 			time.AfterFunc(commandTimeout, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGQUIT) })
-			os.Exit(Main(Services{Walker: Service(wire.RunWalker), Reader: Service(wire.RunReader), Committer: Service(wire.RunCommitter)}))
+			os.Exit(Main(Services{Walker: Service(serve.Walker), Reader: Service(serve.Reader), Committer: Service(serve.Committer)}))
 		},
 	})
 }

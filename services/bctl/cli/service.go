@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/telemetry"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/serve"
 )
 
 func newService(a *app, name, short string, service Service) *cobra.Command {
@@ -31,7 +31,7 @@ docs/observability.md lists what there is to see.`,
 				return errors.New("this build has no " + name)
 			}
 			log := a.log
-			a.log = wire.Named(log, name, a.cfg) // the service names its own lines
+			a.log = serve.Named(log, name, a.cfg) // the service names its own lines
 			a.serves.Store(true)
 			telemetry.TakeOver(a.log)
 			return service(cmd.Context(), a.cfg, log)

@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 )
 
 const (
@@ -116,7 +116,7 @@ func (c *statusCommand) run(ctx context.Context) error {
 	for {
 		err := c.once(ctx, i)
 		switch {
-		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
+		case errors.Is(context.Cause(ctx), process.ErrInterrupted):
 			return nil // the normal end of a watch
 		case errors.Is(err, backup.ErrUnavailable):
 			if err := c.blind(err); err != nil {

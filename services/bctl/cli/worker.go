@@ -13,7 +13,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
-	"github.com/bctl/bctl/services/bctl/wire"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 func newWorker(a *app) *cobra.Command {
@@ -70,7 +70,7 @@ func (a *app) withServices(ctx context.Context, do func(*flow.Conn) error) error
 	if err != nil {
 		return err
 	}
-	conn, err := wire.ConnectNATS(a.cfg, "bctl worker", repository, slog.New(slog.DiscardHandler)) // failures are returned
+	conn, err := open.NATS(a.cfg, "bctl worker", repository, slog.New(slog.DiscardHandler)) // failures are returned
 	if err != nil {
 		return wrongSetting(err)
 	}

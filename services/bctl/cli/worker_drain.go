@@ -12,7 +12,7 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
-	"github.com/bctl/bctl/internal/run"
+	"github.com/bctl/bctl/internal/process"
 )
 
 type drainCommand struct {
@@ -136,7 +136,7 @@ func (c *drainCommand) await(ctx context.Context, conn *flow.Conn, worker flow.I
 		}
 		all, err := conn.Instances(ctx)
 		switch {
-		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
+		case errors.Is(context.Cause(ctx), process.ErrInterrupted):
 			continue
 		case errors.Is(err, backup.ErrUnavailable):
 			c.app.log.Warn("NATS does not answer", "error", err)

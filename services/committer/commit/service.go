@@ -13,7 +13,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/journal"
-	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )

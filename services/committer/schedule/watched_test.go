@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/policy"
-	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
 	"github.com/bctl/bctl/internal/stall"

@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/loop"
-	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/process/health"
 )
 
 // readyEvery is the interval at which a worker checks whether it is ready. It takes no work while

@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"encoding/json"
@@ -15,6 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/telemetry"
 	"github.com/bctl/bctl/internal/testenv"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // A logLine is one line of a JSON log.
@@ -75,7 +76,7 @@ func (f *fleet) keysOf(line string) map[string]int {
 func TestOrdinaryLog(t *testing.T) {
 	f := newFleet(t)
 	var stops []func()
-	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
+	for service, run := range map[string]Runner{"walker": Walker, "reader": Reader, "committer": Committer} {
 		stops = append(stops, f.start(service, run, nil))
 	}
 	f.until("the committer has made the streams", func() bool { return strings.Contains(f.log.String(), `"msg":"consumer made"`) })
@@ -156,8 +157,8 @@ func (f *fleet) ends(state backup.State, id backup.SnapshotID) backup.Snapshot {
 // committers.
 func TestSnapshotsAreInTheLog(t *testing.T) {
 	f := newFleet(t)
-	f.start("committer", RunCommitter, nil)
-	f.start("committer", RunCommitter, map[string]string{"BCTL_WORKER_NAME": "committer-2"})
+	f.start("committer", Committer, nil)
+	f.start("committer", Committer, map[string]string{"BCTL_WORKER_NAME": "committer-2"})
 
 	cancelled := value(f.idx.BeginSnapshot(t.Context(), f.shard.ID, backup.Snapshot{}, time.Now()))(t)
 	names := logLine{"filer": "nas1", "shard": "home", "level": "INFO"}
@@ -168,8 +169,8 @@ func TestSnapshotsAreInTheLog(t *testing.T) {
 	f.ends(backup.Failed, cancelled.ID)
 	f.wantEvent("snapshot cancelled", cancelled.ID, logLine{"filer": "nas1", "shard": "home", "number": 1, "level": "INFO", "reason": "cancelled by me"})
 
-	f.start("walker", RunWalker, nil)
-	f.start("reader", RunReader, nil)
+	f.start("walker", Walker, nil)
+	f.start("reader", Reader, nil)
 	made := f.backUp()
 	f.wantEvent("snapshot begun", made.ID, logLine{"filer": "nas1", "shard": "home", "number": 2, "level": "INFO"})
 	f.wantEvent("snapshot committed", made.ID, logLine{
@@ -248,7 +249,7 @@ func TestWhatIsWrongWithTheStoreIsLogged(t *testing.T) {
 			"BCTL_STORE_ADDRESSING": "path", "BCTL_STORE_RETRY": "1s",
 		}}
 		log := value(telemetry.NewLogger(f.log, false, "info", "json"))(t)
-		s := value(OpenStore(t.Context(), f.config(nil), false, log))(t)
+		s := value(open.Store(t.Context(), f.config(nil), false, log))(t)
 		if err := s.Put(t.Context(), "packs/a/b", []byte("x")); err == nil {
 			t.Errorf("%d %s: it was put", c.status, c.code)
 		}

@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"context"
@@ -22,6 +22,7 @@ import (
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/telemetry"
 	"github.com/bctl/bctl/internal/testenv"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // within is how long a test waits for an event that must occur.
@@ -76,9 +77,9 @@ func newFleetWith(t *testing.T, more map[string]string) *fleet {
 	}
 	maps.Copy(f.settings, more)
 	c := f.config(nil)
-	f.idx = value(OpenIndex(t.Context(), c, true))(t)
+	f.idx = value(open.Index(t.Context(), c, true))(t)
 	t.Cleanup(func() { _ = f.idx.Close() })
-	s := value(OpenStore(t.Context(), c, true, slog.New(slog.DiscardHandler)))(t)
+	s := value(open.Store(t.Context(), c, true, slog.New(slog.DiscardHandler)))(t)
 	defer s.Close()
 	value(repo.Init(t.Context(), s, f.idx, repo.Options{
 		WorkerKeyPath: c.WorkerKey, CommitterKeyPath: c.CommitterKey, IdentityPath: c.Identity, Chunker: chunk.DefaultCutter, Codec: c.Codec, Now: time.Now(),
@@ -147,7 +148,7 @@ func (f *fleet) start(service string, run Runner, more map[string]string) (stop 
 // startAll runs one of each.
 func (f *fleet) startAll(more map[string]string) {
 	f.Helper()
-	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
+	for service, run := range map[string]Runner{"walker": Walker, "reader": Reader, "committer": Committer} {
 		f.start(service, run, more)
 	}
 }

@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"bytes"
@@ -243,33 +243,5 @@ func TestTracesWithAClientCertificate(t *testing.T) {
 	}
 	if _, err := telemetry.NewTracer(t.Context(), telemetry.TraceOptions{URL: collector.URL, CertFile: "/nowhere"}); err == nil {
 		t.Error("a certificate that is not there is no error")
-	}
-}
-
-// The TLS files become parts of the URL. Parts that the URL already has are kept.
-func TestPostgresURL(t *testing.T) {
-	dir := install(t)
-	c := settings(t, dir, "walker@default", nil)
-	got, err := postgresURL(&c.Index)
-	file := func(name string) string {
-		return strings.ReplaceAll(filepath.Join(dir, "walker@default", name), "/", "%2F")
-	}
-	want := "postgres://bctl_walker@127.0.0.1:5432/bctl?sslcert=" + file("cert.pem") + "&sslkey=" + file("key.pem") + "&sslmode=verify-full&sslrootcert=" + file("ca.pem")
-	if err != nil || strings.ReplaceAll(got, "%40", "@") != strings.ReplaceAll(want, "%40", "@") {
-		t.Errorf("%s, %v; want %s", got, err, want)
-	}
-	for name, index := range map[string]config.Index{
-		"a certificate without its key": {URL: "postgres://a@b/c", CertFile: file("cert.pem")},
-		"a file that is not there":      {URL: "postgres://a@b/c", CAFile: "/nowhere"},
-	} {
-		if _, err := postgresURL(&index); !errors.Is(err, backup.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if got, err := postgresURL(&config.Index{URL: "postgres://a@b/c?sslmode=require", CAFile: filepath.Join(dir, "ca", "ca.pem")}); err != nil || !strings.Contains(got, "sslmode=require") {
-		t.Error(got, err)
-	}
-	if got, err := postgresURL(&config.Index{URL: "postgres://a@b/c", CAFile: filepath.Join(dir, "ca", "ca.pem"), Password: "p"}); err != nil || !strings.Contains(got, "sslmode=verify-full") || !strings.Contains(got, "a:p@b") {
-		t.Error(got, err)
 	}
 }

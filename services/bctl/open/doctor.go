@@ -1,4 +1,4 @@
-package wire
+package open
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/bctl/bctl/internal/store/s3store"
 )
 
-// Examine returns functions with which a doctor opens what the settings name, as the services do. c
+// Doctor returns functions with which a doctor opens what the settings name, as the services do. c
 // may be nil if the settings cannot be read.
-func Examine(c *config.Config) doctor.Parts {
+func Doctor(c *config.Config) doctor.Parts {
 	return doctor.Parts{
 		Config: c,
 		NATS:   func() flow.Options { return natsOptions(c, "bctl doctor") },
@@ -24,13 +24,13 @@ func Examine(c *config.Config) doctor.Parts {
 			return dsn, pgindex.Options{ApplicationName: "bctl doctor", MaxConns: 2}, err
 		},
 		S3: func() (s3store.Options, error) {
-			return s3Options(c, slog.New(slog.DiscardHandler), func(s3store.Retry) {})
+			return s3Options(c, slog.New(slog.DiscardHandler), func(*store.Error) {})
 		},
-		OpenIndex: func(ctx context.Context) (index.Index, error) { return OpenIndexReadOnly(ctx, c) },
+		OpenIndex: func(ctx context.Context) (index.Index, error) { return IndexReadOnly(ctx, c) },
 		OpenStore: func(ctx context.Context) (store.Store, error) {
 			once := *c
 			once.Store.Retry = -1 // an unavailable store is a result, so there are no retries
-			return OpenStore(ctx, &once, false, slog.New(slog.DiscardHandler))
+			return Store(ctx, &once, false, slog.New(slog.DiscardHandler))
 		},
 	}
 }

@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // A waiting is a service that has just started and lacks a dependency. Its repository may not be
@@ -35,7 +36,7 @@ func (w *waiting) say(what string, err error) {
 	if w.stop != nil || !w.c.Fleet() {
 		return
 	}
-	conn, err := connectNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.w.log, nil, nil, nil)
+	conn, err := open.ServiceNATS(w.c, workerName(w.c), backup.RepositoryID{}, w.w.log, nil, nil, nil)
 	if err != nil {
 		return // reported when the service itself connects
 	}

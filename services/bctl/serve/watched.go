@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/bctl/bctl/internal/config"
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/run/health"
+	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 

@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"flag"
@@ -112,7 +112,7 @@ func TestDocumentationListsTheMetrics(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s does not agree with what the services expose; go test ./services/bctl/wire -run Documentation -update writes it:\n%s", docsFile, table.String())
+		t.Fatalf("%s does not agree with what the services expose; go test ./services/bctl/serve -run Documentation -update writes it:\n%s", docsFile, table.String())
 	}
 	if err := os.WriteFile(docsFile, []byte(want), 0o600); err != nil {
 		t.Fatal(err)

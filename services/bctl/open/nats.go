@@ -1,4 +1,4 @@
-package wire
+package open
 
 import (
 	"cmp"
@@ -11,15 +11,15 @@ import (
 	"github.com/bctl/bctl/services/committer/commit"
 )
 
-// ConnectNATS connects to the NATS server of a repository's fleet. name identifies the connection
+// NATS connects to the NATS server of a repository's fleet. name identifies the connection
 // in monitoring.
-func ConnectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger) (*flow.Conn, error) {
-	return connectNATS(c, name, repository, log, nil, nil, nil)
+func NATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger) (*flow.Conn, error) {
+	return ServiceNATS(c, name, repository, log, nil, nil, nil)
 }
 
-// connectNATS is ConnectNATS for a service, whose consumers report their activity and dropped
+// ServiceNATS is NATS for a service, whose consumers report their activity and dropped
 // messages.
-func connectNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func(), mayTake func(context.Context) error) (*flow.Conn, error) {
+func ServiceNATS(c *config.Config, name string, repository backup.RepositoryID, log *slog.Logger, moved, dropped func(), mayTake func(context.Context) error) (*flow.Conn, error) {
 	o := natsOptions(c, name)
 	o.Repository, o.Log, o.Moved, o.Dropped, o.MayTake = repository, log, moved, dropped, mayTake
 	o.WorkAge = cmp.Or(c.Worker.QueueLease, commit.DefaultQueueLease)

@@ -1,4 +1,6 @@
-package wire
+// Package serve runs the services of a fleet: it waits for their dependencies, connects them, and
+// announces, measures and stops them.
+package serve
 
 import (
 	"context"
@@ -19,7 +21,7 @@ import (
 	"github.com/bctl/bctl/internal/repo"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/internal/store/s3store"
+	"github.com/bctl/bctl/services/bctl/open"
 	"github.com/bctl/bctl/services/committer/clock"
 	"github.com/bctl/bctl/services/committer/commit"
 	"github.com/bctl/bctl/services/committer/schedule"
@@ -38,8 +40,8 @@ const (
 // A Runner runs one service until ctx is done, and then stops it gracefully.
 type Runner func(ctx context.Context, c *config.Config, log *slog.Logger) error
 
-// RunWalker runs a walker.
-func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
+// Walker runs a walker.
+func Walker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	w, err := watch(ctx, c, "walker", log, needNATS, needIndex)
 	if err != nil {
 		return err
@@ -68,13 +70,13 @@ func RunWalker(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	log.Info("walker started")
 	a := announce(c, w, conn, idx, ready, flow.RoleWalker)
-	a.runWorker(ctx, report, func(ctx context.Context) { walk.New(conn, idx, OpenSource(c), report, o).Run(ctx) })
+	a.runWorker(ctx, report, func(ctx context.Context) { walk.New(conn, idx, open.Source(c), report, o).Run(ctx) })
 	log.Info("walker stopped")
 	return nil
 }
 
-// RunReader runs a reader.
-func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
+// Reader runs a reader.
+func Reader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	w, err := watch(ctx, c, "reader", log, needNATS, needIndex, needStore)
 	if err != nil {
 		return err
@@ -114,7 +116,7 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer conn.Close()
 	w.dependOn(conn, idx, s)
-	parts := read.Parts{Conn: conn, Index: idx, Source: OpenSource(c), Store: s, Repository: object.Repository, Key: key, Report: report}
+	parts := read.Parts{Conn: conn, Index: idx, Source: open.Source(c), Store: s, Repository: object.Repository, Key: key, Report: report}
 	o := read.Options{
 		Worker: workerName(c), Site: c.Worker.Site, Batches: c.Worker.Batches, InHand: c.Worker.InHand, Workers: c.Worker.Workers,
 		Linger: c.Worker.Linger, StallAfter: c.Worker.StallAfter, StopTimeout: c.Worker.StopTimeout, Log: log,
@@ -138,8 +140,8 @@ func RunReader(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// RunCommitter runs a committer.
-func RunCommitter(ctx context.Context, c *config.Config, log *slog.Logger) error {
+// Committer runs a committer.
+func Committer(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	w, err := watch(ctx, c, "committer", log, needNATS, needIndex, needStore)
 	if err != nil {
 		return err
@@ -203,13 +205,6 @@ func newScheduler(c *config.Config, w *watched, idx schedule.Index, holder strin
 	})
 }
 
-// JournalKeys returns the keys with which committers seal and sign. It seals to the recipients of
-// the object, which the key has signed, and not to those of the index.
-func JournalKeys(object *repo.Object, key seal.CommitterKey) (journal.Keys, error) {
-	sealer, err := seal.NewSealer(object.Recipients)
-	return journal.Keys{Repository: object.ID, Sealer: sealer, Signing: key.Signing}, err
-}
-
 // runWorker runs a worker together with its reports, which continue until the worker has handed
 // back its work in progress.
 func (a *announced) runWorker(ctx context.Context, report *flow.Reporter, work func(context.Context)) {
@@ -236,7 +231,7 @@ func connect(c *config.Config, w *watched, repository backup.RepositoryID, mayTa
 		return nil, nil, fmt.Errorf("a service is part of a fleet and needs NATS: set nats.url (BCTL_NATS): %w", backup.ErrInvalid)
 	}
 	w.consumers = w.health.Loop("consumers", consumersWithin)
-	conn, err := connectNATS(c, workerName(c), repository, w.log, w.consumers.Moved, w.metrics.Dropped(), mayTake)
+	conn, err := open.ServiceNATS(c, workerName(c), repository, w.log, w.consumers.Moved, w.metrics.Dropped(), mayTake)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -256,7 +251,7 @@ func workerName(c *config.Config) string {
 
 // waitForIndex waits for the index, and until the repository exists in it.
 func waitForIndex(ctx context.Context, c *config.Config, waits *waiting) (index.Index, backup.RepositoryID, error) {
-	idx, err := waitFor(ctx, waits, "the index", func() (index.Index, error) { return OpenIndex(ctx, c, false) })
+	idx, err := waitFor(ctx, waits, "the index", func() (index.Index, error) { return open.Index(ctx, c, false) })
 	if err != nil {
 		return nil, backup.RepositoryID{}, err
 	}
@@ -277,10 +272,10 @@ func waitForStore(ctx context.Context, c *config.Config, waits *waiting) (*guard
 	w := waits.w
 	retries, g := w.metrics.Retries("store"), &guard{log: w.log}
 	s, err := waitFor(ctx, waits, "the store", func() (store.Store, error) {
-		return openStore(ctx, c, false, w.log, func(r s3store.Retry) {
-			retries.Add(r.Err)
-			g.retries(r)
-			waits.say("the store", retryError(r)) // its client tries for minutes
+		return open.ServiceStore(ctx, c, false, w.log, func(err *store.Error) {
+			retries.Add(err.Err)
+			g.retries(err)
+			waits.say("the store", err)
 		})
 	})
 	g.Store = s
@@ -295,7 +290,7 @@ func waitForCommitterKeys(ctx context.Context, c *config.Config, waits *waiting,
 		if err != nil {
 			return journal.Keys{}, err
 		}
-		return JournalKeys(&object, key)
+		return open.JournalKeys(&object, key)
 	})
 }
 

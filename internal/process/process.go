@@ -1,6 +1,6 @@
-// Package run ends processes: the first signal requests a graceful stop, the second does not wait
+// Package process ends processes: the first signal requests a graceful stop, the second does not wait
 // for it.
-package run
+package process
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"context"
@@ -17,12 +17,13 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/flow"
+	"github.com/bctl/bctl/services/bctl/open"
 )
 
 // operator returns a connection like that of bctl worker.
 func (f *fleet) operator() *flow.Conn {
 	f.Helper()
-	conn := value(ConnectNATS(f.config(nil), "bctl worker", value(f.idx.Repository(f.Context()))(f).ID, slog.New(slog.DiscardHandler)))(f)
+	conn := value(open.NATS(f.config(nil), "bctl worker", value(f.idx.Repository(f.Context()))(f).ID, slog.New(slog.DiscardHandler)))(f)
 	f.Cleanup(conn.Close)
 	return conn
 }
@@ -57,8 +58,8 @@ func TestServicesAnnounceWhatTheStoreRefuses(t *testing.T) {
 			bad := map[string]string{
 				"BCTL_STORE": "s3://bucket/repo", "BCTL_STORE_ENDPOINT": s3.URL, "BCTL_STORE_ACCESS_KEY": "a", "BCTL_STORE_SECRET_KEY": "b",
 			}
-			f.start("reader", RunReader, bad)
-			f.start("committer", RunCommitter, bad)
+			f.start("reader", Reader, bad)
+			f.start("committer", Committer, bad)
 			f.until("both announce it", func() bool {
 				all := f.instances(operator)
 				for _, i := range all {
@@ -78,7 +79,7 @@ func TestServicesAnnounceThemselves(t *testing.T) {
 	f := newFleet(t)
 	operator := f.operator()
 	stop := map[string]func(){}
-	for service, run := range map[string]Runner{"walker": RunWalker, "reader": RunReader, "committer": RunCommitter} {
+	for service, run := range map[string]Runner{"walker": Walker, "reader": Reader, "committer": Committer} {
 		stop[service] = f.start(service, run, nil)
 	}
 	began := time.Now()
@@ -124,7 +125,7 @@ func TestServiceThatWaitsIsThere(t *testing.T) {
 	if err := os.Rename(store, store+".away"); err != nil {
 		t.Fatal(err)
 	}
-	f.start("reader", RunReader, nil)
+	f.start("reader", Reader, nil)
 	f.until("the reader says what it waits for", func() bool {
 		i := f.instances(operator)["reader-1"]
 		return i.Role == flow.RoleReader && !i.Ready && strings.Contains(i.Reason, "waits for the store: ")
@@ -132,7 +133,7 @@ func TestServiceThatWaitsIsThere(t *testing.T) {
 	if err := os.Rename(store+".away", store); err != nil {
 		t.Fatal(err)
 	}
-	f.start("committer", RunCommitter, nil)
+	f.start("committer", Committer, nil)
 	f.until("it is there once, and ready", func() bool {
 		all := f.instances(operator)
 		return len(all) == 2 && all["reader-1"].Ready && all["committer-1"].Leads
@@ -174,8 +175,8 @@ func TestDrainedWorkerTakesNoWork(t *testing.T) {
 			took.Store(p.Worker, true)
 		}
 	}))(t)
-	stopWalker := f.start("walker", RunWalker, map[string]string{"BCTL_WORKER_NAME": "walker-2"})
-	stopReader := f.start("reader", RunReader, map[string]string{"BCTL_WORKER_NAME": "reader-2"})
+	stopWalker := f.start("walker", Walker, map[string]string{"BCTL_WORKER_NAME": "walker-2"})
+	stopReader := f.start("reader", Reader, map[string]string{"BCTL_WORKER_NAME": "reader-2"})
 	if err := os.WriteFile(filepath.Join(strings.TrimPrefix(f.shard.Source, "posix://"), "new"), []byte("to be read"), 0o600); err != nil {
 		t.Fatal(err)
 	}

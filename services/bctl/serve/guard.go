@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/internal/store/s3store"
 )
 
 // trialEvery is the interval at which a service tests, with one piece of work, whether a store
@@ -45,9 +44,9 @@ func (g *guard) PutNew(ctx context.Context, name string, data []byte) error {
 }
 
 // retries records a failed write that will be retried.
-func (g *guard) retries(r s3store.Retry) {
-	if r.Op == "put" && refuses(r.Kind) {
-		g.wrote(retryError(r))
+func (g *guard) retries(err *store.Error) {
+	if err.Op == "put" && refuses(err.Kind) {
+		g.wrote(err)
 	}
 }
 

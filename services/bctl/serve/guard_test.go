@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/store"
-	"github.com/bctl/bctl/internal/store/s3store"
 )
 
 // A moody store returns the configured errors.
@@ -85,12 +84,12 @@ func TestGuardOfAStoreThatTakesNoWrites(t *testing.T) {
 // A write that is retried counts from its first refusal, and not from its final failure.
 func TestGuardHearsOfRetries(t *testing.T) {
 	g := &guard{Store: &moody{}, log: slog.New(slog.DiscardHandler)}
-	g.retries(s3store.Retry{Op: "put", Kind: backup.ErrUnavailable, Err: errors.New("503")})
-	g.retries(s3store.Retry{Op: "stat", Kind: store.ErrFull})
+	g.retries(&store.Error{Op: "put", Kind: backup.ErrUnavailable, Err: errors.New("503")})
+	g.retries(&store.Error{Op: "stat", Kind: store.ErrFull})
 	if err := g.ready(t.Context()); err != nil {
 		t.Errorf("not ready: %v", err)
 	}
-	g.retries(s3store.Retry{Op: "put", Name: "packs/1", Kind: store.ErrFull, Err: errors.New("507")})
+	g.retries(&store.Error{Op: "put", Name: "packs/1", Kind: store.ErrFull, Err: errors.New("507")})
 	if err := g.ready(t.Context()); !errors.Is(err, store.ErrFull) {
 		t.Errorf("ready with a full store: %v", err)
 	}

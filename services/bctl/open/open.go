@@ -1,5 +1,5 @@
-// Package wire opens the components that the settings name: it is where bctl chooses adapters.
-package wire
+// Package open opens the components that the settings name: it is where bctl chooses adapters.
+package open
 
 import (
 	"context"
@@ -24,18 +24,18 @@ import (
 // errNotNamed is returned if the settings do not name a repository.
 var errNotNamed = fmt.Errorf("%w is named: use --repo DIR (BCTL_REPO), or --config FILE (BCTL_CONFIG)", backup.ErrNoRepository)
 
-// OpenIndex opens the index. A missing SQLite index is backup.ErrNoRepository unless create is set.
-func OpenIndex(ctx context.Context, c *config.Config, create bool) (index.Index, error) {
+// Index opens the index. A missing SQLite index is backup.ErrNoRepository unless create is set.
+func Index(ctx context.Context, c *config.Config, create bool) (index.Index, error) {
 	return openIndex(ctx, c, create, sqliteindex.Open)
 }
 
-// OpenIndexReadOnly opens the index for a command that only reads. A SQLite index may then be on a
+// IndexReadOnly opens the index for a command that only reads. A SQLite index may then be on a
 // file system that is full, or mounted read-only. The methods that write fail.
-func OpenIndexReadOnly(ctx context.Context, c *config.Config) (index.Index, error) {
+func IndexReadOnly(ctx context.Context, c *config.Config) (index.Index, error) {
 	return openIndex(ctx, c, false, sqliteindex.OpenReadOnly)
 }
 
-func openIndex(ctx context.Context, c *config.Config, create bool, open func(context.Context, string) (*sqliteindex.Index, error)) (index.Index, error) {
+func openIndex(ctx context.Context, c *config.Config, create bool, sqlite func(context.Context, string) (*sqliteindex.Index, error)) (index.Index, error) {
 	if c.Index.URL == "" {
 		return nil, errNotNamed
 	}
@@ -57,21 +57,22 @@ func openIndex(ctx context.Context, c *config.Config, create bool, open func(con
 		}
 		return nil, fmt.Errorf("%w in %s (bctl init --repo %s makes one)", backup.ErrNoRepository, where, where)
 	}
-	i, err := open(ctx, path)
+	i, err := sqlite(ctx, path)
 	if err != nil {
 		return nil, err // otherwise a nil *sqliteindex.Index would become a non-nil index.Index
 	}
 	return i, nil
 }
 
-// OpenStore opens the store. A missing directory store is backup.ErrNoRepository unless create is
+// Store opens the store. A missing directory store is backup.ErrNoRepository unless create is
 // set.
-func OpenStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger) (store.Store, error) {
-	return openStore(ctx, c, create, log, func(s3store.Retry) {})
+func Store(ctx context.Context, c *config.Config, create bool, log *slog.Logger) (store.Store, error) {
+	return ServiceStore(ctx, c, create, log, func(*store.Error) {})
 }
 
-// openStore is OpenStore, and calls onRetry for each retry of the store's client.
-func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(s3store.Retry)) (store.Store, error) {
+// ServiceStore is Store for a service. onRetry is called with the reason for each retry of the
+// store's client, which may try for minutes.
+func ServiceStore(ctx context.Context, c *config.Config, create bool, log *slog.Logger, onRetry func(*store.Error)) (store.Store, error) {
 	if c.Store.URL == "" {
 		return nil, errNotNamed
 	}
@@ -96,12 +97,12 @@ func openStore(ctx context.Context, c *config.Config, create bool, log *slog.Log
 	return s, err
 }
 
-// OpenSource opens the file systems of this machine.
-func OpenSource(c *config.Config) source.Source {
+// Source opens the file systems of this machine.
+func Source(c *config.Config) source.Source {
 	return posix.New(posix.Options{Grain: c.Worker.Grain, Skew: c.Worker.Skew})
 }
 
-func s3Options(c *config.Config, log *slog.Logger, onRetry func(s3store.Retry)) (s3store.Options, error) {
+func s3Options(c *config.Config, log *slog.Logger, onRetry func(*store.Error)) (s3store.Options, error) {
 	o, err := s3store.ParseURL(c.Store.URL)
 	if err != nil {
 		return o, err
@@ -129,19 +130,15 @@ func s3Options(c *config.Config, log *slog.Logger, onRetry func(s3store.Retry)) 
 		return o, fmt.Errorf("store.addressing %q is not path, host or auto: %w", c.Store.Addressing, backup.ErrInvalid)
 	}
 	o.OnRetry = func(r s3store.Retry) {
-		onRetry(r)
-		sayRetry(log, r, retryError(r))
+		reason := &store.Error{Store: r.Store, Op: r.Op, Name: r.Name, Kind: r.Kind, Err: r.Err}
+		onRetry(reason)
+		logRetry(log, r, reason)
 	}
 	return o, nil
 }
 
-// retryError returns the error that a retry follows.
-func retryError(r s3store.Retry) error {
-	return &store.Error{Store: r.Store, Op: r.Op, Name: r.Name, Kind: r.Kind, Err: r.Err}
-}
-
-// sayRetry logs a problem with the store, in the detail that its response allows.
-func sayRetry(log *slog.Logger, r s3store.Retry, err error) {
+// logRetry logs a problem with the store, in the detail that its response allows.
+func logRetry(log *slog.Logger, r s3store.Retry, err error) {
 	pause, left := r.Pause.Seconds(), r.Remaining.Seconds()
 	switch {
 	case errors.Is(err, store.ErrFull):

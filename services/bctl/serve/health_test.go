@@ -1,4 +1,4 @@
-package wire
+package serve
 
 import (
 	"database/sql"
@@ -71,7 +71,7 @@ func move(t *testing.T, from, to string) {
 
 func TestProfilesWhereTheyAreWanted(t *testing.T) {
 	f := newFleet(t)
-	f.start("walker", RunWalker, map[string]string{"BCTL_HTTP_PPROF": "true"})
+	f.start("walker", Walker, map[string]string{"BCTL_HTTP_PPROF": "true"})
 	f.until("profiles are served", func() bool { status, _ := f.get("walker", "/debug/pprof/"); return status == http.StatusOK })
 }
 
@@ -87,10 +87,10 @@ func TestNothingIsWatchedByDefault(t *testing.T) {
 
 func TestAddressThatIsTaken(t *testing.T) {
 	f := newFleet(t)
-	f.start("walker", RunWalker, nil)
+	f.start("walker", Walker, nil)
 	f.until("the walker listens", func() bool { status, _ := f.get("walker", "/healthz"); return status == http.StatusOK })
 	c := f.config(map[string]string{"BCTL_HTTP_LISTEN": strings.TrimPrefix(f.urls["walker"], "http://")})
-	if err := RunWalker(t.Context(), c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
+	if err := Walker(t.Context(), c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
 		t.Errorf("a second walker at the address: %v", err)
 	}
 }
@@ -99,7 +99,7 @@ func TestAddressThatIsTaken(t *testing.T) {
 // reports the reason.
 func TestReadyWithANewerIndex(t *testing.T) {
 	f := newFleet(t)
-	f.start("walker", RunWalker, nil)
+	f.start("walker", Walker, nil)
 	ready := func(want int, says string) func() bool {
 		return func() bool {
 			status, body := f.get("walker", "/readyz")
