@@ -148,9 +148,30 @@ func TestStalledWorksAreBounded(t *testing.T) {
 	second.wants(t, "in progress, and stalled", "seen")
 }
 
+// A call may return between a look of the Watch and what follows from it.
+func TestCallReturnsWhenItWouldStall(t *testing.T) {
+	w := NewWatch(time.Minute, 1)
+	var o owner
+	k := w.Begin(1, &o)
+	k.ask()
+	now := w.ticks.Add(stallTicks + 1)
+	if !k.waits(now) {
+		t.Fatal("it does not wait")
+	}
+	k.answer()
+	w.mu.Lock()
+	w.stall(k, now)
+	w.mu.Unlock()
+	o.wants(t, "returned")
+	if w.Busy() != 1 || k.stalled.Load() {
+		t.Error("it is stalled")
+	}
+}
+
 // An exactOwner checks that its Work does not continue while it stalls or resumes.
 type exactOwner struct {
 	t       *testing.T
+	work    *Work
 	places  int // not guarded: the race detector would find a goroutine that does not wait
 	stalled bool
 	stalls  atomic.Int64
@@ -168,6 +189,9 @@ func (o *exactOwner) Stalled() {
 func (o *exactOwner) Resumed() {
 	if !o.stalled || o.places != 0 {
 		o.t.Error("resumed, but was not stalled")
+	}
+	if !o.work.stalled.Load() {
+		o.t.Error("resumed too late: its goroutines do not wait any more")
 	}
 	o.stalled = false
 	o.places++
@@ -192,6 +216,7 @@ func TestStallsAreExact(t *testing.T) {
 		works.Go(func() {
 			k := w.Begin(1, o)
 			defer k.End()
+			o.work = k
 			for n := 0; o.stalls.Load() < 200; n++ {
 				k.ask()
 				for since := w.ticks.Load(); n%4 < 3 && w.ticks.Load()-since < int64(stallTicks+n%4); {
