@@ -1,8 +1,9 @@
 // Package migrations is the versioned schema of the index: one directory per dialect, in goose's
 // format NNNNN_name.sql. A released migration never changes.
 //
-// Tables of entities come from internal/index/ent/migratediff. The hot tables (pages, chunks and
-// the tables that belong to them) are written by hand.
+// Migrations of filers, shards and snapshots come from internal/index/ent/migratediff. Those of all
+// other tables are written by hand, although migratediff wrote the first version of some of them
+// (docs/decisions/0025-what-ent-atlas-and-goose-own.md).
 //
 // # Old binaries beside a new schema
 //

@@ -22,11 +22,11 @@ import (
 // environment variable (env; without it, BCTL_ and the key in capitals), the flag, the default and
 // the description of each setting. docs/configuration.md is generated from them.
 type Config struct {
-	Repo         string   `yaml:"repo" flag:"repo" doc:"Directory of a repository that is all on this machine: SQLite index, directory store, worker key, committer key, locks. index, store, worker_key and committer_key may replace its parts."`
+	Repo         string   `yaml:"repo" flag:"repo" doc:"Repository directory, for backups of this machine: SQLite index, directory store, worker key, committer key, locks. The settings index, store, worker_key and committer_key can replace its parts."`
 	WorkerKey    string   `yaml:"worker_key" flag:"worker-key" doc:"File with the worker key, which readers need, and backups on one machine. Default in a repo: worker.key."`
 	CommitterKey string   `yaml:"committer_key" flag:"committer-key" doc:"File with the committer key, which committers need, and backups on one machine. Default in a repo: committer.key."`
-	Identity     string   `yaml:"identity" flag:"identity" doc:"File with the age identity, which restoring needs. Default: the user's configuration directory, bctl/identities/<repository id>.txt."`
-	Recipients   []string `yaml:"recipients" doc:"Further age recipients who can restore; used by init."`
+	Identity     string   `yaml:"identity" flag:"identity" doc:"File with the age identity, which restores need. Default: the user's configuration directory, bctl/identities/<repository id>.txt."`
+	Recipients   []string `yaml:"recipients" doc:"Additional age recipients who can restore; used by init."`
 	Codec        string   `yaml:"codec" default:"zstd-1" doc:"Compression of a new repository: zstd-1 to zstd-4, s2 or none; used by init."`
 
 	Index  Index  `yaml:"index"`
@@ -41,12 +41,12 @@ type Config struct {
 // Index is the location of the index.
 type Index struct {
 	URL            string `yaml:"url" env:"BCTL_INDEX" flag:"index" secret:"url" doc:"postgres://user@host/database?sslmode=verify-full, or sqlite:/path/of/index.db."`
-	Password       string `yaml:"password" secret:"yes" doc:"Postgres password, where the URL has none."`
+	Password       string `yaml:"password" secret:"yes" doc:"Postgres password, if the URL has none."`
 	PasswordFile   string `yaml:"password_file" doc:"File with the Postgres password."`
-	CAFile         string `yaml:"ca_file" doc:"PEM file of the only certificate authorities to trust; the server then has to be the one that the URL names (sslmode=verify-full), unless the URL says otherwise."`
+	CAFile         string `yaml:"ca_file" doc:"PEM file of the only certificate authorities to trust. The server must then have the name in the URL (sslmode=verify-full), unless the URL sets another sslmode."`
 	CertFile       string `yaml:"cert_file" doc:"Client certificate, PEM."`
 	KeyFile        string `yaml:"key_file" doc:"Key of the client certificate, PEM."`
-	MaxConnections int    `yaml:"max_connections" default:"0" doc:"Most connections to Postgres of one process, a committer has one more; 0: 8, or pool_max_conns of the URL."`
+	MaxConnections int    `yaml:"max_connections" default:"0" means:"8" doc:"Maximum connections to Postgres per process; a committer has one more. pool_max_conns in the URL takes precedence over the default."`
 }
 
 // Store is the location of packs.
@@ -61,17 +61,17 @@ type Store struct {
 	SessionTokenFile string        `yaml:"session_token_file" doc:"File with the S3 session token."`
 	CredentialsFile  string        `yaml:"credentials_file" doc:"Credentials in the format of ~/.aws/credentials."`
 	Profile          string        `yaml:"profile" doc:"Profile in the credentials file."`
-	InstanceRole     bool          `yaml:"instance_role" default:"false" doc:"Take credentials from the machine's or container's role."`
+	InstanceRole     bool          `yaml:"instance_role" default:"false" doc:"Use the credentials of the machine's or container's role."`
 	Addressing       string        `yaml:"addressing" default:"auto" doc:"Where requests name the bucket: path, host, or auto: host at Amazon and Google, path elsewhere."`
 	CAFile           string        `yaml:"ca_file" doc:"PEM file of the only certificate authorities to trust."`
 	CertFile         string        `yaml:"cert_file" doc:"Client certificate, PEM."`
 	KeyFile          string        `yaml:"key_file" doc:"Key of the client certificate, PEM."`
-	Retry            time.Duration `yaml:"retry" default:"10m" doc:"How long to try again while the store does not answer."`
+	Retry            time.Duration `yaml:"retry" default:"10m" doc:"How long requests are retried while the store does not answer."`
 }
 
 // NATS is the message system of a fleet. Without a URL, bctl works on this machine alone.
 type NATS struct {
-	URL             string `yaml:"url" env:"BCTL_NATS" flag:"nats" secret:"url" doc:"nats://host:4222, or several with commas. Without it everything runs in this process."`
+	URL             string `yaml:"url" env:"BCTL_NATS" flag:"nats" secret:"url" doc:"nats://host:4222, or several separated by commas. Without it, everything runs in this process."`
 	CredentialsFile string `yaml:"credentials_file" doc:"NATS credentials (JWT and seed)."`
 	User            string `yaml:"user" doc:"NATS user."`
 	Password        string `yaml:"password" secret:"yes" doc:"NATS password."`
@@ -79,55 +79,56 @@ type NATS struct {
 	CAFile          string `yaml:"ca_file" doc:"PEM file of certificate authorities to trust."`
 	CertFile        string `yaml:"cert_file" doc:"Client certificate, PEM."`
 	KeyFile         string `yaml:"key_file" doc:"Key of the client certificate, PEM."`
-	InboxPrefix     string `yaml:"inbox_prefix" doc:"Subject of replies, where permissions want one. Default: _INBOX."`
+	InboxPrefix     string `yaml:"inbox_prefix" doc:"Prefix of the subjects of replies, if permissions require one. Default: _INBOX."`
 	Replicas        int    `yaml:"replicas" default:"1" doc:"Copies of each stream: 1, 3 or 5."`
 }
 
-// Worker tunes the services. 0 is a default that suits most installations.
+// Worker tunes the services. 0 is the default, which suits most installations. means is the value of
+// that default in a service.
 type Worker struct {
-	Name        string        `yaml:"name" doc:"What this worker is called in progress and logs. Default: host name and process id."`
+	Name        string        `yaml:"name" doc:"Name of this worker in progress displays and logs. Default: host name and process id."`
 	Site        string        `yaml:"site" default:"default" doc:"Walker, reader: the site whose filers this worker can reach."`
-	StallAfter  time.Duration `yaml:"stall_after" default:"0s" doc:"Walker, reader: after how long without an answer of the filer work counts as stalled, and no longer keeps others out."`
-	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" doc:"How long a service that is told to stop finishes what it has in hand, before it hands that back; well below 60s, after which another takes it for lost."`
-	Tasks       int           `yaml:"tasks" default:"0" doc:"Walker: walk tasks in hand at a time."`
-	Directories int           `yaml:"directories" default:"0" doc:"Walker: directories being read at a time, of one filer, over all its tasks."`
-	Grain       time.Duration `yaml:"grain" default:"0s" doc:"Walker, reader: how coarse the clock of a file system may be; 0: 20ms."`
-	Skew        time.Duration `yaml:"skew" default:"0s" doc:"Walker, reader: by how much the clock of a file server may be behind this machine's; 0: 5s."`
-	Batches     int           `yaml:"batches" default:"0" doc:"Reader: batches being read at a time."`
-	InHand      int           `yaml:"in_hand" default:"0" doc:"Reader: batches being read or waiting for their packs."`
-	Workers     int           `yaml:"workers" default:"0" doc:"Reader: goroutines that compress and seal."`
-	Linger      time.Duration `yaml:"linger" default:"0s" doc:"Reader: how long a pack that is not full waits for more."`
-	Lease       time.Duration `yaml:"lease" default:"0s" doc:"Committer: after how long without a report work that a worker had in hand is handed out again."`
-	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" doc:"Committer: after how long work that no worker has reported on is handed out again."`
-	Poll        time.Duration `yaml:"poll" default:"0s" doc:"Committer: how often open work is looked for."`
-	Queued      int           `yaml:"queued" default:"0" doc:"Committer: tasks, and batches, that may be handed out at a time."`
-	MaxRunning  int           `yaml:"max_running" default:"0" doc:"Committer: snapshots of a site that run at a time, before policies begin no more there; 0: 64."`
-	MaxPerFiler int           `yaml:"max_running_per_filer" default:"0" doc:"Committer: the same of one filer; 0: 4."`
+	StallAfter  time.Duration `yaml:"stall_after" default:"0s" means:"10s" doc:"Walker, reader: how long a filer may not answer until work on it counts as stalled and makes room for other work."`
+	StopTimeout time.Duration `yaml:"stop_timeout" default:"0s" means:"10s" doc:"How long a service that is stopped may finish its work in progress before it hands that back. It should be well below 60s, after which the work counts as lost."`
+	Tasks       int           `yaml:"tasks" default:"0" means:"16" doc:"Walker: maximum concurrent walk tasks."`
+	Directories int           `yaml:"directories" default:"0" means:"16" doc:"Walker: maximum directories per filer that are read concurrently, over all tasks."`
+	Grain       time.Duration `yaml:"grain" default:"0s" means:"20ms" doc:"Walker, reader: coarsest granularity of a file system's timestamps."`
+	Skew        time.Duration `yaml:"skew" default:"0s" means:"5s" doc:"Walker, reader: how far the clock of a file server may be behind this machine's."`
+	Batches     int           `yaml:"batches" default:"0" means:"8" doc:"Reader: maximum batches that are read concurrently."`
+	InHand      int           `yaml:"in_hand" default:"0" means:"64" doc:"Reader: maximum batches that are read or wait for their packs."`
+	Workers     int           `yaml:"workers" default:"0" means:"one per CPU" doc:"Reader: goroutines that compress and seal."`
+	Linger      time.Duration `yaml:"linger" default:"0s" means:"100ms" doc:"Reader: how long a pack that is not full waits for more content."`
+	Lease       time.Duration `yaml:"lease" default:"0s" means:"60s" doc:"Committer: how long a worker may not report its work in progress until that is reassigned. Work of a worker whose process died is reassigned sooner."`
+	QueueLease  time.Duration `yaml:"queue_lease" default:"0s" means:"10m" doc:"Committer: how long work may wait in a queue until it is assigned again."`
+	Poll        time.Duration `yaml:"poll" default:"0s" means:"250ms" doc:"Committer: interval between searches for open work."`
+	Queued      int           `yaml:"queued" default:"0" means:"512" doc:"Committer: maximum tasks, and maximum batches, that are assigned at a time."`
+	MaxRunning  int           `yaml:"max_running" default:"0" means:"64" doc:"Committer: maximum running snapshots per site; policies start no more than that."`
+	MaxPerFiler int           `yaml:"max_running_per_filer" default:"0" means:"4" doc:"Committer: maximum running snapshots per filer."`
 }
 
 // Log is the level and format of logs.
 type Log struct {
-	Level  string `yaml:"level" flag:"log-level" default:"info" doc:"Least level that is logged: debug, info, warn or error."`
-	Format string `yaml:"format" flag:"log-format" default:"auto" doc:"text, json, or auto: text on a terminal, and of commands on one machine without --json; json elsewhere."`
+	Level  string `yaml:"level" flag:"log-level" default:"info" doc:"Minimum level that is logged: debug, info, warn or error."`
+	Format string `yaml:"format" flag:"log-format" default:"auto" doc:"text, json, or auto: text on a terminal, and for commands on one machine without --json; otherwise json."`
 }
 
 // HTTP is the listener for monitoring a service.
 type HTTP struct {
-	Listen       string   `yaml:"listen" doc:"Services: address (host:port) of /metrics, /healthz and /readyz. Without TLS it should be one that only those who watch can reach. Without it there is no listener, and nothing is measured."`
-	CertFile     string   `yaml:"cert_file" doc:"Certificate of the listener, PEM: with it all is served over TLS only."`
+	Listen       string   `yaml:"listen" doc:"Services: address (host:port) of /metrics, /healthz and /readyz. Without TLS, only the monitoring should be able to reach it. Without an address there is no listener and there are no metrics."`
+	CertFile     string   `yaml:"cert_file" doc:"Certificate of the listener, PEM. With it, the listener accepts only TLS."`
 	KeyFile      string   `yaml:"key_file" doc:"Key of the listener's certificate, PEM."`
-	ClientCAFile string   `yaml:"client_ca_file" doc:"PEM file of the certificate authorities of clients: with it /metrics and /debug/pprof want a client certificate; /healthz and /readyz, which tell nothing else, do not."`
-	Clients      []string `yaml:"clients" doc:"Common names that the client's certificate may have; empty: any."`
-	Pprof        bool     `yaml:"pprof" default:"false" doc:"Services: serve /debug/pprof there, too. Whoever reaches it can read this process's memory."`
+	ClientCAFile string   `yaml:"client_ca_file" doc:"PEM file of the certificate authorities of clients: with it, /metrics and /debug/pprof require a client certificate, but /healthz and /readyz do not."`
+	Clients      []string `yaml:"clients" doc:"Common names that a client's certificate may have. Empty: any."`
+	Pprof        bool     `yaml:"pprof" default:"false" doc:"Services: also serve /debug/pprof, which lets clients read this process's memory."`
 }
 
 // Trace is the destination of traces.
 type Trace struct {
-	URL      string `yaml:"url" doc:"Services: OpenTelemetry collector that speaks OTLP over HTTP, http://host:4318; its spans have paths of directories. Without it there are no traces."`
-	CAFile   string `yaml:"ca_file" doc:"PEM file of the certificate authorities to trust, of a collector with https."`
+	URL      string `yaml:"url" doc:"Services: OpenTelemetry collector for OTLP over HTTP, http://host:4318. Spans contain paths of directories. Without it, there are no traces."`
+	CAFile   string `yaml:"ca_file" doc:"PEM file of the certificate authorities to trust for a collector with https."`
 	CertFile string `yaml:"cert_file" doc:"Client certificate for the collector, PEM."`
 	KeyFile  string `yaml:"key_file" doc:"Key of the client certificate, PEM."`
-	Percent  int    `yaml:"percent" default:"100" doc:"Committer: how many of a hundred snapshots are traced."`
+	Percent  int    `yaml:"percent" default:"100" doc:"Committer: percentage of snapshots that are traced."`
 }
 
 // Sources are the sources of settings, in order of precedence.

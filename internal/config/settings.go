@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -21,6 +22,7 @@ type Setting struct {
 	Flag    string // "": none
 	Type    string // string, number, duration, boolean, list
 	Default string
+	Means   string // the value that a default of 0 stands for in a service; "": 0 itself
 	Doc     string
 	Secret  bool // never shown
 
@@ -47,7 +49,7 @@ func collect(settings []Setting, prefix string, v reflect.Value) []Setting {
 			env = "BCTL_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 		}
 		settings = append(settings, Setting{
-			Key: key, Env: env, Flag: f.Tag.Get("flag"), Type: typeName(v.Field(i)), Default: f.Tag.Get("default"),
+			Key: key, Env: env, Flag: f.Tag.Get("flag"), Type: typeName(v.Field(i)), Default: f.Tag.Get("default"), Means: f.Tag.Get("means"),
 			Doc: f.Tag.Get("doc"), Secret: f.Tag.Get("secret") != "", value: v.Field(i),
 		})
 	}
@@ -198,15 +200,15 @@ func (a *applier) one(key string, name, value *yaml.Node) error {
 // Table returns the settings as the Markdown table of docs/configuration.md.
 func Table() string {
 	var b strings.Builder
-	b.WriteString("| setting | environment | flag | type | default | what it is |\n| --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("| setting | environment | flag | type | default | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, s := range Settings() {
 		flag := ""
 		if s.Flag != "" {
 			flag = "`--" + s.Flag + "`"
 		}
-		def := ""
-		if s.Default != "" {
-			def = "`" + s.Default + "`"
+		def := cmp.Or(s.Means, s.Default)
+		if def != "" && !strings.Contains(def, " ") { // a value, not words
+			def = "`" + def + "`"
 		}
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s | %s |\n", s.Key, s.Env, flag, s.Type, def, s.Doc)
 	}

@@ -164,14 +164,14 @@ func (o *outage) goesOn(err error) {
 		return
 	}
 	o.told = time.Now()
-	o.Log.Warn("NATS does not answer; trying again", "url", o.URL, "error", err)
+	o.Log.Warn("connecting to NATS failed, will retry", "url", o.URL, "error", err)
 }
 
 func (o *outage) ended() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.told.IsZero() {
-		o.Log.Info("connected to NATS again", "url", o.URL)
+		o.Log.Info("reconnected to NATS", "url", o.URL)
 	}
 	o.told, o.why = time.Time{}, nil
 }

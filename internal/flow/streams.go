@@ -86,7 +86,7 @@ func (c *Conn) ensureStream(ctx context.Context, queues []queue) (made bool, err
 		if stream, err = c.js.CreateStream(ctx, want); err != nil {
 			return false, c.unavailable("make stream "+q.stream, err)
 		}
-		c.log.Log(ctx, c.level(slog.LevelInfo), "stream made", "stream", q.stream, "replicas", want.Replicas)
+		c.log.Log(ctx, c.level(slog.LevelInfo), "stream created", "stream", q.stream, "replicas", want.Replicas)
 		return true, c.ensureConsumers(ctx, stream, queues, nil)
 	case err != nil:
 		return false, c.unavailable("stream "+q.stream, err)
@@ -183,7 +183,7 @@ func (c *Conn) makeConsumer(ctx context.Context, stream jetstream.Stream, want j
 	if _, err := stream.CreateOrUpdateConsumer(ctx, want); err != nil {
 		return c.unavailable("make consumer "+want.Durable, err)
 	}
-	c.log.Log(ctx, c.level(slog.LevelInfo), "consumer made", "consumer", want.Durable)
+	c.log.Log(ctx, c.level(slog.LevelInfo), "consumer created", "consumer", want.Durable)
 	return nil
 }
 
@@ -247,7 +247,7 @@ func (c *Conn) deleteIfEmpty(ctx context.Context, stream jetstream.Stream, info 
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return c.unavailable("delete consumer "+info.Name, err)
 	}
-	c.log.Info("consumer deleted: no filer is at its site", "consumer", info.Name)
+	c.log.Info("consumer deleted: its site has no filers", "consumer", info.Name)
 	return nil
 }
 

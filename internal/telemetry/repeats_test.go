@@ -65,8 +65,8 @@ func TestOutageIsLoggedRarely(t *testing.T) {
 		l, lines := logged(t)
 		away := fmt.Errorf("index at db1: %w: connection refused", backup.IndexAway)
 		for range 5 * 60 {
-			l.Warn("results will be applied later", "results", 3, "error", away)
-			l.With("snapshot", "0102").Error("snapshots will be committed later", "error", fmt.Errorf("snapshot: %w", away))
+			l.Warn("applying results failed, will retry", "results", 3, "error", away)
+			l.With("snapshot", "0102").Error("committing snapshots failed, will retry", "error", fmt.Errorf("snapshot: %w", away))
 			after(time.Second)
 		}
 		after(2 * overAfter)
@@ -75,14 +75,14 @@ func TestOutageIsLoggedRarely(t *testing.T) {
 		for _, m := range got {
 			said = append(said, fmt.Sprint(m["level"], " ", m["msg"], " ", m["failures"]))
 		}
-		want := "WARN results will be applied later <nil>|WARN results will be applied later 121|WARN results will be applied later 361|INFO no failure of this dependency for a minute 600"
+		want := "WARN applying results failed, will retry <nil>|WARN applying results failed, will retry 121|WARN applying results failed, will retry 361|INFO no failure of this dependency for a minute 600"
 		if strings.Join(said, "|") != want {
 			t.Errorf("%q", said)
 		}
-		if last := got[len(got)-1]; last["event"] != "results will be applied later" || last["dependency"] != "index" || last["seconds"] != 299.0 {
+		if last := got[len(got)-1]; last["event"] != "applying results failed, will retry" || last["dependency"] != "index" || last["seconds"] != 299.0 {
 			t.Errorf("%v", last)
 		}
-		l.Warn("results will be applied later", "error", away)
+		l.Warn("applying results failed, will retry", "error", away)
 		if len(lines()) != len(got)+1 {
 			t.Error("what fails again after it was over is not logged at once")
 		}
@@ -104,7 +104,7 @@ func TestOutagesAreToldApart(t *testing.T) {
 		l = l.With("service", "committer")
 		fails := func(cause error) {
 			for range 10 {
-				l.Warn("results will be applied later", "error", fmt.Errorf("%w", cause))
+				l.Warn("applying results failed, will retry", "error", fmt.Errorf("%w", cause))
 				after(time.Second)
 			}
 		}
@@ -148,14 +148,14 @@ func TestOtherFailuresAreLogged(t *testing.T) {
 			l.Warn("read batch will be tried again", "source", "posix:///b", "batch", n, "error", err)
 			l.Error("snapshot failed", "snapshot", fmt.Sprint(n), "reason", "no such directory")
 			l.Info("snapshot committed", "snapshot", "same")
-			l.Warn("filers are governed as before", "error", fmt.Errorf("%w", backup.NATSAway))
-			l.Warn("filers are governed as before", "error", fmt.Errorf("%w", backup.StoreAway))
+			l.Warn("updating the limits of filers failed, will retry", "error", fmt.Errorf("%w", backup.NATSAway))
+			l.Warn("updating the limits of filers failed, will retry", "error", fmt.Errorf("%w", backup.StoreAway))
 		}
 		count := map[any]int{}
 		for _, m := range lines() {
 			count[m["msg"]]++
 		}
-		for msg, want := range map[string]int{"read batch will be tried again": 2, "snapshot failed": 10, "snapshot committed": 10, "filers are governed as before": 2} {
+		for msg, want := range map[string]int{"read batch will be tried again": 2, "snapshot failed": 10, "snapshot committed": 10, "updating the limits of filers failed, will retry": 2} {
 			if count[msg] != want {
 				t.Errorf("%s: %d times, want %d", msg, count[msg], want)
 			}
@@ -168,7 +168,7 @@ func TestOtherFailuresAreLogged(t *testing.T) {
 func TestOneFailureHasNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lines := logged(t)
-		l.Warn("a pack will be registered later", "error", errors.New("x"))
+		l.Warn("registering a pack failed, will retry", "error", errors.New("x"))
 		after(2 * overAfter)
 		if got := lines(); len(got) != 1 {
 			t.Errorf("%v", got)

@@ -125,7 +125,7 @@ func authorities(file string) (*x509.CertPool, error) {
 // tellErrors logs failures of the exporter: spans are dropped then, and nothing waits.
 func tellErrors(log *slog.Logger) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.Warn("traces are lost: the collector does not take them", "error", err)
+		log.Warn("sending trace spans failed: spans are lost", "error", err)
 	}))
 }
 

@@ -12,17 +12,9 @@ import (
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
-	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/leader"
-	"github.com/bctl/bctl/internal/index/ent/pack"
-	"github.com/bctl/bctl/internal/index/ent/problem"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
-	"github.com/bctl/bctl/internal/index/ent/repository"
 	"github.com/bctl/bctl/internal/index/ent/shard"
-	"github.com/bctl/bctl/internal/index/ent/slicepart"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // ent aliases to avoid import conflicts in user's code.
@@ -83,17 +75,9 @@ var (
 func checkColumn(t, c string) error {
 	initCheck.Do(func() {
 		columnCheck = sql.NewColumnCheck(map[string]func(string) bool{
-			backuppolicy.Table: backuppolicy.ValidColumn,
-			filer.Table:        filer.ValidColumn,
-			leader.Table:       leader.ValidColumn,
-			pack.Table:         pack.ValidColumn,
-			problem.Table:      problem.ValidColumn,
-			readbatch.Table:    readbatch.ValidColumn,
-			repository.Table:   repository.ValidColumn,
-			shard.Table:        shard.ValidColumn,
-			slicepart.Table:    slicepart.ValidColumn,
-			snapshot.Table:     snapshot.ValidColumn,
-			walktask.Table:     walktask.ValidColumn,
+			filer.Table:    filer.ValidColumn,
+			shard.Table:    shard.ValidColumn,
+			snapshot.Table: snapshot.ValidColumn,
 		})
 	})
 	return columnCheck(t, c)

@@ -279,9 +279,8 @@ func (_q *FilerQuery) Clone() *FilerQuery {
 		predicates: append([]predicate.Filer{}, _q.predicates...),
 		withShards: _q.withShards.Clone(),
 		// clone intermediate query.
-		sql:       _q.sql.Clone(),
-		path:      _q.path,
-		modifiers: append([]func(*sql.Selector){}, _q.modifiers...),
+		sql:  _q.sql.Clone(),
+		path: _q.path,
 	}
 }
 
@@ -553,12 +552,6 @@ func (_q *FilerQuery) ForShare(opts ...sql.LockOption) *FilerQuery {
 	return _q
 }
 
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_q *FilerQuery) Modify(modifiers ...func(s *sql.Selector)) *FilerSelect {
-	_q.modifiers = append(_q.modifiers, modifiers...)
-	return _q.Select()
-}
-
 // FilerGroupBy is the group-by builder for Filer entities.
 type FilerGroupBy struct {
 	selector
@@ -647,10 +640,4 @@ func (_s *FilerSelect) sqlScan(ctx context.Context, root *FilerQuery, v any) err
 	}
 	defer rows.Close()
 	return sql.ScanSlice(rows, v)
-}
-
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_s *FilerSelect) Modify(modifiers ...func(s *sql.Selector)) *FilerSelect {
-	_s.modifiers = append(_s.modifiers, modifiers...)
-	return _s
 }

@@ -19,28 +19,13 @@ import (
 // FilerUpdate is the builder for updating Filer entities.
 type FilerUpdate struct {
 	config
-	hooks     []Hook
-	mutation  *FilerMutation
-	modifiers []func(*sql.UpdateBuilder)
+	hooks    []Hook
+	mutation *FilerMutation
 }
 
 // Where appends a list predicates to the FilerUpdate builder.
 func (_u *FilerUpdate) Where(ps ...predicate.Filer) *FilerUpdate {
 	_u.mutation.Where(ps...)
-	return _u
-}
-
-// SetName sets the "name" field.
-func (_u *FilerUpdate) SetName(v string) *FilerUpdate {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *FilerUpdate) SetNillableName(v *string) *FilerUpdate {
-	if v != nil {
-		_u.SetName(*v)
-	}
 	return _u
 }
 
@@ -403,12 +388,6 @@ func (_u *FilerUpdate) ExecX(ctx context.Context) {
 	}
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *FilerUpdate) Modify(modifiers ...func(u *sql.UpdateBuilder)) *FilerUpdate {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *FilerUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	_spec := sqlgraph.NewUpdateSpec(filer.Table, filer.Columns, sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64))
 	if ps := _u.mutation.predicates; len(ps) > 0 {
@@ -417,9 +396,6 @@ func (_u *FilerUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(filer.FieldName, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Site(); ok {
 		_spec.SetField(filer.FieldSite, field.TypeString, value)
@@ -550,7 +526,6 @@ func (_u *FilerUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
-	_spec.AddModifiers(_u.modifiers...)
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
 			err = &NotFoundError{filer.Label}
@@ -566,24 +541,9 @@ func (_u *FilerUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 // FilerUpdateOne is the builder for updating a single Filer entity.
 type FilerUpdateOne struct {
 	config
-	fields    []string
-	hooks     []Hook
-	mutation  *FilerMutation
-	modifiers []func(*sql.UpdateBuilder)
-}
-
-// SetName sets the "name" field.
-func (_u *FilerUpdateOne) SetName(v string) *FilerUpdateOne {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *FilerUpdateOne) SetNillableName(v *string) *FilerUpdateOne {
-	if v != nil {
-		_u.SetName(*v)
-	}
-	return _u
+	fields   []string
+	hooks    []Hook
+	mutation *FilerMutation
 }
 
 // SetSite sets the "site" field.
@@ -958,12 +918,6 @@ func (_u *FilerUpdateOne) ExecX(ctx context.Context) {
 	}
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *FilerUpdateOne) Modify(modifiers ...func(u *sql.UpdateBuilder)) *FilerUpdateOne {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *FilerUpdateOne) sqlSave(ctx context.Context) (_node *Filer, err error) {
 	_spec := sqlgraph.NewUpdateSpec(filer.Table, filer.Columns, sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64))
 	id, ok := _u.mutation.ID()
@@ -989,9 +943,6 @@ func (_u *FilerUpdateOne) sqlSave(ctx context.Context) (_node *Filer, err error)
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(filer.FieldName, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Site(); ok {
 		_spec.SetField(filer.FieldSite, field.TypeString, value)
@@ -1122,7 +1073,6 @@ func (_u *FilerUpdateOne) sqlSave(ctx context.Context) (_node *Filer, err error)
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
-	_spec.AddModifiers(_u.modifiers...)
 	_node = &Filer{config: _u.config}
 	_spec.Assign = _node.assignValues
 	_spec.ScanValues = _node.scanValues

@@ -3,48 +3,16 @@
 package ent
 
 import (
-	"time"
-
-	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/pack"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/schema"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // The init function reads all schema descriptors with runtime code
 // (default values, validators, hooks and policies) and stitches it
 // to their package variables.
 func init() {
-	backuppolicyFields := schema.BackupPolicy{}.Fields()
-	_ = backuppolicyFields
-	// backuppolicyDescRevision is the schema descriptor for revision field.
-	backuppolicyDescRevision := backuppolicyFields[2].Descriptor()
-	// backuppolicy.DefaultRevision holds the default value on creation for the revision field.
-	backuppolicy.DefaultRevision = backuppolicyDescRevision.Default.(int64)
-	// backuppolicyDescPaused is the schema descriptor for paused field.
-	backuppolicyDescPaused := backuppolicyFields[4].Descriptor()
-	// backuppolicy.DefaultPaused holds the default value on creation for the paused field.
-	backuppolicy.DefaultPaused = backuppolicyDescPaused.Default.(bool)
-	// backuppolicyDescTimeZone is the schema descriptor for time_zone field.
-	backuppolicyDescTimeZone := backuppolicyFields[6].Descriptor()
-	// backuppolicy.DefaultTimeZone holds the default value on creation for the time_zone field.
-	backuppolicy.DefaultTimeZone = backuppolicyDescTimeZone.Default.(string)
-	// backuppolicyDescJitter is the schema descriptor for jitter field.
-	backuppolicyDescJitter := backuppolicyFields[7].Descriptor()
-	// backuppolicy.DefaultJitter holds the default value on creation for the jitter field.
-	backuppolicy.DefaultJitter = backuppolicyDescJitter.Default.(int64)
-	// backuppolicyDescRecoveryPoint is the schema descriptor for recovery_point field.
-	backuppolicyDescRecoveryPoint := backuppolicyFields[9].Descriptor()
-	// backuppolicy.DefaultRecoveryPoint holds the default value on creation for the recovery_point field.
-	backuppolicy.DefaultRecoveryPoint = backuppolicyDescRecoveryPoint.Default.(int64)
-	// backuppolicyDescFloor is the schema descriptor for floor field.
-	backuppolicyDescFloor := backuppolicyFields[10].Descriptor()
-	// backuppolicy.DefaultFloor holds the default value on creation for the floor field.
-	backuppolicy.DefaultFloor = backuppolicyDescFloor.Default.(int)
 	filerFields := schema.Filer{}.Fields()
 	_ = filerFields
 	// filerDescSite is the schema descriptor for site field.
@@ -99,34 +67,6 @@ func init() {
 	filerDescReadIdle := filerFields[16].Descriptor()
 	// filer.DefaultReadIdle holds the default value on creation for the read_idle field.
 	filer.DefaultReadIdle = filerDescReadIdle.Default.(int64)
-	packFields := schema.Pack{}.Fields()
-	_ = packFields
-	// packDescObjectOffset is the schema descriptor for object_offset field.
-	packDescObjectOffset := packFields[4].Descriptor()
-	// pack.DefaultObjectOffset holds the default value on creation for the object_offset field.
-	pack.DefaultObjectOffset = packDescObjectOffset.Default.(int64)
-	// packDescCondemned is the schema descriptor for condemned field.
-	packDescCondemned := packFields[8].Descriptor()
-	// pack.DefaultCondemned holds the default value on creation for the condemned field.
-	pack.DefaultCondemned = packDescCondemned.Default.(bool)
-	readbatchFields := schema.ReadBatch{}.Fields()
-	_ = readbatchFields
-	// readbatchDescAttempt is the schema descriptor for attempt field.
-	readbatchDescAttempt := readbatchFields[2].Descriptor()
-	// readbatch.DefaultAttempt holds the default value on creation for the attempt field.
-	readbatch.DefaultAttempt = readbatchDescAttempt.Default.(int32)
-	// readbatchDescLeaseUntil is the schema descriptor for lease_until field.
-	readbatchDescLeaseUntil := readbatchFields[3].Descriptor()
-	// readbatch.DefaultLeaseUntil holds the default value on creation for the lease_until field.
-	readbatch.DefaultLeaseUntil = readbatchDescLeaseUntil.Default.(func() time.Time)
-	// readbatchDescFilerID is the schema descriptor for filer_id field.
-	readbatchDescFilerID := readbatchFields[6].Descriptor()
-	// readbatch.DefaultFilerID holds the default value on creation for the filer_id field.
-	readbatch.DefaultFilerID = readbatchDescFilerID.Default.(int64)
-	// readbatchDescWorker is the schema descriptor for worker field.
-	readbatchDescWorker := readbatchFields[7].Descriptor()
-	// readbatch.DefaultWorker holds the default value on creation for the worker field.
-	readbatch.DefaultWorker = readbatchDescWorker.Default.(string)
 	shardFields := schema.Shard{}.Fields()
 	_ = shardFields
 	// shardDescLastNumber is the schema descriptor for last_number field.
@@ -247,82 +187,82 @@ func init() {
 	snapshotDescCommitUntil := snapshotFields[28].Descriptor()
 	// snapshot.DefaultCommitUntil holds the default value on creation for the commit_until field.
 	snapshot.DefaultCommitUntil = snapshotDescCommitUntil.Default.(int64)
-	// snapshotDescFiles is the schema descriptor for files field.
-	snapshotDescFiles := snapshotFields[29].Descriptor()
-	// snapshot.DefaultFiles holds the default value on creation for the files field.
-	snapshot.DefaultFiles = snapshotDescFiles.Default.(int64)
-	// snapshotDescDirectories is the schema descriptor for directories field.
-	snapshotDescDirectories := snapshotFields[30].Descriptor()
-	// snapshot.DefaultDirectories holds the default value on creation for the directories field.
-	snapshot.DefaultDirectories = snapshotDescDirectories.Default.(int64)
-	// snapshotDescBytes is the schema descriptor for bytes field.
-	snapshotDescBytes := snapshotFields[31].Descriptor()
-	// snapshot.DefaultBytes holds the default value on creation for the bytes field.
-	snapshot.DefaultBytes = snapshotDescBytes.Default.(int64)
-	// snapshotDescFilesNew is the schema descriptor for files_new field.
-	snapshotDescFilesNew := snapshotFields[32].Descriptor()
-	// snapshot.DefaultFilesNew holds the default value on creation for the files_new field.
-	snapshot.DefaultFilesNew = snapshotDescFilesNew.Default.(int64)
-	// snapshotDescFilesChanged is the schema descriptor for files_changed field.
-	snapshotDescFilesChanged := snapshotFields[33].Descriptor()
-	// snapshot.DefaultFilesChanged holds the default value on creation for the files_changed field.
-	snapshot.DefaultFilesChanged = snapshotDescFilesChanged.Default.(int64)
-	// snapshotDescFilesUnchanged is the schema descriptor for files_unchanged field.
-	snapshotDescFilesUnchanged := snapshotFields[34].Descriptor()
-	// snapshot.DefaultFilesUnchanged holds the default value on creation for the files_unchanged field.
-	snapshot.DefaultFilesUnchanged = snapshotDescFilesUnchanged.Default.(int64)
-	// snapshotDescStatCalls is the schema descriptor for stat_calls field.
-	snapshotDescStatCalls := snapshotFields[35].Descriptor()
-	// snapshot.DefaultStatCalls holds the default value on creation for the stat_calls field.
-	snapshot.DefaultStatCalls = snapshotDescStatCalls.Default.(int64)
-	// snapshotDescNewBytes is the schema descriptor for new_bytes field.
-	snapshotDescNewBytes := snapshotFields[36].Descriptor()
-	// snapshot.DefaultNewBytes holds the default value on creation for the new_bytes field.
-	snapshot.DefaultNewBytes = snapshotDescNewBytes.Default.(int64)
-	// snapshotDescStoredBytes is the schema descriptor for stored_bytes field.
-	snapshotDescStoredBytes := snapshotFields[37].Descriptor()
-	// snapshot.DefaultStoredBytes holds the default value on creation for the stored_bytes field.
-	snapshot.DefaultStoredBytes = snapshotDescStoredBytes.Default.(int64)
-	// snapshotDescReadBytes is the schema descriptor for read_bytes field.
-	snapshotDescReadBytes := snapshotFields[38].Descriptor()
-	// snapshot.DefaultReadBytes holds the default value on creation for the read_bytes field.
-	snapshot.DefaultReadBytes = snapshotDescReadBytes.Default.(int64)
-	// snapshotDescErrors is the schema descriptor for errors field.
-	snapshotDescErrors := snapshotFields[39].Descriptor()
-	// snapshot.DefaultErrors holds the default value on creation for the errors field.
-	snapshot.DefaultErrors = snapshotDescErrors.Default.(int64)
-	// snapshotDescVanished is the schema descriptor for vanished field.
-	snapshotDescVanished := snapshotFields[40].Descriptor()
-	// snapshot.DefaultVanished holds the default value on creation for the vanished field.
-	snapshot.DefaultVanished = snapshotDescVanished.Default.(int64)
-	// snapshotDescCarried is the schema descriptor for carried field.
-	snapshotDescCarried := snapshotFields[41].Descriptor()
-	// snapshot.DefaultCarried holds the default value on creation for the carried field.
-	snapshot.DefaultCarried = snapshotDescCarried.Default.(int64)
-	// snapshotDescTorn is the schema descriptor for torn field.
-	snapshotDescTorn := snapshotFields[42].Descriptor()
-	// snapshot.DefaultTorn holds the default value on creation for the torn field.
-	snapshot.DefaultTorn = snapshotDescTorn.Default.(int64)
 	// snapshotDescProblemsStored is the schema descriptor for problems_stored field.
-	snapshotDescProblemsStored := snapshotFields[43].Descriptor()
+	snapshotDescProblemsStored := snapshotFields[29].Descriptor()
 	// snapshot.DefaultProblemsStored holds the default value on creation for the problems_stored field.
 	snapshot.DefaultProblemsStored = snapshotDescProblemsStored.Default.(int64)
 	// snapshotDescTasksAnnounced is the schema descriptor for tasks_announced field.
-	snapshotDescTasksAnnounced := snapshotFields[44].Descriptor()
+	snapshotDescTasksAnnounced := snapshotFields[30].Descriptor()
 	// snapshot.DefaultTasksAnnounced holds the default value on creation for the tasks_announced field.
 	snapshot.DefaultTasksAnnounced = snapshotDescTasksAnnounced.Default.(int64)
 	// snapshotDescTasksSettled is the schema descriptor for tasks_settled field.
-	snapshotDescTasksSettled := snapshotFields[45].Descriptor()
+	snapshotDescTasksSettled := snapshotFields[31].Descriptor()
 	// snapshot.DefaultTasksSettled holds the default value on creation for the tasks_settled field.
 	snapshot.DefaultTasksSettled = snapshotDescTasksSettled.Default.(int64)
 	// snapshotDescBatchesAnnounced is the schema descriptor for batches_announced field.
-	snapshotDescBatchesAnnounced := snapshotFields[46].Descriptor()
+	snapshotDescBatchesAnnounced := snapshotFields[32].Descriptor()
 	// snapshot.DefaultBatchesAnnounced holds the default value on creation for the batches_announced field.
 	snapshot.DefaultBatchesAnnounced = snapshotDescBatchesAnnounced.Default.(int64)
 	// snapshotDescBatchesSettled is the schema descriptor for batches_settled field.
-	snapshotDescBatchesSettled := snapshotFields[47].Descriptor()
+	snapshotDescBatchesSettled := snapshotFields[33].Descriptor()
 	// snapshot.DefaultBatchesSettled holds the default value on creation for the batches_settled field.
 	snapshot.DefaultBatchesSettled = snapshotDescBatchesSettled.Default.(int64)
+	// snapshotDescFiles is the schema descriptor for files field.
+	snapshotDescFiles := snapshotFields[34].Descriptor()
+	// snapshot.DefaultFiles holds the default value on creation for the files field.
+	snapshot.DefaultFiles = snapshotDescFiles.Default.(int64)
+	// snapshotDescDirectories is the schema descriptor for directories field.
+	snapshotDescDirectories := snapshotFields[35].Descriptor()
+	// snapshot.DefaultDirectories holds the default value on creation for the directories field.
+	snapshot.DefaultDirectories = snapshotDescDirectories.Default.(int64)
+	// snapshotDescBytes is the schema descriptor for bytes field.
+	snapshotDescBytes := snapshotFields[36].Descriptor()
+	// snapshot.DefaultBytes holds the default value on creation for the bytes field.
+	snapshot.DefaultBytes = snapshotDescBytes.Default.(int64)
+	// snapshotDescFilesNew is the schema descriptor for files_new field.
+	snapshotDescFilesNew := snapshotFields[37].Descriptor()
+	// snapshot.DefaultFilesNew holds the default value on creation for the files_new field.
+	snapshot.DefaultFilesNew = snapshotDescFilesNew.Default.(int64)
+	// snapshotDescFilesChanged is the schema descriptor for files_changed field.
+	snapshotDescFilesChanged := snapshotFields[38].Descriptor()
+	// snapshot.DefaultFilesChanged holds the default value on creation for the files_changed field.
+	snapshot.DefaultFilesChanged = snapshotDescFilesChanged.Default.(int64)
+	// snapshotDescFilesUnchanged is the schema descriptor for files_unchanged field.
+	snapshotDescFilesUnchanged := snapshotFields[39].Descriptor()
+	// snapshot.DefaultFilesUnchanged holds the default value on creation for the files_unchanged field.
+	snapshot.DefaultFilesUnchanged = snapshotDescFilesUnchanged.Default.(int64)
+	// snapshotDescStatCalls is the schema descriptor for stat_calls field.
+	snapshotDescStatCalls := snapshotFields[40].Descriptor()
+	// snapshot.DefaultStatCalls holds the default value on creation for the stat_calls field.
+	snapshot.DefaultStatCalls = snapshotDescStatCalls.Default.(int64)
+	// snapshotDescNewBytes is the schema descriptor for new_bytes field.
+	snapshotDescNewBytes := snapshotFields[41].Descriptor()
+	// snapshot.DefaultNewBytes holds the default value on creation for the new_bytes field.
+	snapshot.DefaultNewBytes = snapshotDescNewBytes.Default.(int64)
+	// snapshotDescStoredBytes is the schema descriptor for stored_bytes field.
+	snapshotDescStoredBytes := snapshotFields[42].Descriptor()
+	// snapshot.DefaultStoredBytes holds the default value on creation for the stored_bytes field.
+	snapshot.DefaultStoredBytes = snapshotDescStoredBytes.Default.(int64)
+	// snapshotDescReadBytes is the schema descriptor for read_bytes field.
+	snapshotDescReadBytes := snapshotFields[43].Descriptor()
+	// snapshot.DefaultReadBytes holds the default value on creation for the read_bytes field.
+	snapshot.DefaultReadBytes = snapshotDescReadBytes.Default.(int64)
+	// snapshotDescErrors is the schema descriptor for errors field.
+	snapshotDescErrors := snapshotFields[44].Descriptor()
+	// snapshot.DefaultErrors holds the default value on creation for the errors field.
+	snapshot.DefaultErrors = snapshotDescErrors.Default.(int64)
+	// snapshotDescVanished is the schema descriptor for vanished field.
+	snapshotDescVanished := snapshotFields[45].Descriptor()
+	// snapshot.DefaultVanished holds the default value on creation for the vanished field.
+	snapshot.DefaultVanished = snapshotDescVanished.Default.(int64)
+	// snapshotDescCarried is the schema descriptor for carried field.
+	snapshotDescCarried := snapshotFields[46].Descriptor()
+	// snapshot.DefaultCarried holds the default value on creation for the carried field.
+	snapshot.DefaultCarried = snapshotDescCarried.Default.(int64)
+	// snapshotDescTorn is the schema descriptor for torn field.
+	snapshotDescTorn := snapshotFields[47].Descriptor()
+	// snapshot.DefaultTorn holds the default value on creation for the torn field.
+	snapshot.DefaultTorn = snapshotDescTorn.Default.(int64)
 	// snapshotDescWalkSeconds is the schema descriptor for walk_seconds field.
 	snapshotDescWalkSeconds := snapshotFields[48].Descriptor()
 	// snapshot.DefaultWalkSeconds holds the default value on creation for the walk_seconds field.
@@ -351,22 +291,4 @@ func init() {
 	snapshotDescCommitSeconds := snapshotFields[54].Descriptor()
 	// snapshot.DefaultCommitSeconds holds the default value on creation for the commit_seconds field.
 	snapshot.DefaultCommitSeconds = snapshotDescCommitSeconds.Default.(float64)
-	walktaskFields := schema.WalkTask{}.Fields()
-	_ = walktaskFields
-	// walktaskDescAttempt is the schema descriptor for attempt field.
-	walktaskDescAttempt := walktaskFields[2].Descriptor()
-	// walktask.DefaultAttempt holds the default value on creation for the attempt field.
-	walktask.DefaultAttempt = walktaskDescAttempt.Default.(int32)
-	// walktaskDescLeaseUntil is the schema descriptor for lease_until field.
-	walktaskDescLeaseUntil := walktaskFields[4].Descriptor()
-	// walktask.DefaultLeaseUntil holds the default value on creation for the lease_until field.
-	walktask.DefaultLeaseUntil = walktaskDescLeaseUntil.Default.(func() time.Time)
-	// walktaskDescFilerID is the schema descriptor for filer_id field.
-	walktaskDescFilerID := walktaskFields[6].Descriptor()
-	// walktask.DefaultFilerID holds the default value on creation for the filer_id field.
-	walktask.DefaultFilerID = walktaskDescFilerID.Default.(int64)
-	// walktaskDescWorker is the schema descriptor for worker field.
-	walktaskDescWorker := walktaskFields[7].Descriptor()
-	// walktask.DefaultWorker holds the default value on creation for the worker field.
-	walktask.DefaultWorker = walktaskDescWorker.Default.(string)
 }

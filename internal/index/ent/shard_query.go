@@ -304,9 +304,8 @@ func (_q *ShardQuery) Clone() *ShardQuery {
 		withFiler:     _q.withFiler.Clone(),
 		withSnapshots: _q.withSnapshots.Clone(),
 		// clone intermediate query.
-		sql:       _q.sql.Clone(),
-		path:      _q.path,
-		modifiers: append([]func(*sql.Selector){}, _q.modifiers...),
+		sql:  _q.sql.Clone(),
+		path: _q.path,
 	}
 }
 
@@ -628,12 +627,6 @@ func (_q *ShardQuery) ForShare(opts ...sql.LockOption) *ShardQuery {
 	return _q
 }
 
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_q *ShardQuery) Modify(modifiers ...func(s *sql.Selector)) *ShardSelect {
-	_q.modifiers = append(_q.modifiers, modifiers...)
-	return _q.Select()
-}
-
 // ShardGroupBy is the group-by builder for Shard entities.
 type ShardGroupBy struct {
 	selector
@@ -722,10 +715,4 @@ func (_s *ShardSelect) sqlScan(ctx context.Context, root *ShardQuery, v any) err
 	}
 	defer rows.Close()
 	return sql.ScanSlice(rows, v)
-}
-
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_s *ShardSelect) Modify(modifiers ...func(s *sql.Selector)) *ShardSelect {
-	_s.modifiers = append(_s.modifiers, modifiers...)
-	return _s
 }

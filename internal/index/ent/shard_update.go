@@ -12,7 +12,6 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
@@ -22,56 +21,13 @@ import (
 // ShardUpdate is the builder for updating Shard entities.
 type ShardUpdate struct {
 	config
-	hooks     []Hook
-	mutation  *ShardMutation
-	modifiers []func(*sql.UpdateBuilder)
+	hooks    []Hook
+	mutation *ShardMutation
 }
 
 // Where appends a list predicates to the ShardUpdate builder.
 func (_u *ShardUpdate) Where(ps ...predicate.Shard) *ShardUpdate {
 	_u.mutation.Where(ps...)
-	return _u
-}
-
-// SetShardKey sets the "shard_key" field.
-func (_u *ShardUpdate) SetShardKey(v uuid.UUID) *ShardUpdate {
-	_u.mutation.SetShardKey(v)
-	return _u
-}
-
-// SetNillableShardKey sets the "shard_key" field if the given value is not nil.
-func (_u *ShardUpdate) SetNillableShardKey(v *uuid.UUID) *ShardUpdate {
-	if v != nil {
-		_u.SetShardKey(*v)
-	}
-	return _u
-}
-
-// SetFilerID sets the "filer_id" field.
-func (_u *ShardUpdate) SetFilerID(v int64) *ShardUpdate {
-	_u.mutation.SetFilerID(v)
-	return _u
-}
-
-// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
-func (_u *ShardUpdate) SetNillableFilerID(v *int64) *ShardUpdate {
-	if v != nil {
-		_u.SetFilerID(*v)
-	}
-	return _u
-}
-
-// SetName sets the "name" field.
-func (_u *ShardUpdate) SetName(v string) *ShardUpdate {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *ShardUpdate) SetNillableName(v *string) *ShardUpdate {
-	if v != nil {
-		_u.SetName(*v)
-	}
 	return _u
 }
 
@@ -401,11 +357,6 @@ func (_u *ShardUpdate) AddDeadline(v int64) *ShardUpdate {
 	return _u
 }
 
-// SetFiler sets the "filer" edge to the Filer entity.
-func (_u *ShardUpdate) SetFiler(v *Filer) *ShardUpdate {
-	return _u.SetFilerID(v.ID)
-}
-
 // AddSnapshotIDs adds the "snapshots" edge to the Snapshot entity by IDs.
 func (_u *ShardUpdate) AddSnapshotIDs(ids ...uuid.UUID) *ShardUpdate {
 	_u.mutation.AddSnapshotIDs(ids...)
@@ -424,12 +375,6 @@ func (_u *ShardUpdate) AddSnapshots(v ...*Snapshot) *ShardUpdate {
 // Mutation returns the ShardMutation object of the builder.
 func (_u *ShardUpdate) Mutation() *ShardMutation {
 	return _u.mutation
-}
-
-// ClearFiler clears the "filer" edge to the Filer entity.
-func (_u *ShardUpdate) ClearFiler() *ShardUpdate {
-	_u.mutation.ClearFiler()
-	return _u
 }
 
 // ClearSnapshots clears all "snapshots" edges to the Snapshot entity.
@@ -488,12 +433,6 @@ func (_u *ShardUpdate) check() error {
 	return nil
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *ShardUpdate) Modify(modifiers ...func(u *sql.UpdateBuilder)) *ShardUpdate {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if err := _u.check(); err != nil {
 		return _node, err
@@ -505,12 +444,6 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.ShardKey(); ok {
-		_spec.SetField(shard.FieldShardKey, field.TypeUUID, value)
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(shard.FieldName, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Source(); ok {
 		_spec.SetField(shard.FieldSource, field.TypeString, value)
@@ -602,35 +535,6 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedDeadline(); ok {
 		_spec.AddField(shard.FieldDeadline, field.TypeInt64, value)
 	}
-	if _u.mutation.FilerCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.FilerIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
 	if _u.mutation.SnapshotsCleared() {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.O2M,
@@ -676,7 +580,6 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
-	_spec.AddModifiers(_u.modifiers...)
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
 			err = &NotFoundError{shard.Label}
@@ -692,52 +595,9 @@ func (_u *ShardUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 // ShardUpdateOne is the builder for updating a single Shard entity.
 type ShardUpdateOne struct {
 	config
-	fields    []string
-	hooks     []Hook
-	mutation  *ShardMutation
-	modifiers []func(*sql.UpdateBuilder)
-}
-
-// SetShardKey sets the "shard_key" field.
-func (_u *ShardUpdateOne) SetShardKey(v uuid.UUID) *ShardUpdateOne {
-	_u.mutation.SetShardKey(v)
-	return _u
-}
-
-// SetNillableShardKey sets the "shard_key" field if the given value is not nil.
-func (_u *ShardUpdateOne) SetNillableShardKey(v *uuid.UUID) *ShardUpdateOne {
-	if v != nil {
-		_u.SetShardKey(*v)
-	}
-	return _u
-}
-
-// SetFilerID sets the "filer_id" field.
-func (_u *ShardUpdateOne) SetFilerID(v int64) *ShardUpdateOne {
-	_u.mutation.SetFilerID(v)
-	return _u
-}
-
-// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
-func (_u *ShardUpdateOne) SetNillableFilerID(v *int64) *ShardUpdateOne {
-	if v != nil {
-		_u.SetFilerID(*v)
-	}
-	return _u
-}
-
-// SetName sets the "name" field.
-func (_u *ShardUpdateOne) SetName(v string) *ShardUpdateOne {
-	_u.mutation.SetName(v)
-	return _u
-}
-
-// SetNillableName sets the "name" field if the given value is not nil.
-func (_u *ShardUpdateOne) SetNillableName(v *string) *ShardUpdateOne {
-	if v != nil {
-		_u.SetName(*v)
-	}
-	return _u
+	fields   []string
+	hooks    []Hook
+	mutation *ShardMutation
 }
 
 // SetSource sets the "source" field.
@@ -1066,11 +926,6 @@ func (_u *ShardUpdateOne) AddDeadline(v int64) *ShardUpdateOne {
 	return _u
 }
 
-// SetFiler sets the "filer" edge to the Filer entity.
-func (_u *ShardUpdateOne) SetFiler(v *Filer) *ShardUpdateOne {
-	return _u.SetFilerID(v.ID)
-}
-
 // AddSnapshotIDs adds the "snapshots" edge to the Snapshot entity by IDs.
 func (_u *ShardUpdateOne) AddSnapshotIDs(ids ...uuid.UUID) *ShardUpdateOne {
 	_u.mutation.AddSnapshotIDs(ids...)
@@ -1089,12 +944,6 @@ func (_u *ShardUpdateOne) AddSnapshots(v ...*Snapshot) *ShardUpdateOne {
 // Mutation returns the ShardMutation object of the builder.
 func (_u *ShardUpdateOne) Mutation() *ShardMutation {
 	return _u.mutation
-}
-
-// ClearFiler clears the "filer" edge to the Filer entity.
-func (_u *ShardUpdateOne) ClearFiler() *ShardUpdateOne {
-	_u.mutation.ClearFiler()
-	return _u
 }
 
 // ClearSnapshots clears all "snapshots" edges to the Snapshot entity.
@@ -1166,12 +1015,6 @@ func (_u *ShardUpdateOne) check() error {
 	return nil
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *ShardUpdateOne) Modify(modifiers ...func(u *sql.UpdateBuilder)) *ShardUpdateOne {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error) {
 	if err := _u.check(); err != nil {
 		return _node, err
@@ -1200,12 +1043,6 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.ShardKey(); ok {
-		_spec.SetField(shard.FieldShardKey, field.TypeUUID, value)
-	}
-	if value, ok := _u.mutation.Name(); ok {
-		_spec.SetField(shard.FieldName, field.TypeString, value)
 	}
 	if value, ok := _u.mutation.Source(); ok {
 		_spec.SetField(shard.FieldSource, field.TypeString, value)
@@ -1297,35 +1134,6 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 	if value, ok := _u.mutation.AddedDeadline(); ok {
 		_spec.AddField(shard.FieldDeadline, field.TypeInt64, value)
 	}
-	if _u.mutation.FilerCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.FilerIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   shard.FilerTable,
-			Columns: []string{shard.FilerColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(filer.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
 	if _u.mutation.SnapshotsCleared() {
 		edge := &sqlgraph.EdgeSpec{
 			Rel:     sqlgraph.O2M,
@@ -1371,7 +1179,6 @@ func (_u *ShardUpdateOne) sqlSave(ctx context.Context) (_node *Shard, err error)
 		}
 		_spec.Edges.Add = append(_spec.Edges.Add, edge)
 	}
-	_spec.AddModifiers(_u.modifiers...)
 	_node = &Shard{config: _u.config}
 	_spec.Assign = _node.assignValues
 	_spec.ScanValues = _node.scanValues

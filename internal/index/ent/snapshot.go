@@ -77,6 +77,16 @@ type Snapshot struct {
 	Committer string `json:"committer,omitempty"`
 	// CommitUntil holds the value of the "commit_until" field.
 	CommitUntil int64 `json:"commit_until,omitempty"`
+	// ProblemsStored holds the value of the "problems_stored" field.
+	ProblemsStored int64 `json:"problems_stored,omitempty"`
+	// TasksAnnounced holds the value of the "tasks_announced" field.
+	TasksAnnounced int64 `json:"tasks_announced,omitempty"`
+	// TasksSettled holds the value of the "tasks_settled" field.
+	TasksSettled int64 `json:"tasks_settled,omitempty"`
+	// BatchesAnnounced holds the value of the "batches_announced" field.
+	BatchesAnnounced int64 `json:"batches_announced,omitempty"`
+	// BatchesSettled holds the value of the "batches_settled" field.
+	BatchesSettled int64 `json:"batches_settled,omitempty"`
 	// Files holds the value of the "files" field.
 	Files int64 `json:"files,omitempty"`
 	// Directories holds the value of the "directories" field.
@@ -105,16 +115,6 @@ type Snapshot struct {
 	Carried int64 `json:"carried,omitempty"`
 	// Torn holds the value of the "torn" field.
 	Torn int64 `json:"torn,omitempty"`
-	// ProblemsStored holds the value of the "problems_stored" field.
-	ProblemsStored int64 `json:"problems_stored,omitempty"`
-	// TasksAnnounced holds the value of the "tasks_announced" field.
-	TasksAnnounced int64 `json:"tasks_announced,omitempty"`
-	// TasksSettled holds the value of the "tasks_settled" field.
-	TasksSettled int64 `json:"tasks_settled,omitempty"`
-	// BatchesAnnounced holds the value of the "batches_announced" field.
-	BatchesAnnounced int64 `json:"batches_announced,omitempty"`
-	// BatchesSettled holds the value of the "batches_settled" field.
-	BatchesSettled int64 `json:"batches_settled,omitempty"`
 	// WalkSeconds holds the value of the "walk_seconds" field.
 	WalkSeconds float64 `json:"walk_seconds,omitempty"`
 	// ReadSeconds holds the value of the "read_seconds" field.
@@ -139,15 +139,9 @@ type Snapshot struct {
 type SnapshotEdges struct {
 	// Shard holds the value of the shard edge.
 	Shard *Shard `json:"shard,omitempty"`
-	// Tasks holds the value of the tasks edge.
-	Tasks []*WalkTask `json:"tasks,omitempty"`
-	// Batches holds the value of the batches edge.
-	Batches []*ReadBatch `json:"batches,omitempty"`
-	// Problems holds the value of the problems edge.
-	Problems []*Problem `json:"problems,omitempty"`
 	// loadedTypes holds the information for reporting if a
 	// type was loaded (or requested) in eager-loading or not.
-	loadedTypes [4]bool
+	loadedTypes [1]bool
 }
 
 // ShardOrErr returns the Shard value or an error if the edge
@@ -159,33 +153,6 @@ func (e SnapshotEdges) ShardOrErr() (*Shard, error) {
 		return nil, &NotFoundError{label: shard.Label}
 	}
 	return nil, &NotLoadedError{edge: "shard"}
-}
-
-// TasksOrErr returns the Tasks value or an error if the edge
-// was not loaded in eager-loading.
-func (e SnapshotEdges) TasksOrErr() ([]*WalkTask, error) {
-	if e.loadedTypes[1] {
-		return e.Tasks, nil
-	}
-	return nil, &NotLoadedError{edge: "tasks"}
-}
-
-// BatchesOrErr returns the Batches value or an error if the edge
-// was not loaded in eager-loading.
-func (e SnapshotEdges) BatchesOrErr() ([]*ReadBatch, error) {
-	if e.loadedTypes[2] {
-		return e.Batches, nil
-	}
-	return nil, &NotLoadedError{edge: "batches"}
-}
-
-// ProblemsOrErr returns the Problems value or an error if the edge
-// was not loaded in eager-loading.
-func (e SnapshotEdges) ProblemsOrErr() ([]*Problem, error) {
-	if e.loadedTypes[3] {
-		return e.Problems, nil
-	}
-	return nil, &NotLoadedError{edge: "problems"}
 }
 
 // scanValues returns the types for scanning values from sql.Rows.
@@ -201,7 +168,7 @@ func (*Snapshot) scanValues(columns []string) ([]any, error) {
 			values[i] = new(sql.NullBool)
 		case snapshot.FieldWalkSeconds, snapshot.FieldReadSeconds, snapshot.FieldHashSeconds, snapshot.FieldCompressSeconds, snapshot.FieldSealSeconds, snapshot.FieldUploadSeconds, snapshot.FieldCommitSeconds:
 			values[i] = new(sql.NullFloat64)
-		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldVanished, snapshot.FieldCarried, snapshot.FieldTorn, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled:
+		case snapshot.FieldShardID, snapshot.FieldFilerID, snapshot.FieldNumber, snapshot.FieldBase, snapshot.FieldCompare, snapshot.FieldSegmentParts, snapshot.FieldPages, snapshot.FieldCommitUntil, snapshot.FieldProblemsStored, snapshot.FieldTasksAnnounced, snapshot.FieldTasksSettled, snapshot.FieldBatchesAnnounced, snapshot.FieldBatchesSettled, snapshot.FieldFiles, snapshot.FieldDirectories, snapshot.FieldBytes, snapshot.FieldFilesNew, snapshot.FieldFilesChanged, snapshot.FieldFilesUnchanged, snapshot.FieldStatCalls, snapshot.FieldNewBytes, snapshot.FieldStoredBytes, snapshot.FieldReadBytes, snapshot.FieldErrors, snapshot.FieldVanished, snapshot.FieldCarried, snapshot.FieldTorn:
 			values[i] = new(sql.NullInt64)
 		case snapshot.FieldState, snapshot.FieldReason, snapshot.FieldBad, snapshot.FieldSource, snapshot.FieldRoot, snapshot.FieldCancel, snapshot.FieldCommitter:
 			values[i] = new(sql.NullString)
@@ -406,6 +373,36 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.CommitUntil = value.Int64
 			}
+		case snapshot.FieldProblemsStored:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field problems_stored", values[i])
+			} else if value.Valid {
+				_m.ProblemsStored = value.Int64
+			}
+		case snapshot.FieldTasksAnnounced:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field tasks_announced", values[i])
+			} else if value.Valid {
+				_m.TasksAnnounced = value.Int64
+			}
+		case snapshot.FieldTasksSettled:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field tasks_settled", values[i])
+			} else if value.Valid {
+				_m.TasksSettled = value.Int64
+			}
+		case snapshot.FieldBatchesAnnounced:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field batches_announced", values[i])
+			} else if value.Valid {
+				_m.BatchesAnnounced = value.Int64
+			}
+		case snapshot.FieldBatchesSettled:
+			if value, ok := values[i].(*sql.NullInt64); !ok {
+				return fmt.Errorf("unexpected type %T for field batches_settled", values[i])
+			} else if value.Valid {
+				_m.BatchesSettled = value.Int64
+			}
 		case snapshot.FieldFiles:
 			if value, ok := values[i].(*sql.NullInt64); !ok {
 				return fmt.Errorf("unexpected type %T for field files", values[i])
@@ -490,36 +487,6 @@ func (_m *Snapshot) assignValues(columns []string, values []any) error {
 			} else if value.Valid {
 				_m.Torn = value.Int64
 			}
-		case snapshot.FieldProblemsStored:
-			if value, ok := values[i].(*sql.NullInt64); !ok {
-				return fmt.Errorf("unexpected type %T for field problems_stored", values[i])
-			} else if value.Valid {
-				_m.ProblemsStored = value.Int64
-			}
-		case snapshot.FieldTasksAnnounced:
-			if value, ok := values[i].(*sql.NullInt64); !ok {
-				return fmt.Errorf("unexpected type %T for field tasks_announced", values[i])
-			} else if value.Valid {
-				_m.TasksAnnounced = value.Int64
-			}
-		case snapshot.FieldTasksSettled:
-			if value, ok := values[i].(*sql.NullInt64); !ok {
-				return fmt.Errorf("unexpected type %T for field tasks_settled", values[i])
-			} else if value.Valid {
-				_m.TasksSettled = value.Int64
-			}
-		case snapshot.FieldBatchesAnnounced:
-			if value, ok := values[i].(*sql.NullInt64); !ok {
-				return fmt.Errorf("unexpected type %T for field batches_announced", values[i])
-			} else if value.Valid {
-				_m.BatchesAnnounced = value.Int64
-			}
-		case snapshot.FieldBatchesSettled:
-			if value, ok := values[i].(*sql.NullInt64); !ok {
-				return fmt.Errorf("unexpected type %T for field batches_settled", values[i])
-			} else if value.Valid {
-				_m.BatchesSettled = value.Int64
-			}
 		case snapshot.FieldWalkSeconds:
 			if value, ok := values[i].(*sql.NullFloat64); !ok {
 				return fmt.Errorf("unexpected type %T for field walk_seconds", values[i])
@@ -578,21 +545,6 @@ func (_m *Snapshot) Value(name string) (ent.Value, error) {
 // QueryShard queries the "shard" edge of the Snapshot entity.
 func (_m *Snapshot) QueryShard() *ShardQuery {
 	return NewSnapshotClient(_m.config).QueryShard(_m)
-}
-
-// QueryTasks queries the "tasks" edge of the Snapshot entity.
-func (_m *Snapshot) QueryTasks() *WalkTaskQuery {
-	return NewSnapshotClient(_m.config).QueryTasks(_m)
-}
-
-// QueryBatches queries the "batches" edge of the Snapshot entity.
-func (_m *Snapshot) QueryBatches() *ReadBatchQuery {
-	return NewSnapshotClient(_m.config).QueryBatches(_m)
-}
-
-// QueryProblems queries the "problems" edge of the Snapshot entity.
-func (_m *Snapshot) QueryProblems() *ProblemQuery {
-	return NewSnapshotClient(_m.config).QueryProblems(_m)
 }
 
 // Update returns a builder for updating this Snapshot.
@@ -710,6 +662,21 @@ func (_m *Snapshot) String() string {
 	builder.WriteString("commit_until=")
 	builder.WriteString(fmt.Sprintf("%v", _m.CommitUntil))
 	builder.WriteString(", ")
+	builder.WriteString("problems_stored=")
+	builder.WriteString(fmt.Sprintf("%v", _m.ProblemsStored))
+	builder.WriteString(", ")
+	builder.WriteString("tasks_announced=")
+	builder.WriteString(fmt.Sprintf("%v", _m.TasksAnnounced))
+	builder.WriteString(", ")
+	builder.WriteString("tasks_settled=")
+	builder.WriteString(fmt.Sprintf("%v", _m.TasksSettled))
+	builder.WriteString(", ")
+	builder.WriteString("batches_announced=")
+	builder.WriteString(fmt.Sprintf("%v", _m.BatchesAnnounced))
+	builder.WriteString(", ")
+	builder.WriteString("batches_settled=")
+	builder.WriteString(fmt.Sprintf("%v", _m.BatchesSettled))
+	builder.WriteString(", ")
 	builder.WriteString("files=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Files))
 	builder.WriteString(", ")
@@ -751,21 +718,6 @@ func (_m *Snapshot) String() string {
 	builder.WriteString(", ")
 	builder.WriteString("torn=")
 	builder.WriteString(fmt.Sprintf("%v", _m.Torn))
-	builder.WriteString(", ")
-	builder.WriteString("problems_stored=")
-	builder.WriteString(fmt.Sprintf("%v", _m.ProblemsStored))
-	builder.WriteString(", ")
-	builder.WriteString("tasks_announced=")
-	builder.WriteString(fmt.Sprintf("%v", _m.TasksAnnounced))
-	builder.WriteString(", ")
-	builder.WriteString("tasks_settled=")
-	builder.WriteString(fmt.Sprintf("%v", _m.TasksSettled))
-	builder.WriteString(", ")
-	builder.WriteString("batches_announced=")
-	builder.WriteString(fmt.Sprintf("%v", _m.BatchesAnnounced))
-	builder.WriteString(", ")
-	builder.WriteString("batches_settled=")
-	builder.WriteString(fmt.Sprintf("%v", _m.BatchesSettled))
 	builder.WriteString(", ")
 	builder.WriteString("walk_seconds=")
 	builder.WriteString(fmt.Sprintf("%v", _m.WalkSeconds))

@@ -4,7 +4,6 @@ package ent
 
 import (
 	"context"
-	"database/sql/driver"
 	"fmt"
 	"math"
 
@@ -14,26 +13,20 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
-	"github.com/bctl/bctl/internal/index/ent/problem"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 	"github.com/google/uuid"
 )
 
 // SnapshotQuery is the builder for querying Snapshot entities.
 type SnapshotQuery struct {
 	config
-	ctx          *QueryContext
-	order        []snapshot.OrderOption
-	inters       []Interceptor
-	predicates   []predicate.Snapshot
-	withShard    *ShardQuery
-	withTasks    *WalkTaskQuery
-	withBatches  *ReadBatchQuery
-	withProblems *ProblemQuery
-	modifiers    []func(*sql.Selector)
+	ctx        *QueryContext
+	order      []snapshot.OrderOption
+	inters     []Interceptor
+	predicates []predicate.Snapshot
+	withShard  *ShardQuery
+	modifiers  []func(*sql.Selector)
 	// intermediate query (i.e. traversal path).
 	sql  *sql.Selector
 	path func(context.Context) (*sql.Selector, error)
@@ -85,72 +78,6 @@ func (_q *SnapshotQuery) QueryShard() *ShardQuery {
 			sqlgraph.From(snapshot.Table, snapshot.FieldID, selector),
 			sqlgraph.To(shard.Table, shard.FieldID),
 			sqlgraph.Edge(sqlgraph.M2O, true, snapshot.ShardTable, snapshot.ShardColumn),
-		)
-		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
-		return fromU, nil
-	}
-	return query
-}
-
-// QueryTasks chains the current query on the "tasks" edge.
-func (_q *SnapshotQuery) QueryTasks() *WalkTaskQuery {
-	query := (&WalkTaskClient{config: _q.config}).Query()
-	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
-		if err := _q.prepareQuery(ctx); err != nil {
-			return nil, err
-		}
-		selector := _q.sqlQuery(ctx)
-		if err := selector.Err(); err != nil {
-			return nil, err
-		}
-		step := sqlgraph.NewStep(
-			sqlgraph.From(snapshot.Table, snapshot.FieldID, selector),
-			sqlgraph.To(walktask.Table, walktask.FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, snapshot.TasksTable, snapshot.TasksColumn),
-		)
-		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
-		return fromU, nil
-	}
-	return query
-}
-
-// QueryBatches chains the current query on the "batches" edge.
-func (_q *SnapshotQuery) QueryBatches() *ReadBatchQuery {
-	query := (&ReadBatchClient{config: _q.config}).Query()
-	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
-		if err := _q.prepareQuery(ctx); err != nil {
-			return nil, err
-		}
-		selector := _q.sqlQuery(ctx)
-		if err := selector.Err(); err != nil {
-			return nil, err
-		}
-		step := sqlgraph.NewStep(
-			sqlgraph.From(snapshot.Table, snapshot.FieldID, selector),
-			sqlgraph.To(readbatch.Table, readbatch.FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, snapshot.BatchesTable, snapshot.BatchesColumn),
-		)
-		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
-		return fromU, nil
-	}
-	return query
-}
-
-// QueryProblems chains the current query on the "problems" edge.
-func (_q *SnapshotQuery) QueryProblems() *ProblemQuery {
-	query := (&ProblemClient{config: _q.config}).Query()
-	query.path = func(ctx context.Context) (fromU *sql.Selector, err error) {
-		if err := _q.prepareQuery(ctx); err != nil {
-			return nil, err
-		}
-		selector := _q.sqlQuery(ctx)
-		if err := selector.Err(); err != nil {
-			return nil, err
-		}
-		step := sqlgraph.NewStep(
-			sqlgraph.From(snapshot.Table, snapshot.FieldID, selector),
-			sqlgraph.To(problem.Table, problem.FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, snapshot.ProblemsTable, snapshot.ProblemsColumn),
 		)
 		fromU = sqlgraph.SetNeighbors(_q.driver.Dialect(), step)
 		return fromU, nil
@@ -345,19 +272,15 @@ func (_q *SnapshotQuery) Clone() *SnapshotQuery {
 		return nil
 	}
 	return &SnapshotQuery{
-		config:       _q.config,
-		ctx:          _q.ctx.Clone(),
-		order:        append([]snapshot.OrderOption{}, _q.order...),
-		inters:       append([]Interceptor{}, _q.inters...),
-		predicates:   append([]predicate.Snapshot{}, _q.predicates...),
-		withShard:    _q.withShard.Clone(),
-		withTasks:    _q.withTasks.Clone(),
-		withBatches:  _q.withBatches.Clone(),
-		withProblems: _q.withProblems.Clone(),
+		config:     _q.config,
+		ctx:        _q.ctx.Clone(),
+		order:      append([]snapshot.OrderOption{}, _q.order...),
+		inters:     append([]Interceptor{}, _q.inters...),
+		predicates: append([]predicate.Snapshot{}, _q.predicates...),
+		withShard:  _q.withShard.Clone(),
 		// clone intermediate query.
-		sql:       _q.sql.Clone(),
-		path:      _q.path,
-		modifiers: append([]func(*sql.Selector){}, _q.modifiers...),
+		sql:  _q.sql.Clone(),
+		path: _q.path,
 	}
 }
 
@@ -369,39 +292,6 @@ func (_q *SnapshotQuery) WithShard(opts ...func(*ShardQuery)) *SnapshotQuery {
 		opt(query)
 	}
 	_q.withShard = query
-	return _q
-}
-
-// WithTasks tells the query-builder to eager-load the nodes that are connected to
-// the "tasks" edge. The optional arguments are used to configure the query builder of the edge.
-func (_q *SnapshotQuery) WithTasks(opts ...func(*WalkTaskQuery)) *SnapshotQuery {
-	query := (&WalkTaskClient{config: _q.config}).Query()
-	for _, opt := range opts {
-		opt(query)
-	}
-	_q.withTasks = query
-	return _q
-}
-
-// WithBatches tells the query-builder to eager-load the nodes that are connected to
-// the "batches" edge. The optional arguments are used to configure the query builder of the edge.
-func (_q *SnapshotQuery) WithBatches(opts ...func(*ReadBatchQuery)) *SnapshotQuery {
-	query := (&ReadBatchClient{config: _q.config}).Query()
-	for _, opt := range opts {
-		opt(query)
-	}
-	_q.withBatches = query
-	return _q
-}
-
-// WithProblems tells the query-builder to eager-load the nodes that are connected to
-// the "problems" edge. The optional arguments are used to configure the query builder of the edge.
-func (_q *SnapshotQuery) WithProblems(opts ...func(*ProblemQuery)) *SnapshotQuery {
-	query := (&ProblemClient{config: _q.config}).Query()
-	for _, opt := range opts {
-		opt(query)
-	}
-	_q.withProblems = query
 	return _q
 }
 
@@ -483,11 +373,8 @@ func (_q *SnapshotQuery) sqlAll(ctx context.Context, hooks ...queryHook) ([]*Sna
 	var (
 		nodes       = []*Snapshot{}
 		_spec       = _q.querySpec()
-		loadedTypes = [4]bool{
+		loadedTypes = [1]bool{
 			_q.withShard != nil,
-			_q.withTasks != nil,
-			_q.withBatches != nil,
-			_q.withProblems != nil,
 		}
 	)
 	_spec.ScanValues = func(columns []string) ([]any, error) {
@@ -514,27 +401,6 @@ func (_q *SnapshotQuery) sqlAll(ctx context.Context, hooks ...queryHook) ([]*Sna
 	if query := _q.withShard; query != nil {
 		if err := _q.loadShard(ctx, query, nodes, nil,
 			func(n *Snapshot, e *Shard) { n.Edges.Shard = e }); err != nil {
-			return nil, err
-		}
-	}
-	if query := _q.withTasks; query != nil {
-		if err := _q.loadTasks(ctx, query, nodes,
-			func(n *Snapshot) { n.Edges.Tasks = []*WalkTask{} },
-			func(n *Snapshot, e *WalkTask) { n.Edges.Tasks = append(n.Edges.Tasks, e) }); err != nil {
-			return nil, err
-		}
-	}
-	if query := _q.withBatches; query != nil {
-		if err := _q.loadBatches(ctx, query, nodes,
-			func(n *Snapshot) { n.Edges.Batches = []*ReadBatch{} },
-			func(n *Snapshot, e *ReadBatch) { n.Edges.Batches = append(n.Edges.Batches, e) }); err != nil {
-			return nil, err
-		}
-	}
-	if query := _q.withProblems; query != nil {
-		if err := _q.loadProblems(ctx, query, nodes,
-			func(n *Snapshot) { n.Edges.Problems = []*Problem{} },
-			func(n *Snapshot, e *Problem) { n.Edges.Problems = append(n.Edges.Problems, e) }); err != nil {
 			return nil, err
 		}
 	}
@@ -567,96 +433,6 @@ func (_q *SnapshotQuery) loadShard(ctx context.Context, query *ShardQuery, nodes
 		for i := range nodes {
 			assign(nodes[i], n)
 		}
-	}
-	return nil
-}
-func (_q *SnapshotQuery) loadTasks(ctx context.Context, query *WalkTaskQuery, nodes []*Snapshot, init func(*Snapshot), assign func(*Snapshot, *WalkTask)) error {
-	fks := make([]driver.Value, 0, len(nodes))
-	nodeids := make(map[uuid.UUID]*Snapshot)
-	for i := range nodes {
-		fks = append(fks, nodes[i].ID)
-		nodeids[nodes[i].ID] = nodes[i]
-		if init != nil {
-			init(nodes[i])
-		}
-	}
-	if len(query.ctx.Fields) > 0 {
-		query.ctx.AppendFieldOnce(walktask.FieldSnapshotID)
-	}
-	query.Where(predicate.WalkTask(func(s *sql.Selector) {
-		s.Where(sql.InValues(s.C(snapshot.TasksColumn), fks...))
-	}))
-	neighbors, err := query.All(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range neighbors {
-		fk := n.SnapshotID
-		node, ok := nodeids[fk]
-		if !ok {
-			return fmt.Errorf(`unexpected referenced foreign-key "snapshot_id" returned %v for node %v`, fk, n.ID)
-		}
-		assign(node, n)
-	}
-	return nil
-}
-func (_q *SnapshotQuery) loadBatches(ctx context.Context, query *ReadBatchQuery, nodes []*Snapshot, init func(*Snapshot), assign func(*Snapshot, *ReadBatch)) error {
-	fks := make([]driver.Value, 0, len(nodes))
-	nodeids := make(map[uuid.UUID]*Snapshot)
-	for i := range nodes {
-		fks = append(fks, nodes[i].ID)
-		nodeids[nodes[i].ID] = nodes[i]
-		if init != nil {
-			init(nodes[i])
-		}
-	}
-	if len(query.ctx.Fields) > 0 {
-		query.ctx.AppendFieldOnce(readbatch.FieldSnapshotID)
-	}
-	query.Where(predicate.ReadBatch(func(s *sql.Selector) {
-		s.Where(sql.InValues(s.C(snapshot.BatchesColumn), fks...))
-	}))
-	neighbors, err := query.All(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range neighbors {
-		fk := n.SnapshotID
-		node, ok := nodeids[fk]
-		if !ok {
-			return fmt.Errorf(`unexpected referenced foreign-key "snapshot_id" returned %v for node %v`, fk, n.ID)
-		}
-		assign(node, n)
-	}
-	return nil
-}
-func (_q *SnapshotQuery) loadProblems(ctx context.Context, query *ProblemQuery, nodes []*Snapshot, init func(*Snapshot), assign func(*Snapshot, *Problem)) error {
-	fks := make([]driver.Value, 0, len(nodes))
-	nodeids := make(map[uuid.UUID]*Snapshot)
-	for i := range nodes {
-		fks = append(fks, nodes[i].ID)
-		nodeids[nodes[i].ID] = nodes[i]
-		if init != nil {
-			init(nodes[i])
-		}
-	}
-	if len(query.ctx.Fields) > 0 {
-		query.ctx.AppendFieldOnce(problem.FieldSnapshotID)
-	}
-	query.Where(predicate.Problem(func(s *sql.Selector) {
-		s.Where(sql.InValues(s.C(snapshot.ProblemsColumn), fks...))
-	}))
-	neighbors, err := query.All(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range neighbors {
-		fk := n.SnapshotID
-		node, ok := nodeids[fk]
-		if !ok {
-			return fmt.Errorf(`unexpected referenced foreign-key "snapshot_id" returned %v for node %v`, fk, n.ID)
-		}
-		assign(node, n)
 	}
 	return nil
 }
@@ -777,12 +553,6 @@ func (_q *SnapshotQuery) ForShare(opts ...sql.LockOption) *SnapshotQuery {
 	return _q
 }
 
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_q *SnapshotQuery) Modify(modifiers ...func(s *sql.Selector)) *SnapshotSelect {
-	_q.modifiers = append(_q.modifiers, modifiers...)
-	return _q.Select()
-}
-
 // SnapshotGroupBy is the group-by builder for Snapshot entities.
 type SnapshotGroupBy struct {
 	selector
@@ -871,10 +641,4 @@ func (_s *SnapshotSelect) sqlScan(ctx context.Context, root *SnapshotQuery, v an
 	}
 	defer rows.Close()
 	return sql.ScanSlice(rows, v)
-}
-
-// Modify adds a query modifier for attaching custom logic to queries.
-func (_s *SnapshotSelect) Modify(modifiers ...func(s *sql.Selector)) *SnapshotSelect {
-	_s.modifiers = append(_s.modifiers, modifiers...)
-	return _s
 }

@@ -10,126 +10,22 @@ import (
 
 	"entgo.io/ent/dialect/sql"
 	"entgo.io/ent/dialect/sql/sqlgraph"
-	"entgo.io/ent/dialect/sql/sqljson"
 	"entgo.io/ent/schema/field"
-	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
-	"github.com/bctl/bctl/internal/index/ent/problem"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
-	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 	"github.com/google/uuid"
 )
 
 // SnapshotUpdate is the builder for updating Snapshot entities.
 type SnapshotUpdate struct {
 	config
-	hooks     []Hook
-	mutation  *SnapshotMutation
-	modifiers []func(*sql.UpdateBuilder)
+	hooks    []Hook
+	mutation *SnapshotMutation
 }
 
 // Where appends a list predicates to the SnapshotUpdate builder.
 func (_u *SnapshotUpdate) Where(ps ...predicate.Snapshot) *SnapshotUpdate {
 	_u.mutation.Where(ps...)
-	return _u
-}
-
-// SetShardID sets the "shard_id" field.
-func (_u *SnapshotUpdate) SetShardID(v int64) *SnapshotUpdate {
-	_u.mutation.SetShardID(v)
-	return _u
-}
-
-// SetNillableShardID sets the "shard_id" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableShardID(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetShardID(*v)
-	}
-	return _u
-}
-
-// SetFilerID sets the "filer_id" field.
-func (_u *SnapshotUpdate) SetFilerID(v int64) *SnapshotUpdate {
-	_u.mutation.ResetFilerID()
-	_u.mutation.SetFilerID(v)
-	return _u
-}
-
-// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableFilerID(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetFilerID(*v)
-	}
-	return _u
-}
-
-// AddFilerID adds value to the "filer_id" field.
-func (_u *SnapshotUpdate) AddFilerID(v int64) *SnapshotUpdate {
-	_u.mutation.AddFilerID(v)
-	return _u
-}
-
-// SetNumber sets the "number" field.
-func (_u *SnapshotUpdate) SetNumber(v int64) *SnapshotUpdate {
-	_u.mutation.ResetNumber()
-	_u.mutation.SetNumber(v)
-	return _u
-}
-
-// SetNillableNumber sets the "number" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableNumber(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetNumber(*v)
-	}
-	return _u
-}
-
-// AddNumber adds value to the "number" field.
-func (_u *SnapshotUpdate) AddNumber(v int64) *SnapshotUpdate {
-	_u.mutation.AddNumber(v)
-	return _u
-}
-
-// SetBase sets the "base" field.
-func (_u *SnapshotUpdate) SetBase(v int64) *SnapshotUpdate {
-	_u.mutation.ResetBase()
-	_u.mutation.SetBase(v)
-	return _u
-}
-
-// SetNillableBase sets the "base" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableBase(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetBase(*v)
-	}
-	return _u
-}
-
-// AddBase adds value to the "base" field.
-func (_u *SnapshotUpdate) AddBase(v int64) *SnapshotUpdate {
-	_u.mutation.AddBase(v)
-	return _u
-}
-
-// SetBaseID sets the "base_id" field.
-func (_u *SnapshotUpdate) SetBaseID(v uuid.UUID) *SnapshotUpdate {
-	_u.mutation.SetBaseID(v)
-	return _u
-}
-
-// SetNillableBaseID sets the "base_id" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableBaseID(v *uuid.UUID) *SnapshotUpdate {
-	if v != nil {
-		_u.SetBaseID(*v)
-	}
-	return _u
-}
-
-// ClearBaseID clears the value of the "base_id" field.
-func (_u *SnapshotUpdate) ClearBaseID() *SnapshotUpdate {
-	_u.mutation.ClearBaseID()
 	return _u
 }
 
@@ -171,34 +67,6 @@ func (_u *SnapshotUpdate) SetBad(v string) *SnapshotUpdate {
 func (_u *SnapshotUpdate) SetNillableBad(v *string) *SnapshotUpdate {
 	if v != nil {
 		_u.SetBad(*v)
-	}
-	return _u
-}
-
-// SetStarted sets the "started" field.
-func (_u *SnapshotUpdate) SetStarted(v time.Time) *SnapshotUpdate {
-	_u.mutation.SetStarted(v)
-	return _u
-}
-
-// SetNillableStarted sets the "started" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableStarted(v *time.Time) *SnapshotUpdate {
-	if v != nil {
-		_u.SetStarted(*v)
-	}
-	return _u
-}
-
-// SetSortTime sets the "sort_time" field.
-func (_u *SnapshotUpdate) SetSortTime(v time.Time) *SnapshotUpdate {
-	_u.mutation.SetSortTime(v)
-	return _u
-}
-
-// SetNillableSortTime sets the "sort_time" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableSortTime(v *time.Time) *SnapshotUpdate {
-	if v != nil {
-		_u.SetSortTime(*v)
 	}
 	return _u
 }
@@ -251,27 +119,6 @@ func (_u *SnapshotUpdate) SetNillableRoot(v *string) *SnapshotUpdate {
 	return _u
 }
 
-// SetCompare sets the "compare" field.
-func (_u *SnapshotUpdate) SetCompare(v uint8) *SnapshotUpdate {
-	_u.mutation.ResetCompare()
-	_u.mutation.SetCompare(v)
-	return _u
-}
-
-// SetNillableCompare sets the "compare" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableCompare(v *uint8) *SnapshotUpdate {
-	if v != nil {
-		_u.SetCompare(*v)
-	}
-	return _u
-}
-
-// AddCompare adds value to the "compare" field.
-func (_u *SnapshotUpdate) AddCompare(v int8) *SnapshotUpdate {
-	_u.mutation.AddCompare(v)
-	return _u
-}
-
 // SetCancel sets the "cancel" field.
 func (_u *SnapshotUpdate) SetCancel(v string) *SnapshotUpdate {
 	_u.mutation.SetCancel(v)
@@ -283,66 +130,6 @@ func (_u *SnapshotUpdate) SetNillableCancel(v *string) *SnapshotUpdate {
 	if v != nil {
 		_u.SetCancel(*v)
 	}
-	return _u
-}
-
-// SetSelection sets the "selection" field.
-func (_u *SnapshotUpdate) SetSelection(v backup.Selection) *SnapshotUpdate {
-	_u.mutation.SetSelection(v)
-	return _u
-}
-
-// SetNillableSelection sets the "selection" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableSelection(v *backup.Selection) *SnapshotUpdate {
-	if v != nil {
-		_u.SetSelection(*v)
-	}
-	return _u
-}
-
-// SetAllowShrink sets the "allow_shrink" field.
-func (_u *SnapshotUpdate) SetAllowShrink(v bool) *SnapshotUpdate {
-	_u.mutation.SetAllowShrink(v)
-	return _u
-}
-
-// SetNillableAllowShrink sets the "allow_shrink" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableAllowShrink(v *bool) *SnapshotUpdate {
-	if v != nil {
-		_u.SetAllowShrink(*v)
-	}
-	return _u
-}
-
-// SetNewRoot sets the "new_root" field.
-func (_u *SnapshotUpdate) SetNewRoot(v bool) *SnapshotUpdate {
-	_u.mutation.SetNewRoot(v)
-	return _u
-}
-
-// SetNillableNewRoot sets the "new_root" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableNewRoot(v *bool) *SnapshotUpdate {
-	if v != nil {
-		_u.SetNewRoot(*v)
-	}
-	return _u
-}
-
-// SetTags sets the "tags" field.
-func (_u *SnapshotUpdate) SetTags(v []string) *SnapshotUpdate {
-	_u.mutation.SetTags(v)
-	return _u
-}
-
-// AppendTags appends value to the "tags" field.
-func (_u *SnapshotUpdate) AppendTags(v []string) *SnapshotUpdate {
-	_u.mutation.AppendTags(v)
-	return _u
-}
-
-// ClearTags clears the value of the "tags" field.
-func (_u *SnapshotUpdate) ClearTags() *SnapshotUpdate {
-	_u.mutation.ClearTags()
 	return _u
 }
 
@@ -500,6 +287,111 @@ func (_u *SnapshotUpdate) SetNillableCommitUntil(v *int64) *SnapshotUpdate {
 // AddCommitUntil adds value to the "commit_until" field.
 func (_u *SnapshotUpdate) AddCommitUntil(v int64) *SnapshotUpdate {
 	_u.mutation.AddCommitUntil(v)
+	return _u
+}
+
+// SetProblemsStored sets the "problems_stored" field.
+func (_u *SnapshotUpdate) SetProblemsStored(v int64) *SnapshotUpdate {
+	_u.mutation.ResetProblemsStored()
+	_u.mutation.SetProblemsStored(v)
+	return _u
+}
+
+// SetNillableProblemsStored sets the "problems_stored" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableProblemsStored(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetProblemsStored(*v)
+	}
+	return _u
+}
+
+// AddProblemsStored adds value to the "problems_stored" field.
+func (_u *SnapshotUpdate) AddProblemsStored(v int64) *SnapshotUpdate {
+	_u.mutation.AddProblemsStored(v)
+	return _u
+}
+
+// SetTasksAnnounced sets the "tasks_announced" field.
+func (_u *SnapshotUpdate) SetTasksAnnounced(v int64) *SnapshotUpdate {
+	_u.mutation.ResetTasksAnnounced()
+	_u.mutation.SetTasksAnnounced(v)
+	return _u
+}
+
+// SetNillableTasksAnnounced sets the "tasks_announced" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableTasksAnnounced(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetTasksAnnounced(*v)
+	}
+	return _u
+}
+
+// AddTasksAnnounced adds value to the "tasks_announced" field.
+func (_u *SnapshotUpdate) AddTasksAnnounced(v int64) *SnapshotUpdate {
+	_u.mutation.AddTasksAnnounced(v)
+	return _u
+}
+
+// SetTasksSettled sets the "tasks_settled" field.
+func (_u *SnapshotUpdate) SetTasksSettled(v int64) *SnapshotUpdate {
+	_u.mutation.ResetTasksSettled()
+	_u.mutation.SetTasksSettled(v)
+	return _u
+}
+
+// SetNillableTasksSettled sets the "tasks_settled" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableTasksSettled(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetTasksSettled(*v)
+	}
+	return _u
+}
+
+// AddTasksSettled adds value to the "tasks_settled" field.
+func (_u *SnapshotUpdate) AddTasksSettled(v int64) *SnapshotUpdate {
+	_u.mutation.AddTasksSettled(v)
+	return _u
+}
+
+// SetBatchesAnnounced sets the "batches_announced" field.
+func (_u *SnapshotUpdate) SetBatchesAnnounced(v int64) *SnapshotUpdate {
+	_u.mutation.ResetBatchesAnnounced()
+	_u.mutation.SetBatchesAnnounced(v)
+	return _u
+}
+
+// SetNillableBatchesAnnounced sets the "batches_announced" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableBatchesAnnounced(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetBatchesAnnounced(*v)
+	}
+	return _u
+}
+
+// AddBatchesAnnounced adds value to the "batches_announced" field.
+func (_u *SnapshotUpdate) AddBatchesAnnounced(v int64) *SnapshotUpdate {
+	_u.mutation.AddBatchesAnnounced(v)
+	return _u
+}
+
+// SetBatchesSettled sets the "batches_settled" field.
+func (_u *SnapshotUpdate) SetBatchesSettled(v int64) *SnapshotUpdate {
+	_u.mutation.ResetBatchesSettled()
+	_u.mutation.SetBatchesSettled(v)
+	return _u
+}
+
+// SetNillableBatchesSettled sets the "batches_settled" field if the given value is not nil.
+func (_u *SnapshotUpdate) SetNillableBatchesSettled(v *int64) *SnapshotUpdate {
+	if v != nil {
+		_u.SetBatchesSettled(*v)
+	}
+	return _u
+}
+
+// AddBatchesSettled adds value to the "batches_settled" field.
+func (_u *SnapshotUpdate) AddBatchesSettled(v int64) *SnapshotUpdate {
+	_u.mutation.AddBatchesSettled(v)
 	return _u
 }
 
@@ -797,111 +689,6 @@ func (_u *SnapshotUpdate) AddTorn(v int64) *SnapshotUpdate {
 	return _u
 }
 
-// SetProblemsStored sets the "problems_stored" field.
-func (_u *SnapshotUpdate) SetProblemsStored(v int64) *SnapshotUpdate {
-	_u.mutation.ResetProblemsStored()
-	_u.mutation.SetProblemsStored(v)
-	return _u
-}
-
-// SetNillableProblemsStored sets the "problems_stored" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableProblemsStored(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetProblemsStored(*v)
-	}
-	return _u
-}
-
-// AddProblemsStored adds value to the "problems_stored" field.
-func (_u *SnapshotUpdate) AddProblemsStored(v int64) *SnapshotUpdate {
-	_u.mutation.AddProblemsStored(v)
-	return _u
-}
-
-// SetTasksAnnounced sets the "tasks_announced" field.
-func (_u *SnapshotUpdate) SetTasksAnnounced(v int64) *SnapshotUpdate {
-	_u.mutation.ResetTasksAnnounced()
-	_u.mutation.SetTasksAnnounced(v)
-	return _u
-}
-
-// SetNillableTasksAnnounced sets the "tasks_announced" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableTasksAnnounced(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetTasksAnnounced(*v)
-	}
-	return _u
-}
-
-// AddTasksAnnounced adds value to the "tasks_announced" field.
-func (_u *SnapshotUpdate) AddTasksAnnounced(v int64) *SnapshotUpdate {
-	_u.mutation.AddTasksAnnounced(v)
-	return _u
-}
-
-// SetTasksSettled sets the "tasks_settled" field.
-func (_u *SnapshotUpdate) SetTasksSettled(v int64) *SnapshotUpdate {
-	_u.mutation.ResetTasksSettled()
-	_u.mutation.SetTasksSettled(v)
-	return _u
-}
-
-// SetNillableTasksSettled sets the "tasks_settled" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableTasksSettled(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetTasksSettled(*v)
-	}
-	return _u
-}
-
-// AddTasksSettled adds value to the "tasks_settled" field.
-func (_u *SnapshotUpdate) AddTasksSettled(v int64) *SnapshotUpdate {
-	_u.mutation.AddTasksSettled(v)
-	return _u
-}
-
-// SetBatchesAnnounced sets the "batches_announced" field.
-func (_u *SnapshotUpdate) SetBatchesAnnounced(v int64) *SnapshotUpdate {
-	_u.mutation.ResetBatchesAnnounced()
-	_u.mutation.SetBatchesAnnounced(v)
-	return _u
-}
-
-// SetNillableBatchesAnnounced sets the "batches_announced" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableBatchesAnnounced(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetBatchesAnnounced(*v)
-	}
-	return _u
-}
-
-// AddBatchesAnnounced adds value to the "batches_announced" field.
-func (_u *SnapshotUpdate) AddBatchesAnnounced(v int64) *SnapshotUpdate {
-	_u.mutation.AddBatchesAnnounced(v)
-	return _u
-}
-
-// SetBatchesSettled sets the "batches_settled" field.
-func (_u *SnapshotUpdate) SetBatchesSettled(v int64) *SnapshotUpdate {
-	_u.mutation.ResetBatchesSettled()
-	_u.mutation.SetBatchesSettled(v)
-	return _u
-}
-
-// SetNillableBatchesSettled sets the "batches_settled" field if the given value is not nil.
-func (_u *SnapshotUpdate) SetNillableBatchesSettled(v *int64) *SnapshotUpdate {
-	if v != nil {
-		_u.SetBatchesSettled(*v)
-	}
-	return _u
-}
-
-// AddBatchesSettled adds value to the "batches_settled" field.
-func (_u *SnapshotUpdate) AddBatchesSettled(v int64) *SnapshotUpdate {
-	_u.mutation.AddBatchesSettled(v)
-	return _u
-}
-
 // SetWalkSeconds sets the "walk_seconds" field.
 func (_u *SnapshotUpdate) SetWalkSeconds(v float64) *SnapshotUpdate {
 	_u.mutation.ResetWalkSeconds()
@@ -1049,128 +836,9 @@ func (_u *SnapshotUpdate) AddCommitSeconds(v float64) *SnapshotUpdate {
 	return _u
 }
 
-// SetShard sets the "shard" edge to the Shard entity.
-func (_u *SnapshotUpdate) SetShard(v *Shard) *SnapshotUpdate {
-	return _u.SetShardID(v.ID)
-}
-
-// AddTaskIDs adds the "tasks" edge to the WalkTask entity by IDs.
-func (_u *SnapshotUpdate) AddTaskIDs(ids ...int64) *SnapshotUpdate {
-	_u.mutation.AddTaskIDs(ids...)
-	return _u
-}
-
-// AddTasks adds the "tasks" edges to the WalkTask entity.
-func (_u *SnapshotUpdate) AddTasks(v ...*WalkTask) *SnapshotUpdate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.AddTaskIDs(ids...)
-}
-
-// AddBatchIDs adds the "batches" edge to the ReadBatch entity by IDs.
-func (_u *SnapshotUpdate) AddBatchIDs(ids ...int64) *SnapshotUpdate {
-	_u.mutation.AddBatchIDs(ids...)
-	return _u
-}
-
-// AddBatches adds the "batches" edges to the ReadBatch entity.
-func (_u *SnapshotUpdate) AddBatches(v ...*ReadBatch) *SnapshotUpdate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.AddBatchIDs(ids...)
-}
-
-// AddProblemIDs adds the "problems" edge to the Problem entity by IDs.
-func (_u *SnapshotUpdate) AddProblemIDs(ids ...int64) *SnapshotUpdate {
-	_u.mutation.AddProblemIDs(ids...)
-	return _u
-}
-
-// AddProblems adds the "problems" edges to the Problem entity.
-func (_u *SnapshotUpdate) AddProblems(v ...*Problem) *SnapshotUpdate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.AddProblemIDs(ids...)
-}
-
 // Mutation returns the SnapshotMutation object of the builder.
 func (_u *SnapshotUpdate) Mutation() *SnapshotMutation {
 	return _u.mutation
-}
-
-// ClearShard clears the "shard" edge to the Shard entity.
-func (_u *SnapshotUpdate) ClearShard() *SnapshotUpdate {
-	_u.mutation.ClearShard()
-	return _u
-}
-
-// ClearTasks clears all "tasks" edges to the WalkTask entity.
-func (_u *SnapshotUpdate) ClearTasks() *SnapshotUpdate {
-	_u.mutation.ClearTasks()
-	return _u
-}
-
-// RemoveTaskIDs removes the "tasks" edge to WalkTask entities by IDs.
-func (_u *SnapshotUpdate) RemoveTaskIDs(ids ...int64) *SnapshotUpdate {
-	_u.mutation.RemoveTaskIDs(ids...)
-	return _u
-}
-
-// RemoveTasks removes "tasks" edges to WalkTask entities.
-func (_u *SnapshotUpdate) RemoveTasks(v ...*WalkTask) *SnapshotUpdate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.RemoveTaskIDs(ids...)
-}
-
-// ClearBatches clears all "batches" edges to the ReadBatch entity.
-func (_u *SnapshotUpdate) ClearBatches() *SnapshotUpdate {
-	_u.mutation.ClearBatches()
-	return _u
-}
-
-// RemoveBatchIDs removes the "batches" edge to ReadBatch entities by IDs.
-func (_u *SnapshotUpdate) RemoveBatchIDs(ids ...int64) *SnapshotUpdate {
-	_u.mutation.RemoveBatchIDs(ids...)
-	return _u
-}
-
-// RemoveBatches removes "batches" edges to ReadBatch entities.
-func (_u *SnapshotUpdate) RemoveBatches(v ...*ReadBatch) *SnapshotUpdate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.RemoveBatchIDs(ids...)
-}
-
-// ClearProblems clears all "problems" edges to the Problem entity.
-func (_u *SnapshotUpdate) ClearProblems() *SnapshotUpdate {
-	_u.mutation.ClearProblems()
-	return _u
-}
-
-// RemoveProblemIDs removes the "problems" edge to Problem entities by IDs.
-func (_u *SnapshotUpdate) RemoveProblemIDs(ids ...int64) *SnapshotUpdate {
-	_u.mutation.RemoveProblemIDs(ids...)
-	return _u
-}
-
-// RemoveProblems removes "problems" edges to Problem entities.
-func (_u *SnapshotUpdate) RemoveProblems(v ...*Problem) *SnapshotUpdate {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.RemoveProblemIDs(ids...)
 }
 
 // Save executes the query and returns the number of nodes affected by the update operation.
@@ -1208,12 +876,6 @@ func (_u *SnapshotUpdate) check() error {
 	return nil
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *SnapshotUpdate) Modify(modifiers ...func(u *sql.UpdateBuilder)) *SnapshotUpdate {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if err := _u.check(); err != nil {
 		return _node, err
@@ -1225,27 +887,6 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 				ps[i](selector)
 			}
 		}
-	}
-	if value, ok := _u.mutation.FilerID(); ok {
-		_spec.SetField(snapshot.FieldFilerID, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedFilerID(); ok {
-		_spec.AddField(snapshot.FieldFilerID, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.Number(); ok {
-		_spec.SetField(snapshot.FieldNumber, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedNumber(); ok {
-		_spec.AddField(snapshot.FieldNumber, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.Base(); ok {
-		_spec.SetField(snapshot.FieldBase, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedBase(); ok {
-		_spec.AddField(snapshot.FieldBase, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.BaseID(); ok {
-		_spec.SetField(snapshot.FieldBaseID, field.TypeUUID, value)
 	}
 	if _u.mutation.BaseIDCleared() {
 		_spec.ClearField(snapshot.FieldBaseID, field.TypeUUID)
@@ -1259,12 +900,6 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
 	}
-	if value, ok := _u.mutation.Started(); ok {
-		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)
-	}
-	if value, ok := _u.mutation.SortTime(); ok {
-		_spec.SetField(snapshot.FieldSortTime, field.TypeTime, value)
-	}
 	if value, ok := _u.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)
 	}
@@ -1277,31 +912,8 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.Root(); ok {
 		_spec.SetField(snapshot.FieldRoot, field.TypeString, value)
 	}
-	if value, ok := _u.mutation.Compare(); ok {
-		_spec.SetField(snapshot.FieldCompare, field.TypeUint8, value)
-	}
-	if value, ok := _u.mutation.AddedCompare(); ok {
-		_spec.AddField(snapshot.FieldCompare, field.TypeUint8, value)
-	}
 	if value, ok := _u.mutation.Cancel(); ok {
 		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
-	}
-	if value, ok := _u.mutation.Selection(); ok {
-		_spec.SetField(snapshot.FieldSelection, field.TypeJSON, value)
-	}
-	if value, ok := _u.mutation.AllowShrink(); ok {
-		_spec.SetField(snapshot.FieldAllowShrink, field.TypeBool, value)
-	}
-	if value, ok := _u.mutation.NewRoot(); ok {
-		_spec.SetField(snapshot.FieldNewRoot, field.TypeBool, value)
-	}
-	if value, ok := _u.mutation.Tags(); ok {
-		_spec.SetField(snapshot.FieldTags, field.TypeJSON, value)
-	}
-	if value, ok := _u.mutation.AppendedTags(); ok {
-		_spec.AddModifier(func(u *sql.UpdateBuilder) {
-			sqljson.Append(u, snapshot.FieldTags, value)
-		})
 	}
 	if _u.mutation.TagsCleared() {
 		_spec.ClearField(snapshot.FieldTags, field.TypeJSON)
@@ -1350,6 +962,36 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	}
 	if value, ok := _u.mutation.AddedCommitUntil(); ok {
 		_spec.AddField(snapshot.FieldCommitUntil, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ProblemsStored(); ok {
+		_spec.SetField(snapshot.FieldProblemsStored, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedProblemsStored(); ok {
+		_spec.AddField(snapshot.FieldProblemsStored, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.TasksAnnounced(); ok {
+		_spec.SetField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTasksAnnounced(); ok {
+		_spec.AddField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.TasksSettled(); ok {
+		_spec.SetField(snapshot.FieldTasksSettled, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTasksSettled(); ok {
+		_spec.AddField(snapshot.FieldTasksSettled, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.BatchesAnnounced(); ok {
+		_spec.SetField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedBatchesAnnounced(); ok {
+		_spec.AddField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.BatchesSettled(); ok {
+		_spec.SetField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedBatchesSettled(); ok {
+		_spec.AddField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.Files(); ok {
 		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
@@ -1435,36 +1077,6 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedTorn(); ok {
 		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
 	}
-	if value, ok := _u.mutation.ProblemsStored(); ok {
-		_spec.SetField(snapshot.FieldProblemsStored, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedProblemsStored(); ok {
-		_spec.AddField(snapshot.FieldProblemsStored, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.TasksAnnounced(); ok {
-		_spec.SetField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedTasksAnnounced(); ok {
-		_spec.AddField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.TasksSettled(); ok {
-		_spec.SetField(snapshot.FieldTasksSettled, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedTasksSettled(); ok {
-		_spec.AddField(snapshot.FieldTasksSettled, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.BatchesAnnounced(); ok {
-		_spec.SetField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedBatchesAnnounced(); ok {
-		_spec.AddField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.BatchesSettled(); ok {
-		_spec.SetField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedBatchesSettled(); ok {
-		_spec.AddField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
-	}
 	if value, ok := _u.mutation.WalkSeconds(); ok {
 		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
 	}
@@ -1507,171 +1119,6 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 	if value, ok := _u.mutation.AddedCommitSeconds(); ok {
 		_spec.AddField(snapshot.FieldCommitSeconds, field.TypeFloat64, value)
 	}
-	if _u.mutation.ShardCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   snapshot.ShardTable,
-			Columns: []string{snapshot.ShardColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(shard.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.ShardIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   snapshot.ShardTable,
-			Columns: []string{snapshot.ShardColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(shard.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	if _u.mutation.TasksCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.TasksTable,
-			Columns: []string{snapshot.TasksColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(walktask.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.RemovedTasksIDs(); len(nodes) > 0 && !_u.mutation.TasksCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.TasksTable,
-			Columns: []string{snapshot.TasksColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(walktask.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.TasksIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.TasksTable,
-			Columns: []string{snapshot.TasksColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(walktask.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	if _u.mutation.BatchesCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.BatchesTable,
-			Columns: []string{snapshot.BatchesColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(readbatch.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.RemovedBatchesIDs(); len(nodes) > 0 && !_u.mutation.BatchesCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.BatchesTable,
-			Columns: []string{snapshot.BatchesColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(readbatch.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.BatchesIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.BatchesTable,
-			Columns: []string{snapshot.BatchesColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(readbatch.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	if _u.mutation.ProblemsCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.ProblemsTable,
-			Columns: []string{snapshot.ProblemsColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.RemovedProblemsIDs(); len(nodes) > 0 && !_u.mutation.ProblemsCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.ProblemsTable,
-			Columns: []string{snapshot.ProblemsColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.ProblemsIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.ProblemsTable,
-			Columns: []string{snapshot.ProblemsColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	_spec.AddModifiers(_u.modifiers...)
 	if _node, err = sqlgraph.UpdateNodes(ctx, _u.driver, _spec); err != nil {
 		if _, ok := err.(*sqlgraph.NotFoundError); ok {
 			err = &NotFoundError{snapshot.Label}
@@ -1687,107 +1134,9 @@ func (_u *SnapshotUpdate) sqlSave(ctx context.Context) (_node int, err error) {
 // SnapshotUpdateOne is the builder for updating a single Snapshot entity.
 type SnapshotUpdateOne struct {
 	config
-	fields    []string
-	hooks     []Hook
-	mutation  *SnapshotMutation
-	modifiers []func(*sql.UpdateBuilder)
-}
-
-// SetShardID sets the "shard_id" field.
-func (_u *SnapshotUpdateOne) SetShardID(v int64) *SnapshotUpdateOne {
-	_u.mutation.SetShardID(v)
-	return _u
-}
-
-// SetNillableShardID sets the "shard_id" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableShardID(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetShardID(*v)
-	}
-	return _u
-}
-
-// SetFilerID sets the "filer_id" field.
-func (_u *SnapshotUpdateOne) SetFilerID(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetFilerID()
-	_u.mutation.SetFilerID(v)
-	return _u
-}
-
-// SetNillableFilerID sets the "filer_id" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableFilerID(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetFilerID(*v)
-	}
-	return _u
-}
-
-// AddFilerID adds value to the "filer_id" field.
-func (_u *SnapshotUpdateOne) AddFilerID(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddFilerID(v)
-	return _u
-}
-
-// SetNumber sets the "number" field.
-func (_u *SnapshotUpdateOne) SetNumber(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetNumber()
-	_u.mutation.SetNumber(v)
-	return _u
-}
-
-// SetNillableNumber sets the "number" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableNumber(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetNumber(*v)
-	}
-	return _u
-}
-
-// AddNumber adds value to the "number" field.
-func (_u *SnapshotUpdateOne) AddNumber(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddNumber(v)
-	return _u
-}
-
-// SetBase sets the "base" field.
-func (_u *SnapshotUpdateOne) SetBase(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetBase()
-	_u.mutation.SetBase(v)
-	return _u
-}
-
-// SetNillableBase sets the "base" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableBase(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetBase(*v)
-	}
-	return _u
-}
-
-// AddBase adds value to the "base" field.
-func (_u *SnapshotUpdateOne) AddBase(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddBase(v)
-	return _u
-}
-
-// SetBaseID sets the "base_id" field.
-func (_u *SnapshotUpdateOne) SetBaseID(v uuid.UUID) *SnapshotUpdateOne {
-	_u.mutation.SetBaseID(v)
-	return _u
-}
-
-// SetNillableBaseID sets the "base_id" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableBaseID(v *uuid.UUID) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetBaseID(*v)
-	}
-	return _u
-}
-
-// ClearBaseID clears the value of the "base_id" field.
-func (_u *SnapshotUpdateOne) ClearBaseID() *SnapshotUpdateOne {
-	_u.mutation.ClearBaseID()
-	return _u
+	fields   []string
+	hooks    []Hook
+	mutation *SnapshotMutation
 }
 
 // SetState sets the "state" field.
@@ -1828,34 +1177,6 @@ func (_u *SnapshotUpdateOne) SetBad(v string) *SnapshotUpdateOne {
 func (_u *SnapshotUpdateOne) SetNillableBad(v *string) *SnapshotUpdateOne {
 	if v != nil {
 		_u.SetBad(*v)
-	}
-	return _u
-}
-
-// SetStarted sets the "started" field.
-func (_u *SnapshotUpdateOne) SetStarted(v time.Time) *SnapshotUpdateOne {
-	_u.mutation.SetStarted(v)
-	return _u
-}
-
-// SetNillableStarted sets the "started" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableStarted(v *time.Time) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetStarted(*v)
-	}
-	return _u
-}
-
-// SetSortTime sets the "sort_time" field.
-func (_u *SnapshotUpdateOne) SetSortTime(v time.Time) *SnapshotUpdateOne {
-	_u.mutation.SetSortTime(v)
-	return _u
-}
-
-// SetNillableSortTime sets the "sort_time" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableSortTime(v *time.Time) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetSortTime(*v)
 	}
 	return _u
 }
@@ -1908,27 +1229,6 @@ func (_u *SnapshotUpdateOne) SetNillableRoot(v *string) *SnapshotUpdateOne {
 	return _u
 }
 
-// SetCompare sets the "compare" field.
-func (_u *SnapshotUpdateOne) SetCompare(v uint8) *SnapshotUpdateOne {
-	_u.mutation.ResetCompare()
-	_u.mutation.SetCompare(v)
-	return _u
-}
-
-// SetNillableCompare sets the "compare" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableCompare(v *uint8) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetCompare(*v)
-	}
-	return _u
-}
-
-// AddCompare adds value to the "compare" field.
-func (_u *SnapshotUpdateOne) AddCompare(v int8) *SnapshotUpdateOne {
-	_u.mutation.AddCompare(v)
-	return _u
-}
-
 // SetCancel sets the "cancel" field.
 func (_u *SnapshotUpdateOne) SetCancel(v string) *SnapshotUpdateOne {
 	_u.mutation.SetCancel(v)
@@ -1940,66 +1240,6 @@ func (_u *SnapshotUpdateOne) SetNillableCancel(v *string) *SnapshotUpdateOne {
 	if v != nil {
 		_u.SetCancel(*v)
 	}
-	return _u
-}
-
-// SetSelection sets the "selection" field.
-func (_u *SnapshotUpdateOne) SetSelection(v backup.Selection) *SnapshotUpdateOne {
-	_u.mutation.SetSelection(v)
-	return _u
-}
-
-// SetNillableSelection sets the "selection" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableSelection(v *backup.Selection) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetSelection(*v)
-	}
-	return _u
-}
-
-// SetAllowShrink sets the "allow_shrink" field.
-func (_u *SnapshotUpdateOne) SetAllowShrink(v bool) *SnapshotUpdateOne {
-	_u.mutation.SetAllowShrink(v)
-	return _u
-}
-
-// SetNillableAllowShrink sets the "allow_shrink" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableAllowShrink(v *bool) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetAllowShrink(*v)
-	}
-	return _u
-}
-
-// SetNewRoot sets the "new_root" field.
-func (_u *SnapshotUpdateOne) SetNewRoot(v bool) *SnapshotUpdateOne {
-	_u.mutation.SetNewRoot(v)
-	return _u
-}
-
-// SetNillableNewRoot sets the "new_root" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableNewRoot(v *bool) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetNewRoot(*v)
-	}
-	return _u
-}
-
-// SetTags sets the "tags" field.
-func (_u *SnapshotUpdateOne) SetTags(v []string) *SnapshotUpdateOne {
-	_u.mutation.SetTags(v)
-	return _u
-}
-
-// AppendTags appends value to the "tags" field.
-func (_u *SnapshotUpdateOne) AppendTags(v []string) *SnapshotUpdateOne {
-	_u.mutation.AppendTags(v)
-	return _u
-}
-
-// ClearTags clears the value of the "tags" field.
-func (_u *SnapshotUpdateOne) ClearTags() *SnapshotUpdateOne {
-	_u.mutation.ClearTags()
 	return _u
 }
 
@@ -2157,6 +1397,111 @@ func (_u *SnapshotUpdateOne) SetNillableCommitUntil(v *int64) *SnapshotUpdateOne
 // AddCommitUntil adds value to the "commit_until" field.
 func (_u *SnapshotUpdateOne) AddCommitUntil(v int64) *SnapshotUpdateOne {
 	_u.mutation.AddCommitUntil(v)
+	return _u
+}
+
+// SetProblemsStored sets the "problems_stored" field.
+func (_u *SnapshotUpdateOne) SetProblemsStored(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetProblemsStored()
+	_u.mutation.SetProblemsStored(v)
+	return _u
+}
+
+// SetNillableProblemsStored sets the "problems_stored" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableProblemsStored(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetProblemsStored(*v)
+	}
+	return _u
+}
+
+// AddProblemsStored adds value to the "problems_stored" field.
+func (_u *SnapshotUpdateOne) AddProblemsStored(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddProblemsStored(v)
+	return _u
+}
+
+// SetTasksAnnounced sets the "tasks_announced" field.
+func (_u *SnapshotUpdateOne) SetTasksAnnounced(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetTasksAnnounced()
+	_u.mutation.SetTasksAnnounced(v)
+	return _u
+}
+
+// SetNillableTasksAnnounced sets the "tasks_announced" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableTasksAnnounced(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetTasksAnnounced(*v)
+	}
+	return _u
+}
+
+// AddTasksAnnounced adds value to the "tasks_announced" field.
+func (_u *SnapshotUpdateOne) AddTasksAnnounced(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddTasksAnnounced(v)
+	return _u
+}
+
+// SetTasksSettled sets the "tasks_settled" field.
+func (_u *SnapshotUpdateOne) SetTasksSettled(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetTasksSettled()
+	_u.mutation.SetTasksSettled(v)
+	return _u
+}
+
+// SetNillableTasksSettled sets the "tasks_settled" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableTasksSettled(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetTasksSettled(*v)
+	}
+	return _u
+}
+
+// AddTasksSettled adds value to the "tasks_settled" field.
+func (_u *SnapshotUpdateOne) AddTasksSettled(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddTasksSettled(v)
+	return _u
+}
+
+// SetBatchesAnnounced sets the "batches_announced" field.
+func (_u *SnapshotUpdateOne) SetBatchesAnnounced(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetBatchesAnnounced()
+	_u.mutation.SetBatchesAnnounced(v)
+	return _u
+}
+
+// SetNillableBatchesAnnounced sets the "batches_announced" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableBatchesAnnounced(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetBatchesAnnounced(*v)
+	}
+	return _u
+}
+
+// AddBatchesAnnounced adds value to the "batches_announced" field.
+func (_u *SnapshotUpdateOne) AddBatchesAnnounced(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddBatchesAnnounced(v)
+	return _u
+}
+
+// SetBatchesSettled sets the "batches_settled" field.
+func (_u *SnapshotUpdateOne) SetBatchesSettled(v int64) *SnapshotUpdateOne {
+	_u.mutation.ResetBatchesSettled()
+	_u.mutation.SetBatchesSettled(v)
+	return _u
+}
+
+// SetNillableBatchesSettled sets the "batches_settled" field if the given value is not nil.
+func (_u *SnapshotUpdateOne) SetNillableBatchesSettled(v *int64) *SnapshotUpdateOne {
+	if v != nil {
+		_u.SetBatchesSettled(*v)
+	}
+	return _u
+}
+
+// AddBatchesSettled adds value to the "batches_settled" field.
+func (_u *SnapshotUpdateOne) AddBatchesSettled(v int64) *SnapshotUpdateOne {
+	_u.mutation.AddBatchesSettled(v)
 	return _u
 }
 
@@ -2454,111 +1799,6 @@ func (_u *SnapshotUpdateOne) AddTorn(v int64) *SnapshotUpdateOne {
 	return _u
 }
 
-// SetProblemsStored sets the "problems_stored" field.
-func (_u *SnapshotUpdateOne) SetProblemsStored(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetProblemsStored()
-	_u.mutation.SetProblemsStored(v)
-	return _u
-}
-
-// SetNillableProblemsStored sets the "problems_stored" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableProblemsStored(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetProblemsStored(*v)
-	}
-	return _u
-}
-
-// AddProblemsStored adds value to the "problems_stored" field.
-func (_u *SnapshotUpdateOne) AddProblemsStored(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddProblemsStored(v)
-	return _u
-}
-
-// SetTasksAnnounced sets the "tasks_announced" field.
-func (_u *SnapshotUpdateOne) SetTasksAnnounced(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetTasksAnnounced()
-	_u.mutation.SetTasksAnnounced(v)
-	return _u
-}
-
-// SetNillableTasksAnnounced sets the "tasks_announced" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableTasksAnnounced(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetTasksAnnounced(*v)
-	}
-	return _u
-}
-
-// AddTasksAnnounced adds value to the "tasks_announced" field.
-func (_u *SnapshotUpdateOne) AddTasksAnnounced(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddTasksAnnounced(v)
-	return _u
-}
-
-// SetTasksSettled sets the "tasks_settled" field.
-func (_u *SnapshotUpdateOne) SetTasksSettled(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetTasksSettled()
-	_u.mutation.SetTasksSettled(v)
-	return _u
-}
-
-// SetNillableTasksSettled sets the "tasks_settled" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableTasksSettled(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetTasksSettled(*v)
-	}
-	return _u
-}
-
-// AddTasksSettled adds value to the "tasks_settled" field.
-func (_u *SnapshotUpdateOne) AddTasksSettled(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddTasksSettled(v)
-	return _u
-}
-
-// SetBatchesAnnounced sets the "batches_announced" field.
-func (_u *SnapshotUpdateOne) SetBatchesAnnounced(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetBatchesAnnounced()
-	_u.mutation.SetBatchesAnnounced(v)
-	return _u
-}
-
-// SetNillableBatchesAnnounced sets the "batches_announced" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableBatchesAnnounced(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetBatchesAnnounced(*v)
-	}
-	return _u
-}
-
-// AddBatchesAnnounced adds value to the "batches_announced" field.
-func (_u *SnapshotUpdateOne) AddBatchesAnnounced(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddBatchesAnnounced(v)
-	return _u
-}
-
-// SetBatchesSettled sets the "batches_settled" field.
-func (_u *SnapshotUpdateOne) SetBatchesSettled(v int64) *SnapshotUpdateOne {
-	_u.mutation.ResetBatchesSettled()
-	_u.mutation.SetBatchesSettled(v)
-	return _u
-}
-
-// SetNillableBatchesSettled sets the "batches_settled" field if the given value is not nil.
-func (_u *SnapshotUpdateOne) SetNillableBatchesSettled(v *int64) *SnapshotUpdateOne {
-	if v != nil {
-		_u.SetBatchesSettled(*v)
-	}
-	return _u
-}
-
-// AddBatchesSettled adds value to the "batches_settled" field.
-func (_u *SnapshotUpdateOne) AddBatchesSettled(v int64) *SnapshotUpdateOne {
-	_u.mutation.AddBatchesSettled(v)
-	return _u
-}
-
 // SetWalkSeconds sets the "walk_seconds" field.
 func (_u *SnapshotUpdateOne) SetWalkSeconds(v float64) *SnapshotUpdateOne {
 	_u.mutation.ResetWalkSeconds()
@@ -2706,128 +1946,9 @@ func (_u *SnapshotUpdateOne) AddCommitSeconds(v float64) *SnapshotUpdateOne {
 	return _u
 }
 
-// SetShard sets the "shard" edge to the Shard entity.
-func (_u *SnapshotUpdateOne) SetShard(v *Shard) *SnapshotUpdateOne {
-	return _u.SetShardID(v.ID)
-}
-
-// AddTaskIDs adds the "tasks" edge to the WalkTask entity by IDs.
-func (_u *SnapshotUpdateOne) AddTaskIDs(ids ...int64) *SnapshotUpdateOne {
-	_u.mutation.AddTaskIDs(ids...)
-	return _u
-}
-
-// AddTasks adds the "tasks" edges to the WalkTask entity.
-func (_u *SnapshotUpdateOne) AddTasks(v ...*WalkTask) *SnapshotUpdateOne {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.AddTaskIDs(ids...)
-}
-
-// AddBatchIDs adds the "batches" edge to the ReadBatch entity by IDs.
-func (_u *SnapshotUpdateOne) AddBatchIDs(ids ...int64) *SnapshotUpdateOne {
-	_u.mutation.AddBatchIDs(ids...)
-	return _u
-}
-
-// AddBatches adds the "batches" edges to the ReadBatch entity.
-func (_u *SnapshotUpdateOne) AddBatches(v ...*ReadBatch) *SnapshotUpdateOne {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.AddBatchIDs(ids...)
-}
-
-// AddProblemIDs adds the "problems" edge to the Problem entity by IDs.
-func (_u *SnapshotUpdateOne) AddProblemIDs(ids ...int64) *SnapshotUpdateOne {
-	_u.mutation.AddProblemIDs(ids...)
-	return _u
-}
-
-// AddProblems adds the "problems" edges to the Problem entity.
-func (_u *SnapshotUpdateOne) AddProblems(v ...*Problem) *SnapshotUpdateOne {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.AddProblemIDs(ids...)
-}
-
 // Mutation returns the SnapshotMutation object of the builder.
 func (_u *SnapshotUpdateOne) Mutation() *SnapshotMutation {
 	return _u.mutation
-}
-
-// ClearShard clears the "shard" edge to the Shard entity.
-func (_u *SnapshotUpdateOne) ClearShard() *SnapshotUpdateOne {
-	_u.mutation.ClearShard()
-	return _u
-}
-
-// ClearTasks clears all "tasks" edges to the WalkTask entity.
-func (_u *SnapshotUpdateOne) ClearTasks() *SnapshotUpdateOne {
-	_u.mutation.ClearTasks()
-	return _u
-}
-
-// RemoveTaskIDs removes the "tasks" edge to WalkTask entities by IDs.
-func (_u *SnapshotUpdateOne) RemoveTaskIDs(ids ...int64) *SnapshotUpdateOne {
-	_u.mutation.RemoveTaskIDs(ids...)
-	return _u
-}
-
-// RemoveTasks removes "tasks" edges to WalkTask entities.
-func (_u *SnapshotUpdateOne) RemoveTasks(v ...*WalkTask) *SnapshotUpdateOne {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.RemoveTaskIDs(ids...)
-}
-
-// ClearBatches clears all "batches" edges to the ReadBatch entity.
-func (_u *SnapshotUpdateOne) ClearBatches() *SnapshotUpdateOne {
-	_u.mutation.ClearBatches()
-	return _u
-}
-
-// RemoveBatchIDs removes the "batches" edge to ReadBatch entities by IDs.
-func (_u *SnapshotUpdateOne) RemoveBatchIDs(ids ...int64) *SnapshotUpdateOne {
-	_u.mutation.RemoveBatchIDs(ids...)
-	return _u
-}
-
-// RemoveBatches removes "batches" edges to ReadBatch entities.
-func (_u *SnapshotUpdateOne) RemoveBatches(v ...*ReadBatch) *SnapshotUpdateOne {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.RemoveBatchIDs(ids...)
-}
-
-// ClearProblems clears all "problems" edges to the Problem entity.
-func (_u *SnapshotUpdateOne) ClearProblems() *SnapshotUpdateOne {
-	_u.mutation.ClearProblems()
-	return _u
-}
-
-// RemoveProblemIDs removes the "problems" edge to Problem entities by IDs.
-func (_u *SnapshotUpdateOne) RemoveProblemIDs(ids ...int64) *SnapshotUpdateOne {
-	_u.mutation.RemoveProblemIDs(ids...)
-	return _u
-}
-
-// RemoveProblems removes "problems" edges to Problem entities.
-func (_u *SnapshotUpdateOne) RemoveProblems(v ...*Problem) *SnapshotUpdateOne {
-	ids := make([]int64, len(v))
-	for i := range v {
-		ids[i] = v[i].ID
-	}
-	return _u.RemoveProblemIDs(ids...)
 }
 
 // Where appends a list predicates to the SnapshotUpdate builder.
@@ -2878,12 +1999,6 @@ func (_u *SnapshotUpdateOne) check() error {
 	return nil
 }
 
-// Modify adds a statement modifier for attaching custom logic to the UPDATE statement.
-func (_u *SnapshotUpdateOne) Modify(modifiers ...func(u *sql.UpdateBuilder)) *SnapshotUpdateOne {
-	_u.modifiers = append(_u.modifiers, modifiers...)
-	return _u
-}
-
 func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err error) {
 	if err := _u.check(); err != nil {
 		return _node, err
@@ -2913,27 +2028,6 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 			}
 		}
 	}
-	if value, ok := _u.mutation.FilerID(); ok {
-		_spec.SetField(snapshot.FieldFilerID, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedFilerID(); ok {
-		_spec.AddField(snapshot.FieldFilerID, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.Number(); ok {
-		_spec.SetField(snapshot.FieldNumber, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedNumber(); ok {
-		_spec.AddField(snapshot.FieldNumber, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.Base(); ok {
-		_spec.SetField(snapshot.FieldBase, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedBase(); ok {
-		_spec.AddField(snapshot.FieldBase, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.BaseID(); ok {
-		_spec.SetField(snapshot.FieldBaseID, field.TypeUUID, value)
-	}
 	if _u.mutation.BaseIDCleared() {
 		_spec.ClearField(snapshot.FieldBaseID, field.TypeUUID)
 	}
@@ -2945,12 +2039,6 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.Bad(); ok {
 		_spec.SetField(snapshot.FieldBad, field.TypeString, value)
-	}
-	if value, ok := _u.mutation.Started(); ok {
-		_spec.SetField(snapshot.FieldStarted, field.TypeTime, value)
-	}
-	if value, ok := _u.mutation.SortTime(); ok {
-		_spec.SetField(snapshot.FieldSortTime, field.TypeTime, value)
 	}
 	if value, ok := _u.mutation.Committed(); ok {
 		_spec.SetField(snapshot.FieldCommitted, field.TypeTime, value)
@@ -2964,31 +2052,8 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if value, ok := _u.mutation.Root(); ok {
 		_spec.SetField(snapshot.FieldRoot, field.TypeString, value)
 	}
-	if value, ok := _u.mutation.Compare(); ok {
-		_spec.SetField(snapshot.FieldCompare, field.TypeUint8, value)
-	}
-	if value, ok := _u.mutation.AddedCompare(); ok {
-		_spec.AddField(snapshot.FieldCompare, field.TypeUint8, value)
-	}
 	if value, ok := _u.mutation.Cancel(); ok {
 		_spec.SetField(snapshot.FieldCancel, field.TypeString, value)
-	}
-	if value, ok := _u.mutation.Selection(); ok {
-		_spec.SetField(snapshot.FieldSelection, field.TypeJSON, value)
-	}
-	if value, ok := _u.mutation.AllowShrink(); ok {
-		_spec.SetField(snapshot.FieldAllowShrink, field.TypeBool, value)
-	}
-	if value, ok := _u.mutation.NewRoot(); ok {
-		_spec.SetField(snapshot.FieldNewRoot, field.TypeBool, value)
-	}
-	if value, ok := _u.mutation.Tags(); ok {
-		_spec.SetField(snapshot.FieldTags, field.TypeJSON, value)
-	}
-	if value, ok := _u.mutation.AppendedTags(); ok {
-		_spec.AddModifier(func(u *sql.UpdateBuilder) {
-			sqljson.Append(u, snapshot.FieldTags, value)
-		})
 	}
 	if _u.mutation.TagsCleared() {
 		_spec.ClearField(snapshot.FieldTags, field.TypeJSON)
@@ -3037,6 +2102,36 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	}
 	if value, ok := _u.mutation.AddedCommitUntil(); ok {
 		_spec.AddField(snapshot.FieldCommitUntil, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.ProblemsStored(); ok {
+		_spec.SetField(snapshot.FieldProblemsStored, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedProblemsStored(); ok {
+		_spec.AddField(snapshot.FieldProblemsStored, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.TasksAnnounced(); ok {
+		_spec.SetField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTasksAnnounced(); ok {
+		_spec.AddField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.TasksSettled(); ok {
+		_spec.SetField(snapshot.FieldTasksSettled, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedTasksSettled(); ok {
+		_spec.AddField(snapshot.FieldTasksSettled, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.BatchesAnnounced(); ok {
+		_spec.SetField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedBatchesAnnounced(); ok {
+		_spec.AddField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.BatchesSettled(); ok {
+		_spec.SetField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
+	}
+	if value, ok := _u.mutation.AddedBatchesSettled(); ok {
+		_spec.AddField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
 	}
 	if value, ok := _u.mutation.Files(); ok {
 		_spec.SetField(snapshot.FieldFiles, field.TypeInt64, value)
@@ -3122,36 +2217,6 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if value, ok := _u.mutation.AddedTorn(); ok {
 		_spec.AddField(snapshot.FieldTorn, field.TypeInt64, value)
 	}
-	if value, ok := _u.mutation.ProblemsStored(); ok {
-		_spec.SetField(snapshot.FieldProblemsStored, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedProblemsStored(); ok {
-		_spec.AddField(snapshot.FieldProblemsStored, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.TasksAnnounced(); ok {
-		_spec.SetField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedTasksAnnounced(); ok {
-		_spec.AddField(snapshot.FieldTasksAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.TasksSettled(); ok {
-		_spec.SetField(snapshot.FieldTasksSettled, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedTasksSettled(); ok {
-		_spec.AddField(snapshot.FieldTasksSettled, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.BatchesAnnounced(); ok {
-		_spec.SetField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedBatchesAnnounced(); ok {
-		_spec.AddField(snapshot.FieldBatchesAnnounced, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.BatchesSettled(); ok {
-		_spec.SetField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
-	}
-	if value, ok := _u.mutation.AddedBatchesSettled(); ok {
-		_spec.AddField(snapshot.FieldBatchesSettled, field.TypeInt64, value)
-	}
 	if value, ok := _u.mutation.WalkSeconds(); ok {
 		_spec.SetField(snapshot.FieldWalkSeconds, field.TypeFloat64, value)
 	}
@@ -3194,171 +2259,6 @@ func (_u *SnapshotUpdateOne) sqlSave(ctx context.Context) (_node *Snapshot, err 
 	if value, ok := _u.mutation.AddedCommitSeconds(); ok {
 		_spec.AddField(snapshot.FieldCommitSeconds, field.TypeFloat64, value)
 	}
-	if _u.mutation.ShardCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   snapshot.ShardTable,
-			Columns: []string{snapshot.ShardColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(shard.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.ShardIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.M2O,
-			Inverse: true,
-			Table:   snapshot.ShardTable,
-			Columns: []string{snapshot.ShardColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(shard.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	if _u.mutation.TasksCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.TasksTable,
-			Columns: []string{snapshot.TasksColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(walktask.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.RemovedTasksIDs(); len(nodes) > 0 && !_u.mutation.TasksCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.TasksTable,
-			Columns: []string{snapshot.TasksColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(walktask.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.TasksIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.TasksTable,
-			Columns: []string{snapshot.TasksColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(walktask.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	if _u.mutation.BatchesCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.BatchesTable,
-			Columns: []string{snapshot.BatchesColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(readbatch.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.RemovedBatchesIDs(); len(nodes) > 0 && !_u.mutation.BatchesCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.BatchesTable,
-			Columns: []string{snapshot.BatchesColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(readbatch.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.BatchesIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.BatchesTable,
-			Columns: []string{snapshot.BatchesColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(readbatch.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	if _u.mutation.ProblemsCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.ProblemsTable,
-			Columns: []string{snapshot.ProblemsColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64),
-			},
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.RemovedProblemsIDs(); len(nodes) > 0 && !_u.mutation.ProblemsCleared() {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.ProblemsTable,
-			Columns: []string{snapshot.ProblemsColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Clear = append(_spec.Edges.Clear, edge)
-	}
-	if nodes := _u.mutation.ProblemsIDs(); len(nodes) > 0 {
-		edge := &sqlgraph.EdgeSpec{
-			Rel:     sqlgraph.O2M,
-			Inverse: false,
-			Table:   snapshot.ProblemsTable,
-			Columns: []string{snapshot.ProblemsColumn},
-			Bidi:    false,
-			Target: &sqlgraph.EdgeTarget{
-				IDSpec: sqlgraph.NewFieldSpec(problem.FieldID, field.TypeInt64),
-			},
-		}
-		for _, k := range nodes {
-			edge.Target.Nodes = append(edge.Target.Nodes, k)
-		}
-		_spec.Edges.Add = append(_spec.Edges.Add, edge)
-	}
-	_spec.AddModifiers(_u.modifiers...)
 	_node = &Snapshot{config: _u.config}
 	_spec.Assign = _node.assignValues
 	_spec.ScanValues = _node.scanValues

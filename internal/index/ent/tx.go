@@ -14,28 +14,12 @@ import (
 // Tx is a transactional client that is created by calling Client.Tx().
 type Tx struct {
 	config
-	// BackupPolicy is the client for interacting with the BackupPolicy builders.
-	BackupPolicy *BackupPolicyClient
 	// Filer is the client for interacting with the Filer builders.
 	Filer *FilerClient
-	// Leader is the client for interacting with the Leader builders.
-	Leader *LeaderClient
-	// Pack is the client for interacting with the Pack builders.
-	Pack *PackClient
-	// Problem is the client for interacting with the Problem builders.
-	Problem *ProblemClient
-	// ReadBatch is the client for interacting with the ReadBatch builders.
-	ReadBatch *ReadBatchClient
-	// Repository is the client for interacting with the Repository builders.
-	Repository *RepositoryClient
 	// Shard is the client for interacting with the Shard builders.
 	Shard *ShardClient
-	// SlicePart is the client for interacting with the SlicePart builders.
-	SlicePart *SlicePartClient
 	// Snapshot is the client for interacting with the Snapshot builders.
 	Snapshot *SnapshotClient
-	// WalkTask is the client for interacting with the WalkTask builders.
-	WalkTask *WalkTaskClient
 
 	// lazily loaded.
 	client     *Client
@@ -167,17 +151,9 @@ func (tx *Tx) Client() *Client {
 }
 
 func (tx *Tx) init() {
-	tx.BackupPolicy = NewBackupPolicyClient(tx.config)
 	tx.Filer = NewFilerClient(tx.config)
-	tx.Leader = NewLeaderClient(tx.config)
-	tx.Pack = NewPackClient(tx.config)
-	tx.Problem = NewProblemClient(tx.config)
-	tx.ReadBatch = NewReadBatchClient(tx.config)
-	tx.Repository = NewRepositoryClient(tx.config)
 	tx.Shard = NewShardClient(tx.config)
-	tx.SlicePart = NewSlicePartClient(tx.config)
 	tx.Snapshot = NewSnapshotClient(tx.config)
-	tx.WalkTask = NewWalkTaskClient(tx.config)
 }
 
 // txDriver wraps the given dialect.Tx with a nop dialect.Driver implementation.
@@ -187,7 +163,7 @@ func (tx *Tx) init() {
 // of them in order to commit or rollback the transaction.
 //
 // If a closed transaction is embedded in one of the generated entities, and the entity
-// applies a query, for example: BackupPolicy.QueryXXX(), the query will be executed
+// applies a query, for example: Filer.QueryXXX(), the query will be executed
 // through the driver which created this transaction.
 //
 // Note that txDriver is not goroutine safe.

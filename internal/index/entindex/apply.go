@@ -49,8 +49,8 @@ type application struct {
 	outcomes []index.Outcome
 
 	snapshots map[backup.SnapshotID]*snapshotState
-	tasks     map[backup.TaskID]*ent.WalkTask // open tasks
-	batches   map[backup.BatchID]*ent.ReadBatch
+	tasks     map[backup.TaskID]*openTask // open tasks
+	batches   map[backup.BatchID]*openBatch
 	packs     map[backup.PackID]*packState
 	lists     map[backup.ChunkID]bool // list chunks that are known
 	writes    writes
@@ -76,8 +76,8 @@ func newApplication(tx *Tx, results []index.Result, needs [][]backup.ChunkID, ou
 	return &application{
 		tx: tx, results: results, needs: needs, outcomes: outcomes,
 		snapshots: map[backup.SnapshotID]*snapshotState{},
-		tasks:     map[backup.TaskID]*ent.WalkTask{},
-		batches:   map[backup.BatchID]*ent.ReadBatch{},
+		tasks:     map[backup.TaskID]*openTask{},
+		batches:   map[backup.BatchID]*openBatch{},
 		packs:     map[backup.PackID]*packState{},
 	}
 }
@@ -163,6 +163,11 @@ func (a *application) lockSnapshots(ctx context.Context) error {
 	return nil
 }
 
+const (
+	selectTasks   = `SELECT id, snapshot_id, attempt, generation FROM walk_tasks WHERE {id in $1}`
+	selectBatches = `SELECT id, snapshot_id, attempt, names FROM read_batches WHERE {id in $1}`
+)
+
 // loadWork reads the tasks and batches that the results concern. It needs no lock: only the holder
 // of the snapshot's lock settles work, and a claim only increments the attempt.
 func (a *application) loadWork(ctx context.Context) error {
@@ -176,21 +181,23 @@ func (a *application) loadWork(ctx context.Context) error {
 			batches = append(batches, int64(r.Batch.Batch))
 		}
 	}
-	openTasks, err := a.tx.openTasks(ctx, tasks)
+	err := eachOf(ctx, a.tx, selectTasks, tasks, func(scan func(...any) error) error {
+		var id backup.TaskID
+		t := &openTask{}
+		err := scan(&id, &t.snapshot, &t.attempt, &t.generation)
+		a.tasks[id] = t
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	for _, t := range openTasks {
-		a.tasks[backup.TaskID(t.ID)] = t
-	}
-	openBatches, err := a.tx.openBatches(ctx, batches)
-	if err != nil {
+	return eachOf(ctx, a.tx, selectBatches, batches, func(scan func(...any) error) error {
+		var id backup.BatchID
+		b := &openBatch{}
+		err := scan(&id, &b.snapshot, &b.attempt, &b.names)
+		a.batches[id] = b
 		return err
-	}
-	for _, b := range openBatches {
-		a.batches[backup.BatchID(b.ID)] = b
-	}
-	return nil
+	})
 }
 
 // batch judges a BatchStored.
@@ -201,13 +208,13 @@ func (a *application) batch(i int) index.Outcome {
 	switch {
 	case open == nil:
 		return index.Outcome{Late: true}
-	case open.SnapshotID != uuid.UUID(b.Snapshot):
+	case open.snapshot != uuid.UUID(b.Snapshot):
 		return index.Outcome{Err: invalid("batch %d is another snapshot's", b.Batch)}
-	case b.Attempt > open.Attempt:
+	case b.Attempt > open.attempt:
 		return index.Outcome{Err: invalid("attempt %d at batch %d has not been made", b.Attempt, b.Batch)}
 	case b.Failed != "":
 		return index.Outcome{Failed: true}
-	case !slices.Equal(open.Names, digestNames(b.Pages)):
+	case !slices.Equal(open.names, digestNames(b.Pages)):
 		return index.Outcome{Err: invalid("pages are not those of batch %d", b.Batch)}
 	}
 	for _, pack := range b.ReliesOn {
@@ -239,11 +246,11 @@ func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.O
 	switch {
 	case open == nil:
 		return index.Outcome{Late: true}, nil
-	case open.SnapshotID != uuid.UUID(r.Snapshot):
+	case open.snapshot != uuid.UUID(r.Snapshot):
 		return index.Outcome{Err: invalid("task %d is another snapshot's", r.Task)}, nil
-	case r.Attempt > open.Attempt:
+	case r.Attempt > open.attempt:
 		return index.Outcome{Err: invalid("attempt %d at task %d has not been made", r.Attempt, r.Task)}, nil
-	case r.Source != "" && (open.Generation != 0 || !isSnapshotOf(r.Source, s.row.Source)):
+	case r.Source != "" && (open.generation != 0 || !isSnapshotOf(r.Source, s.row.Source)):
 		return index.Outcome{Err: invalid("source of task %d is no snapshot of the shard's", r.Task)}, nil
 	case r.Failed != "":
 		return index.Outcome{Failed: true}, nil
@@ -274,7 +281,7 @@ func (a *application) slice(ctx context.Context, r *backup.SliceWalked) (index.O
 }
 
 // accept adds a part of an accepted result to the writes.
-func (a *application) accept(s *snapshotState, task *ent.WalkTask, part *backup.SliceWalked) {
+func (a *application) accept(s *snapshotState, task *openTask, part *backup.SliceWalked) {
 	shard, number := backup.ShardID(s.row.ShardID), backup.SnapshotNumber(s.row.Number)
 	for _, path := range part.Removed {
 		a.writes.trees = append(a.writes.trees, Tree{shard, number, Range{backup.PathKey(path), backup.PathKeyEnd(path)}})
@@ -284,15 +291,15 @@ func (a *application) accept(s *snapshotState, task *ent.WalkTask, part *backup.
 	}
 	a.putPages(s, part.Pages)
 	for i := range part.Batches {
-		a.writes.newBatches = append(a.writes.newBatches, newBatch{task.SnapshotID, s.row.FilerID, &part.Batches[i]})
+		a.writes.newBatches = append(a.writes.newBatches, newBatch{task.snapshot, s.row.FilerID, &part.Batches[i]})
 	}
 	for i := range part.Children {
-		a.writes.newTasks = append(a.writes.newTasks, newTask{task.SnapshotID, s.row.FilerID, task.Generation + 1, &part.Children[i]})
+		a.writes.newTasks = append(a.writes.newTasks, newTask{task.snapshot, s.row.FilerID, task.generation + 1, &part.Children[i]})
 	}
 	if part.Source != "" {
 		s.source = part.Source
 	}
-	if task.Generation == 0 && !part.Root.IsZero() {
+	if task.generation == 0 && !part.Root.IsZero() {
 		s.root = part.Root.String()
 	}
 	s.batches += int64(len(part.Batches))

@@ -66,6 +66,11 @@ type Dialect struct {
 	// from a []int64 or []uuid.UUID. The statement is therefore the same for lists of any length.
 	In   func(column string, n int) string
 	List func(values any) any
+	// PlanAnew, before the arguments of a statement, makes the database plan it for each execution.
+	// Statements on open work and packs need that: their tables are nearly empty at times, and a
+	// plan that was kept from then would read all of a large one. It is nil if a plan depends on
+	// the statement alone.
+	PlanAnew any
 	// Serialize makes this transaction wait for the end of another one that has run it with the
 	// same number as parameter 1. It is empty if a transaction that writes is alone anyway.
 	Serialize string

@@ -17,7 +17,6 @@ import (
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/filer"
 	"github.com/bctl/bctl/internal/index/ent/predicate"
-	"github.com/bctl/bctl/internal/index/ent/problem"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
 )
@@ -194,10 +193,12 @@ func snapshotPredicates(f index.SnapshotFilter) ([]predicate.Snapshot, error) {
 	return where, nil
 }
 
+const selectProblems = `SELECT path, op, error FROM problems WHERE snapshot_id = $1 ORDER BY path, id`
+
 // Problems implements index.Catalog.
 func (x *Index) Problems(ctx context.Context, id backup.SnapshotID) iter.Seq2[backup.Problem, error] {
 	return func(yield func(backup.Problem, error) bool) {
-		rows, err := x.Backend.Client().QueryContext(ctx, "SELECT path, op, error FROM "+problem.Table+" WHERE snapshot_id = $1 ORDER BY path, id", uuid.UUID(id))
+		rows, err := x.Backend.Client().QueryContext(ctx, selectProblems, uuid.UUID(id))
 		if err != nil {
 			yield(backup.Problem{}, x.Backend.Wrap(err))
 			return

@@ -2,7 +2,6 @@ package entindex
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -14,21 +13,19 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
-// A workKind describes how claims see walk tasks or read batches.
-type workKind struct {
-	table, columns string
-	turn           int // number of the lock by which its claims wait for each other
-	slots          func(*ent.Filer) int
+// An openWork is one of the tables of open work, as claims see it.
+type openWork struct {
+	table string
+	turn  int // number of the lock by which its claims wait for each other
+	slots func(*ent.Filer) int
 }
 
 var (
-	walkWork = workKind{walktask.Table, "generation, directories", 1, walkSlots}
-	readWork = workKind{readbatch.Table, "pages", 2, readSlots}
+	walkWork = openWork{walkTasks, 1, walkSlots}
+	readWork = openWork{readBatches, 2, readSlots}
 )
 
 // walkSlots returns how many walk tasks of a filer may be assigned.
@@ -89,122 +86,134 @@ func (x *Index) ReadShares(ctx context.Context, filers []backup.FilerID, now tim
 
 // ClaimTasks implements index.Committing.
 func (x *Index) ClaimTasks(ctx context.Context, c index.Claim) ([]backup.WalkTask, error) {
-	var tasks []backup.WalkTask
-	err := x.claim(ctx, c, walkWork, func(n int) { tasks = make([]backup.WalkTask, n) }, func(rows *sql.Rows, place func(int64) int) (uuid.UUID, int, error) {
-		var t backup.WalkTask
-		var of uuid.UUID
-		var directories []byte
-		err := rows.Scan(&t.ID, &of, &t.Attempt, &t.Generation, &directories)
-		if err == nil {
-			var c backup.Child
-			c, err = decodeChild(directories)
-			t.Directories, t.Mounts = c.Directories, c.Mounts
-		}
-		i := place(int64(t.ID))
-		tasks[i] = t
-		return of, i, err
-	}, func(i int, j *job) {
-		tasks[i].Job, tasks[i].Scarce = j.Job, j.scarce
-		if tasks[i].Generation == 0 {
-			tasks[i].Job.Snapshots = j.pattern
-		}
-	})
-	if err != nil {
-		return nil, err
+	return claim(ctx, x, c, claims[backup.WalkTask]{walkWork, "generation, directories", readTask, setTaskJob})
+}
+
+func readTask(scan func(...any) error) (row claimed[backup.WalkTask], err error) {
+	t := &row.work
+	var directories []byte
+	if err := scan(&row.id, &row.snapshot, &t.Attempt, &t.Generation, &directories); err != nil {
+		return row, err
 	}
-	// Work that another transaction is settling at this moment was skipped.
-	return slices.DeleteFunc(tasks, func(t backup.WalkTask) bool { return t.ID == 0 }), nil
+	c, err := decodeChild(directories)
+	t.ID, t.Directories, t.Mounts = backup.TaskID(row.id), c.Directories, c.Mounts
+	return row, err
+}
+
+func setTaskJob(t *backup.WalkTask, j *job) {
+	t.Job, t.Scarce = j.Job, j.scarce
+	if t.Generation == 0 {
+		t.Job.Snapshots = j.pattern
+	}
 }
 
 // ClaimBatches implements index.Committing.
 func (x *Index) ClaimBatches(ctx context.Context, c index.Claim) ([]backup.ReadBatch, error) {
-	var batches []backup.ReadBatch
-	err := x.claim(ctx, c, readWork, func(n int) { batches = make([]backup.ReadBatch, n) }, func(rows *sql.Rows, place func(int64) int) (uuid.UUID, int, error) {
-		var b backup.ReadBatch
-		var of uuid.UUID
-		var pages []byte
-		err := rows.Scan(&b.ID, &of, &b.Attempt, &pages)
-		if err == nil {
-			b.PagesToRead, err = decodeToRead(pages)
-		}
-		i := place(int64(b.ID))
-		batches[i] = b
-		return of, i, err
-	}, func(i int, j *job) {
-		batches[i].Job = j.Job
-		batches[i].Job.ReadBytesPerSecond = j.readShare
-	})
-	if err != nil {
-		return nil, err
+	return claim(ctx, x, c, claims[backup.ReadBatch]{readWork, "pages", readBatch, setBatchJob})
+}
+
+func readBatch(scan func(...any) error) (row claimed[backup.ReadBatch], err error) {
+	b := &row.work
+	var pages []byte
+	if err := scan(&row.id, &row.snapshot, &b.Attempt, &pages); err != nil {
+		return row, err
 	}
-	return slices.DeleteFunc(batches, func(b backup.ReadBatch) bool { return b.ID == 0 }), nil
+	b.ID = backup.BatchID(row.id)
+	b.PagesToRead, err = decodeToRead(pages)
+	return row, err
+}
+
+func setBatchJob(b *backup.ReadBatch, j *job) {
+	b.Job = j.Job
+	b.Job.ReadBytesPerSecond = j.readShare
+}
+
+// A claims describes the claims of one kind of work: how a row of claimWork with the columns is
+// read, and how the work gets its job.
+type claims[W any] struct {
+	openWork
+	columns string
+	read    func(scan func(...any) error) (claimed[W], error)
+	setJob  func(*W, *job)
+}
+
+// A claimed is claimed work, without its job.
+type claimed[W any] struct {
+	id       int64
+	snapshot uuid.UUID
+	work     W
 }
 
 // claim chooses open work and makes new attempts at it. Claims of one kind wait for each other, so
 // that their counts stay true until they are done. Claims and results do not wait for each other.
-// reset is called with the number of chosen items, scan reads one item into its place among them,
-// and set gives an item its job.
-func (x *Index) claim(ctx context.Context, c index.Claim, kind workKind, reset func(int),
-	scan func(*sql.Rows, func(int64) int) (uuid.UUID, int, error), set func(int, *job)) error {
+func claim[W any](ctx context.Context, x *Index, c index.Claim, kind claims[W]) (work []W, err error) {
 	if c.Limit < 1 || c.Snapshots != nil && len(c.Snapshots) == 0 {
-		return nil
+		return nil, nil
 	}
-	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		reset(0)
-		c := c // do may run again
-		var err error
-		if c.Now, err = tx.at(ctx, c.Now); err != nil {
-			return err
-		}
-		chosen, scarce, err := tx.choose(ctx, c, kind)
-		if err != nil || len(chosen) == 0 {
-			return err
-		}
-		places := make(map[int64]int, len(chosen))
-		for i, id := range chosen {
-			places[id] = i
-		}
-		reset(len(chosen))
-		// Materialized, because otherwise a plan may run the SELECT more than once.
-		rows, err := tx.QueryContext(ctx, "WITH claimed AS MATERIALIZED (SELECT id FROM "+kind.table+
-			" WHERE "+tx.In("id", 3)+" AND lease_until <= $1"+tx.SkipLocked+") UPDATE "+kind.table+
-			" SET attempt = attempt + 1, lease_until = $2, worker = '', path = NULL, stalled = NULL"+
-			" WHERE id IN (SELECT id FROM claimed) RETURNING id, snapshot_id, attempt, "+kind.columns,
-			stamp(c.Now), stamp(c.Now.Add(c.Lease)), tx.List(chosen))
-		if err != nil {
-			return err
-		}
-		of := map[int]uuid.UUID{}
-		for rows.Next() {
-			id, i, err := scan(rows, func(id int64) int { return places[id] })
-			if err != nil {
-				rows.Close()
-				return err
-			}
-			of[i] = id
-		}
-		if err := closeRows(rows); err != nil {
-			return err
-		}
-		jobs, err := tx.jobs(ctx, of)
-		if err != nil {
-			return err
-		}
-		for i, id := range of {
-			j, ok := jobs[id]
-			if !ok {
-				return fmt.Errorf("work of snapshot %s, which is gone: %w", backup.SnapshotID(id), backup.ErrCorrupt)
-			}
-			j.scarce = scarce(int64(j.Filer))
-			set(i, j)
-		}
-		return nil
+	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) (err error) {
+		work, err = claimOnce(ctx, tx, c, kind)
+		return err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return work, nil
+}
+
+// claimWork is MATERIALIZED, because otherwise a plan may run the SELECT more than once.
+const claimWork = `
+WITH claimed AS MATERIALIZED (
+    SELECT id FROM {work} WHERE {id in $3} AND lease_until <= $1 {skip locked}
+)
+UPDATE {work} SET attempt = attempt + 1, lease_until = $2, worker = '', path = NULL, stalled = NULL
+WHERE id IN (SELECT id FROM claimed)
+RETURNING id, snapshot_id, attempt, `
+
+func claimOnce[W any](ctx context.Context, tx *Tx, c index.Claim, kind claims[W]) ([]W, error) {
+	var err error
+	if c.Now, err = tx.at(ctx, c.Now); err != nil {
+		return nil, err
+	}
+	chosen, scarce, err := tx.choose(ctx, c, kind.openWork)
+	if err != nil || len(chosen) == 0 {
+		return nil, err
+	}
+	found := make(map[int64]claimed[W], len(chosen))
+	var snapshots []uuid.UUID
+	args := []any{c.Now, stamp(c.Now.Add(c.Lease)), tx.List(chosen)}
+	err = tx.each(ctx, on(kind.table, claimWork)+kind.columns, args, func(scan func(...any) error) error {
+		row, err := kind.read(scan)
+		found[row.id] = row
+		snapshots = append(snapshots, row.snapshot)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := tx.jobs(ctx, snapshots)
+	if err != nil {
+		return nil, err
+	}
+	work := make([]W, 0, len(found))
+	for _, id := range chosen {
+		row, ok := found[id]
+		if !ok { // another transaction is settling it at this moment
+			continue
+		}
+		j, ok := jobs[row.snapshot]
+		if !ok {
+			return nil, fmt.Errorf("work of snapshot %s, which is gone: %w", backup.SnapshotID(row.snapshot), backup.ErrCorrupt)
+		}
+		j.scarce = scarce(int64(j.Filer))
+		kind.setJob(&row.work, j)
+		work = append(work, row.work)
+	}
+	return work, nil
 }
 
 // choose returns the ids of the work to claim, in the order in which it is to be assigned. scarce
 // reports whether a filer has less open work than it will soon have places for.
-func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) (chosen []int64, scarce func(filer int64) bool, err error) {
+func (tx *Tx) choose(ctx context.Context, c index.Claim, kind openWork) (chosen []int64, scarce func(filer int64) bool, err error) {
 	if tx.Serialize != "" {
 		rows, err := tx.QueryContext(ctx, tx.Serialize, kind.turn)
 		if err != nil {
@@ -244,24 +253,29 @@ func (tx *Tx) choose(ctx context.Context, c index.Claim, kind workKind) (chosen 
 	return p.choose(), p.scarce, nil
 }
 
+const (
+	countLeases = `
+SELECT filer_id, count(*), sum(CASE WHEN stalled IS NULL THEN 1 ELSE 0 END)
+FROM {work} WHERE lease_until > $1 GROUP BY filer_id`
+
+	countLeasesOf = `
+SELECT filer_id, count(*), sum(CASE WHEN stalled IS NULL AND {snapshot_id in $2} THEN 1 ELSE 0 END)
+FROM {work} WHERE lease_until > $1 GROUP BY filer_id`
+)
+
 // countLeases counts the running leases. Their number is bounded by Queued and the stalled ones,
 // however much work is open.
 func (tx *Tx) countLeases(ctx context.Context, c index.Claim, table string, p *shares) error {
-	args := []any{stamp(c.Now)}
-	counted := "stalled IS NULL"
+	query, args := countLeases, []any{c.Now}
 	if c.Snapshots != nil {
-		args = append(args, tx.List(uuids(c.Snapshots)))
-		counted += " AND " + tx.In("snapshot_id", 2)
+		query, args = countLeasesOf, append(args, tx.List(uuids(c.Snapshots)))
 	}
-	return tx.each(ctx, "SELECT filer_id, count(*), sum(CASE WHEN "+counted+" THEN 1 ELSE 0 END) FROM "+table+
-		" WHERE lease_until > $1 GROUP BY filer_id", args, func(scan func(...any) error) error {
+	return tx.each(ctx, on(table, query), args, func(scan func(...any) error) error {
 		var id int64
 		var all, queued int
-		if err := scan(&id, &all, &queued); err != nil {
-			return err
-		}
+		err := scan(&id, &all, &queued)
 		p.leased(id, all, queued)
-		return nil
+		return err
 	})
 }
 
@@ -304,9 +318,11 @@ func (tx *Tx) findOpen(ctx context.Context, c index.Claim, table string, p *shar
 	return tx.oldest(ctx, table, "snapshot_id", "uuid", apart, c.Now, p)
 }
 
+const selectCancelled = `SELECT DISTINCT filer_id FROM snapshots WHERE ` + isRunning + ` AND cancel <> ''`
+
 // cancelledOf returns the filers that have a running snapshot whose end was requested.
 func (tx *Tx) cancelledOf(ctx context.Context) (ids []int64, err error) {
-	err = tx.each(ctx, "SELECT DISTINCT filer_id FROM snapshots WHERE "+isRunning+" AND cancel <> ''", nil, func(scan func(...any) error) error {
+	err = tx.each(ctx, selectCancelled, nil, func(scan func(...any) error) error {
 		var id int64
 		err := scan(&id)
 		ids = append(ids, id)
@@ -323,20 +339,36 @@ type openRange struct {
 	room  int
 }
 
+// oldestOf finds the oldest open work of one key. oldestOfEach does that for a list of keys, in a
+// database with LATERAL.
+const (
+	oldestOf = `
+SELECT id FROM {work} WHERE {key} = $2 AND lease_until <= $1 ORDER BY id LIMIT $3`
+
+	oldestOfEach = `
+SELECT k.filer, w.id
+FROM unnest($2::bigint[], $3::text[]::{type}[], $4::bigint[]) AS k (filer, key, room)
+CROSS JOIN LATERAL (
+    SELECT id FROM {work} WHERE {key} = k.key AND lease_until <= $1 ORDER BY id LIMIT k.room
+) AS w`
+)
+
 // oldest finds the work of ranges and adds it to p. It reads no more rows than it finds, and the
 // leased rows that precede them.
 func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, ranges []openRange, now time.Time, p *shares) error {
 	if len(ranges) == 0 {
 		return nil
 	}
-	const open = " AND lease_until <= $1 ORDER BY id LIMIT "
 	if !tx.Lateral {
+		query := on(table, oldestOf, "{key}", column)
 		for _, r := range ranges {
-			err := tx.each(ctx, "SELECT id FROM "+table+" WHERE "+column+" = $2"+open+"$3", []any{stamp(now), r.key, r.room}, func(scan func(...any) error) error {
+			err := tx.each(ctx, query, []any{now, r.key, r.room}, func(scan func(...any) error) error {
 				var id int64
-				err := scan(&id)
+				if err := scan(&id); err != nil {
+					return err
+				}
 				p.open(r.filer, id)
-				return err
+				return nil
 			})
 			if err != nil {
 				return err
@@ -348,29 +380,15 @@ func (tx *Tx) oldest(ctx context.Context, table, column, columnType string, rang
 	for i, r := range ranges {
 		filers[i], keys[i], rooms[i] = r.filer, fmt.Sprint(r.key), int64(r.room)
 	}
-	return tx.each(ctx, "SELECT k.filer, w.id FROM unnest($2::bigint[], $3::text[]::"+columnType+"[], $4::bigint[]) k (filer, key, room)"+
-		" CROSS JOIN LATERAL (SELECT id FROM "+table+" WHERE "+column+" = k.key"+open+"k.room) w",
-		[]any{stamp(now), tx.List(filers), tx.List(keys), tx.List(rooms)}, func(scan func(...any) error) error {
-			var of, id int64
-			err := scan(&of, &id)
-			p.open(of, id)
-			return err
-		})
-}
-
-// each runs a query of the transaction and calls do for each row.
-func (tx *Tx) each(ctx context.Context, query string, args []any, do func(scan func(...any) error) error) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	for rows.Next() {
-		if err := do(rows.Scan); err != nil {
-			rows.Close()
+	args := []any{now, tx.List(filers), tx.List(keys), tx.List(rooms)}
+	return tx.each(ctx, on(table, oldestOfEach, "{key}", column, "{type}", columnType), args, func(scan func(...any) error) error {
+		var of, id int64
+		if err := scan(&of, &id); err != nil {
 			return err
 		}
-	}
-	return closeRows(rows)
+		p.open(of, id)
+		return nil
+	})
 }
 
 // A job is what workers must know of a snapshot, and additions for some of its work.
@@ -382,11 +400,7 @@ type job struct {
 }
 
 // jobs returns the jobs of snapshots.
-func (tx *Tx) jobs(ctx context.Context, of map[int]uuid.UUID) (map[uuid.UUID]*job, error) {
-	ids := make([]uuid.UUID, 0, len(of))
-	for _, id := range of {
-		ids = append(ids, id)
-	}
+func (tx *Tx) jobs(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*job, error) {
 	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
 	ids = slices.Compact(ids)
 	if len(ids) == 0 {

@@ -1,6 +1,8 @@
 // Package entindex is the common part of pgindex and sqliteindex: all of index.Index, over a
 // Backend. A Backend provides transactions, and does the bulk work on the hot tables (pages,
-// chunks) in its own SQL dialect. The small tables belong to ent.
+// chunks) in its own SQL dialect. The small tables (filers, shards, snapshots) belong to ent. The
+// others (open work, packs, policies, leaders and so on) are used with SQL that both databases run;
+// Dialect.sql fills in what differs (docs/decisions/0025-what-ent-atlas-and-goose-own.md).
 //
 // # Rows are states
 //

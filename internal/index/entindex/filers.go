@@ -10,10 +10,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
 	"github.com/bctl/bctl/internal/index/ent/filer"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 	"github.com/bctl/bctl/internal/settings"
 )
 
@@ -235,8 +233,8 @@ func (x *Index) ListFilers(ctx context.Context, f index.FilerFilter) ([]index.Fi
 		field func(*index.FilerStatus) *int
 	}{
 		{"SELECT filer_id, count(*) FROM snapshots WHERE " + isRunning + " GROUP BY filer_id", nil, func(s *index.FilerStatus) *int { return &s.Running }},
-		{countHeld(walktask.Table), []any{now}, func(s *index.FilerStatus) *int { return &s.Tasks }},
-		{countHeld(readbatch.Table), []any{now}, func(s *index.FilerStatus) *int { return &s.Batches }},
+		{countHeld(walkTasks), []any{now}, func(s *index.FilerStatus) *int { return &s.Tasks }},
+		{countHeld(readBatches), []any{now}, func(s *index.FilerStatus) *int { return &s.Batches }},
 	} {
 		err := x.query(ctx, count.query, count.args, func(scan func(...any) error) error {
 			var id int64

@@ -2,6 +2,7 @@ package entindex
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -100,8 +101,17 @@ func tooNew(s migrations.Schema) error {
 		index.ErrSchema, s.Version, oldest, s.Needed)
 }
 
-// repositoryRow is the id of the only row of repositories.
-const repositoryRow = 1
+// The only row of repositories has the id 1.
+const (
+	insertRepository = `
+INSERT INTO repositories (id, repository, version, created, chunker, codec, recipients, signer)
+VALUES (1, $1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (id) DO NOTHING`
+
+	selectRepository = `
+SELECT repository, version, created, chunker, codec, recipients, signer
+FROM repositories WHERE id = 1`
+)
 
 // CreateRepository implements index.Admin.
 func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error {
@@ -110,32 +120,37 @@ func (x *Index) CreateRepository(ctx context.Context, r backup.Repository) error
 			return invalid("repository setting %q", s)
 		}
 	}
-	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		recipients := append([]string{}, r.Recipients...)
-		return tx.Repository.Create().SetID(repositoryRow).SetRepository(uuid.UUID(r.ID)).SetVersion(r.Version).SetCreated(stamp(r.Created)).
-			SetChunker(r.Chunker).SetCodec(r.Codec).SetRecipients(recipients).SetSigner(r.Signer[:]).Exec(ctx)
-	})
-	if ent.IsConstraintError(err) {
-		return fmt.Errorf("repository: %w", backup.ErrExists)
+	recipients, err := json.Marshal(append([]string{}, r.Recipients...))
+	if err != nil {
+		return err
 	}
-	return err
+	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		n, err := tx.change(ctx, insertRepository,
+			uuid.UUID(r.ID), r.Version, stamp(r.Created), r.Chunker, r.Codec, json.RawMessage(recipients), r.Signer[:])
+		if err == nil && n == 0 {
+			err = fmt.Errorf("repository: %w", backup.ErrExists)
+		}
+		return err
+	})
 }
 
 // Repository implements index.Admin.
 func (x *Index) Repository(ctx context.Context) (backup.Repository, error) {
-	row, err := x.Backend.Client().Repository.Get(ctx, repositoryRow)
-	if ent.IsNotFound(err) {
-		return backup.Repository{}, fmt.Errorf("index: %w", backup.ErrNoRepository)
+	r, found := backup.Repository{}, false
+	err := x.query(ctx, selectRepository, nil, func(scan func(...any) error) error {
+		var id uuid.UUID
+		var recipients, signer []byte
+		if err := scan(&id, &r.Version, &r.Created, &r.Chunker, &r.Codec, &recipients, &signer); err != nil {
+			return err
+		}
+		r.ID, r.Created, found = backup.RepositoryID(id), r.Created.UTC(), true
+		copy(r.Signer[:], signer)
+		return json.Unmarshal(recipients, &r.Recipients)
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("index: %w", backup.ErrNoRepository)
 	}
-	if err != nil {
-		return backup.Repository{}, x.Backend.Wrap(err)
-	}
-	r := backup.Repository{
-		ID: backup.RepositoryID(row.Repository), Version: row.Version, Created: row.Created.UTC(),
-		Chunker: row.Chunker, Codec: row.Codec, Recipients: row.Recipients,
-	}
-	copy(r.Signer[:], row.Signer)
-	return r, nil
+	return r, err
 }
 
 // snapshotRow returns a snapshot with its shard and filer.

@@ -20,6 +20,13 @@ const (
 	maxTerm = 24 * time.Hour
 )
 
+const takeLead = `
+INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, $2, 1, {now} + $3)
+ON CONFLICT (role) DO UPDATE SET holder = excluded.holder, until = excluded.until,
+    epoch = leaders.epoch + CASE WHEN leaders.holder = excluded.holder AND leaders.until > {now} THEN 0 ELSE 1 END
+WHERE leaders.holder = excluded.holder OR leaders.until <= {now} OR leaders.until > {now} + $4
+RETURNING epoch`
+
 // Lead implements index.Leading with one statement, for which the row of the role is the lock. A
 // term that has run out is over even if nobody else has led since: its holder may have been paused,
 // and other processes may have acted on its end.
@@ -29,22 +36,11 @@ func (x *Index) Lead(ctx context.Context, role, holder string, ttl time.Duration
 	}
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
 		t, ok = index.Term{}, false
-		rows, err := tx.QueryContext(ctx, "INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, $2, 1, "+tx.Now+" + $3)"+
-			" ON CONFLICT (role) DO UPDATE SET holder = excluded.holder, until = excluded.until,"+
-			" epoch = leaders.epoch + CASE WHEN leaders.holder = excluded.holder AND leaders.until > "+tx.Now+" THEN 0 ELSE 1 END"+
-			" WHERE leaders.holder = excluded.holder OR leaders.until <= "+tx.Now+" OR leaders.until > "+tx.Now+" + $4 RETURNING epoch",
-			role, holder, ttl.Microseconds(), maxTerm.Microseconds())
-		if err != nil {
-			return err
-		}
-		for rows.Next() {
+		args := []any{role, holder, ttl.Microseconds(), maxTerm.Microseconds()}
+		return tx.each(ctx, takeLead, args, func(scan func(...any) error) error {
 			t.Role, ok = role, true
-			if err := rows.Scan(&t.Epoch); err != nil {
-				rows.Close()
-				return err
-			}
-		}
-		return closeRows(rows)
+			return scan(&t.Epoch)
+		})
 	})
 	if err != nil || !ok {
 		return index.Term{}, false, err
@@ -74,17 +70,17 @@ func (x *Index) Leaders(ctx context.Context) (leaders []index.Leader, err error)
 // Resign implements index.Leading.
 func (x *Index) Resign(ctx context.Context, t index.Term) error {
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2", t.Role, t.Epoch)
-		return err
+		return tx.exec(ctx, `UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2`, t.Role, t.Epoch)
 	})
 }
+
+const selectTerm = `SELECT epoch = $2 AND until > {now} FROM leaders WHERE role = $1 {for share}`
 
 // checkTerm fails with ErrNotLeading unless t is the current term. No other process becomes the
 // leader before the end of the transaction.
 func (tx *Tx) checkTerm(ctx context.Context, t index.Term) error {
 	leads := false
-	query := "SELECT epoch = $2 AND until > " + tx.Now + " FROM leaders WHERE role = $1" + tx.ForShare
-	err := tx.each(ctx, query, []any{t.Role, t.Epoch}, func(scan func(...any) error) error { return scan(&leads) })
+	err := tx.each(ctx, selectTerm, []any{t.Role, t.Epoch}, func(scan func(...any) error) error { return scan(&leads) })
 	if err != nil {
 		return err
 	}
@@ -104,6 +100,12 @@ type loadRow struct {
 	ReadLatency int64 `json:"read_latency"`
 	ReadIdle    int64 `json:"read_idle"`
 }
+
+const setLoads = `
+UPDATE filers AS f SET walk_slots = l.walk_slots, read_slots = l.read_slots,
+    walk_latency = l.walk_latency, walk_idle = l.walk_idle, read_latency = l.read_latency, read_idle = l.read_idle
+FROM {rows $1 AS l (id bigint, walk_slots bigint, read_slots bigint, walk_latency bigint, walk_idle bigint, read_latency bigint, read_idle bigint)}
+WHERE f.id = l.id`
 
 // SetLoads implements index.Leading.
 func (x *Index) SetLoads(ctx context.Context, t index.Term, loads map[backup.FilerID]backup.Load) error {
@@ -126,11 +128,7 @@ func (x *Index) SetLoads(ctx context.Context, t index.Term, loads map[backup.Fil
 		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE filers AS f SET walk_slots = l.walk_slots, read_slots = l.read_slots,"+
-			" walk_latency = l.walk_latency, walk_idle = l.walk_idle, read_latency = l.read_latency, read_idle = l.read_idle FROM "+
-			tx.Rows(1, "l", "id bigint", "walk_slots bigint", "read_slots bigint", "walk_latency bigint", "walk_idle bigint",
-				"read_latency bigint", "read_idle bigint")+" WHERE f.id = l.id", string(rows))
-		return err
+		return tx.exec(ctx, setLoads, string(rows))
 	})
 }
 

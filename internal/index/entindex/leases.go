@@ -12,9 +12,6 @@ import (
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
-	"github.com/bctl/bctl/internal/index/ent/schema"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // maxWorkerBytes bounds the stored part of a worker's name.
@@ -41,10 +38,10 @@ func (x *Index) Extend(ctx context.Context, held []index.Held, lease time.Durati
 		if err != nil {
 			return err
 		}
-		if err := tx.extend(ctx, walktask.Table, tasks, now, lease); err != nil {
+		if err := tx.extend(ctx, walkTasks, tasks, now, lease); err != nil {
 			return err
 		}
-		return tx.extend(ctx, readbatch.Table, batches, now, lease)
+		return tx.extend(ctx, readBatches, batches, now, lease)
 	})
 }
 
@@ -92,21 +89,28 @@ func inGroups(held []heldRow, do func(rows string, ids []int64) error) error {
 	return nil
 }
 
-// extend sets the end of a lease to now plus lease if that is later. For the first report of a
-// worker it also does so if that is earlier: work that waits in a queue has a longer lease than
+// extendLeases sets the end of a lease to now plus lease if that is later. For the first report of
+// a worker it also does so if that is earlier: work that waits in a queue has a longer lease than
 // work held by a worker, which may die.
+const extendLeases = `
+WITH mine AS MATERIALIZED (
+    SELECT id FROM {work} WHERE {id in $4} {skip locked}
+)
+UPDATE {work} AS w SET worker = h.worker, path = {unhex h.path},
+    lease_until = CASE WHEN w.worker = '' OR w.lease_until < $1 THEN $1 ELSE w.lease_until END,
+    stalled = CASE WHEN h.stalled THEN coalesce(w.stalled, $2) END
+FROM {rows $3 AS h (id bigint, snapshot uuid, worker text, path text, stalled boolean)}
+WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.id IN (SELECT id FROM mine)`
+
 func (tx *Tx) extend(ctx context.Context, table string, held []heldRow, now time.Time, lease time.Duration) error {
 	return inGroups(held, func(rows string, ids []int64) error {
-		_, err := tx.ExecContext(ctx, "WITH mine AS MATERIALIZED (SELECT id FROM "+table+" WHERE "+tx.In("id", 4)+tx.SkipLocked+")"+
-			" UPDATE "+table+" AS w SET worker = h.worker, path = "+tx.Unhex("h.path")+","+
-			" lease_until = CASE WHEN w.worker = '' OR w.lease_until < $1 THEN $1 ELSE w.lease_until END,"+
-			" stalled = CASE WHEN h.stalled THEN coalesce(w.stalled, $2) END"+
-			" FROM "+tx.Rows(3, "h", "id bigint", "snapshot uuid", "worker text", "path text", "stalled boolean")+
-			" WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.id IN (SELECT id FROM mine)",
-			stamp(now.Add(lease)), now, rows, tx.List(ids))
-		return err
+		return tx.exec(ctx, on(table, extendLeases), tx.anew(stamp(now.Add(lease)), now, rows, tx.List(ids))...)
 	})
 }
+
+const expireFuture = `
+UPDATE {work} SET lease_until = $1, worker = '', path = NULL, stalled = NULL
+WHERE id IN (SELECT id FROM {work} WHERE lease_until > $2 {skip locked})`
 
 // ExpireFuture implements index.Committing.
 func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.Time) (ended int, err error) {
@@ -116,17 +120,12 @@ func (x *Index) ExpireFuture(ctx context.Context, after time.Duration, now time.
 		if err != nil {
 			return err
 		}
-		for _, table := range []string{walktask.Table, readbatch.Table} {
-			result, err := tx.ExecContext(ctx, "UPDATE "+table+" SET lease_until = $1, worker = '', path = NULL, stalled = NULL WHERE id IN ("+
-				"SELECT id FROM "+table+" WHERE lease_until > $2"+tx.SkipLocked+")", schema.NoLease, stamp(now.Add(after)))
+		for _, table := range []string{walkTasks, readBatches} {
+			n, err := tx.change(ctx, on(table, expireFuture), noLease, stamp(now.Add(after)))
 			if err != nil {
 				return err
 			}
-			n, err := result.RowsAffected()
-			if err != nil {
-				return err
-			}
-			ended += int(n)
+			ended += n
 		}
 		return nil
 	})
@@ -141,36 +140,49 @@ func (x *Index) GiveBack(ctx context.Context, held []index.Held) error {
 	}
 	tasks, batches := heldRows(held)
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		if err := tx.giveBack(ctx, walktask.Table, tasks); err != nil {
+		if err := tx.giveBack(ctx, walkTasks, tasks); err != nil {
 			return err
 		}
-		return tx.giveBack(ctx, readbatch.Table, batches)
+		return tx.giveBack(ctx, readBatches, batches)
 	})
 }
 
+const giveBack = `
+WITH mine AS MATERIALIZED (
+    SELECT id FROM {work} WHERE {id in $3} {skip locked}
+)
+UPDATE {work} AS w SET lease_until = $1, worker = '', path = NULL, stalled = NULL
+FROM {rows $2 AS h (id bigint, snapshot uuid, worker text)}
+WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.worker IN ('', h.worker)
+    AND w.id IN (SELECT id FROM mine)`
+
 func (tx *Tx) giveBack(ctx context.Context, table string, held []heldRow) error {
 	return inGroups(held, func(rows string, ids []int64) error {
-		_, err := tx.ExecContext(ctx, "WITH mine AS MATERIALIZED (SELECT id FROM "+table+" WHERE "+tx.In("id", 3)+tx.SkipLocked+")"+
-			" UPDATE "+table+" AS w SET lease_until = $1, worker = '', path = NULL, stalled = NULL"+
-			" FROM "+tx.Rows(2, "h", "id bigint", "snapshot uuid", "worker text")+
-			" WHERE w.id = h.id AND w.snapshot_id = h.snapshot AND w.worker IN ('', h.worker) AND w.id IN (SELECT id FROM mine)",
-			schema.NoLease, rows, tx.List(ids))
-		return err
+		return tx.exec(ctx, on(table, giveBack), tx.anew(noLease, rows, tx.List(ids))...)
 	})
 }
+
+const expireLeases = `
+UPDATE {work} SET lease_until = $1, worker = '', path = NULL, stalled = NULL
+WHERE snapshot_id = $2 AND lease_until <> $1`
 
 // ExpireLeases implements index.Catalog.
 func (x *Index) ExpireLeases(ctx context.Context, id backup.SnapshotID) error {
 	return x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		err := tx.WalkTask.Update().Where(walktask.SnapshotID(uuid.UUID(id)), walktask.LeaseUntilNEQ(schema.NoLease)).
-			SetLeaseUntil(schema.NoLease).SetWorker("").ClearPath().ClearStalled().Exec(ctx)
-		if err != nil {
+		if err := tx.exec(ctx, on(walkTasks, expireLeases), tx.anew(noLease, uuid.UUID(id))...); err != nil {
 			return err
 		}
-		return tx.ReadBatch.Update().Where(readbatch.SnapshotID(uuid.UUID(id)), readbatch.LeaseUntilNEQ(schema.NoLease)).
-			SetLeaseUntil(schema.NoLease).SetWorker("").ClearPath().ClearStalled().Exec(ctx)
+		return tx.exec(ctx, on(readBatches, expireLeases), tx.anew(noLease, uuid.UUID(id))...)
 	})
 }
+
+// selectHeld finds the running leases, which are few, and then sorts them: the planner would
+// otherwise read all open work, which is in the requested order already.
+const selectHeld = `
+WITH held AS MATERIALIZED (
+    SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled FROM {work} WHERE lease_until > $1
+)
+SELECT * FROM held ORDER BY snapshot_id, id LIMIT $2`
 
 // InHand implements index.Catalog.
 func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.Work, error) {
@@ -179,31 +191,16 @@ func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.W
 		return nil, err
 	}
 	var list []index.Work
-	for _, table := range []string{walktask.Table, readbatch.Table} {
-		// Few leases run. They are found first and then sorted: the planner would otherwise read
-		// all open work, which is in the requested order already.
-		query := "WITH held AS MATERIALIZED (SELECT snapshot_id, id, attempt, lease_until, worker, path, stalled FROM " + table +
-			" WHERE lease_until > $1) SELECT * FROM held ORDER BY snapshot_id, id LIMIT $2"
-		err := x.query(ctx, query, []any{now, limit}, func(scan func(...any) error) error {
-			var w index.Work
-			var of uuid.UUID
-			var id int64
-			var path []byte
-			var stalled *time.Time
-			if err := scan(&of, &id, &w.Attempt, &w.Until, &w.Worker, &path, &stalled); err != nil {
-				return err
-			}
-			w.Snapshot, w.Until, w.Path = backup.SnapshotID(of), w.Until.UTC(), string(path)
-			if stalled != nil {
-				w.Stalled = stalled.UTC()
-			}
-			if table == walktask.Table {
+	for _, table := range []string{walkTasks, readBatches} {
+		err := x.query(ctx, on(table, selectHeld), []any{now, limit}, func(scan func(...any) error) error {
+			w, id, err := readHeld(scan)
+			if table == walkTasks {
 				w.Task = backup.TaskID(id)
 			} else {
 				w.Batch = backup.BatchID(id)
 			}
 			list = append(list, w)
-			return nil
+			return err
 		})
 		if err != nil {
 			return nil, err
@@ -211,4 +208,18 @@ func (x *Index) InHand(ctx context.Context, now time.Time, limit int) ([]index.W
 	}
 	slices.SortStableFunc(list, func(a, b index.Work) int { return slices.Compare(a.Snapshot[:], b.Snapshot[:]) })
 	return list[:min(len(list), max(limit, 0))], nil
+}
+
+func readHeld(scan func(...any) error) (w index.Work, id int64, err error) {
+	var of uuid.UUID
+	var path []byte
+	var stalled *time.Time
+	if err := scan(&of, &id, &w.Attempt, &w.Until, &w.Worker, &path, &stalled); err != nil {
+		return w, 0, err
+	}
+	w.Snapshot, w.Until, w.Path = backup.SnapshotID(of), w.Until.UTC(), string(path)
+	if stalled != nil {
+		w.Stalled = stalled.UTC()
+	}
+	return w, id, nil
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent"
-	"github.com/bctl/bctl/internal/index/ent/pack"
 )
 
 // A packState is a registered pack.
@@ -58,6 +56,8 @@ func chunkRows(stored map[backup.PackID]*backup.PackStored, ids map[backup.PackI
 	return slices.CompactFunc(rows, func(a, b ChunkRow) bool { return a.ID == b.ID && a.Pack == b.Pack })
 }
 
+const selectPacks = `SELECT id, pack FROM packs WHERE {pack in $1}`
+
 // lockPacks finds the packs that open batches rely on, and locks them until the end of the
 // transaction. Either a transaction that condemns a pack waits for the batch, or the batch finds
 // the pack condemned (I6).
@@ -78,15 +78,16 @@ func (a *application) lockPacks(ctx context.Context) error {
 		uuids = append(uuids, uuid.UUID(p))
 	}
 	var ids []int64
-	for group := range slices.Chunk(uuids, listLength) {
-		rows, err := a.tx.Pack.Query().Where(pack.PackIn(group...)).Select(pack.FieldID, pack.FieldPack).All(ctx)
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			a.packs[backup.PackID(row.Pack)] = &packState{id: row.ID}
-			ids = append(ids, row.ID)
-		}
+	err := eachOf(ctx, a.tx, selectPacks, uuids, func(scan func(...any) error) error {
+		var id int64
+		var name uuid.UUID
+		err := scan(&id, &name)
+		a.packs[backup.PackID(name)] = &packState{id: id}
+		ids = append(ids, id)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	found, err := a.tx.lockedPacks(ctx, ids)
 	if err != nil {
@@ -138,30 +139,22 @@ func (tx *Tx) insertPacks(ctx context.Context, stored map[backup.PackID]*backup.
 	return ids, nil
 }
 
+const sharePacks = `SELECT id, condemned FROM packs WHERE {id in $1} ORDER BY id {for share}`
+
 // lockedPacks locks packs in the order of their ids, and returns for each that exists whether it is
 // condemned. It uses FOR SHARE, not FOR KEY SHARE, because condemning a pack changes no key.
 func (tx *Tx) lockedPacks(ctx context.Context, ids []int64) (map[int64]bool, error) {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	condemned := make(map[int64]bool, len(ids))
-	for group := range slices.Chunk(ids, listLength) {
-		rows, err := tx.QueryContext(ctx, "SELECT id, condemned FROM packs WHERE "+tx.In("id", 1)+" ORDER BY id"+tx.ForShare, tx.List(group))
-		if err != nil {
-			return nil, err
-		}
-		for rows.Next() {
-			var p ent.Pack
-			if err := rows.Scan(&p.ID, &p.Condemned); err != nil {
-				rows.Close()
-				return nil, err
-			}
-			condemned[p.ID] = p.Condemned
-		}
-		if err := closeRows(rows); err != nil {
-			return nil, err
-		}
-	}
-	return condemned, nil
+	err := eachOf(ctx, tx, sharePacks, ids, func(scan func(...any) error) error {
+		var id int64
+		var is bool
+		err := scan(&id, &is)
+		condemned[id] = is
+		return err
+	})
+	return condemned, err
 }
 
 // JoinIDs concatenates ids.

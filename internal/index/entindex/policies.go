@@ -2,26 +2,57 @@ package entindex
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent"
-	"github.com/bctl/bctl/internal/index/ent/backuppolicy"
 	"github.com/bctl/bctl/internal/index/ent/shard"
 	"github.com/bctl/bctl/internal/settings"
 )
 
-func toPolicy(row *ent.BackupPolicy) backup.Policy {
-	return backup.Policy{
-		ID: backup.PolicyID(row.ID), Revision: row.Revision, Name: row.Name, Labels: row.Labels, Paused: row.Paused,
-		Schedule: row.Schedule, TimeZone: row.TimeZone, Jitter: time.Duration(row.Jitter) * time.Microsecond, Windows: row.Windows,
-		RecoveryPoint: time.Duration(row.RecoveryPoint) * time.Microsecond, Retention: row.Retention, Selection: row.Selection, Floor: row.Floor,
+// Times of policies are in microseconds. Labels, windows, retention and selection are JSON.
+const (
+	policyColumns = `
+    id, name, revision, labels, paused, schedule, time_zone, jitter, windows, recovery_point, floor, retention, selection`
+
+	setPolicy = `
+INSERT INTO policies (name, labels, paused, schedule, time_zone, jitter, windows, recovery_point, floor, retention, selection)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (name) DO UPDATE SET revision = policies.revision + 1,
+    labels = excluded.labels, paused = excluded.paused, schedule = excluded.schedule, time_zone = excluded.time_zone,
+    jitter = excluded.jitter, windows = excluded.windows, recovery_point = excluded.recovery_point,
+    floor = excluded.floor, retention = excluded.retention, selection = excluded.selection
+RETURNING` + policyColumns
+
+	selectPolicies = `SELECT` + policyColumns + ` FROM policies ORDER BY name`
+)
+
+func readPolicy(scan func(...any) error) (p backup.Policy, err error) {
+	var jitter, recoveryPoint int64
+	var labels, windows, retention, selection []byte
+	err = scan(&p.ID, &p.Name, &p.Revision, &labels, &p.Paused, &p.Schedule, &p.TimeZone, &jitter, &windows, &recoveryPoint,
+		&p.Floor, &retention, &selection)
+	if err != nil {
+		return p, err
 	}
+	p.Jitter, p.RecoveryPoint = time.Duration(jitter)*time.Microsecond, time.Duration(recoveryPoint)*time.Microsecond
+	for _, column := range []struct {
+		text []byte
+		into any
+	}{{labels, &p.Labels}, {windows, &p.Windows}, {retention, &p.Retention}, {selection, &p.Selection}} {
+		if len(column.text) == 0 { // NULL
+			continue
+		}
+		if err := json.Unmarshal(column.text, column.into); err != nil {
+			return p, fmt.Errorf("policy %q: %w: %w", p.Name, backup.ErrCorrupt, err)
+		}
+	}
+	return p, nil
 }
 
 // SetPolicy implements index.Policies.
-func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, error) {
+func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (set backup.Policy, err error) {
 	if err := settings.Policy(p); err != nil {
 		return backup.Policy{}, err
 	}
@@ -31,39 +62,41 @@ func (x *Index) SetPolicy(ctx context.Context, p backup.Policy) (backup.Policy, 
 	if p.Windows == nil {
 		p.Windows = []string{}
 	}
-	var row *ent.BackupPolicy
-	err := x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		err := tx.BackupPolicy.Create().SetName(p.Name).SetLabels(p.Labels).SetPaused(p.Paused).
-			SetSchedule(p.Schedule).SetTimeZone(p.TimeZone).SetJitter(p.Jitter.Microseconds()).SetWindows(p.Windows).
-			SetRecoveryPoint(p.RecoveryPoint.Microseconds()).SetRetention(p.Retention).SetSelection(p.Selection).SetFloor(p.Floor).
-			OnConflictColumns(backuppolicy.FieldName).Update(func(u *ent.BackupPolicyUpsert) {
-			u.UpdateLabels().UpdatePaused().UpdateSchedule().UpdateTimeZone().UpdateJitter().UpdateWindows().
-				UpdateRecoveryPoint().UpdateRetention().UpdateSelection().UpdateFloor().AddRevision(1)
-		}).Exec(ctx)
-		if err != nil {
-			return err
+	var columns [4]json.RawMessage
+	for i, value := range []any{p.Labels, p.Windows, p.Retention, p.Selection} {
+		if columns[i], err = json.Marshal(value); err != nil {
+			return backup.Policy{}, err
 		}
-		row, err = tx.BackupPolicy.Query().Where(backuppolicy.Name(p.Name)).Only(ctx)
-		return err
+	}
+	args := []any{
+		p.Name, columns[0], p.Paused, p.Schedule, p.TimeZone, p.Jitter.Microseconds(), columns[1], p.RecoveryPoint.Microseconds(),
+		p.Floor, columns[2], columns[3],
+	}
+	err = x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
+		return tx.each(ctx, setPolicy, args, func(scan func(...any) error) (err error) {
+			set, err = readPolicy(scan)
+			return err
+		})
 	})
 	if err != nil {
 		return backup.Policy{}, err
 	}
-	return toPolicy(row), nil
+	return set, nil
 }
 
 // RemovePolicy implements index.Policies.
 func (x *Index) RemovePolicy(ctx context.Context, name string) error {
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		id, err := tx.BackupPolicy.Query().Where(backuppolicy.Name(name)).OnlyID(ctx)
-		if ent.IsNotFound(err) {
+		id, found := int64(0), false
+		err := tx.each(ctx, `DELETE FROM policies WHERE name = $1 RETURNING id`, []any{name}, func(scan func(...any) error) error {
+			found = true
+			return scan(&id)
+		})
+		switch {
+		case err != nil:
+			return err
+		case !found:
 			return fmt.Errorf("policy %q: %w", name, backup.ErrNotFound)
-		}
-		if err != nil {
-			return err
-		}
-		if err := tx.BackupPolicy.DeleteOneID(id).Exec(ctx); err != nil {
-			return err
 		}
 		return tx.Shard.Update().Where(shard.PolicyID(id)).SetPolicyID(0).SetPolicyRevision(0).SetDue(0).SetDeadline(0).Exec(ctx)
 	})
@@ -71,13 +104,14 @@ func (x *Index) RemovePolicy(ctx context.Context, name string) error {
 
 // ListPolicies implements index.Policies.
 func (x *Index) ListPolicies(ctx context.Context) ([]backup.Policy, error) {
-	rows, err := x.Backend.Client().BackupPolicy.Query().Order(backuppolicy.ByName()).All(ctx)
+	policies := []backup.Policy{}
+	err := x.query(ctx, selectPolicies, nil, func(scan func(...any) error) error {
+		p, err := readPolicy(scan)
+		policies = append(policies, p)
+		return err
+	})
 	if err != nil {
-		return nil, x.Backend.Wrap(err)
-	}
-	policies := make([]backup.Policy, len(rows))
-	for i, row := range rows {
-		policies[i] = toPolicy(row)
+		return nil, err
 	}
 	return policies, nil
 }

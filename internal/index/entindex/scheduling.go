@@ -56,6 +56,11 @@ type bindingRow struct {
 	Revision int64 `json:"revision"`
 }
 
+const bindShards = `
+UPDATE shards AS h SET policy_id = b.policy, policy_revision = b.revision, due = 0, deadline = 0
+FROM {rows $1 AS b (filer bigint, policy bigint, revision bigint)}
+WHERE h.filer_id = b.filer AND NOT h.retired AND (h.policy_id <> b.policy OR h.policy_revision <> b.revision)`
+
 // Bind implements index.Scheduling with one statement, which writes only differences.
 func (x *Index) Bind(ctx context.Context, t index.Term, bound map[backup.FilerID]index.Binding) (changed int, err error) {
 	list := make([]bindingRow, 0, len(bound))
@@ -71,14 +76,7 @@ func (x *Index) Bind(ctx context.Context, t index.Term, bound map[backup.FilerID
 		if err := tx.checkTerm(ctx, t); err != nil {
 			return err
 		}
-		result, err := tx.ExecContext(ctx, "UPDATE shards AS h SET policy_id = b.policy, policy_revision = b.revision, due = 0, deadline = 0 FROM "+
-			tx.Rows(1, "b", "filer bigint", "policy bigint", "revision bigint")+
-			" WHERE h.filer_id = b.filer AND NOT h.retired AND (h.policy_id <> b.policy OR h.policy_revision <> b.revision)", string(rows))
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
-		changed = int(n)
+		changed, err = tx.change(ctx, bindShards, string(rows))
 		return err
 	})
 	return changed, err
@@ -120,12 +118,27 @@ type notGood struct {
 	bad    map[int64]bool      // one was marked as bad
 }
 
+// newestFailed selects shards whose newest snapshot failed, and when.
+const newestFailed = `
+SELECT h.id, s.ended
+FROM shards h JOIN snapshots s ON s.shard_id = h.id AND s.number = h.last_number
+WHERE h.last_number > h.last_good_number AND s.state = 'failed' AND s.ended IS NOT NULL`
+
+// markedBad selects shards that have a bad snapshot after their last good one. LIMIT makes Postgres
+// look into the index of each of these shards, instead of reading all snapshots.
+const markedBad = `
+SELECT h.id
+FROM shards h
+WHERE h.last_number > h.last_good_number AND (
+	SELECT 1 FROM snapshots s
+	WHERE s.shard_id = h.id AND s.number > h.last_good_number AND s.state = 'committed' AND s.bad <> ''
+	LIMIT 1) = 1`
+
 // endedNotGood returns what ended without a good snapshot. The number of a shard's last snapshot,
 // and that of its last good one, bound the search to shards of which something has.
 func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
 	found := notGood{map[int64]time.Time{}, map[int64]bool{}}
-	const newer = " FROM shards h JOIN snapshots s ON s.shard_id = h.id WHERE h.last_number > h.last_good_number"
-	err := x.query(ctx, "SELECT s.shard_id, s.ended"+newer+" AND s.number = h.last_number AND s.state = 'failed' AND s.ended IS NOT NULL", nil,
+	err := x.query(ctx, newestFailed, nil,
 		func(scan func(...any) error) error {
 			var of int64
 			var ended time.Time
@@ -136,7 +149,7 @@ func (x *Index) endedNotGood(ctx context.Context) (notGood, error) {
 	if err != nil {
 		return found, err
 	}
-	err = x.query(ctx, "SELECT DISTINCT s.shard_id"+newer+" AND s.number > h.last_good_number AND s.state = 'committed' AND s.bad <> ''", nil,
+	err = x.query(ctx, markedBad, nil,
 		func(scan func(...any) error) error {
 			var of int64
 			err := scan(&of)
@@ -156,6 +169,12 @@ type planRow struct {
 	Good     int64 `json:"good"`
 }
 
+const planShards = `
+UPDATE shards AS h SET due = p.due, deadline = p.deadline
+FROM {rows $1 AS p (id bigint, policy bigint, revision bigint, due bigint, deadline bigint, good bigint)}
+WHERE h.id = p.id AND h.due = 0 AND h.policy_id = p.policy AND h.policy_revision = p.revision
+    AND h.last_good_number = p.good`
+
 // PlanShards implements index.Scheduling.
 func (x *Index) PlanShards(ctx context.Context, t index.Term, plans []index.Plan) error {
 	list := make([]planRow, len(plans))
@@ -170,10 +189,7 @@ func (x *Index) PlanShards(ctx context.Context, t index.Term, plans []index.Plan
 		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE shards AS h SET due = p.due, deadline = p.deadline FROM "+
-			tx.Rows(1, "p", "id bigint", "policy bigint", "revision bigint", "due bigint", "deadline bigint", "good bigint")+
-			" WHERE h.id = p.id AND h.due = 0 AND h.policy_id = p.policy AND h.policy_revision = p.revision AND h.last_good_number = p.good", string(rows))
-		return err
+		return tx.exec(ctx, planShards, string(rows))
 	})
 }
 
@@ -183,6 +199,11 @@ type latestRow struct {
 	Policy int64 `json:"policy"`
 	Due    int64 `json:"due"`
 }
+
+const unplanShards = `
+UPDATE shards AS h SET due = 0, deadline = 0
+FROM {rows $1 AS l (policy bigint, due bigint)}
+WHERE h.policy_id = l.policy AND h.due > l.due AND NOT h.retired`
 
 // Unplan implements index.Scheduling.
 func (x *Index) Unplan(ctx context.Context, t index.Term, after map[backup.PolicyID]time.Time) (dropped int, err error) {
@@ -199,13 +220,7 @@ func (x *Index) Unplan(ctx context.Context, t index.Term, after map[backup.Polic
 		if err := tx.checkTerm(ctx, t); err != nil || len(list) == 0 {
 			return err
 		}
-		result, err := tx.ExecContext(ctx, "UPDATE shards AS h SET due = 0, deadline = 0 FROM "+
-			tx.Rows(1, "l", "policy bigint", "due bigint")+" WHERE h.policy_id = l.policy AND h.due > l.due AND NOT h.retired", string(rows))
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
-		dropped = int(n)
+		dropped, err = tx.change(ctx, unplanShards, string(rows))
 		return err
 	})
 	return dropped, err
@@ -273,12 +288,13 @@ func (tx *Tx) policySelection(ctx context.Context, of *ent.Shard) (backup.Select
 	if of.PolicyID == 0 {
 		return backup.Selection{}, nil
 	}
-	row, err := tx.BackupPolicy.Get(ctx, of.PolicyID)
-	if ent.IsNotFound(err) { // the policy is being removed
-		return backup.Selection{}, nil
-	}
-	if err != nil {
-		return backup.Selection{}, err
-	}
-	return row.Selection, nil
+	var s backup.Selection // of a policy that is being removed: none
+	err := tx.each(ctx, `SELECT selection FROM policies WHERE id = $1`, []any{of.PolicyID}, func(scan func(...any) error) error {
+		var selection []byte
+		if err := scan(&selection); err != nil {
+			return err
+		}
+		return json.Unmarshal(selection, &s)
+	})
+	return s, err
 }

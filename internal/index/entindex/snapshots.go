@@ -3,7 +3,6 @@ package entindex
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	entsql "entgo.io/ent/dialect/sql"
@@ -12,11 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/index/ent"
-	"github.com/bctl/bctl/internal/index/ent/pack"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
-	"github.com/bctl/bctl/internal/index/ent/slicepart"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // BeginSnapshot implements index.Catalog.
@@ -98,6 +93,10 @@ func validateSelection(s backup.Snapshot) error {
 	return nil
 }
 
+const insertRoot = `
+INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories)
+VALUES ($1, $2, 0, $3, $4)`
+
 func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapshot, now time.Time) error {
 	number := of.LastNumber + 1
 	base, err := tx.Snapshot.Query().Where(snapshot.ShardID(of.ID), snapshot.State(string(backup.Committed))).
@@ -134,7 +133,8 @@ func (tx *Tx) insertSnapshot(ctx context.Context, of *ent.Shard, s backup.Snapsh
 	if err := tx.Shard.UpdateOneID(of.ID).SetLastNumber(number).Exec(ctx); err != nil {
 		return err
 	}
-	return tx.WalkTask.Create().SetSnapshotID(uuid.UUID(s.ID)).SetFilerID(of.FilerID).SetGeneration(0).SetDirectories(encodeChild(&backup.Child{Directories: []string{""}})).Exec(ctx)
+	root := encodeChild(&backup.Child{Directories: []string{""}})
+	return tx.exec(ctx, insertRoot, uuid.UUID(s.ID), of.FilerID, noLease, root)
 }
 
 // sortTime returns the sort_time of the next snapshot of a shard, which starts now.
@@ -181,19 +181,19 @@ func (x *Index) CompleteSnapshots(ctx context.Context, only []backup.SnapshotID)
 	return ids, nil
 }
 
+const claimCommit = `
+UPDATE snapshots SET committer = $2, commit_until = {now} + $3
+WHERE id = $1 AND ` + isRunning + `
+    AND tasks_settled = tasks_announced AND batches_settled = batches_announced
+    AND (committer = $2 OR commit_until <= {now} OR commit_until > {now} + $4)`
+
 // ClaimCommit implements index.Committing with one statement, for which the row is the lock.
 func (x *Index) ClaimCommit(ctx context.Context, id backup.SnapshotID, holder string, ttl time.Duration) (ok bool, err error) {
 	if !isName(holder, maxHolderBytes) || ttl < 0 || ttl > maxTerm {
 		return false, invalid("commit of snapshot %s by %q, for %s", id.Short(), holder, ttl)
 	}
 	err = x.Backend.Update(ctx, Relaxed, func(ctx context.Context, tx *Tx) error {
-		result, err := tx.ExecContext(ctx, "UPDATE snapshots SET committer = $2, commit_until = "+tx.Now+" + $3"+
-			" WHERE id = $1 AND "+isRunning+" AND tasks_settled = tasks_announced AND batches_settled = batches_announced"+
-			" AND (committer = $2 OR commit_until <= "+tx.Now+" OR commit_until > "+tx.Now+" + $4)", uuid.UUID(id), holder, ttl.Microseconds(), maxTerm.Microseconds())
-		if err != nil {
-			return err
-		}
-		n, err := result.RowsAffected()
+		n, err := tx.change(ctx, claimCommit, uuid.UUID(id), holder, ttl.Microseconds(), maxTerm.Microseconds())
 		ok = n == 1
 		return err
 	})
@@ -296,15 +296,23 @@ func (x *Index) Fail(ctx context.Context, id backup.SnapshotID, reason string, n
 }
 
 func (tx *Tx) deleteWork(ctx context.Context, id uuid.UUID) error {
-	if _, err := tx.WalkTask.Delete().Where(walktask.SnapshotID(id)).Exec(ctx); err != nil {
-		return err
+	for _, statement := range []string{
+		`DELETE FROM walk_tasks WHERE snapshot_id = $1`,
+		`DELETE FROM read_batches WHERE snapshot_id = $1`,
+		`DELETE FROM slice_parts WHERE snapshot_id = $1`,
+	} {
+		if err := tx.exec(ctx, statement, tx.anew(id)...); err != nil {
+			return err
+		}
 	}
-	if _, err := tx.ReadBatch.Delete().Where(readbatch.SnapshotID(id)).Exec(ctx); err != nil {
-		return err
-	}
-	_, err := tx.SlicePart.Delete().Where(slicepart.SnapshotID(id)).Exec(ctx)
-	return err
+	return nil
 }
+
+// Packs are locked in the order of their ids, in which batches lock them too.
+const (
+	lockPacks    = `SELECT id FROM packs WHERE {pack in $1} ORDER BY id {for update}`
+	condemnPacks = `UPDATE packs SET condemned = true WHERE {id in $1}`
+)
 
 // CondemnPacks implements index.Committing. It is durable, because objects are deleted after it.
 func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
@@ -316,21 +324,17 @@ func (x *Index) CondemnPacks(ctx context.Context, packs []backup.PackID) error {
 		names[i] = uuid.UUID(p)
 	}
 	return x.Backend.Update(ctx, Durable, func(ctx context.Context, tx *Tx) error {
-		for group := range slices.Chunk(names, listLength) {
-			query := tx.Pack.Query().Where(pack.PackIn(group...)).Order(pack.ByID())
-			if tx.ForUpdate != "" {
-				query.ForUpdate()
-			}
-			// In the order of ids, in which batches lock them too.
-			ids, err := query.IDs(ctx)
-			if err != nil {
-				return err
-			}
-			if err := tx.Pack.Update().Where(pack.IDIn(ids...)).SetCondemned(true).Exec(ctx); err != nil {
-				return err
-			}
+		var ids []int64
+		err := eachOf(ctx, tx, lockPacks, names, func(scan func(...any) error) error {
+			var id int64
+			err := scan(&id)
+			ids = append(ids, id)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		return nil
+		return tx.execList(ctx, condemnPacks, ids)
 	})
 }
 

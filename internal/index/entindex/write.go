@@ -8,11 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/index/ent/readbatch"
-	"github.com/bctl/bctl/internal/index/ent/schema"
-	"github.com/bctl/bctl/internal/index/ent/slicepart"
 	"github.com/bctl/bctl/internal/index/ent/snapshot"
-	"github.com/bctl/bctl/internal/index/ent/walktask"
 )
 
 // writes is everything that an application has decided to write.
@@ -92,24 +88,25 @@ func comparePageNames(a, b PageName) int {
 	return cmp.Compare(a.Key, b.Key)
 }
 
+const (
+	settleTasks   = `DELETE FROM walk_tasks WHERE {id in $1}`
+	dropParts     = `DELETE FROM slice_parts WHERE {task_id in $1}`
+	settleBatches = `DELETE FROM read_batches WHERE {id in $1}`
+	expireBatches = `UPDATE read_batches SET lease_until = $2 WHERE {id in $1}`
+)
+
 func (a *application) settle(ctx context.Context) error {
-	w := &a.writes
-	for group := range slices.Chunk(w.settledTasks, listLength) {
-		if _, err := a.tx.WalkTask.Delete().Where(walktask.IDIn(group...)).Exec(ctx); err != nil {
-			return err
-		}
-		// Parts of the attempt that won, and of those that lost.
-		if _, err := a.tx.SlicePart.Delete().Where(slicepart.TaskIDIn(group...)).Exec(ctx); err != nil {
-			return err
-		}
-	}
-	for group := range slices.Chunk(w.settledBatches, listLength) {
-		if _, err := a.tx.ReadBatch.Delete().Where(readbatch.IDIn(group...)).Exec(ctx); err != nil {
-			return err
-		}
-	}
-	for group := range slices.Chunk(w.expired, listLength) {
-		if err := a.tx.ReadBatch.Update().Where(readbatch.IDIn(group...)).SetLeaseUntil(schema.NoLease).Exec(ctx); err != nil {
+	for _, step := range []struct {
+		statement string
+		ids       []int64
+		args      []any
+	}{
+		{settleTasks, a.writes.settledTasks, nil},
+		{dropParts, a.writes.settledTasks, nil}, // of the attempt that won, and of those that lost
+		{settleBatches, a.writes.settledBatches, nil},
+		{expireBatches, a.writes.expired, []any{noLease}},
+	} {
+		if err := a.tx.execList(ctx, step.statement, step.ids, step.args...); err != nil {
 			return err
 		}
 	}
@@ -120,7 +117,7 @@ func (a *application) announce(ctx context.Context) error {
 	for group := range slices.Chunk(a.writes.newTasks, insertRows) {
 		values := make([][]any, len(group))
 		for i, t := range group {
-			values[i] = []any{t.snapshot, t.filer, t.generation, schema.NoLease, encodeChild(t.child)}
+			values[i] = []any{t.snapshot, t.filer, t.generation, noLease, encodeChild(t.child)}
 		}
 		if err := a.tx.insertAll(ctx, "INSERT INTO walk_tasks (snapshot_id, filer_id, generation, lease_until, directories) VALUES ", values); err != nil {
 			return err
@@ -129,7 +126,7 @@ func (a *application) announce(ctx context.Context) error {
 	for group := range slices.Chunk(a.writes.newBatches, insertRows) {
 		values := make([][]any, len(group))
 		for i, b := range group {
-			values[i] = []any{b.snapshot, b.filer, schema.NoLease, digestNames(b.toRead.Pages), encodeToRead(b.toRead)}
+			values[i] = []any{b.snapshot, b.filer, noLease, digestNames(b.toRead.Pages), encodeToRead(b.toRead)}
 		}
 		if err := a.tx.insertAll(ctx, "INSERT INTO read_batches (snapshot_id, filer_id, lease_until, names, pages) VALUES ", values); err != nil {
 			return err

@@ -116,6 +116,8 @@ var postgres = entindex.Dialect{
 	In:   func(column string, n int) string { return column + " = ANY ($" + strconv.Itoa(n) + ")" },
 	List: func(values any) any { return values },
 
+	PlanAnew: planAnew,
+
 	Serialize: takeTurn, Lateral: true, TellSnapshot: "NOTIFY " + snapshotsChannel, Now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 	Rows: func(n int, name string, columns ...string) string {
 		return "json_to_recordset($" + strconv.Itoa(n) + "::json) AS " + name + " (" + strings.Join(columns, ", ") + ")"

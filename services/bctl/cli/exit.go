@@ -69,7 +69,7 @@ func (a *app) exit(ctx context.Context, err error) int {
 	text := message(err)
 	if a.serves.Load() {
 		if status == exitInterrupted {
-			a.log.Info("stopped before it had what it needs")
+			a.log.Info("stopped before its dependencies were available")
 		} else {
 			a.log.Error("service failed", "error", text)
 		}

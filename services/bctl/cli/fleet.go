@@ -164,7 +164,7 @@ func (c *backupCommand) expect(ctx context.Context, i index.Catalog, begun []bac
 	}
 	base, err := i.BaseCounts(ctx, ids)
 	if err != nil {
-		c.app.log.Warn("what is to be expected is not known", "error", err)
+		c.app.log.Warn("the expected amount of work is unknown: reading the last snapshot failed", "error", err)
 	}
 	for n := range begun {
 		s := &begun[n]

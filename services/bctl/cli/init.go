@@ -73,7 +73,7 @@ func (c *initCommand) run(ctx context.Context) error {
 	defer s.Close()
 	made, err := repo.Init(ctx, s, i, o)
 	if c.ifMissing && errors.Is(err, backup.ErrExists) && isWhole(ctx, s, i) {
-		a.log.Info("the repository exists, and its index is of this version", "repository", made.Repository.ID.String())
+		a.log.Info("the repository exists and its index is up to date", "repository", made.Repository.ID.String())
 		return nil
 	}
 	if err != nil {

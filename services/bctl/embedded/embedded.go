@@ -83,7 +83,7 @@ func Backup(ctx context.Context, o Options, shard backup.Shard, s backup.Snapsho
 	defer unlock()
 	snap, err := o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
 	if errors.Is(err, backup.ErrRunning) {
-		o.Log.Info("a backup of this shard was interrupted; what it has stored is used", "snapshot", snap.ID.Short(), "started", snap.Started)
+		o.Log.Info("the last backup of this shard was interrupted; its stored content is used", "snapshot", snap.ID.Short(), "started", snap.Started)
 		if err = o.Index.Fail(ctx, snap.ID, "interrupted", time.Time{}); err == nil {
 			snap, err = o.Index.BeginSnapshot(ctx, shard.ID, s, time.Time{})
 		}
@@ -183,7 +183,7 @@ func runServices(ctx context.Context, o Options, conn *flow.Conn, snap backup.Sn
 	}
 	if err := committer.Record(ctx); err != nil && ctx.Err() == nil {
 		// The next backup writes it.
-		o.Log.Warn("the store does not know yet what the index knows", "error", err)
+		o.Log.Warn("writing records of snapshots to the store failed, will retry", "error", err)
 	}
 	return nil
 }

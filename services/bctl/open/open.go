@@ -142,10 +142,10 @@ func logRetry(log *slog.Logger, r s3store.Retry, err error) {
 	pause, left := r.Pause.Seconds(), r.Remaining.Seconds()
 	switch {
 	case errors.Is(err, store.ErrFull):
-		log.Warn("the store is full; trying again", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
+		log.Warn("the store is full, will retry", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
 	case errors.Is(err, fs.ErrPermission):
-		log.Warn("the store refuses these credentials; trying again", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
+		log.Warn("the store refuses these credentials, will retry", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
 	default:
-		log.Warn("the store does not answer; trying again", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
+		log.Warn("store request failed, will retry", "error", err, "attempt", r.Attempt, "pause_seconds", pause, "remaining_seconds", left)
 	}
 }

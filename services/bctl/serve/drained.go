@@ -46,7 +46,7 @@ func (d *draining) drain(undo bool, by string) {
 			d.stop()
 		}
 	} else {
-		d.log.Info("drain undone: this worker takes work again", "by", by)
+		d.log.Info("drain cancelled: this worker takes new work again", "by", by)
 	}
 	loop.Wake(d.told)
 	loop.Wake(d.changed)

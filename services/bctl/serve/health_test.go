@@ -80,7 +80,7 @@ func TestNothingIsWatchedByDefault(t *testing.T) {
 	f := newFleet(t)
 	f.startAll(map[string]string{"BCTL_HTTP_LISTEN": ""})
 	f.backUp()
-	if strings.Contains(f.log.String(), "metrics and health are served") {
+	if strings.Contains(f.log.String(), "HTTP server for metrics and health started") {
 		t.Error("something listens")
 	}
 }

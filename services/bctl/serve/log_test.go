@@ -79,7 +79,7 @@ func TestOrdinaryLog(t *testing.T) {
 	for service, run := range map[string]Runner{"walker": Walker, "reader": Reader, "committer": Committer} {
 		stops = append(stops, f.start(service, run, nil))
 	}
-	f.until("the committer has made the streams", func() bool { return strings.Contains(f.log.String(), `"msg":"consumer made"`) })
+	f.until("the committer has made the streams", func() bool { return strings.Contains(f.log.String(), `"msg":"consumer created"`) })
 	made := f.backUp()
 	f.wantEvent("snapshot committed", made.ID, nil)
 	for _, service := range []string{"walker", "reader"} { // so that each has been ready, and is not when it stops
@@ -229,10 +229,10 @@ func TestWhatIsWrongWithTheStoreIsLogged(t *testing.T) {
 		code   string
 		want   string
 	}{
-		{http.StatusInsufficientStorage, "XMinioStorageFull", "the store is full; trying again"},
-		{http.StatusInsufficientStorage, "", "the store is full; trying again"},
-		{http.StatusBadRequest, "ExpiredToken", "the store refuses these credentials; trying again"},
-		{http.StatusServiceUnavailable, "SlowDown", "the store does not answer; trying again"},
+		{http.StatusInsufficientStorage, "XMinioStorageFull", "the store is full, will retry"},
+		{http.StatusInsufficientStorage, "", "the store is full, will retry"},
+		{http.StatusBadRequest, "ExpiredToken", "the store refuses these credentials, will retry"},
+		{http.StatusServiceUnavailable, "SlowDown", "store request failed, will retry"},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodPut {

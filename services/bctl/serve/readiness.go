@@ -60,8 +60,8 @@ func (r *readiness) say(w *watched, err error) {
 	switch {
 	case !r.takes, errors.Is(err, health.ErrStopping): // which the log says already
 	case err != nil:
-		w.log.Warn("not ready; this worker takes no new work", "error", err)
+		w.log.Warn("not ready: this worker takes no new work", "error", err)
 	default:
-		w.log.Info("ready again; this worker takes new work")
+		w.log.Info("ready again: this worker takes new work")
 	}
 }

@@ -301,7 +301,7 @@ func waitFor[T any](ctx context.Context, waits *waiting, what string, open func(
 		if err == nil || !mayPass(err) {
 			return v, err
 		}
-		waits.w.log.Warn("this service waits for what it needs", "for", what, "error", err)
+		waits.w.log.Warn("waiting for a dependency", "for", what, "error", err)
 		waits.say(what, err)
 		select {
 		case <-ctx.Done():

@@ -85,10 +85,10 @@ func watch(ctx context.Context, c *config.Config, service string, log *slog.Logg
 	go func() { // ends with close
 		defer close(w.served)
 		if err := w.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			w.log.Error("metrics and health are not served any more", "error", err)
+			w.log.Error("HTTP server for metrics and health failed", "error", err)
 		}
 	}()
-	w.log.Info("metrics and health are served", "address", listener.Addr().String(), "tls", c.HTTP.CertFile != "", "pprof", c.HTTP.Pprof)
+	w.log.Info("HTTP server for metrics and health started", "address", listener.Addr().String(), "tls", c.HTTP.CertFile != "", "pprof", c.HTTP.Pprof)
 	return w, nil
 }
 
@@ -112,7 +112,7 @@ func (w *watched) routes(c *config.HTTP) http.Handler {
 func (w *watched) close() {
 	w.dog.stop()
 	if err := w.trace.Close(); err != nil {
-		w.log.Warn("the last spans are lost", "error", err)
+		w.log.Warn("sending the last trace spans failed", "error", err)
 	}
 	if w.server == nil {
 		return

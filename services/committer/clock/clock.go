@@ -75,9 +75,9 @@ func (w *Watch) tell(off bool, ahead time.Duration) {
 	defer w.mu.Unlock()
 	switch {
 	case off && !w.off:
-		w.log.Error("this committer does not lead: its clock differs from that of the index", "ahead_seconds", ahead.Seconds(), "most_seconds", MaxDifference.Seconds())
+		w.log.Error("this committer does not lead: its clock differs from the database's", "ahead_seconds", ahead.Seconds(), "most_seconds", MaxDifference.Seconds())
 	case !off && w.off:
-		w.log.Info("the clock of this committer is right again", "ahead_seconds", ahead.Seconds())
+		w.log.Info("the clock of this committer agrees with the database again", "ahead_seconds", ahead.Seconds())
 	}
 	w.off = off
 }

@@ -41,10 +41,10 @@ func TestClockThatIsOffDoesNotLead(t *testing.T) {
 		{0, true, ""},
 		{5 * time.Minute, false, "its clock differs"},
 		{5 * time.Minute, false, ""}, // logged once
-		{0, true, "right again"},
+		{0, true, "agrees with the database again"},
 		{-365 * 24 * time.Hour, false, "its clock differs"},
 		{365 * 24 * time.Hour, false, ""},
-		{10 * time.Second, true, "right again"},
+		{10 * time.Second, true, "agrees with the database again"},
 	} {
 		ahead = test.ahead
 		log.Reset()

@@ -52,7 +52,7 @@ func (s *Service) receive(ctx, hand context.Context, r flow.Result) {
 			r.Delivery.Retry(later)
 			if hand.Err() == nil && !s.retry(err) {
 				about := describe(r)
-				s.about(&about).Warn("a pack will be registered later", "error", err)
+				s.about(&about).Warn("registering a pack failed, will retry", "error", err)
 			}
 		}
 	})

@@ -96,7 +96,7 @@ func TestPackIsRegisteredOnceTheStoreAnswers(t *testing.T) {
 		}
 		f.must(f.store.Put(f.ctx, store.PackName(stored.Snapshot, stored.Pack), []byte{1, 2}))
 		f.must(flow.Publish(f.ctx, conn, flow.Packs, stored))
-		f.until(func() bool { return strings.Count(log.String(), "a pack will be registered later") > n })
+		f.until(func() bool { return strings.Count(log.String(), "registering a pack failed, will retry") > n })
 		fault.Store(false)
 		f.until(func() bool { return value(f.idx.LocateAll(f.ctx, []backup.ChunkID{{id}}))(f)[0].Length == 1 })
 	}

@@ -74,7 +74,7 @@ func (s *Service) apply(ctx context.Context, batch []flow.Result) {
 			r.Delivery.Retry(later)
 		}
 		if ctx.Err() == nil && !s.retry(err) {
-			s.log.Warn("results will be applied later", "results", len(batch), "error", err)
+			s.log.Warn("applying results failed, will retry", "results", len(batch), "error", err)
 		}
 		return
 	}
@@ -119,7 +119,7 @@ func (s *Service) acknowledge(ctx context.Context, r flow.Result, o *index.Outco
 		}
 	}
 	if o.Late {
-		s.about(&about).Debug("result came late, and changed nothing")
+		s.about(&about).Debug("late result ignored")
 	}
 	if o.Announced {
 		loop.Wake(s.wake)
@@ -151,7 +151,7 @@ func (s *Service) end(ctx context.Context, snap *backup.Snapshot, reason string,
 	err := s.Index.Fail(ctx, id, reason, time.Time{})
 	if err != nil && !errors.Is(err, backup.ErrNotFound) {
 		if ctx.Err() == nil {
-			s.log.Warn("snapshot cannot be marked as failed yet", "snapshot", id.Short(), "error", err)
+			s.log.Warn("marking a snapshot as failed failed, will retry", "snapshot", id.Short(), "error", err)
 		}
 		if d != nil {
 			d.Retry(later)

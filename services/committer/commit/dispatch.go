@@ -57,9 +57,9 @@ func (s *Service) dispatchLoop(ctx context.Context) {
 			switch told := s.retry(err); {
 			case told:
 			case errors.Is(err, flow.ErrNoStream): // the keeper makes it, and logs what was lost
-				s.log.Debug("work waits until the keeper has made the streams", "error", err)
+				s.log.Debug("work waits until the keeper has created the streams", "error", err)
 			default:
-				s.log.Warn("handing out work failed; trying again", "error", err)
+				s.log.Warn("assigning work failed, will retry", "error", err)
 			}
 			loop.Wake(s.unpublished)
 		}
@@ -82,7 +82,7 @@ func (s *Service) listenLoop(ctx context.Context) {
 			loop.Wake(s.freed)
 			s.opts.OnSnapshot()
 		})
-		s.log.Debug("new snapshots are not heard of", "error", err)
+		s.log.Debug("listening for snapshots failed, will retry", "error", err)
 		loop.Pause(ctx, later)
 	}
 }
@@ -187,7 +187,7 @@ func (s *Service) takeBack(ctx context.Context, held []index.Held, cause error) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), later)
 	defer cancel()
 	if err := s.Index.GiveBack(ctx, held); err != nil {
-		s.log.Debug("leases run out by themselves", "error", err)
+		s.log.Debug("ending leases failed: they expire by themselves", "error", err)
 	}
 	return cause
 }

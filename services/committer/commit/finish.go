@@ -20,7 +20,7 @@ func (s *Service) finishLoop(ctx, hand context.Context) {
 	for { // at once, too: a process that died may have left one
 		if err := s.finishAll(ctx, hand); err != nil && ctx.Err() == nil {
 			if !s.retry(err) {
-				s.log.Warn("snapshots will be committed later", "error", err)
+				s.log.Warn("committing snapshots failed, will retry", "error", err)
 			}
 		}
 		select {
@@ -120,7 +120,7 @@ func (s *Service) ended(ctx context.Context, snap *backup.Snapshot, reason strin
 		err = s.writeRecord(ctx, snap)
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.Warn("the commit record will be written later", "snapshot", snap.ID.Short(), "error", err)
+		s.log.Warn("writing a commit record failed, will retry", "snapshot", snap.ID.Short(), "error", err)
 		s.retry(err)
 	}
 	s.tellEnd(ctx, snap, reason)

@@ -62,7 +62,7 @@ func (s *Service) keeperLoop(ctx context.Context) {
 			s.opts.Metrics.Follows()
 		}
 		if err != nil && ctx.Err() == nil && !s.retry(err) {
-			s.log.Warn("cannot lead", "error", err)
+			s.log.Warn("leader election failed", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -97,14 +97,14 @@ func (s *Service) lead(ctx context.Context, term index.Term, asked time.Time) er
 	resigning, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignWithin)
 	defer cancel()
 	if err := s.Index.Resign(resigning, term); err != nil {
-		s.log.Debug("the term runs out by itself", "error", err)
+		s.log.Debug("ending the keeper's term failed: it expires by itself", "error", err)
 	}
 	cause := context.Cause(leading)
 	why := cause.Error()
 	if ctx.Err() != nil {
 		why = "this committer stops"
 	}
-	s.log.Info("keeper: this committer does not lead any more", "epoch", term.Epoch, "reason", why)
+	s.log.Info("keeper: this committer no longer leads", "epoch", term.Epoch, "reason", why)
 	if errors.Is(cause, index.ErrNotLeading) || ctx.Err() != nil {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (s *Service) renewTerm(ctx context.Context, end context.CancelCauseFunc, ex
 		switch {
 		case err != nil:
 			failed.Store(&err)
-			s.log.Debug("the term cannot be renewed yet", "error", err)
+			s.log.Debug("renewing the keeper's term failed, will retry", "error", err)
 		case !ok || now.Epoch != term.Epoch:
 			end(fmt.Errorf("the term ended before it was renewed, and another may lead: %w", index.ErrNotLeading))
 		default:
@@ -148,7 +148,7 @@ func (s *Service) keepStreams(ctx context.Context) error {
 				return err
 			}
 			if !s.retry(err) {
-				s.log.Warn("the queues are not as they should be", "error", err)
+				s.log.Warn("checking the NATS streams and consumers failed, will retry", "error", err)
 			}
 		}
 		select {
@@ -186,7 +186,7 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 		running, err = n, errors.Join(err, expireErr)
 	}
 	if lost && running > 0 { // otherwise nothing was in it, as at the first start of a fleet
-		s.log.Warn("a stream of NATS was missing and was made again; the work of running snapshots is handed out again", "snapshots", running)
+		s.log.Warn("a NATS stream was missing and was created again; the work of running snapshots is reassigned", "snapshots", running)
 	}
 	if lost {
 		loop.Wake(s.wake)
@@ -199,7 +199,7 @@ func (s *Service) ensureStreams(ctx context.Context) error {
 func (s *Service) expireFuture(ctx context.Context) error {
 	ended, err := s.Index.ExpireFuture(ctx, max(2*s.opts.Lease, 2*s.opts.QueueLease, longLease), time.Time{})
 	if ended > 0 {
-		s.log.Warn("leases ended far in the future: a clock was ahead; their work is handed out again", "leases", ended)
+		s.log.Warn("leases ended far in the future because a clock was ahead; their work is reassigned", "leases", ended)
 		loop.Wake(s.wake)
 	}
 	return err
@@ -242,7 +242,7 @@ func (s *Service) governLoop(ctx context.Context, term index.Term) {
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			s.log.Warn("filers are governed as before", "error", err)
+			s.log.Warn("updating the limits of filers failed, will retry", "error", err)
 		}
 	})
 }

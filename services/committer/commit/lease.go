@@ -33,7 +33,7 @@ func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held con
 			mine, err := s.Index.ClaimCommit(held, id, s.holder, s.times.lease)
 			switch {
 			case err != nil: // if the lease expires, another committer does the work again
-				s.log.Debug("the lease of a commit cannot be renewed yet", "snapshot", id.Short(), "error", err)
+				s.log.Debug("renewing a commit lease failed, will retry", "snapshot", id.Short(), "error", err)
 			case !mine:
 				end(errLeaseLost)
 			}
@@ -48,7 +48,7 @@ func (s *Service) holdLease(ctx context.Context, id backup.SnapshotID) (held con
 		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 		defer cancel()
 		if _, err := s.Index.ClaimCommit(releasing, id, s.holder, 0); err != nil {
-			s.log.Debug("the lease of a commit runs out by itself", "snapshot", id.Short(), "error", err)
+			s.log.Debug("ending a commit lease failed: it expires by itself", "snapshot", id.Short(), "error", err)
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (s *Service) handOutAgain(ctx context.Context, work *reported, name string)
 	held, gone := work.heldBy(name), work.instances[name]
 	if err := s.Index.GiveBack(ctx, held); err != nil {
 		if ctx.Err() == nil {
-			s.log.Warn("handing out the work of a lost worker failed; trying again", "lost_worker", gone.worker, "error", err)
+			s.log.Warn("reassigning the work of a lost worker failed, will retry", "lost_worker", gone.worker, "error", err)
 		}
 		return
 	}
@@ -166,7 +166,7 @@ func (s *Service) handOutAgain(ctx context.Context, work *reported, name string)
 			tasks++
 		}
 	}
-	s.log.Warn("worker lost: it sends no reports and is not connected to NATS; its work is handed out again", "lost_worker", gone.worker, "tasks", tasks, "batches", len(held)-tasks,
+	s.log.Warn("worker lost: it sends no reports and is not connected to NATS; its work is reassigned", "lost_worker", gone.worker, "tasks", tasks, "batches", len(held)-tasks,
 		"seconds", time.Since(gone.heard).Seconds())
 	kind := "batch"
 	if tasks > 0 {

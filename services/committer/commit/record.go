@@ -25,7 +25,7 @@ const recordsAtOnce = 100
 func (s *Service) recordLoop(ctx context.Context) {
 	loop.Every(ctx, s.times.record, func() {
 		if err := s.Record(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("the store does not know yet what the index knows", "error", err)
+			s.log.Warn("writing records of snapshots to the store failed, will retry", "error", err)
 			s.retry(err)
 		}
 	})

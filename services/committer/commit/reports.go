@@ -20,7 +20,7 @@ func (s *Service) reportLoop(ctx context.Context) {
 		}
 	})
 	if err != nil {
-		s.log.Error("leases are not renewed", "error", err)
+		s.log.Error("leases of work in progress are not renewed: progress reports cannot be received", "error", err)
 		return
 	}
 	defer stop()
@@ -81,7 +81,7 @@ func (s *Service) renew(ctx context.Context, work *reported, now time.Time) {
 	if err == nil {
 		work.written(held, now)
 	} else if ctx.Err() == nil {
-		s.log.Warn("leases cannot be renewed", "error", err)
+		s.log.Warn("renewing leases failed, will retry", "error", err)
 	}
 }
 

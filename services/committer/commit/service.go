@@ -177,7 +177,7 @@ func (s *Service) Run(ctx context.Context) {
 	select {
 	case <-done:
 	case <-late.C:
-		s.log.Warn("stopped with work in hand that does not end; it comes again elsewhere", "seconds", s.opts.StopTimeout.Seconds())
+		s.log.Warn("stopped with unfinished work, which another committer will do", "seconds", s.opts.StopTimeout.Seconds())
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *Service) successionLoop(ctx context.Context) {
 		for _, l := range seen {
 			if l.present && !l.said {
 				l.said = true
-				s.log.Debug("leader seen; if it dies, its term is ended", "role", l.Role, "epoch", l.Epoch, "holder", l.Holder)
+				s.log.Debug("leader seen: if it dies, its term will be ended", "role", l.Role, "epoch", l.Epoch, "holder", l.Holder)
 			}
 		}
 		for _, l := range dead {

@@ -133,7 +133,7 @@ func (s *Service) retry(err error) (told bool) {
 func (s *Service) tellEnd(ctx context.Context, snap *backup.Snapshot, reason string) {
 	s.opts.Metrics.Ended(howEnded(snap, reason))
 	if snap.Ended.IsZero() { // the index did not answer
-		s.log.Debug("the trace of a snapshot has no end", "snapshot", snap.ID.Short())
+		s.log.Debug("ending the trace of a snapshot failed", "snapshot", snap.ID.Short())
 		return
 	}
 	s.opts.Trace.Ended(ctx, snap, reason)

@@ -132,7 +132,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 		s.beat.Moved()
 		began := time.Now()
 		if err := s.Tick(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("nothing is scheduled now", "error", err)
+			s.log.Warn("scheduling failed, will retry", "error", err)
 			s.opts.Metrics.Retry(err)
 		}
 		s.wait(ctx, tick.C, time.Since(began))
@@ -171,7 +171,7 @@ func (s *Scheduler) resign(ctx context.Context) {
 	resigning, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignWithin)
 	defer cancel()
 	if err := s.index.Resign(resigning, s.term); err != nil {
-		s.log.Debug("the scheduler's term runs out by itself", "error", err)
+		s.log.Debug("ending the scheduler's term failed: it expires by itself", "error", err)
 	}
 }
 
@@ -187,7 +187,7 @@ func (s *Scheduler) Tick(ctx context.Context) error {
 	}
 	err = s.lead(ctx, term)
 	if errors.Is(err, index.ErrNotLeading) {
-		s.log.Debug("the scheduler's term ended while it worked", "epoch", term.Epoch)
+		s.log.Debug("the scheduler's term ended during a tick", "epoch", term.Epoch)
 		return nil
 	}
 	return err
@@ -199,7 +199,7 @@ func (s *Scheduler) tell(term index.Term) {
 		return
 	}
 	if term == (index.Term{}) {
-		s.log.Info("scheduler: this committer does not lead any more", "epoch", s.term.Epoch)
+		s.log.Info("scheduler: this committer no longer leads", "epoch", s.term.Epoch)
 	} else {
 		s.log.Info("scheduler: this committer leads", "epoch", term.Epoch)
 	}
@@ -249,7 +249,7 @@ func (s *Scheduler) parse(policies []backup.Policy) {
 		}
 		times, err := policy.Parse(p)
 		if err != nil {
-			s.log.Error("a policy cannot be followed", "policy", p.Name, "error", err)
+			s.log.Error("invalid policy: its shards are not scheduled", "policy", p.Name, "error", err)
 			continue
 		}
 		parsed[p.ID] = timetable{p, times}
@@ -266,7 +266,7 @@ func (s *Scheduler) bind(ctx context.Context, term index.Term, filers []backup.F
 	}
 	changed, err := s.index.Bind(ctx, term, bound)
 	if changed > 0 {
-		s.log.Info("shards have a new policy, or a new revision of it", "shards", changed)
+		s.log.Info("shards assigned to new or changed policies", "shards", changed)
 	}
 	return err
 }
@@ -297,7 +297,7 @@ func (s *Scheduler) unplan(ctx context.Context, term index.Term) error {
 	}
 	dropped, err := s.index.Unplan(ctx, term, latest)
 	if dropped > 0 {
-		s.log.Warn("shards were due later than any plan of now is: a clock was ahead; they are planned again", "shards", dropped)
+		s.log.Warn("shards were due far in the future because a clock was ahead; they are planned again", "shards", dropped)
 	}
 	return err
 }
@@ -394,11 +394,11 @@ func (s *Scheduler) beginOne(ctx context.Context, term index.Term, p index.Plan,
 			"policy", t.Name, "due", p.Due, "deadline", p.Deadline)
 		s.opts.Metrics.Begun(now.Sub(p.Due), t.missed(p.Shard, p.Due, now))
 	case errors.Is(err, backup.ErrRunning), errors.Is(err, index.ErrNotDue), errors.Is(err, backup.ErrNotFound):
-		s.log.Debug("a shard was due and is not any more", "shard_id", p.Shard, "error", err)
+		s.log.Debug("shard no longer due", "shard_id", p.Shard, "error", err)
 	case errors.Is(err, index.ErrNotLeading), errors.Is(err, backup.ErrUnavailable), ctx.Err() != nil:
 		return err
 	default:
-		s.log.Error("a snapshot cannot be begun", "shard_id", p.Shard, "policy", t.Name, "error", err)
+		s.log.Error("starting a snapshot failed", "shard_id", p.Shard, "policy", t.Name, "error", err)
 		s.opts.Metrics.Retry(err)
 	}
 	return nil

@@ -9,28 +9,6 @@ import (
 )
 
 var (
-	// PoliciesColumns holds the columns for the "policies" table.
-	PoliciesColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "name", Type: field.TypeString, Unique: true},
-		{Name: "revision", Type: field.TypeInt64, Default: 1},
-		{Name: "labels", Type: field.TypeJSON, Nullable: true},
-		{Name: "paused", Type: field.TypeBool, Default: false},
-		{Name: "schedule", Type: field.TypeString},
-		{Name: "time_zone", Type: field.TypeString, Default: ""},
-		{Name: "jitter", Type: field.TypeInt64, Default: 0},
-		{Name: "windows", Type: field.TypeJSON, Nullable: true},
-		{Name: "recovery_point", Type: field.TypeInt64, Default: 0},
-		{Name: "floor", Type: field.TypeInt, Default: 0},
-		{Name: "retention", Type: field.TypeJSON},
-		{Name: "selection", Type: field.TypeJSON},
-	}
-	// PoliciesTable holds the schema information for the "policies" table.
-	PoliciesTable = &schema.Table{
-		Name:       "policies",
-		Columns:    PoliciesColumns,
-		PrimaryKey: []*schema.Column{PoliciesColumns[0]},
-	}
 	// FilersColumns holds the columns for the "filers" table.
 	FilersColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeInt64, Increment: true},
@@ -56,128 +34,6 @@ var (
 		Name:       "filers",
 		Columns:    FilersColumns,
 		PrimaryKey: []*schema.Column{FilersColumns[0]},
-	}
-	// LeadersColumns holds the columns for the "leaders" table.
-	LeadersColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "role", Type: field.TypeString, Unique: true},
-		{Name: "holder", Type: field.TypeString},
-		{Name: "epoch", Type: field.TypeInt64},
-		{Name: "until", Type: field.TypeInt64},
-	}
-	// LeadersTable holds the schema information for the "leaders" table.
-	LeadersTable = &schema.Table{
-		Name:       "leaders",
-		Columns:    LeadersColumns,
-		PrimaryKey: []*schema.Column{LeadersColumns[0]},
-	}
-	// PacksColumns holds the columns for the "packs" table.
-	PacksColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "pack", Type: field.TypeUUID, Unique: true},
-		{Name: "snapshot", Type: field.TypeUUID},
-		{Name: "object", Type: field.TypeUUID},
-		{Name: "object_offset", Type: field.TypeInt64, Default: 0},
-		{Name: "stored_bytes", Type: field.TypeInt64},
-		{Name: "frame_bytes", Type: field.TypeBytes},
-		{Name: "chunks", Type: field.TypeInt},
-		{Name: "condemned", Type: field.TypeBool, Default: false},
-	}
-	// PacksTable holds the schema information for the "packs" table.
-	PacksTable = &schema.Table{
-		Name:       "packs",
-		Columns:    PacksColumns,
-		PrimaryKey: []*schema.Column{PacksColumns[0]},
-	}
-	// ProblemsColumns holds the columns for the "problems" table.
-	ProblemsColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "path", Type: field.TypeBytes},
-		{Name: "op", Type: field.TypeString},
-		{Name: "error", Type: field.TypeString},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-	}
-	// ProblemsTable holds the schema information for the "problems" table.
-	ProblemsTable = &schema.Table{
-		Name:       "problems",
-		Columns:    ProblemsColumns,
-		PrimaryKey: []*schema.Column{ProblemsColumns[0]},
-		ForeignKeys: []*schema.ForeignKey{
-			{
-				Symbol:     "problems_snapshots_problems",
-				Columns:    []*schema.Column{ProblemsColumns[4]},
-				RefColumns: []*schema.Column{SnapshotsColumns[0]},
-				OnDelete:   schema.NoAction,
-			},
-		},
-		Indexes: []*schema.Index{
-			{
-				Name:    "problem_snapshot_id",
-				Unique:  false,
-				Columns: []*schema.Column{ProblemsColumns[4]},
-			},
-		},
-	}
-	// ReadBatchesColumns holds the columns for the "read_batches" table.
-	ReadBatchesColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "attempt", Type: field.TypeInt32, Default: 0},
-		{Name: "lease_until", Type: field.TypeTime},
-		{Name: "names", Type: field.TypeBytes},
-		{Name: "pages", Type: field.TypeBytes},
-		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
-		{Name: "worker", Type: field.TypeString, Default: ""},
-		{Name: "path", Type: field.TypeBytes, Nullable: true},
-		{Name: "stalled", Type: field.TypeTime, Nullable: true},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-	}
-	// ReadBatchesTable holds the schema information for the "read_batches" table.
-	ReadBatchesTable = &schema.Table{
-		Name:       "read_batches",
-		Columns:    ReadBatchesColumns,
-		PrimaryKey: []*schema.Column{ReadBatchesColumns[0]},
-		ForeignKeys: []*schema.ForeignKey{
-			{
-				Symbol:     "read_batches_snapshots_batches",
-				Columns:    []*schema.Column{ReadBatchesColumns[9]},
-				RefColumns: []*schema.Column{SnapshotsColumns[0]},
-				OnDelete:   schema.NoAction,
-			},
-		},
-		Indexes: []*schema.Index{
-			{
-				Name:    "readbatch_snapshot_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{ReadBatchesColumns[9], ReadBatchesColumns[0]},
-			},
-			{
-				Name:    "readbatch_filer_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{ReadBatchesColumns[5], ReadBatchesColumns[0]},
-			},
-			{
-				Name:    "readbatch_lease_until",
-				Unique:  false,
-				Columns: []*schema.Column{ReadBatchesColumns[2]},
-			},
-		},
-	}
-	// RepositoriesColumns holds the columns for the "repositories" table.
-	RepositoriesColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "repository", Type: field.TypeUUID},
-		{Name: "version", Type: field.TypeInt},
-		{Name: "created", Type: field.TypeTime},
-		{Name: "chunker", Type: field.TypeString},
-		{Name: "codec", Type: field.TypeString},
-		{Name: "recipients", Type: field.TypeJSON},
-		{Name: "signer", Type: field.TypeBytes},
-	}
-	// RepositoriesTable holds the schema information for the "repositories" table.
-	RepositoriesTable = &schema.Table{
-		Name:       "repositories",
-		Columns:    RepositoriesColumns,
-		PrimaryKey: []*schema.Column{RepositoriesColumns[0]},
 	}
 	// ShardsColumns holds the columns for the "shards" table.
 	ShardsColumns = []*schema.Column{
@@ -229,33 +85,6 @@ var (
 			},
 		},
 	}
-	// SlicePartsColumns holds the columns for the "slice_parts" table.
-	SlicePartsColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-		{Name: "task_id", Type: field.TypeInt64},
-		{Name: "attempt", Type: field.TypeInt32},
-		{Name: "part", Type: field.TypeInt32},
-		{Name: "result", Type: field.TypeBytes},
-	}
-	// SlicePartsTable holds the schema information for the "slice_parts" table.
-	SlicePartsTable = &schema.Table{
-		Name:       "slice_parts",
-		Columns:    SlicePartsColumns,
-		PrimaryKey: []*schema.Column{SlicePartsColumns[0]},
-		Indexes: []*schema.Index{
-			{
-				Name:    "slicepart_task_id_attempt_part",
-				Unique:  true,
-				Columns: []*schema.Column{SlicePartsColumns[2], SlicePartsColumns[3], SlicePartsColumns[4]},
-			},
-			{
-				Name:    "slicepart_snapshot_id",
-				Unique:  false,
-				Columns: []*schema.Column{SlicePartsColumns[1]},
-			},
-		},
-	}
 	// SnapshotsColumns holds the columns for the "snapshots" table.
 	SnapshotsColumns = []*schema.Column{
 		{Name: "id", Type: field.TypeUUID},
@@ -286,6 +115,11 @@ var (
 		{Name: "recorded", Type: field.TypeBool, Default: false},
 		{Name: "committer", Type: field.TypeString, Default: ""},
 		{Name: "commit_until", Type: field.TypeInt64, Default: 0},
+		{Name: "problems_stored", Type: field.TypeInt64, Default: 0},
+		{Name: "tasks_announced", Type: field.TypeInt64, Default: 0},
+		{Name: "tasks_settled", Type: field.TypeInt64, Default: 0},
+		{Name: "batches_announced", Type: field.TypeInt64, Default: 0},
+		{Name: "batches_settled", Type: field.TypeInt64, Default: 0},
 		{Name: "files", Type: field.TypeInt64, Default: 0},
 		{Name: "directories", Type: field.TypeInt64, Default: 0},
 		{Name: "bytes", Type: field.TypeInt64, Default: 0},
@@ -300,11 +134,6 @@ var (
 		{Name: "vanished", Type: field.TypeInt64, Default: 0},
 		{Name: "carried", Type: field.TypeInt64, Default: 0},
 		{Name: "torn", Type: field.TypeInt64, Default: 0},
-		{Name: "problems_stored", Type: field.TypeInt64, Default: 0},
-		{Name: "tasks_announced", Type: field.TypeInt64, Default: 0},
-		{Name: "tasks_settled", Type: field.TypeInt64, Default: 0},
-		{Name: "batches_announced", Type: field.TypeInt64, Default: 0},
-		{Name: "batches_settled", Type: field.TypeInt64, Default: 0},
 		{Name: "walk_seconds", Type: field.TypeFloat64, Default: 0},
 		{Name: "read_seconds", Type: field.TypeFloat64, Default: 0},
 		{Name: "hash_seconds", Type: field.TypeFloat64, Default: 0},
@@ -374,73 +203,15 @@ var (
 			},
 		},
 	}
-	// WalkTasksColumns holds the columns for the "walk_tasks" table.
-	WalkTasksColumns = []*schema.Column{
-		{Name: "id", Type: field.TypeInt64, Increment: true},
-		{Name: "attempt", Type: field.TypeInt32, Default: 0},
-		{Name: "generation", Type: field.TypeInt32},
-		{Name: "lease_until", Type: field.TypeTime},
-		{Name: "directories", Type: field.TypeBytes},
-		{Name: "filer_id", Type: field.TypeInt64, Default: 0},
-		{Name: "worker", Type: field.TypeString, Default: ""},
-		{Name: "path", Type: field.TypeBytes, Nullable: true},
-		{Name: "stalled", Type: field.TypeTime, Nullable: true},
-		{Name: "snapshot_id", Type: field.TypeUUID},
-	}
-	// WalkTasksTable holds the schema information for the "walk_tasks" table.
-	WalkTasksTable = &schema.Table{
-		Name:       "walk_tasks",
-		Columns:    WalkTasksColumns,
-		PrimaryKey: []*schema.Column{WalkTasksColumns[0]},
-		ForeignKeys: []*schema.ForeignKey{
-			{
-				Symbol:     "walk_tasks_snapshots_tasks",
-				Columns:    []*schema.Column{WalkTasksColumns[9]},
-				RefColumns: []*schema.Column{SnapshotsColumns[0]},
-				OnDelete:   schema.NoAction,
-			},
-		},
-		Indexes: []*schema.Index{
-			{
-				Name:    "walktask_snapshot_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{WalkTasksColumns[9], WalkTasksColumns[0]},
-			},
-			{
-				Name:    "walktask_filer_id_id",
-				Unique:  false,
-				Columns: []*schema.Column{WalkTasksColumns[5], WalkTasksColumns[0]},
-			},
-			{
-				Name:    "walktask_lease_until",
-				Unique:  false,
-				Columns: []*schema.Column{WalkTasksColumns[3]},
-			},
-		},
-	}
 	// Tables holds all the tables in the schema.
 	Tables = []*schema.Table{
-		PoliciesTable,
 		FilersTable,
-		LeadersTable,
-		PacksTable,
-		ProblemsTable,
-		ReadBatchesTable,
-		RepositoriesTable,
 		ShardsTable,
-		SlicePartsTable,
 		SnapshotsTable,
-		WalkTasksTable,
 	}
 )
 
 func init() {
-	PoliciesTable.Annotation = &entsql.Annotation{
-		Table: "policies",
-	}
-	ProblemsTable.ForeignKeys[0].RefTable = SnapshotsTable
-	ReadBatchesTable.ForeignKeys[0].RefTable = SnapshotsTable
 	ShardsTable.ForeignKeys[0].RefTable = FilersTable
 	SnapshotsTable.ForeignKeys[0].RefTable = ShardsTable
-	WalkTasksTable.ForeignKeys[0].RefTable = SnapshotsTable
 }

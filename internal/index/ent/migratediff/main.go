@@ -1,6 +1,7 @@
 // Command migratediff writes the next migration of the index's entities. It replays the existing
 // migrations into an empty database, and writes the difference between that and the entities. If
-// there is none, it writes nothing.
+// there is none, it writes nothing. It ignores tables that are not entities: their migrations are
+// written by hand.
 //
 //	go run ./internal/index/ent/migratediff -name add_policies
 //
@@ -17,6 +18,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	atlas "ariga.io/atlas/sql/migrate"
 	"ariga.io/atlas/sql/sqltool"
@@ -40,6 +43,11 @@ func main() {
 }
 
 func run(ctx context.Context, directory, name string) error {
+	version, err := nextVersion(directory)
+	if err != nil {
+		return err
+	}
+	name = fmt.Sprintf("%05d_%s", version, name)
 	const inMemory = "file:migratediff?mode=memory&cache=shared&_pragma=foreign_keys(1)"
 	if err := diff(ctx, filepath.Join(directory, "sqlite"), name, "sqlite", dialect.SQLite, inMemory); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
@@ -55,7 +63,26 @@ func run(ctx context.Context, directory, name string) error {
 	return nil
 }
 
-// diff writes the migration as goose's next version: 00003_name.sql after 00002_….
+// nextVersion returns the version after that of the last migration of any dialect. A dialect may
+// lack the versions that only another one needs.
+func nextVersion(directory string) (int, error) {
+	files, err := filepath.Glob(filepath.Join(directory, "*", "*.sql"))
+	if err != nil {
+		return 0, err
+	}
+	last := 0
+	for _, file := range files {
+		digits, _, _ := strings.Cut(filepath.Base(file), "_")
+		version, err := strconv.Atoi(digits)
+		if err != nil {
+			return 0, fmt.Errorf("%s has no version: %w", file, err)
+		}
+		last = max(last, version)
+	}
+	return last + 1, nil
+}
+
+// diff writes the migration as name.sql.
 func diff(ctx context.Context, directory, name, driver, dialectName, dsn string) error {
 	before, err := filepath.Glob(filepath.Join(directory, "*.sql"))
 	if err != nil {
@@ -96,5 +123,5 @@ func diff(ctx context.Context, directory, name, driver, dialectName, dsn string)
 		return errors.New("more than one new migration")
 	}
 	// Atlas names the file by the clock, which sorts it last.
-	return os.Rename(after[len(after)-1], filepath.Join(directory, fmt.Sprintf("%05d_%s.sql", len(after), name)))
+	return os.Rename(after[len(after)-1], filepath.Join(directory, name+".sql"))
 }

@@ -6,35 +6,11 @@ import (
 	"entgo.io/ent/dialect/sql"
 )
 
-// BackupPolicy is the predicate function for backuppolicy builders.
-type BackupPolicy func(*sql.Selector)
-
 // Filer is the predicate function for filer builders.
 type Filer func(*sql.Selector)
-
-// Leader is the predicate function for leader builders.
-type Leader func(*sql.Selector)
-
-// Pack is the predicate function for pack builders.
-type Pack func(*sql.Selector)
-
-// Problem is the predicate function for problem builders.
-type Problem func(*sql.Selector)
-
-// ReadBatch is the predicate function for readbatch builders.
-type ReadBatch func(*sql.Selector)
-
-// Repository is the predicate function for repository builders.
-type Repository func(*sql.Selector)
 
 // Shard is the predicate function for shard builders.
 type Shard func(*sql.Selector)
 
-// SlicePart is the predicate function for slicepart builders.
-type SlicePart func(*sql.Selector)
-
 // Snapshot is the predicate function for snapshot builders.
 type Snapshot func(*sql.Selector)
-
-// WalkTask is the predicate function for walktask builders.
-type WalkTask func(*sql.Selector)

@@ -1,15 +1,13 @@
-// Package schema defines the entities of the index's small tables.
+// Package schema defines the entities of the index. The other tables are described by their
+// migrations only.
 //
 // Columns that may contain any bytes (paths) have the type bytes, because text in Postgres must be
 // UTF-8 without NUL. Times are UTC, in microseconds.
 package schema
 
 import (
-	"time"
-
 	"entgo.io/ent"
 	"entgo.io/ent/dialect/entsql"
-	"entgo.io/ent/schema"
 	"entgo.io/ent/schema/edge"
 	"entgo.io/ent/schema/field"
 	"entgo.io/ent/schema/index"
@@ -18,23 +16,6 @@ import (
 	"github.com/bctl/bctl/internal/backup"
 )
 
-// Repository has one row, with id 1.
-type Repository struct{ ent.Schema }
-
-// Fields of a Repository.
-func (Repository) Fields() []ent.Field {
-	return []ent.Field{
-		field.Int64("id"),
-		field.UUID("repository", uuid.UUID{}),
-		field.Int("version"),
-		field.Time("created"),
-		field.String("chunker"),
-		field.String("codec"),
-		field.Strings("recipients"),
-		field.Bytes("signer"),
-	}
-}
-
 // Filer is a file server, or this machine.
 type Filer struct{ ent.Schema }
 
@@ -42,7 +23,7 @@ type Filer struct{ ent.Schema }
 func (Filer) Fields() []ent.Field {
 	return []ent.Field{
 		field.Int64("id"),
-		field.String("name").Unique(),
+		field.String("name").Unique().Immutable(),
 		field.String("site").Default(backup.DefaultSite),
 		// Limits. 0 is the default; for bytes per second, it is no limit.
 		field.Int("walk_tasks").Default(0),
@@ -77,9 +58,9 @@ type Shard struct{ ent.Schema }
 func (Shard) Fields() []ent.Field {
 	return []ent.Field{
 		field.Int64("id"),
-		field.UUID("shard_key", uuid.UUID{}).Unique(),
-		field.Int64("filer_id"),
-		field.String("name"),
+		field.UUID("shard_key", uuid.UUID{}).Unique().Immutable(),
+		field.Int64("filer_id").Immutable(),
+		field.String("name").Immutable(),
 		field.String("source"),
 		// The number of the newest snapshot ever begun: numbers are not reused.
 		field.Int64("last_number").Default(0),
@@ -111,7 +92,7 @@ func (Shard) Fields() []ent.Field {
 // Edges of a Shard.
 func (Shard) Edges() []ent.Edge {
 	return []ent.Edge{
-		edge.From("filer", Filer.Type).Ref("shards").Field("filer_id").Unique().Required(),
+		edge.From("filer", Filer.Type).Ref("shards").Field("filer_id").Unique().Required().Immutable(),
 		edge.To("snapshots", Snapshot.Type),
 	}
 }
@@ -121,36 +102,6 @@ func (Shard) Indexes() []ent.Index {
 	return []ent.Index{index.Fields("filer_id", "name").Unique(), index.Fields("due", "policy_id")}
 }
 
-// BackupPolicy is the schedule of the shards of some filers. The name Policy is taken by ent
-// itself.
-type BackupPolicy struct{ ent.Schema }
-
-// Annotations of a BackupPolicy.
-func (BackupPolicy) Annotations() []schema.Annotation {
-	return []schema.Annotation{entsql.Table("policies")}
-}
-
-// Fields of a BackupPolicy.
-func (BackupPolicy) Fields() []ent.Field {
-	return []ent.Field{
-		field.Int64("id"),
-		field.String("name").Unique(),
-		field.Int64("revision").Default(1),
-		field.JSON("labels", map[string]string{}).Optional(),
-		field.Bool("paused").Default(false),
-		field.String("schedule"),
-		field.String("time_zone").Default(""),
-		// In microseconds, like recovery_point.
-		field.Int64("jitter").Default(0),
-		field.Strings("windows").Optional(),
-		field.Int64("recovery_point").Default(0),
-		// For filers that have none of their own.
-		field.Int("floor").Default(0),
-		field.JSON("retention", backup.Retention{}),
-		field.JSON("selection", backup.Selection{}),
-	}
-}
-
 // Snapshot is one state of a shard, and the counters of its progress.
 type Snapshot struct{ ent.Schema }
 
@@ -158,30 +109,30 @@ type Snapshot struct{ ent.Schema }
 func (Snapshot) Fields() []ent.Field {
 	fields := []ent.Field{
 		field.UUID("id", uuid.UUID{}),
-		field.Int64("shard_id"),
+		field.Int64("shard_id").Immutable(),
 		// The shard's filer_id, for lists of one filer's snapshots.
-		field.Int64("filer_id").Default(0),
-		field.Int64("number"),
-		field.Int64("base").Default(0),
-		field.UUID("base_id", uuid.UUID{}).Optional().Nillable(),
+		field.Int64("filer_id").Default(0).Immutable(),
+		field.Int64("number").Immutable(),
+		field.Int64("base").Default(0).Immutable(),
+		field.UUID("base_id", uuid.UUID{}).Optional().Nillable().Immutable(),
 		field.String("state"),
 		field.String("reason").Default(""),
 		// Why an operator has marked the snapshot as bad. Empty: it is not.
 		field.String("bad").Default(""),
-		field.Time("started"),
+		field.Time("started").Immutable(),
 		// The sort key of lists: the start or, if the clock went back, the sort_time of the shard's
 		// previous snapshot. So a snapshot with a larger number never sorts as older.
-		field.Time("sort_time"),
+		field.Time("sort_time").Immutable(),
 		field.Time("committed").Optional().Nillable(),
 		field.String("source").Default(""),
 		// The expected root of the tree, formatted by backup.Root. Empty: not known yet.
 		field.String("root").Default(""),
-		field.Uint8("compare").Default(0),
+		field.Uint8("compare").Default(0).Immutable(),
 		field.String("cancel").Default(""),
-		field.JSON("selection", backup.Selection{}),
-		field.Bool("allow_shrink").Default(false),
-		field.Bool("new_root").Default(false),
-		field.Strings("tags").Optional(),
+		field.JSON("selection", backup.Selection{}).Immutable(),
+		field.Bool("allow_shrink").Default(false).Immutable(),
+		field.Bool("new_root").Default(false).Immutable(),
+		field.Strings("tags").Optional().Immutable(),
 		// The segment that counts: its attempt, its number of parts (0: nothing changed), and
 		// whether it contains all pages.
 		field.UUID("segment", uuid.UUID{}).Optional().Nillable(),
@@ -197,13 +148,17 @@ func (Snapshot) Fields() []ent.Field {
 		// clock.
 		field.String("committer").Default(""),
 		field.Int64("commit_until").Default(0),
+		// How many of the errors have a row in problems.
+		field.Int64("problems_stored").Default(0),
+		// Work that was announced, and work that was settled (I4).
+		field.Int64("tasks_announced").Default(0),
+		field.Int64("tasks_settled").Default(0),
+		field.Int64("batches_announced").Default(0),
+		field.Int64("batches_settled").Default(0),
 	}
 	for _, name := range []string{
 		"files", "directories", "bytes", "files_new", "files_changed", "files_unchanged",
 		"stat_calls", "new_bytes", "stored_bytes", "read_bytes", "errors", "vanished", "carried", "torn",
-		// How many of the errors have a row in problems.
-		"problems_stored",
-		"tasks_announced", "tasks_settled", "batches_announced", "batches_settled",
 	} {
 		fields = append(fields, field.Int64(name).Default(0))
 	}
@@ -216,10 +171,7 @@ func (Snapshot) Fields() []ent.Field {
 // Edges of a Snapshot.
 func (Snapshot) Edges() []ent.Edge {
 	return []ent.Edge{
-		edge.From("shard", Shard.Type).Ref("snapshots").Field("shard_id").Unique().Required(),
-		edge.To("tasks", WalkTask.Type),
-		edge.To("batches", ReadBatch.Type),
-		edge.To("problems", Problem.Type),
+		edge.From("shard", Shard.Type).Ref("snapshots").Field("shard_id").Unique().Required().Immutable(),
 	}
 }
 
@@ -241,46 +193,3 @@ func (Snapshot) Indexes() []ent.Index {
 		index.Fields("state", "sort_time", "shard_id", "number"),
 	}
 }
-
-// Problem is a path that one snapshot could not back up.
-type Problem struct{ ent.Schema }
-
-// Fields of a Problem.
-func (Problem) Fields() []ent.Field {
-	return []ent.Field{
-		field.Int64("id"),
-		field.UUID("snapshot_id", uuid.UUID{}),
-		field.Bytes("path"),
-		field.String("op"),
-		field.String("error"),
-	}
-}
-
-// Edges of a Problem.
-func (Problem) Edges() []ent.Edge {
-	return []ent.Edge{edge.From("snapshot", Snapshot.Type).Ref("problems").Field("snapshot_id").Unique().Required()}
-}
-
-// Indexes of a Problem.
-func (Problem) Indexes() []ent.Index {
-	return []ent.Index{index.Fields("snapshot_id")}
-}
-
-// Leader is the current or last leader of a role.
-type Leader struct{ ent.Schema }
-
-// Fields of a Leader.
-func (Leader) Fields() []ent.Field {
-	return []ent.Field{
-		field.Int64("id"),
-		field.String("role").Unique(),
-		field.String("holder"),
-		field.Int64("epoch"),
-		// The end of the term in microseconds since 1970, by the database's clock.
-		field.Int64("until"),
-	}
-}
-
-// NoLease is the end of the lease of work that was never claimed, or that may be claimed again at
-// once.
-var NoLease = time.Unix(0, 0).UTC()

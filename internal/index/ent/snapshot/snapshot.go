@@ -68,6 +68,16 @@ const (
 	FieldCommitter = "committer"
 	// FieldCommitUntil holds the string denoting the commit_until field in the database.
 	FieldCommitUntil = "commit_until"
+	// FieldProblemsStored holds the string denoting the problems_stored field in the database.
+	FieldProblemsStored = "problems_stored"
+	// FieldTasksAnnounced holds the string denoting the tasks_announced field in the database.
+	FieldTasksAnnounced = "tasks_announced"
+	// FieldTasksSettled holds the string denoting the tasks_settled field in the database.
+	FieldTasksSettled = "tasks_settled"
+	// FieldBatchesAnnounced holds the string denoting the batches_announced field in the database.
+	FieldBatchesAnnounced = "batches_announced"
+	// FieldBatchesSettled holds the string denoting the batches_settled field in the database.
+	FieldBatchesSettled = "batches_settled"
 	// FieldFiles holds the string denoting the files field in the database.
 	FieldFiles = "files"
 	// FieldDirectories holds the string denoting the directories field in the database.
@@ -96,16 +106,6 @@ const (
 	FieldCarried = "carried"
 	// FieldTorn holds the string denoting the torn field in the database.
 	FieldTorn = "torn"
-	// FieldProblemsStored holds the string denoting the problems_stored field in the database.
-	FieldProblemsStored = "problems_stored"
-	// FieldTasksAnnounced holds the string denoting the tasks_announced field in the database.
-	FieldTasksAnnounced = "tasks_announced"
-	// FieldTasksSettled holds the string denoting the tasks_settled field in the database.
-	FieldTasksSettled = "tasks_settled"
-	// FieldBatchesAnnounced holds the string denoting the batches_announced field in the database.
-	FieldBatchesAnnounced = "batches_announced"
-	// FieldBatchesSettled holds the string denoting the batches_settled field in the database.
-	FieldBatchesSettled = "batches_settled"
 	// FieldWalkSeconds holds the string denoting the walk_seconds field in the database.
 	FieldWalkSeconds = "walk_seconds"
 	// FieldReadSeconds holds the string denoting the read_seconds field in the database.
@@ -122,12 +122,6 @@ const (
 	FieldCommitSeconds = "commit_seconds"
 	// EdgeShard holds the string denoting the shard edge name in mutations.
 	EdgeShard = "shard"
-	// EdgeTasks holds the string denoting the tasks edge name in mutations.
-	EdgeTasks = "tasks"
-	// EdgeBatches holds the string denoting the batches edge name in mutations.
-	EdgeBatches = "batches"
-	// EdgeProblems holds the string denoting the problems edge name in mutations.
-	EdgeProblems = "problems"
 	// Table holds the table name of the snapshot in the database.
 	Table = "snapshots"
 	// ShardTable is the table that holds the shard relation/edge.
@@ -137,27 +131,6 @@ const (
 	ShardInverseTable = "shards"
 	// ShardColumn is the table column denoting the shard relation/edge.
 	ShardColumn = "shard_id"
-	// TasksTable is the table that holds the tasks relation/edge.
-	TasksTable = "walk_tasks"
-	// TasksInverseTable is the table name for the WalkTask entity.
-	// It exists in this package in order to avoid circular dependency with the "walktask" package.
-	TasksInverseTable = "walk_tasks"
-	// TasksColumn is the table column denoting the tasks relation/edge.
-	TasksColumn = "snapshot_id"
-	// BatchesTable is the table that holds the batches relation/edge.
-	BatchesTable = "read_batches"
-	// BatchesInverseTable is the table name for the ReadBatch entity.
-	// It exists in this package in order to avoid circular dependency with the "readbatch" package.
-	BatchesInverseTable = "read_batches"
-	// BatchesColumn is the table column denoting the batches relation/edge.
-	BatchesColumn = "snapshot_id"
-	// ProblemsTable is the table that holds the problems relation/edge.
-	ProblemsTable = "problems"
-	// ProblemsInverseTable is the table name for the Problem entity.
-	// It exists in this package in order to avoid circular dependency with the "problem" package.
-	ProblemsInverseTable = "problems"
-	// ProblemsColumn is the table column denoting the problems relation/edge.
-	ProblemsColumn = "snapshot_id"
 )
 
 // Columns holds all SQL columns for snapshot fields.
@@ -191,6 +164,11 @@ var Columns = []string{
 	FieldRecorded,
 	FieldCommitter,
 	FieldCommitUntil,
+	FieldProblemsStored,
+	FieldTasksAnnounced,
+	FieldTasksSettled,
+	FieldBatchesAnnounced,
+	FieldBatchesSettled,
 	FieldFiles,
 	FieldDirectories,
 	FieldBytes,
@@ -205,11 +183,6 @@ var Columns = []string{
 	FieldVanished,
 	FieldCarried,
 	FieldTorn,
-	FieldProblemsStored,
-	FieldTasksAnnounced,
-	FieldTasksSettled,
-	FieldBatchesAnnounced,
-	FieldBatchesSettled,
 	FieldWalkSeconds,
 	FieldReadSeconds,
 	FieldHashSeconds,
@@ -262,6 +235,16 @@ var (
 	DefaultCommitter string
 	// DefaultCommitUntil holds the default value on creation for the "commit_until" field.
 	DefaultCommitUntil int64
+	// DefaultProblemsStored holds the default value on creation for the "problems_stored" field.
+	DefaultProblemsStored int64
+	// DefaultTasksAnnounced holds the default value on creation for the "tasks_announced" field.
+	DefaultTasksAnnounced int64
+	// DefaultTasksSettled holds the default value on creation for the "tasks_settled" field.
+	DefaultTasksSettled int64
+	// DefaultBatchesAnnounced holds the default value on creation for the "batches_announced" field.
+	DefaultBatchesAnnounced int64
+	// DefaultBatchesSettled holds the default value on creation for the "batches_settled" field.
+	DefaultBatchesSettled int64
 	// DefaultFiles holds the default value on creation for the "files" field.
 	DefaultFiles int64
 	// DefaultDirectories holds the default value on creation for the "directories" field.
@@ -290,16 +273,6 @@ var (
 	DefaultCarried int64
 	// DefaultTorn holds the default value on creation for the "torn" field.
 	DefaultTorn int64
-	// DefaultProblemsStored holds the default value on creation for the "problems_stored" field.
-	DefaultProblemsStored int64
-	// DefaultTasksAnnounced holds the default value on creation for the "tasks_announced" field.
-	DefaultTasksAnnounced int64
-	// DefaultTasksSettled holds the default value on creation for the "tasks_settled" field.
-	DefaultTasksSettled int64
-	// DefaultBatchesAnnounced holds the default value on creation for the "batches_announced" field.
-	DefaultBatchesAnnounced int64
-	// DefaultBatchesSettled holds the default value on creation for the "batches_settled" field.
-	DefaultBatchesSettled int64
 	// DefaultWalkSeconds holds the default value on creation for the "walk_seconds" field.
 	DefaultWalkSeconds float64
 	// DefaultReadSeconds holds the default value on creation for the "read_seconds" field.
@@ -449,6 +422,31 @@ func ByCommitUntil(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldCommitUntil, opts...).ToFunc()
 }
 
+// ByProblemsStored orders the results by the problems_stored field.
+func ByProblemsStored(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldProblemsStored, opts...).ToFunc()
+}
+
+// ByTasksAnnounced orders the results by the tasks_announced field.
+func ByTasksAnnounced(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldTasksAnnounced, opts...).ToFunc()
+}
+
+// ByTasksSettled orders the results by the tasks_settled field.
+func ByTasksSettled(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldTasksSettled, opts...).ToFunc()
+}
+
+// ByBatchesAnnounced orders the results by the batches_announced field.
+func ByBatchesAnnounced(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldBatchesAnnounced, opts...).ToFunc()
+}
+
+// ByBatchesSettled orders the results by the batches_settled field.
+func ByBatchesSettled(opts ...sql.OrderTermOption) OrderOption {
+	return sql.OrderByField(FieldBatchesSettled, opts...).ToFunc()
+}
+
 // ByFiles orders the results by the files field.
 func ByFiles(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldFiles, opts...).ToFunc()
@@ -519,31 +517,6 @@ func ByTorn(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldTorn, opts...).ToFunc()
 }
 
-// ByProblemsStored orders the results by the problems_stored field.
-func ByProblemsStored(opts ...sql.OrderTermOption) OrderOption {
-	return sql.OrderByField(FieldProblemsStored, opts...).ToFunc()
-}
-
-// ByTasksAnnounced orders the results by the tasks_announced field.
-func ByTasksAnnounced(opts ...sql.OrderTermOption) OrderOption {
-	return sql.OrderByField(FieldTasksAnnounced, opts...).ToFunc()
-}
-
-// ByTasksSettled orders the results by the tasks_settled field.
-func ByTasksSettled(opts ...sql.OrderTermOption) OrderOption {
-	return sql.OrderByField(FieldTasksSettled, opts...).ToFunc()
-}
-
-// ByBatchesAnnounced orders the results by the batches_announced field.
-func ByBatchesAnnounced(opts ...sql.OrderTermOption) OrderOption {
-	return sql.OrderByField(FieldBatchesAnnounced, opts...).ToFunc()
-}
-
-// ByBatchesSettled orders the results by the batches_settled field.
-func ByBatchesSettled(opts ...sql.OrderTermOption) OrderOption {
-	return sql.OrderByField(FieldBatchesSettled, opts...).ToFunc()
-}
-
 // ByWalkSeconds orders the results by the walk_seconds field.
 func ByWalkSeconds(opts ...sql.OrderTermOption) OrderOption {
 	return sql.OrderByField(FieldWalkSeconds, opts...).ToFunc()
@@ -585,73 +558,10 @@ func ByShardField(field string, opts ...sql.OrderTermOption) OrderOption {
 		sqlgraph.OrderByNeighborTerms(s, newShardStep(), sql.OrderByField(field, opts...))
 	}
 }
-
-// ByTasksCount orders the results by tasks count.
-func ByTasksCount(opts ...sql.OrderTermOption) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborsCount(s, newTasksStep(), opts...)
-	}
-}
-
-// ByTasks orders the results by tasks terms.
-func ByTasks(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborTerms(s, newTasksStep(), append([]sql.OrderTerm{term}, terms...)...)
-	}
-}
-
-// ByBatchesCount orders the results by batches count.
-func ByBatchesCount(opts ...sql.OrderTermOption) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborsCount(s, newBatchesStep(), opts...)
-	}
-}
-
-// ByBatches orders the results by batches terms.
-func ByBatches(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborTerms(s, newBatchesStep(), append([]sql.OrderTerm{term}, terms...)...)
-	}
-}
-
-// ByProblemsCount orders the results by problems count.
-func ByProblemsCount(opts ...sql.OrderTermOption) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborsCount(s, newProblemsStep(), opts...)
-	}
-}
-
-// ByProblems orders the results by problems terms.
-func ByProblems(term sql.OrderTerm, terms ...sql.OrderTerm) OrderOption {
-	return func(s *sql.Selector) {
-		sqlgraph.OrderByNeighborTerms(s, newProblemsStep(), append([]sql.OrderTerm{term}, terms...)...)
-	}
-}
 func newShardStep() *sqlgraph.Step {
 	return sqlgraph.NewStep(
 		sqlgraph.From(Table, FieldID),
 		sqlgraph.To(ShardInverseTable, FieldID),
 		sqlgraph.Edge(sqlgraph.M2O, true, ShardTable, ShardColumn),
-	)
-}
-func newTasksStep() *sqlgraph.Step {
-	return sqlgraph.NewStep(
-		sqlgraph.From(Table, FieldID),
-		sqlgraph.To(TasksInverseTable, FieldID),
-		sqlgraph.Edge(sqlgraph.O2M, false, TasksTable, TasksColumn),
-	)
-}
-func newBatchesStep() *sqlgraph.Step {
-	return sqlgraph.NewStep(
-		sqlgraph.From(Table, FieldID),
-		sqlgraph.To(BatchesInverseTable, FieldID),
-		sqlgraph.Edge(sqlgraph.O2M, false, BatchesTable, BatchesColumn),
-	)
-}
-func newProblemsStep() *sqlgraph.Step {
-	return sqlgraph.NewStep(
-		sqlgraph.From(Table, FieldID),
-		sqlgraph.To(ProblemsInverseTable, FieldID),
-		sqlgraph.Edge(sqlgraph.O2M, false, ProblemsTable, ProblemsColumn),
 	)
 }

@@ -186,6 +186,31 @@ func CommitUntil(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldCommitUntil, v))
 }
 
+// ProblemsStored applies equality check predicate on the "problems_stored" field. It's identical to ProblemsStoredEQ.
+func ProblemsStored(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldProblemsStored, v))
+}
+
+// TasksAnnounced applies equality check predicate on the "tasks_announced" field. It's identical to TasksAnnouncedEQ.
+func TasksAnnounced(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTasksAnnounced, v))
+}
+
+// TasksSettled applies equality check predicate on the "tasks_settled" field. It's identical to TasksSettledEQ.
+func TasksSettled(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTasksSettled, v))
+}
+
+// BatchesAnnounced applies equality check predicate on the "batches_announced" field. It's identical to BatchesAnnouncedEQ.
+func BatchesAnnounced(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBatchesAnnounced, v))
+}
+
+// BatchesSettled applies equality check predicate on the "batches_settled" field. It's identical to BatchesSettledEQ.
+func BatchesSettled(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBatchesSettled, v))
+}
+
 // Files applies equality check predicate on the "files" field. It's identical to FilesEQ.
 func Files(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldFiles, v))
@@ -254,31 +279,6 @@ func Carried(v int64) predicate.Snapshot {
 // Torn applies equality check predicate on the "torn" field. It's identical to TornEQ.
 func Torn(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldTorn, v))
-}
-
-// ProblemsStored applies equality check predicate on the "problems_stored" field. It's identical to ProblemsStoredEQ.
-func ProblemsStored(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldProblemsStored, v))
-}
-
-// TasksAnnounced applies equality check predicate on the "tasks_announced" field. It's identical to TasksAnnouncedEQ.
-func TasksAnnounced(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldTasksAnnounced, v))
-}
-
-// TasksSettled applies equality check predicate on the "tasks_settled" field. It's identical to TasksSettledEQ.
-func TasksSettled(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldTasksSettled, v))
-}
-
-// BatchesAnnounced applies equality check predicate on the "batches_announced" field. It's identical to BatchesAnnouncedEQ.
-func BatchesAnnounced(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldBatchesAnnounced, v))
-}
-
-// BatchesSettled applies equality check predicate on the "batches_settled" field. It's identical to BatchesSettledEQ.
-func BatchesSettled(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldBatchesSettled, v))
 }
 
 // WalkSeconds applies equality check predicate on the "walk_seconds" field. It's identical to WalkSecondsEQ.
@@ -1451,6 +1451,206 @@ func CommitUntilLTE(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldLTE(FieldCommitUntil, v))
 }
 
+// ProblemsStoredEQ applies the EQ predicate on the "problems_stored" field.
+func ProblemsStoredEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldProblemsStored, v))
+}
+
+// ProblemsStoredNEQ applies the NEQ predicate on the "problems_stored" field.
+func ProblemsStoredNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldProblemsStored, v))
+}
+
+// ProblemsStoredIn applies the In predicate on the "problems_stored" field.
+func ProblemsStoredIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldProblemsStored, vs...))
+}
+
+// ProblemsStoredNotIn applies the NotIn predicate on the "problems_stored" field.
+func ProblemsStoredNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldProblemsStored, vs...))
+}
+
+// ProblemsStoredGT applies the GT predicate on the "problems_stored" field.
+func ProblemsStoredGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldProblemsStored, v))
+}
+
+// ProblemsStoredGTE applies the GTE predicate on the "problems_stored" field.
+func ProblemsStoredGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldProblemsStored, v))
+}
+
+// ProblemsStoredLT applies the LT predicate on the "problems_stored" field.
+func ProblemsStoredLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldProblemsStored, v))
+}
+
+// ProblemsStoredLTE applies the LTE predicate on the "problems_stored" field.
+func ProblemsStoredLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldProblemsStored, v))
+}
+
+// TasksAnnouncedEQ applies the EQ predicate on the "tasks_announced" field.
+func TasksAnnouncedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTasksAnnounced, v))
+}
+
+// TasksAnnouncedNEQ applies the NEQ predicate on the "tasks_announced" field.
+func TasksAnnouncedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldTasksAnnounced, v))
+}
+
+// TasksAnnouncedIn applies the In predicate on the "tasks_announced" field.
+func TasksAnnouncedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldTasksAnnounced, vs...))
+}
+
+// TasksAnnouncedNotIn applies the NotIn predicate on the "tasks_announced" field.
+func TasksAnnouncedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldTasksAnnounced, vs...))
+}
+
+// TasksAnnouncedGT applies the GT predicate on the "tasks_announced" field.
+func TasksAnnouncedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldTasksAnnounced, v))
+}
+
+// TasksAnnouncedGTE applies the GTE predicate on the "tasks_announced" field.
+func TasksAnnouncedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldTasksAnnounced, v))
+}
+
+// TasksAnnouncedLT applies the LT predicate on the "tasks_announced" field.
+func TasksAnnouncedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldTasksAnnounced, v))
+}
+
+// TasksAnnouncedLTE applies the LTE predicate on the "tasks_announced" field.
+func TasksAnnouncedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldTasksAnnounced, v))
+}
+
+// TasksSettledEQ applies the EQ predicate on the "tasks_settled" field.
+func TasksSettledEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldTasksSettled, v))
+}
+
+// TasksSettledNEQ applies the NEQ predicate on the "tasks_settled" field.
+func TasksSettledNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldTasksSettled, v))
+}
+
+// TasksSettledIn applies the In predicate on the "tasks_settled" field.
+func TasksSettledIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldTasksSettled, vs...))
+}
+
+// TasksSettledNotIn applies the NotIn predicate on the "tasks_settled" field.
+func TasksSettledNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldTasksSettled, vs...))
+}
+
+// TasksSettledGT applies the GT predicate on the "tasks_settled" field.
+func TasksSettledGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldTasksSettled, v))
+}
+
+// TasksSettledGTE applies the GTE predicate on the "tasks_settled" field.
+func TasksSettledGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldTasksSettled, v))
+}
+
+// TasksSettledLT applies the LT predicate on the "tasks_settled" field.
+func TasksSettledLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldTasksSettled, v))
+}
+
+// TasksSettledLTE applies the LTE predicate on the "tasks_settled" field.
+func TasksSettledLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldTasksSettled, v))
+}
+
+// BatchesAnnouncedEQ applies the EQ predicate on the "batches_announced" field.
+func BatchesAnnouncedEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBatchesAnnounced, v))
+}
+
+// BatchesAnnouncedNEQ applies the NEQ predicate on the "batches_announced" field.
+func BatchesAnnouncedNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldBatchesAnnounced, v))
+}
+
+// BatchesAnnouncedIn applies the In predicate on the "batches_announced" field.
+func BatchesAnnouncedIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldBatchesAnnounced, vs...))
+}
+
+// BatchesAnnouncedNotIn applies the NotIn predicate on the "batches_announced" field.
+func BatchesAnnouncedNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldBatchesAnnounced, vs...))
+}
+
+// BatchesAnnouncedGT applies the GT predicate on the "batches_announced" field.
+func BatchesAnnouncedGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldBatchesAnnounced, v))
+}
+
+// BatchesAnnouncedGTE applies the GTE predicate on the "batches_announced" field.
+func BatchesAnnouncedGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldBatchesAnnounced, v))
+}
+
+// BatchesAnnouncedLT applies the LT predicate on the "batches_announced" field.
+func BatchesAnnouncedLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldBatchesAnnounced, v))
+}
+
+// BatchesAnnouncedLTE applies the LTE predicate on the "batches_announced" field.
+func BatchesAnnouncedLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldBatchesAnnounced, v))
+}
+
+// BatchesSettledEQ applies the EQ predicate on the "batches_settled" field.
+func BatchesSettledEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldEQ(FieldBatchesSettled, v))
+}
+
+// BatchesSettledNEQ applies the NEQ predicate on the "batches_settled" field.
+func BatchesSettledNEQ(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNEQ(FieldBatchesSettled, v))
+}
+
+// BatchesSettledIn applies the In predicate on the "batches_settled" field.
+func BatchesSettledIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldIn(FieldBatchesSettled, vs...))
+}
+
+// BatchesSettledNotIn applies the NotIn predicate on the "batches_settled" field.
+func BatchesSettledNotIn(vs ...int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldNotIn(FieldBatchesSettled, vs...))
+}
+
+// BatchesSettledGT applies the GT predicate on the "batches_settled" field.
+func BatchesSettledGT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGT(FieldBatchesSettled, v))
+}
+
+// BatchesSettledGTE applies the GTE predicate on the "batches_settled" field.
+func BatchesSettledGTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldGTE(FieldBatchesSettled, v))
+}
+
+// BatchesSettledLT applies the LT predicate on the "batches_settled" field.
+func BatchesSettledLT(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLT(FieldBatchesSettled, v))
+}
+
+// BatchesSettledLTE applies the LTE predicate on the "batches_settled" field.
+func BatchesSettledLTE(v int64) predicate.Snapshot {
+	return predicate.Snapshot(sql.FieldLTE(FieldBatchesSettled, v))
+}
+
 // FilesEQ applies the EQ predicate on the "files" field.
 func FilesEQ(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldFiles, v))
@@ -2011,206 +2211,6 @@ func TornLTE(v int64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldLTE(FieldTorn, v))
 }
 
-// ProblemsStoredEQ applies the EQ predicate on the "problems_stored" field.
-func ProblemsStoredEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldProblemsStored, v))
-}
-
-// ProblemsStoredNEQ applies the NEQ predicate on the "problems_stored" field.
-func ProblemsStoredNEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNEQ(FieldProblemsStored, v))
-}
-
-// ProblemsStoredIn applies the In predicate on the "problems_stored" field.
-func ProblemsStoredIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldIn(FieldProblemsStored, vs...))
-}
-
-// ProblemsStoredNotIn applies the NotIn predicate on the "problems_stored" field.
-func ProblemsStoredNotIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNotIn(FieldProblemsStored, vs...))
-}
-
-// ProblemsStoredGT applies the GT predicate on the "problems_stored" field.
-func ProblemsStoredGT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGT(FieldProblemsStored, v))
-}
-
-// ProblemsStoredGTE applies the GTE predicate on the "problems_stored" field.
-func ProblemsStoredGTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGTE(FieldProblemsStored, v))
-}
-
-// ProblemsStoredLT applies the LT predicate on the "problems_stored" field.
-func ProblemsStoredLT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLT(FieldProblemsStored, v))
-}
-
-// ProblemsStoredLTE applies the LTE predicate on the "problems_stored" field.
-func ProblemsStoredLTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLTE(FieldProblemsStored, v))
-}
-
-// TasksAnnouncedEQ applies the EQ predicate on the "tasks_announced" field.
-func TasksAnnouncedEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldTasksAnnounced, v))
-}
-
-// TasksAnnouncedNEQ applies the NEQ predicate on the "tasks_announced" field.
-func TasksAnnouncedNEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNEQ(FieldTasksAnnounced, v))
-}
-
-// TasksAnnouncedIn applies the In predicate on the "tasks_announced" field.
-func TasksAnnouncedIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldIn(FieldTasksAnnounced, vs...))
-}
-
-// TasksAnnouncedNotIn applies the NotIn predicate on the "tasks_announced" field.
-func TasksAnnouncedNotIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNotIn(FieldTasksAnnounced, vs...))
-}
-
-// TasksAnnouncedGT applies the GT predicate on the "tasks_announced" field.
-func TasksAnnouncedGT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGT(FieldTasksAnnounced, v))
-}
-
-// TasksAnnouncedGTE applies the GTE predicate on the "tasks_announced" field.
-func TasksAnnouncedGTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGTE(FieldTasksAnnounced, v))
-}
-
-// TasksAnnouncedLT applies the LT predicate on the "tasks_announced" field.
-func TasksAnnouncedLT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLT(FieldTasksAnnounced, v))
-}
-
-// TasksAnnouncedLTE applies the LTE predicate on the "tasks_announced" field.
-func TasksAnnouncedLTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLTE(FieldTasksAnnounced, v))
-}
-
-// TasksSettledEQ applies the EQ predicate on the "tasks_settled" field.
-func TasksSettledEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldTasksSettled, v))
-}
-
-// TasksSettledNEQ applies the NEQ predicate on the "tasks_settled" field.
-func TasksSettledNEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNEQ(FieldTasksSettled, v))
-}
-
-// TasksSettledIn applies the In predicate on the "tasks_settled" field.
-func TasksSettledIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldIn(FieldTasksSettled, vs...))
-}
-
-// TasksSettledNotIn applies the NotIn predicate on the "tasks_settled" field.
-func TasksSettledNotIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNotIn(FieldTasksSettled, vs...))
-}
-
-// TasksSettledGT applies the GT predicate on the "tasks_settled" field.
-func TasksSettledGT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGT(FieldTasksSettled, v))
-}
-
-// TasksSettledGTE applies the GTE predicate on the "tasks_settled" field.
-func TasksSettledGTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGTE(FieldTasksSettled, v))
-}
-
-// TasksSettledLT applies the LT predicate on the "tasks_settled" field.
-func TasksSettledLT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLT(FieldTasksSettled, v))
-}
-
-// TasksSettledLTE applies the LTE predicate on the "tasks_settled" field.
-func TasksSettledLTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLTE(FieldTasksSettled, v))
-}
-
-// BatchesAnnouncedEQ applies the EQ predicate on the "batches_announced" field.
-func BatchesAnnouncedEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldBatchesAnnounced, v))
-}
-
-// BatchesAnnouncedNEQ applies the NEQ predicate on the "batches_announced" field.
-func BatchesAnnouncedNEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNEQ(FieldBatchesAnnounced, v))
-}
-
-// BatchesAnnouncedIn applies the In predicate on the "batches_announced" field.
-func BatchesAnnouncedIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldIn(FieldBatchesAnnounced, vs...))
-}
-
-// BatchesAnnouncedNotIn applies the NotIn predicate on the "batches_announced" field.
-func BatchesAnnouncedNotIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNotIn(FieldBatchesAnnounced, vs...))
-}
-
-// BatchesAnnouncedGT applies the GT predicate on the "batches_announced" field.
-func BatchesAnnouncedGT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGT(FieldBatchesAnnounced, v))
-}
-
-// BatchesAnnouncedGTE applies the GTE predicate on the "batches_announced" field.
-func BatchesAnnouncedGTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGTE(FieldBatchesAnnounced, v))
-}
-
-// BatchesAnnouncedLT applies the LT predicate on the "batches_announced" field.
-func BatchesAnnouncedLT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLT(FieldBatchesAnnounced, v))
-}
-
-// BatchesAnnouncedLTE applies the LTE predicate on the "batches_announced" field.
-func BatchesAnnouncedLTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLTE(FieldBatchesAnnounced, v))
-}
-
-// BatchesSettledEQ applies the EQ predicate on the "batches_settled" field.
-func BatchesSettledEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldEQ(FieldBatchesSettled, v))
-}
-
-// BatchesSettledNEQ applies the NEQ predicate on the "batches_settled" field.
-func BatchesSettledNEQ(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNEQ(FieldBatchesSettled, v))
-}
-
-// BatchesSettledIn applies the In predicate on the "batches_settled" field.
-func BatchesSettledIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldIn(FieldBatchesSettled, vs...))
-}
-
-// BatchesSettledNotIn applies the NotIn predicate on the "batches_settled" field.
-func BatchesSettledNotIn(vs ...int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldNotIn(FieldBatchesSettled, vs...))
-}
-
-// BatchesSettledGT applies the GT predicate on the "batches_settled" field.
-func BatchesSettledGT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGT(FieldBatchesSettled, v))
-}
-
-// BatchesSettledGTE applies the GTE predicate on the "batches_settled" field.
-func BatchesSettledGTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldGTE(FieldBatchesSettled, v))
-}
-
-// BatchesSettledLT applies the LT predicate on the "batches_settled" field.
-func BatchesSettledLT(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLT(FieldBatchesSettled, v))
-}
-
-// BatchesSettledLTE applies the LTE predicate on the "batches_settled" field.
-func BatchesSettledLTE(v int64) predicate.Snapshot {
-	return predicate.Snapshot(sql.FieldLTE(FieldBatchesSettled, v))
-}
-
 // WalkSecondsEQ applies the EQ predicate on the "walk_seconds" field.
 func WalkSecondsEQ(v float64) predicate.Snapshot {
 	return predicate.Snapshot(sql.FieldEQ(FieldWalkSeconds, v))
@@ -2506,75 +2506,6 @@ func HasShard() predicate.Snapshot {
 func HasShardWith(preds ...predicate.Shard) predicate.Snapshot {
 	return predicate.Snapshot(func(s *sql.Selector) {
 		step := newShardStep()
-		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
-			for _, p := range preds {
-				p(s)
-			}
-		})
-	})
-}
-
-// HasTasks applies the HasEdge predicate on the "tasks" edge.
-func HasTasks() predicate.Snapshot {
-	return predicate.Snapshot(func(s *sql.Selector) {
-		step := sqlgraph.NewStep(
-			sqlgraph.From(Table, FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, TasksTable, TasksColumn),
-		)
-		sqlgraph.HasNeighbors(s, step)
-	})
-}
-
-// HasTasksWith applies the HasEdge predicate on the "tasks" edge with a given conditions (other predicates).
-func HasTasksWith(preds ...predicate.WalkTask) predicate.Snapshot {
-	return predicate.Snapshot(func(s *sql.Selector) {
-		step := newTasksStep()
-		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
-			for _, p := range preds {
-				p(s)
-			}
-		})
-	})
-}
-
-// HasBatches applies the HasEdge predicate on the "batches" edge.
-func HasBatches() predicate.Snapshot {
-	return predicate.Snapshot(func(s *sql.Selector) {
-		step := sqlgraph.NewStep(
-			sqlgraph.From(Table, FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, BatchesTable, BatchesColumn),
-		)
-		sqlgraph.HasNeighbors(s, step)
-	})
-}
-
-// HasBatchesWith applies the HasEdge predicate on the "batches" edge with a given conditions (other predicates).
-func HasBatchesWith(preds ...predicate.ReadBatch) predicate.Snapshot {
-	return predicate.Snapshot(func(s *sql.Selector) {
-		step := newBatchesStep()
-		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
-			for _, p := range preds {
-				p(s)
-			}
-		})
-	})
-}
-
-// HasProblems applies the HasEdge predicate on the "problems" edge.
-func HasProblems() predicate.Snapshot {
-	return predicate.Snapshot(func(s *sql.Selector) {
-		step := sqlgraph.NewStep(
-			sqlgraph.From(Table, FieldID),
-			sqlgraph.Edge(sqlgraph.O2M, false, ProblemsTable, ProblemsColumn),
-		)
-		sqlgraph.HasNeighbors(s, step)
-	})
-}
-
-// HasProblemsWith applies the HasEdge predicate on the "problems" edge with a given conditions (other predicates).
-func HasProblemsWith(preds ...predicate.Problem) predicate.Snapshot {
-	return predicate.Snapshot(func(s *sql.Selector) {
-		step := newProblemsStep()
 		sqlgraph.HasNeighborsWith(s, step, func(s *sql.Selector) {
 			for _, p := range preds {
 				p(s)
