@@ -81,3 +81,38 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// The tour in a package's documentation names each of its files, in the order of the data's way.
+func TestDocsNameEachFile(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`(?m)^//\t([a-z]+\.go) `)
+	for _, directory := range []string{"../services/walker/walk", "../services/reader/read", "../internal/stall"} {
+		text, err := os.ReadFile(filepath.Join(directory, "doc.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tour := map[string]bool{"doc.go": true}
+		for _, found := range named.FindAllSubmatch(text, -1) {
+			name := string(found[1])
+			if tour[name] {
+				t.Errorf("%s: the tour names %s twice", directory, name)
+			}
+			tour[name] = true
+		}
+		files, err := filepath.Glob(filepath.Join(directory, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if name := filepath.Base(file); !strings.HasSuffix(name, "_test.go") {
+				if !tour[name] {
+					t.Errorf("%s: the tour does not name %s", directory, name)
+				}
+				delete(tour, name)
+			}
+		}
+		for name := range tour {
+			t.Errorf("%s: the tour names %s, which does not exist", directory, name)
+		}
+	}
+}

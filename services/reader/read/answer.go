@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
-	"github.com/bctl/bctl/internal/listing"
 )
 
 // answer waits until each pack that the batch relies on is durable, and then reports to the
@@ -22,7 +21,7 @@ func (b *batch) answer(ctx context.Context) error {
 			m.ReliesOn = append(m.ReliesOn, ref.id)
 		}
 	}
-	if err := b.tellLists(ctx); err != nil {
+	if err := b.reportLists(ctx); err != nil {
 		return err
 	}
 	m.Counts = b.counts
@@ -47,10 +46,10 @@ func (b *batch) fail(ctx context.Context, cause error) error {
 // listMessageBytes is the approximate size of the chunk ids in one message.
 const listMessageBytes = 400 << 10
 
-// tellList records the content of a list chunk, to be reported to the committer. It is reported in
+// noteList records the content of a list chunk, to be reported to the committer. It is reported in
 // each attempt, even if the chunk is stored already: the process that stored it may have died
 // before it reported.
-func (b *batch) tellList(ctx context.Context, list backup.ChunkID, nested bool, refs []backup.Ref) error {
+func (b *batch) noteList(ctx context.Context, list backup.ChunkID, nested bool, refs []backup.Ref) error {
 	const idBytes = len(backup.ChunkID{}) + 2
 	l := backup.ChunkList{List: list, Nested: nested, Chunks: make([]backup.ChunkID, len(refs))}
 	for i := range refs {
@@ -58,7 +57,7 @@ func (b *batch) tellList(ctx context.Context, list backup.ChunkID, nested bool, 
 	}
 	size := (len(refs) + 2) * idBytes
 	if b.listBytes > 0 && b.listBytes+size > listMessageBytes {
-		if err := b.tellLists(ctx); err != nil {
+		if err := b.reportLists(ctx); err != nil {
 			return err
 		}
 	}
@@ -67,32 +66,12 @@ func (b *batch) tellList(ctx context.Context, list backup.ChunkID, nested bool, 
 	return nil
 }
 
-// tellLists sends the lists that tellList recorded.
-func (b *batch) tellLists(ctx context.Context) error {
+// reportLists sends the lists that noteList recorded.
+func (b *batch) reportLists(ctx context.Context) error {
 	if len(b.lists) == 0 {
 		return nil
 	}
 	m := &backup.ListsStored{Snapshot: b.msg.Job.Snapshot, Lists: b.lists}
 	b.lists, b.listBytes = nil, 0
-	return b.svc.tell(ctx, "the chunks of a large file", func() error { return b.svc.sendLists(ctx, m) })
-}
-
-// encode makes page versions of the pages that were read, so that a batch takes little memory while
-// it waits for its packs.
-func (b *batch) encode() error {
-	var encode listing.Encoder
-	for i := range b.pages {
-		p := &b.pages[i]
-		v := p.version
-		if p.again {
-			v.Fingerprint = backup.Fingerprint{}
-		}
-		var err error
-		if v.Listing, err = encode.Encode(nil, &p.Page); err != nil {
-			return fmt.Errorf("read batch %d: %w", b.msg.ID, err)
-		}
-		b.complete = append(b.complete, v)
-	}
-	b.pages, b.hash, b.cutter = nil, nil, nil
-	return nil
+	return b.svc.untilSent(ctx, "the chunks of a large file", func() error { return b.svc.sendLists(ctx, m) })
 }

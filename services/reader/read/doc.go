@@ -1,43 +1,60 @@
 // Package read is the reader: it takes read batches, reads the files that they want, and stores the
 // part of their content that is not stored yet.
 //
-// The files follow the data: service.go takes a batch, batch.go iterates over its pages, file.go
-// opens and reads one file, xattrs.go reads its extended attributes, settle.go handles files that
-// cannot be read, split.go cuts large files into chunks, window.go collects chunks, dedup.go finds
-// out which of them are new, frame.go compresses those, packer.go seals them into packs and uploads
-// the packs, and answer.go reports to the committer when everything that the batch relies on is
-// durable. In addition, share.go divides the reader among filers, pace.go limits a batch to its
-// part of its filer's bytes per second and follows changes of that limit, watched.go times the filer,
-// watch.go finds batches whose filer does not answer, and patient.go repeats queries while the index
-// does not answer.
+// The files follow one file's bytes, from the open file to the durable pack:
 //
-//	batch goroutine     open, read, cut, hash ──► window ─┐        (Options.Batches)
+//	service.go   takes batches, until the reader is stopped
+//	batch.go     makes one attempt at a batch, and ends its delivery
+//	page.go      reads the wanted files of each page, and encodes the pages that are complete
+//	file.go      opens one file, and reads it until nothing changes meanwhile
+//	split.go     cuts a large or sparse file into chunks
+//	buffer.go    collects chunks, and passes full buffers to the store workers
+//	store.go     finds out which chunks are new, and compresses those into frames
+//	packer.go    seals frames into packs, uploads the packs, and reports them
+//	answer.go    reports the batch when everything that it relies on is durable
+//
+// Beside this way are
+//
+//	pace.go      limits a batch to its part of the filer's bytes per second, and follows changes
+//	progress.go  reports how far the batch is
+//	stall.go     sets a batch apart while its filer does not answer
+//	link.go      reads a file once that has several names in the batch
+//	xattrs.go    reads extended attributes
+//	settle.go    decides how a file is recorded that cannot be read
+//	last.go      fetches what the last snapshot has of that file
+//	known.go     remembers the chunks that were stored recently
+//	lost.go      checks that the store has the packs that the batch is to rely on
+//	patient.go   repeats queries while the index does not answer
+//
+// The stages run concurrently:
+//
+//	batch goroutine     open, read, cut, hash ──► buffer ─┐        (Options.Batches)
 //	store workers       dedup, compress, seal ◄───────────┘──► pack (Options.Workers)
 //	uploads             PUT ──► PackStored ──► BatchStored           (Options.Uploads)
 //
 // # Many filers
 //
-// A slow or dead filer delays no other. Batches in progress, batches being read, and windows are
-// limited by shares: a filer has no more than a limit (Options.InHand, Options.Batches), and no
+// A slow or dead filer delays no other. Batches in progress, batches being read, and buffers are
+// limited by places: a filer has no more than a limit (Options.InHand, Options.Batches), and no
 // more than are free, so that some always remain for another filer. A batch of a filer with too
 // many in progress is handed back.
 //
 // A batch whose filer has not answered a call for Options.StallAfter is stalled: its delivery is
-// ended, its shares are given back, and no pack waits for it. Its goroutine keeps waiting, reports
+// ended, its places are given back, and no pack waits for it. Its goroutine keeps waiting, reports
 // renew its lease, and when the filer answers it continues. At most 256 batches are stalled;
-// further ones keep their shares, and in the end nothing more is taken.
+// further ones keep their places, and in the end nothing more is taken.
 //
 // # Memory
 //
-// Windows are taken from a fixed set and given back, and a goroutine that waits for one holds none.
+// Buffers are taken from a fixed set and given back, and a goroutine that waits for one holds none.
 // One pack per snapshot is being filled; when these packs together exceed four full packs, the
 // fullest is uploaded as it is. A batch that waits for its packs holds only its encoded pages.
 // Nothing grows with the size of a file, a batch or the tree. With B = Batches, W = Workers, U =
 // Uploads and H = InHand, a reader holds at most
 //
-//	windows, 1 MiB each       4B + 2W, and 2B to replace stuck ones: a read that hangs may
-//	                          still write to its window, so that window is replaced
-//	windows, 4 MiB each       8 + 2W, and 8 to replace stuck ones
+//	buffers, 1 MiB each       4B + 2W, and 2B to replace stuck ones: a read that hangs may
+//	                          still write to its buffer, so that buffer is replaced
+//	buffers, 4 MiB each       8 + 2W, and 8 to replace stuck ones
 //	carried between them      4 MiB per batch that reads a large file, 4B of them
 //	packs, 35 MiB each        4 + U, and U + 1 buffers for reuse; a quarter more in the 4
 //	                          where they are many small ones
@@ -45,7 +62,7 @@
 //	ids of list chunks        400 KiB per batch
 //	batches, 512 KiB each     2H, and 256 that are stalled
 //
-// and with a single, responsive filer half of the windows, B batches being read and H in progress.
+// and with a single, responsive filer half of the buffers, B batches being read and H in progress.
 //
 // # Failure
 //

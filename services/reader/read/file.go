@@ -3,6 +3,8 @@ package read
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -17,9 +19,9 @@ const readTries = 3
 // readFile reads one file and sets the content, the extended attributes, and the attributes of e as
 // they were when reading began. If it fails, e is unchanged. last means that readFile is not called
 // again after a stale handle.
-func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entry, last bool) (err error) {
+func (b *batch) readFile(ctx context.Context, at *pageDir, p *page, e *backup.Entry, last bool) (err error) {
 	started, hashed, walked := time.Now(), b.counts.HashSeconds, *e
-	f, err := at.dir.OpenFile(ctx, e.Name)
+	f, err := b.open(ctx, at, e.Name)
 	if err != nil {
 		return err
 	}
@@ -61,6 +63,16 @@ func (b *batch) readFile(ctx context.Context, at *place, p *page, e *backup.Entr
 	return nil
 }
 
+// open opens the batch's one file: a batch reads files one after the other.
+func (b *batch) open(ctx context.Context, at *pageDir, name string) (source.File, error) {
+	f, err := at.dir.OpenFile(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	b.file = openFile{f}
+	return &b.file, nil
+}
+
 // steadyContent reads the file's data until all of it was read without a change, at most readTries
 // times, and sets before to the file's state when the last reading began. changed reports that it
 // changed each time.
@@ -86,6 +98,70 @@ func (b *batch) steadyContent(ctx context.Context, f source.File, before *backup
 		}
 		*before = after
 	}
+}
+
+// content reads the file's data: a small file as one chunk, and a large or sparse one with a splitter.
+func (b *batch) content(ctx context.Context, f source.File, e *backup.Entry) (backup.Content, error) {
+	if e.Size == 0 {
+		return backup.Content{}, nil
+	}
+	start, length, err := f.NextExtent(0, e.Size)
+	if err != nil {
+		return backup.Content{}, err
+	}
+	if start == 0 && length >= e.Size && e.Size <= chunk.WholeFileBytes {
+		return b.wholeFile(ctx, f, e.Size)
+	}
+	s := splitter{batch: b, file: f}
+	for offset := int64(0); length > 0; {
+		if err := s.extent(ctx, start-offset, start, length); err != nil {
+			return backup.Content{}, err
+		}
+		offset = start + length
+		if start, length, err = f.NextExtent(offset, e.Size); err != nil {
+			return backup.Content{}, err
+		}
+	}
+	return s.refs.finish(ctx, b)
+}
+
+// wholeFile reads a small file without holes as one chunk, directly into the buffer.
+func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backup.Content, error) {
+	space, err := b.space(ctx, int(size))
+	if err != nil {
+		return backup.Content{}, err
+	}
+	n, err := b.readFull(ctx, f, space, 0)
+	b.short = int64(n) < size
+	if err != nil || n == 0 {
+		return backup.Content{}, err
+	}
+	b.counts.ReadBytes += int64(n)
+	ref := b.addChunk(space[:n])
+	return backup.Content{Refs: []backup.Ref{ref}}, nil
+}
+
+// readFull reads until p is full or the file ends, within the batch's limit.
+func (b *batch) readFull(ctx context.Context, f io.ReaderAt, p []byte, offset int64) (n int, err error) {
+	for n < len(p) {
+		piece := p[n:]
+		if b.pace.limited() {
+			piece = piece[:min(len(piece), paceBytes)]
+			if err := b.pace.wait(ctx, len(piece)); err != nil {
+				return n, err
+			}
+		}
+		m, err := f.ReadAt(piece, offset+int64(n))
+		n += m
+		b.hasRead(m)
+		if err == io.EOF || err == nil && m == 0 {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 var (
@@ -125,43 +201,34 @@ func contentSize(c backup.Content) (n int64) {
 	return n
 }
 
-// content reads the file's data.
-func (b *batch) content(ctx context.Context, f source.File, e *backup.Entry) (backup.Content, error) {
-	if e.Size == 0 {
-		return backup.Content{}, nil
-	}
-	start, length, err := f.NextExtent(0, e.Size)
-	if err != nil {
-		return backup.Content{}, err
-	}
-	if start == 0 && length >= e.Size && e.Size <= chunk.WholeFileBytes {
-		return b.wholeFile(ctx, f, e.Size)
-	}
-	s := splitter{batch: b, file: f}
-	for offset := int64(0); length > 0; {
-		if err := s.extent(ctx, start-offset, start, length); err != nil {
-			return backup.Content{}, err
-		}
-		offset = start + length
-		if start, length, err = f.NextExtent(offset, e.Size); err != nil {
-			return backup.Content{}, err
-		}
-	}
-	return s.refs.finish(ctx, b)
+// An openFile is a file whose errors concern only this descriptor, even if they report the file as
+// gone. Such an error becomes source.ErrStale, so that the file is opened again by its name, which
+// shows whether the name is gone.
+type openFile struct{ source.File }
+
+func (f *openFile) Stat() (backup.Entry, error) {
+	e, err := f.File.Stat()
+	return e, staleIfGone(err)
 }
 
-// wholeFile reads a small file without holes as one chunk, directly into the window.
-func (b *batch) wholeFile(ctx context.Context, f source.File, size int64) (backup.Content, error) {
-	space, err := b.space(ctx, int(size))
-	if err != nil {
-		return backup.Content{}, err
+func (f *openFile) NextExtent(offset, size int64) (start, length int64, err error) {
+	start, length, err = f.File.NextExtent(offset, size)
+	return start, length, staleIfGone(err)
+}
+
+func (f *openFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := f.File.ReadAt(p, offset)
+	return n, staleIfGone(err)
+}
+
+func (f *openFile) Xattrs() ([]backup.Xattr, error) {
+	xattrs, err := f.File.Xattrs()
+	return xattrs, staleIfGone(err)
+}
+
+func staleIfGone(err error) error {
+	if source.IsGone(err) {
+		return fmt.Errorf("%w: %v", source.ErrStale, err) //nolint:errorlint // it must not count as gone
 	}
-	n, err := b.readFull(ctx, f, space, 0)
-	b.short = int64(n) < size
-	if err != nil || n == 0 {
-		return backup.Content{}, err
-	}
-	b.counts.ReadBytes += int64(n)
-	ref := b.addChunk(space[:n])
-	return backup.Content{Refs: []backup.Ref{ref}}, nil
+	return err
 }

@@ -155,12 +155,13 @@ func (f *fixture) makeReader(p Parts, o Options) *Service {
 
 // try makes one attempt at a batch, as if it had been delivered.
 func (s *Service) try(ctx context.Context, msg *backup.ReadBatch) error {
-	return s.attempt(ctx, ctx, newBatch(s, msg, nil))
+	return s.look(ctx, msg, 0)
 }
 
 // look is try, after this many looks at the batch.
 func (s *Service) look(ctx context.Context, msg *backup.ReadBatch, looks int) error {
-	b := newBatch(s, msg, nil)
+	b := s.begin(msg, nil)
+	defer b.end()
 	b.looks = looks
 	return s.attempt(ctx, ctx, b)
 }

@@ -17,7 +17,7 @@ type oldPage struct {
 
 // oldEntry returns the last snapshot's version of an entry of the page or, for an empty name, of
 // the directory itself; nil if there is none.
-func (b *batch) oldEntry(ctx context.Context, at *place, p *page, name string) (*backup.Entry, error) {
+func (b *batch) oldEntry(ctx context.Context, at *pageDir, p *page, name string) (*backup.Entry, error) {
 	if err := b.readOld(ctx, at, p); err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (b *batch) oldEntry(ctx context.Context, at *place, p *page, name string) (
 
 // readOld fetches the last snapshot's entries of the page's names: mostly from the page of the same
 // key, otherwise from other pages of the directory, which are held one at a time.
-func (b *batch) readOld(ctx context.Context, at *place, p *page) error {
+func (b *batch) readOld(ctx context.Context, at *pageDir, p *page) error {
 	if p.old != nil {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (old *oldPage) take(page *backup.Page) (found int) {
 // oldKeys returns the keys of the last snapshot's pages of the directory, and their path, which may
 // have been different then. A freed inode may be reassigned to another directory, so the birth
 // times must be equal, too.
-func (b *batch) oldKeys(ctx context.Context, at *place, p *page) (path string, keys []backup.PageKey, err error) {
+func (b *batch) oldKeys(ctx context.Context, at *pageDir, p *page) (path string, keys []backup.PageKey, err error) {
 	job := &b.msg.Job
 	if job.Base == 0 {
 		return p.Path, nil, nil

@@ -20,15 +20,15 @@ import (
 // and nothing for a file that is not read.
 
 const (
-	// maxLooks is how many answers of the store are kept: a few megabytes. With more packs, the
+	// maxPackChecks is how many answers of the store are kept: a few megabytes. With more packs, the
 	// store is asked again.
-	maxLooks = 16 << 10
-	// statsAtATime is how many packs one window asks for concurrently.
+	maxPackChecks = 16 << 10
+	// statsAtATime is how many packs one buffer asks for concurrently.
 	statsAtATime = 8
 )
 
-// A look is the store's answer about a pack.
-type look struct {
+// A packCheck is the store's answer about a pack.
+type packCheck struct {
 	done chan struct{} // closed when lost and err are valid
 	lost error         // why the pack cannot be relied on; nil: it is complete
 	err  error         // the store did not answer
@@ -36,20 +36,20 @@ type look struct {
 	reported bool // the loss was reported
 }
 
-// looks are those of this process. Concurrent requests for a pack share one answer.
-type looks struct {
+// packChecks are those of this process. Concurrent requests for a pack share one answer.
+type packChecks struct {
 	mu    sync.Mutex
-	packs map[backup.PackID]*look
+	packs map[backup.PackID]*packCheck
 	seen  bool // the store has returned a pack: these credentials may see packs
 	lost  int  // packs that were reported
 }
 
 // intact reports whether the store has all of a pack.
 func (s *Service) intact(ctx context.Context, at index.PackPlace) (bool, error) {
-	s.looks.mu.Lock()
-	l := s.looks.packs[at.Pack]
+	s.packChecks.mu.Lock()
+	l := s.packChecks.packs[at.Pack]
 	if l != nil {
-		s.looks.mu.Unlock()
+		s.packChecks.mu.Unlock()
 		select {
 		case <-l.done:
 			return l.lost == nil, l.err
@@ -57,19 +57,19 @@ func (s *Service) intact(ctx context.Context, at index.PackPlace) (bool, error) 
 			return false, ctx.Err()
 		}
 	}
-	if len(s.looks.packs) >= maxLooks || s.looks.packs == nil {
-		s.looks.packs = map[backup.PackID]*look{}
+	if len(s.packChecks.packs) >= maxPackChecks || s.packChecks.packs == nil {
+		s.packChecks.packs = map[backup.PackID]*packCheck{}
 	}
-	l = &look{done: make(chan struct{})}
-	s.looks.packs[at.Pack] = l
-	s.looks.mu.Unlock()
+	l = &packCheck{done: make(chan struct{})}
+	s.packChecks.packs[at.Pack] = l
+	s.packChecks.mu.Unlock()
 
-	if l.lost, l.err = s.lookAt(ctx, at); l.err != nil {
-		s.looks.mu.Lock()
-		if s.looks.packs[at.Pack] == l {
-			delete(s.looks.packs, at.Pack) // the next request asks again
+	if l.lost, l.err = s.checkPack(ctx, at); l.err != nil {
+		s.packChecks.mu.Lock()
+		if s.packChecks.packs[at.Pack] == l {
+			delete(s.packChecks.packs, at.Pack) // the next request asks again
 		}
-		s.looks.mu.Unlock()
+		s.packChecks.mu.Unlock()
 	}
 	close(l.done)
 	return l.lost == nil, l.err
@@ -77,14 +77,14 @@ func (s *Service) intact(ctx context.Context, at index.PackPlace) (bool, error) 
 
 // missed reports, once, that a lost pack has the only copy of a chunk.
 func (s *Service) missed(pack backup.PackID) {
-	s.looks.mu.Lock()
-	l := s.looks.packs[pack]
+	s.packChecks.mu.Lock()
+	l := s.packChecks.packs[pack]
 	known := l == nil || l.reported // nil: it was evicted since
 	if !known {
 		l.reported = true
-		s.looks.lost++
+		s.packChecks.lost++
 	}
-	s.looks.mu.Unlock()
+	s.packChecks.mu.Unlock()
 	if !known {
 		s.opts.Metrics.LostPack()
 		s.opts.Log.Warn("the store does not have a pack as it was stored; its content is stored again as far as it is read again (bctl doctor says more)",
@@ -92,14 +92,14 @@ func (s *Service) missed(pack backup.PackID) {
 	}
 }
 
-// lookAt asks the store. lost is the reason why a pack cannot be relied on. err means that the
+// checkPack asks the store. lost is the reason why a pack cannot be relied on. err means that the
 // store did not answer, from which nothing follows.
-func (s *Service) lookAt(ctx context.Context, at index.PackPlace) (lost, err error) {
+func (s *Service) checkPack(ctx context.Context, at index.PackPlace) (lost, err error) {
 	sizeBytes, err := s.Store.Stat(ctx, store.PackName(at.Snapshot, at.Object))
 	if err == nil {
-		s.looks.mu.Lock()
-		s.looks.seen = true
-		s.looks.mu.Unlock()
+		s.packChecks.mu.Lock()
+		s.packChecks.seen = true
+		s.packChecks.mu.Unlock()
 		if want := at.Offset + at.Bytes; sizeBytes < want {
 			return fmt.Errorf("it has %d bytes, not %d: %w", sizeBytes, want, backup.ErrCorrupt), nil
 		}
@@ -114,29 +114,29 @@ func (s *Service) lookAt(ctx context.Context, at index.PackPlace) (lost, err err
 		// Amazon S3 answers this, instead of "not found", to clients that may not list.
 		return err, nil
 	}
-	s.blind.Do(func() {
+	s.warnUnseen.Do(func() {
 		s.opts.Log.Warn("this reader may not see packs: the index is believed without asking the store whether they are there", "error", err)
 	})
 	return nil, nil
 }
 
 func (s *Service) sawPacks() bool {
-	s.looks.mu.Lock()
-	defer s.looks.mu.Unlock()
-	return s.looks.seen
+	s.packChecks.mu.Lock()
+	defer s.packChecks.mu.Unlock()
+	return s.packChecks.seen
 }
 
 // LostPacks returns the number of packs that the store lacks, wholly or in part, and whose content
 // had to be stored again.
 func (s *Service) LostPacks() int {
-	s.looks.mu.Lock()
-	defer s.looks.mu.Unlock()
-	return s.looks.lost
+	s.packChecks.mu.Lock()
+	defer s.packChecks.mu.Unlock()
+	return s.packChecks.lost
 }
 
-// believe replaces locations in packs that the store does not have by others of the same chunk or,
+// replaceLost replaces locations in packs that the store does not have by others of the same chunk or,
 // if there are none, by the zero location: then the chunk is stored again.
-func (s *Service) believe(ctx context.Context, ids []backup.ChunkID, found []index.Location) error {
+func (s *Service) replaceLost(ctx context.Context, ids []backup.ChunkID, found []index.Location) error {
 	intact, err := s.intactOf(ctx, found)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package read
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -14,10 +13,10 @@ import (
 )
 
 // A batch of a filer with a limit reads in pieces of paceBytes. The budget that it accumulates
-// while it does something else is at most one small window.
+// while it does something else is at most one small buffer.
 const (
 	paceBytes  = 256 << 10
-	burstBytes = smallWindowBytes
+	burstBytes = smallBufferBytes
 )
 
 const (
@@ -107,29 +106,6 @@ func await(ctx context.Context, r *rate.Reservation, changed <-chan struct{}) (g
 	return false, err
 }
 
-// readFull reads until p is full or the file ends, within the batch's limit.
-func (b *batch) readFull(ctx context.Context, f io.ReaderAt, p []byte, offset int64) (n int, err error) {
-	for n < len(p) {
-		piece := p[n:]
-		if b.pace.limited() {
-			piece = piece[:min(len(piece), paceBytes)]
-			if err := b.pace.wait(ctx, len(piece)); err != nil {
-				return n, err
-			}
-		}
-		m, err := f.ReadAt(piece, offset+int64(n))
-		n += m
-		b.hasRead(m)
-		if err == io.EOF || err == nil && m == 0 {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
-
 // followLimits applies changed limits of filers to the batches in progress, until ctx is done.
 func (s *Service) followLimits(ctx context.Context) {
 	beat := s.opts.Health.Loop("read limits", limitsWithin)
@@ -142,44 +118,35 @@ func (s *Service) followLimits(ctx context.Context) {
 
 // applyLimits applies the current limits. If the index does not answer, batches keep theirs.
 func (s *Service) applyLimits(ctx context.Context) {
-	filers := s.watch.filers()
+	filers := s.filers()
 	if len(filers) == 0 {
 		return
 	}
 	shares, err := s.Index.ReadShares(ctx, filers, time.Time{})
 	switch {
 	case err == nil:
-		s.watch.paced(shares)
+		s.eachBatch(func(b *batch) {
+			if share, ok := shares[b.filer()]; ok {
+				b.pace.set(share)
+			}
+		})
 	case ctx.Err() != nil, errors.Is(err, backup.ErrUnavailable):
 		s.opts.Log.Debug("the limits of filers are not known now; batches in hand keep theirs", "error", err)
 	default: // for instance the privileges of an earlier version
-		s.limits.Do(func() {
+		s.warnLimits.Do(func() {
 			s.opts.Log.Warn("this reader cannot see the limits of filers; a changed limit applies to new batches only", "error", err)
 		})
 	}
 }
 
 // filers returns the filers of the batches in progress.
-func (w *watch) filers() (list []backup.FilerID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (s *Service) filers() (list []backup.FilerID) {
 	seen := map[backup.FilerID]bool{}
-	for b := range w.hand {
+	s.eachBatch(func(b *batch) {
 		if id := b.filer(); !seen[id] {
 			seen[id] = true
 			list = append(list, id)
 		}
-	}
+	})
 	return list
-}
-
-// paced gives the batches in progress their shares.
-func (w *watch) paced(shares map[backup.FilerID]int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for b := range w.hand {
-		if share, ok := shares[b.filer()]; ok {
-			b.pace.set(share)
-		}
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/loop"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // A readLog records the time and size of reads.
@@ -50,7 +51,7 @@ func TestPaceIsKept(t *testing.T) {
 	})
 }
 
-// Budget that was not used while the batch did something else is used later, up to a small window.
+// Budget that was not used while the batch did something else is used later, up to a small buffer.
 func TestPaceSavesUpLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond = 1 << 20
@@ -78,7 +79,8 @@ func TestPaceEndsWithItsContext(t *testing.T) {
 }
 
 func pacedBatch(perSecond int64) *batch {
-	return &batch{pace: newPace(perSecond), msg: &backup.ReadBatch{}, svc: &Service{Parts: Parts{Report: flow.NewReporter(nil, "test")}}}
+	s := &Service{Parts: Parts{Report: flow.NewReporter(nil, "test")}, watch: stall.NewWatch(time.Hour, 1)}
+	return s.begin(&backup.ReadBatch{Job: backup.Job{ReadBytesPerSecond: perSecond}}, nil)
 }
 
 // A limit that changes applies to a batch that waits under the earlier one: looser, tighter, none,
@@ -154,10 +156,7 @@ func TestPaceOftenChanged(t *testing.T) {
 func TestLimitsAreFollowed(t *testing.T) {
 	f := newFixture(t, treetest.Tree{"file": treetest.File("content")})
 	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{})
-	b := newBatch(s, f.batchOf(""), nil)
-	if !s.pickUp(b) {
-		t.Fatal("it is not taken")
-	}
+	b := s.begin(f.batchOf(""), nil)
 	share := func() float64 {
 		s.applyLimits(f.ctx)
 		if !b.pace.limited() {
@@ -182,8 +181,8 @@ func TestLimitsAreFollowed(t *testing.T) {
 			t.Errorf("%v bytes a second, want %v", got, rate)
 		}
 	}
-	s.done(b)
-	if got := s.watch.filers(); len(got) != 0 {
+	b.end()
+	if got := s.filers(); len(got) != 0 {
 		t.Errorf("filers %v without a batch", got)
 	}
 }

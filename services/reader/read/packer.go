@@ -107,119 +107,6 @@ func newPacker(svc *Service, sealer *seal.Sealer) *packer {
 	}
 }
 
-// run uploads until ctx is done. Packs that are not uploaded by then are lost, and so are the
-// attempts that rely on them.
-func (p *packer) run(ctx context.Context) {
-	for range p.svc.opts.Uploads {
-		p.owned.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case full := <-p.full:
-					p.upload(ctx, full)
-				}
-			}
-		})
-	}
-	p.flushLoop(ctx)
-	p.owned.Wait()
-}
-
-// flushLoop uploads packs that are not full in time.
-func (p *packer) flushLoop(ctx context.Context) {
-	due := time.NewTimer(maxPackAge)
-	defer due.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.changed:
-		case <-due.C:
-		}
-		due.Reset(p.flush(ctx, time.Now()))
-	}
-}
-
-// flush uploads the open packs that are due, and returns when it is to be called again, from now.
-func (p *packer) flush(ctx context.Context, now time.Time) (next time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	next = maxPackAge
-	for _, open := range p.open {
-		left := p.due(open).Sub(now)
-		if left > 0 {
-			next = min(next, left)
-		} else if p.close(ctx, open) != nil {
-			return next
-		}
-	}
-	p.using.Lock()
-	defer p.using.Unlock()
-	for snapshot, u := range p.uses {
-		if u.batches == 0 && p.open[snapshot] == nil {
-			delete(p.uses, snapshot)
-		}
-	}
-	return next
-}
-
-// due returns when an open pack waits for no more chunks. The pack of a snapshot does not wait for
-// batches of other snapshots: those may take hours, because of a limit or of a slow filer.
-func (p *packer) due(open *openPack) time.Time {
-	p.using.Lock()
-	u := p.uses[open.snapshot]
-	p.using.Unlock()
-	due := open.opened.Add(maxPackAge)
-	if open.ref.awaited.Load() {
-		due = open.opened.Add(maxPackAge / 10)
-	}
-	switch quiet := u.ended.Add(p.svc.opts.Linger); {
-	case p.hurried.Load():
-		return time.Time{}
-	case u.batches == 0 && quiet.Before(due):
-		return quiet
-	}
-	return due
-}
-
-// begin and end enclose the time in which a batch of the snapshot may add to packs.
-func (p *packer) begin(snapshot backup.SnapshotID) {
-	p.using.Lock()
-	defer p.using.Unlock()
-	p.uses[snapshot] = use{batches: p.uses[snapshot].batches + 1}
-}
-
-func (p *packer) end(snapshot backup.SnapshotID) {
-	p.using.Lock()
-	defer p.using.Unlock()
-	left := p.uses[snapshot].batches - 1
-	p.uses[snapshot] = use{batches: left, ended: time.Now()}
-	if left == 0 || p.hurried.Load() {
-		loop.Wake(p.changed)
-	}
-}
-
-// await returns when a pack that a batch of the snapshot relies on is durable, and reported to the
-// committer.
-func (p *packer) await(ctx context.Context, snapshot backup.SnapshotID, ref *packRef) error {
-	if ref.snapshot != snapshot && !ref.awaited.Swap(true) {
-		loop.Wake(p.changed)
-	}
-	select {
-	case <-ref.done:
-		return ref.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// hurry makes packs be uploaded as soon as a batch is read, because the reader stops.
-func (p *packer) hurry() {
-	p.hurried.Store(true)
-	loop.Wake(p.changed)
-}
-
 // add seals a frame into the snapshot's open pack, and returns by how many bytes the pack grew. It
 // blocks while the maximum number of packs is being uploaded.
 func (p *packer) add(ctx context.Context, snapshot backup.SnapshotID, f pack.Frame) (ref *packRef, grewBytes int, err error) {
@@ -299,6 +186,25 @@ func (p *packer) close(ctx context.Context, open *openPack) error {
 	}
 }
 
+// run uploads until ctx is done. Packs that are not uploaded by then are lost, and so are the
+// attempts that rely on them.
+func (p *packer) run(ctx context.Context) {
+	for range p.svc.opts.Uploads {
+		p.owned.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case full := <-p.full:
+					p.upload(ctx, full)
+				}
+			}
+		})
+	}
+	p.flushLoop(ctx)
+	p.owned.Wait()
+}
+
 func (p *packer) upload(ctx context.Context, open *openPack) {
 	ctx, span := p.svc.opts.Trace.Start(open.trace.Below(ctx), "put pack", open.snapshot,
 		slog.String("pack", open.ref.id.String()), slog.Int("bytes", open.writer.Size()))
@@ -332,11 +238,11 @@ func (p *packer) put(ctx context.Context, open *openPack) error {
 		Snapshot: open.snapshot, Pack: open.ref.id, StoredBytes: int64(len(data)),
 		FrameBytes: slices.Clone(open.writer.FrameBytes()), Chunks: open.places,
 	}
-	return p.svc.tell(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
+	return p.svc.untilSent(ctx, "pack "+m.Pack.String(), func() error { return p.svc.sendPack(ctx, m) })
 }
 
-// tell calls send until the message is accepted, because later messages rely on it.
-func (s *Service) tell(ctx context.Context, about string, send func() error) error {
+// untilSent calls send until the message is accepted, because later messages rely on it.
+func (s *Service) untilSent(ctx context.Context, about string, send func() error) error {
 	for {
 		err := send()
 		switch {
@@ -351,6 +257,100 @@ func (s *Service) tell(ctx context.Context, about string, send func() error) err
 			return ctx.Err()
 		case <-time.After(retryDelay):
 		}
+	}
+}
+
+// flushLoop uploads packs that are not full in time.
+func (p *packer) flushLoop(ctx context.Context) {
+	due := time.NewTimer(maxPackAge)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.changed:
+		case <-due.C:
+		}
+		due.Reset(p.flush(ctx, time.Now()))
+	}
+}
+
+// flush uploads the open packs that are due, and returns when it is to be called again, from now.
+func (p *packer) flush(ctx context.Context, now time.Time) (next time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next = maxPackAge
+	for _, open := range p.open {
+		left := p.due(open).Sub(now)
+		if left > 0 {
+			next = min(next, left)
+		} else if p.close(ctx, open) != nil {
+			return next
+		}
+	}
+	p.using.Lock()
+	defer p.using.Unlock()
+	for snapshot, u := range p.uses {
+		if u.batches == 0 && p.open[snapshot] == nil {
+			delete(p.uses, snapshot)
+		}
+	}
+	return next
+}
+
+// due returns when an open pack waits for no more chunks. The pack of a snapshot does not wait for
+// batches of other snapshots: those may take hours, because of a limit or of a slow filer.
+func (p *packer) due(open *openPack) time.Time {
+	p.using.Lock()
+	u := p.uses[open.snapshot]
+	p.using.Unlock()
+	due := open.opened.Add(maxPackAge)
+	if open.ref.awaited.Load() {
+		due = open.opened.Add(maxPackAge / 10)
+	}
+	switch quiet := u.ended.Add(p.svc.opts.Linger); {
+	case p.hurried.Load():
+		return time.Time{}
+	case u.batches == 0 && quiet.Before(due):
+		return quiet
+	}
+	return due
+}
+
+// begin and end enclose the time in which a batch of the snapshot may add to packs.
+func (p *packer) begin(snapshot backup.SnapshotID) {
+	p.using.Lock()
+	defer p.using.Unlock()
+	p.uses[snapshot] = use{batches: p.uses[snapshot].batches + 1}
+}
+
+func (p *packer) end(snapshot backup.SnapshotID) {
+	p.using.Lock()
+	defer p.using.Unlock()
+	left := p.uses[snapshot].batches - 1
+	p.uses[snapshot] = use{batches: left, ended: time.Now()}
+	if left == 0 || p.hurried.Load() {
+		loop.Wake(p.changed)
+	}
+}
+
+// hurry makes packs be uploaded as soon as a batch is read, because the reader stops.
+func (p *packer) hurry() {
+	p.hurried.Store(true)
+	loop.Wake(p.changed)
+}
+
+// await returns when a pack that a batch of the snapshot relies on is durable, and reported to the
+// committer.
+func (p *packer) await(ctx context.Context, snapshot backup.SnapshotID, ref *packRef) error {
+	if ref.snapshot != snapshot && !ref.awaited.Swap(true) {
+		loop.Wake(p.changed)
+	}
+	select {
+	case <-ref.done:
+		return ref.err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

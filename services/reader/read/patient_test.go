@@ -79,7 +79,8 @@ func TestBatchThatCannotBeStoredIsNotReadOn(t *testing.T) {
 	})
 	source := f.unsteady()
 	msg := f.batchOf("")
-	b := newBatch(f.reader, msg, nil)
+	b := f.reader.begin(msg, nil)
+	defer b.end()
 	source.onOpen["2"] = func() error {
 		f.until(func() bool { return b.notStored() != nil })
 		return nil

@@ -16,7 +16,7 @@ type advance struct {
 	// Of the file that is being read:
 	size       int64
 	ofFile     int64 // bytes read; more than size if the file is read again
-	told       int64 // part of size that was reported
+	reported   int64 // part of size that was reported
 	unreported int64 // bytes read since the last report
 }
 
@@ -40,7 +40,7 @@ func (a *advance) share() float64 {
 }
 
 func (b *batch) fileBegins(size int64) {
-	b.at.size, b.at.ofFile, b.at.told, b.at.unreported = size, 0, 0, 0
+	b.at.size, b.at.ofFile, b.at.reported, b.at.unreported = size, 0, 0, 0
 }
 
 // hasRead records bytes of a file. It reports them only if they are many, so that small files cost
@@ -51,8 +51,8 @@ func (b *batch) hasRead(n int) {
 	if a.unreported < reportBytes {
 		return
 	}
-	more := max(min(a.ofFile, a.size)-a.told, 0)
-	a.told, a.unreported = a.told+more, 0
+	more := max(min(a.ofFile, a.size)-a.reported, 0)
+	a.reported, a.unreported = a.reported+more, 0
 	b.report(backup.Progress{BytesDone: more})
 }
 
@@ -60,16 +60,15 @@ func (b *batch) hasRead(n int) {
 func (b *batch) fileEnds(kept bool, size int64) {
 	a := &b.at
 	a.done = min(a.done+a.size, backup.MaxCount)
-	told := a.told
-	a.size, a.ofFile, a.told, a.unreported = 0, 0, 0, 0
+	reported := a.reported
+	a.size, a.ofFile, a.reported, a.unreported = 0, 0, 0, 0
 	if kept {
-		b.report(backup.Progress{FilesDone: 1, BytesDone: max(size-told, 0)})
+		b.report(backup.Progress{FilesDone: 1, BytesDone: max(size-reported, 0)})
 	}
 }
 
 // report adds to the next report the opens, and their time, since the last one.
 func (b *batch) report(p backup.Progress) {
-	p.Opens, p.OpenSeconds = b.opens, b.openSeconds
-	b.opens, b.openSeconds = 0, 0
+	p.Opens, p.OpenSeconds = b.work.Opens()
 	b.svc.Report.AddRead(b.msg.Job.Snapshot, b.msg.ID, p, b.at.read, b.at.share())
 }

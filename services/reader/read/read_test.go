@@ -76,7 +76,7 @@ func TestEveryFileComesBack(t *testing.T) {
 	}
 }
 
-// The list chunks of a long file are stored while the data after them waits in the same window.
+// The list chunks of a long file are stored while the data after them waits in the same buffer.
 func TestListsOfLists(t *testing.T) {
 	defer func(n int) { listRefs = n }(listRefs)
 	listRefs = 3

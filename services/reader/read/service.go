@@ -1,8 +1,8 @@
 package read
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -16,6 +16,7 @@ import (
 	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/seal"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/stall"
 	"github.com/bctl/bctl/internal/store"
 	"github.com/bctl/bctl/internal/telemetry"
 )
@@ -74,8 +75,8 @@ const (
 	// leavingTime is the part of StopTimeout reserved for cancelled work to end.
 	leavingTime = time.Second
 
-	// largeWindows is how many large windows are filled at a time for one filer.
-	largeWindows = 4
+	// largeBuffers is how many large buffers are filled at a time for one filer.
+	largeBuffers = 4
 	// allFilers is the number of batches being read at a time, as a multiple of one filer's.
 	allFilers = 4
 )
@@ -107,16 +108,17 @@ type Service struct {
 	opts     Options
 	compress *pack.Compressor
 	known    *known
-	looks    looks
-	blind    sync.Once // for logging once that packs cannot be seen
-	limits   sync.Once // and that limits cannot be
 	packer   *packer
-	watch    *watch
-	inHand   *shares // a share for each batch in progress that is not stalled
-	reading  *shares // a share for each batch being read
-	small    *windows
-	large    *windows
-	toStore  chan *window // full windows
+	watch    *stall.Watch  // of the batches in progress
+	inHand   *stall.Places // for batches in progress that are not stalled
+	reading  *stall.Places // for batches that are being read
+	small    *chunkBuffers
+	large    *chunkBuffers
+	toStore  chan *chunkBuffer // full ones
+
+	packChecks packChecks
+	warnUnseen sync.Once // packs cannot be seen
+	warnLimits sync.Once // nor can limits
 
 	// Send to the committer; not through NATS in tests.
 	sendPack  func(context.Context, *backup.PackStored) error
@@ -127,12 +129,12 @@ type Service struct {
 // New returns a reader. It fails with backup.ErrInvalid if the repository requires algorithms that
 // this binary does not have.
 func New(p Parts, o Options) (*Service, error) {
-	orDefault(&o.Batches, DefaultBatches)
-	orDefault(&o.InHand, DefaultInHand)
-	orDefault(&o.Workers, runtime.GOMAXPROCS(0))
-	orDefault(&o.Uploads, DefaultUploads)
-	orDefault(&o.Linger, DefaultLinger)
-	orDefault(&o.StallAfter, DefaultStallAfter)
+	o.Batches = cmp.Or(max(o.Batches, 0), DefaultBatches)
+	o.InHand = cmp.Or(max(o.InHand, 0), DefaultInHand)
+	o.Workers = cmp.Or(max(o.Workers, 0), runtime.GOMAXPROCS(0))
+	o.Uploads = cmp.Or(max(o.Uploads, 0), DefaultUploads)
+	o.Linger = cmp.Or(max(o.Linger, 0), DefaultLinger)
+	o.StallAfter = cmp.Or(max(o.StallAfter, 0), DefaultStallAfter)
 	if o.StopTimeout == 0 {
 		o.StopTimeout = DefaultStopTimeout
 	}
@@ -156,12 +158,12 @@ func New(p Parts, o Options) (*Service, error) {
 	s := &Service{
 		Parts: p, opts: o, compress: compress,
 		known:   newKnown(),
-		watch:   newWatch(),
-		inHand:  newShares(2*o.InHand, o.InHand),
-		reading: newShares(allFilers*o.Batches, o.Batches),
-		small:   newWindows(allFilers*o.Batches/2+o.Workers, 2*o.Batches, smallWindowBytes),
-		large:   newWindows(largeWindows+o.Workers, 2*largeWindows, largeWindowBytes),
-		toStore: make(chan *window),
+		watch:   stall.NewWatch(o.StallAfter, maxStalled),
+		inHand:  stall.NewPlaces(2*o.InHand, o.InHand),
+		reading: stall.NewPlaces(allFilers*o.Batches, o.Batches),
+		small:   newChunkBuffers(allFilers*o.Batches/2+o.Workers, 2*o.Batches, smallBufferBytes),
+		large:   newChunkBuffers(largeBuffers+o.Workers, 2*largeBuffers, largeBufferBytes),
+		toStore: make(chan *chunkBuffer),
 	}
 	s.Index = patient{p.Index, s}
 	s.packer = newPacker(s, sealer)
@@ -173,12 +175,6 @@ func New(p Parts, o Options) (*Service, error) {
 		return flow.Publish(ctx, p.Conn, flow.Batches, m)
 	}
 	return s, nil
-}
-
-func orDefault[T int | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
 }
 
 // Run takes batches until ctx is done, and then finishes its work in progress; what it cannot
@@ -199,17 +195,18 @@ func (s *Service) run(ctx context.Context, consume func(handle func(*backup.Read
 	s.start(work, &owned)
 	var batches sync.WaitGroup
 	consume(func(msg *backup.ReadBatch, d delivery) {
-		b := newBatch(s, msg, d)
-		if !s.pickUp(b) {
+		if !s.inHand.TryTake(msg.Job.Filer) {
 			d.Retry(crowdedDelay)
 			return
 		}
+		b := s.begin(msg, d)
+		b.counted.Store(true)
 		batches.Go(func() { s.handle(ctx, work, b) })
 	})
 	s.packer.hurry()
 	leaving := s.finish()
 	end()
-	s.watch.handBack()
+	s.eachBatch(func(b *batch) { b.delivery.Retry(0) }) // without waiting for its goroutine
 	left := make(chan struct{})
 	go func() { // ends with the last call that hangs
 		batches.Wait()
@@ -230,102 +227,16 @@ func (s *Service) finish() (leaving time.Duration) {
 		return DefaultStopTimeout
 	}
 	leaving = min(leavingTime, s.opts.StopTimeout/4)
-	enough := time.NewTimer(s.opts.StopTimeout - leaving)
-	defer enough.Stop()
-	for s.watch.busy() > 0 {
-		select {
-		case <-s.watch.changed:
-		case <-enough.C:
-			return leaving
-		}
-	}
+	s.watch.AwaitIdle(s.opts.StopTimeout - leaving)
 	return leaving
 }
 
-// start starts the goroutines that take the batches' windows, and the watch.
+// start starts the goroutines that take the batches' buffers, and the watch.
 func (s *Service) start(ctx context.Context, owned *sync.WaitGroup) {
 	for range s.opts.Workers {
-		owned.Go(func() { s.storeWindows(ctx) })
+		owned.Go(func() { s.storeBuffers(ctx) })
 	}
 	owned.Go(func() { s.packer.run(ctx) })
-	owned.Go(func() { s.watchCalls(ctx) })
+	owned.Go(func() { s.watchFilers(ctx) })
 	owned.Go(func() { s.followLimits(ctx) })
-}
-
-// handle makes an attempt at a batch and ends its delivery. When ctx is done it starts nothing new,
-// and when work is done it ends what it started.
-func (s *Service) handle(ctx, work context.Context, b *batch) {
-	defer s.done(b)
-	defer s.Report.Batch(&b.msg.Job, b.msg.ID)()
-	work, span := s.opts.Trace.Start(b.delivery.Trace(work), "read batch", b.msg.Job.Snapshot,
-		slog.Int64("batch", int64(b.msg.ID)), slog.Int("attempt", int(b.msg.Attempt)))
-	b.trace = telemetry.ParentOf(work)
-	err := s.attempt(ctx, work, b)
-	span.End(err)
-	switch {
-	case err == nil:
-		b.delivery.Ack()
-	case ctx.Err() != nil:
-		b.delivery.Retry(0)
-	case s.opts.Refused() != nil: // the reason was logged
-		s.opts.Metrics.Retry(err)
-		b.delivery.Retry(0) // to another reader: this one takes none
-	default:
-		s.retrying(b, err)
-		if source.IsOtherTree(err) {
-			b.delivery.Retry(blindDelay)
-			return
-		}
-		b.delivery.RetryLater()
-	}
-}
-
-func (s *Service) retrying(b *batch, err error) {
-	s.Report.HandedBack(err)
-	s.opts.Metrics.Retry(err)
-	if s.opts.OnRetry != nil {
-		s.opts.OnRetry(err)
-		return
-	}
-	s.opts.Log.Warn("read batch will be tried again", "source", b.msg.Job.Source, "snapshot", b.msg.Job.Snapshot.Short(), "batch", b.msg.ID,
-		"attempt", b.msg.Attempt, "error", err)
-}
-
-// attempt makes one attempt at a batch.
-func (s *Service) attempt(ctx, work context.Context, b *batch) error {
-	if err := s.reading.take(ctx, b.filer()); err != nil {
-		return err
-	}
-	if err := s.opts.Refused(); err != nil {
-		s.reading.give(b.filer())
-		return err
-	}
-	s.packer.begin(b.msg.Job.Snapshot)
-	err := b.read(work)
-	s.reading.give(b.filer())
-	if stored := b.stored(work); !errors.Is(err, stored) {
-		err = errors.Join(err, stored)
-	}
-	s.packer.end(b.msg.Job.Snapshot)
-	switch {
-	case errors.Is(err, source.ErrExpired), b.isBlind(err):
-		return b.fail(work, err)
-	case err != nil:
-		return err
-	}
-	return b.answer(work)
-}
-
-// A reader that sees a different tree than the one that was walked hands the batch back after
-// blindDelay, to any reader. After blindLooks deliveries in an attempt, and blindAttempts attempts,
-// no reader is expected to see the right tree.
-const (
-	blindDelay    = time.Second
-	blindLooks    = 10
-	blindAttempts = 3
-)
-
-// isBlind reports whether err means that no reader is expected to see the tree of the batch.
-func (b *batch) isBlind(err error) bool {
-	return source.IsOtherTree(err) && (b.svc.opts.Alone || b.looks >= blindLooks && b.msg.Attempt >= blindAttempts)
 }

@@ -17,7 +17,7 @@ import (
 
 // settle decides how a file is recorded after it was read, or could not be. keep is false if the
 // file no longer exists. An error ends the attempt.
-func (b *batch) settle(ctx context.Context, at *place, p *page, e *backup.Entry, err error) (keep bool, fatal error) {
+func (b *batch) settle(ctx context.Context, at *pageDir, p *page, e *backup.Entry, err error) (keep bool, fatal error) {
 	if err == nil {
 		if e.Flags&backup.Provisional != 0 {
 			p.again = true
@@ -57,7 +57,7 @@ func (b *batch) blame(ctx context.Context, err error) error {
 // directory may have been renamed to a place where the walker had already been. A restore must then
 // report that something is missing: the directory is flagged or, on a page without its attributes,
 // the entry is kept without the content that could not be read.
-func (b *batch) vanished(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
+func (b *batch) vanished(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, err error) {
 	if err := b.believeGone(ctx, at, p, e.Name); err != nil {
 		return false, err
 	}
@@ -85,14 +85,14 @@ func (b *batch) vanished(ctx context.Context, at *place, p *page, e *backup.Entr
 
 // isDirectoryGone reports whether the directory of a page no longer exists, or was replaced by
 // another.
-func (b *batch) isDirectoryGone(ctx context.Context, at *place, p *page) (bool, error) {
+func (b *batch) isDirectoryGone(ctx context.Context, at *pageDir, p *page) (bool, error) {
 	if at.dir == nil || at.gone {
 		return true, nil
 	}
 	if at.stays {
 		return false, nil
 	}
-	now := b.openPlace(ctx, p.Path)
+	now := b.openDir(ctx, p.Path)
 	defer now.close()
 	if now.err != nil && !source.IsGone(now.err) {
 		if b.isFatal(ctx, now.err) {
@@ -112,7 +112,7 @@ func (b *batch) isDirectoryGone(ctx context.Context, at *place, p *page) (bool, 
 // believeGone returns nil if an entry can be trusted to be gone. If the root of the tree has no
 // identity of its own, another entry that the walker saw in the directory must still exist, or at
 // least the directory.
-func (b *batch) believeGone(ctx context.Context, at *place, p *page, name string) error {
+func (b *batch) believeGone(ctx context.Context, at *pageDir, p *page, name string) error {
 	path := backup.Join(p.Path, name)
 	if err := source.Believe(ctx, b.tree, source.MountsAbove(b.msg.Mounts, path)); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (b *batch) believeGone(ctx context.Context, at *place, p *page, name string
 
 // seesBeside reports whether the directory of a page still has another entry that the walker saw in
 // it. For a page whose only entry is gone, an open directory suffices.
-func (b *batch) seesBeside(ctx context.Context, at *place, p *page) (bool, error) {
+func (b *batch) seesBeside(ctx context.Context, at *pageDir, p *page) (bool, error) {
 	if at.dir == nil {
 		return false, nil
 	}
@@ -158,7 +158,7 @@ func (p *page) knows(e backup.Entry) bool {
 }
 
 // carryForward replaces a file that cannot be read by its last good copy.
-func (b *batch) carryForward(ctx context.Context, at *place, p *page, e *backup.Entry) error {
+func (b *batch) carryForward(ctx context.Context, at *pageDir, p *page, e *backup.Entry) error {
 	old, err := b.oldEntry(ctx, at, p, e.Name)
 	if err != nil {
 		return err
@@ -178,6 +178,13 @@ func withoutCopy(e *backup.Entry) {
 	e.Content, e.Xattrs, e.XattrChunk = backup.Content{}, nil, backup.Ref{}
 	e.Flags |= backup.Unreadable | backup.ContentMissing
 }
+
+const (
+	// maxProblemBytes is the room for reported problems in the batch's message; all problems are
+	// counted and flagged.
+	maxProblemBytes = 96 << 10
+	problemOverhead = 64
+)
 
 func (b *batch) problem(p *page, name, op string, err error) {
 	b.counts.Errors++

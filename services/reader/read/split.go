@@ -14,10 +14,10 @@ type splitter struct {
 	batch *batch
 	file  source.File
 	refs  refTree
-	rest  []byte // bytes carried from one window to the next
+	rest  []byte // bytes carried from one buffer to the next
 }
 
-// extent reads length bytes of data at start, which follow a hole of hole bytes, into windows, and
+// extent reads length bytes of data at start, which follow a hole of hole bytes, into buffers, and
 // cuts them there.
 func (s *splitter) extent(ctx context.Context, hole, start, length int64) error {
 	b := s.batch
@@ -77,18 +77,18 @@ func (s *splitter) storeRefs(ctx context.Context, uncut []byte) (moved []byte, e
 	return moved, err
 }
 
-// space returns room for want bytes in the window. The first have bytes are those that the last
+// space returns room for want bytes in the buffer. The first have bytes are those that the last
 // chunks left uncut.
 func (s *splitter) space(ctx context.Context, want, have int) ([]byte, error) {
 	b := s.batch
 	if have == 0 {
 		return b.space(ctx, want)
 	}
-	if b.window.free() >= want {
-		return b.window.next(want), nil // they are there already
+	if b.buffer.free() >= want {
+		return b.buffer.next(want), nil // they are there already
 	}
-	// The window is sent before another is taken: a goroutine that waits for one holds none.
-	s.rest = append(s.rest[:0], b.window.next(have)...)
+	// The buffer is sent before another is taken: a goroutine that waits for one holds none.
+	s.rest = append(s.rest[:0], b.buffer.next(have)...)
 	if err := b.flush(ctx); err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (t *refTree) store(ctx context.Context, b *batch, level int) error {
 		return err
 	}
 	ref.Span = contentSize(backup.Content{Refs: refs})
-	if err := b.tellList(ctx, ref.Chunk, level > 0, refs); err != nil {
+	if err := b.noteList(ctx, ref.Chunk, level > 0, refs); err != nil {
 		return err
 	}
 	t.levels[level] = refs[:0]

@@ -11,6 +11,7 @@ import (
 	"github.com/bctl/bctl/internal/flow"
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/stall"
 	"github.com/bctl/bctl/internal/testenv"
 )
 
@@ -121,7 +122,7 @@ var twoDirectories = treetest.Tree{
 }
 
 // A filer that hangs takes nothing from others, nor from its own batches that do not hang: no
-// token, no place in progress, no window, and no pack waits for it.
+// token, no place in progress, no buffer, and no pack waits for it.
 func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
 	packsStayOpen(t)
 	f := newFixture(t, twoDirectories)
@@ -142,26 +143,23 @@ func TestStalledBatchKeepsNothingFromOthers(t *testing.T) {
 	r.give(batches[1]).wants(t, "acknowledged")
 	other.commit()
 	other.wantTreeOf("good")
-	if n := s.watch.busy(); n != 0 {
-		t.Errorf("%d batches are busy", n)
-	}
+	f.until(func() bool { return s.watch.Busy() == 0 }) // a batch ends after its delivery
 
 	release()
 	bad.wants(t, "acknowledged")
 	f.commit()
 	f.wantTree()
-	s.watch.mu.Lock()
-	defer s.watch.mu.Unlock()
-	if len(s.watch.hand) != 0 || s.watch.stalled != 0 || s.packer.busy() != 0 {
-		t.Errorf("%d in hand, %d stalled, %d may add to packs", len(s.watch.hand), s.watch.stalled, s.packer.busy())
+	f.until(func() bool { return s.watch.InProgress() == 0 })
+	if n := s.packer.busy(); n != 0 {
+		t.Errorf("%d may add to packs", n)
 	}
-	for name, shares := range map[string]*shares{"reading": s.reading, "in hand": s.inHand, "small windows": s.small.shares} {
-		if len(shares.held) != 0 {
-			t.Errorf("%s: %v is held", name, shares.held)
+	for name, places := range map[string]*stall.Places{"reading": s.reading, "in hand": s.inHand, "small buffers": s.small.places} {
+		if n := places.Taken(); n != 0 {
+			t.Errorf("%s: %d places are taken", name, n)
 		}
 	}
 	if s.small.spare != 2 {
-		t.Errorf("%d windows are spare", s.small.spare)
+		t.Errorf("%d buffers are spare", s.small.spare)
 	}
 }
 
@@ -242,7 +240,7 @@ func TestStopWithAFilerThatHangs(t *testing.T) {
 	bad.wants(t, "handed back")
 	release()
 	bad.wants(t, "handed back") // by the goroutine that was left behind: a Delivery ends once
-	for s.watch.busy() > 0 {
+	for s.watch.Busy() > 0 {
 		_, _ = f.idx.Snapshot(f.ctx, f.snap.ID) // a query that sets the pace
 	}
 	if snap := must(f.idx.Snapshot(f.ctx, f.snap.ID))(t); snap.Complete() {
@@ -363,40 +361,29 @@ func TestAnotherReaderTakesWhatIsHandedBack(t *testing.T) {
 	f.wantTree()
 }
 
-// Beyond the bound, a batch that hangs keeps its shares.
-func TestStalledBatchesAreBounded(t *testing.T) {
+// A stalled batch gives back its places, and takes again what it needs to continue.
+func TestStalledBatchGivesBackItsPlaces(t *testing.T) {
 	f := newFixture(t, nil)
 	s := f.makeReader(Parts{Report: flow.NewReporter(nil, "test")}, Options{})
 	d := make(told, 8)
-	b := newBatch(s, &backup.ReadBatch{}, d)
-	if !s.pickUp(b) {
+	b := s.begin(&backup.ReadBatch{}, d)
+	if !s.inHand.TryTake(b.filer()) {
 		t.Fatal("there is no place for one batch")
 	}
-	s.reading.force(b.filer())
+	b.counted.Store(true)
+	s.reading.Force(b.filer())
 	s.packer.begin(b.msg.Job.Snapshot)
-	b.asks()
-	s.watch.stalled = maxStalled
-	s.lookAtCalls(2 + stallTicks)
-	if b.stalled || len(d) > 0 || s.inHand.taken() != 1 || s.reading.taken() != 1 {
-		t.Error("the batch is stalled, beside as many as may be")
-	}
-	s.watch.stalled--
-	s.lookAtCalls(3 + stallTicks)
+	b.Stalled()
 	d.wants(t, "stalled")
-	if s.inHand.taken() != 0 || s.reading.taken() != 0 {
-		t.Error("the stalled batch keeps its shares")
+	if s.inHand.Taken() != 0 || s.reading.Taken() != 0 || s.packer.busy() != 0 {
+		t.Error("the stalled batch keeps its places")
 	}
-	b.answered()
-	if s.watch.stalled != maxStalled-1 || s.reading.taken() != 1 || s.packer.busy() != 1 {
+	b.Resumed()
+	if s.reading.Taken() != 1 || s.packer.busy() != 1 {
 		t.Error("the batch does not take part again")
 	}
-}
-
-func (s *shares) taken() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, held := range s.held {
-		n += held
+	b.end()
+	if s.inHand.Taken() != 0 {
+		t.Error("the batch gives back what it has not got")
 	}
-	return n
 }

@@ -10,10 +10,10 @@ import (
 
 // readXattrsAlone reads the extended attributes of a file whose content the snapshot has already. A
 // file that has changed since it was walked is read completely.
-func (b *batch) readXattrsAlone(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, err error) {
+func (b *batch) readXattrsAlone(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, err error) {
 	changed := false
 	err = b.again(ctx, at, p, func(bool) error {
-		f, err := at.dir.OpenFile(ctx, e.Name)
+		f, err := b.open(ctx, at, e.Name)
 		if err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func (b *batch) readXattrsAlone(ctx context.Context, at *place, p *page, e *back
 
 // readOwnXattrs reads the extended attributes of a page's directory, or of one of its entries that
 // is not a regular file. keep is false if it no longer exists.
-func (b *batch) readOwnXattrs(ctx context.Context, at *place, p *page, e *backup.Entry) (keep bool, _ error) {
+func (b *batch) readOwnXattrs(ctx context.Context, at *pageDir, p *page, e *backup.Entry) (keep bool, _ error) {
 	err := b.again(ctx, at, p, func(bool) error {
 		return b.takeXattrs(ctx, e, func() ([]backup.Xattr, error) { return at.dir.Xattrs(ctx, e.Name, e.Kind) })
 	})
@@ -63,7 +63,7 @@ func (b *batch) takeXattrs(ctx context.Context, e *backup.Entry, get func() ([]b
 
 // xattrsFailed keeps the last snapshot's extended attributes of an entry whose attributes cannot be
 // read now, unless err ends the attempt.
-func (b *batch) xattrsFailed(ctx context.Context, at *place, p *page, e *backup.Entry, err error) error {
+func (b *batch) xattrsFailed(ctx context.Context, at *pageDir, p *page, e *backup.Entry, err error) error {
 	if b.isFatal(ctx, err) {
 		return err
 	}
@@ -82,6 +82,10 @@ func (b *batch) xattrsFailed(ctx context.Context, at *place, p *page, e *backup.
 	}
 	return b.placeXattrs(ctx, e, old.Xattrs, old.XattrChunk)
 }
+
+// inlineXattrBytes is the room for extended attributes in the batch's listings, so that these still
+// fit into one message. Further ones are stored as chunks.
+const inlineXattrBytes = 48 << 10
 
 // placeXattrs puts extended attributes into the entry or, if there is no room, into a chunk. They
 // may be in a chunk already.

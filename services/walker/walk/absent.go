@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/bctl/bctl/internal/backup"
 	"github.com/bctl/bctl/internal/listing"
@@ -28,7 +27,7 @@ func (s *slice) settle(ctx context.Context, u *unread, err error) error {
 	gone, err := s.judge(ctx, u.path, err)
 	switch {
 	case gone && err == nil:
-		return s.result.vanished(ctx, u.path, u.known)
+		return s.findings.vanished(ctx, u.path, u.known)
 	case s.isOurs(ctx, err):
 		return err
 	case u.known || u.from != u.path:
@@ -50,14 +49,14 @@ func (s *slice) judge(ctx context.Context, path string, err error) (gone bool, _
 	case path == "":
 		return false, fmt.Errorf("%w: %w", errRootGone, err)
 	case source.MayBeAway(err):
-		if away := s.hold.believe(ctx, s.tree, nil); away != nil {
+		if away := source.Believe(ctx, s.tree, nil); away != nil {
 			return false, away
 		}
 		return false, err
 	case !source.IsGone(err):
 		return false, err
 	}
-	if notThere := s.hold.believe(ctx, s.tree, s.mounts.above(path)); notThere != nil {
+	if notThere := source.Believe(ctx, s.tree, s.mounts.above(path)); notThere != nil {
 		return false, notThere
 	}
 	if job := &s.task.Job; s.task.Generation == 0 || source.IsProven(job.Root, s.tree.Root(), job.Compare) {
@@ -85,9 +84,7 @@ func (s *slice) seesBeside(ctx context.Context, path string) (bool, error) {
 		}
 	}
 	for _, other := range beside {
-		asked := s.hold.ask()
 		d, err := s.tree.OpenDirectory(ctx, other)
-		s.hold.answer(asked)
 		switch {
 		case err == nil:
 			_ = d.Close() // it was only opened
@@ -104,71 +101,6 @@ func (s *slice) isOurs(ctx context.Context, err error) bool {
 	return transient(ctx, err) || isRootGone(err) || errors.Is(err, source.ErrExpired)
 }
 
-// carry carries forward the last snapshot's content of a directory and of everything below it,
-// which was at from at that time. The entries are flagged, so that the next snapshot looks again
-// and a restore reports it. If the directory has not moved, its rows change only in that flag.
-// cause is the reason; nil if it was reported already.
-func (s *slice) carry(ctx context.Context, path, from string, cause error, op string) error {
-	job := &s.task.Job
-	for v, err := range s.svc.index.Subtree(ctx, job.Shard, job.Base, from) {
-		if err != nil {
-			return err
-		}
-		add, err := s.carryPage(&v, path, from)
-		if err != nil {
-			return err
-		}
-		if err := s.result.add(ctx, add); err != nil {
-			return err
-		}
-	}
-	if cause == nil {
-		return nil
-	}
-	return s.result.add(ctx, contribution{path: path, counts: backup.Counts{Errors: 1},
-		problems: []backup.Problem{{Path: path, Op: op, Err: plainError(cause)}}})
-}
-
-// carryPage is carry for one page.
-func (s *slice) carryPage(v *backup.PageVersion, path, from string) (contribution, error) {
-	add := contribution{path: path}
-	p, err := listing.DecodePage(*v)
-	if errors.Is(err, backup.ErrCorrupt) {
-		// The row stays unchanged or, if the directory has moved, is missing: a restore names the
-		// directory.
-		add.counts.Errors++
-		add.problems = []backup.Problem{{Path: strings.TrimPrefix(path+strings.TrimPrefix(v.Path, from), "/"), Op: "compare", Err: errDamagedCopy.Error()}}
-		return add, nil
-	}
-	if err != nil {
-		return add, fmt.Errorf("index: shard %d, snapshot %d: %w", s.task.Job.Shard, s.task.Job.Base, err)
-	}
-	if p.Self != nil {
-		add.counts.Directories++
-		add.counts.Carried++
-	}
-	for i := range p.Entries {
-		if e := &p.Entries[i]; e.Kind != backup.Directory {
-			add.counts.Files++
-			add.counts.AddBytes(e.Size)
-			add.counts.Carried++
-		}
-	}
-	top := v.Path == from && v.Key == 0 && p.Self != nil
-	if top {
-		p.Self.Flags |= backup.Unreadable
-		v.Fingerprint = backup.Fingerprint{}
-		if v.Listing, err = listing.Encode(nil, &p); err != nil {
-			return add, err
-		}
-	}
-	if top || path != from {
-		v.Path = path + strings.TrimPrefix(v.Path, from)
-		add.pages = []backup.PageVersion{*v}
-	}
-	return add, nil
-}
-
 // addUnreadable adds a directory of which at most its own attributes are known.
 func (s *slice) addUnreadable(ctx context.Context, u *unread, cause error) error {
 	u.self.Flags |= backup.Unreadable
@@ -176,7 +108,7 @@ func (s *slice) addUnreadable(ctx context.Context, u *unread, cause error) error
 	if err != nil {
 		return err
 	}
-	return s.result.add(ctx, contribution{
+	return s.findings.add(ctx, contribution{
 		path: u.path, pages: []backup.PageVersion{page},
 		counts:   backup.Counts{Directories: 1, StatCalls: 1, Errors: 1},
 		problems: []backup.Problem{{Path: u.path, Op: u.op, Err: plainError(cause)}},

@@ -2,10 +2,26 @@
 // tree exactly once, compares the result with the last snapshot, and sends the differences to the
 // committer.
 //
-// The files follow the data: service.go takes a task, hold.go watches whether its filer answers,
-// slice.go walks down from its directories within a budget, directory.go lists one directory and
-// cuts it into pages, marks.go holds the fingerprints of the last snapshot, compare.go handles the
-// pages that differ, and result.go makes messages of them.
+// The files follow the data:
+//
+//	service.go    takes tasks, until the walker is stopped
+//	task.go       makes one attempt at a task: opens its tree, and ends its delivery; sets the task
+//	              apart while its filer does not answer
+//	slice.go      walks down from the task's directories within a budget
+//	visit.go      processes one directory, in the steps that the next files have
+//	list.go       lists it: entries that are selected, each with one stat
+//	recognize.go  refuses a root that has nothing of the last snapshot's
+//	marks.go      fetches the fingerprints of the last snapshot
+//	compare.go    cuts the entries into pages, and keeps those whose fingerprints differ
+//	last.go       fetches what the last snapshot has of the pages that differ
+//	damaged.go    does without pages of the last snapshot that are damaged
+//	mounts.go     keeps what was mounted, and is not mounted now
+//	absent.go     settles directories that are missing or cannot be read
+//	carry.go      carries the last good copy forward, of an entry or of a directory
+//	store.go      completes and encodes the pages that differ
+//	spill.go      sorts a directory that is too large for memory, in a file
+//	spilled.go    compares and stores such a directory, page by page
+//	findings.go   makes messages, read batches and child tasks of what was found
 //
 // # Cost of an unchanged directory
 //
@@ -15,16 +31,15 @@
 //
 // # A filer that hangs
 //
-// A call that waits for a file server may stay in the kernel for ever, and no context ends it. Each
-// task therefore counts its calls of the source and records when one last returned; one watchdog
-// checks all tasks. A task that has waited for StallAfter is stalled: its message is acknowledged,
-// its place goes to another task, and reports that it is waiting renew its lease, so that no other
-// walker hangs on it as well. When the filer answers, the task continues normally. A lane per filer
-// bounds the directories that are read at a time, so directories that hang take no other filer's
-// place.
+// A call that waits for a file server may stay in the kernel for ever, and no context ends it;
+// package stall finds such calls. A task that has waited for StallAfter is stalled: its message is
+// acknowledged, its place goes to another task, and reports that it is waiting renew its lease, so
+// that no other walker hangs on it as well. When the filer answers, the task continues normally.
+// Places per filer bound the directories that are read at a time, so directories that hang take no
+// other filer's place.
 //
-// Calls of the source are timed, with a Read as one call. The governor uses that time and the
-// number of stats. Waiting for the lane and the walker's own work are not included.
+// The source's time to open and list directories is reported with the number of stats, for the
+// governor. Waiting for a place and the walker's own work are not included.
 //
 // # Stop
 //

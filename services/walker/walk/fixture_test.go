@@ -107,10 +107,10 @@ func (f *fixture) walk(ctx context.Context, task *backup.WalkTask) error { retur
 
 // look is walk at one of several looks at the task.
 func (f *fixture) look(ctx context.Context, task *backup.WalkTask, looks int) error {
-	h := f.svc.hold(task, nil)
-	defer h.release()
-	h.looks = looks
-	return f.svc.walk(ctx, h)
+	flight := f.svc.begin(task, nil)
+	defer flight.end()
+	flight.looks = looks
+	return f.svc.walk(ctx, flight)
 }
 
 func (f *fixture) begin() backup.Snapshot {

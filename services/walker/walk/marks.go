@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	windowMarks = 8192 // fetched by one query
-	maxWindows  = 4    // held in memory
+	rangeMarks = 8192 // fetched by one query
+	maxRanges  = 4    // held in memory
 )
 
 // marks provides the fingerprints of the last snapshot's pages. It fetches those of whole subtrees
@@ -23,12 +23,12 @@ type marks struct {
 	base  backup.SnapshotNumber
 	to    []byte // end of the task's directories
 
-	mu      sync.Mutex
-	windows []*window // the newest last
+	mu     sync.Mutex
+	ranges []*markRange // the newest last
 }
 
-// A window has the marks of all directories whose path keys are in [from, to).
-type window struct {
+// A markRange has the marks of all directories whose path keys are in [from, to).
+type markRange struct {
 	from, to []byte // to nil: no end
 	marks    []index.PageMark
 	first    map[backup.DirectoryID]int32 // index of a directory's first mark
@@ -51,53 +51,53 @@ func (m *marks) of(ctx context.Context, path string) ([]index.PageMark, error) {
 	key := backup.PathKey(path)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, w := range m.windows {
-		if bytes.Compare(w.from, key) <= 0 && (w.to == nil || bytes.Compare(key, w.to) < 0) {
-			return w.of(path), nil
+	for _, r := range m.ranges {
+		if bytes.Compare(r.from, key) <= 0 && (r.to == nil || bytes.Compare(key, r.to) < 0) {
+			return r.of(path), nil
 		}
 	}
-	w, err := m.load(ctx, key)
+	r, err := m.load(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	if len(m.windows) == maxWindows {
-		copy(m.windows, m.windows[1:])
-		m.windows = m.windows[:maxWindows-1]
+	if len(m.ranges) == maxRanges {
+		copy(m.ranges, m.ranges[1:])
+		m.ranges = m.ranges[:maxRanges-1]
 	}
-	m.windows = append(m.windows, w)
-	return w.of(path), nil
+	m.ranges = append(m.ranges, r)
+	return r.of(path), nil
 }
 
-func (m *marks) load(ctx context.Context, from []byte) (*window, error) {
+func (m *marks) load(ctx context.Context, from []byte) (*markRange, error) {
 	to := m.to
 	if to != nil && bytes.Compare(from, to) >= 0 {
 		to = nil
 	}
-	found, next, err := m.index.Marks(ctx, m.shard, m.base, from, to, windowMarks)
+	found, next, err := m.index.Marks(ctx, m.shard, m.base, from, to, rangeMarks)
 	if err != nil {
 		return nil, err
 	}
-	w := &window{from: from, to: next, marks: found, first: make(map[backup.DirectoryID]int32, len(found))}
+	r := &markRange{from: from, to: next, marks: found, first: make(map[backup.DirectoryID]int32, len(found))}
 	if next == nil {
-		w.to = to
+		r.to = to
 	}
 	for i := range found {
 		if i == 0 || found[i].Directory != found[i-1].Directory {
-			w.first[found[i].Directory] = int32(i)
+			r.first[found[i].Directory] = int32(i)
 		}
 	}
-	return w, nil
+	return r, nil
 }
 
-func (w *window) of(path string) []index.PageMark {
+func (r *markRange) of(path string) []index.PageMark {
 	id := listing.DirectoryID(path)
-	first, ok := w.first[id]
+	first, ok := r.first[id]
 	if !ok {
 		return nil
 	}
 	end := int(first)
-	for end < len(w.marks) && w.marks[end].Directory == id {
+	for end < len(r.marks) && r.marks[end].Directory == id {
 		end++
 	}
-	return w.marks[first:end]
+	return r.marks[first:end]
 }

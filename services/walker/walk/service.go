@@ -1,10 +1,10 @@
 package walk
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +15,7 @@ import (
 	"github.com/bctl/bctl/internal/process/health"
 	"github.com/bctl/bctl/internal/selection"
 	"github.com/bctl/bctl/internal/source"
+	"github.com/bctl/bctl/internal/stall"
 	"github.com/bctl/bctl/internal/telemetry"
 )
 
@@ -76,13 +77,11 @@ type Service struct {
 	source   source.Source
 	report   *flow.Reporter
 	visitors sync.Pool
-	epoch    time.Time    // origin of clock
 	stopping atomic.Bool  // slices end at the next directory
-	held     atomic.Int64 // entries of large directories in memory
+	buffered atomic.Int64 // entries of large directories in memory
 
-	mu    sync.Mutex
-	holds map[*hold]struct{} // the tasks in progress
-	lanes map[backup.FilerID]*lane
+	watch       *stall.Watch  // of the tasks in progress
+	directories *stall.Places // for those that are being read
 
 	// Changed only by tests.
 	send         func(context.Context, *backup.SliceWalked) error
@@ -93,13 +92,14 @@ type Service struct {
 
 // New returns a walker. The caller closes its parts.
 func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Reporter, o Options) *Service {
+	tasks := DefaultTasks
 	if o.Alone {
-		o.Tasks = orDefault(o.Tasks, aloneTasks)
+		tasks = aloneTasks
 	}
-	o.Tasks = orDefault(o.Tasks, DefaultTasks)
-	o.Directories = orDefault(o.Directories, DefaultDirectories)
-	o.StallAfter = orDefault(o.StallAfter, DefaultStallAfter)
-	o.StopTimeout = orDefault(o.StopTimeout, DefaultStopTimeout)
+	o.Tasks = cmp.Or(max(o.Tasks, 0), tasks)
+	o.Directories = cmp.Or(max(o.Directories, 0), DefaultDirectories)
+	o.StallAfter = cmp.Or(max(o.StallAfter, 0), DefaultStallAfter)
+	o.StopTimeout = cmp.Or(max(o.StopTimeout, 0), DefaultStopTimeout)
 	if o.Compile == nil {
 		o.Compile = selection.Compile
 	}
@@ -109,20 +109,14 @@ func New(conn *flow.Conn, idx index.Walking, src source.Source, report *flow.Rep
 	return &Service{
 		opts: o, conn: conn, index: idx, source: src, report: report,
 		visitors: sync.Pool{New: func() any { return newVisitor() }},
-		epoch:    time.Now(),
-		holds:    map[*hold]struct{}{}, lanes: map[backup.FilerID]*lane{},
+		// A filer that hangs in all directories that it may have open takes none of another's.
+		directories: stall.NewPlaces(math.MaxInt, o.Directories),
+		watch:       stall.NewWatch(o.StallAfter, math.MaxInt), // a Delivery has a bound of its own
 		send: func(ctx context.Context, m *backup.SliceWalked) error {
 			return flow.Publish(ctx, conn, flow.Slices, m)
 		},
 		budgets: budgets, scarceTime: scarceTime, spillEntries: spillEntries,
 	}
-}
-
-func orDefault[T int | time.Duration](v, def T) T {
-	if v > 0 {
-		return v
-	}
-	return def
 }
 
 // Run takes tasks until ctx is done. Then the tasks in progress end early: each sends its results,
@@ -137,10 +131,10 @@ func (s *Service) Run(ctx context.Context) {
 	var watchdog, tasks sync.WaitGroup
 	defer watchdog.Wait()
 	defer abandon()
-	watchdog.Go(func() { s.watch(working) })
+	watchdog.Go(func() { s.watchFilers(working) })
 	s.conn.ConsumeWalk(ctx, s.opts.Site, s.opts.Tasks, func(task *backup.WalkTask, d *flow.Delivery) {
-		h := s.hold(task, d)
-		tasks.Go(func() { s.handle(working, h) })
+		t := s.begin(task, d)
+		tasks.Go(func() { s.handle(working, t) })
 	})
 	ended := make(chan struct{})
 	go func() { tasks.Wait(); close(ended) }()
@@ -149,10 +143,20 @@ func (s *Service) Run(ctx context.Context) {
 		return
 	}
 	abandon()
-	s.giveBack()
+	s.watch.Each(func(o stall.Owner) { o.(*inFlight).handBack() })
 	if !endsWithin(ended, grace) {
-		s.opts.Log.Warn("stopped without tasks that wait for their filers", "tasks", s.inHand())
+		s.opts.Log.Warn("stopped without tasks that wait for their filers", "tasks", s.watch.InProgress())
 	}
+}
+
+// watchFilers looks for stalled tasks until ctx is done.
+func (s *Service) watchFilers(ctx context.Context) {
+	beat := s.opts.Health.Loop("stalled tasks", s.watch.MaxInterval())
+	defer beat.Done()
+	s.watch.Run(ctx, func(inProgress, stalled int) {
+		s.opts.Metrics.InHand(inProgress, stalled)
+		beat.Moved()
+	})
 }
 
 func endsWithin(ended <-chan struct{}, d time.Duration) bool {
@@ -164,140 +168,4 @@ func endsWithin(ended <-chan struct{}, d time.Duration) bool {
 	case <-t.C:
 		return false
 	}
-}
-
-// errStopped means that the walker was stopped before it had walked anything.
-var errStopped = errors.New("the walker stops")
-
-func (s *Service) handle(ctx context.Context, h *hold) {
-	defer h.release()
-	started := time.Now()
-	traced, span := s.opts.Trace.Start(h.delivery.Trace(ctx), "walk slice", h.task.Job.Snapshot,
-		slog.Int64("task", int64(h.task.ID)), slog.Int("attempt", int(h.task.Attempt)))
-	err := s.walk(traced, h)
-	span.End(err)
-	switch {
-	case err == nil:
-		s.opts.Metrics.Slice(time.Since(started))
-		h.delivery.Ack()
-	case ctx.Err() != nil, errors.Is(err, errStopped):
-		h.delivery.Retry(0)
-	case source.IsOtherTree(err):
-		s.retrying(h.task, err)
-		h.delivery.Retry(blindDelay)
-	default:
-		s.retrying(h.task, err)
-		h.delivery.RetryLater()
-	}
-}
-
-func (s *Service) retrying(task *backup.WalkTask, err error) {
-	s.report.HandedBack(err)
-	s.opts.Metrics.Retry(err)
-	if s.opts.OnRetry != nil {
-		s.opts.OnRetry(err)
-		return
-	}
-	s.opts.Log.Warn("walk task will be tried again", "source", task.Job.Source, "snapshot", task.Job.Snapshot.Short(), "task", task.ID,
-		"attempt", task.Attempt, "error", err)
-}
-
-// walk makes one attempt at a task and sends the result.
-func (s *Service) walk(ctx context.Context, h *hold) error {
-	if s.stopping.Load() {
-		return errStopped
-	}
-	task := *h.task
-	tree, err := s.open(ctx, h, &task.Job)
-	if err != nil {
-		return s.notWalked(ctx, h, &task, err)
-	}
-	defer tree.Close()
-	sl, err := newSlice(s, h, &task, tree)
-	if err != nil {
-		return s.fail(ctx, &task, err)
-	}
-	err = sl.walk(ctx)
-	if err == nil {
-		err = sl.result.finish(ctx)
-	}
-	if err == nil || ctx.Err() != nil || errors.Is(err, errStopped) {
-		return err
-	}
-	if away := h.believe(ctx, tree, nil); away != nil {
-		err = away // the other errors follow from that
-	}
-	if isRootGone(err) || errors.Is(err, source.ErrExpired) || source.IsOtherTree(err) {
-		return s.notWalked(ctx, h, &task, err)
-	}
-	return err
-}
-
-func isRootGone(err error) bool { return errors.Is(err, errRootGone) }
-
-// notWalked decides whether a task whose tree cannot be read is left to another walker, or a later
-// time, or fails the snapshot.
-func (s *Service) notWalked(ctx context.Context, h *hold, task *backup.WalkTask, err error) error {
-	mayPass := transient(ctx, err)
-	if source.IsOtherTree(err) && ctx.Err() == nil {
-		mayPass = !s.isBlind(task, h.looks)
-	}
-	if mayPass {
-		return err
-	}
-	return s.fail(ctx, task, err)
-}
-
-// isBlind reports whether no walker is expected to see a task's tree that this one does not see,
-// after this many looks at this attempt.
-func (s *Service) isBlind(task *backup.WalkTask, looks int) bool {
-	switch {
-	case s.opts.Alone:
-		return true
-	case task.Generation == 0:
-		return looks >= rootLooks
-	}
-	return looks >= childLooks && task.Attempt >= childAttempts
-}
-
-// open opens the tree of a job. If the job names source snapshots, open chooses one and sets
-// job.Source to it.
-func (s *Service) open(ctx context.Context, h *hold, job *backup.Job) (tree source.Tree, err error) {
-	asked := h.ask()
-	defer func() { h.answer(asked) }()
-	if job.Snapshots == "" {
-		return source.OpenRoot(ctx, s.source, job.Source, job.Root, job.Compare)
-	}
-	for range resolveTries {
-		var resolved string
-		if resolved, err = source.ResolveRoot(ctx, s.source, job.Source, job.Snapshots, job.Root, job.Compare); err != nil {
-			return nil, err
-		}
-		if tree, err = s.source.Open(ctx, resolved); err == nil {
-			s.opts.Log.Info("source snapshot taken", "snapshot", job.Snapshot.Short(), "task", h.task.ID, "source", resolved)
-			job.Source = resolved
-			return tree, nil
-		}
-		if !errors.Is(err, source.ErrExpired) {
-			break // otherwise it was rotated away just now
-		}
-	}
-	return nil, err
-}
-
-// fail reports to the committer that the shard cannot be walked at all.
-func (s *Service) fail(ctx context.Context, task *backup.WalkTask, cause error) error {
-	reason := fmt.Sprintf("cannot walk %s: %v", task.Job.Source, cause)
-	if errors.Is(cause, source.ErrExpired) {
-		reason = fmt.Sprintf("%v: back the shard up again; where this comes often, let it name source snapshots that are kept for longer than a backup takes", cause)
-	}
-	return s.send(ctx, &backup.SliceWalked{
-		Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt, Last: true,
-		Failed: reason,
-	})
-}
-
-// transient reports whether an error is not caused by the tree: a retry may succeed.
-func transient(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || source.IsTransient(err)
 }

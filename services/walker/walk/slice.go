@@ -48,13 +48,13 @@ const (
 // A slice is one attempt at a walk task.
 type slice struct {
 	svc         *Service
-	hold        *hold
+	flight      *inFlight
 	task        *backup.WalkTask
 	tree        source.Tree
 	match       *selection.Matcher
 	snapshotDir string // at the root: holds the source snapshots, and is left out
 	marks       *marks
-	result      *result
+	findings    *findings
 	mounts      *mountPoints // the task's, and those found since
 	racyFrom    backup.Time  // changes from here on are racy, by the clock that stamps them
 
@@ -70,7 +70,7 @@ type slice struct {
 	entries     int
 }
 
-func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*slice, error) {
+func newSlice(svc *Service, t *inFlight, task *backup.WalkTask, tree source.Tree) (*slice, error) {
 	match, err := svc.opts.Compile(task.Job.Selection)
 	if err != nil {
 		return nil, err
@@ -80,22 +80,22 @@ func newSlice(svc *Service, h *hold, task *backup.WalkTask, tree source.Tree) (*
 		generation = len(svc.budgets) - 1
 	}
 	s := &slice{
-		svc: svc, hold: h, task: task, tree: tree, match: match,
+		svc: svc, flight: t, task: task, tree: tree, match: match,
 		snapshotDir: snapshotDir(task.Job.Snapshots),
 		marks:       newMarks(svc.index, task.Job.Shard, task.Job.Base, task.Directories),
-		result:      newResult(svc, task),
+		findings:    newFindings(svc, task),
 		budget:      svc.budgets[generation],
 		mounts:      &mountPoints{paths: slices.Clone(task.Mounts)},
 	}
 	now, behind := tree.Clock()
 	s.racyFrom = backup.TimeOf(now.Add(-behind))
-	s.result.mounts = s.mounts
-	s.result.check = func(ctx context.Context) error { return h.believe(ctx, tree, s.mounts.all()) }
+	s.findings.mounts = s.mounts
+	s.findings.check = func(ctx context.Context) error { return source.Believe(ctx, tree, s.mounts.all()) }
 	if task.Generation == 0 {
-		s.result.root = tree.Root()
+		s.findings.root = tree.Root()
 	}
 	if task.Job.Snapshots != "" {
-		s.result.source = task.Job.Source
+		s.findings.source = task.Job.Source
 	}
 	if task.Scarce && !svc.opts.Alone {
 		s.budget.time = min(s.budget.time, svc.scarceTime)
@@ -135,23 +135,23 @@ func (s *slice) walk(ctx context.Context) error {
 	if s.directories == 0 && len(s.frontier) > 0 {
 		return errStopped
 	}
-	return s.result.children(ctx, s.frontier, s.task.Generation)
+	return s.findings.children(ctx, s.frontier, s.task.Generation)
 }
 
 // work walks directories until there is none to walk now. It starts other workers as far as there
-// are directories for them and room in the lane. entered reports that the worker that started this
-// one has already entered the lane for it.
+// are directories and places for them. entered reports that the worker that started this one has
+// already taken a place for it.
 func (s *slice) work(ctx context.Context, entered bool) error {
 	for {
 		if !entered {
-			if err := s.hold.enter(ctx); err != nil {
+			if err := s.flight.enter(ctx); err != nil {
 				return err
 			}
 		}
 		entered = false
 		path, ok := s.next()
 		if !ok {
-			s.hold.leave()
+			s.flight.leave()
 			return nil
 		}
 		started := time.Now()
@@ -159,17 +159,17 @@ func (s *slice) work(ctx context.Context, entered bool) error {
 		v := s.svc.visitors.Get().(*visitor)
 		subdirectories, entries, err := v.visit(ctx, s, path)
 		s.svc.visitors.Put(v)
-		s.result.walked(time.Since(started))
-		s.hold.leave()
+		s.findings.walked(time.Since(started))
+		s.flight.leave()
 		if err != nil {
 			return err
 		}
-		spill, help := s.done(subdirectories, entries)
+		surplus, help := s.done(subdirectories, entries)
 		for range help {
 			s.workers.Go(func() error { return s.work(ctx, true) })
 		}
-		if len(spill) > 0 {
-			if err := s.result.children(ctx, spill, s.task.Generation); err != nil {
+		if len(surplus) > 0 {
+			if err := s.findings.children(ctx, surplus, s.task.Generation); err != nil {
 				return err
 			}
 		}
@@ -198,13 +198,13 @@ func (s *slice) next() (path string, ok bool) {
 // directory, unless it is stopped before.
 func (s *slice) spent() bool {
 	return s.svc.stopping.Load() || s.directories > 0 && (s.directories >= s.budget.directories || s.entries >= s.budget.entries ||
-		s.result.bytes() >= s.budget.resultBytes || time.Now().After(s.end))
+		s.findings.bytes() >= s.budget.resultBytes || time.Now().After(s.end))
 }
 
 // done puts a directory's subdirectories on the frontier. If the frontier becomes too long, it
 // returns those that would be walked last, to become child tasks. help is how many more workers
-// have room; each has already entered the lane.
-func (s *slice) done(subdirectories []string, entries int) (spill []string, help int) {
+// have room; each already has a place.
+func (s *slice) done(subdirectories []string, entries int) (surplus []string, help int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, path := range slices.Backward(subdirectories) {
@@ -213,14 +213,14 @@ func (s *slice) done(subdirectories []string, entries int) (spill []string, help
 	s.entries += entries
 	if len(s.frontier) > maxFrontier {
 		n := len(s.frontier) - maxFrontier/2
-		spill = slices.Clone(s.frontier[:n])
+		surplus = slices.Clone(s.frontier[:n])
 		s.frontier = slices.Delete(s.frontier, 0, n)
 	}
-	for !s.stopped && s.working < s.svc.opts.Directories && help < len(s.frontier)-1 && s.hold.tryEnter() {
+	for !s.stopped && s.working < s.svc.opts.Directories && help < len(s.frontier)-1 && s.flight.tryEnter() {
 		s.working++
 		help++
 	}
-	return spill, help
+	return surplus, help
 }
 
 func (s *slice) stop() {

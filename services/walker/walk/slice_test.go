@@ -106,26 +106,26 @@ func TestCancelledSliceSendsNothing(t *testing.T) {
 func TestSliceLocks(t *testing.T) {
 	f := newFixture(t, home)
 	task := f.rootTask()
-	h := f.svc.hold(task, nil)
-	defer h.release()
-	tree, err := f.svc.open(t.Context(), h, &task.Job)
+	flight := f.svc.begin(task, nil)
+	defer flight.end()
+	tree, err := f.svc.open(t.Context(), flight, &task.Job)
 	must(t, err)
 	defer tree.Close()
-	s, err := newSlice(f.svc, h, task, tree)
+	s, err := newSlice(f.svc, flight, task, tree)
 	must(t, err)
 	s.budget = budgetOf(1 << 30)[0]
 	s.end = time.Now().Add(time.Hour)
 	s.mounts.add("mounted")
-	s.result.check = func(context.Context) error { s.mounts.all(); return nil }
+	s.findings.check = func(context.Context) error { s.mounts.all(); return nil }
 	var group errgroup.Group
 	for _, does := range []func() error{
 		func() error { s.done([]string{"d"}, 1); return nil },
 		func() error { s.next(); return nil },
 		func() error { s.mounts.add("mounted"); return nil },
 		func() error { s.mounts.all(); return nil },
-		func() error { return s.result.children(t.Context(), []string{"mounted/d"}, 0) },
+		func() error { return s.findings.children(t.Context(), []string{"mounted/d"}, 0) },
 		func() error {
-			return s.result.add(t.Context(), contribution{path: "mounted", toRead: []pageToRead{{files: batchFiles}}})
+			return s.findings.add(t.Context(), contribution{path: "mounted", toRead: []pageToRead{{files: batchFiles}}})
 		},
 	} {
 		group.Go(func() error {
@@ -274,12 +274,12 @@ func TestSpillForOthers(t *testing.T) {
 		held  int64
 		spill bool
 	}{{0, false}, {2 * 400, true}} {
-		f.svc.held.Store(test.held)
+		f.svc.buffered.Store(test.held)
 		f.newShard(fmt.Sprint(test.held))
 		if got := pagesByName(f.snapshot()); !maps.Equal(got, want) {
 			t.Errorf("%d entries held: other pages", test.held)
 		}
-		if got := f.svc.held.Load(); got != test.held {
+		if got := f.svc.buffered.Load(); got != test.held {
 			t.Errorf("%d entries are held afterwards, and were %d before", got, test.held)
 		}
 		t.Run("without space", func(t *testing.T) {
@@ -311,7 +311,7 @@ func (f *fixture) removeFirstOfPage(w walked) {
 func TestMerge(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "runs"))
 	must(t, err)
-	s := &spill{file: file}
+	s := &runFile{file: file}
 	defer s.close()
 	for _, names := range []string{"bd", "", "abc", "cd", "d"} {
 		var entries []backup.Entry
@@ -419,7 +419,7 @@ func linksOfParts() treetest.Tree {
 // Any number of paths and names fit into their messages.
 func TestNamesFit(t *testing.T) {
 	f := newFixture(t, nil)
-	r := newResult(f.svc, f.rootTask())
+	r := newFindings(f.svc, f.rootTask())
 	for i := range 100_000 {
 		must(t, r.ended(t.Context(), backup.PageName{Key: 1<<53 - backup.PageKey(i)}))
 		must(t, r.removed(t.Context(), fmt.Sprint(i)))
@@ -478,7 +478,7 @@ func TestBatchesOfASlowFilerAreSmall(t *testing.T) {
 	}{{10 * time.Microsecond, 1}, {500 * time.Microsecond, 2}, {5 * time.Millisecond, 10}, {time.Minute, 10}} {
 		f := newFixture(t, nil)
 		conn := inProcess(t)
-		r := newResult(New(conn, f.index, nil, flow.NewReporter(conn, "walker"), Options{}), &backup.WalkTask{})
+		r := newFindings(New(conn, f.index, nil, flow.NewReporter(conn, "walker"), Options{}), &backup.WalkTask{})
 		const directories, files = 10, 100
 		for range directories {
 			must(t, r.add(t.Context(), contribution{

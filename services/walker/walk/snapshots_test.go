@@ -211,7 +211,7 @@ func TestRotatedWhileResolved(t *testing.T) {
 func TestCheckFails(t *testing.T) {
 	f := newFixture(t, home)
 	task := f.rootTask()
-	r := newResult(f.svc, task)
+	r := newFindings(f.svc, task)
 	away := errors.New("away")
 	r.check = func(context.Context) error { return away }
 	if err := r.finish(t.Context()); !errors.Is(err, away) {

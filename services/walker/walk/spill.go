@@ -19,11 +19,11 @@ const (
 	// directory is sorted in runs of that many entries, which are written to a temporary file and
 	// merged from there (I9).
 	spillEntries = 64 << 10
-	// All directories together hold heldDirectories times as many; beyond that, runs may be as
+	// All directories together have bufferedDirectories times as many in memory; beyond that, runs may be as
 	// short as one spillParts-th of spillEntries.
-	heldDirectories = 2
-	spillParts      = 8
-	spillRuns       = 64 // maximum number of runs of a directory that are shorter than spillEntries
+	bufferedDirectories = 2
+	spillParts          = 8
+	spillRuns           = 64 // maximum number of runs of a directory that are shorter than spillEntries
 	// blockEntries is how many entries of a run are encoded and read back together.
 	blockEntries = 512
 	// spillSubdirectories is how many subdirectories of a directory wait in memory; further ones
@@ -31,8 +31,8 @@ const (
 	spillSubdirectories = 8192
 )
 
-// A spill is the sorted runs of one directory, in an unlinked file.
-type spill struct {
+// A runFile has the sorted runs of one directory. The file is unlinked.
+type runFile struct {
 	file *os.File
 	runs []run
 	end  int64
@@ -47,20 +47,20 @@ func (w *visit) isLarge() bool {
 	if n < most/spillParts {
 		return false // the case of almost all directories
 	}
-	held := w.hold(n)
+	buffered := w.buffer(n)
 	// A merge holds one block per run: the more runs there are, the longer the next one must be.
-	return n >= most || held > int64(heldDirectories*most) && n >= w.total/spillRuns
+	return n >= most || buffered > int64(bufferedDirectories*most) && n >= w.total/spillRuns
 }
 
-// hold makes the service count n entries of this directory, and returns the count of all
+// buffer makes the service count n entries of this directory, and returns the count of all
 // directories.
-func (w *visit) hold(n int) int64 {
-	if n == w.held {
-		return w.slice.svc.held.Load()
+func (w *visit) buffer(n int) int64 {
+	if n == w.buffered {
+		return w.slice.svc.buffered.Load()
 	}
-	change := n - w.held
-	w.held = n
-	return w.slice.svc.held.Add(int64(change))
+	change := n - w.buffered
+	w.buffered = n
+	return w.slice.svc.buffered.Add(int64(change))
 }
 
 // spill writes the entries in memory as one more run. A failure is caused by this machine, not by
@@ -81,17 +81,17 @@ func (w *visit) spillRun() error {
 		if err := os.Remove(f.Name()); err != nil {
 			return errors.Join(err, f.Close())
 		}
-		w.spilled = &spill{file: f}
+		w.spilled = &runFile{file: f}
 	}
 	w.admit()
 	err := w.spilled.write(w.entries)
 	clear(w.entries)
 	w.entries = w.entries[:0]
-	w.hold(0)
+	w.buffer(0)
 	return err
 }
 
-func (s *spill) write(entries []backup.Entry) error {
+func (s *runFile) write(entries []backup.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (s *spill) write(entries []backup.Entry) error {
 	return out.Flush()
 }
 
-func (s *spill) close() { _ = s.file.Close() } // the file has no name, so that deletes it
+func (s *runFile) close() { _ = s.file.Close() } // the file has no name, so that deletes it
 
 // A merge yields the entries of all runs in order, each name once: from the last run that has it.
 type merge struct {
@@ -135,7 +135,7 @@ type cursor struct {
 	entries []backup.Entry // of the block, beginning with the current one
 }
 
-func (s *spill) merge() (*merge, error) {
+func (s *runFile) merge() (*merge, error) {
 	m := &merge{}
 	for i, r := range s.runs {
 		c := &cursor{run: i, in: bufio.NewReaderSize(io.NewSectionReader(s.file, r.from, r.to-r.from), 64<<10)}
@@ -192,6 +192,7 @@ func (m *merge) next(dst []backup.Entry, n int) ([]backup.Entry, error) {
 
 // For container/heap: the cursor at the least name is first; of several, the one in the last run.
 func (m *merge) Len() int { return len(m.cursors) }
+
 func (m *merge) Less(i, j int) bool {
 	a, b := m.cursors[i], m.cursors[j]
 	if c := strings.Compare(a.entries[0].Name, b.entries[0].Name); c != 0 {
@@ -199,8 +200,10 @@ func (m *merge) Less(i, j int) bool {
 	}
 	return a.run > b.run
 }
+
 func (m *merge) Swap(i, j int) { m.cursors[i], m.cursors[j] = m.cursors[j], m.cursors[i] }
 func (m *merge) Push(x any)    { m.cursors = append(m.cursors, x.(*cursor)) }
+
 func (m *merge) Pop() any {
 	last := m.cursors[len(m.cursors)-1]
 	m.cursors = m.cursors[:len(m.cursors)-1]
@@ -208,36 +211,36 @@ func (m *merge) Pop() any {
 }
 
 // pages calls fn with each page of the directory in turn; next is the key of the following page.
-func (s *spill) pages(fn func(key, next backup.PageKey, entries []backup.Entry) error) error {
+func (s *runFile) pages(fn func(key, next backup.PageKey, entries []backup.Entry) error) error {
 	m, err := s.merge()
 	if err != nil {
 		return err
 	}
-	var window []backup.Entry
+	var ahead []backup.Entry
 	var keys listing.Keys
 	key, more := backup.PageKey(0), true
 	for {
-		n := listing.Cut(window, more)
+		n := listing.Cut(ahead, more)
 		// The entry after a page must be known, too.
-		for more && (n == 0 || n == len(window)) {
-			if window, err = m.next(window, blockEntries); errors.Is(err, io.EOF) {
+		for more && (n == 0 || n == len(ahead)) {
+			if ahead, err = m.next(ahead, blockEntries); errors.Is(err, io.EOF) {
 				more = false
 			} else if err != nil {
 				return err
 			}
-			n = listing.Cut(window, more)
+			n = listing.Cut(ahead, more)
 		}
 		if n == 0 {
 			return nil
 		}
 		next := backup.PageKey(0)
-		if n < len(window) {
-			next = keys.Next(window[n].Name)
+		if n < len(ahead) {
+			next = keys.Next(ahead[n].Name)
 		}
-		if err := fn(key, next, window[:n]); err != nil {
+		if err := fn(key, next, ahead[:n]); err != nil {
 			return err
 		}
-		window = append(window[:0], window[n:]...)
+		ahead = append(ahead[:0], ahead[n:]...)
 		key = next
 	}
 }

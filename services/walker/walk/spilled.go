@@ -27,7 +27,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 		keys[key] = true
 		subdirectories = w.subdirectories(subdirectories, entries)
 		if len(subdirectories) >= spillSubdirectories {
-			if err := w.slice.result.children(ctx, subdirectories, w.slice.task.Generation); err != nil {
+			if err := w.slice.findings.children(ctx, subdirectories, w.slice.task.Generation); err != nil {
 				return err
 			}
 			subdirectories = nil
@@ -38,7 +38,7 @@ func (w *visit) storeSpilled(ctx context.Context) (subdirectories []string, err 
 		return nil, err
 	}
 	for _, key := range w.marksWithout(keys) {
-		if err := w.slice.result.ended(ctx, backup.PageName{Path: w.path, Key: key}); err != nil {
+		if err := w.slice.findings.ended(ctx, backup.PageName{Path: w.path, Key: key}); err != nil {
 			return nil, err
 		}
 	}
@@ -86,7 +86,7 @@ func (w *visit) settleSpilled(ctx context.Context) (carried bool, err error) {
 		if slices.Contains(w.carried, name) {
 			continue
 		}
-		if err := w.slice.result.removed(ctx, backup.Join(w.path, name)); err != nil {
+		if err := w.slice.findings.removed(ctx, backup.Join(w.path, name)); err != nil {
 			return false, err
 		}
 	}
@@ -188,14 +188,4 @@ func (w *visit) missingFromPages(ctx context.Context, old *oldState) (missing ma
 		return nil, err
 	}
 	return missing, w.eachUnlisted(ctx, func(name string) { missing[name] = backup.Entry{Name: name, Kind: backup.Directory} })
-}
-
-// marksWithout returns the keys of the last snapshot's pages that are not among these.
-func (w *visit) marksWithout(keys map[backup.PageKey]bool) (ended []backup.PageKey) {
-	for i := range w.marks {
-		if !keys[w.marks[i].Key] {
-			ended = append(ended, w.marks[i].Key)
-		}
-	}
-	return ended
 }

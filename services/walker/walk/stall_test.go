@@ -106,20 +106,6 @@ func (r *running) wantProgress(t *testing.T, what string, is func(backup.Progres
 	}
 }
 
-// eventually waits for a condition that no channel signals.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(within); !is(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within %v: %s", within, what)
-		}
-	}
-}
-
 // A task whose filer hangs gives its place to others, is reported as stalled, and continues when
 // the filer answers, wherever it hung.
 func TestStalledTask(t *testing.T) {
@@ -178,7 +164,7 @@ func TestStallIsOver(t *testing.T) {
 }
 
 // A filer that hangs in all directories that it may have open takes none of another's.
-func TestFilersHaveLanesOfTheirOwn(t *testing.T) {
+func TestFilersHavePlacesOfTheirOwn(t *testing.T) {
 	h := newHang()
 	defer h.end()
 	var hanging atomic.Pointer[string]
@@ -198,62 +184,9 @@ func TestFilersHaveLanesOfTheirOwn(t *testing.T) {
 	r.wantResult(t, 11)
 	r.stop()
 	receive(t, "end", r.stopped)
-	if len(r.svc.lanes)+len(r.svc.holds) > 0 {
-		t.Errorf("%d lanes, %d tasks in hand of a walker that has nothing to do", len(r.svc.lanes), len(r.svc.holds))
+	if places, tasks := r.svc.directories.Taken(), r.svc.watch.InProgress(); places+tasks > 0 {
+		t.Errorf("%d places taken, %d tasks in progress of a walker that has nothing to do", places, tasks)
 	}
-}
-
-// Stalls by the clock. A task stalls if its filer has not answered a call, and not if it waits for
-// something else.
-func TestIsStalled(t *testing.T) {
-	const after = 10 * time.Second
-	f := newFixture(t, nil)
-	pass := func(d time.Duration) { f.svc.epoch = f.svc.epoch.Add(-d) }
-	task := &backup.WalkTask{Job: backup.Job{Filer: 1}, ID: 1}
-	h, other := f.svc.hold(task, nil), f.svc.hold(task, nil)
-	defer h.release()
-	defer other.release()
-	want := func(when string, want bool) {
-		t.Helper()
-		if got := h.isStalled(f.svc.clock(), after); got != want {
-			t.Errorf("%s: stalled %v", when, got)
-		}
-	}
-	pass(time.Hour)
-	want("nothing asked for", false)
-	first := h.ask()
-	want("asked after an hour", false)
-	pass(9 * time.Second)
-	want("after 9 seconds", false)
-	second := h.ask()
-	pass(2 * time.Second)
-	want("after 11 seconds, another asked for since", true)
-	h.answer(second)
-	want("one of two answered", false)
-	pass(11 * time.Second)
-	want("11 seconds later", true)
-	if took := h.answer(first); took < 22*time.Second || took > time.Minute {
-		t.Errorf("it took %v", took)
-	}
-	want("all answered", false)
-
-	for range f.svc.opts.Directories {
-		must(t, other.enter(t.Context()))
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	gaveUp := make(chan error)
-	go func() { gaveUp <- h.enter(ctx) }()
-	eventually(t, "it queues", func() bool { return h.queued.Load() == 1 })
-	want("just queued", false)
-	pass(9 * time.Second)
-	other.answer(other.ask())
-	pass(2 * time.Second)
-	want("queued, others get answers", false)
-	pass(9 * time.Second)
-	want("queued, nobody gets answers", true)
-	cancel()
-	<-gaveUp
-	want("not queued any more", false)
 }
 
 // The time of the filer's stats is reported, and nothing else is included.

@@ -92,3 +92,17 @@ func TestStopWithHungFiler(t *testing.T) {
 	}
 	t.Cleanup(func() { receive(t, "end of the second", done) })
 }
+
+// eventually waits for a condition that no channel signals.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(within); !is(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}

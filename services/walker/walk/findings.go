@@ -40,7 +40,7 @@ const (
 	maxProblemsPerPart = 1000
 )
 
-// A contribution is what one directory adds to the result.
+// A contribution is what one directory adds to the findings.
 type contribution struct {
 	path     string
 	pages    []backup.PageVersion
@@ -58,9 +58,9 @@ type pageToRead struct {
 	bytes int64
 }
 
-// A result collects the findings of a slice and sends them, in as many messages as needed. Its
-// methods may be called concurrently.
-type result struct {
+// findings collects what a slice finds and sends it, in as many messages as needed. Its methods may
+// be called concurrently.
+type findings struct {
 	svc     *Service
 	answers time.Duration // time that the source took for the stats of part
 	// Source snapshot that was taken, for the last part of a root task's result.
@@ -82,53 +82,53 @@ type result struct {
 	batchWait time.Duration
 }
 
-func newResult(svc *Service, task *backup.WalkTask) *result {
-	return &result{svc: svc, mounts: &mountPoints{}, part: &backup.SliceWalked{
+func newFindings(svc *Service, task *backup.WalkTask) *findings {
+	return &findings{svc: svc, mounts: &mountPoints{}, part: &backup.SliceWalked{
 		Snapshot: task.Job.Snapshot, Task: task.ID, Attempt: task.Attempt, Run: rand.Uint64(),
 	}}
 }
 
-// bytes returns the approximate size of the result so far.
-func (r *result) bytes() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.total + r.batchListing
+// bytes returns the approximate size of the findings so far.
+func (f *findings) bytes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.total + f.batchListing
 }
 
-func (r *result) walked(d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.part.Counts.WalkSeconds += d.Seconds()
+func (f *findings) walked(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.part.Counts.WalkSeconds += d.Seconds()
 }
 
-func (r *result) add(ctx context.Context, c contribution) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.report(&c)
-	r.part.Counts.Add(c.counts)
-	r.answers += c.answers
+func (f *findings) add(ctx context.Context, c contribution) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report(&c)
+	f.part.Counts.Add(c.counts)
+	f.answers += c.answers
 	for i := range c.pages {
-		if err := r.room(ctx, pageBytes(&c.pages[i])); err != nil {
+		if err := f.room(ctx, pageBytes(&c.pages[i])); err != nil {
 			return err
 		}
-		r.part.Pages = append(r.part.Pages, c.pages[i])
+		f.part.Pages = append(f.part.Pages, c.pages[i])
 	}
 	for i := range c.toRead {
-		if err := r.addToBatch(ctx, &c.toRead[i], c.latency); err != nil {
+		if err := f.addToBatch(ctx, &c.toRead[i], c.latency); err != nil {
 			return err
 		}
 	}
 	for _, p := range c.problems {
-		if err := r.room(ctx, len(p.Path)+len(p.Err)+problemOverhead); err != nil {
+		if err := f.room(ctx, len(p.Path)+len(p.Err)+problemOverhead); err != nil {
 			return err
 		}
-		r.part.Problems = append(r.part.Problems, p)
+		f.part.Problems = append(f.part.Problems, p)
 	}
 	return nil
 }
 
 // report reports progress; files that need not be read count as done.
-func (r *result) report(c *contribution) {
+func (f *findings) report(c *contribution) {
 	p := backup.Progress{
 		FilesFound: c.counts.Files, BytesFound: c.counts.Bytes, Errors: c.counts.Errors, Path: c.path,
 		FilesDone: c.counts.Files, BytesDone: c.counts.Bytes,
@@ -138,45 +138,45 @@ func (r *result) report(c *contribution) {
 		p.FilesDone -= int64(c.toRead[i].files)
 		p.BytesDone -= c.toRead[i].bytes
 	}
-	r.svc.report.Add(r.part.Snapshot, p)
+	f.svc.report.Add(f.part.Snapshot, p)
 }
 
 func pageBytes(p *backup.PageVersion) int { return len(p.Path) + len(p.Listing) + pageOverheadBytes }
 
 // addToBatch adds the page to the current batch, ending the batch first if the page would make it
 // too large. latency is the source's mean time per stat.
-func (r *result) addToBatch(ctx context.Context, p *pageToRead, latency time.Duration) error {
+func (f *findings) addToBatch(ctx context.Context, p *pageToRead, latency time.Duration) error {
 	size := pageBytes(&p.PageVersion)
-	if r.batchListing > 0 && r.batchListing+size > batchBytes {
-		if err := r.endBatch(ctx); err != nil {
+	if f.batchListing > 0 && f.batchListing+size > batchBytes {
+		if err := f.endBatch(ctx); err != nil {
 			return err
 		}
 	}
-	r.batch = append(r.batch, p.PageVersion)
-	r.batchListing += size
-	r.batchFiles += p.files
-	r.batchContent += p.bytes
-	r.batchWait += time.Duration(p.files*readWaits) * latency
-	if r.batchFiles >= batchFiles || r.batchContent >= batchContent || r.batchListing >= batchBytes || r.batchWait >= batchWait {
-		return r.endBatch(ctx)
+	f.batch = append(f.batch, p.PageVersion)
+	f.batchListing += size
+	f.batchFiles += p.files
+	f.batchContent += p.bytes
+	f.batchWait += time.Duration(p.files*readWaits) * latency
+	if f.batchFiles >= batchFiles || f.batchContent >= batchContent || f.batchListing >= batchBytes || f.batchWait >= batchWait {
+		return f.endBatch(ctx)
 	}
 	return nil
 }
 
-func (r *result) endBatch(ctx context.Context) error {
-	if len(r.batch) == 0 {
+func (f *findings) endBatch(ctx context.Context) error {
+	if len(f.batch) == 0 {
 		return nil
 	}
-	paths := make([]string, len(r.batch))
-	for i := range r.batch {
-		paths[i] = r.batch[i].Path
+	paths := make([]string, len(f.batch))
+	for i := range f.batch {
+		paths[i] = f.batch[i].Path
 	}
-	mounts := r.mounts.above(paths...)
-	if err := r.room(ctx, r.batchListing+pathsBytes(mounts)); err != nil {
+	mounts := f.mounts.above(paths...)
+	if err := f.room(ctx, f.batchListing+pathsBytes(mounts)); err != nil {
 		return err
 	}
-	r.part.Batches = append(r.part.Batches, backup.PagesToRead{Pages: r.batch, Mounts: mounts})
-	r.batch, r.batchListing, r.batchFiles, r.batchContent, r.batchWait = nil, 0, 0, 0, 0
+	f.part.Batches = append(f.part.Batches, backup.PagesToRead{Pages: f.batch, Mounts: mounts})
+	f.batch, f.batchListing, f.batchFiles, f.batchContent, f.batchWait = nil, 0, 0, 0, 0
 	return nil
 }
 
@@ -187,52 +187,52 @@ func pathsBytes(paths []string) (n int) {
 	return n
 }
 
-func (r *result) ended(ctx context.Context, page backup.PageName) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.room(ctx, len(page.Path)+nameOverheadBytes); err != nil {
+func (f *findings) ended(ctx context.Context, page backup.PageName) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.room(ctx, len(page.Path)+nameOverheadBytes); err != nil {
 		return err
 	}
-	r.part.Ended = append(r.part.Ended, page)
+	f.part.Ended = append(f.part.Ended, page)
 	return nil
 }
 
 // vanished ends the last snapshot's content of a directory that disappeared before it could be
 // read; known reports that there is such content. Its parent still lists the directory, so it gets
 // a page, which records that its attributes are unknown.
-func (r *result) vanished(ctx context.Context, path string, known bool) error {
+func (f *findings) vanished(ctx context.Context, path string, known bool) error {
 	page, err := pageOf(path, backup.Entry{Kind: backup.Directory, Flags: backup.AttributesUnknown})
 	if err != nil {
 		return err
 	}
-	err = r.add(ctx, contribution{path: path, pages: []backup.PageVersion{page}, counts: backup.Counts{Vanished: 1}})
+	err = f.add(ctx, contribution{path: path, pages: []backup.PageVersion{page}, counts: backup.Counts{Vanished: 1}})
 	if err != nil || !known {
 		return err
 	}
-	return r.removed(ctx, path)
+	return f.removed(ctx, path)
 }
 
-func (r *result) removed(ctx context.Context, path string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.room(ctx, len(path)+pathOverheadBytes); err != nil {
+func (f *findings) removed(ctx context.Context, path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.room(ctx, len(path)+pathOverheadBytes); err != nil {
 		return err
 	}
-	r.part.Removed = append(r.part.Removed, path)
+	f.part.Removed = append(f.part.Removed, path)
 	return nil
 }
 
 // children makes child tasks of directories, after sorting them by their path keys: concurrent
 // workers leave them almost in that order.
-func (r *result) children(ctx context.Context, directories []string, generation int32) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (f *findings) children(ctx context.Context, directories []string, generation int32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n := len(directories)
 	if n == 0 {
 		return nil
 	}
 	children := earlyChildren
-	if generation >= earlyGenerations || r.svc.opts.Alone {
+	if generation >= earlyGenerations || f.svc.opts.Alone {
 		children = min(laterChildren, (n+laterChildMinimum-1)/laterChildMinimum)
 	}
 	size := min((n+children-1)/children, childDirectories)
@@ -244,11 +244,11 @@ func (r *result) children(ctx context.Context, directories []string, generation 
 			bytes += len(directories[0]) + pathOverheadBytes
 			directories = directories[1:]
 		}
-		mounts := r.mounts.above(child...)
-		if err := r.room(ctx, bytes+pathsBytes(mounts)); err != nil {
+		mounts := f.mounts.above(child...)
+		if err := f.room(ctx, bytes+pathsBytes(mounts)); err != nil {
 			return err
 		}
-		r.part.Children = append(r.part.Children, backup.Child{Directories: child, Mounts: mounts})
+		f.part.Children = append(f.part.Children, backup.Child{Directories: child, Mounts: mounts})
 	}
 	return nil
 }
@@ -270,44 +270,44 @@ func comparePaths(a, b string) int {
 }
 
 // room sends the current part if size more bytes would be too much.
-func (r *result) room(ctx context.Context, size int) error {
-	if r.partBytes > 0 && (r.partBytes+size > partBytes || len(r.part.Problems) > maxProblemsPerPart) {
-		if err := r.send(ctx, false); err != nil {
+func (f *findings) room(ctx context.Context, size int) error {
+	if f.partBytes > 0 && (f.partBytes+size > partBytes || len(f.part.Problems) > maxProblemsPerPart) {
+		if err := f.send(ctx, false); err != nil {
 			return err
 		}
 	}
-	r.partBytes += size
-	r.total += size
+	f.partBytes += size
+	f.total += size
 	return nil
 }
 
-func (r *result) send(ctx context.Context, last bool) error {
-	if r.check != nil {
-		if err := r.check(ctx); err != nil {
+func (f *findings) send(ctx context.Context, last bool) error {
+	if f.check != nil {
+		if err := f.check(ctx); err != nil {
 			return err
 		}
 	}
-	if r.part.Last = last; last {
-		r.part.Source, r.part.Root = r.source, r.root
+	if f.part.Last = last; last {
+		f.part.Source, f.part.Root = f.source, f.root
 	}
-	if err := r.svc.send(ctx, r.part); err != nil {
+	if err := f.svc.send(ctx, f.part); err != nil {
 		return err
 	}
-	r.svc.opts.Metrics.Part(r.part, r.answers)
-	r.answers = 0
-	r.part = &backup.SliceWalked{
-		Snapshot: r.part.Snapshot, Task: r.part.Task, Attempt: r.part.Attempt, Run: r.part.Run, Part: r.part.Part + 1,
+	f.svc.opts.Metrics.Part(f.part, f.answers)
+	f.answers = 0
+	f.part = &backup.SliceWalked{
+		Snapshot: f.part.Snapshot, Task: f.part.Task, Attempt: f.part.Attempt, Run: f.part.Run, Part: f.part.Part + 1,
 	}
-	r.partBytes = 0
+	f.partBytes = 0
 	return nil
 }
 
 // finish sends the last message, after which the attempt can be accepted.
-func (r *result) finish(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.endBatch(ctx); err != nil {
+func (f *findings) finish(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.endBatch(ctx); err != nil {
 		return err
 	}
-	return r.send(ctx, true)
+	return f.send(ctx, true)
 }

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
+	"github.com/bctl/bctl/internal/index"
 	"github.com/bctl/bctl/internal/pack"
 )
 
-// storeWindows takes windows and stores their new chunks, until ctx is done.
-func (s *Service) storeWindows(ctx context.Context) {
+// storeBuffers takes buffers and stores their new chunks, until ctx is done.
+func (s *Service) storeBuffers(ctx context.Context) {
 	var f framer
 	for {
 		select {
@@ -19,15 +20,12 @@ func (s *Service) storeWindows(ctx context.Context) {
 			return
 		case w := <-s.toStore:
 			b := w.batch
-			err := s.storeWindow(ctx, w, &f)
+			err := s.storeBuffer(ctx, w, &f)
 			w.recycle()
-			b.windowStored(err)
+			b.bufferStored(err)
 		}
 	}
 }
-
-// maxFrameChunks bounds a frame of tiny files, so that several fit into a pack.
-const maxFrameChunks = pack.MaxChunks / 4
 
 // A framer has the buffers of one store worker.
 type framer struct {
@@ -37,7 +35,7 @@ type framer struct {
 	ids        []backup.ChunkID
 }
 
-func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
+func (s *Service) storeBuffer(ctx context.Context, w *chunkBuffer, f *framer) error {
 	fresh, err := s.dedup(ctx, w)
 	if err != nil {
 		return err
@@ -48,7 +46,7 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 		c := &fresh[i]
 		c.dense = pack.Dense(w.buf[c.start : c.start+c.size])
 	}
-	slices.SortStableFunc(fresh, func(a, b windowChunk) int { return cmp.Compare(order(a.dense), order(b.dense)) })
+	slices.SortStableFunc(fresh, func(a, b bufferedChunk) int { return cmp.Compare(order(a.dense), order(b.dense)) })
 	for len(fresh) > 0 {
 		n, size := 1, fresh[0].size
 		for n < len(fresh) && n < maxFrameChunks && size+fresh[n].size <= pack.FrameTargetBytes && fresh[n].dense == fresh[0].dense {
@@ -63,6 +61,62 @@ func (s *Service) storeWindow(ctx context.Context, w *window, f *framer) error {
 	return nil
 }
 
+// dedup finds out which chunks of the buffer are stored already, makes the batch rely on their
+// packs, and returns the other chunks.
+func (s *Service) dedup(ctx context.Context, w *chunkBuffer) (fresh []bufferedChunk, err error) {
+	b := w.batch
+	refs := make([]*packRef, len(w.chunks))
+	if b.msg.Attempt <= 1 {
+		// A later attempt may exist because a pack was condemned, which only the index knows.
+		refs = s.known.find(w.chunks)
+	}
+	var ask []backup.ChunkID
+	for i := range w.chunks {
+		if refs[i] == nil {
+			ask = append(ask, w.chunks[i].hash.ID())
+		}
+	}
+	var found []index.Location
+	if len(ask) > 0 {
+		if found, err = s.Index.Locate(ctx, ask); err != nil {
+			return nil, err
+		}
+		if err := s.replaceLost(ctx, ask, found); err != nil {
+			return nil, err
+		}
+	}
+	next := 0
+	seen := make(map[backup.ChunkID]struct{}, len(ask))
+	for i := range w.chunks {
+		if refs[i] != nil {
+			b.relyOn(refs[i])
+			continue
+		}
+		at := found[next]
+		next++
+		if at.Pack != (backup.PackID{}) {
+			b.relyOn(s.packer.durable(at.Pack))
+			continue
+		}
+		id := w.chunks[i].hash.ID()
+		if _, twice := seen[id]; twice {
+			continue
+		}
+		seen[id] = struct{}{}
+		fresh = append(fresh, w.chunks[i])
+	}
+	return fresh, nil
+}
+
+func (b *batch) relyOn(ref *packRef) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.packs[ref] = struct{}{}
+}
+
+// maxFrameChunks bounds a frame of tiny files, so that several fit into a pack.
+const maxFrameChunks = pack.MaxChunks / 4
+
 func order(dense bool) int {
 	if dense {
 		return 1
@@ -71,7 +125,7 @@ func order(dense bool) int {
 }
 
 // storeFrame compresses some chunks together and adds them to a pack.
-func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks []windowChunk, size int) error {
+func (s *Service) storeFrame(ctx context.Context, w *chunkBuffer, f *framer, chunks []bufferedChunk, size int) error {
 	b := w.batch
 	raw := f.gather(w, chunks, size)
 	started := time.Now()
@@ -96,8 +150,8 @@ func (s *Service) storeFrame(ctx context.Context, w *window, f *framer, chunks [
 }
 
 // gather returns the chunks' bytes as one slice: without copying, if they are contiguous in the
-// window.
-func (f *framer) gather(w *window, chunks []windowChunk, size int) []byte {
+// buffer.
+func (f *framer) gather(w *chunkBuffer, chunks []bufferedChunk, size int) []byte {
 	f.chunks, f.ids = f.chunks[:0], f.ids[:0]
 	offset := 0
 	for i := range chunks {
@@ -116,34 +170,11 @@ func (f *framer) gather(w *window, chunks []windowChunk, size int) []byte {
 	return f.raw
 }
 
-func (b *batch) windowStored(err error) {
+func (b *batch) bufferStored(err error) {
 	b.mu.Lock()
 	if b.err == nil {
 		b.err = err
 	}
 	b.mu.Unlock()
 	b.storing.Done()
-}
-
-// stored waits until all windows of the batch are in packs.
-func (b *batch) stored(ctx context.Context) error {
-	done := make(chan struct{})
-	// Ends when the workers have finished the windows, which they do also when ctx is done.
-	go func() {
-		b.storing.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return b.notStored()
-}
-
-// notStored returns why a window of the batch could not be stored.
-func (b *batch) notStored() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.err
 }

@@ -13,13 +13,13 @@ import (
 
 // A failure caused by the end of the context is not reported as a failure of NATS: the end was
 // requested.
-func TestTellIsSilentAtTheEnd(t *testing.T) {
+func TestSendingIsSilentAtTheEnd(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		var log bytes.Buffer
 		s := &Service{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 		ctx, end := context.WithCancel(t.Context())
 		sent := 0
-		err := s.tell(ctx, "pack", func() error {
+		err := s.untilSent(ctx, "pack", func() error {
 			sent++
 			if ended || sent > 1 {
 				end()

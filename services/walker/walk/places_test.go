@@ -2,11 +2,13 @@ package walk
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 
 	"github.com/bctl/bctl/internal/source/posix"
 	"github.com/bctl/bctl/internal/source/treetest"
+	"github.com/bctl/bctl/internal/stall"
 )
 
 // A slice reads as many directories at a time as permitted, and all tasks of one filer together no
@@ -18,7 +20,7 @@ func TestDirectoriesAtATime(t *testing.T) {
 		tree[fmt.Sprintf("dir-%d/sub/file", i)] = treetest.File("x")
 	}
 	f := newFixture(t, tree)
-	f.svc.opts.Directories = atATime
+	f.svc.opts.Directories, f.svc.directories = atATime, stall.NewPlaces(math.MaxInt, atATime)
 	var mu sync.Mutex
 	var now, most int
 	all := make(chan struct{}) // closed when this many are read at once

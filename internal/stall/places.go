@@ -1,0 +1,172 @@
+package stall
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// Places divide something scarce among filers, so that a slow one cannot take it all: a filer may
+// have no more than a limit, and no more than are free. A single filer gets the limit; no matter how
+// many filers keep their places for long, some remain for another.
+type Places struct {
+	limit int // per filer
+
+	mu      sync.Mutex
+	free    int // below 0 if places were forced
+	filers  map[backup.FilerID]*seats
+	waiting int    // waiters of all filers
+	came    uint64 // waiters so far
+	spare   *seats // of a filer that was removed, for the next
+}
+
+// The seats of a filer are the places that it has, and those it waits for.
+type seats struct {
+	taken   int
+	waiting []*waiter // first come, first served
+}
+
+type waiter struct {
+	number  uint64 // of all filers' waiters, in order
+	granted chan struct{}
+}
+
+// NewPlaces returns this many places, of which a filer gets no more than the limit.
+func NewPlaces(total, limit int) *Places {
+	return &Places{limit: limit, free: total, filers: map[backup.FilerID]*seats{}}
+}
+
+// Take waits for a place, until ctx is done.
+func (p *Places) Take(ctx context.Context, filer backup.FilerID) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	p.mu.Lock()
+	s := p.of(filer)
+	if p.may(s) {
+		p.grant(s)
+		p.mu.Unlock()
+		return nil
+	}
+	w := &waiter{number: p.came, granted: make(chan struct{})}
+	s.waiting = append(s.waiting, w)
+	p.came++
+	p.waiting++
+	p.mu.Unlock()
+	select {
+	case <-w.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	p.giveUp(filer, s, w)
+	return context.Cause(ctx)
+}
+
+// giveUp makes w wait no longer. If it was granted a place at the same time, it gives that back.
+func (p *Places) giveUp(filer backup.FilerID, s *seats, w *waiter) {
+	p.mu.Lock()
+	i := slices.Index(s.waiting, w)
+	if i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		p.waiting--
+		p.forget(filer, s)
+	}
+	p.mu.Unlock()
+	if i < 0 {
+		p.Give(filer)
+	}
+}
+
+// TryTake takes a place if there is one now.
+func (p *Places) TryTake(filer backup.FilerID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.of(filer)
+	if !p.may(s) {
+		p.forget(filer, s)
+		return false
+	}
+	p.grant(s)
+	return true
+}
+
+// Force takes a place even if none is free: for work that had one before, and continues.
+func (p *Places) Force(filer backup.FilerID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.grant(p.of(filer))
+}
+
+// Give gives a place back, and grants those that have become possible: to the filer that has the
+// fewest.
+func (p *Places) Give(filer backup.FilerID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.of(filer)
+	p.free++
+	s.taken--
+	p.forget(filer, s)
+	for p.waiting > 0 {
+		next := p.next()
+		if next == nil {
+			return
+		}
+		w := next.waiting[0]
+		next.waiting = slices.Delete(next.waiting, 0, 1)
+		p.waiting--
+		p.grant(next)
+		close(w.granted)
+	}
+}
+
+// next returns the filer to which a place is granted next; nil: none may have one.
+func (p *Places) next() (next *seats) {
+	for _, s := range p.filers {
+		if len(s.waiting) == 0 || !p.may(s) {
+			continue
+		}
+		if next == nil || s.taken < next.taken || s.taken == next.taken && s.waiting[0].number < next.waiting[0].number {
+			next = s
+		}
+	}
+	return next
+}
+
+// Taken returns how many places all filers have.
+func (p *Places) Taken() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.filers {
+		n += s.taken
+	}
+	return n
+}
+
+func (p *Places) of(filer backup.FilerID) *seats {
+	s := p.filers[filer]
+	if s == nil {
+		s = p.spare
+		if p.spare = nil; s == nil {
+			s = &seats{}
+		}
+		p.filers[filer] = s
+	}
+	return s
+}
+
+// forget removes a filer that has no place, and waits for none.
+func (p *Places) forget(filer backup.FilerID, s *seats) {
+	if s.taken == 0 && len(s.waiting) == 0 {
+		delete(p.filers, filer)
+		p.spare = s
+	}
+}
+
+func (p *Places) may(s *seats) bool { return s.taken < min(p.limit, p.free) }
+
+func (p *Places) grant(s *seats) {
+	p.free--
+	s.taken++
+}
