@@ -153,7 +153,7 @@ func TestKilledLeaderIsReplacedSoon(t *testing.T) {
 	f.Filer("slow")
 	f.Shard("slow", filer.Dir)
 	fleet.Await(t, "the second committer to have seen the leaders", func() bool {
-		return strings.Count(second.Output(), "leader seen; if it dies") >= len(roles)
+		return strings.Count(second.Output(), "leader seen: if it dies") >= len(roles)
 	})
 	backup, id := f.StartBackupOf("--filer", "slow", "--shard", filer.Dir)
 	killed, had := killWithWork(t, f, "read_batches", f.Readers[0])

@@ -154,7 +154,7 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 	// NATS only spreads work, and tells bctl how far it is: it is waited for.
 	waiting := start("BCTL_NATS=nats://user:secret@" + nobody)
 	fleet.Await(t, "a word about NATS", func() bool {
-		return waiting.Ended() || strings.Contains(waiting.Stderr(), "NATS does not answer") && strings.Contains(waiting.Stderr(), nobody)
+		return waiting.Ended() || strings.Contains(waiting.Stderr(), "connecting to NATS failed") && strings.Contains(waiting.Stderr(), nobody)
 	})
 	waiting.Signal(syscall.SIGINT)
 	out = waiting.Wait()

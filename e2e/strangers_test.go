@@ -140,7 +140,7 @@ func notLetIn(t *testing.T, s stolen, metrics string) {
 	})
 }
 
-var served = regexp.MustCompile(`metrics and health are served.* address=(\S+)`)
+var served = regexp.MustCompile(`HTTP server for metrics and health started.* address=(\S+)`)
 
 // metricsOf is where a service is watched, as it has logged.
 func metricsOf(t *testing.T, s *fleet.Service) string {
@@ -282,7 +282,7 @@ func distrust(t *testing.T, f *fleet.Fleet, other *x509.Certificate) {
 	w := f.Service("walker", "BCTL_NATS_CA_FILE="+ca)
 	fleet.Await(t, "a complaint", func() bool {
 		log, err := os.ReadFile(w.LogFile())
-		return err == nil && strings.Contains(string(log), "NATS does not answer") && strings.Contains(string(log), "certificate")
+		return err == nil && strings.Contains(string(log), "connecting to NATS failed") && strings.Contains(string(log), "certificate")
 	})
 	w.Retire()
 	log, err := os.ReadFile(w.LogFile())

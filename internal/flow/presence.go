@@ -45,6 +45,18 @@ func InstanceOf(holder string) string {
 	return instance
 }
 
+// WorkerOf returns the worker in a name that Holder has made, or the name itself.
+func WorkerOf(holder string) string {
+	before, instance := strings.LastIndexByte(holder, '-'), InstanceOf(holder)
+	if before < 0 || instance == "" {
+		return holder
+	}
+	if at := strings.LastIndexByte(holder[:before], '-'); at >= 0 {
+		return holder[:at]
+	}
+	return holder
+}
+
 // maxInstanceBytes is the maximum length of an instance's name.
 const maxInstanceBytes = 64
 

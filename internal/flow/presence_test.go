@@ -80,3 +80,20 @@ func TestNobodyIsAbsentWhileTheServerIs(t *testing.T) {
 		t.Errorf("just connected again: %v, %v", got, err)
 	}
 }
+
+// A holder's name has the worker and its instance, whatever the worker is called.
+func TestHolder(t *testing.T) {
+	t.Parallel()
+	c := connect(t, listen(Options{}, inProcess(t)), ackWait)
+	for _, worker := range []string{"com1", "host-7-1234", "a", ""} {
+		holder := c.Holder(worker)
+		if InstanceOf(holder) != c.instance || WorkerOf(holder) != worker {
+			t.Errorf("%s is instance %q of worker %q", holder, InstanceOf(holder), WorkerOf(holder))
+		}
+	}
+	for _, other := range []string{"", "com1", "com1-ABCDEFGH", "-"} {
+		if WorkerOf(other) != other {
+			t.Errorf("%q is worker %q", other, WorkerOf(other))
+		}
+	}
+}

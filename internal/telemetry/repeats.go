@@ -29,6 +29,7 @@ const (
 // the attempt), or in the names and numbers in their error, count as the same failure.
 var repeatKeys = map[string]bool{
 	"snapshot": true, "filer": true, "shard": true, "source": true, "policy": true, "directory": true, "pack": true, "stream": true, "consumer": true,
+	"role": true, "lost_worker": true,
 }
 
 // A limited handler is a slog.Handler that limits how often a warning or an error repeats. While a

@@ -73,7 +73,7 @@ func (s *Service) depose(ctx context.Context, l index.Leader) {
 	if err := s.Index.Resign(ctx, l.Term); err != nil {
 		return
 	}
-	s.log.Warn("leader lost: it is not connected to NATS and does not renew its term; another committer takes over", "role", l.Role, "epoch", l.Epoch, "lost_worker", l.Holder)
+	s.log.Warn("leader lost: it is not connected to NATS and does not renew its term; another committer takes over", "role", l.Role, "epoch", l.Epoch, "lost_worker", flow.WorkerOf(l.Holder))
 	loop.Wake(s.vacant)
 	s.opts.OnVacant()
 }
