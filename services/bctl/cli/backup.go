@@ -31,6 +31,7 @@ type backupCommand struct {
 	labels      []string
 	all         bool
 	detach      bool
+	verbose     bool
 
 	selection backup.Selection // parsed from exclusions
 }
@@ -85,6 +86,7 @@ out.`,
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
 	labelFlag(cmd, &c.labels)
 	flags.BoolVar(&c.all, "all", false, "back up all shards of all filers")
+	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each new or changed file (on one machine), all errors, and\nthe time per stage")
 	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait for the end")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.completeFlag(cmd, "shard", a.shardNames)
@@ -320,6 +322,7 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 	defer r.close()
 	var targets []target
 	report := newReport(c.app, r.index, len(paths))
+	report.verbose = c.verbose
 	report.unmatched = c.given() // until a snapshot shows otherwise
 	if len(paths) > 0 {
 		targets, err = c.ofPaths(ctx, r.index, paths, report)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -76,6 +77,9 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 		started := time.Now()
 		var watch patternWatch
 		o.Walker.Compile = watch.compile
+		if c.verbose {
+			o.Walker.OnChange = c.app.printFound(t.shard.Name, len(targets) > 1)
+		}
 		s, err := c.one(ctx, o, t)
 		switch {
 		case err == nil:
@@ -95,6 +99,21 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 		}
 	}
 	return nil
+}
+
+// printFound returns a function that prints the files of a shard that the walk found to be new or
+// changed. named reports that the text includes the shard.
+func (a *app) printFound(shard string, named bool) func(path string, sizeBytes int64, isNew bool) {
+	return func(path string, sizeBytes int64, isNew bool) {
+		action := "changed"
+		if isNew {
+			action = "new"
+		}
+		if named && !a.json {
+			path = backup.Join(strings.TrimSuffix(shard, "/"), path)
+		}
+		a.printChange(action, shard, path, sizeBytes)
+	}
 }
 
 // copyIndex puts a copy of the index into the store if the last copy lacks the last change. The

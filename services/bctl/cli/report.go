@@ -13,10 +13,6 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// maxProblems is the maximum number of problems printed per snapshot if there are several
-// snapshots; snapshot show prints all.
-const maxProblems = 20
-
 // A report prints the results of snapshots: a single one in full, several with a line each and a
 // total.
 type report struct {
@@ -24,6 +20,7 @@ type report struct {
 	index   index.Catalog
 	asked   int // snapshots
 	started time.Time
+	verbose bool
 
 	mu     sync.Mutex
 	counts backup.Counts
@@ -151,40 +148,45 @@ func (r *report) problemsOf(ctx context.Context, s *backup.Snapshot) (list []bac
 	return list, nil
 }
 
+// problems prints a snapshot's problems, and how many more of each cause there are.
 func (r *report) problems(s *backup.Snapshot, list []backup.Problem) error {
-	for n, p := range list {
-		switch {
-		case r.app.json:
-			j := problemJSON(p)
-			if r.asked > 1 {
-				j.Snapshot = s.ID.String()
-			}
-			if err := r.app.print(j); err != nil {
-				return err
-			}
-		case r.asked == 1:
-			r.app.term.println(describeProblem(p))
-		case n == maxProblems:
-			r.app.term.println(fmt.Sprintf("%s: … bctl snapshot show %s lists them all", display(s.Shard.Name), s.ID.Short()))
-			return nil
-		default:
-			r.app.term.println(display(s.Shard.Name) + ": " + describeProblem(p))
+	causes := causeCounter{term: r.app.term, all: r.verbose}
+	if r.asked > 1 {
+		causes.label = display(s.Shard.Name) + ": "
+	}
+	for _, p := range list {
+		if !r.app.json {
+			causes.problem(p)
+			continue
+		}
+		j := problemJSON(p)
+		if r.asked > 1 {
+			j.Snapshot = s.ID.String()
+		}
+		if err := r.app.print(j); err != nil {
+			return err
 		}
 	}
+	where := fmt.Sprintf("bctl snapshot show %s lists all errors.", s.ID.Short())
+	if unknown := s.Counts.Errors - int64(len(list)); unknown > 0 {
+		where = fmt.Sprintf("bctl snapshot show %s lists more; the index keeps none of the last %s.", s.ID.Short(), counted(unknown, "error"))
+	}
+	causes.end(where)
 	return nil
 }
 
 // line prints the summary of one of several snapshots.
 func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	n := &s.Counts
-	text := fmt.Sprintf("%s  %s %s, number %d: %s in %s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
+	text := ""
+	if n.Errors > 0 {
+		text = counted(n.Errors, "error") + "; "
+	}
+	text = fmt.Sprintf("%s  %s%s %s, number %d: %s in %s", s.ID.Short(), text, display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
 	if s.State == backup.Committed {
 		text += fmt.Sprintf("; %s, %s; %s new, stored as %s", counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
 	} else {
 		text += ": " + display(s.Reason)
-	}
-	if n.Errors > 0 {
-		text += "; " + counted(n.Errors, "error")
 	}
 	if n.Vanished > 0 {
 		text += fmt.Sprintf("; %s vanished", humanize.Comma(n.Vanished))
@@ -193,20 +195,36 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	return err
 }
 
+// full prints the summary of the only snapshot, with errors first.
 func (r *report) full(s *backup.Snapshot, elapsed time.Duration) error {
 	t := tabwriter.NewWriter(r.app.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
+	errorsRow(row, s)
 	row("snapshot", "%s of %s %s, number %d: %s in %.1f s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, elapsed.Seconds())
 	if from := takenFrom(s); from != "" {
 		row("source", "%s", display(from))
 	}
 	if s.State == backup.Committed {
 		countRows(row, &s.Counts)
-		row("errors", "%s", humanize.Comma(s.Counts.Errors))
 	} else {
 		failedRows(row, &s.Counts)
 	}
+	if r.verbose {
+		workRows(row, &s.Counts)
+	}
 	return t.Flush()
+}
+
+// errorsRow adds the number of errors, if there are any.
+func errorsRow(row rowFunc, s *backup.Snapshot) {
+	n := s.Counts.Errors
+	switch {
+	case n == 0:
+	case s.State == backup.Committed:
+		row("errors", "%s: the snapshot differs from the file server", humanize.Comma(n))
+	default:
+		row("errors", "%s", humanize.Comma(n))
+	}
 }
 
 // failedRows adds the rows of a failed snapshot, which has no totals of what was not reached.
@@ -219,9 +237,6 @@ func failedRows(row rowFunc, n *backup.Counts) {
 	}
 	if n.StoredBytes > 0 {
 		row("stored", "%s, which the next backup uses", size(n.StoredBytes))
-	}
-	if n.Errors > 0 {
-		row("errors", "%s", humanize.Comma(n.Errors))
 	}
 }
 
