@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,6 +33,7 @@ type backupCommand struct {
 	all         bool
 	detach      bool
 	verbose     bool
+	list        fileList
 
 	selection backup.Selection // parsed from exclusions
 }
@@ -65,6 +67,7 @@ out.`,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /
+  bctl backup --filer etc-list --files-from list /etc
   bctl backup --filer nas1 --shard /export/home
   bctl backup --filer nas1 --tag nightly
   bctl backup --label env=prod --detach
@@ -73,7 +76,7 @@ out.`,
 			if c.selection, err = c.exclusions.apply(cmd, backup.Selection{}); err != nil {
 				return err
 			}
-			return c.run(cmd.Context(), paths)
+			return c.run(cmd.Context(), cmd.InOrStdin(), paths)
 		},
 	}
 	flags := cmd.Flags()
@@ -82,6 +85,8 @@ out.`,
 	flags.BoolVar(&c.newRoot, "new-root", false, "take the tree that is there for the shard's from now on: a file system\nthat was restored or migrated")
 	flags.BoolVar(&c.reread, "reread", false, "on one machine: read every file again, whether it has changed or not")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
+	flags.StringVar(&c.list.file, "files-from", "", "back up only what `FILE` lists (-: stdin), one path per line, relative\nto PATH; below one PATH")
+	flags.BoolVarP(&c.list.nul, "null", "0", false, "with --files-from: a NUL ends each path, as from find -print0")
 	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: the filer that it is on (default: this machine)")
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
 	labelFlag(cmd, &c.labels)
@@ -106,6 +111,10 @@ func (c *backupCommand) check(paths []string) error {
 		return usage("--detach is for a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
 		return usage("--shard SHARD needs --filer FILER, that it is on; a directory of this machine is named without --shard")
+	case c.list.file != "" && len(paths) != 1:
+		return usage("--files-from needs one PATH: the directory that all listed paths are in")
+	case c.list.nul && c.list.file == "":
+		return usage("-0 is for --files-from")
 	case c.all && (c.filer != "" || len(c.labels) > 0):
 		return usage("--all is all shards of all filers; it does not go with --filer, --shard or --label")
 	case len(paths) > 0 && (c.all || len(c.labels)+len(c.shards) > 0):
@@ -137,7 +146,7 @@ func directory(path string) (string, error) {
 	case err != nil:
 		return "", err
 	case !info.IsDir():
-		return "", fmt.Errorf("%s is not a directory; back up the one that it is in: %w", path, backup.ErrInvalid)
+		return "", notDirectory(path)
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -160,6 +169,15 @@ func directory(path string) (string, error) {
 		path = wd + "/" + path
 	}
 	return filepath.EvalSymlinks(path)
+}
+
+// notDirectory is the error for a PATH that is a file. A snapshot of its directory with only this
+// file would be the newest of that directory, so a backup of the directory would compare with it.
+func notDirectory(path string) error {
+	dir, name := display(filepath.Dir(path)), display(filepath.Base(path))
+	return fmt.Errorf("%s is not a directory. To back up the directory that it is in: bctl backup %s. "+
+		"To back up this file only: echo %s | bctl backup --filer NAME --files-from - %s; NAME is a new filer for it: %w",
+		display(path), dir, name, dir, backup.ErrInvalid)
 }
 
 // ofPaths returns the shards for directories on this machine, and creates them on first use. A path
@@ -311,8 +329,11 @@ func (c *backupCommand) notThere(ctx context.Context, i index.Catalog, name stri
 	return usage("shard %s is named twice, or its filer has none of the labels", display(name))
 }
 
-func (c *backupCommand) run(ctx context.Context, paths []string) error {
+func (c *backupCommand) run(ctx context.Context, stdin io.Reader, paths []string) error {
 	if err := c.check(paths); err != nil {
+		return err
+	}
+	if err := c.readList(stdin, paths); err != nil {
 		return err
 	}
 	r, err := c.app.openRepository(ctx, toWrite)
@@ -337,6 +358,26 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 		return c.inFleet(ctx, r, targets, report)
 	}
 	return c.here(ctx, r, targets, report)
+}
+
+// readList reads the list of --files-from. Patterns of --exclude come after those of the list, and
+// therefore exclude listed paths, too.
+func (c *backupCommand) readList(stdin io.Reader, paths []string) error {
+	if c.list.file == "" {
+		return nil
+	}
+	dir, err := config.ExpandHome(paths[0], c.app.env)
+	if err == nil {
+		dir, err = directory(dir)
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.list.read(c.app, stdin, dir); err != nil {
+		return err
+	}
+	c.selection.Exclude = slices.Concat(c.list.patterns, c.selection.Exclude)
+	return nil
 }
 
 // request returns the request for BeginSnapshot.

@@ -86,6 +86,7 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 			var unmatched []string
 			if s.State == backup.Committed { // it is not known what a failed snapshot excluded
 				unmatched = watch.unmatched(c.given())
+				report.notFound = c.list.notFound(watch.unmatched(c.list.patterns))
 			}
 			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started), unmatched)
 		case errors.Is(context.Cause(ctx), run.ErrInterrupted):
@@ -155,6 +156,10 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 	})
 	if err != nil {
 		return backup.Snapshot{}, err
+	}
+	if len(before) > 0 && c.list.partial() && !slices.Contains(before[0].Selection.Exclude, allElse) {
+		return backup.Snapshot{}, fmt.Errorf("the last snapshot of %s is not of a list: after one of a list, its other files would seem to be removed; "+
+			"give the list a filer of its own: --filer NAME", display(t.shard.Name))
 	}
 	request, err := c.requestOf(t)
 	if err != nil {

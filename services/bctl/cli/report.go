@@ -13,6 +13,9 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
+// maxNotFound is how many listed paths that were not found are printed.
+const maxNotFound = 10
+
 // A report prints the results of snapshots: a single one in full, several with a line each and a
 // total.
 type report struct {
@@ -27,6 +30,7 @@ type report struct {
 	// The results of the requested snapshots. failures includes those that could not be started.
 	committed, incomplete, failures int
 	unmatched                       []string // patterns that matched nothing in any of them
+	notFound                        []string // paths of --files-from that the only snapshot does not have
 	failure                         error    // of the only requested snapshot
 }
 
@@ -64,7 +68,7 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	switch {
 	case r.app.json:
 		j := newSummaryJSON(s, elapsed)
-		j.Unmatched = unmatched
+		j.Unmatched, j.NotFound = unmatched, r.notFound
 		return r.app.print(j)
 	case r.asked > 1:
 		return r.line(s, elapsed)
@@ -120,10 +124,23 @@ func (r *report) result() error {
 	if err := r.asError(); err != nil {
 		return err
 	}
-	if r.incomplete > 0 {
+	if len(r.notFound) > 0 {
+		r.noteNotFound()
+	}
+	if r.incomplete > 0 || len(r.notFound) > 0 {
 		return errIncomplete
 	}
 	return nil
+}
+
+// noteNotFound prints the first paths of --files-from that are not in the snapshot.
+func (r *report) noteNotFound() {
+	for _, path := range r.notFound[:min(len(r.notFound), maxNotFound)] {
+		r.app.note("%s is listed, and was not found, or is excluded", display(path))
+	}
+	if more := len(r.notFound) - maxNotFound; more > 0 {
+		r.app.note("… and %s more (--json lists all as not_found)", humanize.Comma(int64(more)))
+	}
 }
 
 // asError returns one error for all failures. Each was reported already, unless there is only one.
@@ -266,6 +283,8 @@ type backupSummary struct {
 	StageSeconds   stageSeconds `json:"stage_seconds"`
 	// Unmatched are the patterns of --exclude that matched nothing, if this process walked.
 	Unmatched []string `json:"unmatched_patterns,omitempty"`
+	// NotFound are the paths of --files-from that the walk did not find.
+	NotFound []string `json:"not_found,omitempty"`
 }
 
 func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
