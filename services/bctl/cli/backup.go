@@ -33,6 +33,7 @@ type backupCommand struct {
 	all         bool
 	detach      bool
 	verbose     bool
+	dryRun      bool
 	list        fileList
 
 	selection backup.Selection // parsed from exclusions
@@ -91,6 +92,7 @@ out.`,
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
 	labelFlag(cmd, &c.labels)
 	flags.BoolVar(&c.all, "all", false, "back up all shards of all filers")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "on one machine: walk and compare, report what a backup would do, and\nwrite nothing")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each new or changed file (on one machine), all errors, and\nthe time per stage")
 	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait for the end")
 	a.completeFlag(cmd, "filer", a.filerNames)
@@ -105,6 +107,8 @@ func (c *backupCommand) check(paths []string) error {
 	switch {
 	case c.reread && fleet:
 		return usage("--reread is for one machine: in a fleet, files are read again when their times change (touch)")
+	case c.dryRun && fleet:
+		return usage("--dry-run is for one machine: in a fleet, the services walk")
 	case slices.Contains(paths, ""):
 		return usage("a PATH is empty: name a directory (. is the current one)")
 	case c.detach && !fleet:
@@ -204,7 +208,7 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 	}
 	var targets []target
 	for _, dir := range dirs {
-		shard, err := shardOfPath(ctx, i, &filer, dir)
+		shard, err := c.shardOfPath(ctx, i, &filer, dir)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -246,17 +250,26 @@ func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs 
 			return backup.Filer{}, err
 		}
 	}
+	if c.dryRun {
+		return backup.Filer{Name: name}, nil
+	}
 	return i.EnsureFiler(ctx, name)
 }
 
 // shardOfPath returns the shard for a directory. A shard that was removed is not restored either.
-func shardOfPath(ctx context.Context, i index.Catalog, filer *backup.Filer, dir string) (backup.Shard, error) {
+func (c *backupCommand) shardOfPath(ctx context.Context, i index.Catalog, filer *backup.Filer, dir string) (backup.Shard, error) {
 	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer.Name, Name: dir, Retired: true})
 	if err != nil {
 		return backup.Shard{}, err
 	}
 	if len(found) > 0 && found[0].Retired {
 		return backup.Shard{}, fmt.Errorf("shard %s of filer %s was removed (bctl shard rm), so it is not backed up; this brings it back: bctl shard add %[2]s %[1]s", display(dir), display(filer.Name))
+	}
+	if c.dryRun && len(found) > 0 {
+		return found[0].Shard, nil
+	}
+	if c.dryRun {
+		return backup.Shard{Name: dir, Source: sourceURL(dir)}, nil
 	}
 	return i.EnsureShard(ctx, filer.ID, dir, sourceURL(dir))
 }
@@ -336,21 +349,18 @@ func (c *backupCommand) run(ctx context.Context, stdin io.Reader, paths []string
 	if err := c.readList(stdin, paths); err != nil {
 		return err
 	}
+	if c.dryRun {
+		return c.forecast(ctx, paths)
+	}
 	r, err := c.app.openRepository(ctx, toWrite)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	var targets []target
 	report := newReport(c.app, r.index, len(paths))
 	report.verbose = c.verbose
 	report.unmatched = c.given() // until a snapshot shows otherwise
-	if len(paths) > 0 {
-		targets, err = c.ofPaths(ctx, r.index, paths, report)
-	} else {
-		targets, err = c.registered(ctx, r.index)
-		report.asked = len(targets)
-	}
+	targets, err := c.targets(ctx, r.index, paths, report)
 	if err != nil {
 		return err
 	}
@@ -358,6 +368,16 @@ func (c *backupCommand) run(ctx context.Context, stdin io.Reader, paths []string
 		return c.inFleet(ctx, r, targets, report)
 	}
 	return c.here(ctx, r, targets, report)
+}
+
+// targets returns the shards to back up.
+func (c *backupCommand) targets(ctx context.Context, i index.Catalog, paths []string, r *report) (targets []target, err error) {
+	if len(paths) > 0 {
+		return c.ofPaths(ctx, i, paths, r)
+	}
+	targets, err = c.registered(ctx, i)
+	r.asked = len(targets)
+	return targets, err
 }
 
 // readList reads the list of --files-from. Patterns of --exclude come after those of the list, and

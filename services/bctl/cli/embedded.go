@@ -157,9 +157,10 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 	if err != nil {
 		return backup.Snapshot{}, err
 	}
-	if len(before) > 0 && c.list.partial() && !slices.Contains(before[0].Selection.Exclude, allElse) {
-		return backup.Snapshot{}, fmt.Errorf("the last snapshot of %s is not of a list: after one of a list, its other files would seem to be removed; "+
-			"give the list a filer of its own: --filer NAME", display(t.shard.Name))
+	if len(before) > 0 {
+		if err := c.mayBeListed(&before[0], t); err != nil {
+			return backup.Snapshot{}, err
+		}
 	}
 	request, err := c.requestOf(t)
 	if err != nil {
@@ -179,6 +180,15 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 		return s, fmt.Errorf("back up %s: %w", display(t.shard.Name), err)
 	}
 	return s, nil
+}
+
+// mayBeListed refuses a list of a part of a tree if the last snapshot is of the whole tree.
+func (c *backupCommand) mayBeListed(last *backup.Snapshot, t *target) error {
+	if last.Number == 0 || !c.list.partial() || slices.Contains(last.Selection.Exclude, allElse) {
+		return nil
+	}
+	return fmt.Errorf("the last snapshot of %s is not of a list: after one of a list, its other files would seem to be removed; "+
+		"give the list a filer of its own: --filer NAME", display(t.shard.Name))
 }
 
 // requestOf is request for one tree, and excludes the repository itself.

@@ -120,6 +120,11 @@ func (r *report) result() error {
 			return err
 		}
 	}
+	return r.ending()
+}
+
+// ending prints what no snapshot has, and returns the error of the command.
+func (r *report) ending() error {
 	r.app.noteUnmatched("exclude", "PATH", r.unmatched)
 	if err := r.asError(); err != nil {
 		return err
