@@ -405,6 +405,8 @@ func (c *backupCommand) request() backup.Snapshot {
 	return backup.Snapshot{ID: backup.NewSnapshotID(), Selection: c.selection, AllowShrink: c.allowShrink, NewRoot: c.newRoot, Tags: c.tags}
 }
 
-// given returns the patterns of --exclude. Patterns in files apply to many trees, and need not
-// match in each.
-func (c *backupCommand) given() []string { return notEmpty(c.exclusions.patterns) }
+// given returns the exclusions that should match something. Patterns in files apply to many trees,
+// and need not match in each.
+func (c *backupCommand) given() given {
+	return given{notEmpty(c.exclusions.patterns), notEmpty(c.exclusions.ifPresent)}
+}

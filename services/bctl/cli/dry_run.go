@@ -88,12 +88,12 @@ func (c *backupCommand) forecastOne(ctx context.Context, i index.Index, t *targe
 	if err != nil {
 		return err
 	}
-	var unmatched []string
+	var unmatched given
 	if f.Failed == "" {
 		unmatched = watch.unmatched(c.given())
-		r.notFound = c.list.notFound(watch.unmatched(c.list.patterns))
+		r.notFound = c.list.notFound(watch.unmatched(given{patterns: c.list.patterns}).patterns)
 	}
-	r.unmatched = only(r.unmatched, unmatched)
+	r.unmatched = r.unmatched.only(unmatched)
 	return r.forecast(t, &f, time.Since(started), unmatched)
 }
 
@@ -119,7 +119,8 @@ func (c *backupCommand) present(ctx context.Context, i index.Catalog, t *target)
 	if len(found) > 0 {
 		base = found[0]
 	}
-	return shards[0], base, c.mayBeListed(&base, t)
+	err = c.mayBeListed(&base, t)
+	return shards[0], base, err
 }
 
 // forecastJSON is the output of backup --dry-run --json for each shard. The names are fixed.
@@ -142,11 +143,12 @@ type forecastJSON struct {
 	ElapsedSeconds float64 `json:"elapsed_seconds"`
 	// As in backupSummary.
 	Unmatched []string `json:"unmatched_patterns,omitempty"`
+	NoMarker  []string `json:"unmatched_if_present,omitempty"` // names of --exclude-if-present
 	NotFound  []string `json:"not_found,omitempty"`
 }
 
 // forecast prints what a backup of a shard would do.
-func (r *report) forecast(t *target, f *embedded.Forecast, elapsed time.Duration, unmatched []string) error {
+func (r *report) forecast(t *target, f *embedded.Forecast, elapsed time.Duration, unmatched given) error {
 	n := &f.Counts
 	switch {
 	case f.Failed != "":
@@ -185,12 +187,12 @@ func forecastBase(f *embedded.Forecast) string {
 	return fmt.Sprintf("number %d", f.Base)
 }
 
-func newForecastJSON(t *target, f *embedded.Forecast, elapsed time.Duration, unmatched, notFound []string) forecastJSON {
+func newForecastJSON(t *target, f *embedded.Forecast, elapsed time.Duration, unmatched given, notFound []string) forecastJSON {
 	n := &f.Counts
 	j := forecastJSON{
 		Type: "dry_run", Filer: t.filer, Shard: t.shard.Name, Base: int64(f.Base), Reason: f.Failed,
 		Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, FilesNew: n.FilesNew, FilesChanged: n.FilesChanged, FilesUnchanged: n.FilesUnchanged,
-		ReadFiles: f.ReadFiles, ReadBytes: f.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: unmatched, NotFound: notFound,
+		ReadFiles: f.ReadFiles, ReadBytes: f.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: unmatched.patterns, NoMarker: unmatched.ifPresent, NotFound: notFound,
 	}
 	if f.Removed >= 0 {
 		j.FilesRemoved = &f.Removed

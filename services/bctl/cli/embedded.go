@@ -83,10 +83,10 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 		s, err := c.one(ctx, o, t)
 		switch {
 		case err == nil:
-			var unmatched []string
+			var unmatched given
 			if s.State == backup.Committed { // it is not known what a failed snapshot excluded
 				unmatched = watch.unmatched(c.given())
-				report.notFound = c.list.notFound(watch.unmatched(c.list.patterns))
+				report.notFound = c.list.notFound(watch.unmatched(given{patterns: c.list.patterns}).patterns)
 			}
 			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started), unmatched)
 		case errors.Is(context.Cause(ctx), run.ErrInterrupted):

@@ -29,7 +29,7 @@ type report struct {
 	counts backup.Counts
 	// The results of the requested snapshots. failures includes those that could not be started.
 	committed, incomplete, failures int
-	unmatched                       []string // patterns that matched nothing in any of them
+	unmatched                       given    // what matched nothing in any of them
 	notFound                        []string // paths of --files-from that the only snapshot does not have
 	failure                         error    // of the only requested snapshot
 }
@@ -40,7 +40,7 @@ func newReport(a *app, i index.Catalog, asked int) *report {
 
 // ended reports the result of a snapshot, and the patterns that matched nothing in it. If the index
 // is unavailable, it reports nothing and fails.
-func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration, unmatched []string) error {
+func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration, unmatched given) error {
 	problems, err := r.problemsOf(ctx, s)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts.Add(s.Counts)
-	r.unmatched = only(r.unmatched, unmatched)
+	r.unmatched = r.unmatched.only(unmatched)
 	switch {
 	case s.State != backup.Committed:
 		r.failures++
@@ -68,7 +68,7 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	switch {
 	case r.app.json:
 		j := newSummaryJSON(s, elapsed)
-		j.Unmatched, j.NotFound = unmatched, r.notFound
+		j.Unmatched, j.NoMarker, j.NotFound = unmatched.patterns, unmatched.ifPresent, r.notFound
 		return r.app.print(j)
 	case r.asked > 1:
 		return r.line(s, elapsed)
@@ -83,7 +83,7 @@ func (r *report) failed(path string, err error) error {
 	defer r.mu.Unlock()
 	r.failures++
 	r.failure = err
-	r.unmatched = nil // the tree's content is not known
+	r.unmatched = given{} // the tree's content is not known
 	switch {
 	case r.asked == 1: // reported at the end
 		return nil
@@ -125,7 +125,7 @@ func (r *report) result() error {
 
 // ending prints what no snapshot has, and returns the error of the command.
 func (r *report) ending() error {
-	r.app.noteUnmatched("exclude", "PATH", r.unmatched)
+	r.app.noteGiven(r.unmatched)
 	if err := r.asError(); err != nil {
 		return err
 	}
@@ -288,6 +288,7 @@ type backupSummary struct {
 	StageSeconds   stageSeconds `json:"stage_seconds"`
 	// Unmatched are the patterns of --exclude that matched nothing, if this process walked.
 	Unmatched []string `json:"unmatched_patterns,omitempty"`
+	NoMarker  []string `json:"unmatched_if_present,omitempty"` // names of --exclude-if-present
 	// NotFound are the paths of --files-from that the walk did not find.
 	NotFound []string `json:"not_found,omitempty"`
 }
@@ -320,6 +321,7 @@ type backupTotal struct {
 	Errors         int64    `json:"errors"`
 	ElapsedSeconds float64  `json:"elapsed_seconds"`
 	Unmatched      []string `json:"unmatched_patterns,omitempty"` // in none of them
+	NoMarker       []string `json:"unmatched_if_present,omitempty"`
 }
 
 func (r *report) total() error {
@@ -328,7 +330,7 @@ func (r *report) total() error {
 		return r.app.print(backupTotal{
 			Type: "total", Snapshots: r.asked, Committed: r.committed, Incomplete: r.incomplete, Failed: r.failures,
 			Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, NewBytes: n.NewBytes, StoredBytes: n.StoredBytes,
-			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched,
+			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched.patterns, NoMarker: r.unmatched.ifPresent,
 		})
 	}
 	_, err := fmt.Fprintf(r.app.out, "%s in %s: %d committed, %d of them with errors; %d failed. %s, %s; %s new, stored as %s\n",

@@ -283,10 +283,10 @@ func (c *restoreCommand) summaryText(s *backup.Snapshot, sum *restore.Summary, e
 	var b strings.Builder
 	if sum.Problems > 0 {
 		b.WriteString(counted(sum.Problems, "error"))
-		switch {
-		case sum.Flawed == sum.Problems:
+		switch sum.Flawed {
+		case sum.Problems:
 			b.WriteString(", recorded when the snapshot was taken; another snapshot may have more")
-		case sum.Flawed == 0:
+		case 0:
 			b.WriteString(": not everything was restored")
 		default:
 			fmt.Fprintf(&b, ", of which %s recorded when the snapshot was taken; another\nsnapshot may have more", wasWere(sum.Flawed))
