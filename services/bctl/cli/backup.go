@@ -86,14 +86,14 @@ out.`,
 	flags.BoolVar(&c.newRoot, "new-root", false, "take the tree that is there for the shard's from now on: a file system\nthat was restored or migrated")
 	flags.BoolVar(&c.reread, "reread", false, "on one machine: read every file again, whether it has changed or not")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
-	flags.StringVar(&c.list.file, "files-from", "", "back up only what `FILE` lists (-: stdin), one path per line, relative\nto PATH; below one PATH")
+	flags.StringVar(&c.list.file, "files-from", "", "back up only what `FILE` lists (-: stdin), one path per line, relative to PATH; below one PATH")
 	flags.BoolVarP(&c.list.nul, "null", "0", false, "with --files-from: a NUL ends each path, as from find -print0")
 	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: the filer that it is on (default: this machine)")
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
 	labelFlag(cmd, &c.labels)
 	flags.BoolVar(&c.all, "all", false, "back up all shards of all filers")
-	flags.BoolVar(&c.dryRun, "dry-run", false, "on one machine: walk and compare, report what a backup would do, and\nwrite nothing")
-	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each new or changed file (on one machine), all errors, and\nthe time per stage")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "on one machine: walk and compare, report what a backup would do, and write nothing")
+	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each new or changed file (on one machine), all errors, and the time per stage")
 	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait for the end")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.completeFlag(cmd, "shard", a.shardNames)
@@ -179,9 +179,8 @@ func directory(path string) (string, error) {
 // file would be the newest of that directory, so a backup of the directory would compare with it.
 func notDirectory(path string) error {
 	dir, name := display(filepath.Dir(path)), display(filepath.Base(path))
-	return fmt.Errorf("%s is not a directory. To back up the directory that it is in: bctl backup %s. "+
-		"To back up this file only: echo %s | bctl backup --filer NAME --files-from - %s; NAME is a new filer for it: %w",
-		display(path), dir, name, dir, backup.ErrInvalid)
+	return fmt.Errorf("%s is not a directory; this backs up the one that it is in:\n  bctl backup %s\n"+
+		"and this only the file, with a filer NAME of its own:\n  echo %s | bctl backup --filer NAME --files-from - %[2]s", display(path), dir, name)
 }
 
 // ofPaths returns the shards for directories on this machine, and creates them on first use. A path

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -206,7 +207,7 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	}
 	text = fmt.Sprintf("%s  %s%s %s, number %d: %s in %s", s.ID.Short(), text, display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
 	if s.State == backup.Committed {
-		text += fmt.Sprintf("; %s, %s; %s new, stored as %s", counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+		text += fmt.Sprintf("\n          %s, %s; %s new, stored as %s", counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
 	} else {
 		text += ": " + display(s.Reason)
 	}
@@ -333,7 +334,15 @@ func (r *report) total() error {
 			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched.patterns, NoMarker: r.unmatched.ifPresent,
 		})
 	}
-	_, err := fmt.Fprintf(r.app.out, "%s in %s: %d committed, %d of them with errors; %d failed. %s, %s; %s new, stored as %s\n",
-		counted(r.asked, "snapshot"), clock(elapsed), r.committed, r.incomplete, r.failures, counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+	results := []string{}
+	if r.failures > 0 {
+		results = append(results, fmt.Sprintf("%d failed", r.failures))
+	}
+	results = append(results, fmt.Sprintf("%d committed", r.committed))
+	if r.incomplete > 0 {
+		results = append(results, fmt.Sprintf("%d of these with errors", r.incomplete))
+	}
+	_, err := fmt.Fprintf(r.app.out, "%s in %s: %s\n%s, %s; %s new, stored as %s\n", counted(r.asked, "snapshot"), clock(elapsed),
+		strings.Join(results, ", "), counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
 	return err
 }
