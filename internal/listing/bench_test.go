@@ -125,6 +125,6 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkTakeOver(b *testing.B) {
 	perEntry(b, func(b *testing.B, p *backup.Page) func() {
 		now := make([]backup.Entry, len(p.Entries))
-		return func() { copy(now, p.Entries); TakeOver(0, false, now, p.Entries) }
+		return func() { copy(now, p.Entries); TakeOver(0, false, now, p.Entries, nil) }
 	})
 }

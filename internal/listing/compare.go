@@ -28,7 +28,9 @@ type Comparison struct {
 // the mtime, and a change of extended attributes or ACLs. Without mtime: none on an honest filer.
 // Without inode: the replacement of a file by another with the same size and times, which ctime
 // shows if a rename sets it.
-func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry) (c Comparison) {
+//
+// observe, if not nil, is called with each entry that is new or changed.
+func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry, observe func(e *backup.Entry, isNew bool)) (c Comparison) {
 	j := 0
 	for i := range entries {
 		e := &entries[i]
@@ -56,6 +58,9 @@ func TakeOver(by backup.Compare, reread bool, entries, old []backup.Entry) (c Co
 			}
 		default:
 			c.New++
+		}
+		if observe != nil {
+			observe(e, !known)
 		}
 		if e.Kind != backup.File {
 			e.Flags |= backup.XattrsWanted

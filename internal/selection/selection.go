@@ -43,6 +43,7 @@ type Matcher struct {
 	markers   []string
 	selection backup.Selection
 	matched   []atomic.Bool // by pattern; set by Watch
+	present   []atomic.Bool // by marker; set by Watch
 }
 
 // Compile returns a Matcher. Its error wraps backup.ErrInvalid and names the pattern and what is
@@ -107,9 +108,11 @@ func (m *Matcher) Excluded(path string, isDir bool) bool {
 	return false
 }
 
-// Watch makes the Matcher record which patterns match, for Unmatched. It must be called before the
-// first match.
-func (m *Matcher) Watch() { m.matched = make([]atomic.Bool, len(m.patterns)) }
+// Watch makes the Matcher record which patterns match and which markers exist, for Unmatched and
+// AbsentMarkers. It must be called before the first match.
+func (m *Matcher) Watch() {
+	m.matched, m.present = make([]atomic.Bool, len(m.patterns)), make([]atomic.Bool, len(m.markers))
+}
 
 // Unmatched returns, in order, the patterns that have matched no path passed to Excluded since
 // Watch. A pattern also counts as a match if a later one decided.
@@ -140,6 +143,32 @@ func (m *Matcher) HasMarkers() bool { return len(m.markers) > 0 }
 
 // IsMarker reports whether a directory that contains an entry of this name is kept empty.
 func (m *Matcher) IsMarker(name string) bool { return slices.Contains(m.markers, name) }
+
+// AnyMarker reports whether an entry of a directory is a marker.
+func (m *Matcher) AnyMarker(entries []backup.Entry) (found bool) {
+	for i := range entries {
+		at := slices.Index(m.markers, entries[i].Name)
+		if at < 0 {
+			continue
+		}
+		if found = true; m.present == nil {
+			return true
+		}
+		m.present[at].Store(true) // further entries may be other markers
+	}
+	return found
+}
+
+// AbsentMarkers returns, in order, the markers that were in no directory passed to AnyMarker since
+// Watch.
+func (m *Matcher) AbsentMarkers() (names []string) {
+	for i := range m.present {
+		if !m.present[i].Load() {
+			names = append(names, m.markers[i])
+		}
+	}
+	return names
+}
 
 // TooLarge reports whether a file of this size is left out.
 func (m *Matcher) TooLarge(sizeBytes int64) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,6 +32,9 @@ type backupCommand struct {
 	labels      []string
 	all         bool
 	detach      bool
+	verbose     bool
+	dryRun      bool
+	list        fileList
 
 	selection backup.Selection // parsed from exclusions
 }
@@ -64,6 +68,7 @@ out.`,
 		Example: `  bctl backup /home
   bctl backup --exclude '*.o' --exclude-if-present CACHEDIR.TAG /home /etc
   bctl backup --one-file-system --exclude-larger-than 2GB --tag nightly /
+  bctl backup --filer etc-list --files-from list /etc
   bctl backup --filer nas1 --shard /export/home
   bctl backup --filer nas1 --tag nightly
   bctl backup --label env=prod --detach
@@ -72,7 +77,7 @@ out.`,
 			if c.selection, err = c.exclusions.apply(cmd, backup.Selection{}); err != nil {
 				return err
 			}
-			return c.run(cmd.Context(), paths)
+			return c.run(cmd.Context(), cmd.InOrStdin(), paths)
 		},
 	}
 	flags := cmd.Flags()
@@ -81,10 +86,14 @@ out.`,
 	flags.BoolVar(&c.newRoot, "new-root", false, "take the tree that is there for the shard's from now on: a file system\nthat was restored or migrated")
 	flags.BoolVar(&c.reread, "reread", false, "on one machine: read every file again, whether it has changed or not")
 	flags.StringArrayVar(&c.tags, "tag", nil, "give the snapshot a `TAG` (may be repeated)")
+	flags.StringVar(&c.list.file, "files-from", "", "back up only what `FILE` lists (-: stdin), one path per line, relative to PATH; below one PATH")
+	flags.BoolVarP(&c.list.nul, "null", "0", false, "with --files-from: a NUL ends each path, as from find -print0")
 	flags.StringVar(&c.filer, "filer", "", "back up the shards of `FILER`; with PATH: the filer that it is on (default: this machine)")
 	flags.StringArrayVar(&c.shards, "shard", nil, "with --filer: only this `SHARD` (may be repeated)")
 	labelFlag(cmd, &c.labels)
 	flags.BoolVar(&c.all, "all", false, "back up all shards of all filers")
+	flags.BoolVar(&c.dryRun, "dry-run", false, "on one machine: walk and compare, report what a backup would do, and write nothing")
+	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each new or changed file (on one machine), all errors, and the time per stage")
 	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait for the end")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.completeFlag(cmd, "shard", a.shardNames)
@@ -98,12 +107,18 @@ func (c *backupCommand) check(paths []string) error {
 	switch {
 	case c.reread && fleet:
 		return usage("--reread is for one machine: in a fleet, files are read again when their times change (touch)")
+	case c.dryRun && fleet:
+		return usage("--dry-run is for one machine: in a fleet, the services walk")
 	case slices.Contains(paths, ""):
 		return usage("a PATH is empty: name a directory (. is the current one)")
 	case c.detach && !fleet:
 		return usage("--detach is for a fleet (--nats): without one, this process does the work")
 	case len(c.shards) > 0 && c.filer == "":
 		return usage("--shard SHARD needs --filer FILER, that it is on; a directory of this machine is named without --shard")
+	case c.list.file != "" && len(paths) != 1:
+		return usage("--files-from needs one PATH: the directory that all listed paths are in")
+	case c.list.nul && c.list.file == "":
+		return usage("-0 is for --files-from")
 	case c.all && (c.filer != "" || len(c.labels) > 0):
 		return usage("--all is all shards of all filers; it does not go with --filer, --shard or --label")
 	case len(paths) > 0 && (c.all || len(c.labels)+len(c.shards) > 0):
@@ -135,7 +150,7 @@ func directory(path string) (string, error) {
 	case err != nil:
 		return "", err
 	case !info.IsDir():
-		return "", fmt.Errorf("%s is not a directory; back up the one that it is in: %w", path, backup.ErrInvalid)
+		return "", notDirectory(path)
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -158,6 +173,14 @@ func directory(path string) (string, error) {
 		path = wd + "/" + path
 	}
 	return filepath.EvalSymlinks(path)
+}
+
+// notDirectory is the error for a PATH that is a file. A snapshot of its directory with only this
+// file would be the newest of that directory, so a backup of the directory would compare with it.
+func notDirectory(path string) error {
+	dir, name := display(filepath.Dir(path)), display(filepath.Base(path))
+	return fmt.Errorf("%s is not a directory; this backs up the one that it is in:\n  bctl backup %s\n"+
+		"and this only the file, with a filer NAME of its own:\n  echo %s | bctl backup --filer NAME --files-from - %[2]s", display(path), dir, name)
 }
 
 // ofPaths returns the shards for directories on this machine, and creates them on first use. A path
@@ -184,7 +207,7 @@ func (c *backupCommand) ofPaths(ctx context.Context, i index.Catalog, paths []st
 	}
 	var targets []target
 	for _, dir := range dirs {
-		shard, err := shardOfPath(ctx, i, &filer, dir)
+		shard, err := c.shardOfPath(ctx, i, &filer, dir)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -226,17 +249,26 @@ func (c *backupCommand) filerOfPaths(ctx context.Context, i index.Catalog, dirs 
 			return backup.Filer{}, err
 		}
 	}
+	if c.dryRun {
+		return backup.Filer{Name: name}, nil
+	}
 	return i.EnsureFiler(ctx, name)
 }
 
 // shardOfPath returns the shard for a directory. A shard that was removed is not restored either.
-func shardOfPath(ctx context.Context, i index.Catalog, filer *backup.Filer, dir string) (backup.Shard, error) {
+func (c *backupCommand) shardOfPath(ctx context.Context, i index.Catalog, filer *backup.Filer, dir string) (backup.Shard, error) {
 	found, err := i.ListShards(ctx, index.ShardFilter{Filer: filer.Name, Name: dir, Retired: true})
 	if err != nil {
 		return backup.Shard{}, err
 	}
 	if len(found) > 0 && found[0].Retired {
 		return backup.Shard{}, fmt.Errorf("shard %s of filer %s was removed (bctl shard rm), so it is not backed up; this brings it back: bctl shard add %[2]s %[1]s", display(dir), display(filer.Name))
+	}
+	if c.dryRun && len(found) > 0 {
+		return found[0].Shard, nil
+	}
+	if c.dryRun {
+		return backup.Shard{Name: dir, Source: sourceURL(dir)}, nil
 	}
 	return i.EnsureShard(ctx, filer.ID, dir, sourceURL(dir))
 }
@@ -309,24 +341,25 @@ func (c *backupCommand) notThere(ctx context.Context, i index.Catalog, name stri
 	return usage("shard %s is named twice, or its filer has none of the labels", display(name))
 }
 
-func (c *backupCommand) run(ctx context.Context, paths []string) error {
+func (c *backupCommand) run(ctx context.Context, stdin io.Reader, paths []string) error {
 	if err := c.check(paths); err != nil {
 		return err
+	}
+	if err := c.readList(stdin, paths); err != nil {
+		return err
+	}
+	if c.dryRun {
+		return c.forecast(ctx, paths)
 	}
 	r, err := c.app.openRepository(ctx, toWrite)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	var targets []target
 	report := newReport(c.app, r.index, len(paths))
+	report.verbose = c.verbose
 	report.unmatched = c.given() // until a snapshot shows otherwise
-	if len(paths) > 0 {
-		targets, err = c.ofPaths(ctx, r.index, paths, report)
-	} else {
-		targets, err = c.registered(ctx, r.index)
-		report.asked = len(targets)
-	}
+	targets, err := c.targets(ctx, r.index, paths, report)
 	if err != nil {
 		return err
 	}
@@ -336,11 +369,43 @@ func (c *backupCommand) run(ctx context.Context, paths []string) error {
 	return c.here(ctx, r, targets, report)
 }
 
+// targets returns the shards to back up.
+func (c *backupCommand) targets(ctx context.Context, i index.Catalog, paths []string, r *report) (targets []target, err error) {
+	if len(paths) > 0 {
+		return c.ofPaths(ctx, i, paths, r)
+	}
+	targets, err = c.registered(ctx, i)
+	r.asked = len(targets)
+	return targets, err
+}
+
+// readList reads the list of --files-from. Patterns of --exclude come after those of the list, and
+// therefore exclude listed paths, too.
+func (c *backupCommand) readList(stdin io.Reader, paths []string) error {
+	if c.list.file == "" {
+		return nil
+	}
+	dir, err := config.ExpandHome(paths[0], c.app.env)
+	if err == nil {
+		dir, err = directory(dir)
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.list.read(c.app, stdin, dir); err != nil {
+		return err
+	}
+	c.selection.Exclude = slices.Concat(c.list.patterns, c.selection.Exclude)
+	return nil
+}
+
 // request returns the request for BeginSnapshot.
 func (c *backupCommand) request() backup.Snapshot {
 	return backup.Snapshot{ID: backup.NewSnapshotID(), Selection: c.selection, AllowShrink: c.allowShrink, NewRoot: c.newRoot, Tags: c.tags}
 }
 
-// given returns the patterns of --exclude. Patterns in files apply to many trees, and need not
-// match in each.
-func (c *backupCommand) given() []string { return notEmpty(c.exclusions.patterns) }
+// given returns the exclusions that should match something. Patterns in files apply to many trees,
+// and need not match in each.
+func (c *backupCommand) given() given {
+	return given{notEmpty(c.exclusions.patterns), notEmpty(c.exclusions.ifPresent)}
+}

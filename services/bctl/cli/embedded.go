@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -76,12 +77,16 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 		started := time.Now()
 		var watch patternWatch
 		o.Walker.Compile = watch.compile
+		if c.verbose {
+			o.Walker.OnChange = c.app.printFound(t.shard.Name, len(targets) > 1)
+		}
 		s, err := c.one(ctx, o, t)
 		switch {
 		case err == nil:
-			var unmatched []string
+			var unmatched given
 			if s.State == backup.Committed { // it is not known what a failed snapshot excluded
 				unmatched = watch.unmatched(c.given())
+				report.notFound = c.list.notFound(watch.unmatched(given{patterns: c.list.patterns}).patterns)
 			}
 			err = report.ended(context.WithoutCancel(ctx), &s, time.Since(started), unmatched)
 		case errors.Is(context.Cause(ctx), process.ErrInterrupted):
@@ -95,6 +100,21 @@ func (c *backupCommand) each(ctx context.Context, o embedded.Options, targets []
 		}
 	}
 	return nil
+}
+
+// printFound returns a function that prints the files of a shard that the walk found to be new or
+// changed. named reports that the text includes the shard.
+func (a *app) printFound(shard string, named bool) func(path string, sizeBytes int64, isNew bool) {
+	return func(path string, sizeBytes int64, isNew bool) {
+		action := "changed"
+		if isNew {
+			action = "new"
+		}
+		if named && !a.json {
+			path = backup.Join(strings.TrimSuffix(shard, "/"), path)
+		}
+		a.printChange(action, shard, path, sizeBytes)
+	}
 }
 
 // copyIndex puts a copy of the index into the store if the last copy lacks the last change. The
@@ -137,6 +157,11 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 	if err != nil {
 		return backup.Snapshot{}, err
 	}
+	if len(before) > 0 {
+		if err := c.mayBeListed(&before[0], t); err != nil {
+			return backup.Snapshot{}, err
+		}
+	}
 	request, err := c.requestOf(t)
 	if err != nil {
 		return backup.Snapshot{}, err
@@ -155,6 +180,15 @@ func (c *backupCommand) one(ctx context.Context, o embedded.Options, t *target) 
 		return s, fmt.Errorf("back up %s: %w", display(t.shard.Name), err)
 	}
 	return s, nil
+}
+
+// mayBeListed refuses a list of a part of a tree if the last snapshot is of the whole tree.
+func (c *backupCommand) mayBeListed(last *backup.Snapshot, t *target) error {
+	if last.Number == 0 || !c.list.partial() || slices.Contains(last.Selection.Exclude, allElse) {
+		return nil
+	}
+	return fmt.Errorf("the last snapshot of %s is not of a list: after one of a list, its other files would seem to be removed; "+
+		"give the list a filer of its own: --filer NAME", display(t.shard.Name))
 }
 
 // requestOf is request for one tree, and excludes the repository itself.

@@ -62,7 +62,7 @@ func (c *backupCommand) inFleet(ctx context.Context, r *repository, targets []ta
 	}
 	f := &follower{index: r.index, log: c.app.log.Warn, ended: func(s *backup.Snapshot) error {
 		progress.end(s.ID, &s.Counts)
-		return report.ended(context.WithoutCancel(ctx), s, lasted(s), nil)
+		return report.ended(context.WithoutCancel(ctx), s, lasted(s), given{})
 	}}
 	if err == nil {
 		c.expect(ctx, r.index, begun, progress)

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -28,6 +29,22 @@ type errorJSON struct {
 
 func problemJSON(p backup.Problem) errorJSON {
 	return errorJSON{Type: "error", Path: p.Path, Raw: rawBase64(p.Path), Op: p.Op, Error: p.Err}
+}
+
+// printChange prints what a backup of a shard found, or what a restore did or would do, at one path.
+func (a *app) printChange(action, shard, path string, sizeBytes int64) {
+	if !a.json {
+		fmt.Fprintf(a.out, "%-12s%s\n", action, display(path))
+		return
+	}
+	a.print(struct {
+		Type   string `json:"type"`
+		Action string `json:"action"`
+		Shard  string `json:"shard,omitempty"` // of a backup
+		Path   string `json:"path"`
+		Raw    string `json:"path_b64,omitempty"`
+		Size   int64  `json:"size"`
+	}{"change", action, shard, path, rawBase64(path), sizeBytes})
 }
 
 // rawBase64 returns s in base64 if JSON cannot represent it, otherwise "".

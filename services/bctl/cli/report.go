@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -13,9 +14,8 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// maxProblems is the maximum number of problems printed per snapshot if there are several
-// snapshots; snapshot show prints all.
-const maxProblems = 20
+// maxNotFound is how many listed paths that were not found are printed.
+const maxNotFound = 10
 
 // A report prints the results of snapshots: a single one in full, several with a line each and a
 // total.
@@ -24,12 +24,14 @@ type report struct {
 	index   index.Catalog
 	asked   int // snapshots
 	started time.Time
+	verbose bool
 
 	mu     sync.Mutex
 	counts backup.Counts
 	// The results of the requested snapshots. failures includes those that could not be started.
 	committed, incomplete, failures int
-	unmatched                       []string // patterns that matched nothing in any of them
+	unmatched                       given    // what matched nothing in any of them
+	notFound                        []string // paths of --files-from that the only snapshot does not have
 	failure                         error    // of the only requested snapshot
 }
 
@@ -39,7 +41,7 @@ func newReport(a *app, i index.Catalog, asked int) *report {
 
 // ended reports the result of a snapshot, and the patterns that matched nothing in it. If the index
 // is unavailable, it reports nothing and fails.
-func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration, unmatched []string) error {
+func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Duration, unmatched given) error {
 	problems, err := r.problemsOf(ctx, s)
 	if err != nil {
 		return err
@@ -47,7 +49,7 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts.Add(s.Counts)
-	r.unmatched = only(r.unmatched, unmatched)
+	r.unmatched = r.unmatched.only(unmatched)
 	switch {
 	case s.State != backup.Committed:
 		r.failures++
@@ -67,7 +69,7 @@ func (r *report) ended(ctx context.Context, s *backup.Snapshot, elapsed time.Dur
 	switch {
 	case r.app.json:
 		j := newSummaryJSON(s, elapsed)
-		j.Unmatched = unmatched
+		j.Unmatched, j.NoMarker, j.NotFound = unmatched.patterns, unmatched.ifPresent, r.notFound
 		return r.app.print(j)
 	case r.asked > 1:
 		return r.line(s, elapsed)
@@ -82,7 +84,7 @@ func (r *report) failed(path string, err error) error {
 	defer r.mu.Unlock()
 	r.failures++
 	r.failure = err
-	r.unmatched = nil // the tree's content is not known
+	r.unmatched = given{} // the tree's content is not known
 	switch {
 	case r.asked == 1: // reported at the end
 		return nil
@@ -119,14 +121,32 @@ func (r *report) result() error {
 			return err
 		}
 	}
-	r.app.noteUnmatched("exclude", "PATH", r.unmatched)
+	return r.ending()
+}
+
+// ending prints what no snapshot has, and returns the error of the command.
+func (r *report) ending() error {
+	r.app.noteGiven(r.unmatched)
 	if err := r.asError(); err != nil {
 		return err
 	}
-	if r.incomplete > 0 {
+	if len(r.notFound) > 0 {
+		r.noteNotFound()
+	}
+	if r.incomplete > 0 || len(r.notFound) > 0 {
 		return errIncomplete
 	}
 	return nil
+}
+
+// noteNotFound prints the first paths of --files-from that are not in the snapshot.
+func (r *report) noteNotFound() {
+	for _, path := range r.notFound[:min(len(r.notFound), maxNotFound)] {
+		r.app.note("%s is listed, and was not found, or is excluded", display(path))
+	}
+	if more := len(r.notFound) - maxNotFound; more > 0 {
+		r.app.note("… and %s more (--json lists all as not_found)", humanize.Comma(int64(more)))
+	}
 }
 
 // asError returns one error for all failures. Each was reported already, unless there is only one.
@@ -151,40 +171,45 @@ func (r *report) problemsOf(ctx context.Context, s *backup.Snapshot) (list []bac
 	return list, nil
 }
 
+// problems prints a snapshot's problems, and how many more of each cause there are.
 func (r *report) problems(s *backup.Snapshot, list []backup.Problem) error {
-	for n, p := range list {
-		switch {
-		case r.app.json:
-			j := problemJSON(p)
-			if r.asked > 1 {
-				j.Snapshot = s.ID.String()
-			}
-			if err := r.app.print(j); err != nil {
-				return err
-			}
-		case r.asked == 1:
-			r.app.term.println(describeProblem(p))
-		case n == maxProblems:
-			r.app.term.println(fmt.Sprintf("%s: … bctl snapshot show %s lists them all", display(s.Shard.Name), s.ID.Short()))
-			return nil
-		default:
-			r.app.term.println(display(s.Shard.Name) + ": " + describeProblem(p))
+	causes := causeCounter{term: r.app.term, all: r.verbose}
+	if r.asked > 1 {
+		causes.label = display(s.Shard.Name) + ": "
+	}
+	for _, p := range list {
+		if !r.app.json {
+			causes.problem(p)
+			continue
+		}
+		j := problemJSON(p)
+		if r.asked > 1 {
+			j.Snapshot = s.ID.String()
+		}
+		if err := r.app.print(j); err != nil {
+			return err
 		}
 	}
+	where := fmt.Sprintf("bctl snapshot show %s lists all errors.", s.ID.Short())
+	if unknown := s.Counts.Errors - int64(len(list)); unknown > 0 {
+		where = fmt.Sprintf("bctl snapshot show %s lists more; the index keeps none of the last %s.", s.ID.Short(), counted(unknown, "error"))
+	}
+	causes.end(where)
 	return nil
 }
 
 // line prints the summary of one of several snapshots.
 func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	n := &s.Counts
-	text := fmt.Sprintf("%s  %s %s, number %d: %s in %s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
+	text := ""
+	if n.Errors > 0 {
+		text = counted(n.Errors, "error") + "; "
+	}
+	text = fmt.Sprintf("%s  %s%s %s, number %d: %s in %s", s.ID.Short(), text, display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, clock(elapsed))
 	if s.State == backup.Committed {
-		text += fmt.Sprintf("; %s, %s; %s new, stored as %s", counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+		text += fmt.Sprintf("\n          %s, %s; %s new, stored as %s", counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
 	} else {
 		text += ": " + display(s.Reason)
-	}
-	if n.Errors > 0 {
-		text += "; " + counted(n.Errors, "error")
 	}
 	if n.Vanished > 0 {
 		text += fmt.Sprintf("; %s vanished", humanize.Comma(n.Vanished))
@@ -193,20 +218,36 @@ func (r *report) line(s *backup.Snapshot, elapsed time.Duration) error {
 	return err
 }
 
+// full prints the summary of the only snapshot, with errors first.
 func (r *report) full(s *backup.Snapshot, elapsed time.Duration) error {
 	t := tabwriter.NewWriter(r.app.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
+	errorsRow(row, s)
 	row("snapshot", "%s of %s %s, number %d: %s in %.1f s", s.ID.Short(), display(s.Filer.Name), display(s.Shard.Name), s.Number, s.State, elapsed.Seconds())
 	if from := takenFrom(s); from != "" {
 		row("source", "%s", display(from))
 	}
 	if s.State == backup.Committed {
 		countRows(row, &s.Counts)
-		row("errors", "%s", humanize.Comma(s.Counts.Errors))
 	} else {
 		failedRows(row, &s.Counts)
 	}
+	if r.verbose {
+		workRows(row, &s.Counts)
+	}
 	return t.Flush()
+}
+
+// errorsRow adds the number of errors, if there are any.
+func errorsRow(row rowFunc, s *backup.Snapshot) {
+	n := s.Counts.Errors
+	switch {
+	case n == 0:
+	case s.State == backup.Committed:
+		row("errors", "%s: the snapshot differs from the file server", humanize.Comma(n))
+	default:
+		row("errors", "%s", humanize.Comma(n))
+	}
 }
 
 // failedRows adds the rows of a failed snapshot, which has no totals of what was not reached.
@@ -219,9 +260,6 @@ func failedRows(row rowFunc, n *backup.Counts) {
 	}
 	if n.StoredBytes > 0 {
 		row("stored", "%s, which the next backup uses", size(n.StoredBytes))
-	}
-	if n.Errors > 0 {
-		row("errors", "%s", humanize.Comma(n.Errors))
 	}
 }
 
@@ -251,6 +289,9 @@ type backupSummary struct {
 	StageSeconds   stageSeconds `json:"stage_seconds"`
 	// Unmatched are the patterns of --exclude that matched nothing, if this process walked.
 	Unmatched []string `json:"unmatched_patterns,omitempty"`
+	NoMarker  []string `json:"unmatched_if_present,omitempty"` // names of --exclude-if-present
+	// NotFound are the paths of --files-from that the walk did not find.
+	NotFound []string `json:"not_found,omitempty"`
 }
 
 func newSummaryJSON(s *backup.Snapshot, elapsed time.Duration) backupSummary {
@@ -281,6 +322,7 @@ type backupTotal struct {
 	Errors         int64    `json:"errors"`
 	ElapsedSeconds float64  `json:"elapsed_seconds"`
 	Unmatched      []string `json:"unmatched_patterns,omitempty"` // in none of them
+	NoMarker       []string `json:"unmatched_if_present,omitempty"`
 }
 
 func (r *report) total() error {
@@ -289,10 +331,18 @@ func (r *report) total() error {
 		return r.app.print(backupTotal{
 			Type: "total", Snapshots: r.asked, Committed: r.committed, Incomplete: r.incomplete, Failed: r.failures,
 			Files: n.Files, Directories: n.Directories, Bytes: n.Bytes, NewBytes: n.NewBytes, StoredBytes: n.StoredBytes,
-			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched,
+			ReadBytes: n.ReadBytes, Errors: n.Errors, ElapsedSeconds: elapsed.Seconds(), Unmatched: r.unmatched.patterns, NoMarker: r.unmatched.ifPresent,
 		})
 	}
-	_, err := fmt.Fprintf(r.app.out, "%s in %s: %d committed, %d of them with errors; %d failed. %s, %s; %s new, stored as %s\n",
-		counted(r.asked, "snapshot"), clock(elapsed), r.committed, r.incomplete, r.failures, counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
+	results := []string{}
+	if r.failures > 0 {
+		results = append(results, fmt.Sprintf("%d failed", r.failures))
+	}
+	results = append(results, fmt.Sprintf("%d committed", r.committed))
+	if r.incomplete > 0 {
+		results = append(results, fmt.Sprintf("%d of these with errors", r.incomplete))
+	}
+	_, err := fmt.Fprintf(r.app.out, "%s in %s: %s\n%s, %s; %s new, stored as %s\n", counted(r.asked, "snapshot"), clock(elapsed),
+		strings.Join(results, ", "), counted(n.Files, "file"), size(n.Bytes), size(n.NewBytes), size(n.StoredBytes))
 	return err
 }

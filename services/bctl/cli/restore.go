@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -34,6 +36,7 @@ type restoreCommand struct {
 	concurrency      int
 
 	tracker            *tracker
+	causes             causeCounter
 	included, excluded *selection.Matcher // nil: no patterns
 }
 
@@ -76,7 +79,7 @@ their size and time already are left alone.
 	flags.BoolVar(&c.targetAttributes, "target-attributes", false, "give a DIR that is there the attributes of the directory restored")
 	flags.BoolVar(&c.sync, "sync", true, "wait at the end until the data is on the disk of the target")
 	flags.BoolVar(&c.verify, "verify", false, "compare the content of files that seem right, too")
-	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change")
+	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
 	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "reads of packs at a time; 0: by the number of CPUs")
 	return cmd
 }
@@ -163,6 +166,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 		return err
 	}
 	c.tracker = newTracker()
+	c.causes = causeCounter{term: c.app.term, all: c.verbose}
 	files, bytes := c.expect(&s, &o)
 	c.tracker.expect(backup.SnapshotID{}, files, bytes)
 	stop := c.app.animate(c.tracker.line)
@@ -170,6 +174,7 @@ func (c *restoreCommand) run(ctx context.Context, arg string) error {
 	started := time.Now()
 	sum, err := restore.Restore(ctx, restore.Deps{Catalog: r.index, Store: r.store, Repository: r.object.ID, Opener: opener, HashKey: key}, o, c)
 	stop()
+	c.causes.end("bctl restore -v prints all errors; so does --json.")
 	if err != nil {
 		if errors.Is(err, process.ErrInterrupted) {
 			c.app.term.println("Run the same command again to go on; finished files are not restored twice.")
@@ -236,17 +241,7 @@ func (c *restoreCommand) Change(ch restore.Change) {
 		return
 	}
 	path := cmp.Or(ch.Path, ".") // the target itself
-	if c.app.json {
-		c.app.print(struct {
-			Type   string `json:"type"`
-			Action string `json:"action"`
-			Path   string `json:"path"`
-			Raw    string `json:"path_b64,omitempty"`
-			Size   int64  `json:"size"`
-		}{"change", string(ch.Action), path, rawBase64(path), ch.Size})
-		return
-	}
-	fmt.Fprintf(c.app.out, "%-12s%s\n", ch.Action, display(path))
+	c.app.printChange(string(ch.Action), "", path, ch.Size)
 }
 
 func (c *restoreCommand) Problem(p backup.Problem) {
@@ -254,7 +249,7 @@ func (c *restoreCommand) Problem(p backup.Problem) {
 		c.app.print(problemJSON(p))
 		return
 	}
-	c.app.term.println(describeProblem(p))
+	c.causes.problem(p)
 }
 
 func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration, unmatched []string) error {
@@ -280,21 +275,64 @@ func (c *restoreCommand) summary(s *backup.Snapshot, sum *restore.Summary, elaps
 		}{"summary", s.ID.String(), c.target, c.dryRun, sum.Files, sum.Links, sum.Directories, sum.Kept, sum.KeptDirs, sum.Attributes, sum.Deleted,
 			sum.Bytes, sum.KeptBytes, sum.Problems, sum.Flawed, elapsed.Seconds(), unmatched})
 	}
+	return c.summaryText(s, sum, elapsed)
+}
+
+// summaryText prints what a person asks, with errors first, and leaves out what is zero.
+func (c *restoreCommand) summaryText(s *backup.Snapshot, sum *restore.Summary, elapsed time.Duration) error {
+	var b strings.Builder
+	if sum.Problems > 0 {
+		b.WriteString(counted(sum.Problems, "error"))
+		switch sum.Flawed {
+		case sum.Problems:
+			b.WriteString(", recorded when the snapshot was taken; another snapshot may have more")
+		case 0:
+			b.WriteString(": not everything was restored")
+		default:
+			fmt.Fprintf(&b, ", of which %s recorded when the snapshot was taken; another\nsnapshot may have more", wasWere(sum.Flawed))
+		}
+		b.WriteString("\n")
+	}
 	verb := "restored"
 	if c.dryRun {
 		verb = "would restore"
 	}
-	fmt.Fprintf(c.app.out, "%s %s, %s, %s (%s) from snapshot %s in %.1f s\n", verb, counted(sum.Files, "file"),
-		counted(sum.Links, "hard link"), counted(sum.Directories, "directory"), size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
-	_, err := fmt.Fprintf(c.app.out, "left alone: %s, %s (%s); attributes set: %s; deleted: %s; problems: %s\n", counted(sum.Kept, "file"),
-		counted(sum.KeptDirs, "directory"), size(sum.KeptBytes), humanize.Comma(sum.Attributes), humanize.Comma(sum.Deleted), humanize.Comma(sum.Problems))
-	if sum.Flawed > 0 {
-		is := "are"
-		if sum.Flawed == 1 {
-			is = "is"
-		}
-		c.app.note("of these problems, %s %s of the snapshot: what could not be read when it was taken; an earlier or later snapshot may have more",
-			humanize.Comma(sum.Flawed), is)
+	fmt.Fprintf(&b, "%s %s", verb, counted(sum.Files, "file"))
+	if sum.Links > 0 {
+		b.WriteString(", " + counted(sum.Links, "hard link"))
 	}
+	if sum.Directories > 0 {
+		b.WriteString(", " + counted(sum.Directories, "directory"))
+	}
+	fmt.Fprintf(&b, " (%s) from snapshot %s in %.1f s\n", size(sum.Bytes), s.ID.Short(), elapsed.Seconds())
+	if rest := c.rest(sum); len(rest) > 0 {
+		b.WriteString(strings.Join(rest, ", ") + "\n")
+	}
+	_, err := io.WriteString(c.app.out, b.String())
 	return err
+}
+
+// rest returns what a restore did besides restoring.
+func (c *restoreCommand) rest(sum *restore.Summary) (parts []string) {
+	if sum.Kept+sum.KeptDirs > 0 {
+		text := "skipped " + counted(sum.Kept, "file")
+		if sum.KeptDirs > 0 {
+			text += " and " + counted(sum.KeptDirs, "directory")
+		}
+		parts = append(parts, fmt.Sprintf("%s (%s)", text, size(sum.KeptBytes)))
+	}
+	if sum.Attributes > 0 {
+		parts = append(parts, "set attributes of "+humanize.Comma(sum.Attributes))
+	}
+	if c.del || sum.Deleted > 0 {
+		parts = append(parts, "deleted "+humanize.Comma(sum.Deleted))
+	}
+	return parts
+}
+
+func wasWere(n int64) string {
+	if n == 1 {
+		return "1 was"
+	}
+	return humanize.Comma(n) + " were"
 }

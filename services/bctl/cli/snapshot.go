@@ -176,21 +176,25 @@ func takenFrom(s *backup.Snapshot) string {
 
 func newSnapshotShow(a *app) *cobra.Command {
 	var w which
+	var verbose bool
 	cmd := &cobra.Command{
 		Use:   "show SNAPSHOT",
 		Short: "Show a snapshot in detail",
-		Long: `Shows what a snapshot holds, what making it took, and every file that could not
-be backed up. SNAPSHOT is an id, the beginning of one, or latest.`,
+		Long: `Shows what a snapshot contains, and every file that could not be backed up.
+SNAPSHOT is an id, the beginning of one, or latest.`,
 		Example: `  bctl snapshot show latest
   bctl snapshot show 3f2a --json`,
 		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, given []string) error { return a.showSnapshot(cmd.Context(), &w, given[0]) },
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return a.showSnapshot(cmd.Context(), &w, given[0], verbose)
+		},
 	}
 	w.flags(a, cmd)
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show the stat calls and the time per stage")
 	return cmd
 }
 
-func (a *app) showSnapshot(ctx context.Context, w *which, arg string) error {
+func (a *app) showSnapshot(ctx context.Context, w *which, arg string, verbose bool) error {
 	i, err := a.openIndex(ctx, toRead)
 	if err != nil {
 		return err
@@ -205,7 +209,7 @@ func (a *app) showSnapshot(ctx context.Context, w *which, arg string) error {
 	if a.json {
 		err = a.print(newSnapshotDetail(&s))
 	} else {
-		err = a.describe(ctx, i, &s)
+		err = a.describe(ctx, i, &s, verbose)
 	}
 	if err != nil {
 		return err
@@ -270,7 +274,7 @@ func newSnapshotDetail(s *backup.Snapshot) snapshotDetail {
 	}
 }
 
-func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot) error {
+func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot, verbose bool) error {
 	now, err := i.Clock(ctx)
 	if err != nil {
 		return err
@@ -278,6 +282,7 @@ func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot) e
 	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", args...) }
 	c := &s.Counts
+	errorsRow(row, s)
 	row("id", "%v", s.ID)
 	row("filer", "%s", display(s.Filer.Name))
 	row("shard", "%s", display(s.Shard.Name))
@@ -289,7 +294,7 @@ func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot) e
 	if !s.Root.IsZero() {
 		row("root", "%s", display(s.Root.String()))
 	}
-	row("number", "%d, compared with %d", s.Number, s.Base)
+	row("number", "%d, %s", s.Number, parentText(s))
 	row("state", "%s", stateText(s))
 	if s.Bad != "" {
 		row("bad", "%s", display(s.Bad))
@@ -308,7 +313,9 @@ func (a *app) describe(ctx context.Context, i index.Index, s *backup.Snapshot) e
 		row("read batches", "%d of %d", s.BatchesSettled, s.BatchesAnnounced)
 	}
 	countRows(row, c)
-	row("errors", "%d", c.Errors)
+	if verbose {
+		workRows(row, c)
+	}
 	return t.Flush()
 }
 
@@ -328,11 +335,25 @@ func countRows(row rowFunc, c *backup.Counts) {
 			row("", "%s %s", humanize.Comma(n.count), n.what)
 		}
 	}
-	row("read", "%s", size(c.ReadBytes))
-	row("new", "%s, stored as %s%s", size(c.NewBytes), size(c.StoredBytes), ratio(c.NewBytes, c.StoredBytes))
+	row("data", "%s read, %s new, stored as %s%s", size(c.ReadBytes), size(c.NewBytes), size(c.StoredBytes), ratio(c.NewBytes, c.StoredBytes))
+}
+
+// parentText names the snapshot that another was compared with.
+func parentText(s *backup.Snapshot) string {
+	switch {
+	case s.Base > 0:
+		return fmt.Sprintf("parent: number %d", s.Base)
+	case s.Number == 1:
+		return "first snapshot (no parent)"
+	}
+	return "no parent"
+}
+
+// workRows adds the rows that only --verbose prints.
+func workRows(row rowFunc, c *backup.Counts) {
 	row("stat calls", "%s", humanize.Comma(c.StatCalls))
-	row("seconds of work", "walk %.1f, read %.1f, hash %.1f, compress %.1f, seal %.1f, upload %.1f, commit %.1f",
-		c.WalkSeconds, c.ReadSeconds, c.HashSeconds, c.CompressSeconds, c.SealSeconds, c.UploadSeconds, c.CommitSeconds)
+	row("seconds of work", "walk %.1f, read %.1f, hash %.1f, compress %.1f,", c.WalkSeconds, c.ReadSeconds, c.HashSeconds, c.CompressSeconds)
+	row("", "seal %.1f, upload %.1f, commit %.1f", c.SealSeconds, c.UploadSeconds, c.CommitSeconds)
 }
 
 func ratio(raw, stored int64) string {

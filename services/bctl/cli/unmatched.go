@@ -32,15 +32,23 @@ func (w *patternWatch) compile(s backup.Selection) (*selection.Matcher, error) {
 	return m, nil
 }
 
-// unmatched returns the given patterns that have matched nothing.
-func (w *patternWatch) unmatched(patterns []string) []string {
+// A given is the exclusions of a command that should match something: patterns of --exclude, and
+// names of --exclude-if-present.
+type given struct{ patterns, ifPresent []string }
+
+// unmatched returns those that have matched nothing.
+func (w *patternWatch) unmatched(g given) given {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.matcher == nil {
-		return nil
+		return given{}
 	}
-	without := w.matcher.Unmatched()
-	return only(patterns, without)
+	return g.only(given{w.matcher.Unmatched(), w.matcher.AbsentMarkers()})
+}
+
+// only returns those that are among the others, too.
+func (g given) only(others given) given {
+	return given{only(g.patterns, others.patterns), only(g.ifPresent, others.ifPresent)}
 }
 
 // only returns the texts that are among those.
@@ -58,5 +66,13 @@ func only(texts, those []string) (kept []string) {
 func (a *app) noteUnmatched(flag, relativeTo string, patterns []string) {
 	for _, p := range patterns {
 		a.note("--%s %s matched nothing; patterns are relative to %s", flag, display(p), relativeTo)
+	}
+}
+
+// noteGiven is noteUnmatched for the exclusions of a backup.
+func (a *app) noteGiven(g given) {
+	a.noteUnmatched("exclude", "PATH", g.patterns)
+	for _, name := range g.ifPresent {
+		a.note("--exclude-if-present %s matched nothing: no directory has an entry of this name", display(name))
 	}
 }

@@ -59,7 +59,7 @@ func (s *Service) finish(ctx context.Context, id backup.SnapshotID) error {
 	if err != nil {
 		return err
 	}
-	if why := guard(&snap, &last); why != "" {
+	if why := Guard(&snap, &last); why != "" {
 		flags := "--allow-shrink"
 		if snap.NewRoot {
 			flags += " --new-root"
@@ -133,10 +133,10 @@ const (
 	fewBytes = 1 << 20
 )
 
-// guard returns the reason why a snapshot looks as if an export was not mounted, or emptied by
+// Guard returns the reason why a snapshot looks as if an export was not mounted, or emptied by
 // mistake (I11, I13); empty if it does not. It compares with the last good snapshot of the shard,
 // no matter which snapshot this one is based on.
-func guard(snap *backup.Snapshot, last *index.ShardJournal) string {
+func Guard(snap *backup.Snapshot, last *index.ShardJournal) string {
 	now, first := &snap.Counts, last.Good == 0
 	switch {
 	case snap.AllowShrink:

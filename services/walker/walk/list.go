@@ -113,12 +113,11 @@ func (w *visit) dropSnapshotDir(from int) {
 func (w *visit) selectFrom(from int) {
 	m := w.slice.match
 	read := w.entries[from:]
-	w.excluded = m.HasMarkers() && slices.ContainsFunc(read, func(e backup.Entry) bool { return m.IsMarker(e.Name) })
+	w.excluded = m.HasMarkers() && m.AnyMarker(read)
 	kept := slices.DeleteFunc(read, func(e backup.Entry) bool {
-		if e.Kind == backup.File && m.TooLarge(e.Size) || m.LeavesOutMounted(e) {
-			return true
-		}
-		return m.HasPatterns() && m.Excluded(backup.Join(w.path, e.Name), e.Kind == backup.Directory)
+		// Patterns come first, so that those that match only what is excluded anyway count as matches.
+		return m.HasPatterns() && m.Excluded(backup.Join(w.path, e.Name), e.Kind == backup.Directory) ||
+			e.Kind == backup.File && m.TooLarge(e.Size) || m.LeavesOutMounted(e)
 	})
 	w.entries = w.entries[:from+len(kept)]
 }

@@ -40,6 +40,9 @@ type Options struct {
 	// Compile makes the Matcher of a selection, and may return a cached one; nil:
 	// selection.Compile.
 	Compile func(backup.Selection) (*selection.Matcher, error)
+	// OnChange, if not nil, is called, from any goroutine, with each entry that is new or has changed
+	// since the last snapshot, except directories. It is called again if the attempt is repeated.
+	OnChange func(path string, sizeBytes int64, isNew bool)
 	// OnRetry, if not nil, receives the reason why a task is handed back, instead of the log.
 	OnRetry func(error)
 	Log     *slog.Logger

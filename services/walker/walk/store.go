@@ -42,7 +42,7 @@ func (w *visit) store(ctx context.Context, old *oldState, gone []backup.PageKey)
 func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSelf *backup.Entry) error {
 	by := w.slice.task.Job.Compare
 	reread := w.slice.svc.opts.Reread
-	c := listing.TakeOver(by, reread, p.entries, old)
+	c := listing.TakeOver(by, reread, p.entries, old, w.observer())
 	w.counts.FilesNew += c.New
 	w.counts.FilesChanged += c.Changed
 	w.counts.FilesUnchanged += c.Unchanged
@@ -61,6 +61,20 @@ func (w *visit) takeOver(ctx context.Context, p *page, old []backup.Entry, oldSe
 		return err
 	}
 	return w.takeInterrupted(ctx, p)
+}
+
+// observer returns a function that passes changes to Options.OnChange; nil if there is none. What
+// could not be read with stat is not known to have changed; its problem is reported instead.
+func (w *visit) observer() func(*backup.Entry, bool) {
+	onChange := w.slice.svc.opts.OnChange
+	if onChange == nil {
+		return nil
+	}
+	return func(e *backup.Entry, isNew bool) {
+		if e.Flags&backup.Unreadable == 0 {
+			onChange(backup.Join(w.path, e.Name), e.Size, isNew)
+		}
+	}
 }
 
 // settleEntries flags the entries that could not be read with stat, and reads the extended
