@@ -144,9 +144,10 @@ func (a *app) completeSnapshot(w *which, offer snapshotOffer) cobra.CompletionFu
 // names returns the names of the snapshots that begin with word, newest first.
 func (o *snapshotOffer) names(w *which, word string) names {
 	return func(ctx context.Context, c index.Catalog, _ *cobra.Command, _ []string) (found []string, err error) {
-		if o.latest && strings.HasPrefix("latest", word) {
+		const latest = "latest"
+		if _, ok := strings.CutPrefix(latest, word); ok && o.latest {
 			if s, err := w.latest(ctx, c); err == nil { // with several shards there is none
-				found = append(found, described("latest", &s))
+				found = append(found, described(latest, &s))
 			}
 		}
 		prefix := strings.ToLower(word)

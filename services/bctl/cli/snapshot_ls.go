@@ -58,7 +58,7 @@ A terminal that is too narrow for all columns shows the most important ones;
 	}
 	c.which.flags(a, cmd)
 	sinceFlag(cmd.Flags(), &c.since, "since", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
-	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, interrupted, committed, failed or deleting ones")
+	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only those in a `STATE`: running, interrupted, committed, failed or deleting")
 	cmd.Flags().StringArrayVar(&c.tags, "tag", nil, "only those with this `TAG` (repeated: with all of them)")
 	cmd.Flags().StringVar(&c.path, "path", "", "only those of a tree that has this `PATH`: the tree itself, or below it")
 	numberFlag(cmd.Flags(), &c.latest, "latest", 0, 0, most, "the newest `N` of each shard; 0: all")

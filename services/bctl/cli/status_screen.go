@@ -42,19 +42,22 @@ func (s *overview) screen(width, height int, all bool) string {
 		waits.lines = append(waits.lines, wrap(w.line(s.at), width)...)
 	}
 	for n := range s.failed {
-		failed.lines = append(failed.lines, shortened("FAILED  "+s.failed[n].line(s.at), width))
+		failed.lines = append(failed.lines, "FAILED  "+s.failed[n].line(s.at))
 	}
 	sections := []*section{&missing, &totals, &waits, &failed, &table}
 	if height > 0 {
 		allot(height-1, sections, []*section{&missing, &waits, &totals, &table, &failed})
 	}
-	text := shortened(zoned(s.at), width) + "\n"
+	lines := []string{zoned(s.at)}
 	for _, part := range sections {
 		if len(part.lines) > 0 {
-			text += "\n" + strings.Join(part.lines, "\n") + "\n"
+			lines = append(append(lines, ""), part.lines...)
 		}
 	}
-	return text
+	for n := range lines {
+		lines[n] = shortened(lines[n], width)
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // allot cuts sections so that all of them, with an empty line before each, have no more than height
@@ -145,7 +148,8 @@ func shortened(line string, width int) string {
 	return truncate(line, width)
 }
 
-// wrap breaks a line at its spaces. Continuation lines are indented.
+// wrap breaks a line at its spaces. Continuation lines are indented. A word that is longer than width
+// stays whole.
 func wrap(text string, width int) []string { return flowed(strings.Split(text, " "), " ", "  ", width) }
 
 // phrased arranges phrases in lines.
@@ -160,9 +164,9 @@ func flowed(words []string, between, indent string, width int) (lines []string) 
 		case width == 0 || utf8.RuneCountInString(longer) <= width:
 			line = longer
 		default:
-			lines = append(lines, shortened(line, width))
+			lines = append(lines, line)
 			line = indent + word
 		}
 	}
-	return append(lines, shortened(line, width))
+	return append(lines, line)
 }
