@@ -12,11 +12,3 @@ func counted[N int | int64](n N, what string) string {
 
 // ofSome returns only the word, in the form for n: "file" for 1.
 func ofSome[N int | int64](n N, what string) string { return english.PluralWord(int(n), what, "") }
-
-// pronoun returns "it" for one thing, and "them" for several.
-func pronoun(n int) string {
-	if n == 1 {
-		return "it"
-	}
-	return "them"
-}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dustin/go-humanize"
 )
 
 // The screen of status --watch: as much as fits on the terminal, the most important first.
@@ -35,7 +37,10 @@ func (s *overview) screen(width, height int, all bool) string {
 		totals.lines = phrased(s.totals(), width)
 	}
 	if queued > 0 {
-		text := counted(queued, "snapshot") + " only queued (--work lists " + pronoun(queued) + ")"
+		text := "1 snapshot is only queued (--work lists it)"
+		if queued > 1 {
+			text = humanize.Comma(int64(queued)) + " snapshots are only queued (--work lists them)"
+		}
 		totals.lines = append(totals.lines, wrap(text, width)...)
 	}
 	for _, w := range s.waits() {

@@ -19,8 +19,8 @@ type column[T any] struct {
 	brief func(T) string // the text where room is scarce; nil: the same
 	right bool           // aligned to the right, as numbers are
 	leave int            // order in which columns are omitted if there is no room; 0: never
-	// cut shortens a cell to a width of at least leastCell, or useful while other columns can be omitted
-	// instead; nil: cells are never shortened.
+	// cut shortens a cell to a width of at least leastCell or, while other columns can be omitted instead,
+	// useful, which is more if the terminal is wide. nil: cells are never shortened.
 	cut    func(text string, width int) string
 	useful int
 	// optional columns are omitted if all their cells are empty.
@@ -30,6 +30,7 @@ type column[T any] struct {
 const (
 	gap       = "  "
 	leastCell = 8 // minimum width of a shortened cell
+	narrow    = 80
 )
 
 type table[T any] []column[T]
@@ -97,8 +98,8 @@ func (t table[T]) fit(rows [][]string, width int, last bool) bool {
 	over := needed(widths) - width
 	for n, c := range slices.Backward(t) {
 		least := leastCell
-		if !last {
-			least = max(c.useful, leastCell)
+		if !last && c.useful > 0 {
+			least = c.useful + max(width-narrow, 0)/3 // what a wide terminal has is for names, too
 		}
 		if c.cut == nil || over <= 0 || widths[n] <= least {
 			continue
