@@ -93,16 +93,19 @@ func TestBashCompletes(t *testing.T) {
 		// The line becomes an argument of printf. A dot shows whether a space was inserted.
 		term.Type("bctl " + test.typed + "\t.\x01printf '%s|<%s>" + strings.Repeat("<%s>", strings.Count(test.want, "<")) + "|\\n' " + fmt.Sprint("n", n) + " \x05\n")
 		want := fmt.Sprintf("n%d|<bctl>%s|", n, test.want)
-		if !awaitText(term, fmt.Sprintf("n%d|<bctl>", n), "|\r\n") || !strings.Contains(term.Text(), want) {
-			text := term.Text()
+		ended := awaitText(term, fmt.Sprintf("n%d|<bctl>", n), "|\r\n")
+		if text := term.Text(); !strings.Contains(text, want) {
 			t.Errorf("%s: want %s in\n%s", test.typed, want, text[max(0, len(text)-600):])
+		}
+		if !ended {
+			break
 		}
 	}
 }
 
 // awaitText waits until the terminal shows text that begins and ends so.
 func awaitText(term *testenv.Terminal, begin, end string) bool {
-	deadline := time.After(time.Minute)
+	deadline := time.After(30 * time.Second)
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for {
