@@ -52,13 +52,18 @@ func TestWatchAFleetInTrouble(t *testing.T) {
 	for _, size := range []struct {
 		columns, lines int
 		want           []string // in this order
-		shards         []string // in any: their snapshots were begun side by side
+		shards         []string // in any: their snapshots were begun side by side. With --work
 	}{
-		{80, 24, []string{"MISSING  no walker and no reader at site oslo", "13 running  1 of these stalled", stalled, "far: 12 tasks wait: no walker and no reader at site oslo", "FAILED  nas1 ", "SNAPSHOT", "stalled", "more snapshots"}, nil},
+		{80, 24, []string{"MISSING  no walker and no reader at site oslo", "13 running  1 of these stalled", "12 snapshots are only queued (--work lists them)", stalled, "far: 12 tasks wait: no walker and no reader at site oslo", "FAILED  nas1 ", "SNAPSHOT", "stalled"}, nil},
 		{40, 12, []string{"MISSING", "13 running", stalled[:20]}, nil},
 		{120, 60, []string{"MISSING", stalled, "FAILED", "SNAPSHOT"}, []string{"a-shard-with-a-long-name-0", "a-shard-with-a-long-name-11"}},
 	} {
 		f.Terminal.Resize(size.columns, size.lines)
+		if size.shards != nil {
+			watch.Signal(syscall.SIGINT)
+			expect(t, watch.Wait(), 0)
+			watch = f.Start("status", "--watch", "--work")
+		}
 		var screen []string
 		fleet.Await(t, fmt.Sprintf("a screen of %dx%d with %q", size.columns, size.lines, size.want), func() bool {
 			screen = f.Terminal.Screen()
@@ -94,9 +99,9 @@ func TestWatchWithoutTheIndex(t *testing.T) {
 		})
 	}
 	const away = "MISSING  the index does not answer"
-	shows("MISSING  no walker and no reader at site oslo", "1 running", "far ")
+	shows("MISSING  no walker and no reader at site oslo", "1 running", "1 snapshot is only queued", "far: 1 task waits")
 	f.Postgres.Kill()
-	shows(away, "MISSING  no walker and no reader at site oslo", "1 running", "far ")
+	shows(away, "MISSING  no walker and no reader at site oslo", "1 running", "1 snapshot is only queued", "far: 1 task waits")
 	t.Log(strings.Join(f.Terminal.Screen(), "\n"))
 	f.Postgres.Restart()
 	fleet.Await(t, "the index to be there again", func() bool {

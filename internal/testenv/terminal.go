@@ -20,7 +20,7 @@ type Terminal struct {
 
 	mu     sync.Mutex
 	screen []string // the last that was drawn whole
-	text   string   // since
+	text   string   // what was printed since
 }
 
 // NewTerminal returns a terminal of a size.
@@ -91,4 +91,19 @@ func (s *Terminal) Screen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.screen
+}
+
+// Text returns what was printed since the last screen.
+func (s *Terminal) Text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text
+}
+
+// Type sends keys to the programs that read from the terminal.
+func (s *Terminal) Type(keys string) {
+	s.t.Helper()
+	if _, err := s.master.WriteString(keys); err != nil {
+		s.t.Fatal(err)
+	}
 }

@@ -97,6 +97,7 @@ out.`,
 	flags.BoolVar(&c.detach, "detach", false, "in a fleet: do not wait for the end")
 	a.completeFlag(cmd, "filer", a.filerNames)
 	a.completeFlag(cmd, "shard", a.shardNames)
+	a.completeFlag(cmd, "tag", a.tagNames)
 	return cmd
 }
 

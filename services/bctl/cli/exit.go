@@ -78,7 +78,7 @@ func (a *app) exit(ctx context.Context, err error) int {
 	if a.json {
 		a.print(errorJSON{Type: "error", Error: text})
 	}
-	a.term.println("bctl: " + text)
+	a.term.println(a.term.wrapped("bctl: " + text))
 	return status
 }
 

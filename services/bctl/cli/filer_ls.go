@@ -3,10 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"text/tabwriter"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -41,6 +41,7 @@ snapshot by its policy, or how long ago that was: then it is OVERDUE.`,
 	}
 	labelFlag(cmd, &labels)
 	cmd.Flags().BoolVar(&retired, "retired", false, "retired ones, too")
+	a.wideFlag(cmd)
 	return cmd
 }
 
@@ -55,7 +56,7 @@ func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
 			if err != nil {
 				return err
 			}
-			return filerTable(a.out, found, now)
+			return writeLines(a.out, filerTable(now).lines(pointers(found), a.width()))
 		}
 		for n := range found {
 			if err := a.print(newFilerJSON(&found[n])); err != nil {
@@ -66,22 +67,45 @@ func (a *app) listFilers(ctx context.Context, filter index.FilerFilter) error {
 	})
 }
 
-func filerTable(w io.Writer, found []index.FilerStatus, now time.Time) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FILER\tSITE\tSHARDS\tRUNNING\tWALK\tREAD\tSTAT\tOPEN\tLAST GOOD\tDEADLINE\tLABELS")
-	for n := range found {
-		f := &found[n]
-		limits := f.Limits.WithDefaults()
-		last := lastGood(f, now)
-		if f.Retired {
-			last = "retired"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", display(f.Name), f.Site, f.Shards, f.Running,
-			slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks), slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches),
-			latency(f.Load.WalkLatency, f.Load.WalkIdle), latency(f.Load.ReadLatency, f.Load.ReadIdle), last, filerDeadline(f, now), display(labelText(f.Labels)))
+func filerTable(now time.Time) table[*index.FilerStatus] {
+	return table[*index.FilerStatus]{
+		{name: "FILER", text: func(f *index.FilerStatus) string { return display(f.Name) }, cut: truncate, useful: usefulPath},
+		{name: "SITE", text: func(f *index.FilerStatus) string { return f.Site }, leave: 6},
+		{name: "SHARDS", text: func(f *index.FilerStatus) string { return humanize.Comma(int64(f.Shards)) }, right: true, leave: 8},
+		{name: "RUNNING", text: func(f *index.FilerStatus) string { return humanize.Comma(int64(f.Running)) }, right: true, leave: 7},
+		{name: "WALK", text: walkText, right: true, leave: 5},
+		{name: "READ", text: readText, right: true, leave: 4},
+		{name: "STAT", text: statText, right: true, leave: 3},
+		{name: "OPEN", text: openText, right: true, leave: 2},
+		{
+			name: "LAST GOOD", text: func(f *index.FilerStatus) string { return lastGoodColumn(f, lastGood(f, now)) },
+			brief: func(f *index.FilerStatus) string { return lastGoodColumn(f, briefLastGood(f, now)) },
+		},
+		{
+			name: "DEADLINE", text: func(f *index.FilerStatus) string { return filerDeadline(f, deadlineText(f.Deadline, now)) },
+			brief: func(f *index.FilerStatus) string { return filerDeadline(f, briefDeadline(f.Deadline, now)) },
+		},
+		{name: "LABELS", text: func(f *index.FilerStatus) string { return display(labelText(f.Labels)) }, cut: truncate, useful: usefulPath, leave: 1},
 	}
-	return t.Flush()
 }
+
+func lastGoodColumn(f *index.FilerStatus, text string) string {
+	if f.Retired {
+		return "retired"
+	}
+	return text
+}
+
+func walkText(f *index.FilerStatus) string {
+	return slots(f.Tasks, f.Load.WalkSlots, f.Limits.WithDefaults().WalkTasks)
+}
+
+func readText(f *index.FilerStatus) string {
+	return slots(f.Batches, f.Load.ReadSlots, f.Limits.WithDefaults().ReadBatches)
+}
+
+func statText(f *index.FilerStatus) string { return latency(f.Load.WalkLatency, f.Load.WalkIdle) }
+func openText(f *index.FilerStatus) string { return latency(f.Load.ReadLatency, f.Load.ReadIdle) }
 
 // slots returns the open work and its maximum: the limit, or the slots that the governor leaves of
 // it.
@@ -116,9 +140,21 @@ func lastGood(f *index.FilerStatus, now time.Time) string {
 	return happened(f.Oldest, now)
 }
 
-// filerDeadline returns the earliest deadline of a filer's shards.
-func filerDeadline(f *index.FilerStatus, now time.Time) string {
-	text := deadlineText(f.Deadline, now)
+// briefLastGood is lastGood as a distance from now.
+func briefLastGood(f *index.FilerStatus, now time.Time) string {
+	switch {
+	case f.Shards == 0:
+		return "-"
+	case !f.Newest.IsZero() && policy.InFuture(f.Newest, now):
+		return briefAgo(f.Newest, now)
+	case f.Oldest.IsZero():
+		return "never"
+	}
+	return briefAgo(f.Oldest, now)
+}
+
+// filerDeadline adds the number of overdue shards to the earliest deadline of a filer's shards.
+func filerDeadline(f *index.FilerStatus, text string) string {
 	if f.Overdue > 1 {
 		text += fmt.Sprintf(" (%d shards)", f.Overdue)
 	}
@@ -221,7 +257,7 @@ func (a *app) describeFiler(f *index.FilerStatus, now time.Time) error {
 	}
 	row("shards", "%d, %d of them being backed up", f.Shards, f.Running)
 	row("last good snapshot", "%s", lastGood(f, now))
-	row("deadline", "%s", filerDeadline(f, now))
+	row("deadline", "%s", filerDeadline(f, deadlineText(f.Deadline, now)))
 	row("walk tasks", "%s in hand", slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks))
 	row("read batches", "%s in hand", slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches))
 	if limits.ReadBytesPerSecond > 0 {

@@ -5,9 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +23,8 @@ type lsCommand struct {
 	which     which
 	recursive bool
 	long      bool
-	table     *tabwriter.Writer
+	numeric   bool
+	lines     *longList // nil: names only
 
 	flaws flaws
 }
@@ -37,16 +35,25 @@ func newLs(a *app) *cobra.Command {
 		Use:   "ls SNAPSHOT[:PATH]",
 		Short: "List files in a snapshot",
 		Long: `Lists a directory of a snapshot, or one file. PATH is relative to the tree that
-was backed up. With --json each entry is an object with all its attributes.`,
+was backed up. With --json each entry is an object with all its attributes.
+
+Owners and groups have the names that this machine knows for their numbers. In a
+snapshot of another machine, the names may be those of others: -n prints the
+numbers.`,
 		Example: `  bctl ls latest
   bctl ls -l latest:home/alice
   bctl ls -R 3f2a:etc --json`,
 		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
+		RunE: func(cmd *cobra.Command, given []string) error {
+			c.long = c.long || c.numeric
+			return c.run(cmd.Context(), given[0])
+		},
+		ValidArgsFunction: a.completePlace(&c.which),
 	}
 	c.which.flags(a, cmd)
 	cmd.Flags().BoolVarP(&c.recursive, "recursive", "R", false, "all that is below, too, with whole paths")
 	cmd.Flags().BoolVarP(&c.long, "long", "l", false, "type, mode, owner, size and time of each entry")
+	cmd.Flags().BoolVarP(&c.numeric, "numeric", "n", false, "like -l, with the numbers of owners and groups")
 	return cmd
 }
 
@@ -62,8 +69,8 @@ func (c *lsCommand) run(ctx context.Context, arg string) (err error) {
 		return err
 	}
 	if c.long && !c.app.json {
-		c.table = tabwriter.NewWriter(c.app.out, 0, 0, 1, ' ', 0)
-		defer func() { err = errors.Join(err, c.table.Flush()) }()
+		c.lines = newLongList(c.app.out, c.numeric)
+		defer func() { err = errors.Join(err, c.lines.flush()) }()
 	}
 	switch {
 	case e.Kind != backup.Directory:
@@ -134,7 +141,7 @@ func (c *lsCommand) entry(path, name string, e *backup.Entry) error {
 	case c.app.json:
 		return c.app.print(newEntryJSON(path, e))
 	case c.long:
-		return longLine(c.table, name, e)
+		return c.lines.add(name, e)
 	}
 	suffix := ""
 	if e.Kind == backup.Directory {
@@ -143,56 +150,6 @@ func (c *lsCommand) entry(path, name string, e *backup.Entry) error {
 	_, err := fmt.Fprintln(c.app.out, display(name)+suffix)
 	return err
 }
-
-func longLine(w io.Writer, name string, e *backup.Entry) error {
-	text := display(name)
-	if e.Kind == backup.Symlink {
-		text += " -> " + display(e.Target)
-	}
-	for _, f := range entryFlags {
-		if e.Flags&f.flag != 0 && f.remark != "" && !e.HadVanished() {
-			text += "  (" + f.remark + ")"
-		}
-	}
-	if e.HadVanished() {
-		text += "  (vanished before it could be read)"
-	}
-	bytes := fmt.Sprint(e.Size)
-	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {
-		bytes = fmt.Sprintf("%d,%d", major(e.Rdev), minor(e.Rdev))
-	}
-	_, err := fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", modeString(e), e.Nlink, e.UID, e.GID, bytes, zoned(e.Mtime.Time()), text)
-	return err
-}
-
-// modeString returns the first column of ls -l.
-func modeString(e *backup.Entry) string {
-	kinds := map[backup.Kind]byte{
-		backup.Directory: 'd', backup.Symlink: 'l', backup.FIFO: 'p', backup.Socket: 's', backup.CharDev: 'c', backup.BlockDev: 'b',
-	}
-	s := []byte(fs.FileMode(e.Mode & 0o777).String())
-	if k, ok := kinds[e.Kind]; ok {
-		s[0] = k
-	}
-	for _, bit := range []struct {
-		mode   uint32
-		at     int
-		letter byte
-	}{{0o4000, 3, 's'}, {0o2000, 6, 's'}, {0o1000, 9, 't'}} {
-		if e.Mode&bit.mode == 0 {
-			continue
-		}
-		if s[bit.at] != 'x' {
-			bit.letter -= 'a' - 'A'
-		}
-		s[bit.at] = bit.letter
-	}
-	return string(s)
-}
-
-// major and minor decode Linux device numbers on every platform.
-func major(dev uint64) uint64 { return dev>>8&0xfff | dev>>32&^0xfff }
-func minor(dev uint64) uint64 { return dev&0xff | dev>>12&0xffffff00 }
 
 // entryJSON is one entry of ls --json. Times are RFC 3339 in UTC.
 type entryJSON struct {

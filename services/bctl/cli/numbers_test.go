@@ -16,11 +16,11 @@ import (
 // test, so that each new flag is checked for being a number.
 var textFlags = strings.Fields(`config cpuprofile memprofile trace progress repo worker-key committer-key identity index store nats log-level log-format
 	exclude exclude-file exclude-if-present files-from include filer shard label tag recipient signer as source target overwrite site compare snapshots state
-	schedule time-zone window name postgres store-endpoint store-kind store-region reason file role help`)
+	path schedule time-zone window name postgres store-endpoint store-kind store-region reason file role help`)
 
 // numbers are invalid values of flags that are numbers, sizes or times.
 var numbers = map[string][]string{
-	"concurrency": {"1025", "1000000000"}, "limit": {"9999999999"}, "walk-tasks": {"65537", "9999999999"}, "read-batches": {"65537"},
+	"concurrency": {"1025", "1000000000"}, "limit": {"9999999999"}, "latest": {"9999999999"}, "walk-tasks": {"65537", "9999999999"}, "read-batches": {"65537"},
 	"read-rate": {"-1MB/s", "99999EB", "50 apples", "0.1"}, "exclude-larger-than": {"-1MB", "99999EB", "NaN", "0.5"},
 	"keep-last": nil, "keep-hourly": nil, "keep-daily": nil, "keep-weekly": nil, "keep-monthly": nil, "keep-yearly": {"9999999999"},
 	"jitter": {"1ns", "-2h", "-1d", "1d-2h", "36601d", "99999d", "1000000h", "36600d2562047h"}, "recovery-point": {"-26h", "1000000h"}, "keep-within": {"-14d", "soon"},

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/bctl/bctl/internal/backup"
@@ -12,7 +13,7 @@ import (
 )
 
 func newPolicyLs(a *app) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List policies",
 		Long: `Lists policies, how many filers and shards each holds for, and how many of the
@@ -36,6 +37,8 @@ shards are overdue: past their deadlines without a good snapshot.`,
 			})
 		},
 	}
+	a.wideFlag(cmd)
+	return cmd
 }
 
 func (a *app) listPolicies(policies []backup.Policy, of map[backup.PolicyID][]index.FilerStatus) error {
@@ -47,15 +50,31 @@ func (a *app) listPolicies(policies []backup.Policy, of map[backup.PolicyID][]in
 		}
 		return nil
 	}
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POLICY\tSCHEDULE\tTIME ZONE\tWINDOWS\tRECOVERY POINT\tFILERS\tSHARDS\tOVERDUE\tLABELS")
+	rows := make([]policyRow, len(policies))
 	for n := range policies {
-		p := &policies[n]
-		shards, overdue := countShards(of[p.ID])
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", display(p.Name), scheduleText(p), zoneText(p), windowText(p),
-			recoveryText(p), len(of[p.ID]), shards, overdue, display(labelText(p.Labels)))
+		filers := of[policies[n].ID]
+		rows[n] = policyRow{Policy: &policies[n], filers: len(filers)}
+		rows[n].shards, rows[n].overdue = countShards(filers)
 	}
-	return t.Flush()
+	return writeLines(a.out, policyTable.lines(rows, a.width()))
+}
+
+// A policyRow is a policy, and the number of filers and shards to which it applies.
+type policyRow struct {
+	*backup.Policy
+	filers, shards, overdue int
+}
+
+var policyTable = table[policyRow]{
+	{name: "POLICY", text: func(p policyRow) string { return display(p.Name) }, cut: truncate, useful: usefulPath},
+	{name: "SCHEDULE", text: func(p policyRow) string { return scheduleText(p.Policy) }, cut: truncate, useful: usefulPath},
+	{name: "TIME ZONE", text: func(p policyRow) string { return zoneText(p.Policy) }, leave: 3},
+	{name: "WINDOWS", text: func(p policyRow) string { return windowText(p.Policy) }, cut: truncate, useful: usefulPath, leave: 2},
+	{name: "RECOVERY POINT", text: func(p policyRow) string { return recoveryText(p.Policy) }, right: true, leave: 5},
+	{name: "FILERS", text: func(p policyRow) string { return humanize.Comma(int64(p.filers)) }, right: true, leave: 4},
+	{name: "SHARDS", text: func(p policyRow) string { return humanize.Comma(int64(p.shards)) }, right: true},
+	{name: "OVERDUE", text: func(p policyRow) string { return humanize.Comma(int64(p.overdue)) }, right: true},
+	{name: "LABELS", text: func(p policyRow) string { return display(labelText(p.Labels)) }, cut: truncate, useful: usefulPath, leave: 1},
 }
 
 func countShards(filers []index.FilerStatus) (shards, overdue int) {

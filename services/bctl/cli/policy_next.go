@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,6 +65,7 @@ snapshot failed.`,
 	cmd.Flags().StringVar(&filer, "filer", "", "only shards of this `FILER`")
 	numberFlag(cmd.Flags(), &limit, "limit", 50, 0, most, "list the first `N`; 0: all")
 	a.completeFlag(cmd, "filer", a.filerNames)
+	a.wideFlag(cmd)
 	return cmd
 }
 
@@ -216,26 +216,25 @@ func (a *app) printRuns(runs []nextRun, now time.Time) error {
 		}
 		return nil
 	}
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "DUE\tSTATE\tWINDOW\tDEADLINE\tLAST GOOD\tFILER\tSHARD\tPOLICY")
-	for n := range runs {
-		r := &runs[n]
-		last := "never"
-		switch {
-		case r.LastGood == (backup.SnapshotID{}):
-		case policy.InFuture(r.Time, now):
-			last = "FUTURE"
-		default:
-			last = away(r.Time, now)
-		}
-		deadline := away(r.deadline, now)
-		if r.deadline.Before(now) {
-			deadline = "OVERDUE " + age(now.Sub(r.deadline))
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", away(r.due, now), r.state, away(r.opens, now), deadline, last,
-			display(r.Filer.Name), display(r.Name), display(r.policy))
+	return writeLines(a.out, runTable(now).lines(pointers(runs), a.width()))
+}
+
+func runTable(now time.Time) table[*nextRun] {
+	return table[*nextRun]{
+		{name: "DUE", text: func(r *nextRun) string { return away(r.due, now) }},
+		{name: "STATE", text: func(r *nextRun) string { return r.state }},
+		{name: "WINDOW", text: func(r *nextRun) string { return away(r.opens, now) }, leave: 2},
+		{name: "DEADLINE", text: func(r *nextRun) string { return briefDeadline(r.deadline, now) }},
+		{name: "LAST GOOD", text: func(r *nextRun) string {
+			if r.LastGood == (backup.SnapshotID{}) {
+				return "never"
+			}
+			return briefAgo(r.Time, now)
+		}, leave: 3},
+		{name: "FILER", text: func(r *nextRun) string { return display(r.Filer.Name) }, cut: truncate},
+		{name: "SHARD", text: func(r *nextRun) string { return display(r.Name) }, cut: tail, useful: usefulPath},
+		{name: "POLICY", text: func(r *nextRun) string { return display(r.policy) }, cut: truncate, leave: 1},
 	}
-	return t.Flush()
 }
 
 // runJSON is a line of policy next. The names are fixed.

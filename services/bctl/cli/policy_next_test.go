@@ -81,7 +81,7 @@ func TestNextRuns(t *testing.T) {
 		runs[n].state = stateOf(&runs[n], n == 7, n != 6, now)
 	}
 	var out bytes.Buffer
-	if err := (&app{out: &out}).printRuns(runs, now); err != nil {
+	if err := (&app{out: &out, term: &terminal{}}).printRuns(runs, now); err != nil {
 		t.Fatal(err)
 	}
 	want := `

@@ -93,7 +93,7 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 		return backup.Snapshot{}, usage("the snapshot's name is empty (give its id, the beginning of its id, or latest)")
 	}
 	prefix := strings.ToLower(arg)
-	if len(arg) > 32 || strings.Trim(prefix, "0123456789abcdef") != "" {
+	if !isIDPrefix(prefix) {
 		return backup.Snapshot{}, usage("no such snapshot %q%s (a snapshot is named by its id, the beginning of its id, or latest)", arg, didYouMean(arg, []string{"latest"}))
 	}
 	found, err := c.Snapshots(ctx, index.SnapshotFilter{Filer: w.filer, Shard: w.shard, IDPrefix: prefix, Limit: maxCandidates + 1})
@@ -106,6 +106,11 @@ func (w *which) snapshot(ctx context.Context, c index.Catalog, arg string) (back
 		return backup.Snapshot{}, ambiguous(arg, found)
 	}
 	return found[0], nil
+}
+
+// isIDPrefix reports whether an id may begin with prefix.
+func isIDPrefix(prefix string) bool {
+	return len(prefix) <= 32 && strings.Trim(prefix, "0123456789abcdef") == ""
 }
 
 // latest returns the last committed snapshot of a shard that is not marked bad. It compares
@@ -202,7 +207,7 @@ func ambiguous(prefix string, found []backup.Snapshot) error {
 // place returns a snapshot that can be read, and the entry at a path in it.
 func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) (s backup.Snapshot, path string, e backup.Entry, err error) {
 	id, given, _ := strings.Cut(arg, ":")
-	if path, err = browse.CleanPath(given); err != nil {
+	if _, err = browse.CleanPath(given); err != nil {
 		return s, "", e, usage("%v", err)
 	}
 	if s, err = w.snapshot(ctx, c, id); err != nil {
@@ -212,17 +217,26 @@ func (w *which) place(ctx context.Context, a *app, c index.Catalog, arg string) 
 		return s, "", e, absent("snapshot %s is %s, and only a committed one can be read", s.ID.Short(), a.shownState(ctx, c, s))
 	}
 	a.noteBad(&s)
+	path, e, err = lookup(ctx, c, &s, given)
+	return s, path, e, err
+}
+
+// lookup returns the path in a snapshot that a user means by given, and its entry.
+func lookup(ctx context.Context, c index.Catalog, s *backup.Snapshot, given string) (path string, e backup.Entry, err error) {
+	if path, err = browse.CleanPath(given); err != nil {
+		return "", e, err
+	}
 	if e, err = browse.Lookup(ctx, c, s.ID, path); err == nil || !filepath.IsAbs(given) || !errors.Is(err, backup.ErrNotFound) {
-		return s, path, e, err
+		return path, e, err
 	}
 	// The path is not in the tree, but may be a path as it is on the filer.
-	root := rootOf(&s)
+	root := rootOf(s)
 	if below, ok := strings.CutPrefix("/"+path+"/", strings.TrimSuffix(root, "/")+"/"); ok {
 		path = strings.TrimSuffix(below, "/")
 		e, err = browse.Lookup(ctx, c, s.ID, path)
-		return s, path, e, err
+		return path, e, err
 	}
-	return s, "", e, absent("no %q in snapshot %s, which is of %s: give a path below that, or relative to it", given, s.ID.Short(), display(root))
+	return "", e, absent("no %q in snapshot %s, which is of %s: give a path below that, or relative to it", given, s.ID.Short(), display(root))
 }
 
 // rootOf returns the path from which workers read a snapshot.

@@ -65,8 +65,9 @@ their size and time already are left alone.
   bctl restore 3f2a:home/alice --target /home/alice --overwrite if-changed
   bctl restore latest:etc/hosts --target .
   bctl restore latest --target /srv/data --delete --dry-run`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.completePlace(&c.which),
+		RunE:              func(cmd *cobra.Command, given []string) error { return c.run(cmd.Context(), given[0]) },
 	}
 	c.which.flags(a, cmd)
 	flags := cmd.Flags()
@@ -80,6 +81,9 @@ their size and time already are left alone.
 	flags.BoolVar(&c.sync, "sync", true, "wait at the end until the data is on the disk of the target")
 	flags.BoolVar(&c.verify, "verify", false, "compare the content of files that seem right, too")
 	flags.BoolVarP(&c.verbose, "verbose", "v", false, "print each change, and all errors")
+	_ = cmd.RegisterFlagCompletionFunc("overwrite", cobra.FixedCompletions([]string{
+		string(restore.Always), string(restore.IfChanged), string(restore.Never),
+	}, cobra.ShellCompDirectiveNoFileComp))
 	numberFlag(flags, &c.concurrency, "concurrency", 0, 0, maxConcurrency, "reads of packs at a time; 0: by the number of CPUs")
 	return cmd
 }

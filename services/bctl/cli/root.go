@@ -44,6 +44,7 @@ type app struct {
 	args       []string
 	configFile string
 	json       bool
+	wide       bool // --wide
 	progress   string
 	profiler   profiler
 
@@ -271,9 +272,9 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// emptyNames refuses an empty filer or shard: without a name, the command would apply to all.
+// emptyNames refuses an empty filer, shard or path: without a name, the command would apply to all.
 func emptyNames(cmd *cobra.Command) error {
-	for _, name := range []string{"filer", "shard"} {
+	for _, name := range []string{"filer", "shard", "path"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil || !f.Changed {
 			continue

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"text/tabwriter"
 	"time"
 
@@ -39,6 +38,7 @@ policy, or how long ago that was: then it is OVERDUE.`,
 	cmd.Flags().StringVar(&filter.Filer, "filer", "", "only shards of this `FILER`")
 	labelFlag(cmd, &labels)
 	cmd.Flags().BoolVar(&filter.Retired, "retired", false, "retired ones, too")
+	a.wideFlag(cmd)
 	a.completeFlag(cmd, "filer", a.filerNames)
 	return cmd
 }
@@ -62,7 +62,7 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 			return err
 		}
 		if !a.json {
-			return shardTable(a.out, found, now)
+			return writeLines(a.out, shardTable(now).lines(pointers(found), a.width()))
 		}
 		for n := range found {
 			if err := a.print(newShardJSON(&found[n], now)); err != nil {
@@ -73,26 +73,51 @@ func (a *app) listShards(ctx context.Context, filter index.ShardFilter) error {
 	})
 }
 
-func shardTable(w io.Writer, found []index.ShardStatus, now time.Time) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FILER\tSHARD\tLAST GOOD\tDEADLINE\tSNAPSHOT\tNUMBER\tFILES\tSIZE\tRUNNING\tSOURCE")
-	for n := range found {
-		s := &found[n]
-		last, snapshot, number, files, bytes, running := "never", "-", "-", "-", "-", "-"
-		if s.LastGood != (backup.SnapshotID{}) {
-			last, snapshot, number = happened(s.Time, now), s.LastGood.Short(), fmt.Sprint(s.Number)
-			files, bytes = humanize.Comma(s.Files), size(s.Bytes)
+func shardTable(now time.Time) table[*index.ShardStatus] {
+	// has formats what the last good snapshot has, or returns none if there is no such snapshot.
+	has := func(none string, text func(*index.ShardStatus) string) func(*index.ShardStatus) string {
+		return func(s *index.ShardStatus) string {
+			if s.LastGood == (backup.SnapshotID{}) {
+				return none
+			}
+			return text(s)
 		}
-		if s.Running != (backup.SnapshotID{}) {
-			running = s.Running.Short()
-		}
-		deadline := deadlineText(s.Plan.Deadline, now)
-		if s.Retired {
-			running, deadline = "retired", "-"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", display(s.Filer.Name), display(s.Name), last, deadline, snapshot, number, files, bytes, running, otherSource(s))
 	}
-	return t.Flush()
+	return table[*index.ShardStatus]{
+		{name: "FILER", text: func(s *index.ShardStatus) string { return display(s.Filer.Name) }, cut: truncate},
+		{name: "SHARD", text: func(s *index.ShardStatus) string { return display(s.Name) }, cut: tail, useful: usefulPath},
+		{
+			name: "LAST GOOD", text: has("never", func(s *index.ShardStatus) string { return happened(s.Time, now) }),
+			brief: has("never", func(s *index.ShardStatus) string { return briefAgo(s.Time, now) }),
+		},
+		{
+			name: "DEADLINE", text: func(s *index.ShardStatus) string { return shardDeadline(s, deadlineText(s.Plan.Deadline, now)) },
+			brief: func(s *index.ShardStatus) string { return shardDeadline(s, briefDeadline(s.Plan.Deadline, now)) },
+		},
+		{name: "SNAPSHOT", text: has("-", func(s *index.ShardStatus) string { return s.LastGood.Short() }), leave: 4},
+		{name: "NUMBER", text: has("-", func(s *index.ShardStatus) string { return fmt.Sprint(s.Number) }), right: true, leave: 2},
+		{name: "FILES", text: has("-", func(s *index.ShardStatus) string { return humanize.Comma(s.Files) }), right: true, leave: 3},
+		{name: "SIZE", text: has("-", func(s *index.ShardStatus) string { return size(s.Bytes) }), right: true, leave: 5},
+		{name: "RUNNING", text: runningText, leave: 6},
+		{name: "SOURCE", text: otherSource, cut: tail, useful: usefulPath, leave: 1},
+	}
+}
+
+func shardDeadline(s *index.ShardStatus, text string) string {
+	if s.Retired {
+		return "-"
+	}
+	return text
+}
+
+func runningText(s *index.ShardStatus) string {
+	switch {
+	case s.Retired:
+		return "retired"
+	case s.Running != (backup.SnapshotID{}):
+		return s.Running.Short()
+	}
+	return "-"
 }
 
 // otherSource describes the source of a shard if its name does not: another path, or the filer's

@@ -3,12 +3,9 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/url"
-	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -29,130 +26,6 @@ func newSnapshots(a *app) *cobra.Command {
 	cmd.Use, cmd.Hidden = "snapshots", true
 	cmd.AddCommand(newSnapshot(a).Commands()...)
 	return cmd
-}
-
-type snapshotLs struct {
-	app    *app
-	which  which
-	since  time.Time
-	states []string
-	limit  int
-	all    bool
-}
-
-// listed is the default length of a list for display.
-const listed = 50
-
-func newSnapshotLs(a *app) *cobra.Command {
-	c := &snapshotLs{app: a}
-	cmd := &cobra.Command{
-		Use:   "ls",
-		Short: "List snapshots, newest last",
-		Long: `Lists the newest 50 snapshots, or as many as --limit says; a note says so where
-there are more. With --json all are listed, unless --limit is given.`,
-		Example: `  bctl snapshot ls
-  bctl snapshot ls --filer nas1 --since 24h --all
-  bctl snapshot ls --state failed --limit 10 --json`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			limited := cmd.Flags().Changed("limit")
-			if limited && c.all {
-				return usage("--limit and --all are given together")
-			}
-			if c.all || a.json && !limited {
-				c.limit = 0
-			}
-			return c.run(cmd.Context())
-		},
-	}
-	c.which.flags(a, cmd)
-	sinceFlag(cmd.Flags(), &c.since, "since", "started at or after `TIME`: 2006-01-02, RFC 3339, or 24h (ago)")
-	cmd.Flags().StringSliceVar(&c.states, "state", nil, "only running, interrupted, committed, failed or deleting ones")
-	numberFlag(cmd.Flags(), &c.limit, "limit", listed, 0, most, "the newest `N`; 0: all")
-	cmd.Flags().BoolVar(&c.all, "all", false, "all snapshots")
-	return cmd
-}
-
-func (c *snapshotLs) run(ctx context.Context) error {
-	f := index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, Since: c.since}
-	if c.limit > 0 {
-		f.Limit = c.limit + 1 // one more, to detect that there are more
-	}
-	states, err := parseStates(c.states)
-	if err != nil {
-		return err
-	}
-	f.States = states.indexed()
-	if states.tellsApart() {
-		f.Limit = 0 // limited after filtering
-	}
-	i, err := c.app.openIndex(ctx, toRead)
-	if err != nil {
-		return err
-	}
-	defer i.Close()
-	c.app.noteCurrent(ctx, i)
-	found, err := i.Snapshots(ctx, f)
-	if err == nil {
-		c.app.markInterrupted(ctx, i, found)
-	}
-	if states.tellsApart() {
-		found = states.wanted(found)
-	}
-	more := c.limit > 0 && len(found) > c.limit
-	if more {
-		found = found[len(found)-c.limit:]
-	}
-	if err == nil && len(found) == 0 {
-		err = c.which.exists(ctx, i)
-	}
-	if err != nil {
-		return err
-	}
-	if c.app.json {
-		for n := range found {
-			if err := c.app.print(newSnapshotJSON(&found[n])); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if more {
-		defer c.app.note("these are the newest %d; --all lists all, --limit N more of them", c.limit)
-	}
-	now, err := i.Clock(ctx)
-	if err != nil {
-		return err
-	}
-	return snapshotTable(c.app.out, found, now)
-}
-
-func snapshotTable(w io.Writer, found []backup.Snapshot, now time.Time) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	other := slices.ContainsFunc(found, func(s backup.Snapshot) bool { return takenFrom(&s) != "" })
-	failed := slices.ContainsFunc(found, func(s backup.Snapshot) bool { return s.Reason != "" })
-	fmt.Fprint(t, "ID\tSTARTED\tFILER\tSHARD\tNUMBER\tSTATE\tFILES\tSIZE\tSTORED\tERRORS\tTAGS")
-	if other {
-		fmt.Fprint(t, "\tSOURCE")
-	}
-	if failed {
-		fmt.Fprint(t, "\tREASON")
-	}
-	fmt.Fprintln(t)
-	for i := range found {
-		s := &found[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s", s.ID.Short(), happened(s.Started, now), display(s.Filer.Name),
-			display(s.Shard.Name), s.Number, stateText(s), humanize.Comma(s.Counts.Files), size(s.Counts.Bytes), size(s.Counts.StoredBytes),
-			s.Counts.Errors, display(strings.Join(s.Tags, ",")))
-		if other {
-			fmt.Fprint(t, "\t"+display(takenFrom(s)))
-		}
-		if failed {
-			fmt.Fprint(t, "\t"+display(s.Reason))
-		}
-		fmt.Fprintln(t)
-	}
-	return t.Flush()
 }
 
 // sourceOf returns the URL from which a snapshot was read.
@@ -184,7 +57,8 @@ func newSnapshotShow(a *app) *cobra.Command {
 SNAPSHOT is an id, the beginning of one, or latest.`,
 		Example: `  bctl snapshot show latest
   bctl snapshot show 3f2a --json`,
-		Args: args(cobra.ExactArgs(1)),
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.completeSnapshot(&w, snapshotOffer{latest: true, wanted: anySnapshot}),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return a.showSnapshot(cmd.Context(), &w, given[0], verbose)
 		},

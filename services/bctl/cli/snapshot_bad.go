@@ -30,7 +30,8 @@ its id.`,
 		Example: `  bctl snapshot mark-bad 3f2a --reason 'half of the export was gone'
   bctl snapshot mark-bad latest --filer nas1 --shard /export/home \
     --reason 'encrypted by malware, ticket 4711'`,
-		Args: args(cobra.ExactArgs(1)),
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.completeSnapshot(&w, snapshotOffer{states: onlyCommitted, latest: true, wanted: goodSnapshot}),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if strings.TrimSpace(reason) == "" {
 				return usage("say why the snapshot is bad, with --reason TEXT: others will want to know")
@@ -51,9 +52,10 @@ func newSnapshotMarkGood(a *app) *cobra.Command {
 		Long: `Takes back what bctl snapshot mark-bad has said: the snapshot counts again. If
 no good one of its shard is newer, it is latest, and the next is compared with
 it.`,
-		Example: `  bctl snapshot mark-good 3f2a`,
-		Args:    args(cobra.ExactArgs(1)),
-		RunE:    func(cmd *cobra.Command, given []string) error { return a.setBad(cmd.Context(), &w, given[0], "") },
+		Example:           `  bctl snapshot mark-good 3f2a`,
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.completeSnapshot(&w, snapshotOffer{states: onlyCommitted, wanted: badSnapshot}),
+		RunE:              func(cmd *cobra.Command, given []string) error { return a.setBad(cmd.Context(), &w, given[0], "") },
 	}
 	w.flags(a, cmd)
 	return cmd

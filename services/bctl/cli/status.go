@@ -70,8 +70,10 @@ workers do less than the filer's limit; and the shards whose newest snapshot
 has failed within a day.
 
 --watch looks again every 2 seconds, until it is interrupted, and fits the
-terminal: the most important comes first. Rates are those of the last seconds
-then, and else the mean since the snapshot was begun.
+terminal: the most important comes first. Snapshots that are only queued are
+counted; --work lists them. Rates are those of the last seconds then, and else
+the mean since the snapshot was begun. A terminal that is too narrow for all
+columns shows the most important ones; --wide shows all.
 
 It works without NATS, and says then that nobody knows which services run. On
 one machine, a note says so if the index is older than the store.`,
@@ -80,11 +82,17 @@ one machine, a note says so if the index is older than the store.`,
   bctl status --filer nas1 --work
   bctl status --json`,
 		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.wide && c.watch {
+				return usage("--wide and --watch are given together")
+			}
+			return c.run(cmd.Context())
+		},
 	}
 	cmd.Flags().StringVar(&c.filer, "filer", "", "only snapshots of this `FILER`")
 	cmd.Flags().BoolVarP(&c.watch, "watch", "w", false, "show it again every 2 seconds")
-	cmd.Flags().BoolVar(&c.work, "work", false, "show the work in hand, however many snapshots are running")
+	cmd.Flags().BoolVar(&c.work, "work", false, "show the work in progress of any number of snapshots; with\n--watch, the snapshots that are only queued")
+	a.wideFlag(cmd)
 	a.completeFlag(cmd, "filer", a.filerNames)
 	return cmd
 }
@@ -160,17 +168,17 @@ func (c *statusCommand) show(now *overview) error {
 		return now.printJSON(c.app.print)
 	case !c.watch:
 		var text strings.Builder
-		err := now.write(&text, c.work || len(now.running) <= fewRunning)
+		err := now.write(&text, c.work || len(now.running) <= fewRunning, c.app.width())
 		if err == nil {
 			_, err = io.WriteString(c.app.out, text.String())
 		}
 		return err
 	case c.app.term.outIs:
 		width, height := c.app.term.screen()
-		c.app.term.redraw(now.screen(width-1, height-1))
+		c.app.term.redraw(now.screen(width-1, height-1, c.work))
 		return nil
 	}
-	_, err := fmt.Fprintf(c.app.out, "%s\n", now.screen(0, 0))
+	_, err := fmt.Fprintf(c.app.out, "%s\n", now.screen(0, 0, c.work))
 	return err
 }
 

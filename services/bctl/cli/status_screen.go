@@ -1,10 +1,11 @@
 package cli
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/dustin/go-humanize"
 )
 
 // The screen of status --watch: as much as fits on the terminal, the most important first.
@@ -17,11 +18,16 @@ type section struct {
 	head  int // lines not counted as rows when the section is cut
 }
 
-// screen formats an overview for the given number of columns and lines; 0 means no limit.
-func (s *overview) screen(width, height int) string {
-	missing, totals := section{least: 3, what: "line"}, section{least: 2, what: "line"}
+// screen formats an overview for the given number of columns and lines; 0 means no limit. Snapshots
+// that are only queued are counted, or, if all is set, listed.
+func (s *overview) screen(width, height int, all bool) string {
+	shown, queued := s.onScreen(all)
+	missing, totals := section{least: 3, what: "line"}, section{least: 3, what: "line"}
 	waits, failed := section{least: 3, what: "line"}, section{least: 2, what: "failed shard"}
-	table := section{lines: s.narrowTable(width), least: 4, what: "snapshot", head: 1}
+	table := section{least: 4, what: "snapshot", head: 1}
+	if len(shown) > 0 {
+		table.lines = progressTable.lines(shown, width)
+	}
 	for _, text := range texts(s.lacks) {
 		missing.lines = append(missing.lines, wrap("MISSING  "+text, width)...)
 	}
@@ -30,23 +36,33 @@ func (s *overview) screen(width, height int) string {
 	} else {
 		totals.lines = phrased(s.totals(), width)
 	}
+	if queued > 0 {
+		text := "1 snapshot is only queued (--work lists it)"
+		if queued > 1 {
+			text = humanize.Comma(int64(queued)) + " snapshots are only queued (--work lists them)"
+		}
+		totals.lines = append(totals.lines, wrap(text, width)...)
+	}
 	for _, w := range s.waits() {
 		waits.lines = append(waits.lines, wrap(w.line(s.at), width)...)
 	}
 	for n := range s.failed {
-		failed.lines = append(failed.lines, shortened("FAILED  "+s.failed[n].line(s.at), width))
+		failed.lines = append(failed.lines, "FAILED  "+s.failed[n].line(s.at))
 	}
-	all := []*section{&missing, &totals, &waits, &failed, &table}
+	sections := []*section{&missing, &totals, &waits, &failed, &table}
 	if height > 0 {
-		allot(height-1, all, []*section{&missing, &waits, &totals, &table, &failed})
+		allot(height-1, sections, []*section{&missing, &waits, &totals, &table, &failed})
 	}
-	text := shortened(zoned(s.at), width) + "\n"
-	for _, part := range all {
+	lines := []string{zoned(s.at)}
+	for _, part := range sections {
 		if len(part.lines) > 0 {
-			text += "\n" + strings.Join(part.lines, "\n") + "\n"
+			lines = append(append(lines, ""), part.lines...)
 		}
 	}
-	return text
+	for n := range lines {
+		lines[n] = shortened(lines[n], width)
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // allot cuts sections so that all of them, with an empty line before each, have no more than height
@@ -87,146 +103,47 @@ func (s *section) cut(n int) {
 	s.lines = append(s.lines[:n-1:n-1], "… and "+counted(len(s.lines)-max(n-1, s.head), "more "+s.what))
 }
 
-// A column is a column of the table on the screen.
-type column struct {
-	name  string
-	text  func(*inProgress) string
-	right bool // aligned to the right
-	leave int  // order in which columns are omitted if there is no room; 0: never
+// onScreen returns the running snapshots for the screen, those that need attention first, and the
+// number of those that are omitted because they are only queued.
+func (s *overview) onScreen(all bool) (shown []*inProgress, queued int) {
+	for _, p := range s.running {
+		if !all && s.fleet && p.isQueued() { // on one machine, its own process works for it
+			queued++
+			continue
+		}
+		shown = append(shown, p)
+	}
+	slices.SortStableFunc(shown, func(a, b *inProgress) int { return a.rank() - b.rank() })
+	return shown, queued
 }
 
-var narrowColumns = []column{
-	{"SNAPSHOT", func(p *inProgress) string { return p.ID.Short() }, false, 3},
-	{"FILER", func(p *inProgress) string { return display(p.Filer.Name) }, false, 0},
-	{"SHARD", func(p *inProgress) string { return display(p.Shard.Name) }, false, 0},
-	{"AGE", func(p *inProgress) string { return clock(p.at.Sub(p.Started)) }, true, 4},
-	{"TASKS", func(p *inProgress) string { return work(p.TasksSettled, p.TasksAnnounced, p.tasks) }, true, 6},
-	{"BATCHES", func(p *inProgress) string { return work(p.BatchesSettled, p.BatchesAnnounced, p.read) }, true, 7},
-	{"FILES/S", func(p *inProgress) string { return fmt.Sprintf("%.0f", p.filesPerSecond) }, true, 1},
-	{"READ/S", func(p *inProgress) string { return size(int64(p.readPerSecond)) }, true, 2},
-	{"ERRORS", func(p *inProgress) string { return fmt.Sprint(p.Counts.Errors) }, true, 5},
-	{"LEFT", (*inProgress).leftText, true, 0},
+// isQueued reports whether a snapshot only waits for workers.
+func (p *inProgress) isQueued() bool {
+	return p.rank() == rankIdle && p.Counts.Errors == 0 && !p.Complete()
 }
 
+// The ranks of snapshots on the screen.
 const (
-	gap        = "  "
-	leastName  = 8  // minimum width of a filer or shard, if there is no room
-	usefulName = 16 // of a shard: columns are omitted until it has this much
+	rankStalled = iota
+	rankEnding
+	rankIdle
+	rankErrors
+	rankWorking
 )
-
-// narrowTable returns the table of running snapshots, those that need attention first.
-func (s *overview) narrowTable(width int) []string {
-	if len(s.running) == 0 {
-		return nil
-	}
-	running := slices.Clone(s.running)
-	slices.SortStableFunc(running, func(a, b *inProgress) int { return a.rank() - b.rank() })
-	columns := slices.Clone(narrowColumns)
-	if !slices.ContainsFunc(running, func(p *inProgress) bool { return p.Counts.Errors > 0 }) {
-		columns = slices.DeleteFunc(columns, func(c column) bool { return c.name == "ERRORS" })
-	}
-	rows := make([][]string, 0, len(running)+1)
-	for {
-		rows = rows[:0]
-		rows = append(rows, nil)
-		for _, c := range columns {
-			rows[0] = append(rows[0], c.name)
-		}
-		for _, p := range running {
-			var row []string
-			for _, c := range columns {
-				row = append(row, c.text(p))
-			}
-			rows = append(rows, row)
-		}
-		if width == 0 || fit(rows, columns, width) {
-			return align(rows, columns)
-		}
-		next := -1
-		for n, c := range columns {
-			if c.leave > 0 && (next < 0 || c.leave < columns[next].leave) {
-				next = n
-			}
-		}
-		if next < 0 {
-			return align(rows, columns) // the terminal cuts it
-		}
-		columns = slices.Delete(columns, next, next+1)
-	}
-}
 
 // rank is lower for snapshots that need attention.
 func (p *inProgress) rank() int {
 	switch {
 	case p.isStalled():
-		return 0
+		return rankStalled
 	case p.Cancel != "" || p.State == interrupted:
-		return 1
+		return rankEnding
 	case p.tasks.working+p.read.working == 0:
-		return 2
+		return rankIdle
 	case p.Counts.Errors > 0:
-		return 3
+		return rankErrors
 	}
-	return 4
-}
-
-// fit shortens filers and shards so that rows fit into width columns, and reports whether they do.
-func fit(rows [][]string, columns []column, width int) bool {
-	widths := widthsOf(rows)
-	need := len(gap) * (len(widths) - 1)
-	for _, w := range widths {
-		need += w
-	}
-	last := slices.ContainsFunc(columns, func(c column) bool { return c.leave > 0 })
-	for _, name := range []string{"SHARD", "FILER"} {
-		n := slices.IndexFunc(columns, func(c column) bool { return c.name == name })
-		least := leastName
-		if name == "SHARD" && last {
-			least = usefulName
-		}
-		if over := need - width; over > 0 && widths[n] > least {
-			to := max(widths[n]-over, least)
-			need -= widths[n] - to
-			for _, row := range rows {
-				row[n] = tail(row[n], to)
-			}
-		}
-	}
-	return need <= width
-}
-
-func widthsOf(rows [][]string) []int {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for n, cell := range row {
-			widths[n] = max(widths[n], utf8.RuneCountInString(cell))
-		}
-	}
-	return widths
-}
-
-func align(rows [][]string, columns []column) (lines []string) {
-	widths := widthsOf(rows)
-	for _, row := range rows {
-		cells := make([]string, len(row))
-		for n, cell := range row {
-			pad := strings.Repeat(" ", widths[n]-utf8.RuneCountInString(cell))
-			if cells[n] = cell + pad; columns[n].right {
-				cells[n] = pad + cell
-			}
-		}
-		lines = append(lines, strings.TrimRight(strings.Join(cells, gap), " "))
-	}
-	return lines
-}
-
-// tail returns the end of a name, which distinguishes paths better than the beginning.
-func tail(name string, width int) string {
-	runes := []rune(name)
-	if len(runes) <= width {
-		return name
-	}
-	return "…" + string(runes[len(runes)-width+1:])
+	return rankWorking
 }
 
 func shortened(line string, width int) string {
@@ -236,7 +153,8 @@ func shortened(line string, width int) string {
 	return truncate(line, width)
 }
 
-// wrap breaks a line at its spaces. Continuation lines are indented.
+// wrap breaks a line at its spaces. Continuation lines are indented. A word that is longer than width
+// stays whole.
 func wrap(text string, width int) []string { return flowed(strings.Split(text, " "), " ", "  ", width) }
 
 // phrased arranges phrases in lines.
@@ -251,9 +169,9 @@ func flowed(words []string, between, indent string, width int) (lines []string) 
 		case width == 0 || utf8.RuneCountInString(longer) <= width:
 			line = longer
 		default:
-			lines = append(lines, shortened(line, width))
+			lines = append(lines, line)
 			line = indent + word
 		}
 	}
-	return append(lines, shortened(line, width))
+	return append(lines, line)
 }

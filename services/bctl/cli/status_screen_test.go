@@ -48,6 +48,19 @@ func crowded() *overview {
 	return s.overview()
 }
 
+// queued is an overview in which most snapshots only wait for workers.
+func queued() *overview {
+	s := newScene(everybody...)
+	for n := range 30 {
+		s.snapshot(fmt.Sprintf("nas%02d", n), 4, 30)
+		if n%10 == 0 {
+			s.hold(3, "w1", true, 0)
+		}
+	}
+	s.l.running[5].Counts.Errors = 2
+	return s.overview()
+}
+
 // A screen has at most as many columns and lines as the terminal, and the most important first.
 func TestScreen(t *testing.T) {
 	setZone(t, time.UTC)
@@ -58,12 +71,14 @@ func TestScreen(t *testing.T) {
 	for name, test := range map[string]struct {
 		overview      *overview
 		width, height int
+		all           bool
 	}{
-		"quiet": {quiet, 79, 23}, "calm": {calm.overview(), 79, 23},
-		"80x24": {crowded(), 79, 23}, "40x24": {crowded(), 39, 23}, "20x8": {crowded(), 19, 7}, "132x43": {crowded(), 131, 42}, "pipe": {crowded(), 0, 0},
+		"quiet": {quiet, 79, 23, false}, "calm": {calm.overview(), 79, 23, false},
+		"80x24": {crowded(), 79, 23, false}, "40x24": {crowded(), 39, 23, false}, "20x8": {crowded(), 19, 7, false}, "132x43": {crowded(), 131, 42, false}, "pipe": {crowded(), 0, 0, false},
+		"queued": {queued(), 79, 23, false}, "queuedall": {queued(), 79, 23, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := test.overview.screen(test.width, test.height)
+			got := test.overview.screen(test.width, test.height, test.all)
 			lines := strings.Split(strings.TrimRight(got, "\n"), "\n")
 			if test.height > 0 && len(lines) > test.height {
 				t.Errorf("%d lines, want at most %d", len(lines), test.height)

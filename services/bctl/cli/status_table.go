@@ -1,11 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -14,77 +14,90 @@ import (
 	"github.com/bctl/bctl/internal/index"
 )
 
-// write prints an overview for people, with any width.
-func (s *overview) write(w io.Writer, work bool) error {
+// write prints an overview for people, with lines of at most width; 0 means no limit.
+func (s *overview) write(w io.Writer, work bool, width int) error {
+	var lines []string
 	for _, text := range texts(s.lacks) {
-		fmt.Fprintln(w, "MISSING  "+text)
+		lines = append(lines, wrap("MISSING  "+text, width)...)
 	}
-	if len(s.lacks) > 0 {
-		fmt.Fprintln(w)
+	if len(lines) > 0 {
+		lines = append(lines, "")
 	}
 	if len(s.running) == 0 {
-		fmt.Fprintln(w, "No snapshot is running.")
-	} else if err := s.table(w); err != nil {
-		return err
+		lines = append(lines, "No snapshot is running.")
+	} else {
+		lines = append(lines, progressTable.lines(s.running, width)...)
 	}
 	if len(s.running) > 1 {
-		fmt.Fprintln(w, "\nAll: "+strings.Join(s.totals(), ", "))
+		lines = append(append(lines, ""), wrap("All: "+strings.Join(s.totals(), ", "), width)...)
 	}
 	for n, wait := range s.waits() {
 		if n == 0 {
-			fmt.Fprintln(w, "\nWaiting:")
+			lines = append(lines, "", "Waiting:")
 		}
-		fmt.Fprintln(w, wait.line(s.at))
+		lines = append(lines, wrap(wait.line(s.at), width)...)
 	}
-	if err := s.inHand(w, work); err != nil {
-		return err
+	if work {
+		lines = append(lines, s.inHand(width)...)
 	}
 	if slices.ContainsFunc(s.running, func(p *inProgress) bool { return p.State == interrupted }) {
-		fmt.Fprintln(w, "\nNo process makes what is interrupted. The next bctl backup of the shard uses what\nis stored of it; bctl cancel ends it now.")
+		lines = append(append(lines, ""), wrap("No process makes the interrupted snapshots. The next bctl backup of the shard "+
+			"reuses what was stored; bctl cancel ends the snapshot now.", width)...)
 	}
-	if err := s.sparedTable(w); err != nil {
-		return err
+	if len(s.spared) > 0 {
+		lines = append(append(lines, ""), wrap("Filers that are spared, since they have become slow:", width)...)
+		lines = append(lines, sparedTable.lines(pointers(s.spared), width)...)
 	}
 	for n := range s.failed {
 		if n == 0 {
-			fmt.Fprintln(w, "\nFailed within a day, and not made since:")
+			lines = append(append(lines, ""), wrap("Failed within a day, and not made since:", width)...)
 		}
-		fmt.Fprintln(w, s.failed[n].line(s.at))
+		lines = append(lines, wrap(s.failed[n].line(s.at), width)...)
 	}
-	return nil
+	return writeLines(w, lines)
 }
 
-func (s *overview) sparedTable(w io.Writer) error {
-	if len(s.spared) == 0 {
-		return nil
-	}
-	fmt.Fprintln(w, "\nFilers that are spared, since they have become slow:")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FILER\tWALK\tREAD\tSTAT\tOPEN")
-	for n := range s.spared {
-		f := &s.spared[n]
-		limits := f.Limits.WithDefaults()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", display(f.Name), slots(f.Tasks, f.Load.WalkSlots, limits.WalkTasks),
-			slots(f.Batches, f.Load.ReadSlots, limits.ReadBatches),
-			latency(f.Load.WalkLatency, f.Load.WalkIdle), latency(f.Load.ReadLatency, f.Load.ReadIdle))
-	}
-	return t.Flush()
+var sparedTable = table[*index.FilerStatus]{
+	{name: "FILER", text: func(f *index.FilerStatus) string { return display(f.Name) }, cut: truncate},
+	{name: "WALK", text: walkText, right: true},
+	{name: "READ", text: readText, right: true},
+	{name: "STAT", text: statText, right: true},
+	{name: "OPEN", text: openText, right: true, leave: 1},
 }
 
-func (s *overview) table(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SNAPSHOT\tFILER\tSHARD\tNUMBER\tAGE\tTASKS\tBATCHES\tSTALLED\tFILES\tSIZE\tFILES/S\tREAD/S\tLEFT\tERRORS")
-	for _, p := range s.running {
-		files, bytes := humanize.Comma(p.Counts.Files), size(p.Counts.Bytes)
-		if p.known {
-			files += " of " + humanize.Comma(p.base.Files)
-			bytes += " of " + size(p.base.Bytes)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\n", p.ID.Short(), display(p.Filer.Name), display(p.Shard.Name),
-			p.Number, clock(p.at.Sub(p.Started)), work(p.TasksSettled, p.TasksAnnounced, p.tasks), work(p.BatchesSettled, p.BatchesAnnounced, p.read),
-			p.tasks.stalled+p.read.stalled, files, bytes, humanize.Comma(int64(p.filesPerSecond)), size(int64(p.readPerSecond)), p.leftText(), p.Counts.Errors)
+// progressTable is the table of running snapshots.
+var progressTable = table[*inProgress]{
+	{name: "SNAPSHOT", text: func(p *inProgress) string { return p.ID.Short() }, leave: 8},
+	{name: "FILER", text: func(p *inProgress) string { return display(p.Filer.Name) }, cut: truncate},
+	{name: "SHARD", text: func(p *inProgress) string { return display(p.Shard.Name) }, cut: tail, useful: usefulPath},
+	{name: "NUMBER", text: func(p *inProgress) string { return fmt.Sprint(p.Number) }, right: true, leave: 1},
+	{name: "AGE", text: func(p *inProgress) string { return clock(p.at.Sub(p.Started)) }, right: true, leave: 7},
+	{name: "TASKS", text: func(p *inProgress) string { return work(p.TasksSettled, p.TasksAnnounced, p.tasks) }, right: true, leave: 6},
+	{name: "BATCHES", text: func(p *inProgress) string { return work(p.BatchesSettled, p.BatchesAnnounced, p.read) }, right: true, leave: 5},
+	{name: "STALLED", text: func(p *inProgress) string { return fmt.Sprint(p.tasks.stalled + p.read.stalled) }, right: true, leave: 2},
+	{name: "FILES", text: (*inProgress).filesText, right: true, leave: 4},
+	{name: "SIZE", text: (*inProgress).sizeText, right: true, leave: 3},
+	{name: "FILES/S", text: func(p *inProgress) string { return humanize.Comma(int64(p.filesPerSecond)) }, right: true, leave: 10},
+	{name: "READ/S", text: func(p *inProgress) string { return size(int64(p.readPerSecond)) }, right: true, leave: 11},
+	{name: "LEFT", text: (*inProgress).leftText, right: true},
+	{name: "ERRORS", text: func(p *inProgress) string { return humanize.Comma(p.Counts.Errors) }, right: true, leave: 9},
+}
+
+// usefulPath is the width that a shortened path has while columns can be omitted instead.
+const usefulPath = 16
+
+func (p *inProgress) filesText() string {
+	if p.known {
+		return humanize.Comma(p.Counts.Files) + " of " + humanize.Comma(p.base.Files)
 	}
-	return t.Flush()
+	return humanize.Comma(p.Counts.Files)
+}
+
+func (p *inProgress) sizeText() string {
+	if p.known {
+		return size(p.Counts.Bytes) + " of " + size(p.base.Bytes)
+	}
+	return size(p.Counts.Bytes)
 }
 
 // leftText returns the remaining time of a snapshot, or the reason why it is not known.
@@ -162,34 +175,45 @@ func work(settled, announced int64, h inHand) string {
 	return text
 }
 
-// inHand prints the work with workers and the queued work.
-func (s *overview) inHand(w io.Writer, all bool) error {
-	if !all {
-		return nil
+// A heldWork is work of a running snapshot, with a worker or queued.
+type heldWork struct {
+	*index.Work
+	of   *inProgress
+	seen *overview
+}
+
+var workTable = table[heldWork]{
+	{name: "SNAPSHOT", text: func(h heldWork) string { return h.of.ID.Short() }},
+	{name: "WORK", text: func(h heldWork) string { return kindOf(h.Work) }},
+	{name: "ATTEMPT", text: func(h heldWork) string { return fmt.Sprint(h.Attempt) }, right: true, leave: 1},
+	{name: "WORKER", text: func(h heldWork) string { return display(cmp.Or(h.Worker, "(queued)")) }, cut: tail},
+	{name: "LEASE", text: func(h heldWork) string { return clock(max(h.Until.Sub(h.seen.at), 0)) }, right: true, leave: 2},
+	{name: "PATH", text: heldWork.pathText, cut: truncate, useful: 40},
+}
+
+func (h heldWork) pathText() string {
+	path := display(h.Path)
+	if path == "" && h.Worker != "" {
+		path = "."
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	head := func() { fmt.Fprintln(t, "\nSNAPSHOT\tWORK\tATTEMPT\tWORKER\tLEASE\tPATH") }
+	return strings.TrimSpace(path + h.seen.whyText(h.of, h.Work))
+}
+
+// inHand lists the work with workers and the queued work.
+func (s *overview) inHand(width int) (lines []string) {
+	var all []heldWork
 	for _, p := range s.running {
 		for n := range p.work {
-			held := &p.work[n]
-			if head != nil {
-				head()
-				head = nil
-			}
-			worker, path := held.Worker, display(held.Path)
-			switch {
-			case worker == "":
-				worker = "(queued)"
-			case path == "":
-				path = "."
-			}
-			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", p.ID.Short(), kindOf(held), held.Attempt, display(worker), clock(max(held.Until.Sub(s.at), 0)), strings.TrimSpace(path+s.whyText(p, held)))
+			all = append(all, heldWork{&p.work[n], p, s})
 		}
 	}
-	if s.cut {
-		fmt.Fprintln(t, "… and more")
+	if len(all) > 0 {
+		lines = append([]string{""}, workTable.lines(all, width)...)
 	}
-	return t.Flush()
+	if s.cut {
+		lines = append(lines, "… and more")
+	}
+	return lines
 }
 
 func kindOf(w *index.Work) string {

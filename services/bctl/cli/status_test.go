@@ -40,8 +40,8 @@ func TestStatusTable(t *testing.T) {
 		work bool
 		want string
 	}{
-		{false, `SNAPSHOT  FILER  SHARD  NUMBER  AGE   TASKS  BATCHES  STALLED  FILES         SIZE                FILES/S  READ/S   LEFT  ERRORS
-3f2a0000  nas1   /home  12      1:40  4/8+1  1/2+1    1        500 of 1,000  1.0 MiB of 4.0 MiB  5        1.0 KiB  5:00  0
+		{false, `SNAPSHOT  FILER  SHARD  NUMBER   AGE  TASKS  BATCHES  STALLED         FILES                SIZE  FILES/S   READ/S  LEFT  ERRORS
+3f2a0000  nas1   /home      12  1:40  4/8+1    1/2+1        1  500 of 1,000  1.0 MiB of 4.0 MiB        5  1.0 KiB  5:00       0
 
 Waiting:
 nas1: 1 task stalled 0:42 (walker-1 1)
@@ -49,18 +49,18 @@ nas1: 2 tasks wait for a turn in the queue of site default
 nas1: 1 task waits for a free walker at site default
 
 Filers that are spared, since they have become slow:
-FILER  WALK       READ  STAT        OPEN
-nas1   2/9 of 32  1/64  3.1/0.9 ms  -
+FILER       WALK  READ        STAT  OPEN
+nas1   2/9 of 32  1/64  3.1/0.9 ms     -
 `},
 		{true, `
 SNAPSHOT  WORK  ATTEMPT  WORKER    LEASE  PATH
-3f2a0000  walk  2        walker-1  1:00   old  stalled: no answer from filer nas1 for 0:42
-3f2a0000  walk  1        (queued)  5:00   waits: a free walker at site default
-3f2a0000  read  1        reader-1  0:30   "new\x1b[31m"
+3f2a0000  walk        2  walker-1   1:00  old  stalled: no answer from filer nas1 for 0:42
+3f2a0000  walk        1  (queued)   5:00  waits: a free walker at site default
+3f2a0000  read        1  reader-1   0:30  "new\x1b[31m"
 `},
 	} {
 		var b strings.Builder
-		if err := s.write(&b, test.work); err != nil || !strings.Contains(b.String(), test.want) {
+		if err := s.write(&b, test.work, 0); err != nil || !strings.Contains(b.String(), test.want) {
 			t.Errorf("%v\n%s\nwant\n%s", err, b.String(), test.want)
 		}
 	}

@@ -107,7 +107,19 @@ func (r *results) also(err error) error {
 
 // note prints a message to the user that is not a failure.
 func (a *app) note(format string, args ...any) {
-	a.term.println("bctl: note: " + fmt.Sprintf(format, args...))
+	a.term.println(a.term.wrapped("bctl: note: " + fmt.Sprintf(format, args...)))
+}
+
+// wrapped breaks the lines of a text so that they fit the terminal, if stderr is one.
+func (t *terminal) wrapped(text string) string {
+	if !t.isTerminal {
+		return text
+	}
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, wrap(line, t.width())...)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // clearLine moves to the beginning of the line and erases it.

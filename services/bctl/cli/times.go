@@ -57,6 +57,30 @@ func deadlineText(deadline, now time.Time) string {
 	return expected(deadline, now)
 }
 
+// shortTime formats a time to the minute: "2026-11-23 01:30 CET".
+func shortTime(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.In(zone).Format("2006-01-02 15:04 MST")
+}
+
+// briefAgo formats a time in the past as its distance: "9h ago", or "FUTURE" if a clock was ahead.
+func briefAgo(t, now time.Time) string {
+	if policy.InFuture(t, now) {
+		return "FUTURE"
+	}
+	return away(t, now)
+}
+
+// briefDeadline formats a deadline as its distance: "in 3h", or "OVERDUE 2h".
+func briefDeadline(deadline, now time.Time) string {
+	if now.After(deadline) && !deadline.IsZero() {
+		return "OVERDUE " + age(now.Sub(deadline))
+	}
+	return away(deadline, now)
+}
+
 // agoText formats the age of an event, or how far it lies in the future because a clock was ahead.
 func agoText(happened, now time.Time) string {
 	if policy.InFuture(happened, now) {

@@ -46,6 +46,9 @@ func TestTimes(t *testing.T) {
 	if got := lastGood(&f, now); !strings.Contains(got, "(in the FUTURE, by 365d: ") {
 		t.Errorf("%q", got)
 	}
+	if got := briefLastGood(&f, now); got != "FUTURE" {
+		t.Errorf("%q", got)
+	}
 }
 
 // Only times.go formats times for people, so that none lacks its zone. Other files format RFC 3339

@@ -89,7 +89,7 @@ var badFlags = map[string]string{
 	"config": "~root/x", "progress": "maybe", "cpuprofile": "", "memprofile": "", "exectrace": "",
 	"exclude": "[", "include": "[", "exclude-file": "", "files-from": "", "exclude-if-present": "a/b", "exclude-larger-than": "huge",
 	"filer": "", "shard": "", "tag": "", "label": "nolabel", "recipient": "foo", "source": "", "target": "",
-	"since": "yesterday", "state": "odd", "limit": "-1", "overwrite": "sometimes", "concurrency": "-1",
+	"since": "yesterday", "state": "odd", "limit": "-1", "latest": "-1", "path": "", "overwrite": "sometimes", "concurrency": "-1",
 	"compare": "taste", "site": "", "walk-tasks": "-1", "read-batches": "-1", "read-rate": "fast", "snapshots": "[",
 	"schedule": "now and then", "time-zone": "Middle/Earth", "jitter": "much", "window": "some day", "recovery-point": "soon",
 	"keep-last": "-1", "keep-hourly": "-1", "keep-daily": "-1", "keep-weekly": "-1", "keep-monthly": "-1", "keep-yearly": "-1", "keep-within": "long",

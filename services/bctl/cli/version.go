@@ -49,25 +49,3 @@ func buildVersion() (version, commit string) {
 	}
 	return version, commit
 }
-
-func newCompletion(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:       "completion bash|zsh|fish|powershell",
-		Short:     "Print a completion script for a shell",
-		Example:   "  source <(bctl completion bash)",
-		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
-		Args:      args(cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)),
-		RunE: func(cmd *cobra.Command, shells []string) error {
-			root := cmd.Root()
-			switch shells[0] {
-			case "bash":
-				return root.GenBashCompletionV2(a.out, true)
-			case "zsh":
-				return root.GenZshCompletion(a.out)
-			case "fish":
-				return root.GenFishCompletion(a.out, true)
-			}
-			return root.GenPowerShellCompletionWithDesc(a.out)
-		},
-	}
-}

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -51,6 +49,7 @@ started.`,
 		},
 	}
 	which.flags(a, cmd, "committer, walker, reader")
+	a.wideFlag(cmd)
 	return cmd
 }
 
@@ -70,7 +69,11 @@ func (a *app) listServices(ctx context.Context, which *services) error {
 				}
 			}
 		} else if len(found) > 0 {
-			if err := serviceTable(a.out, found, now); err != nil {
+			lines := serviceTable(now).lines(pointers(found), a.width())
+			for _, line := range reasonLines(found) {
+				lines = append(lines, wrap(line, a.width())...)
+			}
+			if err := writeLines(a.out, lines); err != nil {
 				return err
 			}
 		}
@@ -131,21 +134,18 @@ const maxAhead = 2 * time.Second
 
 func clockIsOff(i *flow.Instance) bool { return i.ClockKnown && i.ClockAhead.Abs() > maxAhead }
 
-func serviceTable(w io.Writer, found []flow.Instance, now time.Time) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ROLE\tNAME\tSITE\tSTATE\tIN HAND\tRATE\tCLOCK\tUP\tVERSION")
-	for n := range found {
-		i := &found[n]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Role, display(i.Name), cmp.Or(i.Site, "-"), stateColumn(i, now),
-			inHandText(i), rateText(i), clockText(i), upText(i, now), display(shortVersion(i.Version)))
+func serviceTable(now time.Time) table[*flow.Instance] {
+	return table[*flow.Instance]{
+		{name: "ROLE", text: func(i *flow.Instance) string { return string(i.Role) }},
+		{name: "NAME", text: func(i *flow.Instance) string { return display(i.Name) }, cut: tail, useful: usefulPath},
+		{name: "SITE", text: func(i *flow.Instance) string { return cmp.Or(i.Site, "-") }, leave: 3},
+		{name: "STATE", text: func(i *flow.Instance) string { return stateColumn(i, now) }},
+		{name: "IN HAND", text: inHandText, right: true, leave: 5},
+		{name: "RATE", text: rateText, right: true, leave: 4},
+		{name: "CLOCK", text: clockText, right: true, leave: 6},
+		{name: "UP", text: func(i *flow.Instance) string { return upText(i, now) }, right: true, leave: 2},
+		{name: "VERSION", text: func(i *flow.Instance) string { return display(shortVersion(i.Version)) }, leave: 1},
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, line := range reasonLines(found) {
-		fmt.Fprintln(w, line)
-	}
-	return nil
 }
 
 // reasonLines returns why services are not ready, one line for all that have the same reason:

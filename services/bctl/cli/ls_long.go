@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os/user"
+	"strconv"
+
+	"github.com/bctl/bctl/internal/backup"
+)
+
+// longTogether is the number of lines of ls -l that are aligned together. A list may be of any
+// length, so it is not held in memory. Columns only grow from one part to the next.
+const longTogether = 1000
+
+// A longList prints entries as ls -l does.
+type longList struct {
+	out     io.Writer
+	numeric bool // owners and groups are numbers
+	rows    [][]string
+	widths  []int
+
+	users, groups map[uint32]string // names that were looked up
+}
+
+func newLongList(out io.Writer, numeric bool) *longList {
+	return &longList{out: out, numeric: numeric, users: map[uint32]string{}, groups: map[uint32]string{}}
+}
+
+// add prints an entry, or keeps it to be aligned with the next ones.
+func (l *longList) add(name string, e *backup.Entry) error {
+	text := display(name)
+	if e.Kind == backup.Symlink {
+		text += " -> " + display(e.Target)
+	}
+	for _, f := range entryFlags {
+		if e.Flags&f.flag != 0 && f.remark != "" && !e.HadVanished() {
+			text += "  (" + f.remark + ")"
+		}
+	}
+	if e.HadVanished() {
+		text += "  (vanished before it could be read)"
+	}
+	bytes := strconv.FormatInt(e.Size, 10)
+	if e.Kind == backup.CharDev || e.Kind == backup.BlockDev {
+		bytes = fmt.Sprintf("%d,%d", major(e.Rdev), minor(e.Rdev))
+	}
+	l.rows = append(l.rows, []string{
+		modeString(e), strconv.FormatUint(uint64(e.Nlink), 10), l.owner(e.UID), l.group(e.GID), bytes, zoned(e.Mtime.Time()), text,
+	})
+	if len(l.rows) < longTogether {
+		return nil
+	}
+	return l.flush()
+}
+
+// flush prints the entries that are kept.
+func (l *longList) flush() error {
+	if len(l.rows) == 0 {
+		return nil
+	}
+	widths := widthsOf(l.rows)
+	widths[len(widths)-1] = 0 // the name is last
+	for n := range l.widths {
+		widths[n] = max(widths[n], l.widths[n])
+	}
+	l.widths = widths
+	lines := make([]string, len(l.rows))
+	for i, row := range l.rows {
+		for n, cell := range row {
+			if n > 0 {
+				lines[i] += " "
+			}
+			lines[i] += padded(cell, widths[n], l.isRight(n))
+		}
+	}
+	l.rows = l.rows[:0]
+	return writeLines(l.out, lines)
+}
+
+// isRight reports whether a column has numbers.
+func (l *longList) isRight(n int) bool {
+	const links, owner, group, bytes = 1, 2, 3, 4
+	return n == links || n == bytes || l.numeric && (n == owner || n == group)
+}
+
+// owner returns the name of a user, or the number if this machine has no user with it.
+func (l *longList) owner(id uint32) string {
+	return l.named(l.users, id, func(number string) (string, error) {
+		u, err := user.LookupId(number)
+		if err != nil {
+			return "", err
+		}
+		return u.Username, nil
+	})
+}
+
+func (l *longList) group(id uint32) string {
+	return l.named(l.groups, id, func(number string) (string, error) {
+		g, err := user.LookupGroupId(number)
+		if err != nil {
+			return "", err
+		}
+		return g.Name, nil
+	})
+}
+
+func (l *longList) named(known map[uint32]string, id uint32, lookup func(number string) (string, error)) string {
+	number := strconv.FormatUint(uint64(id), 10)
+	if l.numeric {
+		return number
+	}
+	name, ok := known[id]
+	if !ok {
+		name = number
+		if found, err := lookup(number); err == nil && found != "" {
+			name = display(found)
+		}
+		known[id] = name
+	}
+	return name
+}
+
+// modeString returns the first column of ls -l.
+func modeString(e *backup.Entry) string {
+	kinds := map[backup.Kind]byte{
+		backup.Directory: 'd', backup.Symlink: 'l', backup.FIFO: 'p', backup.Socket: 's', backup.CharDev: 'c', backup.BlockDev: 'b',
+	}
+	s := []byte(fs.FileMode(e.Mode & 0o777).String())
+	if k, ok := kinds[e.Kind]; ok {
+		s[0] = k
+	}
+	for _, bit := range []struct {
+		mode   uint32
+		at     int
+		letter byte
+	}{{0o4000, 3, 's'}, {0o2000, 6, 's'}, {0o1000, 9, 't'}} {
+		if e.Mode&bit.mode == 0 {
+			continue
+		}
+		if s[bit.at] != 'x' {
+			bit.letter -= 'a' - 'A'
+		}
+		s[bit.at] = bit.letter
+	}
+	return string(s)
+}
+
+// major and minor decode Linux device numbers on every platform.
+func major(dev uint64) uint64 { return dev>>8&0xfff | dev>>32&^0xfff }
+func minor(dev uint64) uint64 { return dev&0xff | dev>>12&0xffffff00 }
