@@ -103,6 +103,9 @@ func (c *cancelCommand) lookOut(ctx context.Context, i index.Index) (stop func()
 // wanted returns the running snapshots to cancel.
 func (c *cancelCommand) wanted(ctx context.Context, i index.Catalog, given []string) ([]backup.Snapshot, error) {
 	if len(given) == 0 {
+		if err := c.which.exists(ctx, i); err != nil {
+			return nil, err
+		}
 		return i.Snapshots(ctx, index.SnapshotFilter{Filer: c.which.filer, Shard: c.which.shard, States: onlyRunning})
 	}
 	var wanted []backup.Snapshot

@@ -249,3 +249,37 @@ func TestErrorsAreObjectsWithJSON(t *testing.T) {
 		}
 	}
 }
+
+// A filer that does not exist is an error of every command that takes one, and not an empty result.
+func TestUnknownFilersAreErrors(t *testing.T) {
+	env := map[string]string{"BCTL_REPO": filepath.Join(t.TempDir(), "repo"), "HOME": t.TempDir()}
+	for _, args := range [][]string{{"init"}, {"filer", "add", "known"}} {
+		if status, _, stderr := runHere(t, env, args...); status != 0 {
+			t.Fatalf("%q: status %d, %s", args, status, stderr)
+		}
+	}
+	tried := 0
+	everyCommand((&app{out: &bytes.Buffer{}, term: &terminal{}}).root(), func(cmd *cobra.Command) {
+		if cmd.HasSubCommands() || cmd.Flags().Lookup("filer") == nil {
+			return
+		}
+		args := strings.Fields(cmd.CommandPath())[1:]
+		if strings.Contains(cmd.Use, "SNAPSHOT") && cmd.Name() != "cancel" {
+			args = append(args, "latest")
+		}
+		if cmd.Name() == "restore" {
+			args = append(args, "--target", filepath.Join(t.TempDir(), "target"))
+		}
+		if cmd.Name() == "mark-bad" {
+			args = append(args, "--reason", "because")
+		}
+		status, _, stderr := runHere(t, env, append(args, "--filer", "knwon")...)
+		if status == 0 || !strings.Contains(stderr, "no filer knwon; did you mean known?") {
+			t.Errorf("%q: status %d, %s", args, status, stderr)
+		}
+		tried++
+	})
+	if tried < 8 {
+		t.Errorf("%d commands tried", tried)
+	}
+}
