@@ -2,7 +2,6 @@ package serve
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -32,12 +31,17 @@ func TestDocumentedDefaultsAreUsed(t *testing.T) {
 			t.Errorf("%s has the default 0, and the documentation does not state what that stands for", s.Key)
 		}
 		for _, value := range defaults[s.Key] {
-			want := fmt.Sprint(value)
-			if d, ok := value.(time.Duration); ok && d >= time.Minute {
-				want = strings.TrimSuffix(want, "0s")
+			means := any(s.Means)
+			if _, ok := value.(time.Duration); ok {
+				var err error
+				if means, err = time.ParseDuration(s.Means); err != nil {
+					t.Errorf("%s: %v", s.Key, err)
+				}
+			} else {
+				value = fmt.Sprint(value)
 			}
-			if s.Means != want && !(s.Means == "60s" && value == time.Minute) {
-				t.Errorf("%s is documented as %s, and is %s", s.Key, s.Means, want)
+			if means != value {
+				t.Errorf("%s is documented as %v, and is %v", s.Key, means, value)
 			}
 		}
 	}
