@@ -43,8 +43,8 @@ func TestReaderWithoutAStore(t *testing.T) {
 	} {
 		fleet.Await(t, "the reader is ready", ready(http.StatusOK, "ok"))
 		fault.begin()
-		said := strings.Count(reader.Output(), "the store refuses writes")
-		for !ready(http.StatusServiceUnavailable, fault.says)() || strings.Count(reader.Output(), "the store refuses writes") == said {
+		said := strings.Count(reader.Output(), "takes no new work")
+		for !ready(http.StatusServiceUnavailable, fault.says)() || strings.Count(reader.Output(), "takes no new work") == said {
 			backUp() // it may have a part in this one
 		}
 		backUp() // then it has nothing in hand any more

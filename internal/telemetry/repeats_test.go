@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,9 +95,10 @@ func TestOutageIsLoggedRarely(t *testing.T) {
 func TestOutagesAreToldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, lines := logged(t)
-		away := map[string]bool{"index": true}
+		away := map[string]*atomic.Bool{"index": {}, "nats": {}}
+		away["index"].Store(true)
 		CheckOutages(l, func(_ context.Context, dependency string) error {
-			if away[dependency] {
+			if away[dependency].Load() {
 				return errors.New("away")
 			}
 			return nil
@@ -117,19 +119,19 @@ func TestOutagesAreToldApart(t *testing.T) {
 			return of
 		}
 		fails(backup.IndexAway)
-		away["nats"] = true
+		away["nats"].Store(true)
 		fails(backup.NATSAway) // and so nothing is written to the index
 		after(5 * overAfter)
 		if got := ends(); len(got) != 0 {
 			t.Fatalf("both are away; logged %q", got)
 		}
 		index := "outage over: the dependency is usable again: index 10 9"
-		away["index"] = false
+		away["index"].Store(false)
 		after(2 * overAfter)
 		if got := ends(); len(got) != 1 || got[0] != index {
 			t.Errorf("the index is back; logged %q", got)
 		}
-		away["nats"] = false
+		away["nats"].Store(false)
 		after(2 * overAfter)
 		if got := ends(); len(got) != 2 || got[1] != "outage over: the dependency is usable again: nats 10 9" {
 			t.Errorf("NATS is back; logged %q", got)
