@@ -22,6 +22,7 @@
 //	spill.go      sorts a directory that is too large for memory, in a file
 //	spilled.go    compares and stores such a directory, page by page
 //	findings.go   makes messages, read batches and child tasks of what was found
+//	survey.go     walks a tree and counts what it finds, for a dry run
 //
 // # Cost of an unchanged directory
 //
